@@ -19,7 +19,7 @@ TESSERA_FUZZ_TARGET(train_checkpoint) {
   static const train::ParameterSet parameters(model, recipe.optimizer);
   static const auto optimizer = train::make_optimizer(recipe.optimizer, parameters);
   static const std::vector<model::Overlay> no_adapters;
-  static const std::vector<train::ParameterBeside> nothing_beside;
+  static const train::Beside nothing_beside;
   static const fuzz::Folder folder;
   const auto parts = fuzz::parts_of<4>(input);
   spec::Json manifest = {{"version", 1}, {"files", spec::Json::array()}};

@@ -51,7 +51,10 @@ int finetune(const FinetuneArgs& o) {
   options.on_start = [](const std::string& line) { fmt::print(stderr, "tessera: {}\n", line); };
   const train::TrainResult result = train::train(recipe, o.out, options);
   const bool labelled = recipe.labels.has_value(), adapts = recipe.adapter.has_value();
-  const std::string verb = labelled ? "classify" : recipe.spec.causal() ? "generate" : "eval";
+  const std::string verb = labelled                  ? "classify"
+                           : plan.task == "together" ? "embed"
+                           : recipe.spec.causal()    ? "generate"
+                                                     : "eval";
   const std::string model = adapts ? fmt::format("{} --adapter {}", o.how.model, o.out)
                                    : (fs::path(o.out) / "latest").string();
   Json json = {{"checkpoint", result.checkpoint.string()},

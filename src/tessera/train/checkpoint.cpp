@@ -56,6 +56,12 @@ void restore(const format::TensorFile& file,
   std::memcpy(to, view.data.data(), view.data.size());
 }
 
+void restore_model(const format::TensorFile& file, const model::Model& model) {
+  for (const auto& [decl, weight] : model.weights().all())
+    restore(file, decl.name, decl.shape, weight->dtype(),
+            weight->dense_tensor().mutable_data_ptr());
+}
+
 bool holds_gguf(const fs::path& path) {
   const auto file = MappedFile::open(path);
   const auto bytes = file->bytes();
@@ -119,16 +125,24 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
   PendingCheckpoint pending(run, progress.step);
   const fs::path& folder = pending.folder();
   const ShownAverage average(state.optimizer);
+  if (state.beside.derive) state.beside.derive();
   const Json resolved = resolve(recipe);
 
+  const auto write_model = [&](const model::Model& model, const fs::path& to) {
+    format::StringMap metadata{{"tessera_spec", model::resolve(model.spec()).dump()}};
+    if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, to);
+    format::write_safetensors(to / kModel, parameter_views(model), metadata);
+  };
   if (state.adapters.empty()) {
-    format::StringMap metadata{{"tessera_spec", model::resolve(state.model.spec()).dump()}};
-    if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, folder);
-    format::write_safetensors(folder / kModel, parameter_views(state.model), metadata);
+    write_model(state.model, folder);
     copy_generation_config(recipe, folder);
     recipe.objective->write_beside(recipe, folder);
   } else {
     infer::write_adapter(folder, state.adapters, state.model);
+  }
+  if (const Companion& other = state.beside.companion; other.model != nullptr) {
+    create_folder(folder / other.name);
+    write_model(*other.model, folder / other.name);
   }
   std::vector<TensorView> views;
   for (const Optimizer::StateTensor& kept : state.optimizer.state())
@@ -137,9 +151,9 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
                             static_cast<int64_t>(kept.tensor.nbytes())));
   format::write_safetensors(folder / kOptimizer, views);
   if (progress.carried) progress.carried->save(folder / kCarried);
-  if (!state.beside.empty()) {
+  if (!state.beside.parameters.empty()) {
     std::vector<TensorView> beside;
-    for (const ParameterBeside& own : state.beside)
+    for (const ParameterBeside& own : state.beside.parameters)
       beside.push_back(view_of(own.decl.name, own.decl.shape, DType::f32,
                                own.tensor.const_data_ptr(),
                                static_cast<int64_t>(own.tensor.nbytes())));
@@ -191,26 +205,28 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
                                folder / (adapts ? infer::kAdapterFile : kModel)),
                            kept = format::open_safetensors(folder / kOptimizer);
   if (adapts) infer::check_adapter_base(folder, state.model.weights());
-  const auto beside = [&](const ParameterSet::Entry& entry) {
-    return std::any_of(state.beside.begin(), state.beside.end(), [&](const ParameterBeside& own) {
-      return own.decl.name == entry.decl.name;
-    });
+  const Beside& beside = state.beside;
+  const auto of_objective = [&](const ParameterSet::Entry& entry) {
+    return std::any_of(
+        beside.parameters.begin(), beside.parameters.end(),
+        [&](const ParameterBeside& own) { return own.decl.name == entry.decl.name; });
   };
   if (adapts) {
     for (const ParameterSet::Entry& entry : state.parameters.trained())
-      if (!beside(entry))
+      if (!of_objective(entry))
         restore(weights, entry.decl.name, entry.decl.shape, DType::f32,
                 entry.tensor.mutable_data_ptr());
   } else {
-    for (const auto& [decl, weight] : state.model.weights().all())
-      restore(weights, decl.name, decl.shape, weight->dtype(),
-              weight->dense_tensor().mutable_data_ptr());
+    restore_model(weights, state.model);
   }
-  if (!state.beside.empty()) {
+  if (!beside.parameters.empty()) {
     const format::TensorFile file = format::open_safetensors(folder / kObjective);
-    for (const ParameterBeside& own : state.beside)
+    for (const ParameterBeside& own : beside.parameters)
       restore(file, own.decl.name, own.decl.shape, DType::f32, own.tensor.mutable_data_ptr());
   }
+  if (beside.companion.model != nullptr)
+    restore_model(format::open_safetensors(folder / beside.companion.name / kModel),
+                  *beside.companion.model);
   for (const Optimizer::StateTensor& tensor : state.optimizer.state())
     restore(kept, tensor.name, tensor.tensor.sizes().vec(),
             ops::dtype_of(tensor.tensor.scalar_type()), tensor.tensor.mutable_data_ptr());

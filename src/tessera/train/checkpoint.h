@@ -6,6 +6,7 @@
 //   optimizer.safetensors  the optimiser's state; of AdamW first_moment.NAME, second_moment.NAME;
 //                          where an average is evaluated, what is trained as trained.NAME
 //   objective.safetensors  where the objective has parameters of its own: these
+//   NAME/                  where it trains a model beside: that one, in a folder like this
 //   trainer.json           counters and the recipe; random numbers follow from seed and counters
 //   carried.safetensors    where windows are carried: the states of the rows
 // Folder, manifest and rename: run_folder.h.
@@ -45,7 +46,7 @@ struct RunState {
   const ParameterSet& parameters;
   Optimizer& optimizer;
   const std::vector<model::Overlay>& adapters;
-  const std::vector<ParameterBeside>& beside;
+  const Beside& beside;
 };
 
 /// Writes a checkpoint into the folder `run`; returns its own. Throws Error(resource) and leaves

@@ -138,7 +138,7 @@ class Distillation final : public Objective {
   std::string main_loss() const override {
     return config_.runs_student() ? own_->main_loss() : losses_.front();
   }
-  std::vector<ParameterBeside> parameters() const override { return maps_; }
+  Beside join(const model::Model&) override { return {.parameters = maps_}; }
 
   /// What a run says when it begins.
   std::string line() const {

@@ -210,6 +210,12 @@ ObjectivePtr read_distillation(const Json& json, const spec::Scope& scope, const
   if (inner.is_object() && inner.value("type", Json()) == DistillationKeys::kType)
     fail(ErrorKind::spec, scope.at("inner").path,
          "\"distillation\" within itself; expected another objective, or terms of both");
+  for (const char* other : {"replaced_token"})
+    if (inner.is_object() && inner.value("type", Json()) == Json(other))
+      fail(ErrorKind::spec, scope.at("inner").path,
+           "\"{}\" reads texts as no teacher does; expected another objective, such as "
+           "\"masked_lm\"",
+           other);
   for (const char* other : {"preference", "contrastive"})
     if (learns_from_labels(inner) ||
         (inner.is_object() && inner.value("type", Json()) == Json(other)))

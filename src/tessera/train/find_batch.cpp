@@ -24,14 +24,17 @@ double megabytes(int64_t bytes) {
 }
 
 /// What the run would train; its values do not matter.
-std::unique_ptr<Learner> any_learner(const Recipe& recipe) {
+std::unique_ptr<Learner> any_learner(const Recipe& recipe, Objective& objective) {
   if (recipe.adapter) {
     AdapterStart start = adapter_start(recipe);
+    Beside beside = objective.join(start.model);
     return std::make_unique<Learner>(std::move(start.model), recipe.optimizer,
-                                     std::move(start.adapters));
+                                     std::move(start.adapters), std::move(beside));
   }
-  return std::make_unique<Learner>(
-      model::Model(recipe.spec, model::Weights::initial(recipe.spec, 0)), recipe.optimizer);
+  model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 0));
+  Beside beside = objective.join(model);
+  return std::make_unique<Learner>(std::move(model), recipe.optimizer,
+                                   std::vector<model::Overlay>(), std::move(beside));
 }
 
 void give_memory_back() {
@@ -55,7 +58,7 @@ BatchTrial try_batch(const Recipe& recipe,
     const auto objective = open_objective(some, cache, cancel);
     TrainOptions options;
     options.cancel = cancel;
-    Loop loop(some, cache, *objective, any_learner(some), options);
+    Loop loop(some, cache, *objective, any_learner(some, *objective), options);
     loop.try_update();
     const auto begin = std::chrono::steady_clock::now();
     const int64_t tokens = loop.try_update();

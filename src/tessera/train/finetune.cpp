@@ -24,7 +24,7 @@ using spec::Json;
 
 constexpr const char *kClasses = "classification", *kSeveral = "multi_label",
                      *kNumber = "regression", *kWords = "tokens", *kAnswers = "questions",
-                     *kChat = "chat", *kText = "text";
+                     *kTogether = "together", *kChat = "chat", *kText = "text";
 
 /// Names that columns have for a role, the likeliest first.
 const std::vector<std::string> kTexts = {
@@ -35,6 +35,10 @@ const std::vector<std::string> kSecondTexts = {"text_b",    "text2",    "sentenc
 const std::vector<std::string> kLabels = {"label",  "labels", "class",   "category",  "gold_label",
                                           "target", "intent", "emotion", "sentiment", "y"};
 const std::vector<std::string> kScores = {"score", "similarity", "similarity_score", "rating"};
+const std::vector<std::string> kAnchors = {"anchor",    "query",    "question",
+                                           "sentence1", "sentence", "text"};
+const std::vector<std::string> kPositives = {"positive", "pos"};
+const std::vector<std::string> kNegatives = {"negatives", "negative", "neg"};
 const std::vector<std::string> kWordLists = {"words", "tokens"};
 const std::vector<std::string> kWordLabels = {"labels", "ner_tags", "tags", "pos_tags",
                                               "chunk_tags"};
@@ -77,6 +81,8 @@ class Planner {
       plan_text();
     else if (out_.task == kChat)
       plan_chat();
+    else if (out_.task == kTogether)
+      plan_together();
     else
       plan_labels();
     plan_training();
@@ -185,6 +191,9 @@ class Planner {
     std::string task = o_.task;
     if (task.empty() && has("messages")) task = kChat;
     if (task.empty() && has("context") && has("question")) task = kAnswers;
+    if (task.empty() && !first_of(kPositives, names_).empty() && o_.label.empty() &&
+        o_.labels.empty())
+      task = kTogether;
     const std::string words = first_of(kWordLists, names_);
     if (task.empty() && !words.empty() && data.some.front()[words].is_array()) task = kWords;
     if (!task.empty()) out_.task = task;
@@ -192,6 +201,10 @@ class Planner {
       if (o_.task.empty())
         say("task: {} has {} (--task)", o_.data.front(),
             task == kChat ? "messages: answers of conversations" : "questions about a context");
+      return;
+    }
+    if (task == kTogether) {
+      guess_together();
       return;
     }
     if (task == kWords) {
@@ -204,6 +217,25 @@ class Planner {
       return;
     }
     guess_columns(data);
+  }
+
+  void guess_together() {
+    if (!o_.columns.empty() || !o_.separator.empty())
+      fail(ErrorKind::usage, "finetune",
+           "--{} with texts that belong together; expected a first line that names the columns, in "
+           "a .tsv or .csv, or a .jsonl",
+           o_.columns.empty() ? "separator" : "columns");
+    const std::string text = role(o_.text, kAnchors, "text"),
+                      positive = role(o_.text_b, kPositives, "text-b"),
+                      negatives = first_of(kNegatives, names_);
+    if (text.empty()) missing("text", "the text");
+    data_["text_key"] = text;
+    together_ = {{"type", "contrastive"}};
+    if (!positive.empty()) together_["positive_key"] = positive;
+    if (!negatives.empty()) together_["negatives_key"] = negatives;
+    say("task: vectors in which \"{}\" lies near {}{} (--task, --text, --text-b)", text,
+        positive.empty() ? "itself under other dropout" : fmt::format("\"{}\"", positive),
+        negatives.empty() ? "" : fmt::format(" and far from \"{}\"", negatives));
   }
 
   [[noreturn]] void missing(const char* option, const char* what) const {
@@ -302,7 +334,8 @@ class Planner {
                                                       : "classification"}};
     if (!answers && out_.task != kNumber) objective["labels"] = classes_of(labels, n);
     if (out_.task == kSeveral) objective["multi_label"] = true;
-    if (const std::string pool = own_pooling(); !pool.empty() && !words && !answers) {
+    if (const std::string pool = words || answers ? "" : own_pooling();
+        pool == "mean" || pool == "max") {
       objective["pool"] = pool;
       say("texts are pooled as the model was made to: {} (objective.pool)", pool);
     }
@@ -350,6 +383,7 @@ class Planner {
     };
     if (on("pooling_mode_mean_tokens")) return "mean";
     if (on("pooling_mode_max_tokens")) return "max";
+    if (on("pooling_mode_cls_token")) return "cls";
     return "";
   }
 
@@ -376,6 +410,33 @@ class Planner {
     data_["valid_fraction"] = fraction;
     if (n > 0)
       say("held out: {:.3g} % of the examples (--valid FILE, --valid-fraction)", 100 * fraction);
+  }
+
+  /// Reads all examples, for their lengths.
+  void plan_together() {
+    const LabelData data = label_data();
+    std::vector<int64_t> lengths;
+    int64_t n = 0;
+    for (const std::string& path : o_.data)
+      for_each_record(data, path, [&](Record&& record) {
+        ++n;
+        for (const auto& [key, value] : record.values.items())
+          if (value.is_string() &&
+              (key == data.text_key || key == together_.value("positive_key", std::string())))
+            lengths.push_back(std::ssize(tokenizer_->encode(value.get<std::string>(), {})));
+      });
+    std::string pool = own_pooling();
+    if (pool.empty()) pool = spec_.pooler ? "pooler" : "mean";
+    together_["pooling"] = pool;
+    say("the vector of a text: {} (objective.pooling)", pool);
+    recipe_["objective"] = together_;
+    // this data's format is told by the names of its files
+    if (data_.value("format", Json("")) != Json("jsonl")) data_.erase("format");
+    set_length(lengths, false);
+    hold_out(n);
+    batch_ = o_.batch.value_or(std::min<int64_t>(64, std::max<int64_t>(2, n / 4)));
+    samples_ = n;
+    say("every text has the {} others of its batch as negatives (--batch)", batch_ - 1);
   }
 
   void plan_chat() {
@@ -508,7 +569,7 @@ class Planner {
 
   const FinetuneOptions& o_;
   FinetunePlan out_;
-  Json recipe_ = Json::object(), data_ = Json::object();
+  Json recipe_ = Json::object(), data_ = Json::object(), together_ = Json::object();
   model::ModelSpec spec_;
   std::optional<text::Tokenizer> tokenizer_;
   std::vector<std::string> names_;  // columns or keys of the data
@@ -524,6 +585,7 @@ std::vector<std::pair<std::string, std::string>> finetune_tasks() {
           {kNumber, "a number of a text, or of a pair"},
           {kWords, "a class of every word"},
           {kAnswers, "where an answer stands in a context"},
+          {kTogether, "vectors in which a text lies near its \"positive\""},
           {kChat, "answers of conversations"},
           {kText, "to go on with a text"}};
 }

@@ -1,13 +1,14 @@
 // A recipe out of a model and a file: what is to be learned is guessed from the columns, lengths
 // and rates follow from stated rules, and all of it is said. Torch-free.
 //
-// Rules, where nothing is given: batch 32 of labels, 16 where texts have more than 256 tokens, 8 of
-// texts to go on with; 3 epochs, as many more as make 200 steps, at most 20; AdamW with decay 0.01
-// and a rate that rises over the first tenth and falls to 0; 1e-4 below 50 million parameters, 5e-5
-// below 200 million, 2e-5 above (Mosbach et al. 2020, arXiv:2006.04884: small rates, a rise, more
-// steps where data are few); ten times that for adapters of products, a hundred times for other
-// adapters and for heads alone; length: the longest text, at most 512 tokens and what the model
-// takes, 384 for answers; a tenth of the examples held out, unless there are files for that.
+// Rules, where nothing is given: batch 32 of labels, 16 where texts have more than 256 tokens, 64
+// of texts that belong together, 8 of texts to go on with; 3 epochs, as many more as make 200
+// steps, at most 20; AdamW with decay 0.01 and a rate that rises over the first tenth and falls to
+// 0; 1e-4 below 50 million parameters, 5e-5 below 200 million, 2e-5 above (Mosbach et al. 2020,
+// arXiv:2006.04884: small rates, a rise, more steps where data are few); ten times that for
+// adapters of products, a hundred times for other adapters and for heads alone; length: the longest
+// text, at most 512 tokens and what the model takes, 384 for answers; a tenth of the examples held
+// out, unless there are files for that.
 #pragma once
 
 #include <filesystem>

@@ -69,6 +69,7 @@ TEST_F(Finetune, GuessesTheTask) {
   EXPECT_EQ(task("q.jsonl", table(R"({"context": "a b", "question": "?", "answers": "a"})",
                                   {R"({"context": "a b", "question": "?", "answers": "b"})"})),
             "questions");
+  EXPECT_EQ(task("p.tsv", table("query\tpositive\tnegative", {"a\tb\tc", "d\te\tf"})), "together");
   EXPECT_EQ(task("q.json", R"({"data": [{"paragraphs": [{"context": "a b", "qas": [
                 {"id": "1", "question": "?", "answers": [{"text": "b", "answer_start": 2}]},
                 {"id": "2", "question": "?", "answers": [{"text": "a", "answer_start": 0}]}]}]}]})"),
@@ -107,6 +108,42 @@ TEST_F(Finetune, MakesARecipeThatIsRead) {
   const Recipe head = read_recipe(plan_finetune(how).recipe, "");
   EXPECT_EQ(head.train.steps, 7);
   EXPECT_EQ(head.optimizer.lr, 0.5);
+}
+
+TEST_F(Finetune, TheModelOfARecipeMayBeSet) {
+  const FinetuneOptions how = options("a.tsv", table("sentence\tlabel", {"good\t1", "bad\t0"}));
+  Json json = plan_finetune(how).recipe;
+  json["init"]["from"] = (folder_ / "nowhere").string();
+  const Recipe recipe = read_recipe(json, "", {"init.from=" + how.model});
+  EXPECT_EQ(recipe.spec.d_model, 8);
+  EXPECT_EQ(recipe.init->from, how.model);
+}
+
+TEST_F(Finetune, TextsThatBelongTogether) {
+  FinetuneOptions how =
+      options("p.tsv", table("anchor\tpositive\tnegative", {"one\tb\tc", "two\tfour\tf"}));
+  const Recipe recipe = read_recipe(plan_finetune(how).recipe, "");
+  EXPECT_EQ(recipe.objective->type(), "contrastive");
+  const Json objective = recipe.objective->dump();
+  EXPECT_EQ(objective["positive_key"], "positive");
+  EXPECT_EQ(objective["negatives_key"], "negative");
+  EXPECT_EQ(objective["pooling"], "mean");
+  EXPECT_EQ(recipe.data.text_key, "anchor");
+  EXPECT_EQ(recipe.train.length, 4);
+  EXPECT_EQ(recipe.train.batch, 7);
+  // as sentence-transformers say that the model pools
+  std::filesystem::create_directories(folder_ / "encoder/1_Pooling");
+  std::ofstream(folder_ / "encoder/1_Pooling/config.json") << R"({"pooling_mode_cls_token": true})";
+  EXPECT_EQ(plan_finetune(how).recipe["objective"]["pooling"], "cls");
+  // a label says more
+  how.text = "anchor";
+  how.label = "negative";
+  EXPECT_EQ(plan_finetune(how).task, "classification");
+  how.text = how.label = "";
+  how.columns = {"anchor", "positive", "negative"};
+  const std::string message = test::error_of([&] { plan_finetune(how); });
+  EXPECT_NE(message.find("--columns with texts that belong together"), std::string::npos)
+      << message;
 }
 
 TEST_F(Finetune, ReadsTextsAndConversationsToo) {

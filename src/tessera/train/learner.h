@@ -7,11 +7,11 @@
 namespace tessera::train {
 
 struct Learner {
-  /// `its_adapters` stand on the model already; `of_objective`: Objective::parameters().
+  /// `its_adapters` stand on the model already; `of_objective`: Objective::join().
   Learner(model::Model trained,
           const OptimizerRecipe& recipe,
           std::vector<model::Overlay> its_adapters = {},
-          std::vector<ParameterBeside> of_objective = {})
+          Beside of_objective = {})
       : model(std::move(trained)),
         adapters(std::move(its_adapters)),
         beside(std::move(of_objective)),
@@ -22,7 +22,7 @@ struct Learner {
 
   model::Model model;
   std::vector<model::Overlay> adapters;  // all that is trained of it, where there are some
-  std::vector<ParameterBeside> beside;   // trained with it, and no part of it
+  Beside beside;                         // trained with it, and no part of it
   ParameterSet parameters;
   std::unique_ptr<Optimizer> optimizer;
 };

@@ -22,40 +22,19 @@ class MaskedSource final : public Source {
     std::vector<RandomKey> keys;
     for (int64_t sample = first; sample < first + count; ++sample)
       keys.push_back(key_.fold(static_cast<uint64_t>(sample)));
-    return masked(texts_->train(first, count, begun), keys);
+    return hide_tokens(texts_->train(first, count, begun), masking_, keys);
   }
   int64_t valid_samples() const override { return texts_->valid_samples(); }
   PackedBatch valid(const std::vector<int64_t>& samples) const override {
     std::vector<RandomKey> keys;
     for (const int64_t sample : samples)
       keys.push_back(RandomKey(hash_name("valid")).fold(static_cast<uint64_t>(sample)));
-    return masked(texts_->valid(samples), keys);
+    return hide_tokens(texts_->valid(samples), masking_, keys);
   }
   double tokens_per_byte() const override { return 0; }
   const std::string& key() const override { return texts_->key(); }
 
  private:
-  /// Row r by keys[r]; the pieces of a row lie side by side.
-  PackedBatch masked(PackedBatch batch, const std::vector<RandomKey>& keys) const {
-    std::vector<int64_t> begins;  // of documents in their row
-    for (size_t i = 0; i < batch.pieces.size();) {
-      const int64_t row = batch.pieces[i].row, begin = batch.pieces[i].begin;
-      int64_t length = 0;
-      begins.clear();
-      for (; i < batch.pieces.size() && batch.pieces[i].row == row; ++i) {
-        begins.push_back(length);
-        length += batch.pieces[i].length;
-      }
-      const auto first = static_cast<size_t>(begin), size = static_cast<size_t>(length);
-      masking_.apply(std::span(batch.ids).subspan(first, size),
-                     std::span(batch.targets).subspan(first, size),
-                     MaskDraws::of(keys[static_cast<size_t>(row)], length), begins);
-    }
-    batch.n_targets = static_cast<int64_t>(batch.targets.size()) -
-                      std::count(batch.targets.begin(), batch.targets.end(), -1);
-    return batch;
-  }
-
   std::unique_ptr<Source> texts_;
   Masking masking_;
   RandomKey key_;
@@ -82,6 +61,8 @@ int64_t mask_id(const MaskedRecipe& how, const Recipe& recipe, const text::Token
   return *id;
 }
 
+}  // namespace
+
 Masking masking_of(const MaskedRecipe& how,
                    const Recipe& recipe,
                    const text::Tokenizer& tokenizer) {
@@ -92,48 +73,20 @@ Masking masking_of(const MaskedRecipe& how,
   return out;
 }
 
+namespace {
+
 class MaskedObjective final : public ObjectiveOf<MaskedRecipe> {
  public:
   using ObjectiveOf::ObjectiveOf;
 
   void check(const Recipe& recipe) const override {
-    const MaskedRecipe& how = keys_;
-    if (recipe.spec.arch != model::Arch::encoder)
-      fail(ErrorKind::spec, "objective.type",
-           "\"masked_lm\" with arch \"{}\", which does not see what follows; expected \"encoder\"",
-           name_of(recipe.spec.arch));
-    if (!recipe.spec.head || recipe.spec.head.type() != "masked_lm")
-      fail(ErrorKind::spec, "spec.head", "found {}; objective \"masked_lm\" needs \"masked_lm\"",
-           recipe.spec.head ? fmt::format("\"{}\"", recipe.spec.head.type()) : "none");
-    check_text_alone(recipe, "masked_lm");
-    if (recipe.train.windows == WindowOrder::carried)
-      fail(ErrorKind::spec, "train.windows",
-           "an encoder reads its whole input at once and carries nothing on; use \"isolated\"");
-    if (!(how.rate > 0 && how.rate <= 1))
-      fail(ErrorKind::spec, "objective.rate", "found {}; expected more than 0, at most 1",
-           how.rate);
-    if (how.mask + how.random > 1)
-      fail(ErrorKind::spec, "objective.random",
-           "found {} beside mask {}; expected at most 1 together", how.random, how.mask);
-    if (how.unit == MaskUnit::span && how.count == MaskCount::bernoulli)
-      fail(ErrorKind::spec, "objective.count",
-           "\"bernoulli\" with unit \"span\", whose words are not drawn each by itself; expected "
-           "\"exact\"");
-    if (how.mask_token.has_value() == how.mask_id.has_value())
-      fail(ErrorKind::spec, "objective.mask_token", "{}; expected either it or mask_id",
-           how.mask_id ? "given together with mask_id" : "missing");
-    mask_id(how, recipe, open_tokenizer(recipe.data));
+    check_masked(recipe, keys_, type(), "masked_lm");
   }
 
   std::unique_ptr<Source> open(const Recipe& recipe,
                                const std::filesystem::path& cache,
                                const CancelToken* cancel) const override {
-    return of_texts(recipe, cache, cancel,
-                    [&](TokenData data, const text::Tokenizer& tokenizer, const LengthRamp& ramp) {
-                      return std::make_unique<MaskedSource>(
-                          text_windows(std::move(data), recipe.train, 0, ramp),
-                          masking_of(keys_, recipe, tokenizer), recipe.train.seed);
-                    });
+    return masked_windows(recipe, keys_, cache, cancel);
   }
 };
 
@@ -141,6 +94,71 @@ class MaskedObjective final : public ObjectiveOf<MaskedRecipe> {
 
 ObjectiveKind masked_lm_kind() {
   return objective_kind<MaskedObjective, MaskedRecipe>();
+}
+
+void check_masked(const Recipe& recipe,
+                  const MaskedRecipe& how,
+                  std::string_view type,
+                  std::string_view head) {
+  if (recipe.spec.arch != model::Arch::encoder)
+    fail(ErrorKind::spec, "objective.type",
+         "\"{}\" with arch \"{}\", which does not see what follows; expected \"encoder\"", type,
+         name_of(recipe.spec.arch));
+  if (!recipe.spec.head || (!head.empty() && recipe.spec.head.type() != head))
+    fail(ErrorKind::spec, "spec.head", "found {}; objective \"{}\" needs \"{}\"",
+         recipe.spec.head ? fmt::format("\"{}\"", recipe.spec.head.type()) : "none", type,
+         head.empty() ? "masked_lm" : head);
+  check_text_alone(recipe, type);
+  if (recipe.train.windows == WindowOrder::carried)
+    fail(ErrorKind::spec, "train.windows",
+         "an encoder reads its whole input at once and carries nothing on; use \"isolated\"");
+  if (!(how.rate > 0 && how.rate <= 1))
+    fail(ErrorKind::spec, "objective.rate", "found {}; expected more than 0, at most 1", how.rate);
+  if (how.mask + how.random > 1)
+    fail(ErrorKind::spec, "objective.random",
+         "found {} beside mask {}; expected at most 1 together", how.random, how.mask);
+  if (how.unit == MaskUnit::span && how.count == MaskCount::bernoulli)
+    fail(ErrorKind::spec, "objective.count",
+         "\"bernoulli\" with unit \"span\", whose words are not drawn each by itself; expected "
+         "\"exact\"");
+  if (how.mask_token.has_value() == how.mask_id.has_value())
+    fail(ErrorKind::spec, "objective.mask_token", "{}; expected either it or mask_id",
+         how.mask_id ? "given together with mask_id" : "missing");
+  mask_id(how, recipe, open_tokenizer(recipe.data));
+}
+
+PackedBatch hide_tokens(PackedBatch batch,
+                        const Masking& masking,
+                        const std::vector<RandomKey>& keys) {
+  std::vector<int64_t> begins;  // of documents in their row
+  for (size_t i = 0; i < batch.pieces.size();) {
+    const int64_t row = batch.pieces[i].row, begin = batch.pieces[i].begin;
+    int64_t length = 0;
+    begins.clear();
+    for (; i < batch.pieces.size() && batch.pieces[i].row == row; ++i) {
+      begins.push_back(length);
+      length += batch.pieces[i].length;
+    }
+    const auto first = static_cast<size_t>(begin), size = static_cast<size_t>(length);
+    masking.apply(std::span(batch.ids).subspan(first, size),
+                  std::span(batch.targets).subspan(first, size),
+                  MaskDraws::of(keys[static_cast<size_t>(row)], length), begins);
+  }
+  batch.n_targets = static_cast<int64_t>(batch.targets.size()) -
+                    std::count(batch.targets.begin(), batch.targets.end(), -1);
+  return batch;
+}
+
+std::unique_ptr<Source> masked_windows(const Recipe& recipe,
+                                       const MaskedRecipe& how,
+                                       const std::filesystem::path& cache,
+                                       const CancelToken* cancel) {
+  return of_texts(recipe, cache, cancel,
+                  [&](TokenData data, const text::Tokenizer& tokenizer, const LengthRamp& ramp) {
+                    return std::make_unique<MaskedSource>(
+                        text_windows(std::move(data), recipe.train, 0, ramp),
+                        masking_of(how, recipe, tokenizer), recipe.train.seed);
+                  });
 }
 
 }  // namespace tessera::train

@@ -9,12 +9,14 @@
 #include "tessera/nn/router/policy_gradient.h"
 #include "tessera/train/ahead.h"
 #include "tessera/train/batch_tensors.h"
+#include "tessera/train/contrastive.h"
 #include "tessera/train/distillation.h"
 #include "tessera/train/labelled_objective.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/objective_config.h"
 #include "tessera/train/part_losses.h"
 #include "tessera/train/preference.h"
+#include "tessera/train/replaced_token.h"
 
 namespace tessera::train {
 namespace {
@@ -234,10 +236,14 @@ std::unique_ptr<Objective> of_labels(const Recipe& recipe,
                                      const ObjectiveOptions&) {
   return labelled_objective(recipe, std::move(source));
 }
-constexpr Maker kMakers[] = {
-    {"classification", of_labels},         {"regression", of_labels},
-    {"token_classification", of_labels},   {"question_answering", of_labels},
-    {PreferenceRecipe::kType, preference}, {DistillationKeys::kType, distillation_objective}};
+constexpr Maker kMakers[] = {{"classification", of_labels},
+                             {"regression", of_labels},
+                             {"token_classification", of_labels},
+                             {"question_answering", of_labels},
+                             {PreferenceRecipe::kType, preference},
+                             {ContrastiveRecipe::kType, contrastive},
+                             {ReplacedTokenRecipe::kType, replaced_token},
+                             {DistillationKeys::kType, distillation_objective}};
 
 }  // namespace
 

@@ -56,6 +56,10 @@ class Objective {
   /// The loss that is logged as such, one of its own.
   virtual std::string main_loss() const = 0;
 
+  /// Before the first step, of the model that a run trains: makes what is trained beside it and is
+  /// no part of it.
+  virtual Beside join(const model::Model&) { return {}; }
+
   virtual Denominators denominators(const PackedBatch& packed) const = 0;
   /// Tokens that were predicted, of what the log counts.
   virtual double predicted(const Denominators& whole) const { return whole.of(main_loss()); }
@@ -87,8 +91,6 @@ class Objective {
   }
   /// What it holds out, answered. Throws Error(cancelled) between passes.
   virtual Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const = 0;
-  /// Trained beside the model's and no part of it: float32 leaves, by names that no model has.
-  virtual std::vector<ParameterBeside> parameters() const { return {}; }
 
  private:
   std::unique_ptr<Source> source_;

@@ -4,6 +4,7 @@
 
 #include "tessera/spec/names.h"
 #include "tessera/train/chat_objective.h"
+#include "tessera/train/contrastive_objective.h"
 #include "tessera/train/distillation_objective.h"
 #include "tessera/train/label_objective.h"
 #include "tessera/train/masked_objective.h"
@@ -11,6 +12,7 @@
 #include "tessera/train/noise_objective.h"
 #include "tessera/train/preference_objective.h"
 #include "tessera/train/recipe.h"
+#include "tessera/train/replaced_objective.h"
 
 namespace tessera::train {
 namespace {
@@ -24,6 +26,8 @@ const std::vector<ObjectiveKind>& objective_kinds() {
     out.push_back(chat_kind());
     out.push_back(distillation_kind());
     out.push_back(preference_kind());
+    out.push_back(contrastive_kind());
+    out.push_back(replaced_token_kind());
     for (ObjectiveKind& kind : label_objective_kinds()) out.push_back(std::move(kind));
     return out;
   }();

@@ -55,14 +55,23 @@ std::vector<std::pair<spec::ParamDecl, Tensor>> parameters_of(const model::Overl
 ParameterSet::ParameterSet(const model::Model& model,
                            const OptimizerRecipe& recipe,
                            const std::vector<model::Overlay>& adapters,
-                           const std::vector<ParameterBeside>& beside) {
+                           const Beside& beside) {
   std::vector<std::pair<spec::ParamDecl, Tensor>> all;
+  const auto derived = [&](const std::string& name) {
+    return std::find(beside.derived.begin(), beside.derived.end(), name) != beside.derived.end();
+  };
   for (const auto& [decl, weight] : model.weights().all())
-    all.emplace_back(decl, weight->dense_tensor());
+    if (!derived(decl.name)) all.emplace_back(decl, weight->dense_tensor());
   for (const model::Overlay& adapter : adapters)
     for (auto& parameter : parameters_of(adapter)) all.push_back(std::move(parameter));
-  for (const ParameterBeside& parameter : beside)
+  for (const ParameterBeside& parameter : beside.parameters)
     all.emplace_back(parameter.decl, parameter.tensor);
+  if (beside.companion.model != nullptr)
+    for (const auto& [decl, weight] : beside.companion.model->weights().all()) {
+      if (model.weights().find(decl.name) == weight) continue;
+      all.emplace_back(decl, weight->dense_tensor());
+      all.back().first.name = beside.companion.name + "." + decl.name;
+    }
   std::vector<bool> used(recipe.groups.size(), false);
   for (auto& [decl, tensor] : all) {
     const size_t rule = rule_of(decl.name, recipe.groups);

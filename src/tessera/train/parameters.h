@@ -1,6 +1,7 @@
 // Which parameters of a model are trained, and in which groups.
 #pragma once
 
+#include <functional>
 #include <map>
 
 #include "tessera/model/overlay.h"
@@ -24,6 +25,24 @@ struct ParameterBeside {
   Tensor tensor;
 };
 
+/// A model that is trained beside a run's own, and kept in a folder of that name in its
+/// checkpoints. Its parameters are trained behind that name: "generator.layers.0.mixer.q.weight";
+/// those that it has in common with the run's own model are that one's.
+struct Companion {
+  std::string name;
+  const model::Model* model = nullptr;  // which must outlive what it is given to; null = none
+};
+
+/// What an objective trains beside a run's model.
+struct Beside {
+  std::vector<ParameterBeside> parameters = {};  // float32 leaves, by names that no model has
+  Companion companion = {};
+  /// Parameters of the run's model that are not trained themselves: `derive` makes them of what is.
+  /// It is called before they are read.
+  std::vector<std::string> derived = {};
+  std::function<void()> derive = nullptr;
+};
+
 /// The trained parameters of a model in the order of their declaration. What lies in a file's
 /// storage is never trained, and neither is what its declaration or a recipe freezes: no gradient
 /// is computed for it and nothing writes to it.
@@ -37,11 +56,11 @@ class ParameterSet {
   /// Throws Error(spec) where a rule of optimizer.groups matches no parameter, and where nothing is
   /// left to train. `model` must outlive the set.
   /// `adapters` are trained behind what the model has of its own, under the names of their weights
-  /// with the names of model::kOverlayParts behind them, and `beside` behind these.
+  /// with the names of model::kOverlayParts behind them, and what stands `beside` behind these.
   ParameterSet(const model::Model& model,
                const OptimizerRecipe& recipe,
                const std::vector<model::Overlay>& adapters = {},
-               const std::vector<ParameterBeside>& beside = {});
+               const Beside& beside = {});
 
   const std::vector<Entry>& trained() const { return trained_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }

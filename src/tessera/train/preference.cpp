@@ -123,11 +123,10 @@ class Preference final : public Objective {
       const double mean = sum / static_cast<double>(std::max<int64_t>(1, pairs));
       if (name == "loss")
         out.loss = mean;
-      else if (name == "accuracy")
-        out.accuracy = mean;
       else
-        out.losses[name] = mean;
+        out.scores[name] = mean;
     }
+    out.accuracy = out.scores["accuracy"];
     return out;
   }
 

@@ -148,9 +148,8 @@ TEST(Preference, BeginsAtLnTwoAndTellsTextFromItsShuffles) {
   ASSERT_TRUE(last.valid_loss && last.accuracy);
   EXPECT_GT(*last.accuracy, 0.95);
   EXPECT_LT(*last.valid_loss, 0.5);
-  EXPECT_NEAR(last.losses.at("valid_margin"),
-              last.losses.at("valid_reward_chosen") - last.losses.at("valid_reward_rejected"),
-              1e-9);
+  EXPECT_NEAR(last.scores.at("margin"),
+              last.scores.at("reward_chosen") - last.scores.at("reward_rejected"), 1e-9);
   EXPECT_GT(last.losses.at("accuracy"), 0.8);
   ASSERT_FALSE(said.empty());
   EXPECT_TRUE(said.front().starts_with("reference: what the model says of 200 of 200 pairs"))

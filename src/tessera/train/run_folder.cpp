@@ -149,11 +149,12 @@ PendingCheckpoint::~PendingCheckpoint() {
 fs::path PendingCheckpoint::commit(int64_t keep, const std::vector<int64_t>& best) {
   // the files, then their list, then the name
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(partial_)) files.push_back(entry.path());
+  for (const auto& entry : fs::recursive_directory_iterator(partial_))
+    if (entry.is_regular_file()) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   Json manifest = {{"version", 1}, {"files", Json::array()}};
   for (const fs::path& file : files)
-    manifest["files"].push_back({{"name", file.filename().string()},
+    manifest["files"].push_back({{"name", file.lexically_relative(partial_).generic_string()},
                                  {"bytes", fs::file_size(file)},
                                  {"sha256", sha256_file(file)}});
   write_file_atomically(partial_ / "manifest.json", manifest.dump(2) + "\n");
@@ -203,7 +204,8 @@ void verify_checkpoint(const fs::path& checkpoint) {
         !entry.contains("sha256") || !entry["sha256"].is_string())
       damaged(path, "an entry without name, bytes or sha256");
     const fs::path name = entry["name"].get<std::string>();
-    if (name.filename() != name || name.empty())
+    if (name.empty() || name.is_absolute() || name.lexically_normal() != name ||
+        *name.begin() == "..")
       damaged(path, fmt::format("file name \"{}\" leaves the folder", name.string()));
     const fs::path file = checkpoint / name;
     std::error_code error;

@@ -54,16 +54,20 @@ model::Model first_model(const Recipe& recipe,
 
 /// What the run trains.
 std::unique_ptr<Learner> first_learner(const Recipe& recipe,
-                                       const Objective& objective,
+                                       Objective& objective,
                                        const fs::path& folder,
                                        const TrainOptions& options) {
-  if (!recipe.adapter)
-    return std::make_unique<Learner>(first_model(recipe, folder, options), recipe.optimizer,
-                                     std::vector<model::Overlay>(), objective.parameters());
+  if (!recipe.adapter) {
+    model::Model model = first_model(recipe, folder, options);
+    Beside beside = objective.join(model);
+    return std::make_unique<Learner>(std::move(model), recipe.optimizer,
+                                     std::vector<model::Overlay>(), std::move(beside));
+  }
   AdapterStart start = adapter_start(recipe);
   if (options.on_start) options.on_start(start.line);
+  Beside beside = objective.join(start.model);
   return std::make_unique<Learner>(std::move(start.model), recipe.optimizer,
-                                   std::move(start.adapters), objective.parameters());
+                                   std::move(start.adapters), std::move(beside));
 }
 
 }  // namespace
