@@ -13,9 +13,14 @@ int64_t Batch::equal_length() const {
   return segments.front().length;
 }
 
+bool Batch::in_order() const {
+  return std::any_of(segments.begin(), segments.end(),
+                     [](const Segment& s) { return s.order != nullptr; });
+}
+
 int64_t Batch::longest() const {
   int64_t longest = 0;
-  for (const Segment& s : segments) longest = std::max(longest, s.start + s.length);
+  for (const Segment& s : segments) longest = std::max(longest, s.document());
   return longest;
 }
 
@@ -23,8 +28,12 @@ void Batch::number() {
   positions_N = at::empty({n_tokens()}, at::kLong);
   auto* out = positions_N.data_ptr<int64_t>();
   for (const Segment& s : segments)
-    for (int64_t i = 0; i < s.length; ++i)
-      out[s.begin + i] = s.places ? (*s.places)[static_cast<size_t>(i)] : s.start + i;
+    for (int64_t i = 0; i < s.length; ++i) {
+      if (s.order && i >= s.order->text())
+        out[s.begin + i] = s.order->places[static_cast<size_t>(i - s.order->text())];
+      else
+        out[s.begin + i] = s.places ? (*s.places)[static_cast<size_t>(i)] : s.start + i;
+    }
 }
 
 Batch Batch::of(const std::vector<std::vector<int64_t>>& rows, const std::vector<int64_t>& starts) {

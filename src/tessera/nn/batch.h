@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/base/rng.h"
+#include "tessera/nn/token_order.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::nn {
@@ -23,10 +24,15 @@ struct Segment {
   /// Where its tokens stand in their row, rising, where a branch is given some of them alone; else
   /// null: one after another from `start`. Then `start` counts those that the branch has seen.
   std::shared_ptr<const std::vector<int64_t>> places = nullptr;
+  /// Where its tokens are a text that is given in an order, and queries behind it (attention alone
+  /// heeds it); else null.
+  std::shared_ptr<const TokenOrder> order = nullptr;
   /// Whose random numbers it draws in training: the number of a sample, and where in the sample the
   /// segment begins. They do not turn on what else a call holds.
   int64_t sample = 0, offset = 0;
 
+  /// Tokens of its document, this call's included.
+  int64_t document() const { return start + (order ? order->text() : length); }
   /// The random numbers of its tokens from the one at `at` on, at a site that has `key`.
   RandomKey stream(const RandomKey& key, int64_t at = 0) const {
     return key.fold(static_cast<uint64_t>(sample)).fold(static_cast<uint64_t>(offset + at));
@@ -50,6 +56,8 @@ struct Batch {
   }
   /// The common length when all segments have one and start at 0, else 0.
   int64_t equal_length() const;
+  /// Whether some of its texts are given in an order.
+  bool in_order() const;
   /// Longest document so far, past included.
   int64_t longest() const;
 

@@ -7,10 +7,12 @@ nn::Batch batch_of(const PackedBatch& packed) {
   int64_t row = -1, row_begin = 0;
   for (const Piece& piece : packed.pieces) {
     if (piece.row != row) row = piece.row, row_begin = piece.begin;
-    batch.segments.push_back({.row = static_cast<int64_t>(batch.segments.size()),
+    const size_t number = batch.segments.size();
+    batch.segments.push_back({.row = static_cast<int64_t>(number),
                               .begin = piece.begin,
                               .length = piece.length,
                               .prefix = piece.prefix,
+                              .order = packed.orders.empty() ? nullptr : packed.orders[number],
                               .sample = packed.first_sample + row,
                               .offset = piece.begin - row_begin});
   }

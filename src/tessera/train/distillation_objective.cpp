@@ -210,7 +210,7 @@ ObjectivePtr read_distillation(const Json& json, const spec::Scope& scope, const
   if (inner.is_object() && inner.value("type", Json()) == DistillationKeys::kType)
     fail(ErrorKind::spec, scope.at("inner").path,
          "\"distillation\" within itself; expected another objective, or terms of both");
-  for (const char* other : {"replaced_token"})
+  for (const char* other : {"replaced_token", "permutation"})
     if (inner.is_object() && inner.value("type", Json()) == Json(other))
       fail(ErrorKind::spec, scope.at("inner").path,
            "\"{}\" reads texts as no teacher does; expected another objective, such as "

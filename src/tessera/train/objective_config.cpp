@@ -10,6 +10,7 @@
 #include "tessera/train/masked_objective.h"
 #include "tessera/train/next_token_objective.h"
 #include "tessera/train/noise_objective.h"
+#include "tessera/train/permutation_objective.h"
 #include "tessera/train/preference_objective.h"
 #include "tessera/train/recipe.h"
 #include "tessera/train/replaced_objective.h"
@@ -23,6 +24,7 @@ const std::vector<ObjectiveKind>& objective_kinds() {
   static const std::vector<ObjectiveKind> all = [] {
     std::vector<ObjectiveKind> out = noise_objective_kinds();
     out.push_back(masked_lm_kind());
+    out.push_back(permutation_kind());
     out.push_back(chat_kind());
     out.push_back(distillation_kind());
     out.push_back(preference_kind());

@@ -6,11 +6,13 @@
 // run is resumed by its counter, whatever happened before.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "tessera/base/rng.h"
+#include "tessera/nn/token_order.h"
 #include "tessera/train/token_split.h"
 
 namespace tessera::train {
@@ -71,12 +73,15 @@ struct PackedBatch {
   std::vector<Piece> pieces;
   std::vector<bool> goes_on;  // per window: whether its last document does not end with it
   std::vector<std::vector<int64_t>> sources;  // what an encoder reads beside each piece
-  std::vector<int64_t> kinds;  // of each piece, which of several objectives asks it; else empty
+  std::vector<int64_t> kinds;      // of each piece, which of several objectives asks it; else empty
   std::vector<int64_t> items;      // numbers of what it was made of, as its objective reads them
   std::vector<std::string> names;  // of each piece, what it is to its row ("chosen"); else empty
+  /// Of each piece, where it is a text in an order with queries behind it (nn::Segment::order);
+  /// else empty.
+  std::vector<std::shared_ptr<const nn::TokenOrder>> orders;
   std::vector<int64_t> types;  // of each token, where there are types; else empty
-  /// Of each piece what is to be said of it, else empty: the number of its class, of several classes
-  /// a 1 or 0 each, a score, or the first and the last token of an answer.
+  /// Of each piece what is to be said of it, else empty: the number of its class, of several
+  /// classes a 1 or 0 each, a score, or the first and the last token of an answer.
   std::vector<std::vector<double>> labels;
   int64_t n_targets = 0;
   int64_t first_sample = 0;  // number of row 0 of its pieces; the rows after it follow on

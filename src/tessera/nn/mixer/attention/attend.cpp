@@ -221,6 +221,31 @@ std::optional<Tensor> attend_packed(const Tensor& q_NHK,
                               dropout.in(options, batch.segments));
 }
 
+namespace {
+
+/// A text that is given in an order, and the queries behind it.
+Tensor attend_in_order(const Tensor& q_NHK,
+                       const Tensor& k_NGK,
+                       const Tensor& v_NGV,
+                       const std::shared_ptr<const TokenOrder>& order,
+                       const std::function<ops::ScoreOptions(int64_t at)>& options) {
+  const int64_t text = order->text(), queries = order->queries();
+  const ops::KeyValues kv{k_NGK.narrow(0, 0, text), v_NGV.narrow(0, 0, text), 0};
+  ops::ScoreOptions how = options(0);
+  how.visibility = std::make_shared<OrderVisibility>(order, false);
+  const Tensor out = ops::attention(q_NHK.narrow(0, 0, text), {kv}, 0, how);
+  if (queries == 0) return out;
+  // queries where the tokens stand that they ask for, so that distances are theirs
+  const Tensor places = at::tensor(order->places, at::kLong).to(q_NHK.device()),
+               asking = at::zeros({text, q_NHK.size(1), q_NHK.size(2)}, q_NHK.options())
+                            .index_copy(0, places, q_NHK.narrow(0, text, queries));
+  how = options(text);
+  how.visibility = std::make_shared<OrderVisibility>(order, true);
+  return at::cat({out, ops::attention(asking, {kv}, 0, how).index_select(0, places)});
+}
+
+}  // namespace
+
 Tensor attend_documents(const Tensor& q_NHK,
                         const Tensor& k_NGK,
                         const Tensor& v_NGV,
@@ -228,6 +253,15 @@ Tensor attend_documents(const Tensor& q_NHK,
                         const PatternedScores& scores,
                         const WeightDropout& dropout) {
   const BySegment part(batch);
+  if (batch.in_order())
+    return over_segments(batch, [&](size_t i, const Segment& s) {
+      const auto options = [&](int64_t at) {
+        return dropout.in(scores.in_document(part, i), s, at);
+      };
+      const ops::KeyValues kv{part(k_NGK, i), part(v_NGV, i), s.start};
+      if (!s.order) return ops::attention(part(q_NHK, i), {kv}, s.start, options(0));
+      return attend_in_order(part(q_NHK, i), kv.k_SGD, kv.v_SGD, s.order, options);
+    });
   if (const int64_t t = batch.equal_length();
       t > 0 && !ops::use_kernels(q_NHK) && scores.all_alike()) {
     const auto fold = [&](const Tensor& x) {

@@ -206,6 +206,9 @@ class Attention final : public Mixer {
                               weight_dropout(context, name_, config_.dropout));
     if (const std::string reason = config_.no_split_reason(batch.longest()); !reason.empty())
       fail(ErrorKind::spec, name_, "{}", reason);
+    if (batch.in_order())
+      fail(ErrorKind::usage, name_,
+           "texts that are given in an order cannot be split over ranks; expected one rank");
     const BySegment part(batch);
     if (const int64_t t = batch.equal_length(); t > 0 && scores.all_alike()) {
       const auto fold = [&](const Tensor& y) { return y.unflatten(0, {-1, t}); };
