@@ -13,18 +13,24 @@
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/kernels/weights/matmul.h"
 #include "tessera/kernels/weights/quantize.h"
+#include "tessera/spec/json.h"
 
 namespace tessera::convert {
+
+// made by the build from scaled_inputs.json
+extern const char* const kScaledInputsJson;
+
 namespace {
 
 constexpr int kAlphas = 20;
 constexpr int64_t kRowsTried = 512;  // of a matrix at most, evenly over it
 
 /// Architectures of GGUF files whose layers have the groups below, and no matrix beside.
-constexpr const char* kKnown[] = {"llama",     "qwen2",   "qwen3",   "qwen2moe", "qwen3moe",
-                                  "olmoe",     "gemma2",  "gemma3",  "smollm3",  "granitemoe",
-                                  "stablelm",  "gpt2",    "bloom",   "phi2",     "phi3",
-                                  "command-r", "cohere2", "gptneox", "mpt"};
+const std::vector<std::string>& known_architectures() {
+  static const auto names =
+      spec::parse_json(kScaledInputsJson, "scaled_inputs.json").get<std::vector<std::string>>();
+  return names;
+}
 
 /// Matrices that read the same inputs, and who gives these.
 struct Group {
@@ -166,10 +172,11 @@ void check_sizes(const GgufModel& model, const Group& group) {
 }
 
 void check_known(const GgufModel& model) {
-  if (std::find(std::begin(kKnown), std::end(kKnown), model.architecture) == std::end(kKnown))
+  const std::vector<std::string>& known = known_architectures();
+  if (std::find(known.begin(), known.end(), model.architecture) == known.end())
     fail(ErrorKind::usage, "quantize",
          "scales between matrices of {} are not known; expected one of {}, or --calibrate gptq",
-         model.architecture, fmt::join(kKnown, ", "));
+         model.architecture, fmt::join(known, ", "));
 }
 
 /// The numbers of a tensor in memory of its own, as float32, which the model then holds.

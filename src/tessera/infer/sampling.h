@@ -100,7 +100,7 @@ const SamplingField* sampling_field(std::string_view name);
 std::string mirostat_conflict(const SamplingOptions& options,
                               const std::function<bool(const SamplingField&)>& given);
 
-/// Tokens that hold one of the texts. Throws Error(usage) for a text that no token holds.
+/// Tokens that hold one of the texts; a text that lies within none breaks nothing.
 std::vector<int64_t> breaker_ids(const text::Tokenizer& tokenizer,
                                  std::span<const std::string> texts);
 

@@ -179,7 +179,9 @@ TEST(Sampling, TellsTheProbabilitiesThatItDrawsFrom) {
       bool found = false;
       for (const Chance& c : got.top) {
         sum += std::exp(c.log_p);
-        if (c.id == id) found = true, EXPECT_NEAR(c.log_p, got.chosen.log_p, 1e-12);
+        if (c.id != id) continue;
+        found = true;
+        EXPECT_NEAR(c.log_p, got.chosen.log_p, 1e-12);
       }
       EXPECT_TRUE(found);
       EXPECT_NEAR(sum, 1, 1e-9);

@@ -437,6 +437,10 @@ void EngineLoop::step_work() {
     }
     if (!std::exchange(first, false) && Clock::now() >= until) continue;
     const auto piece = Clock::now();
+    if (piece >= at->job.deadline) {
+      end(at, Ending::deadline, nullptr);
+      continue;
+    }
     bool last = true;
     std::exception_ptr error;
     try {

@@ -59,7 +59,7 @@ struct EngineLoopOptions {
   int64_t state_bytes = 0;  // most memory of states; 0 = any
   int64_t step_ms = 100;    // beside texts that go on, prompts take about so long a step
   bool priorities = false;  // texts let go of their places for those of lower priority numbers
-  Limits limits;
+  Limits limits = {};
 };
 
 class EngineLoop {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "tessera/nn/mixer/attention/attention.h"
-#include "tessera/nn/position/position_config.h"
 #include "tessera/train/draws.h"
 #include "tessera/train/masked_objective.h"
 #include "tessera/train/permutation_recipe.h"
@@ -86,9 +85,7 @@ void check_parts(const model::ModelSpec& spec) {
         refuse("layers", part, "chooses among tokens");
         break;
       case spec::Slot::position:
-        if (dynamic_cast<const nn::PositionConfig&>(*part.config).counts_keys() ||
-            part.type() == "convolutional")
-          refuse("layers", part, "reads the tokens between");
+        if (part.type() == "convolutional") refuse("embed", part, "reads the tokens between");
         break;
       case spec::Slot::norm:
         if (part.type() == "batch_norm") refuse("layers", part, "reads all tokens at once");

@@ -229,7 +229,10 @@ TEST(Permutation, WhatWouldHearOfOthersIsRefused) {
           "\"linear_attention\" knows no order; objective \"permutation\" needs");
   refused("spec.layers[0].mixer.pattern={\"type\": \"window\", \"width\": 4}",
           "\"window\" is a pattern of its own");
-  refused("spec.layers[0].mixer.position=\"cope\"", "\"cope\" reads the tokens between");
+  refused(
+      "spec.embed={\"type\": \"token\", \"position\": {\"type\": \"convolutional\", \"kernel\": 3, "
+      "\"groups\": 1}}",
+      "\"convolutional\" reads the tokens between");
   refused("spec.arch=\"decoder\"", "\"permutation\" with arch \"decoder\"");
   refused("objective.rate=2", "[objective.rate]");
   refused("objective.mask_id=257",
