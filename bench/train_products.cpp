@@ -39,7 +39,7 @@ Speeds compare(const Tensor& a, const Tensor& b, int rounds) {
   const auto by = [&](decltype(&kernels::gemm) product) {
     product({a.const_data_ptr<float>(), a.stride(0), a.stride(1)},
             {b.const_data_ptr<float>(), b.stride(0), b.stride(1)}, m, n, k,
-            out.mutable_data_ptr<float>(), n, false);
+            out.mutable_data_ptr<float>(), n, false, /*bias=*/nullptr);
   };
   std::array<std::vector<double>, 3> times;
   for (int i = 0; i <= rounds; ++i) {
@@ -54,8 +54,9 @@ Speeds compare(const Tensor& a, const Tensor& b, int rounds) {
 }
 
 void rows(int rounds) {
-  fmt::print("| N x K, M tokens | form | libtorch, GFLOP/s | gemm | ratio | taken | gemm_bf16 | ratio |\n"
-             "|---|---|---|---|---|---|---|---|\n");
+  fmt::print(
+      "| N x K, M tokens | form | libtorch, GFLOP/s | gemm | ratio | taken | gemm_bf16 | ratio |\n"
+      "|---|---|---|---|---|---|---|---|\n");
   for (const auto& [m, n, k] : std::vector<std::array<int64_t, 3>>{{2048, 2304, 768},
                                                                    {2048, 768, 768},
                                                                    {2048, 3072, 768},
