@@ -29,23 +29,23 @@ double median(std::vector<double> values) {
 }
 
 struct Speeds {
-  double libtorch, gemm, gemm_bf16;
+  double libtorch, gemm, in_bf16;
 };
 
 /// GFLOP/s of out = a b.
 Speeds compare(const Tensor& a, const Tensor& b, int rounds) {
   const int64_t m = a.size(0), n = b.size(1), k = a.size(1);
   Tensor out = at::empty({m, n});
-  const auto by = [&](decltype(&kernels::gemm) product) {
-    product({a.const_data_ptr<float>(), a.stride(0), a.stride(1)},
-            {b.const_data_ptr<float>(), b.stride(0), b.stride(1)}, m, n, k,
-            out.mutable_data_ptr<float>(), n, false, /*bias=*/nullptr);
+  const auto by = [&](kernels::ProductType type) {
+    kernels::gemm(type, {a.const_data_ptr<float>(), a.stride(0), a.stride(1)},
+                  {b.const_data_ptr<float>(), b.stride(0), b.stride(1)}, m, n, k,
+                  out.mutable_data_ptr<float>(), n, false);
   };
   std::array<std::vector<double>, 3> times;
   for (int i = 0; i <= rounds; ++i) {
     const std::array<double, 3> now = {seconds([&] { at::mm_out(out, a, b); }),
-                                       seconds([&] { by(kernels::gemm); }),
-                                       seconds([&] { by(kernels::gemm_bf16); })};
+                                       seconds([&] { by(kernels::ProductType::float32); }),
+                                       seconds([&] { by(kernels::ProductType::bf16); })};
     if (i == 0) continue;
     for (size_t j = 0; j < now.size(); ++j) times[j].push_back(now[j]);
   }
@@ -55,7 +55,7 @@ Speeds compare(const Tensor& a, const Tensor& b, int rounds) {
 
 void rows(int rounds) {
   fmt::print(
-      "| N x K, M tokens | form | libtorch, GFLOP/s | gemm | ratio | taken | gemm_bf16 | ratio |\n"
+      "| N x K, M tokens | form | libtorch, GFLOP/s | gemm | ratio | taken | in bf16 | ratio |\n"
       "|---|---|---|---|---|---|---|---|\n");
   for (const auto& [m, n, k] : std::vector<std::array<int64_t, 3>>{{2048, 2304, 768},
                                                                    {2048, 768, 768},
@@ -70,8 +70,8 @@ void rows(int rounds) {
       const bool taken = kernels::gemm_pays(a.size(0), b.size(1), a.size(1));
       fmt::print("| {} x {}, {} | {} | {:.0f} | {:.0f} | {:.2f} | {} | {:.0f} | {:.2f} |\n", n, k,
                  m, name, speeds.libtorch, speeds.gemm, speeds.gemm / speeds.libtorch,
-                 taken ? "gemm" : "libtorch", speeds.gemm_bf16,
-                 speeds.gemm_bf16 / (taken ? speeds.gemm : speeds.libtorch));
+                 taken ? "gemm" : "libtorch", speeds.in_bf16,
+                 speeds.in_bf16 / (taken ? speeds.gemm : speeds.libtorch));
     }
   }
 }

@@ -77,7 +77,7 @@ int train_tokenizer(TrainTokenizerArgs& o) {
   else
     fmt::print("{} tokens from {} different words: {}\n", tokens, counts.words().size(),
                (fs::path(o.out) / "tokenizer.json").string());
-  if (tokens < o.bpe.vocabulary)
+  if (tokens < o.bpe.vocabulary && o.bpe.least_count > 1)
     fmt::print(stderr, "no further pair stands {} times; --least-count 1 would go on\n",
                o.bpe.least_count);
   return kExitOk;

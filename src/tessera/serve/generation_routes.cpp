@@ -28,11 +28,8 @@ infer::SamplingOptions sampling_of(const GenerationBody& body,
   for (const auto& [field, value] : body.sampling)
     field->set(out, std::max(value, field->least));  // -1 of a request is 0 here
   if (body.dry_sequence_breakers) out.dry_sequence_breakers = *body.dry_sequence_breakers;
-  if (out.dry_multiplier > 0 && model.loaded.tokenizer) try {
-      out.dry_breaker_ids = infer::breaker_ids(*model.loaded.tokenizer, out.dry_sequence_breakers);
-    } catch (const Error& error) {
-      refuse("dry_sequence_breakers", error.what());
-    }
+  if (out.dry_multiplier > 0 && model.loaded.tokenizer)
+    out.dry_breaker_ids = infer::breaker_ids(*model.loaded.tokenizer, out.dry_sequence_breakers);
   if (out.mirostat == 1) refuse("mirostat", "mirostat is 1; expected 0 (off) or 2");
   const std::string conflict = infer::mirostat_conflict(
       out, [&](const infer::SamplingField& field) { return body.sampled(field.name).has_value(); });

@@ -607,7 +607,6 @@ DataRecipe DataRecipe::only(const DataPart& part) const {
 Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::string>& overrides) {
   nn::register_mechanisms();
   json = extended(std::move(json), folder);
-  inline_spec(json, folder);
   // what changes parts of a spec waits until there is one, from `init`, which others may name
   const auto changes_a_spec = [](const std::string& assignment) {
     return assignment.starts_with("spec.") || assignment.starts_with("spec[");
@@ -619,7 +618,6 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   take_from_model(json, folder);
   for (const std::string& assignment : overrides)
     if (changes_a_spec(assignment)) model::apply_override(json, assignment);
-  inline_spec(json, folder);
   if (!json.is_object())
     fail(ErrorKind::spec, "recipe", "found {}; expected an object", spec::kind_of(json));
   if (!json.contains("spec"))

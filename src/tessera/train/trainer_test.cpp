@@ -176,7 +176,7 @@ TEST(Trainer, InFp16LearnsAsInFloat32OfAScaledLossAndResumesBitForBit) {
                rounded = *s.train("rounded", {}, {"train.steps=60", fp16}).last->valid_loss;
   EXPECT_NE(exact, rounded);
   EXPECT_NEAR(exact, rounded, 0.02);
-  // a loss that is too small to have gradients in fp16 does not learn as well
+  // without the scale other gradients are left of the rounding
   const std::string small = "train.loss_scale=1";
   EXPECT_NE(*s.train("unscaled", {}, {"train.steps=60", fp16, small}).last->valid_loss, rounded);
 

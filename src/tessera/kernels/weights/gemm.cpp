@@ -329,6 +329,18 @@ HWY_EXPORT(gemm_kernels);
 
 namespace {
 
+Place place_of(ProductType type) {
+  switch (type) {
+    case ProductType::bf16:
+      return cpu_info().has_avx512_bf16 ? Place::pair_for_units : Place::pair;
+    case ProductType::fp16:
+      return Place::half;
+    case ProductType::float32:
+      break;
+  }
+  return Place::number;
+}
+
 // numbers of b's piece that are packed at once, 16 MiB: what is wider is done by some columns after
 // the other
 constexpr int64_t kPacked = int64_t{1} << 22;
@@ -402,7 +414,8 @@ void multiply(Place place,
 
 }  // namespace
 
-void gemm(const MatrixView& a,
+void gemm(ProductType type,
+          const MatrixView& a,
           const MatrixView& b,
           int64_t m,
           int64_t n,
@@ -411,32 +424,7 @@ void gemm(const MatrixView& a,
           int64_t out_stride,
           bool add,
           const float* bias) {
-  multiply(Place::number, a, b, m, n, k, out, out_stride, add, bias);
-}
-
-void gemm_bf16(const MatrixView& a,
-               const MatrixView& b,
-               int64_t m,
-               int64_t n,
-               int64_t k,
-               float* out,
-               int64_t out_stride,
-               bool add,
-               const float* bias) {
-  multiply(cpu_info().has_avx512_bf16 ? Place::pair_for_units : Place::pair, a, b, m, n, k, out,
-           out_stride, add, bias);
-}
-
-void gemm_f16(const MatrixView& a,
-              const MatrixView& b,
-              int64_t m,
-              int64_t n,
-              int64_t k,
-              float* out,
-              int64_t out_stride,
-              bool add,
-              const float* bias) {
-  multiply(Place::half, a, b, m, n, k, out, out_stride, add, bias);
+  multiply(place_of(type), a, b, m, n, k, out, out_stride, add, bias);
 }
 
 bool has_bf16_units() {

@@ -1,5 +1,6 @@
-// Products of float32 matrices at full speed, in float32 or rounded to bfloat16 or float16, of any form: forward (x W^T), the gradient of the input
-// (dy W) and of the weight (dy^T x) differ in strides alone.
+// Products of float32 matrices at full speed, in float32 or rounded to bfloat16 or float16, of any
+// form: forward (x W^T), the gradient of the input (dy W) and of the weight (dy^T x) differ in
+// strides alone.
 //
 // Goals: the bits of an output follow from its row, its column and k alone, whatever m, n, the
 // number of threads and the strides; no transposed copy. Not a goal: the bits of matmul.h, which
@@ -21,10 +22,18 @@ struct MatrixView {
   int64_t row, column;
 };
 
+/// What the factors of a product are rounded to, each once; they are added up in float32.
+enum class ProductType {
+  float32,
+  bf16,  // two neighbours along k at a time. Below 2^-126 zero where the processor has units for it
+  fp16,  // above 65,504 infinite. As fast as float32: what a device will do whose products are such
+};
+
 /// out[i * out_stride + j] = sum_p a(i, p) b(p, j) for i < m, j < n, p < k, or += it; with a bias
-/// [n] it begins with bias[j], and is not added to. The sum runs over p in order, in pieces of which
-/// each is summed for itself. Throws Error(internal) on sizes or strides that do not fit.
-void gemm(const MatrixView& a,
+/// [n] it begins with bias[j], and is not added to. The sum runs over p in order, in pieces of
+/// which each is summed for itself. Throws Error(internal) on sizes or strides that do not fit.
+void gemm(ProductType type,
+          const MatrixView& a,
           const MatrixView& b,
           int64_t m,
           int64_t n,
@@ -34,36 +43,11 @@ void gemm(const MatrixView& a,
           bool add,
           const float* bias = nullptr);
 
-/// The same of the numbers' nearest bfloat16, whose products are added up in float32, two
-/// neighbours along k at a time: each operand is rounded once, nothing else. Numbers below 2^-126
-/// count as zeros where the processor has units for it.
-void gemm_bf16(const MatrixView& a,
-               const MatrixView& b,
-               int64_t m,
-               int64_t n,
-               int64_t k,
-               float* out,
-               int64_t out_stride,
-               bool add,
-               const float* bias = nullptr);
-
-/// The same of the numbers' nearest float16, which above 65,504 are infinite: as gemm() otherwise,
-/// and no faster, for what a device will do whose products are of this type.
-void gemm_f16(const MatrixView& a,
-              const MatrixView& b,
-              int64_t m,
-              int64_t n,
-              int64_t k,
-              float* out,
-              int64_t out_stride,
-              bool add,
-              const float* bias = nullptr);
-
-/// Whether this processor has units that gemm_bf16() uses; elsewhere it is slower than gemm().
+/// Whether this processor has units for bf16 that gemm() uses; elsewhere float32 is faster.
 bool has_bf16_units();
 
-/// Whether gemm() is the faster one here beside libtorch's product: on AMD's processors with
-/// AVX-512, whose registers that one's library leaves half empty, for large products.
+/// Whether gemm() of float32 is the faster one here beside libtorch's product: on AMD's processors
+/// with AVX-512, whose registers that one's library leaves half empty, for large products.
 bool gemm_pays(int64_t m, int64_t n, int64_t k);
 
 }  // namespace tessera::kernels

@@ -88,20 +88,17 @@ void multiply_into(
     const Tensor& out, const Tensor& a, const Tensor& b, bool add, ProductType type) {
   const int64_t m = a.size(0), n = b.size(1);
   if (m == 0 || n == 0) return;
-  const auto by = [&](decltype(&kernels::gemm) kernel, const Tensor& x, const Tensor& y) {
-    kernel({x.const_data_ptr<float>(), x.stride(0), x.stride(1)},
-           {y.const_data_ptr<float>(), y.stride(0), y.stride(1)}, m, n, x.size(1),
-           out.mutable_data_ptr<float>(), out.stride(0), add, /*bias=*/nullptr);
+  const bool fits = out.stride(1) == 1 && out.stride(0) >= n, rounds = type != ProductType::float32;
+  require(fits || !rounds, "product", "an output of strides {}, {}", out.stride(0), out.stride(1));
+  const auto readable = [&](const Tensor& x) {
+    return rounds && !has_unit_stride(x) ? x.contiguous() : x;
   };
-  const bool fits = out.stride(1) == 1 && out.stride(0) >= n;
-  if (type != ProductType::float32) {
-    require(fits, "product", "an output of strides {}, {}", out.stride(0), out.stride(1));
-    by(type == ProductType::bf16 ? kernels::gemm_bf16 : kernels::gemm_f16,
-       has_unit_stride(a) ? a : a.contiguous(), has_unit_stride(b) ? b : b.contiguous());
-    return;
-  }
-  if (fits && kernels::gemm_pays(m, n, a.size(1)) && has_unit_stride(a) && has_unit_stride(b)) {
-    by(kernels::gemm, a, b);
+  const Tensor x = readable(a), y = readable(b);
+  if (rounds ||
+      (fits && kernels::gemm_pays(m, n, a.size(1)) && has_unit_stride(a) && has_unit_stride(b))) {
+    kernels::gemm(type, {x.const_data_ptr<float>(), x.stride(0), x.stride(1)},
+                  {y.const_data_ptr<float>(), y.stride(0), y.stride(1)}, m, n, x.size(1),
+                  out.mutable_data_ptr<float>(), out.stride(0), add);
     return;
   }
   // along the longer side

@@ -7,6 +7,7 @@
 
 #include <string_view>
 
+#include "tessera/kernels/weights/gemm.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -35,8 +36,7 @@ class InPlaceGradients {
   bool before_;
 };
 
-/// What the factors of a product of float32 tensors are rounded to; sums and results are float32.
-enum class ProductType { float32, bf16, fp16 };
+using kernels::ProductType;
 
 /// While one lives on a thread, the products of linear() and grouped_linear() through trainable
 /// weights in float32 on a CPU, and those of their gradients, are of this type. Micikevicius et al.

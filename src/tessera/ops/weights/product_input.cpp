@@ -29,10 +29,14 @@ ProductInput ProductInput::rows(int64_t first, int64_t count) const {
   return some;
 }
 
-void ProductInput::times(
-    DType type, const void* w, int64_t n, const float* bias, float* y, int64_t y_stride) const {
+void ProductInput::note(const void* w) const {
   InputSquares::note(w, rows_.x, rows_.m, rows_.k, rows_.x_stride);
   InputProducts::note(w, rows_.x, rows_.m, rows_.k, rows_.x_stride);
+}
+
+void ProductInput::times(
+    DType type, const void* w, int64_t n, const float* bias, float* y, int64_t y_stride) const {
+  note(w);
   if (arithmetic_ == kernels::Arithmetic::exact)
     kernels::matmul(rows_.x, rows_.m, rows_.k, rows_.x_stride, type, w, n, bias, y, y_stride);
   else
@@ -42,9 +46,9 @@ void ProductInput::times(
 void ProductInput::times_in_turn(
     const float* w, int64_t n, const float* bias, float* y, int64_t y_stride) const {
   require(arithmetic_ == kernels::Arithmetic::exact, "product", "float32 weights and digits");
-  InputSquares::note(w, rows_.x, rows_.m, rows_.k, rows_.x_stride);
-  InputProducts::note(w, rows_.x, rows_.m, rows_.k, rows_.x_stride);
-  kernels::gemm({rows_.x, rows_.x_stride, 1}, {w, 1, rows_.k}, rows_.m, n, rows_.k, y, y_stride,
+  note(w);
+  kernels::gemm(kernels::ProductType::float32, {rows_.x, rows_.x_stride, 1}, {w, 1, rows_.k},
+                rows_.m, n, rows_.k, y, y_stride,
                 /*add=*/false, bias);
 }
 

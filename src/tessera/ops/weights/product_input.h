@@ -32,6 +32,9 @@ class ProductInput {
       const float* w, int64_t n, const float* bias, float* y, int64_t y_stride) const;
 
  private:
+  /// Who counts what weights read is told.
+  void note(const void* w) const;
+
   kernels::Arithmetic arithmetic_;
   kernels::RoundedRows rows_ = {};
   Tensor memory_;  // of the digits
