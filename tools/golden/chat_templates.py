@@ -1,9 +1,15 @@
-"""Makes tests/golden/text/chat_templates.json: what jinja2, set up as transformers sets it up, makes of
-the templates in tests/golden/text/chat, or of those of a folder that is given, and of conversations.
+"""What jinja2, set up as transformers sets it up, makes of chat templates and of conversations.
 
-    chat_templates.py [FOLDER] > tests/golden/text/chat_templates.json
+    chat_templates.py > tests/golden/text/chat_templates.json
+    chat_templates.py FOLDER > tests/golden/text/chat_templates_elsewhere.json
+
+The first are our own templates (tests/golden/text/chat), with the texts. Those of a FOLDER are other people's, whose words stay
+where they are: of them and of what is made of them only digests are written. FOLDER is vendor/llama.cpp/models/templates of the
+source package llama-cpp-python 0.3.36 (PyPI): llama.cpp itself is under the MIT licence, the templates are those of the models'
+makers, under theirs.
 """
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -82,25 +88,43 @@ CONVERSATIONS = [
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
+def rendered(source, conversation):
+    """The text, or None where it is refused."""
+    messages, tools, prompt = conversation
+    try:
+        return environment().from_string(source).render(
+            messages=messages, tools=tools, documents=None, add_generation_prompt=prompt, **VARIABLES)
+    except Exception:  # whatever it refuses, we must
+        return None
+
+
+def digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def main():
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HOME
-    cases = []
-    for file in sorted(folder.glob("*.jinja")):
-        source = file.read_bytes().decode()
-        for number, (messages, tools, prompt) in enumerate(CONVERSATIONS):
-            case = {"template": file.name, "conversation": number}
-            try:
-                case["text"] = environment().from_string(source).render(
-                    messages=messages, tools=tools, documents=None, add_generation_prompt=prompt, **VARIABLES)
-            except Exception:  # whatever it refuses, we must
-                case["refused"] = True
-            cases.append(case)
-    json.dump({
+    files = {file.name: file.read_bytes().decode() for file in sorted(folder.glob("*.jinja"))}
+    out = {
         "case": "text/chat_templates", "reference": "jinja2", "version": jinja2.__version__,
         "generator": "tools/golden/chat_templates.py", "holds": ["text", "refused"], "why": "equal bytes",
         "variables": VARIABLES,
-        "conversations": [{"messages": m, "tools": t, "add_generation_prompt": p} for m, t, p in CONVERSATIONS],
-        "cases": cases}, sys.stdout, indent=1, ensure_ascii=False)
+        "conversations": [{"messages": m, "tools": t, "add_generation_prompt": p} for m, t, p in CONVERSATIONS]}
+    if len(sys.argv) > 1:
+        out["source"] = "llama-cpp-python 0.3.36: vendor/llama.cpp/models/templates"
+        out["templates"] = {}
+        for name, source in files.items():
+            texts = [rendered(source, conversation) for conversation in CONVERSATIONS]
+            out["templates"][name] = {"sha256": digest(source), "texts": [t if t is None else digest(t) for t in texts]}
+    else:
+        out["cases"] = []
+        for name, source in files.items():
+            for number, conversation in enumerate(CONVERSATIONS):
+                text = rendered(source, conversation)
+                case = {"template": name, "conversation": number}
+                case |= {"refused": True} if text is None else {"text": text}
+                out["cases"].append(case)
+    json.dump(out, sys.stdout, indent=1, ensure_ascii=False)
     print()
 
 

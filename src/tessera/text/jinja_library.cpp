@@ -308,8 +308,8 @@ constexpr const char* kChanging[] = {"append",  "pop",     "clear",     "extend"
 
 std::vector<Value> pairs_of(const Dict& dict) {
   std::vector<Value> out;
-  for (const auto& [key, value] : dict.items)
-    out.push_back(make_list({make_text(key), value}, true));
+  for (size_t i = 0; i < dict.items.size(); ++i)
+    out.push_back(make_list({dict.key(i), dict.items[i].second}, true));
   return out;
 }
 
@@ -479,14 +479,14 @@ std::optional<Value> method_of(const Value& of, const std::string& name, Budget&
         const Value key = given.need("key");
         const Value* otherwise = given.take("default");
         given.end();
-        const Value* found = key.text() ? dict.find(key.text()->bytes) : nullptr;
+        const Value* found = dict.find(key);
         return found != nullptr ? *found : otherwise != nullptr ? *otherwise : make_none();
       }
       given.end();
       if (name == "items") return make_list(pairs_of(dict));
       std::vector<Value> out;
-      for (const auto& [key, value] : dict.items)
-        out.push_back(name == "keys" ? make_text(key) : value);
+      for (size_t i = 0; i < dict.items.size(); ++i)
+        out.push_back(name == "keys" ? dict.key(i) : dict.items[i].second);
       return make_list(std::move(out));
     });
   return std::nullopt;
@@ -506,7 +506,7 @@ Value attribute_of(const Value& of, const std::string& name, Budget& budget) {
   if (auto method = method_of(of, name, budget)) return *method;
   if (of.dict()) {
     budget.charge(of.dict()->items.size() * 16);
-    if (const Value* found = of.dict()->find(name)) return *found;
+    if (const Value* found = of.dict()->find(make_text(name))) return *found;
   }
   return make_undefined(name);
 }
@@ -516,9 +516,9 @@ Value item_of(const Value& of, const Value& key, Budget& budget) {
   if (of.undefined())
     stop(fmt::format("\"{}\" is undefined, and an item of it is asked for",
                      std::get<Undefined>(of.data).name));
-  if (of.dict() && key.text()) {
+  if (of.dict()) {
     budget.charge(of.dict()->items.size() * 16);
-    if (const Value* found = of.dict()->find(key.text()->bytes)) return *found;
+    if (const Value* found = of.dict()->find(key)) return *found;
   }
   if (key.text()) return attribute_of(of, key.text()->bytes, budget);
   if ((of.list() || of.text()) && key.whole()) {

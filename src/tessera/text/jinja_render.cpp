@@ -75,6 +75,7 @@ class Run {
                   Namespace& space = spaces_.emplace_back();
                   if (!a.values.empty()) {
                     if (!a.values[0].dict()) stop("namespace of what is no mapping");
+                    if (a.values[0].dict()->numbers) stop("namespace of numbers; expected names");
                     for (const auto& [key, value] : a.values[0].dict()->items)
                       space.items.emplace_back(key.bytes, value);
                   }
@@ -86,6 +87,10 @@ class Run {
                   if (!a.values.empty()) {
                     if (!a.values[0].dict()) stop("dict of what is no mapping");
                     items = a.values[0].dict()->items;
+                    if (a.values[0].dict()->numbers) {
+                      if (!a.named.empty()) stop("a mapping whose keys are texts and numbers");
+                      return make_dict(std::move(items), true);
+                    }
                   }
                   for (auto& [name, value] : a.named) items.emplace_back(Text(name), value);
                   return make_dict(std::move(items));
@@ -319,20 +324,25 @@ class Run {
       }
       case Kind::dict: {
         std::vector<std::pair<Text, Value>> items;
+        bool numbers = false;
         for (size_t i = 0; i < node.children.size(); i += 2) {
           const Value key = child(i);
-          if (!key.text())
-            stop(fmt::format("{} is a key of a mapping; expected a text", type_name(key)));
+          if (!key.text() && !key.is<int64_t>())
+            stop(fmt::format("{} is a key of a mapping; expected a text or a whole number",
+                             type_name(key)));
+          if (i == 0) numbers = !key.text();
+          if (numbers != !key.text()) stop("a mapping whose keys are texts and numbers");
+          const Text name = numbers ? Text(std::to_string(key.integer())) : *key.text();
           Value item = child(i + 1);
           const auto known = std::find_if(items.begin(), items.end(), [&](const auto& e) {
-            return e.first.bytes == key.text()->bytes;
+            return e.first.bytes == name.bytes;
           });
           if (known == items.end())
-            items.emplace_back(*key.text(), std::move(item));
+            items.emplace_back(name, std::move(item));
           else
             known->second = std::move(item);
         }
-        return make_dict(std::move(items));
+        return make_dict(std::move(items), numbers);
       }
       case Kind::attribute:
         return attribute_of(child(0), node.name, budget_);

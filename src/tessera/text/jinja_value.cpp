@@ -31,6 +31,16 @@ void Text::add(std::string_view text, char mark) {
     stop(fmt::format("a text of {} bytes; at most {}", size(), Budget::kMaxText));
 }
 
+const Value* Dict::find(const Value& key) const {
+  if (numbers && key.whole()) return find(std::to_string(key.integer()));
+  return !numbers && key.text() ? find(key.text()->bytes) : nullptr;
+}
+
+Value Dict::key(size_t i) const {
+  return numbers ? Value{static_cast<int64_t>(std::stoll(items[i].first.bytes))}
+                 : make_text(items[i].first);
+}
+
 const Value* Dict::find(std::string_view key) const {
   for (const auto& [name, value] : items)
     if (name.bytes == key) return &value;
@@ -84,11 +94,11 @@ Value make_list(std::vector<Value> items, bool tuple) {
   return {std::make_shared<const List>(List{std::move(items), tuple, deeper(depth)})};
 }
 
-Value make_dict(std::vector<std::pair<Text, Value>> items) {
+Value make_dict(std::vector<std::pair<Text, Value>> items, bool numbers) {
   check_count(items.size());
   int depth = 0;
   for (const auto& [key, item] : items) depth = std::max(depth, depth_of(item));
-  return {std::make_shared<const Dict>(Dict{std::move(items), deeper(depth)})};
+  return {std::make_shared<const Dict>(Dict{std::move(items), deeper(depth), numbers})};
 }
 
 Value make_call(std::string name, std::function<Value(Arguments&)> call) {
@@ -144,7 +154,7 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
   }
   if (a.dict()) {
     const Dict &x = *a.dict(), &y = *b.dict();
-    if (x.items.size() != y.items.size()) return false;
+    if (x.items.size() != y.items.size() || x.numbers != y.numbers) return false;
     for (const auto& [key, value] : x.items) {
       budget.charge(y.items.size() * 16);
       const Value* other = y.find(key.bytes);
@@ -258,7 +268,7 @@ Text to_repr(const Value& value, Budget& budget) {
     for (size_t i = 0; i < value.dict()->items.size(); ++i) {
       const auto& [key, item] = value.dict()->items[i];
       if (i > 0) out.add(", ");
-      out.add(quoted(key));
+      out.add(value.dict()->numbers ? key : quoted(key));
       out.add(": ");
       out.add(to_repr(item, budget));
     }
@@ -375,7 +385,7 @@ std::vector<Value> items_of(const Value& value, Budget& budget) {
   }
   if (value.dict()) {
     budget.charge(value.dict()->items.size() * 16);
-    for (const auto& [key, item] : value.dict()->items) items.push_back(make_text(key));
+    for (size_t i = 0; i < value.dict()->items.size(); ++i) items.push_back(value.dict()->key(i));
     return items;
   }
   if (value.text()) {

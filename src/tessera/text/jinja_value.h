@@ -36,11 +36,15 @@ struct List {
   bool tuple = false;
   int depth = 1;
 };
-/// In the order of insertion.
+/// In the order of insertion. Its keys are texts, or all of them whole numbers, written out.
 struct Dict {
   std::vector<std::pair<Text, Value>> items;
   int depth = 1;
+  bool numbers = false;
+  /// Of a key, a text or a number; null where there is none.
+  const Value* find(const Value& key) const;
   const Value* find(std::string_view key) const;
+  Value key(size_t i) const;
 };
 struct Namespace;  // what `namespace()` makes; the only value that changes, and its run owns it
 struct Undefined {
@@ -114,7 +118,7 @@ Value make_none();
 Value make_text(Text text);
 Value make_text(std::string_view text);
 Value make_list(std::vector<Value> items, bool tuple = false);
-Value make_dict(std::vector<std::pair<Text, Value>> items);
+Value make_dict(std::vector<std::pair<Text, Value>> items, bool numbers = false);
 Value make_call(std::string name, std::function<Value(Arguments&)> call);
 /// Strings and keys of it are marked so.
 Value value_of(const spec::Json& json, char mark);
