@@ -383,6 +383,46 @@ std::string ByteAutomaton::rule_at(int32_t at) const {
   return {};
 }
 
+int64_t ByteAutomaton::alike_for(int32_t a, int32_t b) const {
+  constexpr int64_t kAlways = std::numeric_limits<int64_t>::max();
+  const auto &x = states_[static_cast<size_t>(a)].places,
+             &y = states_[static_cast<size_t>(b)].places;
+  if (x.size() != y.size()) return 0;
+  int64_t bytes = kAlways;
+  for (size_t i = 0; i < x.size() && bytes > 0; ++i) {
+    if (x[i].node != y[i].node) return 0;
+    int32_t f = x[i].frame, g = y[i].frame;
+    for (; f != g;
+         f = frames_[static_cast<size_t>(f)].frame, g = frames_[static_cast<size_t>(g)].frame) {
+      if (f < 0 || g < 0) return 0;
+      const Place &p = frames_[static_cast<size_t>(f)], &q = frames_[static_cast<size_t>(g)];
+      if (p.node != q.node) return 0;
+      if (p.count == q.count) continue;
+      // a round reads a byte at least: neither count comes to a limit within so many
+      const ByteProgram::Node& node = program_.node(p.node);
+      const int64_t less = std::min(p.count, q.count), more = std::max(p.count, q.count);
+      if (less < node.least) bytes = std::min(bytes, node.least - more - 1);
+      if (node.most != Grammar::kAnyTimes) bytes = std::min(bytes, node.most - more - 1);
+    }
+  }
+  return std::max<int64_t>(0, bytes);
+}
+
+size_t ByteAutomaton::shape(int32_t at) const {
+  size_t hash = 0;
+  const auto mix = [&](int32_t node) {
+    hash = (hash ^ static_cast<size_t>(node)) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 29;
+  };
+  for (const Place& place : states_[static_cast<size_t>(at)].places) {
+    mix(place.node);
+    for (int32_t f = place.frame; f >= 0; f = frames_[static_cast<size_t>(f)].frame)
+      mix(frames_[static_cast<size_t>(f)].node);
+    mix(-1);
+  }
+  return hash;
+}
+
 int32_t ByteAutomaton::carried(const ByteAutomaton& from, int32_t at) {
   std::vector<Place> places;
   std::unordered_map<int32_t, int32_t> known = {{-1, -1}};

@@ -98,6 +98,12 @@ class ByteAutomaton {
 
   size_t bytes() const { return bytes_; }
   size_t states() const { return states_.size(); }
+  /// For how many bytes texts go on from both alike: their places are the same but for counts of
+  /// repetitions, which are so far from what these have at least and at most. 0 where they are not.
+  int64_t alike_for(int32_t a, int32_t b) const;
+  /// The same for states that may be alike.
+  size_t shape(int32_t state) const;
+
   /// The same place in another automaton of the same program.
   int32_t carried(const ByteAutomaton& from, int32_t state);
 

@@ -41,4 +41,8 @@ inline void set_bit(std::span<uint64_t> bits, int64_t id) {
   bits[static_cast<size_t>(id) / 64] |= uint64_t{1} << (id % 64);
 }
 
+inline void clear_bit(std::span<uint64_t> bits, int64_t id) {
+  bits[static_cast<size_t>(id) / 64] &= ~(uint64_t{1} << (id % 64));
+}
+
 }  // namespace tessera::text

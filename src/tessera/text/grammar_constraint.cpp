@@ -9,12 +9,22 @@
 
 namespace tessera::text {
 
+/// The tokens that may come next at a place.
+struct TokenMask {
+  std::shared_ptr<const std::vector<uint64_t>> bits;
+  int64_t deepest = 0;  // no more than so many bytes of any token were read
+};
+
 /// What is remembered of a grammar. Texts hold on to the one that they are in.
 struct GrammarMemory {
   explicit GrammarMemory(const ByteProgram& program) : automaton(program) {}
   ByteAutomaton automaton;
-  std::unordered_map<int32_t, std::vector<uint64_t>> masks;
+  std::unordered_map<int32_t, TokenMask> masks;
+  /// By their shape, some of the states that have masks of their own: what others begin with that
+  /// differ from them by counts alone.
+  std::unordered_map<size_t, std::vector<int32_t>> walked;
   size_t bytes = 0;  // of masks
+  size_t walks = 0;  // through the whole vocabulary
 };
 
 struct GrammarConstraint::Shared {
@@ -35,25 +45,71 @@ struct GrammarConstraint::Shared {
                vocabulary->size() - 1);
   }
 
-  /// One walk: what hangs below a byte that may not come is left out.
-  std::vector<uint64_t> mask_of(GrammarMemory& m, int32_t state) const {
-    std::vector<uint64_t> bits((static_cast<size_t>(vocabulary->size()) + 63) / 64, 0);
+  /// Looked up, taken from a state that differs by counts which no token brings to their limits, or
+  /// found by a walk.
+  const TokenMask& mask_of(GrammarMemory& m, int32_t state) const {
+    if (const auto found = m.masks.find(state); found != m.masks.end()) return found->second;
+    constexpr size_t kMostWalked = 8;
+    constexpr int64_t kFew = 8;  // a walk with so much in common is no whole one
+    std::vector<int32_t>& walked = m.walked[m.automaton.shape(state)];
+    const TokenMask* like = nullptr;
+    int64_t bytes = 0;
+    for (const int32_t other : walked) {
+      const int64_t alike = m.automaton.alike_for(state, other);
+      if (alike <= bytes) continue;
+      like = &m.masks.at(other);
+      bytes = alike;
+    }
+    m.bytes += 64;
+    if (like != nullptr && bytes > like->deepest)
+      return m.masks.emplace(state, *like).first->second;
+    TokenMask made = walk(m, state, like, bytes);
+    m.bytes += made.bits->size() * sizeof(uint64_t);
+    if (bytes < kFew) ++m.walks;
+    if (bytes < kFew && walked.size() < kMostWalked) walked.push_back(state);
+    return m.masks.emplace(state, std::move(made)).first->second;
+  }
+
+  /// One walk: what hangs below a byte that may not come is left out, and so is what has no token
+  /// of more than `bytes`, for which it is as `like` says.
+  TokenMask walk(GrammarMemory& m, int32_t state, const TokenMask* like, int64_t bytes) const {
+    std::vector<uint64_t> bits =
+        like != nullptr
+            ? *like->bits
+            : std::vector<uint64_t>((static_cast<size_t>(vocabulary->size()) + 63) / 64, 0);
+    int64_t deepest = like != nullptr ? std::min(bytes, like->deepest) : 0;
     const auto& nodes = vocabulary->nodes();
     const auto& ids = vocabulary->ids();
+    const auto& reach = vocabulary->reach();
     std::vector<int32_t> down(vocabulary->longest() + 1);
     down[0] = state;
     for (size_t i = 0; i < nodes.size();) {
       const TokenTrie::Node& node = nodes[i];
-      const int32_t to = m.automaton.step(down[node.depth], node.byte);
-      if (to == ByteAutomaton::kDead) {
+      const int64_t length = int64_t{node.depth} + 1;
+      if (reach[i] <= bytes) {
         i = node.end;
         continue;
       }
+      const int32_t to = m.automaton.step(down[node.depth], node.byte);
+      if (to == ByteAutomaton::kDead) {
+        if (like != nullptr && length > bytes) {
+          const size_t behind = node.end < nodes.size() ? nodes[node.end].first : ids.size();
+          for (size_t t = node.first; t < behind; ++t) clear_bit(bits, ids[t]);
+        }
+        i = node.end;
+        continue;
+      }
+      deepest = std::max(deepest, length);
       down[node.depth + size_t{1}] = to;
-      for (uint32_t t = node.first; t < node.behind; ++t) set_bit(bits, ids[t]);
+      if (length > bytes)
+        for (uint32_t t = node.first; t < node.behind; ++t) set_bit(bits, ids[t]);
       ++i;
     }
-    if (!m.automaton.has_tokens(state)) return bits;
+    if (m.automaton.has_tokens(state)) add_named(m, state, bits);
+    return {std::make_shared<const std::vector<uint64_t>>(std::move(bits)), deepest};
+  }
+
+  void add_named(const GrammarMemory& m, int32_t state, std::span<uint64_t> bits) const {
     m.automaton.tokens(state, [&](const std::vector<int32_t>& named, bool all_but) {
       for (int32_t id = 0; id < vocabulary->size(); ++id)
         // of all but some, those that are text
@@ -61,7 +117,6 @@ struct GrammarConstraint::Shared {
                     : std::binary_search(named.begin(), named.end(), id))
           set_bit(bits, id);
     });
-    return bits;
   }
 
   int32_t read(ByteAutomaton& automaton, int32_t state, std::string_view bytes) const {
@@ -103,12 +158,7 @@ class GrammarState final : public ConstraintState {
 
   void allow(std::span<uint64_t> bits) const override {
     const std::lock_guard lock(shared_->mutex);
-    auto found = memory_->masks.find(at_);
-    if (found == memory_->masks.end()) {
-      found = memory_->masks.emplace(at_, shared_->mask_of(*memory_, at_)).first;
-      memory_->bytes += found->second.size() * sizeof(uint64_t) + 64;
-    }
-    const std::vector<uint64_t>& mask = found->second;
+    const std::vector<uint64_t>& mask = *shared_->mask_of(*memory_, at_).bits;
     std::fill(std::copy_n(mask.begin(), std::min(mask.size(), bits.size()), bits.begin()),
               bits.end(), 0);
   }
@@ -210,7 +260,8 @@ bool GrammarConstraint::holds(std::string_view text) const {
 GrammarConstraint::Counts GrammarConstraint::counts() const {
   const std::lock_guard lock(shared_->mutex);
   const GrammarMemory& m = *shared_->memory;
-  return {m.automaton.states(), m.masks.size(), m.automaton.bytes() + m.bytes, shared_->restarts};
+  return {m.automaton.states(), m.masks.size(), m.automaton.bytes() + m.bytes, shared_->restarts,
+          m.walks};
 }
 
 }  // namespace tessera::text

@@ -41,9 +41,10 @@ class GrammarConstraint final : public Constraint {
   /// Whether the text is one of the language. For checks of answers that were made elsewhere.
   bool holds(std::string_view text) const;
 
-  /// For benchmarks and tests: places that are remembered, and what they take.
+  /// For benchmarks and tests: places that are remembered, and what they take; masks that the whole
+  /// vocabulary was looked at for.
   struct Counts {
-    size_t states = 0, masks = 0, bytes = 0, restarts = 0;
+    size_t states = 0, masks = 0, bytes = 0, restarts = 0, walks = 0;
   };
   Counts counts() const;
 

@@ -275,6 +275,57 @@ TEST(GrammarConstraint, HoldsWhatTheDefinitionHolds) {
   EXPECT_GT(members, 10'000U);
 }
 
+// masks of places that differ by counts are made of each other: they hold to what tokens themselves
+// are told, in any order of coming to them
+TEST(GrammarConstraint, CountsShareWhatTheyDoNotChange) {
+  const std::vector<std::string> pieces = {"a",  "b",    "ab",   "aab",      "é",    "\xC3", "\xA9",
+                                           "aé", "bbbb", "aaaa", "aaaaaaaa", ",",    ",a",   "x",
+                                           "a,", "ax",   "\"",   "a\"",      "aa\"x"};
+  const auto vocabulary = tokens_of(pieces);
+  const auto vocabulary_size = static_cast<int64_t>(pieces.size());
+  for (const char* source :
+       {"root ::= [abé]{0,300} \"x\"", "root ::= [abé]{20,40} \"x\"?",
+        "root ::= ([ab]{1,9} \",\"){0,12} \"x\"", "root ::= ((\"a\" | \"ab\"){2,30} \"x\"?){1,7}",
+        "root ::= ([ab]? \",\"?){0,40} \"x\"", "root ::= \"a\"{0,15} [ab]{0,15} \"x\"",
+        "root ::= .{3,60} \"\\\"x\"", "root ::= ([ab]{3} | \"é\"){0,25}",
+        "root ::= \"a\"{5,} [b]{0,11} <[0]>?"}) {
+    SCOPED_TRACE(source);
+    const GrammarConstraint constraint(parse_gbnf(source, "test"), vocabulary, "test");
+    for (uint64_t seed = 0; seed < 30; ++seed) {
+      const RandomKey key(seed);
+      auto state = constraint.start();
+      for (uint64_t t = 0; t < 120; ++t) {
+        std::vector<int64_t> ids;
+        for (int64_t id = 0; id < vocabulary_size; ++id)
+          if (state->clone()->accept(id)) ids.push_back(id);
+        // some places are passed by, so that others come to be the first of their kind
+        if (key.bits(2 * t) % 3 > 0) {
+          ASSERT_EQ(allowed(*state, pieces.size()), std::set<int64_t>(ids.begin(), ids.end()))
+              << "seed " << seed << ", token " << t;
+        }
+        if (ids.empty()) break;
+        ASSERT_TRUE(state->accept(ids[key.bits(2 * t + 1) % ids.size()]));
+      }
+    }
+  }
+  // a long repetition looks at the whole vocabulary a few times, not at each of its places
+  const GrammarConstraint longest(parse_gbnf("root ::= [ab]{0,2000}", "test"), vocabulary, "test");
+  auto state = longest.start();
+  for (int i = 0; i < 2000; ++i) {
+    const auto ids = allowed(*state, pieces.size());
+    const auto left = static_cast<size_t>(2000 - i);
+    for (int64_t id = 0; id < vocabulary_size; ++id) {
+      const std::string& piece = pieces[static_cast<size_t>(id)];
+      ASSERT_EQ(ids.contains(id),
+                piece.size() <= left && piece.find_first_not_of("ab") == std::string::npos)
+          << i << " " << piece;
+    }
+    ASSERT_TRUE(state->accept(0));
+  }
+  EXPECT_EQ(longest.counts().masks, 2000U);
+  EXPECT_LE(longest.counts().walks, 10U);
+}
+
 TEST(GrammarConstraint, AllowsTheTokensThatGoOn) {
   const std::vector<std::string> pieces = {
       "a", "A", "\"", "\xC3", "\xA9", "é", "A\xC3", "\xE2\x82", "\xAC", "\xFF", "AA", "AAA", "A\""};

@@ -36,8 +36,13 @@ void TokenTrie::build() {
   });
   std::vector<uint32_t> open;  // the nodes down to the last token
   const auto close = [&](size_t depth) {
-    for (; open.size() > depth; open.pop_back())
+    for (; open.size() > depth; open.pop_back()) {
       nodes_[open.back()].end = static_cast<uint32_t>(nodes_.size());
+      if (open.size() > 1) {
+        uint16_t& above = reach_[open[open.size() - 2]];
+        above = std::max(above, reach_[open.back()]);
+      }
+    }
   };
   std::string_view before;
   for (const int32_t id : order) {
@@ -50,6 +55,7 @@ void TokenTrie::build() {
       open.push_back(static_cast<uint32_t>(nodes_.size()));
       const auto none = static_cast<uint32_t>(ids_.size());
       nodes_.push_back({static_cast<uint8_t>(token[i]), static_cast<uint16_t>(i), 0, none, none});
+      reach_.push_back(static_cast<uint16_t>(i + 1));
     }
     ids_.push_back(id);
     nodes_[open.back()].behind = static_cast<uint32_t>(ids_.size());

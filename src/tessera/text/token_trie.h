@@ -29,6 +29,8 @@ class TokenTrie {
   };
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<int32_t>& ids() const { return ids_; }
+  /// Of each node, the bytes of the longest token that ends there or below.
+  const std::vector<uint16_t>& reach() const { return reach_; }
   size_t longest() const { return longest_; }
   /// One more than the largest id.
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
@@ -46,6 +48,7 @@ class TokenTrie {
   std::vector<std::optional<std::string>> tokens_;
   std::vector<Node> nodes_;
   std::vector<int32_t> ids_;
+  std::vector<uint16_t> reach_;
   size_t longest_ = 0;
 };
 
