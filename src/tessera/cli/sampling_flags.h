@@ -24,6 +24,14 @@ class SamplingFlags {
     add_texts(app, "--dry-sequence-breaker", breakers_,
               "no repeated run of DRY goes through this text: a line's end, :, \" and * unless "
               "given; none = nothing; repeatable");
+    add_texts(app, "--bad-word", options.bad_words,
+              "a text that is never said, as the tokenizer writes it alone or behind a space; "
+              "repeatable");
+    app.add_option("--samplers", samplers_,
+                   "what acts on the logits, in this order, with commas; what is left out does "
+                   "nothing: some of penalties, no_repeat_ngram, dry, top_n_sigma, temperature, "
+                   "top_h, top_k, top_p, min_p, typical_p, epsilon, eta, xtc")
+        ->default_str(infer::to_string(options.samplers));
     app.add_option("--logit-bias", biases_,
                    "ID:NUMBER is added to the logit of a token; ID:-inf = never; repeatable")
         ->allow_extra_args(false);
@@ -48,8 +56,9 @@ class SamplingFlags {
     for (const std::string& bias : biases_) options_->logit_bias.push_back(bias_of(bias));
     if (!breakers_.empty()) options_->dry_sequence_breakers = breakers_;
     if (breakers_ == std::vector<std::string>{"none"}) options_->dry_sequence_breakers.clear();
+    if (given("--samplers")) options_->samplers = samplers_of(samplers_);
     options_->check();
-    const std::string conflict = infer::mirostat_conflict(
+    const std::string conflict = infer::conflict_among(
         *options_, [&](const infer::SamplingField& field) { return given(field.flag()); });
     if (!conflict.empty()) fail(ErrorKind::usage, "generate", "{}", conflict);
   }
@@ -63,6 +72,16 @@ class SamplingFlags {
     };
     take(false);
     if (options_->temperature > 0) take(true);
+  }
+  /// "penalties,top_k", or with llama.cpp's semicolons.
+  static std::vector<infer::Sampler> samplers_of(const std::string& text) {
+    std::vector<std::string> names;
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = std::min(text.find_first_of(",;", begin), text.size());
+      if (!text.empty()) names.push_back(text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return infer::samplers_named(names);
   }
   /// Ids that end a text, of which "none" leaves the tokenizer's.
   std::vector<int64_t> ends(const infer::LoadedModel& loaded) const {
@@ -96,6 +115,7 @@ class SamplingFlags {
   CLI::App* app_ = nullptr;
   infer::SamplingOptions* options_ = nullptr;
   std::vector<std::string> biases_, breakers_;
+  std::string samplers_;
   std::string config_ = "auto";
 };
 

@@ -259,6 +259,8 @@ std::function<int()> add_serve(CLI::App& app) {
       ->check(positive());
   app.add_option("--chat-template", o->template_file,
                  "a file with the chat template, instead of the models' own");
+  app.add_flag("--request-templates", s.request_templates,
+               "chats may bring a \"chat_template\" of their own");
   app.add_option("--generation-config", o->generation_config,
                  "model: how its makers sample it holds where a request does not say; none: it "
                  "does not")

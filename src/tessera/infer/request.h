@@ -28,6 +28,14 @@ struct BeamOptions {
 /// The first tokens of a text, where attention puts what it has no other place for (sink_window.h).
 inline constexpr int64_t kKeepFirst = 4;
 
+/// What a model thinks, between two tags, before it answers: so many tokens at most, then the
+/// closing tag is said.
+struct ThoughtLimit {
+  int64_t most = 0;
+  bool opened = false;  // the prompt has opened them
+  std::vector<int64_t> open, close;
+};
+
 /// How a text goes on, and where it ends.
 struct Writing {
   int64_t max_new_tokens = 128;
@@ -40,10 +48,12 @@ struct Writing {
   std::shared_ptr<const text::Constraint> constraint = nullptr;
   std::vector<int64_t> stop_ids;          // end of text; not part of the result
   std::vector<std::string> stop_strings;  // cut from the text, with what follows
+  bool keep_stop = false;                 // the string that ended it stays
   std::vector<int64_t> forced_begin;      // new tokens are these first
   std::optional<int64_t> forced_end;      // the last of max_new_tokens, where the text goes so far
-  int64_t context = 0;                    // longest sequence; 0 = what the model is made for
-  bool show_special = false;              // special tokens are written out in the text
+  std::optional<ThoughtLimit> thoughts = {};
+  int64_t context = 0;        // longest sequence; 0 = what the model is made for
+  bool show_special = false;  // special tokens are written out in the text
   /// Where the context is full the text goes on from its first `keep_first` tokens and the later
   /// half of the others (shifted()), which are read anew: so it does for every architecture.
   bool shift = false;

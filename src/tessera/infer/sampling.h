@@ -1,15 +1,9 @@
-// Choosing the next token from logits. Order: bias, penalties (repetition, frequency, presence),
-// DRY, top-n-sigma, temperature, top-k, top-p, min-p, typical, XTC, the draw. Each filter sees what
-// those before it have left, renormalised, and leaves one token at least. Mirostat stands in place
-// of all filters.
+// Choosing the next token from logits: masks and bias, then samplers in an order that can be
+// chosen, then the draw. Each filter sees what those before it have left, renormalised, and leaves
+// one token at least. Mirostat stands in place of all filters.
 //
 // The options are one table (sampling_fields()), from which flags, the chat's settings, the fields
 // of requests and the checks come.
-//
-// The probabilities are whole numbers: exp((logit - best) / temperature), rounded to a multiple of
-// 2^-b with b = 63 - bits of the vocabulary's size, at most 52. Their sums are exact in any order,
-// so that the vocabulary need not be sorted: it is put into bands of logits, and only the band in
-// which a filter ends or the draw falls is.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +25,32 @@ class Tokenizer;
 
 namespace tessera::infer {
 
+/// What changes or filters logits between the masks and the draw, in the order that it does unless
+/// somebody says otherwise.
+enum class Sampler : uint8_t {
+  penalties,
+  no_repeat_ngram,
+  dry,
+  top_n_sigma,
+  temperature,
+  top_h,
+  top_k,
+  top_p,
+  min_p,
+  typical_p,
+  epsilon,
+  eta,
+  xtc
+};
+/// Their names, in that order.
+std::span<const std::string> sampler_names();
+std::vector<Sampler> all_samplers();
+/// Throws Error(usage) for a name that is none, or comes twice. llama.cpp's typ_p is typical_p.
+std::vector<Sampler> samplers_named(std::span<const std::string> names);
+std::string to_string(std::span<const Sampler> samplers);
+/// Whether it leaves tokens out, which changes nothing where the most likely one is taken.
+bool filters(Sampler sampler);
+
 struct SamplingOptions {
   double temperature = 0;  // 0 = the most likely token (greedy)
   int64_t top_k = 0;       // keep the k most likely; 0 = all
@@ -43,6 +63,15 @@ struct SamplingOptions {
   /// Keep logits no more than so many standard deviations below the best, those of all finite
   /// logits; 0 or less = all. Tang et al. 2024, arXiv:2411.07641.
   double top_n_sigma = 0;
+  /// Keep the fewest most likely whose surprises, times their chances, add up to this share of the
+  /// entropy, of the best 100; 0 = all. Potraghloo et al. 2025, arXiv:2509.02510.
+  double top_h = 0;
+  /// Keep those at least so likely; or so likely that it is less than eta and sqrt(eta) exp(-H).
+  /// Hewitt et al. 2022, arXiv:2210.15191. 0 = all.
+  double epsilon_cutoff = 0, eta_cutoff = 0;
+  /// The temperature is lo + (hi - lo) (H / ln n)^exponent, with lo and hi so much below and above
+  /// it, H the entropy of the n tokens left; 0 = as it is.
+  double dynatemp_range = 0, dynatemp_exponent = 1;
   /// With this chance, drop all that are at least xtc_threshold likely but the least likely of
   /// them ("exclude top choices"). A threshold above 1/2 drops nothing.
   double xtc_probability = 0, xtc_threshold = 0.1;
@@ -53,7 +82,8 @@ struct SamplingOptions {
   double dry_multiplier = 0, dry_base = 1.75;
   int64_t dry_allowed_length = 2, dry_penalty_last_n = -1;
   std::vector<std::string> dry_sequence_breakers = {"\n", ":", "\"", "*"};
-  std::vector<int64_t> dry_breaker_ids = {};  // of these, where there are tokens (breaker_ids())
+  std::vector<int64_t> dry_breaker_ids = {};  // of these, where there are tokens (find_ids())
+  int64_t no_repeat_ngram_size = 0;  // no run of so many tokens is said twice; 0 = any may be
   /// 2: keep what surprises by no more than mu bits, which follows from what was drawn: it begins
   /// at 2 tau, and falls by eta (surprise - tau) with every token. 0: off. Basu et al. 2020,
   /// arXiv:2007.14966, v2.
@@ -67,6 +97,11 @@ struct SamplingOptions {
   /// looks at all, the other two at all of the answer.
   int64_t repeat_last_n = -1;
   std::vector<std::pair<int64_t, double>> logit_bias = {};  // added; -infinity = never
+  std::optional<std::vector<int64_t>> allowed_ids = {};     // no others
+  std::vector<std::string> bad_words = {};                  // never said
+  std::vector<std::vector<int64_t>> bad_word_ids = {};      // these as tokens (find_ids())
+  /// In this order; those that are left out do nothing: without `temperature` it is 1.
+  std::vector<Sampler> samplers = all_samplers();
   uint64_t seed = 0;
 
   /// Throws Error(usage) naming the option out of range.
@@ -78,12 +113,13 @@ struct SamplingField {
   const char* name;  // of a request's field; a flag has dashes for underscores
   const char* doc;
   std::variant<double SamplingOptions::*, int64_t SamplingOptions::*> member;
-  double least, most;              // what has a meaning
-  const char* expected;            // the same in words
-  double asked_least, asked_most;  // what strangers may ask for
-  bool filters = false;            // acts on what is drawn from: nothing at temperature 0
-  const char* alias = "";          // another name of a request's field
-  bool above = false;              // `least` itself has no meaning
+  double least, most;                   // what has a meaning
+  const char* expected;                 // the same in words
+  double asked_least, asked_most;       // what strangers may ask for
+  bool filters = false;                 // acts on what is drawn from: nothing at temperature 0
+  const char* alias = "";               // another name of a request's field
+  std::optional<Sampler> sampler = {};  // that it is an option of
+  bool above = false;                   // `least` itself has no meaning
 
   bool whole() const { return member.index() == 1; }
   double get(const SamplingOptions& options) const;
@@ -95,11 +131,13 @@ struct SamplingField {
 std::span<const SamplingField> sampling_fields();
 /// By the name of a field or, with dashes, of its flag; null where there is none.
 const SamplingField* sampling_field(std::string_view name);
-/// What mirostat leaves no place for among the fields that somebody has given; empty where all go
-/// together.
-std::string mirostat_conflict(const SamplingOptions& options,
-                              const std::function<bool(const SamplingField&)>& given);
+/// Why the fields that somebody has given do not go together: filters beside mirostat, options of
+/// samplers that are left out; empty where they do.
+std::string conflict_among(const SamplingOptions& options,
+                           const std::function<bool(const SamplingField&)>& given);
 
+/// Finds the tokens of what the options say in words.
+void find_ids(SamplingOptions& options, const text::Tokenizer& tokenizer);
 /// Tokens that hold one of the texts; a text that lies within none breaks nothing.
 std::vector<int64_t> breaker_ids(const text::Tokenizer& tokenizer,
                                  std::span<const std::string> texts);
@@ -108,13 +146,6 @@ std::vector<int64_t> breaker_ids(const text::Tokenizer& tokenizer,
 struct SamplerMemory {
   std::optional<double> mu = {};  // of mirostat
 };
-
-/// Bias, penalties and DRY, on the scores of what may come after `seen`, of which the first `given`
-/// are the prompt. No token moves by those of others.
-void adjust(std::span<float> scores,
-            std::span<const int64_t> seen,
-            size_t given,
-            const SamplingOptions& options);
 
 /// The next token after `seen` tokens, of which the first `given` are the prompt; `key` is the
 /// row's stream, and the number of seen tokens its index, so that a row's text does not depend on

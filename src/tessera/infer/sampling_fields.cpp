@@ -3,8 +3,11 @@
 #include <cmath>
 #include <limits>
 
+#include <fmt/ranges.h>
+
 #include "tessera/base/error.h"
 #include "tessera/infer/sampling.h"
+#include "tessera/spec/json.h"
 
 namespace tessera::infer {
 namespace {
@@ -22,7 +25,29 @@ const SamplingField kFields[] = {
      .most = kAny,
      .expected = "0 (greedy) or more",
      .asked_least = 0,
-     .asked_most = 10},
+     .asked_most = 10,
+     .sampler = Sampler::temperature},
+    {.name = "dynatemp_range",
+     .doc =
+         "the temperature moves by up to so much with how unsure the next token is; 0 = it stays",
+     .member = &Options::dynatemp_range,
+     .least = 0,
+     .most = kAny,
+     .expected = "0 (it stays) or more",
+     .asked_least = 0,
+     .asked_most = 10,
+     .filters = true,
+     .sampler = Sampler::temperature},
+    {.name = "dynatemp_exponent",
+     .doc = "how it does: the power of the share of the largest entropy",
+     .member = &Options::dynatemp_exponent,
+     .least = 0,
+     .most = kAny,
+     .expected = "0 or more",
+     .asked_least = 0,
+     .asked_most = 10,
+     .filters = true,
+     .sampler = Sampler::temperature},
     {.name = "top_k",
      .doc = "only the k most likely; 0 = all",
      .member = &Options::top_k,
@@ -31,7 +56,8 @@ const SamplingField kFields[] = {
      .expected = "0 (all) or more",
      .asked_least = -1,
      .asked_most = kMostTokens,
-     .filters = true},
+     .filters = true,
+     .sampler = Sampler::top_k},
     {.name = "top_p",
      .doc = "only the most likely that make up p",
      .member = &Options::top_p,
@@ -40,7 +66,8 @@ const SamplingField kFields[] = {
      .expected = "0 to 1",
      .asked_least = 0,
      .asked_most = 1,
-     .filters = true},
+     .filters = true,
+     .sampler = Sampler::top_p},
     {.name = "min_p",
      .doc = "only those at least so likely, relative to the best",
      .member = &Options::min_p,
@@ -49,7 +76,8 @@ const SamplingField kFields[] = {
      .expected = "0 to 1",
      .asked_least = 0,
      .asked_most = 1,
-     .filters = true},
+     .filters = true,
+     .sampler = Sampler::min_p},
     {.name = "typical_p",
      .doc = "only those as surprising as is to be expected, until they make up p; 1 = all",
      .member = &Options::typical_p,
@@ -58,7 +86,8 @@ const SamplingField kFields[] = {
      .expected = "0 to 1",
      .asked_least = 0,
      .asked_most = 1,
-     .filters = true},
+     .filters = true,
+     .sampler = Sampler::typical_p},
     {.name = "top_n_sigma",
      .doc = "only logits at most so many standard deviations below the best; 0 = all",
      .member = &Options::top_n_sigma,
@@ -67,7 +96,38 @@ const SamplingField kFields[] = {
      .expected = "0 (all) or more",
      .asked_least = -1,
      .asked_most = 100,
-     .filters = true},
+     .filters = true,
+     .sampler = Sampler::top_n_sigma},
+    {.name = "top_h",
+     .doc = "only the most likely that make up this share of the entropy; 0 = all",
+     .member = &Options::top_h,
+     .least = 0,
+     .most = 1,
+     .expected = "0 (all) to 1",
+     .asked_least = 0,
+     .asked_most = 1,
+     .filters = true,
+     .sampler = Sampler::top_h},
+    {.name = "epsilon_cutoff",
+     .doc = "only those at least so likely; 0 = all",
+     .member = &Options::epsilon_cutoff,
+     .least = 0,
+     .most = 1,
+     .expected = "0 (all) to 1",
+     .asked_least = 0,
+     .asked_most = 1,
+     .filters = true,
+     .sampler = Sampler::epsilon},
+    {.name = "eta_cutoff",
+     .doc = "the same, less where the next token is unsure; 0 = all",
+     .member = &Options::eta_cutoff,
+     .least = 0,
+     .most = 1,
+     .expected = "0 (all) to 1",
+     .asked_least = 0,
+     .asked_most = 1,
+     .filters = true,
+     .sampler = Sampler::eta},
     {.name = "xtc_probability",
      .doc = "the chance that all likely tokens but the least likely of them are dropped",
      .member = &Options::xtc_probability,
@@ -76,7 +136,8 @@ const SamplingField kFields[] = {
      .expected = "0 (never) to 1",
      .asked_least = 0,
      .asked_most = 1,
-     .filters = true},
+     .filters = true,
+     .sampler = Sampler::xtc},
     {.name = "xtc_threshold",
      .doc = "how likely these are; above 0.5 nothing is dropped",
      .member = &Options::xtc_threshold,
@@ -85,7 +146,8 @@ const SamplingField kFields[] = {
      .expected = "0 to 1",
      .asked_least = 0,
      .asked_most = 1,
-     .filters = true},
+     .filters = true,
+     .sampler = Sampler::xtc},
     {.name = "mirostat",
      .doc = "2 = keeps the surprise of tokens near mirostat_tau, in place of all filters; 0 = off",
      .member = &Options::mirostat,
@@ -120,7 +182,8 @@ const SamplingField kFields[] = {
      .most = kAny,
      .expected = "0 (off) or more",
      .asked_least = 0,
-     .asked_most = 100},
+     .asked_most = 100,
+     .sampler = Sampler::dry},
     {.name = "dry_base",
      .doc = "by this factor more for each token that the run is longer",
      .member = &Options::dry_base,
@@ -128,7 +191,8 @@ const SamplingField kFields[] = {
      .most = kAny,
      .expected = "1 or more",
      .asked_least = 1,
-     .asked_most = 10},
+     .asked_most = 10,
+     .sampler = Sampler::dry},
     {.name = "dry_allowed_length",
      .doc = "shorter runs may be repeated",
      .member = &Options::dry_allowed_length,
@@ -136,7 +200,8 @@ const SamplingField kFields[] = {
      .most = kAny,
      .expected = "0 or more",
      .asked_least = 0,
-     .asked_most = 1024},
+     .asked_most = 1024,
+     .sampler = Sampler::dry},
     {.name = "dry_penalty_last_n",
      .doc = "DRY looks at the last n tokens; -1 = all",
      .member = &Options::dry_penalty_last_n,
@@ -144,7 +209,17 @@ const SamplingField kFields[] = {
      .most = kAny,
      .expected = "-1 (all) or more",
      .asked_least = -1,
-     .asked_most = kMostTokens},
+     .asked_most = kMostTokens,
+     .sampler = Sampler::dry},
+    {.name = "no_repeat_ngram_size",
+     .doc = "no run of so many tokens is said twice; 0 = any may be",
+     .member = &Options::no_repeat_ngram_size,
+     .least = 0,
+     .most = kAny,
+     .expected = "0 (any may be) or more",
+     .asked_least = 0,
+     .asked_most = kMostTokens,
+     .sampler = Sampler::no_repeat_ngram},
     {.name = "repetition_penalty",
      .doc = "above 1: tokens seen become less likely",
      .member = &Options::repetition_penalty,
@@ -154,6 +229,7 @@ const SamplingField kFields[] = {
      .asked_least = 0.01,
      .asked_most = 10,
      .alias = "repeat_penalty",
+     .sampler = Sampler::penalties,
      .above = true},
     {.name = "presence_penalty",
      .doc = "what logits of tokens that the answer has said fall by",
@@ -162,7 +238,8 @@ const SamplingField kFields[] = {
      .most = kAny,
      .expected = "a number",
      .asked_least = -2,
-     .asked_most = 2},
+     .asked_most = 2,
+     .sampler = Sampler::penalties},
     {.name = "frequency_penalty",
      .doc = "the same for each time that they were said",
      .member = &Options::frequency_penalty,
@@ -170,7 +247,8 @@ const SamplingField kFields[] = {
      .most = kAny,
      .expected = "a number",
      .asked_least = -2,
-     .asked_most = 2},
+     .asked_most = 2,
+     .sampler = Sampler::penalties},
     {.name = "repeat_last_n",
      .doc = "these three look at the last n tokens; -1 = all of the answer, and the first of the "
             "prompt too",
@@ -179,7 +257,8 @@ const SamplingField kFields[] = {
      .most = kAny,
      .expected = "-1 (all) or more",
      .asked_least = -1,
-     .asked_most = kMostTokens}};
+     .asked_most = kMostTokens,
+     .sampler = Sampler::penalties}};
 
 }  // namespace
 
@@ -216,15 +295,67 @@ const SamplingField* sampling_field(std::string_view name) {
   return nullptr;
 }
 
-std::string mirostat_conflict(const SamplingOptions& options,
-                              const std::function<bool(const SamplingField&)>& given) {
-  if (options.mirostat == 0) return "";
-  for (const SamplingField& field : kFields)
-    if (field.filters && !std::string_view(field.name).starts_with("mirostat") && given(field))
+std::span<const std::string> sampler_names() {
+  static const std::vector<std::string> kNames = {
+      "penalties", "no_repeat_ngram", "dry",       "top_n_sigma", "temperature", "top_h", "top_k",
+      "top_p",     "min_p",           "typical_p", "epsilon",     "eta",         "xtc"};
+  return kNames;
+}
+
+std::vector<Sampler> all_samplers() {
+  std::vector<Sampler> all;
+  for (size_t i = 0; i < sampler_names().size(); ++i) all.push_back(static_cast<Sampler>(i));
+  return all;
+}
+
+std::vector<Sampler> samplers_named(std::span<const std::string> names) {
+  const std::vector<std::string> known(sampler_names().begin(), sampler_names().end());
+  std::vector<Sampler> out;
+  for (const std::string& name : names) {
+    const auto found = std::find(known.begin(), known.end(), name == "typ_p" ? "typical_p" : name);
+    if (found == known.end()) {
+      const std::string nearest = spec::nearest_name(name, known);
+      fail(ErrorKind::usage, "generate", "samplers: there is no {}; {}",
+           spec::Json(name.substr(0, 60)).dump(-1, ' ', true, spec::Json::error_handler_t::replace),
+           nearest.empty() ? fmt::format("expected some of {}", fmt::join(known, ", "))
+                           : fmt::format("did you mean {}?", nearest));
+    }
+    const auto sampler = static_cast<Sampler>(found - known.begin());
+    if (std::find(out.begin(), out.end(), sampler) != out.end())
+      fail(ErrorKind::usage, "generate", "samplers: {} comes twice; expected each once", *found);
+    out.push_back(sampler);
+  }
+  return out;
+}
+
+std::string to_string(std::span<const Sampler> samplers) {
+  std::string out;
+  for (const Sampler sampler : samplers)
+    out += (out.empty() ? "" : ",") + sampler_names()[static_cast<size_t>(sampler)];
+  return out;
+}
+
+bool filters(Sampler sampler) {
+  return sampler >= Sampler::top_n_sigma && sampler != Sampler::temperature;
+}
+
+std::string conflict_among(const SamplingOptions& options,
+                           const std::function<bool(const SamplingField&)>& given) {
+  for (const SamplingField& field : kFields) {
+    if (!given(field)) continue;
+    if (options.mirostat != 0 && field.filters &&
+        !std::string_view(field.name).starts_with("mirostat"))
       return fmt::format(
           "{} beside mirostat, which stands in place of all filters; leave one of them "
           "out",
           field.name);
+    if (field.sampler && std::find(options.samplers.begin(), options.samplers.end(),
+                                   *field.sampler) == options.samplers.end())
+      return fmt::format("{} without {} among samplers; leave it out, or name that one too",
+                         field.name, sampler_names()[static_cast<size_t>(*field.sampler)]);
+  }
+  if (options.mirostat != 0 && options.samplers != all_samplers())
+    return "samplers beside mirostat, which stands in place of all filters; leave one of them out";
   return "";
 }
 

@@ -10,6 +10,7 @@
 
 #include "tessera/base/testing.h"
 #include "tessera/infer/chances.h"
+#include "tessera/infer/said_before.h"
 
 namespace tessera::infer::sampling_test {
 namespace {
@@ -214,7 +215,7 @@ TEST(Sampling, PenalisesAsOtherImplementationsDo) {
   const auto at_1_2_4_7 = [&](const SamplingOptions& options) {
     std::vector<float> z;
     for (int i = 0; i < 12; ++i) z.push_back(static_cast<float>(3 * std::sin(0.7 * i + 0.1)));
-    adjust(z, seen, 4, options);
+    penalise(z, seen, 4, options);
     EXPECT_FLOAT_EQ(z[3], static_cast<float>(3 * std::sin(0.7 * 3 + 0.1)));
     return std::vector<float>{z[1], z[2], z[4], z[7]};
   };
@@ -305,7 +306,7 @@ TEST(Sampling, ExcludesTopChoicesByChance) {
 TEST(Sampling, HoldsBackRepeats) {
   const auto less = [](std::vector<int64_t> seen, const SamplingOptions& options) {
     std::vector<float> z(12, 100.0F);
-    adjust(z, seen, 2, options);
+    hold_back_repeats(z, seen, options);
     std::map<int64_t, float> out;
     for (size_t i = 0; i < z.size(); ++i)
       if (z[i] != 100) out[static_cast<int64_t>(i)] = 100 - z[i];
@@ -369,6 +370,166 @@ TEST(Sampling, MirostatFollowsItsSurprise) {
   EXPECT_EQ(sample(twelve(), {}, options, RandomKey(9)), 11);
 }
 
+// which tokens stay: transformers 5.23 on float64, behind top-k numpy
+TEST(Sampling, EntropyFiltersKeepWhatAnotherImplementationKeeps) {
+  using Ids = std::set<int64_t>;
+  EXPECT_EQ(drawn_from({.temperature = 1, .top_h = 0.4}), (Ids{2, 11}));
+  EXPECT_EQ(drawn_from({.temperature = 1, .top_h = 0.8}), (Ids{2, 3, 10, 11}));
+  EXPECT_EQ(drawn_from({.temperature = 1, .epsilon_cutoff = 0.02}), (Ids{1, 2, 3, 4, 10, 11}));
+  EXPECT_EQ(drawn_from({.temperature = 1, .eta_cutoff = 0.05}), (Ids{1, 2, 3, 10, 11}));
+  // one is left at least, and all where nothing is asked
+  EXPECT_EQ(drawn_from({.temperature = 1, .epsilon_cutoff = 1}), (Ids{11}));
+  EXPECT_EQ(drawn_from({.temperature = 1, .top_h = 0.01}), (Ids{11}));
+  EXPECT_EQ(drawn_from({.temperature = 1, .top_h = 1}).size(), 12U);
+  // of what those before have left
+  EXPECT_EQ(drawn_from({.temperature = 1, .top_k = 3, .eta_cutoff = 0.35}), (Ids{2, 3, 11}));
+  EXPECT_EQ(drawn_from({.temperature = 1, .top_k = 3, .eta_cutoff = 0.6}), (Ids{2, 11}));
+}
+
+// only the best 100 count, however many there are
+TEST(Sampling, TopHLooksAtTheBestHundred) {
+  std::vector<float> flat(300, 0.0F);
+  flat[7] = 0.5F;
+  Chances got;
+  sample(flat, {}, {.temperature = 1, .top_h = 1}, RandomKey(1), 0, nullptr, 400, &got);
+  ASSERT_EQ(got.top.size(), 100U);
+  EXPECT_EQ(got.top[0].id, 7);
+  EXPECT_EQ(got.top[99].id, 99);  // of equals the lowest
+}
+
+// lo + (hi - lo) H / ln n = .5 + .6 * 1.7927784139 / ln 12
+TEST(Sampling, TheTemperatureFollowsTheEntropy) {
+  Chances got, want;
+  sample(twelve(), {}, {.temperature = 0.8, .dynatemp_range = 0.3}, RandomKey(1), 0, nullptr, 12,
+         &got);
+  sample(twelve(), {}, {.temperature = 0.9328802647}, RandomKey(1), 0, nullptr, 12, &want);
+  ASSERT_EQ(got.top.size(), 12U);
+  for (size_t i = 0; i < 12; ++i) {
+    EXPECT_EQ(got.top[i].id, want.top[i].id);
+    EXPECT_NEAR(got.top[i].log_p, want.top[i].log_p, 1e-6);
+  }
+  // what cannot be does not count; nothing unsure is left of two of which one is impossible
+  const std::vector<float> one = {1, -INFINITY};
+  EXPECT_EQ(sample(one, {}, {.temperature = 1, .dynatemp_range = 1}, RandomKey(1)), 0);
+  // temperatures down to 0 are the best one
+  const std::vector<float> sure = {0, 200, 0};
+  for (uint64_t seed = 0; seed < 20; ++seed)
+    EXPECT_EQ(sample(sure, {}, {.temperature = 1, .dynatemp_range = 1}, RandomKey(seed)), 1);
+}
+
+// transformers on the same prompt and answer
+TEST(Sampling, ForbidsWhatWasSaidAndWords) {
+  const std::vector<int64_t> seen = {1, 4, 7, 2, 4, 7, 2, 4, 7};
+  const auto gone = [&](const auto& change) {
+    std::vector<float> z = twelve();
+    change(z);
+    std::set<int64_t> ids;
+    for (size_t i = 0; i < z.size(); ++i)
+      if (z[i] == -INFINITY) ids.insert(static_cast<int64_t>(i));
+    return ids;
+  };
+  using Ids = std::set<int64_t>;
+  const auto repeats = [&](int64_t size) {
+    return gone([&](std::vector<float>& z) { forbid_repeats(z, seen, size); });
+  };
+  EXPECT_EQ(repeats(3), (Ids{2}));
+  EXPECT_EQ(repeats(1), (Ids{1, 2, 4, 7}));
+  EXPECT_EQ(repeats(9), (Ids{}));
+  EXPECT_EQ(repeats(10), (Ids{}));
+  EXPECT_EQ(gone([&](std::vector<float>& z) {
+              forbid_words(z, seen, std::vector<std::vector<int64_t>>{{3}, {4, 7, 9}, {7, 4, 5}});
+            }),
+            (Ids{3, 9}));
+  // the best one that is left
+  EXPECT_EQ(sample(twelve(), seen, {.bad_word_ids = {{11}}}, RandomKey(1)), 2);
+  EXPECT_EQ(
+      sample(twelve(), seen, {.no_repeat_ngram_size = 1, .bad_word_ids = {{11}}}, RandomKey(1)), 3);
+  EXPECT_EQ(sample(twelve(), seen, {.allowed_ids = std::vector<int64_t>{6, 8, 99}}, RandomKey(1)),
+            8);
+}
+
+// shares by numpy, in this order and in llama.cpp's
+TEST(Sampling, SamplersActInTheOrderThatIsAskedFor) {
+  SamplingOptions options{.temperature = 2, .top_k = 8, .top_p = 0.8, .min_p = 0.45};
+  const auto expect = [&](const std::map<int64_t, double>& want) {
+    Chances got;
+    sample(twelve(), {}, options, RandomKey(1), 0, nullptr, 12, &got);
+    ASSERT_EQ(got.top.size(), want.size()) << to_string(options.samplers);
+    // the logits are floats: 3 2^-24 of each
+    for (const Chance& c : got.top) EXPECT_NEAR(std::exp(c.log_p), want.at(c.id), 5e-8) << c.id;
+  };
+  expect({{1, .16100412}, {2, .24509314}, {3, .18459060}, {10, .16383329}, {11, .24547886}});
+  const std::vector<std::string> llama_cpp = {
+      "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"};
+  options.samplers = samplers_named(llama_cpp);
+  expect({{2, .36301350}, {3, .27340170}, {11, .36358480}});
+  // what is left out does nothing
+  options.samplers = {Sampler::top_k};
+  options.top_k = 1, options.temperature = 0;
+  expect({{11, 1}});
+}
+
+// the order matters for those who change logits as well: by numpy
+TEST(Sampling, ChangesBehindFiltersAndTemperatures) {
+  const std::vector<int64_t> seen = {11};
+  SamplingOptions options{.temperature = 2, .top_k = 2, .presence_penalty = 1};
+  const auto shares = [&] {
+    Chances got;
+    sample(twelve(), seen, options, RandomKey(1), 0, nullptr, 12, &got);
+    std::map<int64_t, double> out;
+    for (const Chance& c : got.top) out[c.id] = std::exp(c.log_p);
+    return out;
+  };
+  const double z2 = 3 * std::sin(1.5), z11 = 3 * std::sin(7.8), z3 = 3 * std::sin(2.2);
+  // 11 has lost its place to 3
+  const auto first = shares();
+  ASSERT_EQ(first.size(), 2U);
+  EXPECT_NEAR(first.at(2), 1 / (1 + std::exp((z3 - z2) / 2)), 1e-7);
+  // it has its place, and loses 1 of the logit that the temperature has halved
+  options.samplers = {Sampler::temperature, Sampler::top_k, Sampler::penalties};
+  const auto last = shares();
+  ASSERT_EQ(last.size(), 2U);
+  EXPECT_NEAR(last.at(2), 1 / (1 + std::exp((z11 / 2 - 1) - z2 / 2)), 1e-7);
+  // greedy behind a filter and a penalty
+  options.temperature = 0;
+  options.samplers = {Sampler::top_k, Sampler::penalties, Sampler::temperature};
+  EXPECT_EQ(shares(), (std::map<int64_t, double>{{2, 1}}));
+  // a filter behind another one that leaves no beginning of the order
+  options = {.temperature = 1, .top_k = 2, .typical_p = 0.5};
+  options.samplers = {Sampler::typical_p, Sampler::top_k};
+  std::set<int64_t> left;
+  for (const auto& [id, p] : shares()) left.insert(id);
+  EXPECT_EQ(left, (std::set<int64_t>{2, 3}));
+  options = {.temperature = 1, .top_k = 2, .xtc_probability = 1};
+  options.samplers = {Sampler::xtc, Sampler::top_k};
+  left.clear();
+  for (const auto& [id, p] : shares()) left.insert(id);
+  EXPECT_EQ(left, (std::set<int64_t>{1, 4}));
+}
+
+TEST(Sampling, NamesSamplers) {
+  const std::vector<std::string> all(sampler_names().begin(), sampler_names().end());
+  EXPECT_EQ(samplers_named(all), all_samplers());
+  EXPECT_EQ(all.size(), static_cast<size_t>(Sampler::xtc) + 1);
+  EXPECT_EQ(to_string(samplers_named(std::vector<std::string>{"xtc", "typ_p"})), "xtc,typical_p");
+  EXPECT_EQ(to_string(std::vector<Sampler>{}), "");
+  const auto refused = [](const std::vector<std::string>& names, const char* what) {
+    test::expect_error(ErrorKind::usage, what, [&] { samplers_named(names); });
+  };
+  refused({"topk"}, "there is no \"topk\"; did you mean top_k?");
+  refused({"nothing of the kind"}, "expected some of penalties, no_repeat_ngram, dry");
+  refused({"top_k", "xtc", "top_k"}, "top_k comes twice");
+  // an option of a sampler that is left out
+  const auto conflict = [](const std::string& given) {
+    return conflict_among({.samplers = {Sampler::top_k, Sampler::temperature}},
+                          [&](const SamplingField& field) { return field.name == given; });
+  };
+  EXPECT_EQ(conflict("top_p"),
+            "top_p without top_p among samplers; leave it out, or name that one too");
+  EXPECT_EQ(conflict("xtc_threshold").substr(0, 25), "xtc_threshold without xtc");
+  EXPECT_EQ(conflict("top_k"), "");
+}
+
 // what a table says of an option is what flags, settings and requests say
 TEST(Sampling, TheTableHasEveryOptionOnce) {
   std::set<std::string> names;
@@ -399,13 +560,17 @@ TEST(Sampling, TheTableHasEveryOptionOnce) {
 
 TEST(Sampling, MirostatStandsInPlaceOfFilters) {
   const auto conflict = [](int64_t mirostat, const std::string& given) {
-    return mirostat_conflict({.mirostat = mirostat},
-                             [&](const SamplingField& field) { return field.name == given; });
+    return conflict_among({.mirostat = mirostat},
+                          [&](const SamplingField& field) { return field.name == given; });
   };
   EXPECT_EQ(conflict(2, "top_p").substr(0, 21), "top_p beside mirostat");
   EXPECT_EQ(conflict(0, "top_p"), "");
   EXPECT_EQ(conflict(2, "temperature"), "");
   EXPECT_EQ(conflict(2, "mirostat_tau"), "");
+  EXPECT_EQ(conflict_among({.mirostat = 2, .samplers = {Sampler::temperature}},
+                           [](const SamplingField&) { return false; })
+                .substr(0, 23),
+            "samplers beside mirosta");
 }
 
 TEST(Sampling, ABiasMovesItsTokenAlone) {

@@ -67,8 +67,8 @@ class Writer final : public Task {
     }
     if (writing_.constraint) state_ = writing_.constraint->start();
     SamplingOptions& sampling = writing_.sampling;
-    if (sampling.dry_multiplier > 0 && sampling.dry_breaker_ids.empty() && tokenizer != nullptr)
-      sampling.dry_breaker_ids = breaker_ids(*tokenizer, sampling.dry_sequence_breakers);
+    if (sampling.dry_breaker_ids.empty() && sampling.bad_word_ids.empty() && tokenizer != nullptr)
+      find_ids(sampling, *tokenizer);
     for (const int64_t id : request.said)
       if (!done()) accept(id);
     // from here on it is told of
@@ -162,6 +162,25 @@ class Writer final : public Task {
     if (!done() && state_ && state_->must_end()) finish("stop");
   }
 
+  /// The token that an answer must go on with because it has been thinking for long enough.
+  static std::optional<int64_t> closing_id(const ThoughtLimit& limit,
+                                           std::span<const int64_t> answer) {
+    const auto ends_with = [](std::span<const int64_t> said, const std::vector<int64_t>& tag) {
+      return !tag.empty() && said.size() >= tag.size() &&
+             std::equal(tag.begin(), tag.end(), said.end() - std::ssize(tag));
+    };
+    size_t begin = 0;  // of the thoughts
+    if (!limit.opened) {
+      while (begin < answer.size() && !ends_with(answer.first(begin), limit.open)) ++begin;
+      if (!ends_with(answer.first(begin), limit.open)) return std::nullopt;
+    }
+    const std::span<const int64_t> thoughts = answer.subspan(begin);
+    const auto most = static_cast<size_t>(limit.most);
+    for (size_t n = 1; n <= thoughts.size(); ++n)
+      if (ends_with(thoughts.first(n), limit.close)) return std::nullopt;
+    if (thoughts.size() < most || thoughts.size() - most >= limit.close.size()) return std::nullopt;
+    return limit.close[thoughts.size() - most];
+  }
   static RandomKey stream_of(const Writing& writing) {
     const RandomKey key = RandomKey(writing.sampling.seed).fold("sampling");
     return writing.choice > 0 ? key.fold(static_cast<uint64_t>(writing.choice)) : key;
@@ -204,7 +223,12 @@ class Writer final : public Task {
                               SamplerMemory& memory,
                               Chances* chances = nullptr) const {
     const int64_t top = most_likely_.value_or(0);
-    if (const auto forced = forced_id(writing_, made(tokens))) {
+    auto forced = forced_id(writing_, made(tokens));
+    if (!forced && writing_.thoughts)
+      forced =
+          closing_id(*writing_.thoughts, std::span(tokens).last(static_cast<size_t>(std::min(
+                                             made(tokens), static_cast<int64_t>(tokens.size())))));
+    if (forced) {
       if (chances != nullptr)
         *chances = {{*forced, 0}, std::vector<Chance>(top > 0 ? 1 : 0, Chance{*forced, 0})};
       return forced;
@@ -286,7 +310,7 @@ class Writer final : public Task {
       }
     }
     stopped_ = end != std::string::npos;
-    if (stopped_) result_.text.resize(end);
+    if (stopped_) result_.text.resize(end + (writing_.keep_stop ? result_.stop_string.size() : 0));
     // hold back what may be the beginning of a stop string
     size_t certain = result_.text.size();
     if (!stopped_ && !last)

@@ -147,9 +147,23 @@ void Answer::flush() {
     begin(texts_[i], i);
     const Choice piece = take(texts_[i], i);
     Json event = options_.frames.chunk(piece);
-    if (options_.content) event["content"] = piece.text;
+    if (options_.content) event.update({{"content", piece.text}, {"stop", false}});
     exchange_->event(event);
   }
+}
+
+/// As llama.cpp's own clients read the end of a text.
+Json Answer::content_of(const Choice& choice, const Usage& usage) {
+  const bool word = choice.stop_reason.is_string();
+  return {{"content", choice.text},
+          {"stop", true},
+          {"stop_type", choice.finish_reason == "length" ? "limit"
+                        : word                           ? "word"
+                                                         : "eos"},
+          {"stopping_word", word ? choice.stop_reason : Json("")},
+          {"tokens_evaluated", usage.prompt_tokens},
+          {"tokens_predicted", usage.completion_tokens},
+          {"tokens_cached", usage.cached_tokens}};
 }
 
 /// How likely the tokens of the prompt were; the first follows nothing.
@@ -221,13 +235,13 @@ void Answer::end(std::vector<infer::Generation> made,
   if (!options_.stream) {
     Json whole = options_.frames.whole(choices, usage);
     whole["timings"] = timings(usage);
-    if (options_.content) whole["content"] = choices.empty() ? "" : choices[0].text;
+    if (options_.content && !choices.empty()) whole.update(content_of(choices[0], usage));
     return exchange_->answer(whole);
   }
   // the last event has the times
   for (size_t i = 0; i < choices.size(); ++i) {
     Json event = options_.frames.chunk(choices[i]);
-    if (options_.content) event["content"] = choices[i].text;
+    if (options_.content) event.update(content_of(choices[i], usage));
     if (i + 1 == choices.size() && !options_.frames.usage) event["timings"] = timings(usage);
     exchange_->event(event);
   }

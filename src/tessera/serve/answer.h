@@ -28,7 +28,7 @@ struct AnswerOptions {
   int64_t choices = 1;                              // of each prompt
   std::vector<int64_t> stop_ids = {};               // those that the client asked for
   std::vector<retrieve::Sourced> asked = {};        // of each prompt, where passages are before it
-  bool content = false;                             // the first text is "content" too
+  bool content = false;  // the first text is "content" too, with llama.cpp's words of its end
   Limits limits = {};
 };
 
@@ -69,6 +69,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   TokenChance chance_of(const infer::Chances& chances) const;
   std::string bytes_of(int64_t id) const;
   Json timings(const Usage& usage) const;
+  static Json content_of(const Choice& choice, const Usage& usage);
 
   ExchangePtr exchange_;
   ServedModelPtr model_;

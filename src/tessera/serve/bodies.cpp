@@ -13,7 +13,7 @@ constexpr int64_t kMostTokens = int64_t{1} << 30;
 constexpr size_t kMostText = size_t{8} << 20;  // as much as a body
 constexpr size_t kMostStops = 16, kMostStopBytes = 256;
 constexpr size_t kMostPrompts = 64, kMostInputs = 2048, kMostMessages = 4096, kMostTools = 128;
-constexpr size_t kMostVariables = 16, kMostBiases = 1024;
+constexpr size_t kMostVariables = 16, kMostBiases = 1024, kMostBadWords = 128;
 
 std::vector<std::string> texts_of(const Json& value, const std::string& name, size_t most) {
   if (value.is_string()) return {text_of(value, name, kMostText)};
@@ -54,33 +54,31 @@ std::vector<Prompt> prompts_of(const Json& value, const std::string& name, size_
   return prompts;
 }
 
-/// {"50256": -100} or [[50256, false]].
-std::vector<std::pair<int64_t, double>> biases_of(const Json& value, const std::string& name) {
+/// {"50256": -100} or [[50256, false]]; of texts, all of their tokens.
+void read_biases(GenerationBody& body, const Json& value, const std::string& name) {
   if ((!value.is_object() && !value.is_array()) || value.size() > kMostBiases)
     refuse(name, fmt::format("{} is no list of at most {} biases", name, kMostBiases));
-  std::vector<std::pair<int64_t, double>> out;
-  const auto add = [&](const Json& id, const Json& bias) {
-    const int64_t token = integer_of(id, name, 0, std::numeric_limits<int32_t>::max());
-    if (bias == false)
-      out.emplace_back(token, -INFINITY);
+  const auto add = [&](const Json& token, const Json& bias) {
+    const double by = bias == false ? -INFINITY : number_of(bias, name, -100, 100);
+    if (token.is_string())
+      body.text_bias.emplace_back(text_of(token, name, kMostStopBytes), by);
     else
-      out.emplace_back(token, number_of(bias, name, -100, 100));
+      body.logit_bias.emplace_back(integer_of(token, name, 0, std::numeric_limits<int32_t>::max()),
+                                   by);
   };
   if (value.is_array()) {
     for (const Json& pair : value) {
       if (!pair.is_array() || pair.size() != 2) refuse(name, name + ": expected [[id, bias], ...]");
       add(pair[0], pair[1]);
     }
-    return out;
+    return;
   }
   for (const auto& [key, bias] : value.items()) {
     int64_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || end != key.data() + key.size())
-      refuse(name, name + " has a key that is no token id");
-    add(Json(id), bias);
+    const bool number = error == std::errc() && end == key.data() + key.size();
+    add(number ? Json(id) : Json(key), bias);
   }
-  return out;
 }
 
 Json object_schema() {
@@ -135,6 +133,24 @@ void add_sampling(Fields<Body>& fields) {
 }
 
 template <class Body>
+void add_samplers(Fields<Body>& fields) {
+  const std::vector<std::string> names(infer::sampler_names().begin(),
+                                       infer::sampler_names().end());
+  fields.add("samplers", {{"type", "array"}, {"items", {{"enum", names}}}},
+             "what acts on the logits, in this order; what is left out does nothing. Default: "
+             "all, as they are listed",
+             [](Body& body, const Json& value, const std::string& name) {
+               std::vector<std::string> asked;
+               if (!value.is_array() || !value.empty()) asked = texts_of(value, name, 64);
+               try {
+                 body.samplers = infer::samplers_named(asked);
+               } catch (const Error& error) {
+                 refuse(name, error.what());
+               }
+             });
+}
+
+template <class Body>
 void add_generation(Fields<Body>& fields) {
   using G = GenerationBody;
   add_model(fields);
@@ -145,11 +161,30 @@ void add_generation(Fields<Body>& fields) {
       .alias("max_tokens")
       .alias("n_predict");
   add_sampling(fields);
+  add_samplers(fields);
   fields.integer("min_tokens", &G::min_tokens, 0, kMostTokens, "no end before so many tokens");
-  fields.add("logit_bias", {{"type", "object"}},
-             "{\"token id\": -100 to 100}, or [[id, bias or false], ...]: added to the logits",
+  fields.add(
+      "logit_bias", {{"type", "object"}},
+      "{\"token id\": -100 to 100}, or [[id, bias or false], ...]: added to the logits; a text "
+      "in place of an id stands for its tokens",
+      [](Body& body, const Json& value, const std::string& name) {
+        read_biases(body, value, name);
+      });
+  fields.add("allowed_token_ids", {{"type", "array"}, {"items", {{"type", "integer"}}}},
+             "no other token is said", [](Body& body, const Json& value, const std::string& name) {
+               body.allowed_token_ids = ids_of(value, name, kMostText);
+               if (body.allowed_token_ids->empty())
+                 refuse(name, name + " is empty; expected the id of a token at least");
+             });
+  fields.add("bad_words", {{"type", "array"}, {"maxItems", kMostBadWords}},
+             "texts that are not said, as the tokenizer writes them alone or behind a space",
              [](Body& body, const Json& value, const std::string& name) {
-               body.logit_bias = biases_of(value, name);
+               if (value.is_array() && value.empty()) return;
+               body.bad_words = texts_of(value, name, kMostBadWords);
+               for (const std::string& word : body.bad_words)
+                 if (word.empty() || word.size() > kMostStopBytes)
+                   refuse(name, fmt::format("{} holds a text of {} bytes; expected 1 to {}", name,
+                                            word.size(), kMostStopBytes));
              });
   fields.add("seed", {{"type", "integer"}},
              "of the random choices; every answer names its own, by which it is made again",
@@ -177,8 +212,11 @@ void add_generation(Fields<Body>& fields) {
              [](Body& body, const Json& value, const std::string& name) {
                body.stop_token_ids = ids_of(value, name, 64);
              });
+  fields.flag("include_stop_str_in_output", &G::keep_stop,
+              "the text of stop that ended the answer stays in it");
   fields.flag("ignore_eos", &G::ignore_eos, "go on after the end of text")
       .integer("n", &G::n, 1, 16, "choices; each but the first has a seed derived from `seed`")
+      .alias("n_cmpl")
       .integer("beams", &G::beams, 1, 16, "search for the likeliest text with so many hypotheses")
       .number("length_penalty", &G::length_penalty, -10, 10,
               "with beams: scores are log p / length^penalty");
@@ -200,6 +238,7 @@ void add_generation(Fields<Body>& fields) {
       .integer("timeout_ms", &G::timeout_ms, 1, int64_t{1} << 40,
                "milliseconds until the request is given up; at most the server's own deadline")
       .flag("return_token_ids", &G::return_token_ids, "choices with \"token_ids\"")
+      .alias("return_tokens")
       .integer("priority", &G::priority, -10, 10,
                "the lower goes first, where the server has priorities")
       .flag("post_sampling_probs", &G::post_sampling_probs,
@@ -241,7 +280,12 @@ void add_generation(Fields<Body>& fields) {
       });
   fields.text("grammar", &G::grammar, size_t{256} << 10, "GBNF that the text must follow");
   // what clients send without need
-  fields.inert("best_of", {1}, "not used");
+  fields.integer("best_of", &G::best_of, 1, 16, "as many as n: all choices are given");
+  fields.add("prediction", object_schema(), "a hint for speed alone; not used",
+             [](Body&, const Json& value, const std::string& name) {
+               if (!value.is_object() || value.value("type", Json()) != "content")
+                 refuse(name, name + ": expected {\"type\": \"content\", \"content\": ...}");
+             });
   fields.inert("store", {false}, "nothing is stored")
       .inert("service_tier", {"auto", "default"}, "not used")
       .inert("modalities", {Json::array({"text"})}, "text alone")
@@ -261,6 +305,10 @@ void check_generation(const GenerationBody& body, const Json& json) {
     refuse("response_format",
            "more than one of response_format, json_schema, structured_outputs and grammar; "
            "expected one at most");
+  if (body.best_of != 1 && body.best_of != body.n)
+    refuse("best_of",
+           fmt::format("best_of is {} beside n {}; expected the same", body.best_of, body.n),
+           "unsupported_parameter");
   if (body.post_sampling_probs && !body.top_logprobs)
     refuse("post_sampling_probs", "post_sampling_probs without logprobs; expected these too");
   const bool searches = body.beams.value_or(1) > 1;
@@ -453,7 +501,8 @@ const Fields<CompletionBody>& completion_fields() {
         .text("suffix", &C::suffix, kMostText,
               "what stands behind the text, where the model fills in the middle")
         .integer("logprobs", &C::top_logprobs, 0, 20,
-                 "the logarithm of each token's probability, with so many of the likeliest");
+                 "the logarithm of each token's probability, with so many of the likeliest")
+        .alias("n_probs");
     return f;
   }();
   return fields;
@@ -483,7 +532,8 @@ const Fields<InfillBody>& infill_fields() {
           });
     add_generation(f);
     f.integer("logprobs", &I::top_logprobs, 0, 20,
-              "the logarithm of each token's probability, with so many of the likeliest");
+              "the logarithm of each token's probability, with so many of the likeliest")
+        .alias("n_probs");
     return f;
   }();
   return fields;
@@ -512,7 +562,9 @@ const Fields<ChatBody>& chat_fields() {
           [](C& body, const Json& value, const std::string& name) {
             body.tools = tools_of(value, name);
           });
-    f.add("tool_choice", Json::object(), "none, auto, required, or {\"type\": \"function\", ...}",
+    f.add("tool_choice", Json::object(),
+          "none, auto, required, {\"type\": \"function\", ...}, or {\"type\": \"allowed_tools\", "
+          "...}",
           [](C& body, const Json& value, const std::string& name) {
             const bool word = value == "none" || value == "auto" || value == "required";
             if (!word && !value.is_object())
@@ -529,6 +581,8 @@ const Fields<ChatBody>& chat_fields() {
               body.template_variables[key] = variable;
             }
           });
+    f.text("chat_template", &C::chat_template, size_t{256} << 10,
+           "a template in place of the model's, where the server allows it (--request-templates)");
     f.add("reasoning_effort", {{"type", "string"}}, "a variable of the template",
           [](C& body, const Json& value, const std::string& name) {
             body.template_variables["reasoning_effort"] = text_of(value, name, 64);
@@ -538,6 +592,8 @@ const Fields<ChatBody>& chat_fields() {
             if (!value.is_array()) refuse(name, name + " is no list");
             body.template_variables["documents"] = value;
           });
+    f.integer("reasoning_budget", &C::reasoning_budget, -1, kMostTokens,
+              "tokens that the model thinks at most before it answers; -1 = as many as it likes");
     f.add("reasoning_format", {{"enum", {"auto", "none"}}},
           "auto: what the model thinks first is \"reasoning_content\"; none: it is content",
           [](C& body, const Json& value, const std::string& name) {

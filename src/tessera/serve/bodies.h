@@ -23,13 +23,18 @@ struct GenerationBody {
   std::vector<std::pair<const infer::SamplingField*, double>> sampling;
   std::optional<double> sampled(std::string_view name) const;
   std::optional<std::vector<std::string>> dry_sequence_breakers;
-  std::vector<std::pair<int64_t, double>> logit_bias;  // -infinity = never
+  std::vector<std::pair<int64_t, double>> logit_bias;     // -infinity = never
+  std::vector<std::pair<std::string, double>> text_bias;  // of all tokens of a text
+  std::optional<std::vector<infer::Sampler>> samplers;
+  std::vector<std::string> bad_words;
+  std::optional<std::vector<int64_t>> allowed_token_ids;
   int64_t min_tokens = 0;
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
   std::vector<int64_t> stop_token_ids;
+  bool keep_stop = false;  // the text that ended the answer is in it
   bool ignore_eos = false;
-  int64_t n = 1;
+  int64_t n = 1, best_of = 1;
   std::optional<int64_t> beams;
   std::optional<double> length_penalty;
   bool stream = false, include_usage = false;
@@ -59,7 +64,8 @@ struct Prompt {
 struct CompletionBody : GenerationBody {
   std::vector<Prompt> prompts;
   bool echo = false, parse_special = false;
-  std::string suffix;  // what stands behind the text
+  bool native = false;  // asked as llama.cpp's own clients do
+  std::string suffix;   // what stands behind the text
 };
 
 /// What stands in a text between two parts of it.
@@ -78,8 +84,10 @@ struct ChatBody : GenerationBody {
   bool parallel_tool_calls = true;
   std::optional<bool> continue_final_message, add_generation_prompt;
   Json template_variables = Json::object();
+  std::string chat_template;  // in place of the model's
   bool logprobs = false;
-  bool split_reasoning = true;  // reasoning apart from the answer
+  bool split_reasoning = true;    // reasoning apart from the answer
+  int64_t reasoning_budget = -1;  // tokens of it at most; -1 = any number
 };
 
 struct EmbeddingsBody {

@@ -95,12 +95,21 @@ text::Grammar language_of(const GenerationBody& body) {
 }
 
 std::shared_ptr<const text::Constraint> Constraints::of(const GenerationBody& body,
-                                                        const text::Tokenizer& tokenizer) {
+                                                        const text::Tokenizer& tokenizer,
+                                                        const std::optional<Thoughts>& thoughts) {
   if (!body.constrained()) return nullptr;
-  return kept(
-      Json::array({body.grammar, body.json_schema, body.structured_outputs, body.response_format})
-          .dump(),
-      field_of(body), tokenizer, [&] { return language_of(body); });
+  Json said =
+      Json::array({body.grammar, body.json_schema, body.structured_outputs, body.response_format});
+  if (thoughts) said.push_back({thoughts->tags.open, thoughts->tags.close, thoughts->open});
+  return kept(said.dump(), field_of(body), tokenizer, [&] {
+    text::Grammar grammar = language_of(body);
+    if (!thoughts) return grammar;
+    const int32_t answer = grammar.fresh_rule("answer");
+    grammar.define(answer, text::behind_thoughts(grammar, grammar.call(grammar.root()),
+                                                 thoughts->tags, thoughts->open, &tokenizer));
+    grammar.set_root(answer);
+    return grammar;
+  });
 }
 
 std::shared_ptr<const text::Constraint> Constraints::of_calls(

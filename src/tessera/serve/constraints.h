@@ -26,9 +26,15 @@ text::Grammar language_of(const GenerationBody& body);
 /// For many threads.
 class Constraints {
  public:
+  /// What a model may think before an answer, which no form holds.
+  struct Thoughts {
+    text::ThoughtTags tags;
+    bool open = false;  // the prompt has opened them
+  };
   /// Null where the request constrains nothing.
   std::shared_ptr<const text::Constraint> of(const GenerationBody& body,
-                                             const text::Tokenizer& tokenizer);
+                                             const text::Tokenizer& tokenizer,
+                                             const std::optional<Thoughts>& thoughts);
   /// Answers that call functions as they say.
   std::shared_ptr<const text::Constraint> of_calls(const text::CallGrammarOptions& options,
                                                    const text::Tokenizer& tokenizer);

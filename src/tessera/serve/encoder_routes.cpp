@@ -463,6 +463,8 @@ void ServiceState::add_encoder_routes() {
   add(*this, "/v1/rerank", "texts by how well they answer a query", rerank_fields(), "documents",
       rerank);
   routes.alias("/rerank");
+  routes.alias("/v1/reranking");
+  routes.alias("/reranking");
   add(*this, "/v1/classify", "classes of texts, or of their tokens", classify_fields(), "input",
       classify);
   routes.alias("/classify");

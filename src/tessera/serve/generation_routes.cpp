@@ -17,6 +17,10 @@ std::vector<int64_t> widened(const std::vector<int32_t>& ids) {
   return {ids.begin(), ids.end()};
 }
 
+std::vector<int64_t> plain_ids(const ServedModel& model, const std::string& text) {
+  return widened(model.tokenizer().encode(text, {.add_special = false}));
+}
+
 /// Those that the request names, else the model's.
 infer::SamplingOptions sampling_of(const GenerationBody& body,
                                    const ServedModel& model,
@@ -28,17 +32,25 @@ infer::SamplingOptions sampling_of(const GenerationBody& body,
   for (const auto& [field, value] : body.sampling)
     field->set(out, std::max(value, field->least));  // -1 of a request is 0 here
   if (body.dry_sequence_breakers) out.dry_sequence_breakers = *body.dry_sequence_breakers;
-  if (out.dry_multiplier > 0 && model.loaded.tokenizer)
-    out.dry_breaker_ids = infer::breaker_ids(*model.loaded.tokenizer, out.dry_sequence_breakers);
+  if (body.samplers) out.samplers = *body.samplers;
+  out.bad_words = body.bad_words;
+  if (model.loaded.tokenizer) infer::find_ids(out, *model.loaded.tokenizer);
   if (out.mirostat == 1) refuse("mirostat", "mirostat is 1; expected 0 (off) or 2");
-  const std::string conflict = infer::mirostat_conflict(
+  const std::string conflict = infer::conflict_among(
       out, [&](const infer::SamplingField& field) { return body.sampled(field.name).has_value(); });
-  if (!conflict.empty()) refuse("mirostat", conflict);
-  for (const auto& [id, bias] : body.logit_bias)
+  if (!conflict.empty()) refuse(out.mirostat != 0 ? "mirostat" : "samplers", conflict);
+  const auto known = [&](int64_t id, const char* field) {
     if (id >= model.spec().vocab)
-      refuse("logit_bias", fmt::format("logit_bias names token {}; expected 0 to {}", id,
-                                       model.spec().vocab - 1));
+      refuse(field,
+             fmt::format("{} names token {}; expected 0 to {}", field, id, model.spec().vocab - 1));
+  };
+  for (const auto& [id, bias] : body.logit_bias) known(id, "logit_bias");
   out.logit_bias = body.logit_bias;
+  for (const auto& [text, bias] : body.text_bias)
+    for (const int64_t id : plain_ids(model, text)) out.logit_bias.emplace_back(id, bias);
+  for (const int64_t id : body.allowed_token_ids.value_or(std::vector<int64_t>()))
+    known(id, "allowed_token_ids");
+  out.allowed_ids = body.allowed_token_ids;
   out.seed = seed;
   return out;
 }
@@ -79,7 +91,10 @@ struct Asked {
   int64_t otherwise = 16;                     // new tokens where the request does not say
   const char* param = "prompt";
   std::optional<text::ReplyReader::Options> reply = {};
+  std::vector<int64_t> ends = {};                           // of an answer of a chat
   std::shared_ptr<const text::Constraint> calls = nullptr;  // what calls of functions must be
+  std::optional<Constraints::Thoughts> thoughts = {};       // that may come before the answer
+  std::optional<infer::ThoughtLimit> thought_limit = {};
 };
 
 Frames frames_of(const Asked& asked, const GenerationBody& body, uint64_t seed) {
@@ -111,9 +126,12 @@ infer::Writing writing_of(const GenerationBody& body,
     out.show_special = id && model.tokenizer().is_special(*id);
   }
   out.stop_strings = body.stop;
-  if (!body.ignore_eos) out.stop_ids = asked.chat ? model.chat_ends : model.ends;
+  out.keep_stop = body.keep_stop;
+  if (!body.ignore_eos) out.stop_ids = asked.chat ? asked.ends : model.ends;
   out.stop_ids.insert(out.stop_ids.end(), body.stop_token_ids.begin(), body.stop_token_ids.end());
-  out.constraint = asked.calls ? asked.calls : model.constraints.of(body, model.tokenizer());
+  out.constraint =
+      asked.calls ? asked.calls : model.constraints.of(body, model.tokenizer(), asked.thoughts);
+  out.thoughts = asked.thought_limit;
   out.context = model.longest;
   if (model.spec().encoder) {
     if (model.loaded.generation.forced_begin)
@@ -234,10 +252,6 @@ void with_passages(ServiceState& state,
   state.engine->submit(std::move(job));
 }
 
-std::vector<int64_t> plain_ids(const ServedModel& model, const std::string& text) {
-  return widened(model.tokenizer().encode(text, {.add_special = false}));
-}
-
 /// A text without its middle, which begins with `begun`.
 std::vector<int64_t> around_middle(const ServedModel& model, const InfillBody& body) {
   if (!model.fim)
@@ -287,7 +301,8 @@ void complete_asked(ServiceState& state,
                     const CompletionBody& body,
                     const ServedModelPtr& model,
                     std::vector<retrieve::Sourced> passages) {
-  Asked asked{.exchange = exchange, .model = model};
+  Asked asked{.exchange = exchange, .model = model, .content = body.native};
+  if (body.native) asked.otherwise = state.options.max_tokens;
   for (size_t i = 0; i < body.prompts.size(); ++i) {
     const Prompt& prompt = body.prompts[i];
     if (!body.suffix.empty()) {
@@ -340,33 +355,80 @@ void complete(ServiceState& state,
                 });
 }
 
-/// What calls must be where the request forces one, or allows one alone; else null.
+/// The functions that tool_choice names, of those of the request; all where it names none.
+Json chosen_tools(const ChatBody& body) {
+  const Json& choice = body.tool_choice;
+  if (!choice.is_object()) return body.tools;
+  const auto name_of = [](const Json& one) {
+    const Json function = one.is_object() ? one.value("function", Json()) : Json();
+    return function.is_object() ? function.value("name", Json()) : Json();
+  };
+  std::vector<Json> names;
+  if (choice.value("type", Json()) == "allowed_tools") {
+    const Json allowed = choice.value("allowed_tools", choice);
+    const Json mode = allowed.value("mode", Json("auto"));
+    if (mode != "auto" && mode != "required")
+      refuse("tool_choice", "tool_choice.mode: expected auto or required");
+    for (const Json& one : allowed.value("tools", Json::array())) names.push_back(name_of(one));
+  } else {
+    names.push_back(name_of(choice));
+  }
+  Json tools = Json::array();
+  for (const Json& name : names) {
+    const auto found = std::find_if(body.tools.begin(), body.tools.end(), [&](const Json& tool) {
+      return tool["function"]["name"] == name;
+    });
+    if (found == body.tools.end())
+      refuse("tool_choice", "tool_choice names a function that is not among tools");
+    tools.push_back(*found);
+  }
+  if (tools.empty()) refuse("tool_choice", "tool_choice names no function");
+  return tools;
+}
+
+/// What calls must be where the request forces one, allows one alone, or some functions; else null.
 std::shared_ptr<const text::Constraint> held_calls(const ChatBody& body,
                                                    const ServedModel& model,
+                                                   const ServedModel::Chats& chats,
                                                    bool thinking) {
-  const bool named = body.tool_choice.is_object();
-  const bool required = named || body.tool_choice == "required";
-  if (!required && body.parallel_tool_calls) return nullptr;
+  const Json& choice = body.tool_choice;
+  const bool some = choice.is_object() && choice.value("type", Json()) == "allowed_tools";
+  const bool named = choice.is_object() && !some;
+  const bool required =
+      named || choice == "required" ||
+      (some && choice.value("allowed_tools", choice).value("mode", Json()) == "required");
+  if (!required && !some && body.parallel_tool_calls) return nullptr;
   if (body.constrained())
     refuse("tool_choice", "calls that are held to a form beside another form of the text",
            "unsupported_parameter");
-  text::CallGrammarOptions options{.format = model.calls,
-                                   .tools = body.tools,
+  text::CallGrammarOptions options{.format = chats.calls,
+                                   .tools = chosen_tools(body),
                                    .required = required,
                                    .parallel = body.parallel_tool_calls && !named,
                                    .thinking = thinking,
                                    .tokenizer = &model.tokenizer()};
-  if (thinking) options.thoughts = model.conversation->thoughts();
-  if (named) {
-    const Json function = body.tool_choice.value("function", Json());
-    const Json name = function.is_object() ? function.value("name", Json()) : Json();
-    options.tools = Json::array();
-    for (const Json& tool : body.tools)
-      if (tool["function"]["name"] == name) options.tools.push_back(tool);
-    if (options.tools.empty())
-      refuse("tool_choice", "tool_choice names a function that is not among tools");
-  }
+  if (thinking) options.thoughts = chats.prompts.thoughts();
   return model.constraints.of_calls(options, model.tokenizer());
+}
+
+/// The model's, or those of the request's own template.
+ServedModel::Chats chats_of(const ServiceState& state,
+                            const ChatBody& body,
+                            const ServedModel& model) {
+  if (body.chat_template.empty()) {
+    if (!model.can.chat) throw ApiError(400, "no_chat_template", model.no_chat);
+    return {*model.conversation, model.calls, model.chat_ends};
+  }
+  if (!state.options.request_templates)
+    refuse("chat_template",
+           "chat_template: this server takes none; it is started with --request-templates",
+           "unsupported_parameter");
+  need(model.can.completion && model.spec().encoder == nullptr, model, "goes on with no text");
+  try {
+    return model.chats_of(body.chat_template, "chat_template");
+  } catch (const Error& error) {
+    refuse("chat_template", error.what(), "template_error");
+  }
 }
 
 void chat_asked(ServiceState& state,
@@ -374,35 +436,48 @@ void chat_asked(ServiceState& state,
                 const ChatBody& body,
                 const ServedModelPtr& model,
                 std::vector<retrieve::Sourced> passages) {
+  const ServedModel::Chats chats = chats_of(state, body, *model);
+  const text::ChatPrompt& prompts = chats.prompts;
   Json messages = body.messages;
   if (!passages.empty()) messages.back()["content"] = passages[0].prompt;
   const bool calls = !body.tools.is_null() && body.tool_choice != "none";
-  if (calls && model->calls == nullptr)
+  if (calls && chats.calls == nullptr)
     refuse("tools",
            "this model's chat template tells it of no functions, or in a form that is not known",
            "tools_unsupported");
   const text::MarkedText prompt =
-      model->conversation->render({.messages = messages,
-                                   .tools = calls ? body.tools : Json(nullptr),
-                                   .add_generation_prompt = *body.add_generation_prompt,
-                                   .variables = body.template_variables},
-                                  *body.continue_final_message);
+      prompts.render({.messages = messages,
+                      .tools = calls ? body.tools : Json(nullptr),
+                      .add_generation_prompt = *body.add_generation_prompt,
+                      .variables = body.template_variables},
+                     *body.continue_final_message);
   Asked asked{.exchange = exchange,
               .model = model,
               .chat = true,
-              .prompts = {widened(model->conversation->encode(prompt))},
+              .prompts = {widened(prompts.encode(prompt))},
               .asked = std::move(passages),
               .otherwise = state.options.max_tokens,
-              .param = "messages"};
-  const bool thinking = model->conversation->thinks(prompt);
+              .param = "messages",
+              .ends = chats.ends};
+  const bool thinking = prompts.thinks(prompt);
   if (body.split_reasoning || calls) {
     asked.reply.emplace();
-    if (calls) asked.reply->format = model->calls;
+    if (calls) asked.reply->format = chats.calls;
     if (calls) asked.reply->tools = body.tools;
-    if (body.split_reasoning) asked.reply->thoughts = model->conversation->thoughts();
+    if (body.split_reasoning) asked.reply->thoughts = prompts.thoughts();
     asked.reply->thinking = body.split_reasoning && thinking;
   }
-  if (calls) asked.calls = held_calls(body, *model, thinking);
+  if (calls) asked.calls = held_calls(body, *model, chats, thinking);
+  const text::ThoughtTags& tags = prompts.thoughts();
+  // a template that speaks of thoughts is of a model that thinks
+  if (thinking || text::thought_tags_of(prompts.chat_template().source()))
+    asked.thoughts = {tags, thinking};
+  if (body.reasoning_budget >= 0) {
+    const auto ids = [&](const std::string& tag) {
+      return widened(model->tokenizer().encode(tag, {.add_special = false, .parse_special = true}));
+    };
+    asked.thought_limit = {body.reasoning_budget, thinking, ids(tags.open), ids(tags.close)};
+  }
   submit(state, asked, body, false);
 }
 
@@ -410,7 +485,6 @@ void chat(ServiceState& state,
           const ExchangePtr& exchange,
           const std::shared_ptr<const ChatBody>& body,
           const ServedModelPtr& model) {
-  if (!model->can.chat) throw ApiError(400, "no_chat_template", model->no_chat);
   // the last question alone has its passages: a conversation would soon be full of them
   const bool question = body->messages.back()["role"] == "user";
   if (body->retrieve.value_or(false) && !question)
@@ -539,6 +613,19 @@ void ServiceState::add_generation_routes() {
               },
               false, false, [] { return completion_fields().schema(); }});
   routes.alias("/completions");
+  routes.add(
+      {"POST", "/completion",
+       "the same as llama.cpp's own clients ask: the text as \"content\", and as long as the "
+       "context has room for",
+       [this](const ExchangePtr& exchange, const std::string&) {
+         CompletionBody asked = body_of(exchange, read_completion);
+         asked.native = true;
+         const auto body = std::make_shared<const CompletionBody>(std::move(asked));
+         with_model(exchange, body->model, [this, exchange, body](const ServedModelPtr& model) {
+           complete(*this, exchange, body, model);
+         });
+       },
+       false, false, [] { return completion_fields().schema(); }});
   routes.add(
       {"POST", "/infill", "what stands between two parts of a text",
        [this](const ExchangePtr& exchange, const std::string&) {

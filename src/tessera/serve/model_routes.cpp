@@ -23,16 +23,19 @@ Json defaults_of(const ServedModel& model, const ServiceOptions& options) {
   infer::SamplingOptions o;
   o.temperature = 1;
   if (options.generation_config) o = infer::sampling_defaults(model.loaded.generation, false);
-  return {{"temperature", o.temperature},
-          {"top_k", o.top_k},
-          {"top_p", o.top_p},
-          {"min_p", o.min_p},
-          {"repetition_penalty", o.repetition_penalty},
-          {"presence_penalty", o.presence_penalty},
-          {"frequency_penalty", o.frequency_penalty},
-          {"repeat_last_n", o.repeat_last_n},
-          {"max_tokens", options.max_tokens},
-          {"stop_token_ids", model.can.chat ? model.chat_ends : model.ends}};
+  Json out = Json::object();
+  for (const infer::SamplingField& field : infer::sampling_fields())
+    if (const double value = field.get(o); field.whole())
+      out[field.name] = static_cast<int64_t>(value);
+    else
+      out[field.name] = value;
+  out["dry_sequence_breakers"] = o.dry_sequence_breakers;
+  out["samplers"] = Json::array();
+  for (const infer::Sampler sampler : o.samplers)
+    out["samplers"].push_back(infer::sampler_names()[static_cast<size_t>(sampler)]);
+  out["max_tokens"] = options.max_tokens;
+  out["stop_token_ids"] = model.can.chat ? model.chat_ends : model.ends;
+  return out;
 }
 
 Json json_of(const Limits& limits) {
@@ -74,6 +77,7 @@ void ServiceState::add_model_routes() {
                 exchange->answer(Json{{"object", "list"}, {"data", all}});
               },
               false, true});
+  routes.alias("/models");
   routes.add({"GET", "/v1/models/{id}", "one of them",
               [this](const ExchangePtr& exchange, const std::string& id) {
                 exchange->answer(json_of(pool->entry(id), pool->loaded(id), created));

@@ -104,6 +104,15 @@ std::vector<std::string> Capabilities::names() const {
   return out;
 }
 
+ServedModel::Chats ServedModel::chats_of(const std::string& source,
+                                         const std::string& where) const {
+  Chats out{{tokenizer(), source, where}, nullptr, ends};
+  if (shows_tools(out.prompts)) out.calls = text::reply_format_of(source);
+  for (const int64_t id : out.prompts.ends())
+    if (std::find(ends.begin(), ends.end(), id) == ends.end()) out.ends.push_back(id);
+  return out;
+}
+
 ServedModel::ServedModel(const ModelEntry& named,
                          infer::LoadedModel given,
                          const ModelOptions& options)
@@ -140,14 +149,14 @@ ServedModel::ServedModel(const ModelEntry& named,
     no_chat =
         "this model has no chat template; start the server with --chat-template FILE, or use "
         "/v1/completions";
-  else
-    conversation.emplace(tokenizer(), source, entry.id);
-  can.chat = conversation.has_value();
-  if (conversation && shows_tools(*conversation)) calls = text::reply_format_of(source);
   chat_ends = ends;
-  if (conversation)
-    for (const int64_t id : conversation->ends())
-      if (std::find(ends.begin(), ends.end(), id) == ends.end()) chat_ends.push_back(id);
+  if (no_chat.empty()) {
+    Chats chats = chats_of(source, entry.id);
+    conversation.emplace(std::move(chats.prompts));
+    calls = chats.calls;
+    chat_ends = std::move(chats.ends);
+  }
+  can.chat = conversation.has_value();
   const nn::HeadConfig* const head = head_of(spec);
   const bool sentence_folder =
       std::filesystem::is_regular_file(std::filesystem::path(entry.path) / "modules.json");

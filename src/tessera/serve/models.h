@@ -66,6 +66,15 @@ struct ServedModel {
   ModelEntry entry;
   infer::LoadedModel loaded;
   Capabilities can;
+  /// How conversations are written by a template, and what ends an answer. Throws Error for one
+  /// that is none.
+  struct Chats {
+    text::ChatPrompt prompts;
+    const text::ReplyFormat* calls = nullptr;  // of functions, where the template shows any
+    std::vector<int64_t> ends;
+  };
+  Chats chats_of(const std::string& source, const std::string& where) const;
+
   std::optional<text::ChatPrompt> conversation;
   const text::ReplyFormat* calls = nullptr;  // of functions, where its template shows any
   std::string no_chat;                       // why not, where there is none

@@ -186,6 +186,7 @@ void ServiceState::add_routes() {
                                  Json{{"status", status}}.dump());
               },
               true, true});
+  routes.alias("/v1/health");
   routes.add({"GET", "/metrics", "counts and times, as Prometheus reads them",
               [this](const ExchangePtr& exchange, const std::string&) {
                 metrics.set("connections", static_cast<double>(server->connections()));

@@ -25,6 +25,7 @@ struct ServiceOptions {
   retrieve::Room room;                   // of them, where requests do not say
   int64_t max_tokens = 32768;            // of a chat that does not say how many
   bool generation_config = true;         // models say how they are sampled, where requests do not
+  bool request_templates = false;        // chats may bring a template of their own
   bool any_model = false;                // a request for a model of another name is answered too
   bool lenient = false;                  // unknown fields are named in a header instead of refused
   int workers = 2;                       // threads that read requests

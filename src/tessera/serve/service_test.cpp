@@ -196,6 +196,18 @@ TEST(Service, CallsOfFunctionsAreForcedAndReadApart) {
   ASSERT_EQ(any["tool_calls"].size(), 1u);
   const std::string name = any["tool_calls"][0]["function"]["name"];
   EXPECT_TRUE(name == "look" || name == "find") << name;
+  // some of them, though the template shows all
+  const auto some = [&](const char* mode, const std::vector<Json>& tools) {
+    return Json{{"type", "allowed_tools"}, {"allowed_tools", {{"mode", mode}, {"tools", tools}}}};
+  };
+  for (const char* only : {"look", "find"}) {
+    body["tool_choice"] = some("required", {tool(only)});
+    const Json held = client.post("/v1/chat/completions", body).json()["choices"][0]["message"];
+    ASSERT_TRUE(held.contains("tool_calls")) << held.dump();
+    EXPECT_EQ(held["tool_calls"][0]["function"]["name"], only);
+  }
+  body["tool_choice"] = some("auto", {tool("look")});
+  EXPECT_EQ(client.post("/v1/chat/completions", body).status, 200);
   const auto refused = [&](const char* key, const Json& value, const std::string& param) {
     Json bad = body;
     bad[key] = value;
@@ -204,6 +216,9 @@ TEST(Service, CallsOfFunctionsAreForcedAndReadApart) {
     EXPECT_EQ(reply.json()["error"]["param"], param) << reply.body;
   };
   refused("tool_choice", tool("none_such"), "tool_choice");
+  refused("tool_choice", some("auto", {tool("none_such")}), "tool_choice");
+  refused("tool_choice", some("always", {tool("look")}), "tool_choice");
+  refused("tool_choice", some("auto", {}), "tool_choice");
   refused("response_format", {{"type", "json_object"}}, "tool_choice");
 }
 

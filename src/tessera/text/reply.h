@@ -110,6 +110,14 @@ class ReplyReader {
 /// A whole answer at once.
 Reply read_reply(std::string_view text, const ReplyReader::Options& options);
 
+/// Free text between the tags, and `body` behind it; where the prompt has not opened the thoughts,
+/// also `body` alone. The tags are single tokens where the tokenizer has them as special ones.
+int32_t behind_thoughts(Grammar& grammar,
+                        int32_t body,
+                        const ThoughtTags& tags,
+                        bool thinking,
+                        const Tokenizer* tokenizer);
+
 struct CallGrammarOptions {
   const ReplyFormat* format = nullptr;
   spec::Json tools = nullptr;  // those that may be called

@@ -124,6 +124,33 @@ void check_tools(const Json& tools, const std::string& where) {
 
 namespace {
 
+bool is_special(const Tokenizer* tokenizer, const std::string& text) {
+  if (tokenizer == nullptr) return false;
+  const auto id = tokenizer->id(text);
+  return id && tokenizer->is_special(*id);
+}
+int32_t some_space(Grammar& g) {
+  return g.repeat(g.chars({{' ', ' '}, {'\n', '\n'}}), 0, 4);
+}
+int32_t any_text(Grammar& g) {
+  return g.repeat(g.chars({{0, 0x10FFFF}}), 0, Grammar::kAnyTimes);
+}
+
+}  // namespace
+
+int32_t behind_thoughts(
+    Grammar& g, int32_t body, const ThoughtTags& tags, bool thinking, const Tokenizer* tokenizer) {
+  const auto tag = [&](const std::string& text) {
+    return is_special(tokenizer, text) ? g.token({*tokenizer->id(text)}, {}) : g.literal(text);
+  };
+  const int32_t end = is_special(tokenizer, tags.close) ? g.sequence({any_text(g), tag(tags.close)})
+                                                        : g.up_to(tags.close);
+  const int32_t rest = g.sequence({end, some_space(g), body});
+  return thinking ? rest : g.choice({body, g.sequence({tag(tags.open), rest})});
+}
+
+namespace {
+
 class CallGrammar {
  public:
   CallGrammar(const CallGrammarOptions& options,
@@ -140,7 +167,8 @@ class CallGrammar {
     const int32_t some = sections(g_.choice(calls));
     int32_t body = some;
     if (!o_.required) body = g_.choice({free_before(some), free_text()});
-    g_.define(g_.root(), with_thoughts(body));
+    if (o_.thoughts) body = behind_thoughts(g_, body, *o_.thoughts, o_.thinking, o_.tokenizer);
+    g_.define(g_.root(), body);
     g_.check(where_);
     return std::move(g_);
   }
@@ -161,19 +189,15 @@ class CallGrammar {
                 {g_.literal(text.substr(0, begin)), marker(part), marker(text.substr(end))});
     return g_.literal(text);
   }
-  bool special(const std::string& text) const {
-    if (o_.tokenizer == nullptr) return false;
-    const auto id = o_.tokenizer->id(text);
-    return id && o_.tokenizer->is_special(*id);
-  }
+  bool special(const std::string& text) const { return is_special(o_.tokenizer, text); }
   std::string first_marker() const {
     const std::string& open = f_.open.empty() ? f_.before : f_.open;
     return open.substr(std::min(open.find_first_not_of(" \n"), open.size()));
   }
-  int32_t space() { return g_.repeat(g_.chars({{' ', ' '}, {'\n', '\n'}}), 0, 4); }
+  int32_t space() { return some_space(g_); }
 
   int32_t free_text() { return special(first_marker()) ? anything() : g_.without(first_marker()); }
-  int32_t anything() { return g_.repeat(g_.chars({{0, 0x10FFFF}}), 0, Grammar::kAnyTimes); }
+  int32_t anything() { return any_text(g_); }
   /// Text, and behind it calls from their marker on.
   int32_t free_before(int32_t calls) {
     // the marker of the first call belongs to the calls: what is free ends where it begins
@@ -279,16 +303,6 @@ class CallGrammar {
       sections_behind_marker_ = g_.sequence({inner, close, further});
     }
     return g_.sequence({section, further});
-  }
-
-  int32_t with_thoughts(int32_t body) {
-    if (!o_.thoughts) return body;
-    const ThoughtTags& tags = *o_.thoughts;
-    const int32_t end =
-        special(tags.close) ? g_.sequence({anything(), marker(tags.close)}) : g_.up_to(tags.close);
-    const int32_t rest = g_.sequence({end, space(), body});
-    if (o_.thinking) return rest;
-    return g_.choice({body, g_.sequence({marker(tags.open), rest})});
   }
 
   const CallGrammarOptions& o_;
