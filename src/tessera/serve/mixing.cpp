@@ -41,17 +41,41 @@ Tensor MixingMap::outputs(const std::vector<int64_t>& without) const {
   options.probe = [&](const std::string& name, const Tensor& y) {
     if (name == name_ + ".out") out = y.to(at::kFloat).clone();
   };
-  const model::ModelSpec& spec = model_.spec();
-  if (spec.encoder) {
-    model_.encode(batch, options);
-  } else {
-    // what lies above does not change it
-    if (spec.no_exit_reason(layers_).empty()) options.layers = layers_;
-    model_.hidden(batch, options);
-  }
+  run(batch, std::move(options));
   if (!out.defined() || out.size(0) != copies * n)
     fail(ErrorKind::input, "mixing", "{} does not compute every token of a text by itself", name_);
   return out.view({copies, n, -1});
+}
+
+void MixingMap::run(const nn::Batch& batch, model::ForwardOptions options) const {
+  const model::ModelSpec& spec = model_.spec();
+  if (spec.encoder) {
+    model_.encode(batch, options);
+    return;
+  }
+  // what lies above does not change it
+  if (spec.no_exit_reason(layers_).empty()) options.layers = layers_;
+  model_.hidden(batch, options);
+}
+
+std::vector<std::vector<std::vector<double>>> MixingMap::weights() const {
+  const at::NoGradGuard constants;
+  Tensor shown_HTT;
+  model::ForwardOptions options;
+  options.probe =
+      nn::Probe([&](const std::string&, const Tensor& w) { shown_HTT = w.to(at::kDouble); },
+                [&](const std::string& name) { return name == name_ + ".weights"; });
+  run(nn::Batch::of(std::vector<std::vector<int64_t>>{ids_}), std::move(options));
+  std::vector<std::vector<std::vector<double>>> out;
+  if (!shown_HTT.defined()) return out;
+  shown_HTT = shown_HTT.contiguous();
+  const double* next = shown_HTT.const_data_ptr<double>();
+  for (int64_t h = 0; h < shown_HTT.size(0); ++h) {
+    out.emplace_back();
+    for (int64_t i = 0; i < shown_HTT.size(1); ++i, next += shown_HTT.size(2))
+      out.back().emplace_back(next, next + shown_HTT.size(2));
+  }
+  return out;
 }
 
 bool MixingMap::step(int64_t tokens) {

@@ -2,6 +2,7 @@
 // convolution. The input of its branch is taken away at one token, and the change of its output is
 // looked at.
 //   m[i][j] = |y_i(x) - y_i(x with x_j := mean of x)| / |y_i(x)|
+// Where the mixer shows the weights that its heads give (attention: the softmax), these too.
 #pragma once
 
 #include <string>
@@ -22,11 +23,15 @@ class MixingMap {
   bool step(int64_t tokens = 256);
   /// One row for each token, once the last step has been made.
   const std::vector<std::vector<double>>& values() const { return values_; }
+  /// What each head gives each token, a map for each; none where the mixer shows none.
+  std::vector<std::vector<std::vector<double>>> weights() const;
 
  private:
   /// What the branch gives for copies of the text, one for each of `without`, whose input lacks
   /// that token; -1 = none.
   Tensor outputs(const std::vector<int64_t>& without) const;
+  /// As far as the branch.
+  void run(const nn::Batch& batch, model::ForwardOptions options) const;
 
   const model::Model& model_;
   const std::vector<int64_t> ids_;

@@ -85,6 +85,40 @@ TEST(MixingMap, IsWhatOneTokenLessChanges) {
   EXPECT_NEAR(map_of(model, "layers.1.mixer")[5][2], expected, 1e-5 * expected);
 }
 
+// softmax(q k / sqrt(d)) of the layer's own queries and keys, by hand
+TEST(MixingMap, WeightsAreTheSoftmaxOfEachHead) {
+  const model::Model model = model_of(R"({"type": "attention", "n_heads": 2})");
+  const std::vector<int64_t> ids = {3, 9, 4, 1, 17, 22, 5};
+  const at::NoGradGuard constants;
+  Tensor x_TD;
+  model::ForwardOptions options;
+  options.probe = [&](const std::string& name, const Tensor& x) {
+    if (name == "layers.0.mixer.in") x_TD = x.to(at::kDouble);
+  };
+  model.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{ids}), options);
+  const auto heads = [&](const char* name) {
+    const Tensor w = model.weights().find(name)->dense_tensor().to(at::kDouble);
+    return at::matmul(x_TD, w.t()).view({7, 2, 8}).transpose(0, 1);
+  };
+  Tensor scores = at::matmul(heads("layers.0.mixer.q.weight"),
+                             heads("layers.0.mixer.k.weight").transpose(1, 2)) /
+                  std::sqrt(8.0);
+  const Tensor later = at::ones({7, 7}, at::kBool).triu(1);
+  const Tensor want_HTT = at::softmax(scores.masked_fill(later, -INFINITY), -1);
+  const auto got = MixingMap(model, ids, "layers.0.mixer").weights();
+  ASSERT_EQ(got.size(), 2u);
+  for (int64_t h = 0; h < 2; ++h)
+    for (int64_t i = 0; i < 7; ++i)
+      for (int64_t j = 0; j < 7; ++j)
+        EXPECT_NEAR(got.at(h).at(i).at(j), want_HTT[h][i][j].item<double>(), 1e-5)
+            << h << " " << i << " " << j;
+  // a recurrence gives no such weights
+  EXPECT_TRUE(MixingMap(model_of(R"({"type": "mamba2", "n_heads": 2, "d_state": 8})"), ids,
+                        "layers.0.mixer")
+                  .weights()
+                  .empty());
+}
+
 TEST(MixingMap, StepsOfAnySizeGiveTheSame) {
   const model::Model model = model_of(R"({"type": "attention", "n_heads": 2})");
   EXPECT_EQ(map_of(model, "layers.1.mixer", 1), map_of(model, "layers.1.mixer", 1000));

@@ -1,5 +1,6 @@
 // The page, and what it shows of models besides what clients ask for.
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 #include "tessera/base/sha256.h"
@@ -46,6 +47,7 @@ Json inspection_of(const ServedModel& model) {
 struct MixingBody {
   std::string model, content, branch;
   int64_t max_tokens = 32;
+  bool weights = false;
 };
 
 const Fields<MixingBody>& mixing_fields() {
@@ -60,10 +62,27 @@ const Fields<MixingBody>& mixing_fields() {
         .text("branch", &M::branch, 256,
               "whose mixing, as /inspect/{id} lists under \"mixers\"; default: the first")
         .integer("max_tokens", &M::max_tokens, 1, kMostTokens,
-                 "only the last so many tokens of the text");
+                 "only the last so many tokens of the text")
+        .flag("weights", &M::weights,
+              "also what each head of attention gives each token: \"weights\", a map for each "
+              "head, and none where the mixer has no such weights");
     return f;
   }();
   return fields;
+}
+
+/// Six places are more than a map shows, and half the bytes.
+Json rounded(const std::vector<std::vector<std::vector<double>>>& maps) {
+  Json out = Json::array();
+  for (const auto& map : maps) {
+    Json rows = Json::array();
+    for (const auto& row : map) {
+      rows.push_back(Json::array());
+      for (const double value : row) rows.back().push_back(std::round(value * 1e6) * 1e-6);
+    }
+    out.push_back(std::move(rows));
+  }
+  return out;
 }
 
 void mix(ServiceState& state,
@@ -92,15 +111,21 @@ void mix(ServiceState& state,
   job.gone = &exchange->gone();
   job.arrived = exchange->arrived();
   job.deadline = state.deadline_of(exchange, 0);
-  job.work = [map] { return map->step(); };
-  job.on_end = [exchange, model, map, ids, name, type](std::vector<infer::Generation>,
-                                                       Ending ending, std::exception_ptr error) {
+  const auto weights = std::make_shared<std::vector<std::vector<std::vector<double>>>>();
+  job.work = [map, weights, asked = body.weights] {
+    if (!map->step()) return false;
+    if (asked) *weights = map->weights();
+    return true;
+  };
+  job.on_end = [exchange, model, map, ids, name, type, weights, asked = body.weights](
+                   std::vector<infer::Generation>, Ending ending, std::exception_ptr error) {
     if (fail_unless_done(*exchange, ending, error)) return;
     Json tokens = Json::array();
     for (const int32_t id : ids)
       tokens.push_back({{"id", id}, {"text", model->tokenizer().decode(std::span(&id, 1), false)}});
-    exchange->answer(
-        Json{{"branch", name}, {"type", type}, {"tokens", tokens}, {"values", map->values()}});
+    Json out{{"branch", name}, {"type", type}, {"tokens", tokens}, {"values", map->values()}};
+    if (asked) out["weights"] = rounded(*weights);
+    exchange->answer(out);
   };
   state.engine->submit(std::move(job));
 }

@@ -60,6 +60,19 @@ TEST(PageRoutes, MixingIsOfTheLastTokens) {
   for (size_t i = 0; i < n; ++i)
     for (size_t j = 0; j < n; ++j)
       EXPECT_EQ(all["values"][i][j].get<double>() > 0, j <= i) << i << " " << j;
+  EXPECT_FALSE(all.contains("weights"));
+  // of attention, what each head gives each token: rows that sum to 1
+  const Json heads =
+      client.post("/token-mixing", {{"content", "hello_there"}, {"weights", true}}).json();
+  EXPECT_EQ(heads["values"], all["values"]);
+  ASSERT_GT(heads["weights"].size(), 1u);
+  for (const Json& map : heads["weights"])
+    for (size_t i = 0; i < n; ++i) {
+      double sum = 0;
+      for (size_t j = 0; j < n; ++j) sum += map.at(i).at(j).get<double>();
+      EXPECT_NEAR(sum, 1, 1e-6 * static_cast<double>(n)) << i;
+      if (i + 1 < n) EXPECT_EQ(map[i][n - 1], 0) << i;
+    }
   const Json last =
       client.post("/token-mixing", {{"content", "hello_there"}, {"max_tokens", 2}}).json();
   ASSERT_EQ(last["tokens"].size(), 2u);

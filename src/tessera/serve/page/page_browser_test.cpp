@@ -9,6 +9,7 @@ namespace tessera::serve::page_browser_test {
 namespace {
 
 constexpr const char* kTab = "\uE004";
+constexpr const char* kDown = "\uE015";
 constexpr const char* kRight = "\uE014";
 constexpr const char* kHome = "\uE011";
 constexpr const char* kEscape = "\uE00C";
@@ -211,6 +212,49 @@ TEST_F(Page, AMapHasARowForEveryToken) {
   browser_->click("#mixing-run");
   browser_->until("return document.querySelector('#map')");
   EXPECT_EQ(browser_->run("return document.querySelectorAll('#map rect').length"), tokens * tokens);
+}
+
+// layers by the server's answer, heads by choice; the table says what the map draws
+TEST_F(Page, EachHeadHasAMapOfItsOwn) {
+  open_tabs(options_of({"attention"}), "mixing");
+  browser_->until("return document.querySelectorAll('#mixing-layer option').length > 1");
+  EXPECT_EQ(browser_->run("return document.querySelectorAll('#mixing-head option').length"), 1);
+  browser_->run("document.getElementById('mixing-text').value = 'hello_there'");
+  browser_->run("document.getElementById('mixing-layer').selectedIndex = 1");
+  browser_->click("#mixing-run");
+  browser_->until("return document.querySelector('#map')");
+  const Json asked =
+      server_->client()
+          .post("/token-mixing",
+                {{"content", "hello_there"}, {"branch", "layers.1.mixer"}, {"weights", true}})
+          .json();
+  const auto heads = static_cast<int>(asked["weights"].size());
+  ASSERT_GT(heads, 1);
+  EXPECT_EQ(browser_->run("return document.querySelectorAll('#mixing-head option').length"),
+            heads + 1);
+  const std::string change = browser_->run("return document.getElementById('map').innerHTML");
+  for (int head = 0; head < heads; ++head) {
+    // by the keyboard, as a select is used
+    browser_->type("#mixing-head", kDown);
+    browser_->until(
+        fmt::format("return document.querySelector('#map').getAttribute('aria-label')"
+                    ".includes('head {};')",
+                    head + 1));
+    EXPECT_NE(browser_->run("return document.getElementById('map').innerHTML"), change);
+    const Json& map = asked["weights"][static_cast<size_t>(head)];
+    const Json said = browser_->run(
+        "return [...document.querySelectorAll('#map-table tbody tr td:last-child')]"
+        ".map(td => td.textContent)");
+    ASSERT_EQ(said.size(), map.size());
+    for (size_t i = 0; i < map.size(); ++i) {
+      double most = 0;
+      for (const Json& value : map[i]) most = std::max(most, value.get<double>());
+      EXPECT_EQ(said[i], fmt::format("{:.3f}", most)) << head << " " << i;
+    }
+  }
+  EXPECT_EQ(browser_->run("return [...document.querySelectorAll('#map rect title')].at(-1)"
+                          ".textContent.split(': ')[1]"),
+            fmt::format("{:.3f}", asked["weights"].back().back().back().get<double>()));
 }
 
 TEST_F(Page, AWrongKeyIsSaid) {
