@@ -48,6 +48,9 @@ int bench_sampling(const BenchSamplingArgs& o) {
       {"top_k 1000, top_p 0.9", {.temperature = 1, .top_k = 1000, .top_p = 0.9}},
       {"typical_p 0.95", {.temperature = 1, .typical_p = 0.95}},
       {"top_n_sigma 1", {.temperature = 1, .top_n_sigma = 1}},
+      {"top_h 0.5", {.temperature = 1, .top_h = 0.5}},
+      {"eta 0.0003", {.temperature = 1, .eta_cutoff = 0.0003}},
+      {"dynamic temperature", {.temperature = 1, .dynatemp_range = 0.5}},
       {"xtc", {.temperature = 1, .xtc_probability = 1}},
       {"dry", {.temperature = 1, .dry_multiplier = 0.8}},
       {"mirostat", {.temperature = 1, .mirostat = 2}}};

@@ -63,11 +63,11 @@ struct SamplingOptions {
   /// Keep logits no more than so many standard deviations below the best, those of all finite
   /// logits; 0 or less = all. Tang et al. 2024, arXiv:2411.07641.
   double top_n_sigma = 0;
-  /// Keep the fewest most likely whose surprises, times their chances, add up to this share of the
-  /// entropy, of the best 100; 0 = all. Potraghloo et al. 2025, arXiv:2509.02510.
+  /// Of the best 100, keep the most likely as long as their -p ln p add up to no more than this
+  /// share of the entropy; 0 = all. Potraghloo et al. 2025, arXiv:2509.02510.
   double top_h = 0;
-  /// Keep those at least so likely; or so likely that it is less than eta and sqrt(eta) exp(-H).
-  /// Hewitt et al. 2022, arXiv:2210.15191. 0 = all.
+  /// Keep those with p >= epsilon; those with p >= min(eta, sqrt(eta) exp(-entropy)). 0 = all.
+  /// Hewitt et al. 2022, arXiv:2210.15191.
   double epsilon_cutoff = 0, eta_cutoff = 0;
   /// The temperature is lo + (hi - lo) (H / ln n)^exponent, with lo and hi so much below and above
   /// it, H the entropy of the n tokens left; 0 = as it is.

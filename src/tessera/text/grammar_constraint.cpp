@@ -23,6 +23,8 @@ struct GrammarMemory {
   /// By their shape, some of the states that have masks of their own: what others begin with that
   /// differ from them by counts alone.
   std::unordered_map<size_t, std::vector<int32_t>> walked;
+  /// Bytes that lead from a state to itself, of those where a walk has asked for them.
+  std::unordered_map<int32_t, ByteSet> loops;
   size_t bytes = 0;  // of masks
   size_t walks = 0;  // through the whole vocabulary
 };
@@ -93,13 +95,21 @@ struct GrammarConstraint::Shared {
       const int32_t to = m.automaton.step(down[node.depth], node.byte);
       if (to == ByteAutomaton::kDead) {
         if (like != nullptr && length > bytes) {
-          const size_t behind = node.end < nodes.size() ? nodes[node.end].first : ids.size();
+          const size_t behind = behind_of(node);
           for (size_t t = node.first; t < behind; ++t) clear_bit(bits, ids[t]);
         }
         i = node.end;
         continue;
       }
       deepest = std::max(deepest, length);
+      // where all that hangs below stays at a place, every token of it may come
+      if (to == down[node.depth] && vocabulary->below()[i].within(loops_of(m, to))) {
+        deepest = std::max<int64_t>(deepest, reach[i]);
+        const size_t behind = behind_of(node);
+        for (size_t t = node.first; t < behind; ++t) set_bit(bits, ids[t]);
+        i = node.end;
+        continue;
+      }
       down[node.depth + size_t{1}] = to;
       if (length > bytes)
         for (uint32_t t = node.first; t < node.behind; ++t) set_bit(bits, ids[t]);
@@ -107,6 +117,28 @@ struct GrammarConstraint::Shared {
     }
     if (m.automaton.has_tokens(state)) add_named(m, state, bits);
     return {std::make_shared<const std::vector<uint64_t>>(std::move(bits)), deepest};
+  }
+
+  /// One more than the last of the tokens at a node and below it.
+  size_t behind_of(const TokenTrie::Node& node) const {
+    const auto& nodes = vocabulary->nodes();
+    return node.end < nodes.size() ? nodes[node.end].first : vocabulary->ids().size();
+  }
+
+  const ByteSet& loops_of(GrammarMemory& m, int32_t state) const {
+    const auto [found, fresh] = m.loops.try_emplace(state);
+    if (!fresh) return found->second;
+    ByteSet& loops = found->second;
+    bool above = true;
+    for (int byte = 255; byte >= 0; --byte) {
+      const bool stays = m.automaton.step(state, static_cast<uint8_t>(byte)) == state;
+      if (byte > 127)
+        above = above && stays;
+      else if (stays && (byte < 127 || above))
+        loops.add(static_cast<uint8_t>(byte));
+    }
+    m.bytes += 64;
+    return loops;
   }
 
   void add_named(const GrammarMemory& m, int32_t state, std::span<uint64_t> bits) const {

@@ -38,10 +38,11 @@ void TokenTrie::build() {
   const auto close = [&](size_t depth) {
     for (; open.size() > depth; open.pop_back()) {
       nodes_[open.back()].end = static_cast<uint32_t>(nodes_.size());
-      if (open.size() > 1) {
-        uint16_t& above = reach_[open[open.size() - 2]];
-        above = std::max(above, reach_[open.back()]);
-      }
+      if (open.size() < 2) continue;
+      const uint32_t node = open.back(), above = open[open.size() - 2];
+      reach_[above] = std::max(reach_[above], reach_[node]);
+      below_[above].add(below_[node]);
+      below_[above].add(nodes_[node].byte);
     }
   };
   std::string_view before;
@@ -56,6 +57,7 @@ void TokenTrie::build() {
       const auto none = static_cast<uint32_t>(ids_.size());
       nodes_.push_back({static_cast<uint8_t>(token[i]), static_cast<uint16_t>(i), 0, none, none});
       reach_.push_back(static_cast<uint16_t>(i + 1));
+      below_.emplace_back();
     }
     ids_.push_back(id);
     nodes_[open.back()].behind = static_cast<uint32_t>(ids_.size());

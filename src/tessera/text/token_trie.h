@@ -2,6 +2,7 @@
 // them at once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +13,18 @@
 #include "tessera/text/tokenizer.h"
 
 namespace tessera::text {
+
+/// Some of the bytes 0 to 127; the last of them stands for all above as well.
+struct ByteSet {
+  uint64_t low = 0, high = 0;
+  void add(uint8_t byte) {
+    (byte < 64 ? low : high) |= uint64_t{1} << (byte < 64 ? byte : std::min<int>(byte, 127) - 64);
+  }
+  void add(const ByteSet& other) { low |= other.low, high |= other.high; }
+  bool within(const ByteSet& other) const {
+    return (low & ~other.low) == 0 && (high & ~other.high) == 0;
+  }
+};
 
 /// A tree whose edges are bytes, its nodes in the order of a walk that goes down first.
 class TokenTrie {
@@ -31,6 +44,8 @@ class TokenTrie {
   const std::vector<int32_t>& ids() const { return ids_; }
   /// Of each node, the bytes of the longest token that ends there or below.
   const std::vector<uint16_t>& reach() const { return reach_; }
+  /// Of each node, the bytes of all edges that hang below it.
+  const std::vector<ByteSet>& below() const { return below_; }
   size_t longest() const { return longest_; }
   /// One more than the largest id.
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
@@ -49,6 +64,7 @@ class TokenTrie {
   std::vector<Node> nodes_;
   std::vector<int32_t> ids_;
   std::vector<uint16_t> reach_;
+  std::vector<ByteSet> below_;
   size_t longest_ = 0;
 };
 
