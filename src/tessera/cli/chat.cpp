@@ -7,6 +7,7 @@
 #include <csignal>
 #include <ctime>
 #include <filesystem>
+#include <iostream>
 
 #include <unistd.h>
 
@@ -33,20 +34,29 @@ namespace chat_verb {
 
 struct ChatArgs {
   std::vector<std::string> adapters;
-  std::string model, families, system, template_file, load, date = "today";
+  std::string model, question, families, system, template_file, load, date = "today";
   infer::GenerateOptions generate;
   KvFlags kv;
   ProductFlags products;
   RetrieveFlags retrieve;
   SamplingFlags sampling;
   ConstraintFlags constraint;
-  bool probabilities = false;
+  bool probabilities = false, no_history = false;
   int64_t cache_mib = 256;
   int threads = 0;
 };
 
-constexpr std::array kCommands = {"/help", "/exit", "/reset", "/system", "/retry", "/undo",
-                                  "/save", "/load", "/set",   "/show",   "/tokens"};
+constexpr std::array kCommands = {"/help", "/exit", "/reset", "/system", "/retry", "/edit",
+                                  "/undo", "/save", "/load",  "/set",    "/show",  "/tokens"};
+
+/// Where the lines of earlier conversations are, "" where there is no place for them.
+std::filesystem::path history_file() {
+  const char *const state = std::getenv("XDG_STATE_HOME"), *const home = std::getenv("HOME");
+  if (state != nullptr && *state == '/')
+    return std::filesystem::path(state) / "tessera/chat_history";
+  if (home == nullptr || *home != '/') return {};
+  return std::filesystem::path(home) / ".local/state/tessera/chat_history";
+}
 
 // Ctrl-C ends the answer that is being made; twice in a row, the program.
 std::atomic<CancelToken*> running{nullptr};
@@ -225,14 +235,20 @@ class Chat {
   }
 
   int run() {
-    LineEditor editor({kCommands.begin(), kCommands.end()});
+    LineEditor editor({kCommands.begin(), kCommands.end()},
+                      args_.no_history ? std::filesystem::path() : history_file());
+    editor_ = &editor;
     std::signal(SIGINT, on_interrupt);
     // SIGTERM would wait for the next line, since calls that it interrupts begin again
     struct sigaction ends {};
     sigaction(SIGTERM, nullptr, &ends);
     ends.sa_flags &= ~SA_RESTART;
     sigaction(SIGTERM, &ends, nullptr);
-    if (editor.terminal())
+    if (!args_.question.empty()) {
+      say(args_.question == "-" ? all_of_input() : args_.question);
+      done_ = true;
+    }
+    if (editor.terminal() && !done_)
       fmt::print(stderr, "/help lists what there is; Ctrl-C stops an answer; Ctrl-D leaves\n");
     while (!done_ && !cancel_token().requested()) {
       const std::optional<std::string> text = read(editor);
@@ -276,6 +292,21 @@ class Chat {
 
   text::MarkedText rendered(const Json& messages, bool prompt) const {
     return prompts_.render({.messages = messages, .add_generation_prompt = prompt, .now = now_});
+  }
+
+  /// What a pipe brings, as one question.
+  static std::string all_of_input() {
+    constexpr size_t kMostBytes = size_t{64} << 20;
+    std::string all, piece(size_t{1} << 16, '\0');
+    while (std::cin.read(piece.data(), std::ssize(piece)) || std::cin.gcount() > 0) {
+      all.append(piece, 0, static_cast<size_t>(std::cin.gcount()));
+      if (all.size() > kMostBytes)
+        fail(ErrorKind::input, "chat", "more than {} MiB of input; expected a question",
+             kMostBytes >> 20);
+    }
+    if (all.find_first_not_of(" \t\r\n") == std::string::npos)
+      fail(ErrorKind::input, "chat", "no question in the input; expected a text");
+    return all;
   }
 
   /// A line; behind """ as many as there are up to the next one. Nothing at the end.
@@ -405,6 +436,27 @@ class Chat {
     answer_or(before);
   }
 
+  /// The last question in other words. Without them it is put before whoever types.
+  void edit(const std::string& text) {
+    History rest = history_;
+    if (rest.ends_with("assistant")) rest.messages.erase(rest.messages.size() - 1);
+    if (!rest.ends_with("user"))
+      fail(ErrorKind::usage, "chat", "nothing to edit; expected a question first");
+    std::string changed = text;
+    if (changed.empty()) {
+      if (!editor_->terminal())
+        fail(ErrorKind::usage, "chat", "/edit: expected the question in other words");
+      editor_->begin_with(rest.messages.back()["content"].get<std::string>());
+      changed = read(*editor_).value_or("");
+      if (changed.find_first_not_of(" \t\n") == std::string::npos) return;
+    }
+    const History before = history_;
+    rest.messages.erase(rest.messages.size() - 1);
+    history_ = rest;
+    history_.add("user", changed);
+    answer_or(before);
+  }
+
   void undo() {
     if (history_.ends_with("assistant")) history_.messages.erase(history_.messages.size() - 1);
     if (history_.ends_with("user")) history_.messages.erase(history_.messages.size() - 1);
@@ -432,6 +484,8 @@ class Chat {
       history_.set_system(rest);
     } else if (name == "/retry") {
       retry();
+    } else if (name == "/edit") {
+      edit(rest);
     } else if (name == "/undo") {
       undo();
     } else if (name == "/save") {
@@ -460,13 +514,16 @@ class Chat {
         "/reset            forgets the conversation, but not the system message\n"
         "/system TEXT      what the model is told before all; without a text none\n"
         "/retry            answers again, by another seed\n"
+        "/edit [TEXT]      the last question again, in other words\n"
         "/undo             takes back the last question and its answer\n"
         "/save FILE        the conversation, a message a line; /load FILE goes on from one\n"
         "/set NAME VALUE   {}, seed,\n"
-        "                  max-new-tokens, probabilities (on or off)\n"
+        "                  max-new-tokens, probabilities (on or off),\n"
+        "                  samplers (what acts, in order: penalties,top_k,temperature)\n"
         "/show, /tokens    the settings; how long the conversation is\n"
         "/exit             leaves, as Ctrl-D does\n"
-        "A text of several lines stands between \"\"\" and \"\"\".\n",
+        "A text of several lines stands between \"\"\" and \"\"\"; of one that is pasted, ends of\n"
+        "lines are shown as ↵ and stay.\n",
         names(",\n                  "));
   }
 
@@ -508,13 +565,15 @@ class Chat {
       number(sampling.seed);
     else if (name == "max-new-tokens")
       number(longest);
+    else if (name == "samplers")
+      sampling.samplers = SamplingFlags::samplers_of(value);
     else if (name == "probabilities" && (value == "on" || value == "off"))
       args_.probabilities = value == "on";
     else
-      fail(
-          ErrorKind::usage, "chat",
-          "/set {}; expected {}, seed, max-new-tokens and a number, or probabilities and on or off",
-          format::in_quotes(line), names(", "));
+      fail(ErrorKind::usage, "chat",
+           "/set {}; expected {}, seed, max-new-tokens and a number, probabilities and on or off, "
+           "or samplers and their names",
+           format::in_quotes(line), names(", "));
     sampling.check();
     if (longest < 1)
       fail(ErrorKind::usage, "chat", "max-new-tokens = {}; expected 1 or more", longest);
@@ -536,6 +595,8 @@ class Chat {
           value != field.get(plain))
         said += fmt::format("{} {}, ", field.flag().substr(2), value);
     }
+    if (s.samplers != plain.samplers)
+      said += fmt::format("samplers {}, ", infer::to_string(s.samplers));
     fmt::print("{}seed {}, max-new-tokens {}, probabilities {}\n", said, s.seed, g.max_new_tokens,
                args_.probabilities ? "on" : "off");
     if (!history_.system().empty())
@@ -549,6 +610,7 @@ class Chat {
   std::optional<infer::PrefixCache> cache_;
   std::optional<Passages> passages_;
   History history_;
+  LineEditor* editor_ = nullptr;
   size_t forgotten_ = 0;  // its oldest messages that are left out of prompts
   bool done_ = false;
 };
@@ -561,6 +623,8 @@ std::function<int()> add_chat(CLI::App& app) {
   g.max_new_tokens = 2048;
   app.add_option("model", o->model, "a model with a chat template: a folder or a GGUF file")
       ->required();
+  app.add_option("question", o->question,
+                 "answered without a conversation; - = what a pipe brings, all of it");
   app.add_option("--system", o->system, "what the model is told before all");
   app.add_option("--load", o->load, "go on from a conversation that /save has written");
   app.add_option(
@@ -581,6 +645,8 @@ std::function<int()> add_chat(CLI::App& app) {
       ->check(cli::seed());
   app.add_flag("--probabilities", o->probabilities,
                "after an answer, how likely each of its tokens was");
+  app.add_flag("--no-history", o->no_history,
+               "do not keep the lines that are typed ($XDG_STATE_HOME/tessera/chat_history)");
   app.add_option("--context", g.context,
                  "longest conversation in tokens; 0 = what the model is made for")
       ->capture_default_str()
@@ -607,6 +673,8 @@ std::function<int()> add_chat(CLI::App& app) {
       app,
       {"tessera chat model.gguf", "tessera chat model.gguf --context 4096 --context-shift",
        "tessera chat model.gguf --system 'Answer in one sentence.' --temperature 0.8 --top-p 0.95",
+       "tessera chat model.gguf 'What is the capital of France?'",
+       "cat question.txt | tessera chat model.gguf -",
        "echo 'What is the capital of France?' | tessera chat model.gguf"});
   return [o] {
     if (o->threads > 0) set_thread_count(o->threads);
