@@ -174,8 +174,8 @@ GgufModel read_gguf_model(const fs::path& path) {
   return model;
 }
 
-bool has_gguf_type(DType type) {
-  return format::ggml_type_of(type) != nullptr;
+bool has_gguf_form(const TensorView& tensor) {
+  return format::ggml_type_of(tensor.dtype) != nullptr && tensor.columns == nullptr;
 }
 
 GgufModel gguf_model_of(const Checkpoint& checkpoint, const GgufModelOptions& options) {
@@ -202,7 +202,7 @@ GgufModel gguf_model_of(const Checkpoint& checkpoint, const GgufModelOptions& op
                                                                          : uint32_t{0})});
   model.tensors = std::move(out.tensors);
   for (const TensorView& tensor : checkpoint.tensors)
-    if (model.widened.empty() && is_block_type(tensor.dtype) && !has_gguf_type(tensor.dtype))
+    if (model.widened.empty() && is_block_type(tensor.dtype) && !has_gguf_form(tensor))
       model.widened = tensor.name;
   std::vector<GgufEntry> tokenizer;
   if (!options.tokenizer.empty()) {
