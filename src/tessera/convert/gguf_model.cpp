@@ -168,8 +168,7 @@ GgufModel read_gguf_model(const fs::path& path) {
     file.tensors.find(tensor.name);  // says so
   GgufModel model;
   model.architecture = file.metadata.get_string("general.architecture");
-  for (const GgufEntry& entry : file.metadata.entries())
-    if (!entry.key.starts_with("split.")) model.entries.push_back(entry);
+  model.entries = file.metadata.entries();
   model.tensors = file.tensors.tensors();
   return model;
 }

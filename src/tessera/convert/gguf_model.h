@@ -34,7 +34,7 @@ bool is_large_matrix(const TensorView& tensor);
 /// Whether GGUF files can hold a tensor as it is: they know its type, and columns in their order.
 bool has_gguf_form(const TensorView& tensor);
 
-/// A GGUF file's own metadata and tensors, without those that say how it was split.
+/// A GGUF file's own metadata and tensors.
 GgufModel read_gguf_model(const std::filesystem::path& path);
 
 /// A checkpoint in the family's GGUF dialect: norms and vectors as float32, matrices in the storage
