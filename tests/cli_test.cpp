@@ -213,7 +213,9 @@ TEST_F(Cli, QuantisedFoldersAreReadByEveryVerb) {
   };
   const auto [packed, nothing] = ids("awq");
   EXPECT_EQ(nothing.find("float32"), std::string::npos) << nothing;
-  EXPECT_NE(ids("gptq4_act_order").second.find("are held in float32"), std::string::npos);
+  EXPECT_NE(ids("gptq4_groups_of_16").second.find("are held in float32"), std::string::npos);
+  const auto [ordered, said] = ids("gptq4_act_order");
+  EXPECT_EQ(said.find("float32"), std::string::npos) << said;
   // as floats it says the same
   const std::string plain = (folder_ / "plain").string();
   const Outcome converted = run("convert " + folders + "/awq --to hf --out '" + plain + "'");
@@ -222,6 +224,16 @@ TEST_F(Cli, QuantisedFoldersAreReadByEveryVerb) {
   const Outcome outcome =
       run("generate '" + plain + "' --input-ids 5,6,7 --max-new-tokens 8 --temperature 0 --json");
   EXPECT_EQ(spec::parse_json(outcome.out, "generate").at("token_ids"), packed);
+  // nor can a GGUF file hold blocks whose columns have another order
+  const std::string floats = (folder_ / "floats.gguf").string();
+  const std::string tokenizer = " --tokenizer '" + kGoldens + "/llama/gguf/base.gguf'";
+  const Outcome widened =
+      run("convert " + folders + "/gptq4_act_order --to gguf" + tokenizer + " --out " + floats);
+  ASSERT_EQ(widened.code, 0) << widened.err;
+  EXPECT_NE(widened.err.find("written as float32"), std::string::npos) << widened.err;
+  const Outcome from_file =
+      run("generate " + floats + " --input-ids 5,6,7 --max-new-tokens 8 --temperature 0 --json");
+  EXPECT_EQ(spec::parse_json(from_file.out, "generate").at("token_ids"), ordered);
   expect_refused("quantize " + folders + "/awq --type Q4_0 --tokenizer '" + kGoldens +
                      "/llama/gguf/base.gguf' --out x",
                  2, "rounded a second time");

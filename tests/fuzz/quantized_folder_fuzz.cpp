@@ -19,7 +19,13 @@ void check_folder(const convert::QuantizedFolder& folder) {
     const TensorView& tensor = folder.tensors.at(name);
     const int64_t bytes = storage_bytes(tensor.dtype, format::element_count(tensor.shape));
     fuzz::check(static_cast<size_t>(bytes) == tensor.data.size(), "shape and type give the size");
-    convert::as_float32(tensor);
+    const TensorView floats = convert::as_float32(tensor);
+    if (tensor.columns == nullptr) continue;
+    fuzz::check(std::ssize(*tensor.columns) == tensor.shape.back(), "an order of every column");
+    const std::vector<TensorView> twice = {tensor, tensor}, plain = {floats, floats};
+    for (const int64_t axis : {0, 1})
+      fuzz::check(convert::equal_values(convert::joined(twice, axis), convert::joined(plain, axis)),
+                  "moves of ordered columns are those of their numbers");
   }
 }
 
@@ -33,7 +39,8 @@ void write_and_read(fuzz::Input input) {
   const int64_t in_word = 32 / bits, rows = in_word * (1 + next() % 4),
                 columns = 8 * (1 + next() % 16);
   const int64_t groups = 1 + next() % 2, group = columns / groups;
-  const bool second = next() % 2 == 1, ordered = next() % 2 == 0;
+  const bool second = next() % 2 == 1;
+  const uint8_t kind = next() % 4;  // of order: theirs, any groups, as many of each as there were
   const int64_t top = (1 << bits) - 1;
   std::vector<uint32_t> words(static_cast<size_t>(columns / in_word * rows)),
       zeros(static_cast<size_t>(groups * rows / in_word));
@@ -41,7 +48,11 @@ void write_and_read(fuzz::Input input) {
       want(static_cast<size_t>(rows * columns));
   std::vector<int32_t> order(static_cast<size_t>(columns)), zero(scales.size());
   for (int64_t c = 0; c < columns; ++c)
-    order[static_cast<size_t>(c)] = static_cast<int32_t>(ordered ? c / group : next() % groups);
+    order[static_cast<size_t>(c)] = static_cast<int32_t>(kind == 1 ? next() % groups : c / group);
+  for (int swaps = kind == 3 ? next() : 0; swaps > 0; --swaps) {
+    const size_t one = next() % order.size(), other = next() % order.size();
+    std::swap(order[one], order[other]);
+  }
   for (int64_t i = 0; i < groups * rows; ++i) {
     scales[static_cast<size_t>(i)] = static_cast<float>(next()) / 64;
     // the first version has no word for a zero of 0
@@ -76,7 +87,10 @@ void write_and_read(fuzz::Input input) {
       config, "fuzz", format::TensorFile("safetensors", "fuzz", tensors));
   fuzz::check(folder.has_value() && folder->packed.contains("m.weight"), "what is written is read");
   check_folder(*folder);
-  const TensorView found = convert::as_float32(folder->tensors.at("m.weight"));
+  const TensorView& held = folder->tensors.at("m.weight");
+  if (kind != 1 && columns % 32 == 0 && group % 32 == 0)
+    fuzz::check(is_block_type(held.dtype), "groups of whole blocks are held in blocks");
+  const TensorView found = convert::as_float32(held);
   fuzz::check(found.shape == std::vector{rows, columns}, "the shape it was made with");
   for (size_t i = 0; i < want.size(); ++i) {
     float value;

@@ -27,7 +27,7 @@ struct ConvertArgs {
 void say_widened(const convert::Checkpoint& checkpoint, bool to_gguf) {
   int64_t bytes = 0, wide = 0;
   for (const format::TensorView& tensor : checkpoint.tensors)
-    if (is_block_type(tensor.dtype) && !(to_gguf && convert::has_gguf_type(tensor.dtype))) {
+    if (is_block_type(tensor.dtype) && !(to_gguf && convert::has_gguf_form(tensor))) {
       bytes += std::ssize(tensor.data);
       wide += format::element_count(tensor.shape) * 4;
     }

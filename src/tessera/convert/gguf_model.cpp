@@ -168,14 +168,13 @@ GgufModel read_gguf_model(const fs::path& path) {
     file.tensors.find(tensor.name);  // says so
   GgufModel model;
   model.architecture = file.metadata.get_string("general.architecture");
-  for (const GgufEntry& entry : file.metadata.entries())
-    if (!entry.key.starts_with("split.")) model.entries.push_back(entry);
+  model.entries = file.metadata.entries();
   model.tensors = file.tensors.tensors();
   return model;
 }
 
-bool has_gguf_type(DType type) {
-  return format::ggml_type_of(type) != nullptr;
+bool has_gguf_form(const TensorView& tensor) {
+  return format::ggml_type_of(tensor.dtype) != nullptr && tensor.columns == nullptr;
 }
 
 GgufModel gguf_model_of(const Checkpoint& checkpoint, const GgufModelOptions& options) {
@@ -202,7 +201,7 @@ GgufModel gguf_model_of(const Checkpoint& checkpoint, const GgufModelOptions& op
                                                                          : uint32_t{0})});
   model.tensors = std::move(out.tensors);
   for (const TensorView& tensor : checkpoint.tensors)
-    if (model.widened.empty() && is_block_type(tensor.dtype) && !has_gguf_type(tensor.dtype))
+    if (model.widened.empty() && is_block_type(tensor.dtype) && !has_gguf_form(tensor))
       model.widened = tensor.name;
   std::vector<GgufEntry> tokenizer;
   if (!options.tokenizer.empty()) {

@@ -12,8 +12,7 @@ struct GgufModel {
   std::vector<format::GgufEntry> entries;
   std::vector<TensorView> tensors;
   std::string architecture;
-  std::string
-      widened;  // a matrix that was in fewer bits, in a type that GGUF lacks; "" if none was
+  std::string widened;  // a matrix that was in fewer bits, in a form that GGUF lacks; "" = none
   /// An entry's value; null when there is none. `key` is without the architecture's prefix where it
   /// begins with a dot: ".block_count".
   const format::GgufValue* find(std::string_view key) const;
@@ -32,10 +31,10 @@ struct GgufModelOptions {
 /// and tables of positions are float32.
 bool is_large_matrix(const TensorView& tensor);
 
-/// Whether GGUF files can hold this type.
-bool has_gguf_type(DType type);
+/// Whether GGUF files can hold a tensor as it is: they know its type, and columns in their order.
+bool has_gguf_form(const TensorView& tensor);
 
-/// A GGUF file's own metadata and tensors, without those that say how it was split.
+/// A GGUF file's own metadata and tensors.
 GgufModel read_gguf_model(const std::filesystem::path& path);
 
 /// A checkpoint in the family's GGUF dialect: norms and vectors as float32, matrices in the storage

@@ -2,9 +2,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/convert/expr_node.h"
+#include "tessera/convert/gguf_model.h"
 #include "tessera/convert/mapping.h"
 #include "tessera/format/file_source.h"
-#include "tessera/format/gguf_types.h"
 #include "tessera/spec/json_difference.h"
 
 namespace tessera::convert {
@@ -145,9 +145,7 @@ class Exporter {
 
   TensorView as_written(const TensorView& tensor) const {
     if (float32_) return as_float32(tensor);
-    return kind_ == "gguf" && format::ggml_type_of(tensor.dtype) != nullptr
-               ? tensor
-               : as_plain_float(tensor);
+    return kind_ == "gguf" && has_gguf_form(tensor) ? tensor : as_plain_float(tensor);
   }
 
   using OnRule = std::function<void(const TensorRule&, const ForeignSide&, const Local*)>;

@@ -438,7 +438,8 @@ std::vector<DType> types_for(const GgufModel& model,
     if (types[i] != wanted)
       notes.push_back(fmt::format("{}: rows of {} are no whole blocks of {}; written as {}",
                                   tensor.name, row_of(tensor), name_of(wanted), name_of(types[i])));
-    if (is_block_type(tensor.dtype) && types[i] != tensor.dtype && !options.requantize)
+    const bool rounds = types[i] != tensor.dtype && types[i] != DType::f32;
+    if (is_block_type(tensor.dtype) && rounds && !options.requantize)
       fail(ErrorKind::usage, "quantize",
            "{} is {} already, and would be rounded a second time; expected floats, or "
            "--requantize to accept the loss",

@@ -168,6 +168,8 @@ TEST_F(QuantizeFile, RefusesWhatCannotBe) {
       tensor.data = tensor.data.first(256 * 256 / 32 * 34);
     }
   refused(by("Q4_K_M"), "would be rounded a second time");
+  refused(by("F16"), "would be rounded a second time");
+  EXPECT_EQ(report_of(model_, by("F32")).elements_of.size(), 1u) << "which rounds nothing";
   for (const char* rule : {"a", "=q8_0", "a=", "a=i8", "a=q9"})
     EXPECT_THROW(parse_type_rule(rule), Error) << rule;
   for (const char* rule : {"a=iq2_s", "a=scaled_u4", "a=i32"})

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <numeric>
 
 #include <fmt/ranges.h>
 
@@ -124,7 +125,7 @@ struct Matrix {
   int bits = 0;
   bool e4m3 = false;
   int64_t group = 0;            // columns of one scale
-  std::vector<int32_t> groups;  // of every column, where they are in another order
+  std::vector<int32_t> groups;  // of every column, where they do not follow each other (act-order)
   /// Rows begin .. end, one after another, a byte each.
   std::function<void(int64_t begin, int64_t end, uint8_t* codes)> codes;
   std::function<float(int64_t row, int64_t group)> scale;
@@ -134,13 +135,24 @@ struct Matrix {
   int64_t group_of(int64_t column) const {
     return groups.empty() ? column / group : groups[static_cast<size_t>(column)];
   }
+  /// Columns by their groups, each group's as they follow each other.
+  std::vector<int32_t> by_groups() const {
+    std::vector<int32_t> order(static_cast<size_t>(columns));
+    std::iota(order.begin(), order.end(), 0);
+    if (!groups.empty())
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int32_t a, int32_t b) { return group_of(a) < group_of(b); });
+    return order;
+  }
   int64_t group_count() const { return parts_of(columns, group); }
   int32_t zero_of(int64_t row, int64_t g) const { return zero ? zero(row, g) : middle(); }
   /// Why no blocks of 32 hold it; "" where they do.
   std::string_view outside_blocks() const {
-    if (!groups.empty()) return "groups of columns in another order (act-order)";
     if (columns % kRun != 0) return "rows that are no multiple of 32";
-    if (group_count() > 1 && group % kRun != 0) return "groups that are no multiple of 32";
+    const std::vector<int32_t> order = by_groups();
+    for (size_t c = 0; c < order.size(); ++c)
+      if (group_of(order[c]) != group_of(order[c / kRun * kRun]))
+        return "groups that are no multiple of 32";
     return "";
   }
 };
@@ -215,14 +227,18 @@ void put_floats(const Matrix& m, int64_t row, const uint8_t* codes, uint8_t* to)
   }
 }
 
+/// Blocks hold columns by their groups.
 TensorView packed(const Matrix& m, DType type) {
+  const bool moved = type != DType::f32 && !m.groups.empty();
+  const auto order = std::make_shared<const std::vector<int32_t>>(m.by_groups());
   const int64_t row_bytes = storage_bytes(type, m.columns);
   auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(
       storage_bytes(type, format::element_count(std::vector{m.rows, m.columns}))));
   auto* to = reinterpret_cast<uint8_t*>(bytes->data());
   const int64_t block = type == DType::f32 ? 0 : layout_of(type).block_bytes;
   parallel_for(parts_of(m.rows, kRowsAtOnce), 1, [&](int64_t first, int64_t last) {
-    std::vector<uint8_t> codes(static_cast<size_t>(kRowsAtOnce * m.columns));
+    std::vector<uint8_t> codes(static_cast<size_t>(kRowsAtOnce * m.columns)),
+        row_codes(static_cast<size_t>(m.columns));
     for (int64_t begin = first * kRowsAtOnce; begin < std::min(last * kRowsAtOnce, m.rows);
          begin += kRowsAtOnce) {
       const int64_t end = std::min(begin + kRowsAtOnce, m.rows);
@@ -234,14 +250,18 @@ TensorView packed(const Matrix& m, DType type) {
           put_floats(m, row, from, out);
           continue;
         }
+        if (moved) {
+          for (size_t c = 0; c < row_codes.size(); ++c) row_codes[c] = from[(*order)[c]];
+          from = row_codes.data();
+        }
         for (int64_t c = 0; c < m.columns; c += kRun, out += block) {
-          const int64_t g = c / m.group;
+          const int64_t g = m.group_of((*order)[static_cast<size_t>(c)]);
           put_block(type, from + c, m.scale(row, g), m.e4m3 ? 0 : m.zero_of(row, g), out);
         }
       }
     }
   });
-  return {m.name, type, {m.rows, m.columns}, *bytes, bytes};
+  return {m.name, type, {m.rows, m.columns}, *bytes, bytes, moved ? order : nullptr};
 }
 
 // --- configs -------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@
 // A module's packed weight, scales and zero points become one tensor under the name that the module
 // has in a plain folder, [out, in], of a storage type that holds d (code - z) of every number
 // exactly, with d in float32 (dtype.h): q4_0 or q8_0 where no zero point differs from the middle
-// and the scales fit float16, in all of the folder; else scaled_u4, scaled_i8, scaled_e4m3.
-// Matrices that no such type holds become float32, and a remark says so: columns whose groups are
-// in another order (act-order), groups or rows that are no multiple of 32. Formats: autoawq 0.2.9
+// and the scales fit float16, in all of the folder; else scaled_u4, scaled_i8, scaled_e4m3. Columns
+// whose groups do not follow each other (act-order) are held by groups (format::ColumnOrder).
+// Matrices that no such type holds become float32, and a remark says so: groups or rows that are no
+// multiple of 32. Formats: autoawq 0.2.9
 // (gemm), auto-gptq 0.7.1 and gptqmodel 7.7 (gptq, gptq_v2), compressed-tensors 0.20 (pack-, int-,
 // float-, naive-quantized), transformers 5.23 (fp8).
 #pragma once

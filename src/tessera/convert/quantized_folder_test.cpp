@@ -65,6 +65,24 @@ TEST(QuantizedFolders, EveryNumberIsThatOfTheProgram) {
   EXPECT_GE(cases, 20);
 }
 
+TEST(QuantizedFolders, ActOrderIsHeldByGroups) {
+  for (const char* name : {"gptq4_act_order", "packed4_act_order"}) {
+    SCOPED_TRACE(name);
+    const Checkpoint checkpoint = load_checkpoint(golden() / name);
+    EXPECT_TRUE(checkpoint.remarks.empty());
+    int ordered = 0;
+    for (const TensorView& tensor : checkpoint.tensors) {
+      if (tensor.dtype != DType::q4_0) continue;
+      ASSERT_NE(tensor.columns, nullptr) << tensor.name;
+      EXPECT_EQ(std::ssize(*tensor.columns), tensor.shape.back());
+      // 4.5 bits a number
+      EXPECT_EQ(std::ssize(tensor.data) * 16, tensor.shape[0] * tensor.shape[1] * 9);
+      ++ordered;
+    }
+    EXPECT_EQ(ordered, 7);
+  }
+}
+
 TEST(QuantizedFolders, ExpertsAreStackedInTheirBlocks) {
   const Checkpoint checkpoint = load_checkpoint(golden() / "awq_experts");
   int stacks = 0;
@@ -79,7 +97,7 @@ TEST(QuantizedFolders, ExpertsAreStackedInTheirBlocks) {
 
 TEST(QuantizedFolders, WhatHasNoOtherFormIsWrittenAsFloats) {
   const test::TemporaryFolder scratch;
-  for (const char* name : {"awq", "packed4"}) {
+  for (const char* name : {"awq", "packed4", "gptq4_act_order"}) {
     const Checkpoint checkpoint = load_checkpoint(golden() / name);
     write_hf_folder(checkpoint, scratch / name);
     const Checkpoint plain = load_checkpoint(scratch / name);

@@ -87,6 +87,34 @@ float element(const TensorView& tensor, int64_t i) {
   return static_cast<float>(wide_element(tensor, i));
 }
 
+/// The axis of the rows of matrices; only block types have an order of columns.
+size_t row_axis(const TensorView& tensor) {
+  return tensor.shape.size() - 2;
+}
+
+bool same_columns(const TensorView& a, const TensorView& b) {
+  return a.columns == b.columns ||
+         (a.columns != nullptr && b.columns != nullptr && *a.columns == *b.columns);
+}
+
+/// The orders of all matrices of `tensors`, one after the other; null where none has one.
+format::ColumnOrder columns_of(std::span<const TensorView> tensors) {
+  if (std::none_of(tensors.begin(), tensors.end(),
+                   [](const TensorView& t) { return t.columns != nullptr; }))
+    return nullptr;
+  std::vector<int32_t> all;
+  for (const TensorView& t : tensors) {
+    if (t.columns != nullptr) {
+      all.insert(all.end(), t.columns->begin(), t.columns->end());
+      continue;
+    }
+    const int64_t width = t.shape.back(),
+                  matrices = format::element_count(std::span(t.shape).first(row_axis(t)));
+    for (int64_t i = 0; i < matrices * width; ++i) all.push_back(static_cast<int32_t>(i % width));
+  }
+  return std::make_shared<const std::vector<int32_t>>(std::move(all));
+}
+
 void require_float(const TensorView& tensor) {
   if (!layout_of(tensor.dtype).is_float)
     refuse(tensor, "has type {}; expected a floating-point type", name_of(tensor.dtype));
@@ -103,6 +131,10 @@ TensorView reshaped(const TensorView& tensor, const Shape& shape) {
                                       shape.back() % layout_of(tensor.dtype).block_elements != 0))
     refuse(tensor, "of type {} cannot take the shape {}: its rows are no whole blocks",
            name_of(tensor.dtype), format::shape_text(shape));
+  // the same matrices
+  if (tensor.columns != nullptr && (shape.size() < 2 || shape.back() != tensor.shape.back() ||
+                                    shape[shape.size() - 2] != tensor.shape[row_axis(tensor)]))
+    return reshaped(as_float32(tensor), shape);
   TensorView view = tensor;
   view.shape = shape;
   return view;
@@ -119,6 +151,17 @@ std::vector<TensorView> split(const TensorView& tensor,
   if (total != tensor.shape[static_cast<size_t>(axis)])
     refuse(tensor, "has shape {}; expected {} = {} along axis {}", format::shape_text(tensor.shape),
            format::shape_text(sizes), total, axis);
+  // rows of a matrix, or matrices that lie one after the other
+  const auto a = static_cast<size_t>(axis);
+  if (tensor.columns != nullptr &&
+      (a > row_axis(tensor) || (a < row_axis(tensor) && strips.outer != 1)))
+    return split(as_float32(tensor), axis, sizes);
+  const auto columns_of_part = [&](int64_t first, int64_t size) -> format::ColumnOrder {
+    if (tensor.columns == nullptr || a == row_axis(tensor)) return tensor.columns;
+    const int64_t each = std::ssize(*tensor.columns) / std::max<int64_t>(1, tensor.shape[a]);
+    const auto from = tensor.columns->begin() + first * each;
+    return std::make_shared<const std::vector<int32_t>>(from, from + size * each);
+  };
   std::vector<TensorView> parts;
   int64_t begin = 0;  // units
   for (const int64_t size : sizes) {
@@ -132,13 +175,15 @@ std::vector<TensorView> split(const TensorView& tensor,
                offset = static_cast<size_t>(begin * strips.inner_bytes);
     if (strips.outer == 1) {
       parts.push_back({tensor.name, tensor.dtype, std::move(shape),
-                       tensor.data.subspan(offset, bytes), tensor.owner});
+                       tensor.data.subspan(offset, bytes), tensor.owner,
+                       columns_of_part(begin, units)});
     } else {
       Buffer part = allocate(tensor, tensor.dtype, std::move(shape));
       const auto stride = static_cast<size_t>(strips.count * strips.inner_bytes);
       for (size_t o = 0; bytes > 0 && o < static_cast<size_t>(strips.outer); ++o)
         std::memcpy(part.bytes->data() + o * bytes, tensor.data.data() + o * stride + offset,
                     bytes);
+      part.view.columns = columns_of_part(begin, units);
       parts.push_back(part.view);
     }
     begin += units;
@@ -151,12 +196,15 @@ TensorView joined(std::span<const TensorView> tensors, int64_t axis) {
   const TensorView& first = tensors.front();
   if (tensors.size() == 1) return first;
   std::vector<TensorView> parts(tensors.begin(), tensors.end());
-  if (std::any_of(parts.begin(), parts.end(),
-                  [&](const TensorView& t) { return t.dtype != first.dtype; }))
-    for (TensorView& part : parts) part = as_float32(part);
   const auto a = static_cast<size_t>(axis);
   Shape shape = first.shape;
-  strips_of(first, axis);
+  const int64_t outer = strips_of(first, axis).outer;
+  const bool matrices = shape.size() > 2 && a < row_axis(first) && outer == 1;
+  if (std::any_of(parts.begin(), parts.end(), [&](const TensorView& t) {
+        return t.dtype != first.dtype ||
+               (!matrices && !(a + 2 == shape.size() ? same_columns(t, first) : !t.columns));
+      }))
+    for (TensorView& part : parts) part = as_float32(part);
   shape[a] = 0;
   for (const TensorView& part : parts) {
     Shape other = part.shape;
@@ -179,6 +227,7 @@ TensorView joined(std::span<const TensorView> tensors, int64_t axis) {
       std::memcpy(whole.bytes->data() + o * stride + offset, part.data.data() + o * bytes, bytes);
     offset += bytes;
   }
+  whole.view.columns = matrices ? columns_of(parts) : parts.front().columns;
   return whole.view;
 }
 
@@ -197,7 +246,7 @@ TensorView transposed(const TensorView& tensor, std::span<const int64_t> permuta
   if (std::is_sorted(permutation.begin(), permutation.end())) return tensor;
   // where the last axis stays, rows move as they are stored
   const bool whole_rows = permutation.back() == static_cast<int64_t>(rank) - 1;
-  if (is_block_type(tensor.dtype) && !whole_rows)
+  if (is_block_type(tensor.dtype) && (!whole_rows || tensor.columns != nullptr))
     return transposed(as_float32(tensor), permutation);
 
   const int64_t row_bytes = storage_bytes(tensor.dtype, tensor.shape.back());
@@ -235,7 +284,8 @@ TensorView transposed(const TensorView& tensor, std::span<const int64_t> permuta
 
 TensorView with_rows(const TensorView& tensor, std::span<const int64_t> order) {
   const Strips strips = strips_of(tensor, 0);
-  if (strips.unit_elements != 1) return with_rows(as_float32(tensor), order);
+  if (strips.unit_elements != 1 || (tensor.columns != nullptr && row_axis(tensor) != 0))
+    return with_rows(as_float32(tensor), order);
   if (strips.count != static_cast<int64_t>(order.size()))
     refuse(tensor, "has {} rows; expected {}", strips.count, order.size());
   Buffer result = allocate(tensor, tensor.dtype, tensor.shape);
@@ -243,6 +293,7 @@ TensorView with_rows(const TensorView& tensor, std::span<const int64_t> order) {
   for (size_t r = 0; bytes > 0 && r < order.size(); ++r)
     std::memcpy(result.bytes->data() + r * bytes,
                 tensor.data.data() + static_cast<size_t>(order[r]) * bytes, bytes);
+  result.view.columns = tensor.columns;
   return result.view;
 }
 
@@ -259,12 +310,35 @@ TensorView mapped(const TensorView& tensor, const std::function<float(float)>& f
   return result.view;
 }
 
+namespace {
+
+/// The numbers of a tensor whose columns lie in another order, in theirs.
+void put_ordered(const TensorView& tensor, float* to) {
+  const int64_t width = tensor.shape.back(), of_matrix = tensor.shape[row_axis(tensor)],
+                row_bytes = storage_bytes(tensor.dtype, width);
+  const int64_t rows = width == 0 ? 0 : format::element_count(tensor.shape) / width;
+  parallel_for(rows, 64, [&](int64_t begin, int64_t end) {
+    std::vector<float> row(static_cast<size_t>(width));
+    for (int64_t r = begin; r < end; ++r) {
+      kernels::dequantize(tensor.dtype, tensor.data.data() + r * row_bytes, width, row.data());
+      const int32_t* columns = tensor.columns->data() + r / of_matrix * width;
+      for (int64_t c = 0; c < width; ++c) to[r * width + columns[c]] = row[static_cast<size_t>(c)];
+    }
+  });
+}
+
+}  // namespace
+
 TensorView as_float32(const TensorView& tensor) {
   if (tensor.dtype == DType::f32) return tensor;
   if (is_block_type(tensor.dtype)) {
     Buffer result = allocate(tensor, DType::f32, tensor.shape);
     const DTypeLayout& layout = layout_of(tensor.dtype);
     const int64_t blocks = format::element_count(tensor.shape) / layout.block_elements;
+    if (tensor.columns != nullptr) {
+      put_ordered(tensor, reinterpret_cast<float*>(result.bytes->data()));
+      return result.view;
+    }
     parallel_for(blocks, 1024, [&](int64_t begin, int64_t end) {
       auto* out = reinterpret_cast<float*>(result.bytes->data()) + begin * layout.block_elements;
       kernels::dequantize(tensor.dtype, tensor.data.data() + begin * layout.block_bytes,
@@ -392,7 +466,7 @@ TensorView from_doubles(std::string name,
 
 bool equal_values(const TensorView& a, const TensorView& b) {
   if (a.shape != b.shape) return false;
-  if (a.dtype == b.dtype && a.data.size() == b.data.size() &&
+  if (a.dtype == b.dtype && same_columns(a, b) && a.data.size() == b.data.size() &&
       std::memcmp(a.data.data(), b.data.data(), a.data.size()) == 0)
     return true;
   if (is_block_type(a.dtype) || is_block_type(b.dtype))

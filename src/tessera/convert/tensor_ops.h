@@ -1,7 +1,8 @@
 // Moves of tensor data that conversions are made of. What can be said by a view stays a view of the
 // mapped file in its storage type; other moves copy bytes and keep the storage type; arithmetic
 // gives float32. GGUF block types move as whole blocks along the last axis, and are decoded for
-// arithmetic. Errors: Error(file) that names the tensor.
+// arithmetic. An order of columns comes along where rows and matrices move whole; other moves
+// decode first. Errors: Error(file) that names the tensor.
 #pragma once
 
 #include <functional>
@@ -21,7 +22,8 @@ TensorView reshaped(const TensorView& tensor, const Shape& shape);
 std::vector<TensorView> split(const TensorView& tensor,
                               int64_t axis,
                               std::span<const int64_t> sizes);
-/// The inverse; the storage types must agree, else all become float32.
+/// The inverse; the storage types and, of parts of one matrix, the orders of columns must agree,
+/// else all become float32.
 TensorView joined(std::span<const TensorView> tensors, int64_t axis);
 /// Axis k of the result is axis permutation[k] of the tensor.
 TensorView transposed(const TensorView& tensor, std::span<const int64_t> permutation);

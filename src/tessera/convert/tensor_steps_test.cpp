@@ -66,6 +66,87 @@ TEST(TensorSteps, TransposedRowsKeepTheirBlocks) {
   EXPECT_EQ(both_ways(R"([{"transpose": [0, 2, 1]}])", blocks)[0].dtype, DType::f32);
 }
 
+/// Blocks of q8_0 under other columns, in an order for each matrix that follows from `seed`.
+TensorView ordered(Shape shape, int seed) {
+  const int64_t n = format::element_count(shape), width = shape.back();
+  const auto bytes =
+      std::make_shared<std::vector<std::byte>>(static_cast<size_t>(storage_bytes(DType::q8_0, n)));
+  for (size_t i = 0; i < bytes->size(); ++i)
+    (*bytes)[i] = static_cast<std::byte>((i * 7 + static_cast<size_t>(seed)) % 50);
+  std::vector<int32_t> columns;
+  for (int64_t m = 0; m < n / (width * shape[shape.size() - 2]); ++m)
+    for (int64_t c = 0; c < width; ++c)
+      columns.push_back(static_cast<int32_t>((5 * c + m + seed) % width));
+  return {"t",    DType::q8_0, std::move(shape),
+          *bytes, bytes,       std::make_shared<const std::vector<int32_t>>(std::move(columns))};
+}
+
+TEST(TensorSteps, ColumnsInAnotherOrderAreWhatTheyStandFor) {
+  const TensorView matrix = ordered({2, 32}, 1), wide = ordered({2, 64}, 1);
+  const std::vector<float> stored = values_of({"t", DType::q8_0, {2, 32}, matrix.data}),
+                           numbers = values_of(matrix);
+  for (size_t r = 0; r < 2; ++r)
+    for (size_t c = 0; c < 32; ++c)
+      EXPECT_EQ(numbers[r * 32 + (5 * c + 1) % 32], stored[r * 32 + c]);
+  EXPECT_FALSE(equal_values(matrix, {"t", DType::q8_0, {2, 32}, matrix.data}));
+  EXPECT_TRUE(equal_values(matrix, as_float32(matrix)));
+
+  // every move of them is that of their numbers, both ways, and keeps blocks where it can
+  struct Case {
+    const char* steps;
+    std::vector<TensorView> tensors;
+    DType type;
+  };
+  const Case cases[] = {
+      {R"([{"interleave": {"heads": 1, "rotary": 2}}])", {matrix}, DType::q8_0},
+      {R"([{"interleave": {"heads": 1, "rotary": 2}}])", {ordered({2, 2, 32}, 3)}, DType::f32},
+      {R"([{"transpose": [1, 0]}])", {matrix}, DType::f32},
+      {R"([{"transpose": [1, 0, 2]}])", {ordered({2, 2, 32}, 3)}, DType::f32},
+      {R"([{"split": {"axis": 0, "sizes": [1, 1]}}])", {matrix}, DType::q8_0},
+      {R"([{"split": {"axis": 1, "sizes": [32, 32]}}])", {wide}, DType::f32},
+      {R"([{"split": {"axis": 0, "sizes": [1, 2]}}])", {ordered({3, 2, 32}, 3)}, DType::q8_0},
+      {R"([{"split": {"axis": 1, "sizes": [1, 1]}}])", {ordered({3, 2, 32}, 3)}, DType::q8_0},
+      {R"([{"unstack": {"axis": 0, "count": 3}}])", {ordered({3, 2, 32}, 3)}, DType::q8_0},
+      {R"([{"stack": {"axis": 0, "count": 2}}])", {matrix, ordered({2, 32}, 4)}, DType::q8_0},
+      {R"([{"stack": {"axis": 1, "count": 2}}])", {matrix, ordered({2, 32}, 4)}, DType::f32},
+      {R"([{"join": {"axis": 0, "sizes": [2, 3]}}])", {matrix, ordered({3, 32}, 1)}, DType::q8_0},
+      {R"([{"join": {"axis": 0, "sizes": [2, 2]}}])", {matrix, ordered({2, 32}, 4)}, DType::f32},
+      {R"([{"join": {"axis": 1, "sizes": [32, 32]}}])", {matrix, matrix}, DType::f32},
+      {R"([{"join": {"axis": 1, "sizes": [2, 3]}}])",
+       {ordered({2, 2, 32}, 3), ordered({2, 3, 32}, 3)},
+       DType::q8_0},
+      {R"([{"reshape": {"from": [4, 32], "to": [2, 2, 32]}}])", {ordered({4, 32}, 1)}, DType::f32},
+      {R"([{"reshape": {"from": [2, 32], "to": [1, 2, 32]}}])", {matrix}, DType::q8_0},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.steps);
+    Environment env;
+    const TensorSteps steps = TensorSteps::compile(Json::parse(one.steps), "test");
+    std::vector<TensorView> got = one.tensors, want;
+    for (const TensorView& tensor : one.tensors) want.push_back(as_float32(tensor));
+    for (const bool forward : {true, false}) {
+      forward ? steps.apply(got, env, nullptr) : steps.invert(got, env, nullptr);
+      forward ? steps.apply(want, env, nullptr) : steps.invert(want, env, nullptr);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].shape, want[i].shape);
+        EXPECT_EQ(values_of(got[i]), values_of(want[i]));
+        EXPECT_EQ(got[i].dtype, one.type);
+      }
+    }
+  }
+  // beside one whose columns are in their order
+  TensorView plain = matrix;
+  plain.columns = nullptr;
+  const std::vector<TensorView> both = {plain, matrix};
+  EXPECT_EQ(joined(both, 0).dtype, DType::f32);
+  EXPECT_EQ(values_of(joined(both, 0)),
+            values_of(joined(std::vector{as_float32(plain), as_float32(matrix)}, 0)));
+  const TensorView stack = apply(R"([{"stack": {"axis": 0, "count": 2}}])", both)[0];
+  EXPECT_EQ(stack.dtype, DType::q8_0);
+  EXPECT_EQ(values_of(stack), values_of(joined(both, 0)));
+}
+
 TEST(TensorSteps, Mxfp4JoinsCodesAndScales) {
   const auto bytes = [](Shape shape, std::vector<uint8_t> values) {
     auto owner = std::make_shared<std::vector<uint8_t>>(std::move(values));

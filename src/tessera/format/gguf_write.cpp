@@ -134,8 +134,11 @@ std::vector<std::filesystem::path> write_gguf_parts(const std::filesystem::path&
     bytes += more;
   }
   const size_t count = begins.size();
+  // what entries say of parts is of those that they were read from
+  std::vector<GgufEntry> kept(entries.begin(), entries.end());
+  std::erase_if(kept, [](const GgufEntry& entry) { return entry.key.starts_with("split."); });
   if (count == 1) {
-    write_gguf(path, entries, tensors, bytes_of);
+    write_gguf(path, kept, tensors, bytes_of);
     return {path};
   }
   begins.push_back(tensors.size());
@@ -145,8 +148,7 @@ std::vector<std::filesystem::path> write_gguf_parts(const std::filesystem::path&
   std::vector<std::filesystem::path> paths;
   for (size_t part = 0; part < count; ++part) {
     std::vector<GgufEntry> own;
-    if (part == 0) own.assign(entries.begin(), entries.end());
-    std::erase_if(own, [](const GgufEntry& entry) { return entry.key.starts_with("split."); });
+    if (part == 0) own = kept;
     own.push_back({"split.no", GgufValue::number(static_cast<uint16_t>(part))});
     own.push_back({"split.count", GgufValue::number(static_cast<uint16_t>(count))});
     own.push_back({"split.tensors.count", GgufValue::number(static_cast<int32_t>(tensors.size()))});

@@ -18,12 +18,17 @@
 
 namespace tessera::format {
 
+/// Where columns of matrices [.., O, I] lie in another order than theirs: place i of a row holds
+/// the number of column order[i]; I of them for every matrix [O, I], one after the other.
+using ColumnOrder = std::shared_ptr<const std::vector<int32_t>>;
+
 struct TensorView {
   std::string name;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;              // elements; empty = one number
   std::span<const std::byte> data;         // storage_bytes(dtype, element_count(shape)) of them
   std::shared_ptr<const void> owner = {};  // keeps `data` alive; null when the caller does
+  ColumnOrder columns = {};  // of block types; null = in their order, as in every file
 };
 
 /// A tensor whose storage type tessera does not compute with. Its place in the file has been

@@ -34,8 +34,7 @@ model::WeightPtr weight_of(const TensorView& view) {
   if (!layout_of(view.dtype).is_float || is_block_type(view.dtype))
     fail(ErrorKind::file, "adapter", "tensor \"{}\" is {}; expected a floating-point type",
          view.name, name_of(view.dtype));
-  return std::make_shared<const ops::Weight>(
-      ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner));
+  return std::make_shared<const ops::Weight>(ops::Weight::stored(view));
 }
 
 /// What the file of an adapter says of itself.

@@ -17,9 +17,8 @@ model::Weights weights_of(const convert::Checkpoint& checkpoint,
                           kernels::Arithmetic arithmetic) {
   std::map<std::string, model::WeightPtr> weights;
   for (const format::TensorView& view : checkpoint.tensors)
-    weights[view.name] = std::make_shared<ops::Weight>(
-        ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner)
-            .multiplied_in(arithmetic));
+    weights[view.name] =
+        std::make_shared<ops::Weight>(ops::Weight::stored(view).multiplied_in(arithmetic));
   return model::Weights::check(spec, std::move(weights));
 }
 

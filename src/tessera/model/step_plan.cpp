@@ -172,7 +172,10 @@ class Reader {
   }
   static NormStep norm(const AnyPart& part, const nn::Builder& here) {
     if (const auto* rms = as<nn::RmsNormConfig>(part))
-      return {false, numbers(here.optional("weight")), {}, offset_of(rms->weight),
+      return {false,
+              numbers(here.optional("weight")),
+              {},
+              offset_of(rms->weight),
               static_cast<float>(rms->eps)};
     if (const auto* layer = as<nn::LayerNormConfig>(part))
       return {true, numbers(here.optional("weight")), numbers(here.optional("bias")),
@@ -186,7 +189,7 @@ class Reader {
     if (w.parts() != nullptr || w.shape().size() != 2 || !w.readable_by_kernels() ||
         !kernels::can_dequantize(w.dtype()))
       throw Unknown();
-    // x is rounded once for all that read it
+    // x is rounded and ordered once for all that read it
     const kernels::Arithmetic arithmetic = ops::arithmetic_of(w);
     if (arithmetic != kernels::Arithmetic::exact) {
       if (arithmetic_ && *arithmetic_ != arithmetic) throw Unknown();
@@ -195,10 +198,17 @@ class Reader {
     return out;
   }
 
+  static void read_alike(std::initializer_list<const Product*> products) {
+    const ops::Weight& first = *(*products.begin())->weight;
+    for (const Product* product : products)
+      if (!ops::same_order(first.columns(), product->weight->columns(), first.size(1)))
+        throw Unknown();
+  }
+
   AttentionStep attention_step(const nn::AttentionConfig& c, const nn::Builder& here) {
     const nn::PatternConfig& pattern = c.pattern_config();
-    const bool learned = c.scale == nn::ScoreScale::learned ||
-                         c.scale == nn::ScoreScale::learned_headwise;
+    const bool learned =
+        c.scale == nn::ScoreScale::learned || c.scale == nn::ScoreScale::learned_headwise;
     if (c.clip > 0 || c.v_norm || c.temperature.acts() || learned || c.add_zero_attn ||
         c.gate != nn::OutputGate::none || c.inner_norm || c.shares() ||
         (c.qk_norm && c.qk_norm_over == nn::QkNormOver::each_head) || !pattern.window() ||
@@ -212,6 +222,7 @@ class Reader {
                        .q_norm = {},
                        .k_norm = {},
                        .sinks = {}};
+    read_alike({&step.q, &step.k, &step.v});
     if (c.qk_norm) {
       step.q_norm = norm(c.qk_norm, here.under("q_norm"));
       step.k_norm = norm(c.qk_norm, here.under("k_norm"));
@@ -236,8 +247,10 @@ class Reader {
   FfnStep glu_step(const nn::GluConfig& c, const nn::Builder& here) {
     if (c.slope != 1 || c.limit != 0 || c.up_offset != 0 || c.learned_slope || c.inner_norm)
       throw Unknown();
-    return {product(here, "gate"), product(here, "up"), product(here, "down"),
-            nn::kernel_of(c.act)};
+    FfnStep step{product(here, "gate"), product(here, "up"), product(here, "down"),
+                 nn::kernel_of(c.act)};
+    read_alike({&*step.gate, &step.up});
+    return step;
   }
   FfnStep mlp_step(const nn::MlpConfig& c, const nn::Builder& here) {
     if (c.slope != 1 || c.learned_slope || c.inner_norm) throw Unknown();
@@ -253,27 +266,37 @@ class Reader {
 
 // --- a call --------------------------------------------------------------------------------------
 
-/// Rows that products read: as they are, and in digits where a weight asks for them.
+/// Rows that products read: as they are, in the order in which columns of weights lie, and in
+/// digits where a weight asks for them.
 class Inputs {
  public:
-  Inputs(const float* x, int64_t rows, int64_t width, const Tensor& memory)
+  /// `ordered` has room for the rows.
+  Inputs(const float* x, int64_t rows, int64_t width, const Tensor& memory, float* ordered)
       : x_(x),
         rows_(rows),
         width_(width),
         memory_(reinterpret_cast<void*>(
-            (reinterpret_cast<uintptr_t>(memory.const_data_ptr()) + 63) / 64 * 64)) {}
-  /// Rounds this thread's rows for `products`, which all see after a wait(); false where none reads
-  /// digits.
-  bool round(const Team& team, std::initializer_list<const Product*> products) {
+            (reinterpret_cast<uintptr_t>(memory.const_data_ptr()) + 63) / 64 * 64)),
+        ordered_(ordered) {}
+  /// Orders and rounds this thread's rows for `products`, which all see after a wait(); false where
+  /// they are read as they are. Products read the same order.
+  bool prepare(const Team& team, std::initializer_list<const Product*> products) {
+    const Team::Share mine = team.share(rows_);
+    const int64_t own = mine.end - mine.begin;
+    const int32_t* columns = (*products.begin())->weight->columns();
+    if (columns != nullptr) {
+      const int64_t first = mine.begin * width_;
+      ops::in_order(x_ + first, own, width_, width_, columns, ordered_ + first);
+      x_ = ordered_;
+    }
     for (const Product* product : products) {
       const kernels::Arithmetic arithmetic = ops::arithmetic_of(*product->weight);
       if (arithmetic == kernels::Arithmetic::exact) continue;
       digits_ = kernels::rows_to_round(x_, rows_, width_, width_, arithmetic, memory_);
-      const Team::Share mine = team.share(rows_);
-      if (mine.begin < mine.end) kernels::round(digits_->some(mine.begin, mine.end - mine.begin));
+      if (own > 0) kernels::round(digits_->some(mine.begin, own));
       return true;
     }
-    return false;
+    return columns != nullptr;
   }
   /// Columns [begin, end) of y [rows, product.rows()].
   void times(const Product& product, int64_t begin, int64_t end, float* y) const {
@@ -294,6 +317,7 @@ class Inputs {
   const float* x_;
   int64_t rows_, width_;
   void* memory_;
+  float* ordered_;
   std::optional<kernels::RoundedRows> digits_;
 };
 
@@ -328,7 +352,7 @@ class Plan final : public StepPlan {
     for (const auto& layer : layers_)
       for (const BranchStep& branch : layer)
         if (const auto* a = std::get_if<AttentionStep>(&branch.part)) {
-          const auto &c = a->config;
+          const auto& c = a->config;
           widest_ = std::max(widest_, c.n_heads * c.head_dim);
           keys_ = std::max(keys_, c.n_kv_heads * c.head_dim);
           windows_ = windows_ || a->window > 0;
@@ -345,9 +369,9 @@ class Plan final : public StepPlan {
   bool serves(const Tensor& x_ND, nn::Context& context) const override {
     const nn::Batch& batch = *context.batch;
     if (off() || !ops::use_kernels(x_ND) || x_ND.dim() != 2 || x_ND.size(1) != d_ ||
-        context.call.state == nullptr || context.call.replace || context.probe ||
-        !context.causal || context.training || batch.n_tokens() > kMostTokens ||
-        batch.axes_3N.defined() || batch.global_N.defined() || context.groups != nullptr)
+        context.call.state == nullptr || context.call.replace || context.probe || !context.causal ||
+        context.training || batch.n_tokens() > kMostTokens || batch.axes_3N.defined() ||
+        batch.global_N.defined() || context.groups != nullptr)
       return false;
     for (const nn::Segment& s : batch.segments)
       // a window may not hold both the oldest visible key and several new ones
@@ -371,8 +395,8 @@ class Plan final : public StepPlan {
 
   struct Call;
   Call prepared(const Tensor& x_ND, nn::Context& context, int64_t layers) const;
-  void attention(const AttentionStep& a, size_t layer, Team& team, const Inputs& in, Call& call)
-      const;
+  void attention(
+      const AttentionStep& a, size_t layer, Team& team, const Inputs& in, Call& call) const;
   void ffn(const FfnStep& f, Team& team, const Inputs& in, Call& call) const;
 
   int64_t d_;
@@ -388,12 +412,14 @@ struct Plan::Call {
   int64_t n = 0;
   Tensor x_ND, memory, digits;
   float *x = nullptr, *normed = nullptr, *y = nullptr;  // the stream; what a part reads; its output
+  float* ordered = nullptr;  // what products read, where columns lie in another order
   float *q = nullptr, *k = nullptr, *v = nullptr, *heads = nullptr;
   float *gate = nullptr, *up = nullptr;
   float* partials = nullptr;  // of attention
   std::vector<ops::RotaryTable> tables;
   std::vector<nn::StateRows> rows;  // by layer of attention
-  std::vector<std::vector<nn::TokenBuffer::Run>> keys, values;  // by segment, of the layer under way
+  std::vector<std::vector<nn::TokenBuffer::Run>> keys,
+      values;  // by segment, of the layer under way
   /// Queries that attention takes together: a segment, or one token of a branch of guesses.
   struct Unit {
     size_t segment;
@@ -448,6 +474,7 @@ Plan::Call Plan::prepared(const Tensor& x_ND, nn::Context& context, int64_t laye
   std::vector<std::pair<float**, int64_t>> parts = {
       {&call.normed, n * d_},
       {&call.y, n * d_},
+      {&call.ordered, n * widest_},
       {&call.q, n * widest_},
       {&call.k, n * keys_},
       {&call.v, n * keys_},
@@ -474,8 +501,7 @@ Plan::Call Plan::prepared(const Tensor& x_ND, nn::Context& context, int64_t laye
 Tensor Plan::run(const Tensor& x_ND, nn::Context& context, int64_t layers) const {
   Call call = prepared(x_ND, context, layers);
   for (const nn::StateRows& rows : call.rows)
-    for (size_t i = 0; i < rows.size(); ++i)
-      rows[i]->begin_call(call.batch->segments[i].pending);
+    for (size_t i = 0; i < rows.size(); ++i) rows[i]->begin_call(call.batch->segments[i].pending);
   work_together([&](Team& team) {
     const at::NoGradGuard no_gradients;
     const Team::Share mine = team.share(call.n);
@@ -486,14 +512,14 @@ Tensor Plan::run(const Tensor& x_ND, nn::Context& context, int64_t layers) const
       for (const BranchStep& branch : layers_[static_cast<size_t>(i)]) {
         float* normed = branch.before ? call.normed : call.x;
         if (branch.before) (*branch.before)(x, own, d_, normed + mine.begin * d_);
-        Inputs in(normed, call.n, d_, call.digits);
+        Inputs in(normed, call.n, d_, call.digits, call.ordered);
         if (const auto* a = std::get_if<AttentionStep>(&branch.part)) {
-          in.round(team, {&a->q, &a->k, &a->v});
+          in.prepare(team, {&a->q, &a->k, &a->v});
           team.wait();
           attention(*a, attention_layer++, team, in, call);
         } else {
           const auto& f = std::get<FfnStep>(branch.part);
-          in.round(team, {&f.up, f.gate ? &*f.gate : &f.up});
+          in.prepare(team, {&f.up, f.gate ? &*f.gate : &f.up});
           team.wait();
           ffn(f, team, in, call);
         }
@@ -542,7 +568,8 @@ void Plan::attention(
   const int64_t heads = c.n_heads, groups = c.n_kv_heads, width = c.head_dim;
   multiply(team, in, {{&a.q, call.q}, {&a.k, call.k}, {&a.v, call.v}});
   team.wait();
-  // a sequence is one thread's: norms and angles, its keys and values kept, and where all of them lie
+  // a sequence is one thread's: norms and angles, its keys and values kept, and where all of them
+  // lie
   const bool over_head = c.qk_norm_over == nn::QkNormOver::head;
   const ops::RotaryTable* table = a.rope != nullptr ? &call.tables[a.table] : nullptr;
   const Team::Share own = team.share(static_cast<int64_t>(call.batch->segments.size()));
@@ -551,7 +578,8 @@ void Plan::attention(
     finish_heads(a.q_norm, over_head, a.query_scale, a.rope, table, s.begin, s.length, heads, width,
                  call.q);
     finish_heads(a.k_norm, over_head, 1, a.rope, table, s.begin, s.length, groups, width, call.k);
-    nn::TokenBuffer &keys = call.rows[layer][i]->tokens(0), &values = call.rows[layer][i]->tokens(1);
+    nn::TokenBuffer &keys = call.rows[layer][i]->tokens(0),
+                    &values = call.rows[layer][i]->tokens(1);
     for (int64_t t = s.begin; t < s.begin + s.length; ++t) {
       keys.append(call.k + t * groups * width, groups, width);
       values.append(call.v + t * groups * width, groups, width);
@@ -596,8 +624,8 @@ void Plan::attention(
   team.wait();
   kernels::attend(team, call.calls.data(), static_cast<int64_t>(call.calls.size()), call.partials);
   team.wait();
-  Inputs out(call.heads, call.n, heads * width, call.digits);
-  if (out.round(team, {&a.o})) team.wait();
+  Inputs out(call.heads, call.n, heads * width, call.digits, call.ordered);
+  if (out.prepare(team, {&a.o})) team.wait();
   multiply(team, out, {{&a.o, call.y}});
 }
 
@@ -615,8 +643,8 @@ void Plan::ffn(const FfnStep& f, Team& team, const Inputs& in, Call& call) const
     kernels::glu(f.act, gate, up, numbers, up);
   else
     kernels::act(f.act, up, numbers, up);
-  Inputs hidden(call.up, call.n, width, call.digits);
-  hidden.round(team, {&f.down});
+  Inputs hidden(call.up, call.n, width, call.digits, call.ordered);
+  hidden.prepare(team, {&f.down});
   team.wait();
   multiply(team, hidden, {{&f.down, call.y}});
 }

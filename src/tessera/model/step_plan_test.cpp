@@ -16,9 +16,10 @@ constexpr int64_t kVocab = 43;
 
 /// `layers` and what else a spec says.
 ModelSpec spec_of(const std::string& rest) {
-  return read_model_spec(spec::parse_json(R"({"tessera": 1, "arch": "decoder", "vocab": 43, "d_model": 64, "head": "tied", )" +
-                                          rest + "}",
-                                          "test"));
+  return read_model_spec(spec::parse_json(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 43, "d_model": 64, "head": "tied", )" + rest +
+          "}",
+      "test"));
 }
 
 const std::string kLlama = R"("layers": [{"repeat": 3,
@@ -42,7 +43,8 @@ std::map<std::string, std::string> known() {
             {"mixer": {"type": "attention", "n_heads": 2, "n_kv_heads": 1, "softcap": 5,
               "position": {"type": "rope", "theta": 100000, "layout": "interleaved"}}}],
           "cycles": 2, "ffn": {"type": "glu", "act": "gelu_tanh", "d_hidden": 96})"},
-      {"gpt2", R"("norm": "layer_norm", "embed": {"type": "token", "position": {"type": "learned", "n_positions": 64}},
+      {"gpt2",
+       R"("norm": "layer_norm", "embed": {"type": "token", "position": {"type": "learned", "n_positions": 64}},
           "layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4,
             "bias": {"q": true, "k": true, "v": true, "o": true}}}],
           "ffn": {"type": "mlp", "act": "gelu", "d_hidden": 128, "bias": true})"},
@@ -50,7 +52,8 @@ std::map<std::string, std::string> known() {
           "layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4, "sinks": true,
             "qk_norm": {"type": "rms_norm"}, "qk_norm_over": "projection", "position": "rope"}}],
           "ffn": {"type": "glu", "d_hidden": 96})"},
-      {"bare", R"("norm": null, "layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4,
+      {"bare",
+       R"("norm": null, "layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4,
           "position": "rope"}}], "ffn": {"type": "mlp", "act": "relu2", "d_hidden": 64},
           "final_norm": "rms_norm")"},
       {"turns", R"("layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4,
@@ -59,10 +62,29 @@ std::map<std::string, std::string> known() {
   };
 }
 
-/// Numbers of which none is as it begins; matrices in blocks where asked for.
+enum class Storage { floats, blocks, ordered_blocks };
+
+/// The same numbers of a weight in blocks under other columns: place i is that of column
+/// (shift + 7 i) % their number.
+ops::Weight ordered(const ops::Weight& w, int64_t shift) {
+  std::vector<int32_t> columns;
+  for (int64_t i = 0; i < w.size(1); ++i)
+    columns.push_back(static_cast<int32_t>((shift + 7 * i) % w.size(1)));
+  const auto owner = std::make_shared<const ops::Weight>(w);
+  return ops::Weight::stored(
+      {w.name(),
+       w.dtype(),
+       w.shape(),
+       {static_cast<const std::byte*>(w.data()), static_cast<size_t>(w.bytes())},
+       owner,
+       std::make_shared<const std::vector<int32_t>>(std::move(columns))});
+}
+
+/// Numbers of which none is as it begins; matrices in blocks where asked for. With an order of
+/// columns, those of one input have the same.
 class Built {
  public:
-  Built(ModelSpec spec, kernels::Arithmetic arithmetic, bool blocks) : spec_(std::move(spec)) {
+  Built(ModelSpec spec, kernels::Arithmetic arithmetic, Storage storage) : spec_(std::move(spec)) {
     const at::NoGradGuard no_gradients;
     const Weights initial = Weights::initial(spec_, 3);
     int number = 0;
@@ -70,8 +92,13 @@ class Built {
       const Tensor t = weight->tensor().detach();
       const Tensor noise = (at::arange(t.numel(), at::kFloat) * 0.37 + ++number).sin();
       ops::Weight w = ops::Weight::dense(decl.name, t + 0.2 * noise.reshape(t.sizes()));
-      const DType type = std::array{DType::q8_0, DType::q4_1, DType::f16, DType::q5_0}[number % 4];
-      if (blocks && w.shape().size() == 2) w = w.converted(type);
+      const DType type = std::array{DType::q8_0, DType::q4_1,
+                                    storage == Storage::blocks ? DType::f16 : DType::q4_0,
+                                    DType::q5_0}[number % 4];
+      if (storage != Storage::floats && w.shape().size() == 2) w = w.converted(type);
+      if (storage == Storage::ordered_blocks && w.shape().size() == 2 &&
+          decl.name.starts_with("layers"))
+        w = ordered(w, decl.name.find("mixer") == std::string::npos ? 5 : 3);
       weights_[decl.name] = std::make_shared<const ops::Weight>(w.multiplied_in(arithmetic));
     }
     stack_.emplace(spec_, source());
@@ -182,16 +209,20 @@ TEST(StepPlan, SameBitsAsTheParts) {
       using kernels::Arithmetic;
       for (const Arithmetic arithmetic :
            {Arithmetic::exact, Arithmetic::two_digits, Arithmetic::one_digit}) {
-        const Built model(spec_of(rest), arithmetic, arithmetic != Arithmetic::exact);
+        const Built model(spec_of(rest), arithmetic,
+                          arithmetic == Arithmetic::exact ? Storage::floats : Storage::blocks);
         ASSERT_NE(model.plan(), nullptr);
         expect_same(model, {});
+        const Built moved(spec_of(rest), arithmetic, Storage::ordered_blocks);
+        ASSERT_NE(moved.plan(), nullptr);
+        expect_same(moved, {});
       }
     }
 }
 
 TEST(StepPlan, SameBitsForAllWaysToKeepKeys) {
   const Threads scope(2);
-  const Built model(spec_of(kLlama), kernels::Arithmetic::two_digits, true);
+  const Built model(spec_of(kLlama), kernels::Arithmetic::two_digits, Storage::blocks);
   for (const spec::KvType type :
        {spec::KvType::f16, spec::KvType::bf16, spec::KvType::int8, spec::KvType::fp8})
     for (const int64_t page : {0, 3, 64}) {
@@ -203,7 +234,7 @@ TEST(StepPlan, SameBitsForAllWaysToKeepKeys) {
 TEST(StepPlan, SeveralTokensOfARowAndSomeLayers) {
   const at::NoGradGuard no_gradients;
   const Threads scope(2);
-  const Built model(spec_of(kLlama), kernels::Arithmetic::two_digits, true);
+  const Built model(spec_of(kLlama), kernels::Arithmetic::two_digits, Storage::blocks);
   for (const int64_t layers : {0, 2}) {
     State want(model.spec(), 2, 8), got(model.spec(), 2, 8);
     for (const std::vector<int64_t>& lengths :
@@ -220,20 +251,21 @@ TEST(StepPlan, SeveralTokensOfARowAndSomeLayers) {
 }
 
 TEST(StepPlan, LeavesOtherPartsToThemselves) {
-  for (const char* rest :
-       {R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "position": "alibi"}}])",
-        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "gate": "headwise"}}])",
-        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "clip": 1}}])",
-        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "scale": "learned"}}])",
-        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "add_zero_attn": true}}])",
-        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "temperature": {"scale": 1}}}])",
-        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4,
+  for (
+      const char* rest :
+      {R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "position": "alibi"}}])",
+       R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "gate": "headwise"}}])",
+       R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "clip": 1}}])",
+       R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "scale": "learned"}}])",
+       R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "add_zero_attn": true}}])",
+       R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "temperature": {"scale": 1}}}])",
+       R"("layers": [{"mixer": {"type": "attention", "n_heads": 4,
                                  "pattern": {"type": "chunked", "size": 4}}}])",
-        R"("layers": [{"mixer": {"type": "mamba2", "n_heads": 4}}])",
-        R"("residual": "post_norm", "layers": [{"mixer": {"type": "attention", "n_heads": 4}}])",
-        R"("residual": {"type": "pre_norm", "gain": "scalar"},
+       R"("layers": [{"mixer": {"type": "mamba2", "n_heads": 4}}])",
+       R"("residual": "post_norm", "layers": [{"mixer": {"type": "attention", "n_heads": 4}}])",
+       R"("residual": {"type": "pre_norm", "gain": "scalar"},
            "layers": [{"mixer": {"type": "attention", "n_heads": 4}}])",
-        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4}}],
+       R"("layers": [{"mixer": {"type": "attention", "n_heads": 4}}],
            "ffn": {"type": "glu", "d_hidden": 64, "limit": 7})"}) {
     const ModelSpec spec = spec_of(rest);
     const Weights weights = Weights::initial(spec, 1);
@@ -243,7 +275,7 @@ TEST(StepPlan, LeavesOtherPartsToThemselves) {
 }
 
 TEST(StepPlan, TakesCallsOfFewTokensWithoutGradientsAlone) {
-  const Built model(spec_of(kLlama), kernels::Arithmetic::exact, false);
+  const Built model(spec_of(kLlama), kernels::Arithmetic::exact, Storage::floats);
   State state(model.spec(), 2);
   const auto serves = [&](const nn::Batch& batch, const std::function<void(nn::Context&)>& change) {
     nn::Context context;
@@ -259,9 +291,8 @@ TEST(StepPlan, TakesCallsOfFewTokensWithoutGradientsAlone) {
   EXPECT_FALSE(serves(next(state, {30, 3}), nothing));
   EXPECT_FALSE(serves(next(state, {1, 1}), [](nn::Context& c) { c.call.state = nullptr; }));
   EXPECT_FALSE(serves(next(state, {1, 1}), [](nn::Context& c) { c.training = true; }));
-  EXPECT_FALSE(serves(next(state, {1, 1}), [](nn::Context& c) {
-    c.probe = [](const std::string&, const Tensor&) {};
-  }));
+  EXPECT_FALSE(serves(next(state, {1, 1}),
+                      [](nn::Context& c) { c.probe = [](const std::string&, const Tensor&) {}; }));
   EXPECT_FALSE(serves(next(state, {1, 1}), [](nn::Context& c) {
     c.call.replace = [](const std::string&, const Tensor& x) { return x; };
   }));

@@ -260,8 +260,7 @@ model::Model load_model(const fs::path& checkpoint, bool trainable) {
   model::ModelSpec spec = spec_in(file);
   std::map<std::string, model::WeightPtr> weights;
   for (const TensorView& view : file.tensors()) {
-    ops::Weight weight =
-        ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner);
+    ops::Weight weight = ops::Weight::stored(view);
     if (trainable)
       weight = ops::Weight::dense(view.name, weight.tensor().clone().requires_grad_(true));
     weights[view.name] = std::make_shared<ops::Weight>(std::move(weight));

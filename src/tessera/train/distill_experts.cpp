@@ -119,8 +119,7 @@ class Student {
   Student(const convert::Checkpoint& checkpoint, const std::string& prefix, const Site& site) {
     for (const TensorView& view : checkpoint.tensors) {
       if (!view.name.starts_with(prefix + ".")) continue;
-      const ops::Weight stored =
-          ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner);
+      const ops::Weight stored = ops::Weight::stored(view);
       parameters_.push_back(stored.tensor().to(at::kFloat).clone().requires_grad_(true));
       names_.push_back(view.name);
       weights_[view.name] =

@@ -73,8 +73,7 @@ StartWeights start_weights(const Recipe& recipe) {
            report.differs.empty()
                ? ""
                : fmt::format("; the specs differ first at \"{}\"", report.differs));
-    const ops::Weight stored = ops::Weight::stored(found->name, found->dtype, found->shape,
-                                                   found->data.data(), found->owner);
+    const ops::Weight stored = ops::Weight::stored(*found);
     const at::NoGradGuard no_gradients;
     Tensor(weight->dense_tensor()).copy_(stored.tensor());
     ++report.kept;

@@ -20,8 +20,7 @@ Tensor head_linear(const Tensor& x_NHI, const Weight& w, const Weight* bias) {
     Tensor y = at::empty({n, heads, out}, x.options());
     const int64_t matrix_bytes = out * storage_bytes(w.dtype(), in);
     for (int64_t h = 0; h < heads; ++h)
-      ProductInput(x.const_data_ptr<float>() + h * x.stride(1), n, in, x.stride(0),
-                   arithmetic_of(w))
+      ProductInput(x.const_data_ptr<float>() + h * x.stride(1), n, in, x.stride(0), reading_of(w))
           .times(w.dtype(), static_cast<const char*>(w.data()) + h * matrix_bytes, out,
                  b.defined() ? b.const_data_ptr<float>() + h * out : nullptr,
                  y.data_ptr<float>() + h * out, heads * out);

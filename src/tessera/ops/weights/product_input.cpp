@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/base/threads.h"
 #include "tessera/kernels/weights/gemm.h"
 #include "tessera/kernels/weights/matmul.h"
 #include "tessera/ops/weights/input_products.h"
@@ -9,10 +10,34 @@
 
 namespace tessera::ops {
 
+void in_order(
+    const float* x, int64_t m, int64_t k, int64_t stride, const int32_t* columns, float* y) {
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t c = 0; c < k; ++c) y[i * k + c] = x[i * stride + columns[c]];
+}
+
+void out_of_order(const float* x, int64_t m, int64_t k, const int32_t* columns, float* y) {
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t c = 0; c < k; ++c) y[i * k + columns[c]] = x[i * k + c];
+}
+
+bool same_order(const int32_t* a, const int32_t* b, int64_t k) {
+  return a == b || (a != nullptr && b != nullptr && std::equal(a, a + k, b));
+}
+
 ProductInput::ProductInput(
-    const float* x, int64_t m, int64_t k, int64_t stride, kernels::Arithmetic arithmetic)
-    : arithmetic_(arithmetic) {
-  if (arithmetic == kernels::Arithmetic::exact) {
+    const float* x, int64_t m, int64_t k, int64_t stride, const Reading& reading)
+    : arithmetic_(reading.arithmetic), x_(x), x_stride_(stride) {
+  if (reading.columns != nullptr) {
+    ordered_ = at::empty({m, k}, at::kFloat);
+    auto* to = ordered_.data_ptr<float>();
+    parallel_for(m, 16, [&](int64_t begin, int64_t end) {
+      in_order(x + begin * stride, end - begin, k, stride, reading.columns, to + begin * k);
+    });
+    x = to;
+    stride = k;
+  }
+  if (arithmetic_ == kernels::Arithmetic::exact) {
     rows_.x = x;
     rows_.m = m;
     rows_.k = k;
@@ -20,18 +45,19 @@ ProductInput::ProductInput(
     return;
   }
   memory_ = at::empty({kernels::rounded_bytes(m, k)}, at::kByte);
-  rows_ = kernels::round_rows(x, m, k, stride, arithmetic, memory_.mutable_data_ptr());
+  rows_ = kernels::round_rows(x, m, k, stride, arithmetic_, memory_.mutable_data_ptr());
 }
 
 ProductInput ProductInput::rows(int64_t first, int64_t count) const {
   ProductInput some = *this;
   some.rows_ = rows_.some(first, count);
+  some.x_ = x_ + first * x_stride_;
   return some;
 }
 
 void ProductInput::note(const void* w) const {
-  InputSquares::note(w, rows_.x, rows_.m, rows_.k, rows_.x_stride);
-  InputProducts::note(w, rows_.x, rows_.m, rows_.k, rows_.x_stride);
+  InputSquares::note(w, x_, rows_.m, rows_.k, x_stride_);
+  InputProducts::note(w, x_, rows_.m, rows_.k, x_stride_);
 }
 
 void ProductInput::times(
@@ -52,18 +78,19 @@ void ProductInput::times_in_turn(
                 /*add=*/false, bias);
 }
 
-ProductInput SharedInput::rows_of(const Tensor& x, kernels::Arithmetic arithmetic) {
-  const auto round = [&] {
-    const int64_t width = x.size(-1);
+ProductInput SharedInput::rows_of(const Tensor& x, const Reading& reading) {
+  const int64_t width = x.size(-1);
+  const auto read = [&] {
     return ProductInput(x.const_data_ptr<float>(), x.numel() / std::max<int64_t>(1, width), width,
-                        width, arithmetic);
+                        width, reading);
   };
   SharedInput* shared = current_;
-  if (arithmetic == kernels::Arithmetic::exact || shared == nullptr || !shared->x_.is_same(x))
-    return round();
-  if (!shared->rounded_ || shared->rounded_->first != arithmetic)
-    shared->rounded_.emplace(arithmetic, round());
-  return shared->rounded_->second;
+  if (reading.as_they_are() || shared == nullptr || !shared->x_.is_same(x)) return read();
+  auto& kept = shared->kept_;
+  if (!kept || kept->first.arithmetic != reading.arithmetic ||
+      !same_order(kept->first.columns, reading.columns, width))
+    kept.emplace(reading, read());
+  return kept->second;
 }
 
 }  // namespace tessera::ops

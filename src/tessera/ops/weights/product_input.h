@@ -1,5 +1,5 @@
 // Rows of x as products by kernels read them: float32, or rounded once for all weights that they
-// meet.
+// meet, their numbers in the order in which columns of weights lie.
 #pragma once
 
 #include <optional>
@@ -15,11 +15,32 @@ inline kernels::Arithmetic arithmetic_of(const Weight& w) {
   return kernels::has_codes(w.dtype()) ? w.arithmetic() : kernels::Arithmetic::exact;
 }
 
+/// How a product with a weight reads rows.
+struct Reading {
+  kernels::Arithmetic arithmetic = kernels::Arithmetic::exact;
+  const int32_t* columns = nullptr;  // as Weight::columns(), of one matrix
+
+  bool as_they_are() const {
+    return arithmetic == kernels::Arithmetic::exact && columns == nullptr;
+  }
+};
+/// Of w where no gradient is recorded.
+inline Reading reading_of(const Weight& w) {
+  return {arithmetic_of(w), w.columns()};
+}
+
+/// y[i * k + c] = x[i * stride + columns[c]]: m rows in the order in which columns lie.
+void in_order(
+    const float* x, int64_t m, int64_t k, int64_t stride, const int32_t* columns, float* y);
+/// The inverse, of dense rows: y[i * k + columns[c]] = x[i * k + c].
+void out_of_order(const float* x, int64_t m, int64_t k, const int32_t* columns, float* y);
+/// Whether both say the same order of k columns.
+bool same_order(const int32_t* a, const int32_t* b, int64_t k);
+
 class ProductInput {
  public:
   /// m rows of k numbers, `stride` apart, which stay while this lives.
-  ProductInput(
-      const float* x, int64_t m, int64_t k, int64_t stride, kernels::Arithmetic arithmetic);
+  ProductInput(const float* x, int64_t m, int64_t k, int64_t stride, const Reading& reading);
   /// `count` rows from `first` on.
   ProductInput rows(int64_t first, int64_t count) const;
 
@@ -37,11 +58,15 @@ class ProductInput {
 
   kernels::Arithmetic arithmetic_;
   kernels::RoundedRows rows_ = {};
-  Tensor memory_;  // of the digits
+  const float* x_;  // as they were given
+  int64_t x_stride_;
+  Tensor ordered_;  // in the order of columns, where they are not so
+  Tensor memory_;   // of the digits
 };
 
-/// While one lives on a thread, products there that read x in digits round it once for all of them:
-/// for a part that multiplies its input by several weights. Nobody may write to x meanwhile.
+/// While one lives on a thread, products there that read x in digits, or in another order, round
+/// and order it once for all of them: for a part that multiplies its input by several weights.
+/// Nobody may write to x meanwhile.
 class SharedInput {
  public:
   explicit SharedInput(const Tensor& x) : x_(x), before_(current_) { current_ = this; }
@@ -50,12 +75,12 @@ class SharedInput {
   SharedInput& operator=(const SharedInput&) = delete;
 
   /// The rows of a dense float32 x [.., I], which stay as long as x.
-  static ProductInput rows_of(const Tensor& x, kernels::Arithmetic arithmetic);
+  static ProductInput rows_of(const Tensor& x, const Reading& reading);
 
  private:
   inline static thread_local SharedInput* current_ = nullptr;
   Tensor x_;
-  std::optional<std::pair<kernels::Arithmetic, ProductInput>> rounded_;
+  std::optional<std::pair<Reading, ProductInput>> kept_;
   SharedInput* before_;
 };
 

@@ -69,6 +69,18 @@ Weight Weight::stored(std::string name,
   return w;
 }
 
+Weight Weight::stored(const format::TensorView& view) {
+  Weight w = stored(view.name, view.dtype, view.shape, view.data.data(), view.owner);
+  if (view.columns == nullptr) return w;
+  const int64_t width = view.shape.back();
+  require(is_block_type(view.dtype) && view.shape.size() >= 2 &&
+              std::ssize(*view.columns) * view.shape[view.shape.size() - 2] == w.elements(),
+          "weight", "{}: an order of {} columns of rows of {}", view.name, view.columns->size(),
+          width);
+  w.columns_ = {view.columns, view.columns->data()};
+  return w;
+}
+
 /// Lengths of rows, as far as they do not change: W alone, or all.
 struct Weight::Adapted::Kept {
   std::mutex mutex;
@@ -199,6 +211,11 @@ Weight Weight::slice(int64_t index) const {
     out.tensor_ = tensor_.select(0, index);
   else
     out.data_ = static_cast<const char*>(data_) + index * storage_bytes(dtype_, out.elements());
+  require(columns_ == nullptr || shape_.size() > 2, "weight", "{}: a row of ordered columns",
+          name_);
+  if (columns_ != nullptr)
+    out.columns_ = {columns_,
+                    columns_.get() + index * (out.elements() / out.shape_[out.shape_.size() - 2])};
   return out;
 }
 
@@ -221,6 +238,21 @@ int64_t Weight::elements() const {
 const void* Weight::data() const {
   return tensor_.defined() ? tensor_.const_data_ptr() : data_;
 }
+
+namespace {
+
+/// n rows of k numbers, in their order, from where they lie in `columns` (null: in their order).
+void widen(DType type, const void* data, int64_t n, int64_t k, const int32_t* columns, float* to) {
+  if (columns == nullptr) return kernels::dequantize(type, data, n * k, to);
+  const int64_t row_bytes = storage_bytes(type, k);
+  std::vector<float> row(static_cast<size_t>(k));
+  for (int64_t i = 0; i < n; ++i) {
+    kernels::dequantize(type, static_cast<const char*>(data) + i * row_bytes, k, row.data());
+    out_of_order(row.data(), 1, k, columns, to + i * k);
+  }
+}
+
+}  // namespace
 
 Tensor Weight::tensor() const {
   if (tensor_.defined()) return tensor_;
@@ -253,9 +285,15 @@ Tensor Weight::tensor() const {
   const int64_t n_rows = last == 0 ? 0 : elements() / last;
   const int64_t row_bytes = storage_bytes(dtype_, last);
   auto* to = out.data_ptr<float>();
+  // rows of one matrix, which have one order
+  const int64_t of_matrix = shape_.size() < 2 ? n_rows : shape_[shape_.size() - 2];
   parallel_for(n_rows, 64, [&](int64_t begin, int64_t end) {
-    kernels::dequantize(dtype_, static_cast<const char*>(data_) + begin * row_bytes,
-                        (end - begin) * last, to + begin * last);
+    for (int64_t next = begin; begin < end; begin = next) {
+      next = std::min(end, (begin / of_matrix + 1) * of_matrix);
+      widen(dtype_, static_cast<const char*>(data_) + begin * row_bytes, next - begin, last,
+            columns_ == nullptr ? nullptr : columns_.get() + begin / of_matrix * last,
+            to + begin * last);
+    }
   });
   return out;
 }
@@ -268,7 +306,8 @@ using torch::autograd::variable_list;
 // numbers of a tile of dequantised rows: 1 MiB, which stays in the second cache level
 constexpr int64_t kTile = 262'144;
 
-/// Calls body(first row, rows_RI) for tiles of the matrix `data` [O, I], widened to float32.
+/// Calls body(first row, rows_RI) for tiles of the matrix `data` [O, I], widened to float32,
+/// columns in the order in which they lie.
 void for_row_tiles(DType type,
                    const void* data,
                    int64_t o,
@@ -319,7 +358,7 @@ Tensor by_rows(const Tensor& x,
   sizes.back() = w.size(0);
   Tensor y = at::empty(sizes, x.options());
   const Tensor input = x.contiguous();
-  multiply(SharedInput::rows_of(input, arithmetic), w, bias_O, y);
+  multiply(SharedInput::rows_of(input, {arithmetic, w.columns()}), w, bias_O, y);
   return y;
 }
 
@@ -444,7 +483,11 @@ Tensor transposed_product(const Tensor& y, const Weight& w) {
   for_row_tiles(w.dtype(), w.data(), w.size(0), w.size(1), [&](int64_t first, const Tensor& tile) {
     multiply_into(x, rows.narrow(1, first, tile.size(0)), tile, /*add=*/true);
   });
-  return x.view(sizes);
+  if (w.columns() == nullptr) return x.view(sizes);
+  const Tensor plain = at::empty_like(x);
+  out_of_order(x.const_data_ptr<float>(), x.size(0), x.size(1), w.columns(),
+               plain.data_ptr<float>());
+  return plain.view(sizes);
 }
 
 namespace {
@@ -529,11 +572,17 @@ Tensor grouped_by_rows(const Tensor& x_NI,
                        const Tensor& bias_EO,
                        kernels::Arithmetic arithmetic) {
   const Tensor dense = x_NI.contiguous();
-  const ProductInput input = SharedInput::rows_of(dense, arithmetic);
   Tensor y_NO = at::empty({x_NI.size(0), w.size(1)}, x_NI.options());
+  // each expert reads its rows in an order of its own, where columns have one
+  std::optional<ProductInput> all;
+  if (w.columns() == nullptr) all = SharedInput::rows_of(dense, {arithmetic});
   for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
-    multiply(input.rows(begin, n), w.slice(e), bias_EO.defined() ? bias_EO.select(0, e) : Tensor(),
-             y_NO.narrow(0, begin, n));
+    const Weight expert = w.slice(e);
+    const int64_t k = dense.size(1);
+    multiply(all ? all->rows(begin, n)
+                 : ProductInput(dense.const_data_ptr<float>() + begin * k, n, k, k,
+                                {arithmetic, expert.columns()}),
+             expert, bias_EO.defined() ? bias_EO.select(0, e) : Tensor(), y_NO.narrow(0, begin, n));
   });
   return y_NO;
 }
@@ -696,10 +745,9 @@ Tensor rows(const Weight& w, const Tensor& ids_N) {
   Tensor out = at::empty({n, d}, at::kFloat);
   const int64_t row_bytes = storage_bytes(w.dtype(), d);
   for (int64_t i = 0; i < n; ++i)
-    kernels::dequantize(
-        w.dtype(),
-        static_cast<const char*>(w.data()) + ids.const_data_ptr<int64_t>()[i] * row_bytes, d,
-        out.data_ptr<float>() + i * d);
+    widen(w.dtype(),
+          static_cast<const char*>(w.data()) + ids.const_data_ptr<int64_t>()[i] * row_bytes, 1, d,
+          w.columns(), out.data_ptr<float>() + i * d);
   return out;
 }
 

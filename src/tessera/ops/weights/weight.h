@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/format/tensor_view.h"
 #include "tessera/kernels/weights/digits.h"
 #include "tessera/ops/tensor.h"
 
@@ -31,6 +32,9 @@ class Weight {
                        std::vector<int64_t> shape,
                        const void* data,
                        std::shared_ptr<const void> owner);
+  /// The same of a tensor of a checkpoint, whose columns may lie in another order: what this class
+  /// and products say of columns is of those that the tensor stands for.
+  static Weight stored(const format::TensorView& view);
 
   /// W + scale B A: a matrix W [O, I] of any storage with a product of low rank beside it, A [r, I]
   /// and B [O, r]; or E of each, one per expert: [E, O, I], [E, r, I], [E, O, r]. All three stay as
@@ -78,6 +82,9 @@ class Weight {
   Tensor tensor() const;
   /// The tensor behind a dense weight, for optimisers and gradients; undefined for a stored one.
   const Tensor& dense_tensor() const { return tensor_; }
+  /// The order in which the columns of each matrix lie (format::ColumnOrder); null where it is
+  /// theirs.
+  const int32_t* columns() const { return columns_.get(); }
   /// First byte of the numbers: the mapping, or the dense tensor's memory.
   const void* data() const;
   /// Whether data() lies in this machine's memory, row after row, as kernels read it.
@@ -96,6 +103,7 @@ class Weight {
   Tensor tensor_;
   const void* data_ = nullptr;
   Tensor view_;  // of stored f32
+  std::shared_ptr<const int32_t> columns_;
   std::shared_ptr<const void> owner_;
   std::shared_ptr<const Adapted> adapted_;
 };

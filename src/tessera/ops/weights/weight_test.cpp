@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "tessera/kernels/weights/blocks.h"
@@ -12,6 +13,7 @@
 #include "tessera/ops/ops_testing.h"
 #include "tessera/ops/weights/head_linear.h"
 #include "tessera/ops/weights/input_drops.h"
+#include "tessera/ops/weights/input_squares.h"
 #include "tessera/ops/weights/product_input.h"
 
 namespace tessera::ops::weight_test {
@@ -319,6 +321,138 @@ TEST(Weight, GroupedAndHeadProductsInDigitsHaveTheBitsOfEachMatrix) {
   }
   EXPECT_TRUE(
       at::equal(grouped_linear(x, w, offsets), grouped_linear(x, q4_0({4, 9, 64}, 5), offsets)));
+}
+
+/// `w` with its numbers under other columns, in an order for each matrix; and, dense, what it
+/// stands for.
+struct Ordered {
+  Weight weight;
+  Tensor numbers;
+  Tensor order;  // [matrices, I]
+
+  explicit Ordered(const Weight& w) {
+    const int64_t width = w.shape().back(), height = w.size(static_cast<int>(w.shape().size()) - 2);
+    const int64_t matrices = w.elements() / (width * height);
+    std::mt19937 random(11);
+    std::vector<int32_t> columns;
+    for (int64_t m = 0; m < matrices; ++m) {
+      std::vector<int32_t> one(static_cast<size_t>(width));
+      std::iota(one.begin(), one.end(), 0);
+      std::shuffle(one.begin(), one.end(), random);
+      columns.insert(columns.end(), one.begin(), one.end());
+    }
+    order = at::tensor(columns, at::kInt).to(at::kLong).reshape({matrices, width});
+    const auto owner = std::make_shared<const Weight>(w);
+    weight =
+        Weight::stored({"ordered",
+                        w.dtype(),
+                        w.shape(),
+                        {static_cast<const std::byte*>(w.data()), static_cast<size_t>(w.bytes())},
+                        owner,
+                        std::make_shared<const std::vector<int32_t>>(columns)});
+    const Tensor flat = w.tensor().reshape({matrices, height, width});
+    numbers = at::empty_like(flat);
+    for (int64_t m = 0; m < matrices; ++m)
+      numbers.select(0, m).index_copy_(1, order.select(0, m), flat.select(0, m));
+    numbers = numbers.reshape(w.shape());
+  }
+};
+
+TEST(Weight, ColumnsInAnotherOrderAreThoseThatTheyStandFor) {
+  using kernels::Arithmetic;
+  const Weight plain = q4_0({70, 96}, 3), bias = Weight::dense("b", drawn({70}, 2));
+  const Ordered o(plain);
+  EXPECT_EQ(o.weight.bytes(), plain.bytes());
+  EXPECT_TRUE(at::equal(o.weight.tensor(), o.numbers));
+  EXPECT_TRUE(at::equal(o.weight.converted(DType::f32).tensor(), o.numbers));
+  const Tensor ids = at::tensor({3, 0, 69}, at::kLong);
+  EXPECT_TRUE(at::equal(rows(o.weight, ids), o.numbers.index_select(0, ids)));
+  // products have the bits of what lies there with inputs in its order
+  const Tensor x = drawn({11, 2, 96}, 1), moved = x.index_select(-1, o.order.select(0, 0));
+  for (const auto arithmetic : {Arithmetic::exact, Arithmetic::two_digits, Arithmetic::one_digit}) {
+    const at::NoGradGuard guard;
+    const Weight w = o.weight.multiplied_in(arithmetic), base = plain.multiplied_in(arithmetic);
+    const Tensor y = linear(x, w, &bias), of_base = linear(x, base);
+    EXPECT_TRUE(at::equal(y, linear(moved, base, &bias)));
+    EXPECT_TRUE(at::equal(linear(x.narrow(0, 4, 1), w, &bias), y.narrow(0, 4, 1)));
+    // beside others that read the same x
+    const SharedInput shared(x);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(at::equal(linear(x, w, &bias), y));
+      EXPECT_TRUE(at::equal(linear(x, base), of_base));
+    }
+  }
+  // forward and backward through the stored numbers
+  const Tensor with = x.clone().requires_grad_(true), dense = x.clone().requires_grad_(true),
+               dy = drawn({11, 2, 70}, 4);
+  const Tensor y = linear(with, o.weight), want = at::linear(dense, o.numbers);
+  EXPECT_LT(error(y, want), 1e-5);
+  y.backward(dy);
+  want.backward(dy);
+  EXPECT_LT(error(with.grad(), dense.grad()), 1e-5);
+  EXPECT_LT(error(transposed_product(dy, o.weight), dense.grad()), 1e-5);
+  // an adapter beside it reads inputs in their order
+  const auto part = [](Tensor t) {
+    return std::make_shared<const Weight>(Weight::dense("lora", std::move(t)));
+  };
+  const Tensor a = drawn({2, 96}, 5), b = drawn({70, 2}, 6), m = drawn({70}, 9);
+  const Weight adapted = Weight::adapted({.w = std::make_shared<const Weight>(o.weight),
+                                          .a = part(a),
+                                          .b = part(b),
+                                          .magnitude = part(m)});
+  const Tensor sum = o.numbers + b.mm(a);
+  const Tensor matrix = sum * (m / sum.norm(2, {-1})).unsqueeze(-1);
+  EXPECT_LT(error(adapted.tensor(), matrix), 1e-5);
+  EXPECT_LT(error(linear(x, adapted), at::linear(x, matrix)), 1e-5);
+}
+
+TEST(Weight, EachMatrixOfSeveralHasAnOrderOfItsColumns) {
+  const Weight plain = q4_0({4, 9, 64}, 5).multiplied_in(kernels::Arithmetic::two_digits);
+  const Ordered o(plain);
+  const Weight w = o.weight.multiplied_in(kernels::Arithmetic::two_digits);
+  EXPECT_TRUE(at::equal(w.tensor(), o.numbers));
+  const Tensor x = drawn({11, 64}, 7);
+  const std::vector<int64_t> offsets = {0, 3, 3, 4, 11};
+  const auto own = [&](int64_t e) { return x.narrow(0, offsets[e], offsets[e + 1] - offsets[e]); };
+  {
+    const at::NoGradGuard guard;
+    const Tensor y = grouped_linear(x, w, offsets);
+    for (int64_t e = 0; e < 4; ++e) {
+      EXPECT_TRUE(at::equal(w.slice(e).tensor(), o.numbers.select(0, e)));
+      const Tensor part = y.narrow(0, offsets[e], own(e).size(0));
+      EXPECT_TRUE(at::equal(part, linear(own(e), w.slice(e))));
+      EXPECT_TRUE(
+          at::equal(part, linear(own(e).index_select(1, o.order.select(0, e)), plain.slice(e))));
+    }
+  }
+  // gradients
+  const Tensor with = x.clone().requires_grad_(true), dy = drawn({11, 9}, 8);
+  grouped_linear(with, w, offsets).backward(dy);
+  for (const int64_t e : {0, 2, 3})
+    EXPECT_LT(distance(with.grad().narrow(0, offsets[e], own(e).size(0)),
+                       dy.narrow(0, offsets[e], own(e).size(0)).mm(o.numbers.select(0, e))),
+              1e-5);
+  // heads that meet a matrix each, whose columns have one order
+  const Ordered flat(q4_0({36, 64}, 5));
+  const Tensor heads = drawn({5, 4, 64}, 8);
+  const at::NoGradGuard guard;
+  const Tensor z = head_linear(heads, flat.weight);
+  for (int64_t h = 0; h < 4; ++h)
+    EXPECT_LT(
+        distance(z.select(1, h), at::linear(heads.select(1, h), flat.numbers.narrow(0, 9 * h, 9))),
+        1e-5);
+}
+
+TEST(Weight, WhatColumnsMultiplyIsCountedInTheirOrder) {
+  const Ordered o(q4_0({5, 64}, 3));
+  const Tensor x = drawn({7, 64}, 1);
+  const at::NoGradGuard guard;
+  const InputSquares squares;
+  linear(x, o.weight);
+  const InputSquares::Sums* sums = squares.of(o.weight.data());
+  ASSERT_NE(sums, nullptr);
+  const Tensor want = x.to(at::kDouble).square().sum(0);
+  EXPECT_LT(error(at::tensor(sums->squares, at::kDouble), want), 1e-12);
 }
 
 TEST(Weight, StoredFloatsAreOneView) {
