@@ -6,8 +6,8 @@
 
 MODEL is a recipe, and then every row is trained by it from the beginning, with so many key/value heads; or what `tessera convert` reads, and then
 heads are pooled by their means (`tessera convert --kv-heads`). With --train, every one of these is trained on by the recipe from where the pooling
-left it, for as long as it says, and the model as it was too, so that rows differ in their heads alone. Speed is that of one text at --depth tokens,
-where keys and values are what is read; these are no tokens of a text that the model could know (`tessera bench --fill`).
+left it, for as long as it says, and the model as it was too, so that rows differ in their heads alone. Speed is that of one text behind --depth
+tokens, where keys and values are what is read.
 """
 import argparse
 import json
@@ -88,8 +88,7 @@ def main():
             model = model_of(given, heads, pathlib.Path(work))
             said = json.loads(run(given.tessera, "eval", model, "--text", given.text, "--window", given.window, "--max-tokens", given.tokens,
                                   "--train-fraction", given.train_fraction, "--threads", given.threads, "--json"))
-            row = json.loads(run(given.tessera, "bench", model, "--prefill", 0, "--decode", 64, "--depth", given.depth, "--fill", min(given.depth, 1024),
-                                 "--threads", given.threads, "--json"))["rows"][0]
+            row = json.loads(run(given.tessera, "bench", model, "--prefill", 0, "--decode", 64, "--depth", given.depth, "--threads", given.threads, "--json"))["rows"][0]
             kept = row["state_bytes"] / (given.depth + 64)
             print(f"| {heads} | {said['perplexity']:.3f} | {row['decode_tokens_per_s']:.1f} | {kept:.0f} |", flush=True)
 

@@ -67,10 +67,20 @@ def bf16(values):
     return array.array("H", [struct.unpack("<I", struct.pack("<f", x))[0] >> 16 for x in values]).tobytes()
 
 
+def byte_tokens():
+    """A tokenizer of bytes, which a GGUF file cannot do without; prompts are made of ids."""
+    plain = [byte for byte in range(256) if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255]
+    others = [byte for byte in range(256) if byte not in plain]
+    vocabulary = {chr(byte): i for i, byte in enumerate(plain)} | {chr(256 + i): len(plain) + i for i in range(len(others))}
+    return {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+            "post_processor": None, "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": vocabulary, "merges": []}}
+
+
 def write_model(folder, config):
     """Weights of deviation 0.02: a million drawn ones, from another place for every tensor."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps(byte_tokens()))
     chance = random.Random(1)
     drawn = bf16(chance.gauss(0, 0.02) for _ in range(1 << 20))
     ones = bf16([0.0 if config["model_type"] == "gemma3_text" else 1.0]) * max(config["hidden_size"], config["head_dim"])
@@ -138,7 +148,8 @@ def main():
         print("|---|---|---|---|---|---|---|---|", flush=True)
         for kv in given.kv.split(","):
             said, memory = run(given.tessera, "bench", file, "--depth", given.tokens, "--prefill", 0, "--decode", given.decode, "--repeats", 1,
-                               "--fill", fill, "--kv-type", kv, "--threads", given.threads, "--json", *(["--fast"] if given.fast else []))
+                               *(["--fill", fill] if fill > 0 else []), "--kv-type", kv, "--threads", given.threads, "--json",
+                               *(["--fast"] if given.fast else []))
             row = json.loads(said)["rows"][0]
             read = row.get("computed_of_depth", given.tokens)
             print(f"| {given.shape}, {parameters / 1e9:.2f} G, {given.type} | {kv} | {given.tokens} | {row['state_bytes'] / 1e9:.2f} "

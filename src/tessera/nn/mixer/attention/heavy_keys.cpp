@@ -13,14 +13,14 @@ namespace {
 /// The places of the `keep` largest of `sums` [G, n], ascending: [G, keep]. At equal ones the
 /// earlier place stays; what is no number counts as the largest.
 Tensor heaviest(const Tensor& sums_GN, int64_t keep) {
-  const Tensor sums = sums_GN.cpu().contiguous();
+  const Tensor sums = sums_GN.to(at::kCPU, at::kDouble).contiguous();
   const int64_t groups = sums.size(0), n = sums.size(1);
   Tensor places = at::empty({groups, keep}, at::kLong);
   std::vector<int64_t> order(static_cast<size_t>(n));
   for (int64_t g = 0; g < groups; ++g) {
-    const float* of = sums.const_data_ptr<float>() + g * n;
+    const double* of = sums.const_data_ptr<double>() + g * n;
     const auto weight = [&](int64_t j) {
-      return std::isnan(of[j]) ? std::numeric_limits<float>::infinity() : of[j];
+      return std::isnan(of[j]) ? std::numeric_limits<double>::infinity() : of[j];
     };
     std::iota(order.begin(), order.end(), 0);
     std::nth_element(order.begin(), order.begin() + keep, order.end(), [&](int64_t a, int64_t b) {

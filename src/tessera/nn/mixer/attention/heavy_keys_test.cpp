@@ -40,7 +40,7 @@ Tensor defined(const Text& text, const HeavyHitters& who, int64_t* gone = nullpt
         const Tensor p = at::softmax(kScale * at::mv(keys, text.q[i][h]), 0);
         out[i][h] = at::mv(values.t(), p);
         for (size_t j = 0; j < tokens.size(); ++j)
-          weights[tokens[j]] += p[static_cast<int64_t>(j)].item<double>();
+          weights[tokens[j]] += p.const_data_ptr<double>()[j];
       }
       if ((i + 1) % who.every != 0) continue;
       std::vector<int64_t> old;
