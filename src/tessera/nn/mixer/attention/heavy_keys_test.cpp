@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "tessera/base/rng.h"
 #include "tessera/base/testing.h"
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/nn/registry.h"
@@ -15,12 +16,17 @@ namespace tessera::nn::heavy_keys_test {
 namespace {
 
 constexpr int64_t kT = 90, kHeads = 4, kGroups = 2, kWidth = 16;
-constexpr double kScale = 0.9;
+constexpr double kScale = 0.4;
+
+Tensor drawn(int64_t heads, uint64_t seed) {
+  Tensor x = at::empty({kT, heads, kWidth}, at::kDouble);
+  for (int64_t i = 0; i < x.numel(); ++i)
+    x.data_ptr<double>()[i] = RandomKey(seed).normal(static_cast<uint64_t>(i));
+  return x;
+}
 
 struct Text {
-  Tensor q = ops::gen({kT, kHeads, kWidth}, 0.71, 0.3) * 2,
-         k = ops::gen({kT, kGroups, kWidth}, 0.37, 0.1) * 2,
-         v = ops::gen({kT, kGroups, kWidth}, 0.53, 0.7);
+  Tensor q = drawn(kHeads, 1), k = drawn(kGroups, 2), v = drawn(kGroups, 3);
   Text to(at::ScalarType type) const { return {q.to(type), k.to(type), v.to(type)}; }
 };
 
