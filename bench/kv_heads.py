@@ -1,6 +1,6 @@
 """One model with fewer and fewer key/value heads: perplexity, tokens a second and bytes that a token keeps.
 
-    python bench/kv_heads.py build/release/bin/tessera bench/kv_heads.json examples/data/shakespeare.txt --train-fraction 0.9 --depth 8192
+    python bench/kv_heads.py build/release/bin/tessera bench/kv_heads.json examples/data/shakespeare.txt --train-fraction 0.9 --window 128 --depth 8192
     python bench/kv_heads.py build/release/bin/tessera MODEL TEXT --heads 8,4,2,1
     python bench/kv_heads.py build/release/bin/tessera MODEL TEXT --heads 8,4,2,1 --train recipe.json
 
@@ -51,7 +51,7 @@ def trained(tessera, recipe, work, name):
     path = work / f"{name}.json"
     path.write_text(json.dumps(recipe))
     run(tessera, "train", path, "--out", work / name)
-    return work / name
+    return work / name / "latest"
 
 
 def model_of(given, heads, work):
