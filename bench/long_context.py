@@ -30,12 +30,12 @@ SHAPES = {
         "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "vocab_size": 262144, "hidden_size": 1152, "intermediate_size": 6912,
         "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "sliding_window": 512,
         "sliding_window_pattern": 6, "query_pre_attn_scalar": 256, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
-        "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "max_position_embeddings": 0, "tie_word_embeddings": True,
+        "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "max_position_embeddings": 1 << 18, "tie_word_embeddings": True,
     },
     "llama": {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192,
         "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "rope_theta": 500000.0,
-        "hidden_act": "silu", "rms_norm_eps": 1e-5, "max_position_embeddings": 0, "tie_word_embeddings": True,
+        "hidden_act": "silu", "rms_norm_eps": 1e-5, "max_position_embeddings": 1 << 18, "tie_word_embeddings": True,
     },
 }
 
@@ -133,12 +133,12 @@ def main():
     arguments.add_argument("--work", help="a folder that the model stays in; it is made anew without one")
     given = arguments.parse_args()
     fill = given.fill if given.fill is not None else 1024 if given.shape == "llama" else 0
-    config = dict(SHAPES[given.shape], max_position_embeddings=given.tokens + given.decode)
+    config = dict(SHAPES[given.shape])
     if given.shape == "gemma":
         config["sliding_window_pattern"] = given.global_every
     with tempfile.TemporaryDirectory(dir=given.work) as temporary:
         work = pathlib.Path(given.work or temporary)
-        file = work / f"{given.shape}-{config.get('sliding_window_pattern', 1)}-{given.tokens}-{given.type}.gguf"
+        file = work / f"{given.shape}-{config.get('sliding_window_pattern', 1)}-{given.type}.gguf"
         parameters = sum(count(shape) for _, shape in tensors(config))
         if not file.exists():
             folder = pathlib.Path(temporary) / "model"
