@@ -7,7 +7,7 @@ namespace {
 Continued decoder() {
   const ModelSpec spec = read_model_spec(spec::parse_json(R"({
     "tessera": 1, "arch": "decoder", "vocab": 13, "d_model": 16, "ffn": {"type": "glu", "d_hidden": 12},
-    "layers": [{"count": 2, "mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 2, "position": "rope",
+    "layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 2, "position": "rope",
                                       "heavy": {"keep": 3, "last": 2, "every": 2}}}]})",
                                                           "test"));
   return Continued(Model(spec, Weights::initial(spec, 3)));
