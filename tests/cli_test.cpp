@@ -201,6 +201,16 @@ TEST_F(Cli, StatesOfLongTexts) {
                  "a search keeps many texts");
   expect_refused("generate " + kGoldens + "/mamba2/base --input-ids 1 --keep-last 4", 2,
                  "keeps a bounded state already");
+  // heavy ones, last ones and 64 more, and a number for each key
+  const int64_t heavy = eval(" --kv-type f32 --keep-last 16 --keep-heavy 8").at("state_bytes");
+  EXPECT_EQ(heavy, int64_t{8 + 16 + 64} * 2 * 2 * (12 * 2 + 1) * 4);
+  expect_refused("generate " + model + " --input-ids 1 --keep-heavy 4", 2, "--keep-last");
+  expect_refused("generate " + model + " --input-ids 1 --keep-last 4 --keep-heavy 4 --keep-first 2",
+                 2, "--keep-first");
+  expect_refused("generate " + model +
+                     " --input-ids 1 --keep-last 4 --keep-heavy 4 --lookup 2 "
+                     "--branches 2",
+                 2, "layers.0");
 }
 
 TEST_F(Cli, QuantisedFoldersAreReadByEveryVerb) {
@@ -1831,6 +1841,25 @@ TEST_F(Cli, BenchOfSamplingAndOfRowsSideBySide) {
   const Outcome side = run("bench " + tiny() + " --prefill 0 --decode 4 --rows 3 --json");
   ASSERT_EQ(side.code, 0) << side.err;
   EXPECT_EQ(spec::parse_json(side.out, "stdout")["rows"][0]["rows"], 3);
+}
+
+TEST_F(Cli, BenchFillsADepthWithoutReadingAllOfIt) {
+  const auto row = [this](const std::string& model, const std::string& flags) {
+    const Outcome outcome =
+        run("bench " + model + " --prefill 0 --decode 2 --depth 3000 --repeats 1 --json" + flags);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "bench").at("rows").at(0);
+  };
+  for (const char* keep : {"", " --keep-last 50"}) {
+    const std::string model = kGoldens + "/llama/gguf/base.gguf" + keep;
+    const spec::Json all = row(model, ""), some = row(model, " --fill 100");
+    EXPECT_EQ(some.at("state_bytes"), all.at("state_bytes"));
+    EXPECT_EQ(some.at("computed_of_depth"), 1024);
+    EXPECT_FALSE(all.contains("computed_of_depth"));
+    EXPECT_GT(some.at("depth_seconds"), 0);
+  }
+  expect_refused("bench " + kGoldens + "/mamba2/base --depth 9 --fill 4", 2,
+                 "which follows from all tokens");
 }
 
 TEST_F(Cli, BenchOfGuessesSaysWhatTheyGive) {

@@ -160,6 +160,8 @@ constexpr Sample kSamples[] = {
         "position": {"type": "deberta", "max_relative": 6, "projections": "mixer"}})"},
     {Slot::mixer, "differential_attention", "windowed",
      R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 4, "position": "rope", "pattern": {"type": "window", "width": 5}})"},
+    {Slot::mixer, "attention", "heavy",
+     R"({"n_heads": 4, "n_kv_heads": 2, "position": "rope", "heavy": {"keep": 3, "last": 2, "every": 2}})"},
     {Slot::mixer, "differential_attention", "sink_window",
      R"({"n_heads": 2, "layout": "halves", "position": "rope", "pattern": {"type": "sink_window", "first": 2, "width": 4}})"},
     {Slot::mixer, "differential_attention", "longformer",

@@ -15,7 +15,7 @@ namespace {
 
 struct BenchArgs {
   std::string model, families;
-  int64_t prefill = 512, decode = 64, rows = 1;
+  int64_t prefill = 512, decode = 64, rows = 1, fill = 0;
   std::vector<int64_t> depths = {0};
   KvFlags kv;
   ProductFlags products;
@@ -63,6 +63,52 @@ double median(std::vector<double> values) {
 
 constexpr int64_t kFill = 1024;  // tokens of a call that makes the depth
 
+/// Adds n tokens to a row without computing anything: the keys and values of its last ones once
+/// more.
+void repeat_last(const model::ModelSpec& spec, model::State& state, int64_t n) {
+  nn::Batch batch =
+      nn::Batch::of({std::vector<int64_t>(static_cast<size_t>(n), 0)}, {state.length(0)});
+  const auto layout = model::state_layout(spec);
+  for (size_t b = 0; b < layout.size(); ++b) {
+    nn::RowState& row = *state.branch(b, batch)[0];
+    row.begin_call(false);
+    for (size_t d = 0; d < layout[b].tensors.size(); ++d) {
+      nn::TokenBuffer& tokens = row.tokens(d);
+      const int64_t from = std::max(tokens.first(), tokens.length() - n);
+      const Tensor last = tokens.joined(from, tokens.length());
+      tokens.append(last.index_select(0, at::arange(n, at::kLong).remainder(last.size(0))));
+    }
+    row.end_call(Tensor(), batch.segments[0]);
+  }
+  state.advance(batch);
+}
+
+/// A state of `depth` tokens; returns the seconds that it took.
+double fill(const model::Model& model, model::State& state, int64_t depth, int64_t computed) {
+  const auto start = Clock::now();
+  for (int64_t done = 0; done < depth;) {
+    const int64_t n = std::min(kFill, depth - done);
+    if (computed > 0 && done >= computed)
+      repeat_last(model.spec(), state, n);
+    else
+      feed(model, &state, some_ids(n, model.spec().vocab));
+    done += n;
+  }
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Keys and values can be repeated, what a layer makes of all tokens cannot.
+void check_fill(const BenchArgs& o, const model::ModelSpec& spec) {
+  if (o.fill == 0) return;
+  for (const model::BranchState& branch : model::state_layout(spec))
+    for (const spec::StateDecl& decl : branch.tensors)
+      if (decl.kind != spec::StateDecl::Kind::per_token || decl.every != 1 || branch.selective ||
+          branch.name == model::kIds)
+        fail(ErrorKind::usage, "bench",
+             "--fill {}, but {} keeps \"{}\", which follows from all tokens; leave it out", o.fill,
+             branch.name, decl.name);
+}
+
 /// Every limit that a row would meet, before anything is measured.
 void check_depths(const BenchArgs& o, const model::ModelSpec& spec) {
   const int64_t positions = spec.max_positions();
@@ -106,7 +152,7 @@ Json measure(const BenchArgs& o,
              int64_t depth,
              bool stateful) {
   const int64_t vocab = model.spec().vocab;
-  std::vector<double> prefill, decode;
+  std::vector<double> depths, prefill, decode;
   int64_t state_bytes = 0;
   for (int repeat = 0; repeat < o.repeats; ++repeat) {
     if (!stateful) {
@@ -114,8 +160,7 @@ Json measure(const BenchArgs& o,
       continue;
     }
     model::State state(model.spec(), 1, 0, at::TensorOptions().dtype(at::kFloat), o.kv.options());
-    for (int64_t done = 0; done < depth; done += kFill)
-      feed(model, &state, some_ids(std::min(kFill, depth - done), vocab));
+    depths.push_back(fill(model, state, depth, o.fill));
     if (o.prefill > 0) {
       model::State copy = state.fork();
       prefill.push_back(feed(model, &copy, some_ids(o.prefill, vocab)));
@@ -134,6 +179,8 @@ Json measure(const BenchArgs& o,
               {"state_bytes", state_bytes},
               {"threads", thread_count()},
               {"repeats", o.repeats}};
+  if (depth > 0 && !depths.empty()) row["depth_seconds"] = median(depths);
+  if (o.fill > 0) row["computed_of_depth"] = std::min(depth, (o.fill + kFill - 1) / kFill * kFill);
   if (!prefill.empty()) {
     const double seconds = median(prefill);
     row["prefill_tokens_per_s"] = static_cast<double>(o.prefill) / seconds;
@@ -192,6 +239,7 @@ int bench(BenchArgs& o) {
     left_out = std::exchange(o.decode, 0) > 0;
   }
   check_depths(o, model.spec());
+  check_fill(o, model.spec());
   if (left_out)
     fmt::print(stderr, "no decode: this model cannot continue from a state: {}\n", stateless);
   const at::NoGradGuard no_gradients;
@@ -229,6 +277,13 @@ std::function<int()> add_bench(CLI::App& app) {
       ->delimiter(',')
       ->check(not_negative())
       ->capture_default_str();
+  app.add_option(
+         "--fill", o->fill,
+         "tokens of the depth that are computed, in calls of 1024; their keys and values, once "
+         "more and once more, stand for the others: what a deep row costs, without the hours "
+         "that reading it takes; 0 = all")
+      ->capture_default_str()
+      ->check(not_negative());
   o->kv.add(app);
   o->products.add(app);
   app.add_option("--repeats", o->repeats, "medians over so many")
@@ -241,6 +296,7 @@ std::function<int()> add_bench(CLI::App& app) {
       app,
       {"tessera bench model.gguf --prefill 512 --decode 64 --depth 0,4096 --threads 2 --json",
        "tessera bench model.gguf --prefill 0 --depth 8192 --kv-type int8",
+       "tessera bench model.gguf --prefill 0 --depth 131072 --fill 1024",
        "tessera bench model.gguf --prefill 0 --rows 8", "tessera bench sampling --vocab 131072",
        "tessera bench grammar model.gguf", "tessera bench guesses model.gguf --text notes.txt",
        "tessera bench mixers --only mamba2,attention",

@@ -13,7 +13,7 @@ namespace tessera::cli {
 struct KvFlags {
   std::string type = "auto";
   int64_t page = spec::kDefaultKvPage;
-  int64_t keep_first = infer::kKeepFirst, keep_last = 0;
+  int64_t keep_first = infer::kKeepFirst, keep_last = 0, keep_heavy = 0;
 
   void add(CLI::App& app) {
     app.add_option("--kv-type", type,
@@ -31,13 +31,22 @@ struct KvFlags {
                    "ones, and lets go of those between; 0 = it keeps all")
         ->capture_default_str()
         ->check(not_negative());
-    app.add_option("--keep-first", keep_first, "first tokens of a text that stay where others go")
+    auto* first = app.add_option("--keep-first", keep_first,
+                                 "first tokens of a text that stay where others go")
+                      ->capture_default_str()
+                      ->check(not_negative());
+    app.add_option(
+           "--keep-heavy", keep_heavy,
+           "with --keep-last: beside the last tokens every key/value head keeps so many keys "
+           "that were given the most weight (heavy hitters), in place of the first ones")
         ->capture_default_str()
-        ->check(not_negative());
+        ->check(not_negative())
+        ->needs(app.get_option("--keep-last"))
+        ->excludes(first);
   }
   /// How a model is loaded with these.
   convert::LoadOptions loading(const std::string& families) const {
-    return {families, keep_first, keep_last};
+    return {families, keep_first, keep_last, keep_heavy};
   }
   /// Once settle() has been called where the type is left open.
   spec::KvOptions options() const { return {spec::kv_type_named(type), page}; }

@@ -228,9 +228,9 @@ const TensorView& Checkpoint::tensor(std::string_view name) const {
 
 Checkpoint load_checkpoint(const fs::path& path, const LoadOptions& options) {
   Checkpoint checkpoint = load_any(path, options);
-  if (options.keep_last > 0) {
-    checkpoint.spec_json =
-        model::with_kept_tokens(checkpoint.spec, options.keep_first, options.keep_last);
+  if (options.keep_last > 0 || options.keep_heavy > 0) {
+    checkpoint.spec_json = model::with_kept_tokens(checkpoint.spec, options.keep_first,
+                                                   options.keep_last, options.keep_heavy);
     checkpoint.spec = model::read_model_spec(checkpoint.spec_json);
   }
   // formats order what is kept differently

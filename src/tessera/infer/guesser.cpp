@@ -21,7 +21,7 @@ std::string no_branches_reason(const model::ModelSpec& spec) {
       for (const model::BranchSpec& branch : group.branches) {
         if (branch.part.config->state(spec.scope(i)).empty()) continue;
         const auto* attention = dynamic_cast<const nn::AttentionConfig*>(branch.part.config.get());
-        const bool plain = attention != nullptr && !attention->shares() &&
+        const bool plain = attention != nullptr && !attention->shares() && !attention->heavy &&
                            attention->pattern_config().farthest() == 0 &&
                            !attention->pattern_config().global_projections();
         if (!plain && branch.part.type() != "cross_attention")

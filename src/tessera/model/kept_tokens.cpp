@@ -5,20 +5,22 @@ namespace {
 
 using spec::Json;
 
-/// Replaces the pattern of every mixer that sees everything; returns how many there were.
-int64_t bound(Json& json, const Json& pattern) {
+/// Replaces the field `name` of every mixer that sees everything and has it; returns how many there
+/// were.
+int64_t bound(Json& json, const std::string& name, const Json& to) {
   int64_t count = 0;
   if (json.is_array())
-    for (Json& item : json) count += bound(item, pattern);
+    for (Json& item : json) count += bound(item, name, to);
   if (!json.is_object()) return count;
   for (auto& [key, value] : json.items()) {
     const bool mixer = key == "mixer" && value.is_object() && value.contains("pattern") &&
-                       value["pattern"].is_object() && value["pattern"].value("type", "") == "full";
+                       value.contains(name) && value["pattern"].is_object() &&
+                       value["pattern"].value("type", "") == "full";
     if (mixer) {
-      value["pattern"] = pattern;
+      value[name] = to;
       ++count;
     } else {
-      count += bound(value, pattern);
+      count += bound(value, name, to);
     }
   }
   return count;
@@ -26,10 +28,12 @@ int64_t bound(Json& json, const Json& pattern) {
 
 }  // namespace
 
-Json with_kept_tokens(const ModelSpec& spec, int64_t first, int64_t last) {
+Json with_kept_tokens(const ModelSpec& spec, int64_t first, int64_t last, int64_t heavy) {
   if (first < 0 || last < 1)
     fail(ErrorKind::usage, "keep-last",
          "{} first tokens and {} last ones; expected 0 and 1 at least", first, last);
+  if (heavy < 0)
+    fail(ErrorKind::usage, "keep-heavy", "{} keys of each head; expected 0 at least", heavy);
   if (spec.arch != Arch::decoder)
     fail(ErrorKind::usage, "keep-last",
          "only a decoder's text grows token by token; leave --keep-last out");
@@ -37,17 +41,20 @@ Json with_kept_tokens(const ModelSpec& spec, int64_t first, int64_t last) {
     fail(ErrorKind::usage, "keep-last", "this model keeps no keys and values: {}; leave it out",
          reason);
   Json json = resolve(spec);
-  const Json pattern = first == 0
-                           ? Json{{"type", "window"}, {"width", last}}
-                           : Json{{"type", "sink_window"}, {"first", first}, {"width", last}};
-  const int64_t bounded = bound(json["layers"], pattern);
+  const int64_t bounded =
+      heavy > 0   ? bound(json["layers"], "heavy", {{"keep", heavy}, {"last", last}})
+      : first > 0 ? bound(json["layers"], "pattern",
+                          {{"type", "sink_window"}, {"first", first}, {"width", last}})
+                  : bound(json["layers"], "pattern", {{"type", "window"}, {"width", last}});
   for (const BranchState& branch : state_layout(read_model_spec(json)))
     for (const spec::StateDecl& decl : branch.tensors)
       if (decl.kind == spec::StateDecl::Kind::per_token && decl.keep == 0)
         fail(ErrorKind::usage, "keep-last",
-             "{} keeps \"{}\" of every token, whatever pattern: its mechanism takes none that "
-             "lets go of some; expected a model of attention and of states of fixed size",
-             branch.name, decl.name);
+             "{} keeps \"{}\" of every token, whatever {}; expected a model of attention and of "
+             "states of fixed size",
+             branch.name, decl.name,
+             heavy > 0 ? "weight it is given: mixer \"attention\" alone lets go of keys by that"
+                       : "pattern: its mechanism takes none that lets go of some");
   if (bounded == 0)
     fail(ErrorKind::usage, "keep-last",
          "every layer of this model keeps a bounded state already; leave --keep-last out");

@@ -51,5 +51,33 @@ TEST(KeptTokens, IsRefusedWhereAMechanismKeepsAllOrNothingGrows) {
                      [&] { with_kept_tokens(zoo("llama/smollm2-135m"), 4, 0); });
 }
 
+TEST(KeptTokens, HeavyOnesTakeTheRoomThatIsSaid) {
+  for (const char* name : {"llama/smollm2-135m", "hybrid/bamba-9b", "gemma2/gemma2-2b"}) {
+    SCOPED_TRACE(name);
+    const ModelSpec spec = zoo(name), bounded = read_model_spec(with_kept_tokens(spec, 4, 36, 28));
+    EXPECT_EQ(state_bytes(bounded, 5000), state_bytes(bounded, 50'000));
+    EXPECT_EQ(parameters(spec).size(), parameters(bounded).size());
+  }
+  // 28 heavy ones, the last 36 and 64 more until some are let go, of 30 layers, 3 heads of 64, keys
+  // and values; and a sum for each of them
+  EXPECT_EQ(
+      state_bytes(read_model_spec(with_kept_tokens(zoo("llama/smollm2-135m"), 4, 36, 28)), 9000),
+      int64_t{128} * 30 * 3 * (64 * 2 + 1) * 4);
+}
+
+TEST(KeptTokens, HeavyOnesAreRefusedWhereNoKeysHaveWeights) {
+  const auto refused = [](const char* name, const char* part) {
+    SCOPED_TRACE(name);
+    test::expect_error(ErrorKind::usage, part, [&] { with_kept_tokens(zoo(name), 4, 100, 50); });
+  };
+  refused("deepseek/deepseek-v2-lite", "mixer \"attention\" alone lets go of keys by that");
+  refused("native_sparse_attention/tiny-native_sparse_attention", "whatever weight it is given");
+  refused("mamba2/mamba2-130m", "keeps a bounded state already");
+  test::expect_error(ErrorKind::usage, "expected 0 and 1 at least",
+                     [&] { with_kept_tokens(zoo("llama/smollm2-135m"), 4, 0, 50); });
+  test::expect_error(ErrorKind::spec, "counts the keys between",
+                     [&] { read_model_spec(with_kept_tokens(zoo("alibi/tiny-alibi"), 4, 9, 5)); });
+}
+
 }  // namespace
 }  // namespace tessera::model::kept_tokens_test

@@ -61,6 +61,14 @@ const std::vector<Technique>& techniques() {
        "Dao, Haziza, Massa, Sizov: Flash-Decoding for long-context inference, 2023 "
        "(pytorch.org/blog/flash-decoding); after Milakov, Gimelshein, arXiv:1805.02867",
        2023, "automatic in generation; the same bits for any number of threads"},
+      {"computation", "heavy_hitters",
+       "A state keeps the keys that were given the most weight, beside the last ones, and lets go "
+       "of "
+       "the others.",
+       "Zhang et al.: H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large "
+       "Language "
+       "Models, arXiv:2306.14048",
+       2023, "--keep-heavy N beside --keep-last; attention's \"heavy\""},
       {"computation", "ring_attention",
        "A sequence in contiguous parts over the ranks of a ring that hand on their keys and "
        "values.",

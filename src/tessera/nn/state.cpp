@@ -29,7 +29,7 @@ RowState::RowState(const std::vector<spec::StateDecl>& decls,
       tokens_.emplace_back(decl, max_pending, options, pool);
     } else {
       slot_.push_back(working_.size());
-      working_.push_back(at::full(decl.shape, decl.start, options));
+      working_.push_back(at::full(decl.shape, decl.start, ops::stored_in(decl.dtype, options)));
     }
   }
   committed_fixed_ = working_;

@@ -8,10 +8,6 @@ namespace {
 
 constexpr int64_t kFirstCapacity = 64;
 
-at::TensorOptions stored_options(const spec::StateDecl& decl, at::TensorOptions options) {
-  return decl.dtype == DType::f32 ? options : options.dtype(ops::kv_scalar_type(decl.dtype));
-}
-
 Tensor rows_of(const Page& page, int64_t from, int64_t n) {
   return from == 0 && n == page.capacity() ? page.rows() : page.rows().narrow(0, from, n);
 }
@@ -24,7 +20,7 @@ TokenBuffer::TokenBuffer(const spec::StateDecl& decl,
                          std::shared_ptr<PagePool> pool)
     : pool_(std::move(pool)),
       entry_(decl.shape),
-      options_(stored_options(decl, options)),
+      options_(ops::stored_in(decl.dtype, options)),
       page_(pool_->page()),
       window_(decl.keep > 0 ? decl.keep + max_pending : 0),
       keep_(decl.keep),
@@ -203,7 +199,8 @@ void TokenBuffer::runs(int64_t from, int64_t to, std::vector<Run>& out) const {
   };
   if (from < std::min(to, lead_)) add(*lead_page_, from, std::min(to, lead_) - from);
   while (from < to) {
-    const int64_t row = row_of(from), count = page_ > 0 ? std::min(to - from, page_ - row) : to - from;
+    const int64_t row = row_of(from),
+                  count = page_ > 0 ? std::min(to - from, page_ - row) : to - from;
     add(*pages_[page_of(from)], row, count);
   }
 }

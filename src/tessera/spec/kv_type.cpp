@@ -45,7 +45,7 @@ std::vector<StateDecl> packing(std::vector<StateDecl> decls) {
 }
 
 StateDecl stored_as(const StateDecl& decl, KvType type, std::string_view path) {
-  if (type == KvType::f32 || decl.kind == StateDecl::Kind::fixed) return decl;
+  if (type == KvType::f32 || (decl.kind == StateDecl::Kind::fixed && !decl.packs)) return decl;
   if (!decl.packs)
     fail(ErrorKind::spec, path,
          "keeps \"{}\" for computations that need all its bits; found kv-type {}; expected f32, or "

@@ -71,6 +71,10 @@ struct Attention {
                                 // the key's position minus kv.begin(); not with gaps
   int64_t bias_head_stride = 0, bias_query_stride = 0;
   const float* sinks = nullptr;  // [H]: a logit that joins each head's denominator; -inf: none
+
+  /// When set, [T, H, 2], dense: each query's largest logit m and sum of exp(logit - m), sinks
+  /// among them, are written here; what key_weights.h reads.
+  float* softmax = nullptr;
 };
 
 /// Throws Error(internal) when G does not divide H, a size or position is negative, or spans
@@ -78,8 +82,8 @@ struct Attention {
 void attend(const Attention& attention);
 
 /// The same of several sequences of few queries each, without patterns, biases and far queries, by
-/// a team: every thread calls this with the same calls. They share out heads and blocks of keys, and
-/// wait for each other in between, not at the end. `memory`: team_floats() floats, aligned to a
+/// a team: every thread calls this with the same calls. They share out heads and blocks of keys,
+/// and wait for each other in between, not at the end. `memory`: team_floats() floats, aligned to a
 /// cache line, that all of them see.
 void attend(Team& team, const Attention* calls, int64_t count, float* memory);
 /// Enough for calls of these T, H and V whose keys have positions below `keys`.

@@ -449,6 +449,11 @@ HWY_INLINE void start_total(const Attention& a, int64_t head, float* total) {
 HWY_INLINE void finish(const Attention& a, int64_t query, int64_t head, const float* total) {
   float* out = a.out + query * a.out_token_stride + head * a.out_head_stride;
   const float sum = total[kSumAt];
+  if (a.softmax != nullptr) {
+    float* softmax = a.softmax + 2 * (query * a.H + head);
+    softmax[0] = total[kMaximumAt];
+    softmax[1] = sum;
+  }
   for (int64_t c = 0; c < a.V; c += kLanes) {
     const V32 o = sum == 0.0f ? zero() : hn::Div(load(total + kValuesAt + c), all(sum));
     store_upto(o, out + c, std::min<int64_t>(kLanes, a.V - c));

@@ -473,14 +473,19 @@ struct SoftmaxPart {
   float maximum, sum;
 };
 
+// products of queries and keys -> their logits, without bias
+HWY_INLINE V32 logits_of(const Attention& a, V32 products) {
+  const V32 v = hn::Mul(products, all(a.scale));
+  if (a.softcap == 0) return v;
+  return hn::Mul(activate<Activation::tanh>(hn::Div(v, all(a.softcap))), all(a.softcap));
+}
+
 // products -> exp(logit - maximum), in place; bias: null or that of the first of the n keys
 HWY_INLINE SoftmaxPart exponentials(const Attention& a, const float* bias, int64_t n, float* s) {
   V32 max = all(kMinusInfinity);
   for (int64_t j = 0; j < n; j += kLanes) {
     const int64_t count = std::min<int64_t>(kLanes, n - j);
-    V32 v = hn::Mul(load_upto(s + j, count), all(a.scale));
-    if (a.softcap > 0)
-      v = hn::Mul(activate<Activation::tanh>(hn::Div(v, all(a.softcap))), all(a.softcap));
+    V32 v = logits_of(a, load_upto(s + j, count));
     if (bias) v = hn::Add(v, load_upto(bias + j, count));
     store_upto(v, s + j, count);
     if (count < kLanes)

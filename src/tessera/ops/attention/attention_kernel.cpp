@@ -3,7 +3,9 @@
 #include <cmath>
 #include <limits>
 
+#include "tessera/kernels/attention/key_weights.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/attention/key_weights.h"
 #include "tessera/ops/attention/kv_rows.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/attention/query_blocks.h"
@@ -185,10 +187,14 @@ Tensor attention_kernel_of_weights(const Tensor& q_THD,
   return out_HTV.transpose(0, 1);
 }
 
-Tensor attention_kernel(const Tensor& q_THD,
-                        const std::vector<KeyValues>& kv,
-                        int64_t start,
-                        const ScoreOptions& options) {
+namespace {
+
+/// Also adds what the keys are given to `weights_GS` where that is no null pointer.
+Tensor by_kernel(const Tensor& q_THD,
+                 const std::vector<KeyValues>& kv,
+                 int64_t start,
+                 const ScoreOptions& options,
+                 Tensor* weights_GS) {
   // the kernel reads far queries with the strides of q
   const Tensor q = options.far_q.defined() ? q_THD.contiguous() : dense_rows(q_THD);
   const Held held = held_keys(kv);
@@ -221,6 +227,13 @@ Tensor attention_kernel(const Tensor& q_THD,
     a.far_end = options.far_end;
   }
   if (a.T == 0) return out;
+  if (weights_GS != nullptr) {
+    Tensor softmax = at::empty({a.T, a.H, 2}, q.options());
+    a.softmax = softmax.data_ptr<float>();
+    kernels::attend(a);
+    kernels::add_key_weights(a, weights_GS->data_ptr<float>(), weights_GS->stride(0));
+    return out;
+  }
   if (!options.term) {
     kernels::attend(a);
     return out;
@@ -254,6 +267,53 @@ Tensor attention_kernel(const Tensor& q_THD,
     kernels::attend(a);
   }
   return out;
+}
+
+}  // namespace
+
+Tensor attention_kernel(const Tensor& q_THD,
+                        const std::vector<KeyValues>& kv,
+                        int64_t start,
+                        const ScoreOptions& options) {
+  return by_kernel(q_THD, kv, start, options, nullptr);
+}
+
+Tensor attention_with_weights(const Tensor& q_THD,
+                              const std::vector<KeyValues>& kv,
+                              int64_t start,
+                              const ScoreOptions& options,
+                              Tensor& weights_GS) {
+  int64_t keys = 0;
+  for (const KeyValues& part : kv) {
+    require(part.first == kv.front().first + keys, "attention", "a gap before the key at {}",
+            part.first);
+    keys += part.k_SGD.size(0);
+  }
+  const int64_t groups = kv.front().k_SGD.size(1);
+  require(weights_GS.dim() == 2 && weights_GS.size(0) == groups && weights_GS.size(1) == keys &&
+              !options.visibility && !options.term && !options.far_q.defined(),
+          "attention", "sums of weights are for keys without gaps, patterns and terms");
+  if (use_kernels(q_THD) && weights_GS.scalar_type() == at::kFloat && weights_GS.stride(1) == 1)
+    return by_kernel(q_THD, kv, start, options, &weights_GS);
+  // the definition
+  const auto by_head = [&](Tensor KeyValues::*side) {
+    std::vector<Tensor> parts;
+    for (const KeyValues& part : kv) parts.push_back(from_kv_rows(part.*side, q_THD.scalar_type()));
+    return at::cat(parts).transpose(0, 1).unsqueeze(0);
+  };
+  const Tensor q = q_THD.transpose(0, 1).unsqueeze(0), k = by_head(&KeyValues::k_SGD);
+  const std::vector<kernels::KeyRange> held{{kv.front().first, kv.front().first + keys}};
+  {
+    const at::NoGradGuard no_gradients;
+    const Tensor each = at::eye(keys, k.options()).expand({1, groups, keys, keys});
+    weights_GS.add_(attention_of_block(q, k, each, start, held, options)
+                        .reshape({groups, -1, keys})
+                        .sum(1)
+                        .to(weights_GS.options()));
+  }
+  return attention_of_block(q, k, by_head(&KeyValues::v_SGD), start, held, options)
+      .squeeze(0)
+      .transpose(0, 1);
 }
 
 }  // namespace tessera::ops

@@ -53,6 +53,10 @@ DType kv_dtype(at::ScalarType type) {
   fail(ErrorKind::internal, "kv_rows", "keys and values of type {}", c10::toString(type));
 }
 
+at::TensorOptions stored_in(DType type, at::TensorOptions options) {
+  return type == DType::f32 ? options : options.dtype(kv_scalar_type(type));
+}
+
 bool is_packed(const Tensor& rows) {
   return packs(rows.scalar_type());
 }

@@ -19,6 +19,8 @@ namespace tessera::ops {
 /// others.
 at::ScalarType kv_scalar_type(DType type);
 DType kv_dtype(at::ScalarType type);
+/// `options` with that type; for float32 as they are, so that a state of doubles keeps doubles.
+at::TensorOptions stored_in(DType type, at::TensorOptions options);
 
 bool is_packed(const Tensor& rows);
 /// Numbers in a row.

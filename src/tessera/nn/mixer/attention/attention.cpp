@@ -7,9 +7,11 @@
 
 #include "tessera/nn/guess_branches.h"
 #include "tessera/nn/mixer/attention/attend.h"
+#include "tessera/nn/mixer/attention/heavy_keys.h"
 #include "tessera/nn/mixer/shown.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/random.h"
+#include "tessera/ops/side_by_side.h"
 #include "tessera/ops/attention/ring_attention.h"
 #include "tessera/ops/weights/product_input.h"
 
@@ -67,7 +69,8 @@ class Attention final : public Mixer {
       fail(
           ErrorKind::spec, name_,
           "a sequence that goes on from a state is not split over ranks; use windows \"isolated\"");
-    Tensor o_NHD = rows != nullptr        ? with_state(x, scores, context, *rows)
+    Tensor o_NHD = config_.heavy          ? among_heavy(x, scores, context, rows)
+                   : rows != nullptr      ? with_state(x, scores, context, *rows)
                    : reads_state(context) ? after_keys(x, scores, context)
                                           : whole(x, scores, context);
     if (config_.pattern_config().global_projections())
@@ -97,6 +100,8 @@ class Attention final : public Mixer {
       context.probe(name, heads_NE);
     const std::string name = name_ + ".weights";
     if (!is_asked_for(context, name)) return;
+    if (config_.heavy)
+      fail(ErrorKind::usage, name_, "weights are not shown where keys are let go by them (heavy)");
     const BySegment part(*context.batch);
     for (size_t i = 0; i < context.batch->segments.size(); ++i) {
       ops::ScoreOptions how = scores.in_document(part, i);
@@ -260,6 +265,37 @@ class Attention final : public Mixer {
           for (PatternMask::Past& past : *kept) past.keep();
         });
     return out;
+  }
+
+  /// Each segment among the keys that stay, of its row or of a whole document.
+  Tensor among_heavy(const Projected& x,
+                     const PatternedScores& scores,
+                     const Context& context,
+                     const StateRows* rows) const {
+    const Batch& batch = *context.batch;
+    if (!context.causal || batch.in_order())
+      fail(ErrorKind::input, name_, "keys are let go as a text grows (heavy); found tokens {}",
+           context.causal ? "that are given in an order" : "that see later ones");
+    const BySegment part(batch);
+    std::vector<Tensor> out(batch.segments.size());
+    std::vector<int64_t> costs;
+    for (const Segment& s : batch.segments)
+      costs.push_back(s.length * std::min(s.start + s.length, config_.heavy->most()));
+    const auto attend = [&](size_t i) {
+      const Segment& s = batch.segments[i];
+      RowState own({}, 0, x.q_NHD.options());
+      if (rows == nullptr)
+        own = RowState(config_.state({}), 0,
+                       at::TensorOptions(x.q_NHD.device()).dtype(ops::wide(x.q_NHD)));
+      HeavyKeys keys(*config_.heavy, rows != nullptr ? *(*rows)[i] : own);
+      out[i] = keys.attend(part(x.q_NHD, i), part(x.k_NGD, i), part(x.v_NGD, i), s.start,
+                           scores.in_document(part, i));
+    };
+    if (ops::use_kernels(x.q_NHD))
+      ops::side_by_side(costs, attend);
+    else
+      for (size_t i = 0; i < out.size(); ++i) attend(i);
+    return out.size() == 1 ? out[0] : at::cat(out);
   }
 
   /// What the last token of a branch of guesses asks: `own` are the keys of all of them, `way`

@@ -10,11 +10,14 @@
 // A layer may use the keys and values of an earlier one (`kv_of`), as it made them: then it has
 // queries and an output of its own and keeps no state. Gemma 3n; Brandon et al. 2024,
 // arXiv:2405.12981 (cross-layer attention). Successors of attention 4.
+// A state may keep the keys that were given the most weight, beside the last ones (`heavy`,
+// heavy_hitters.h): every call then computes with those alone.
 // Vaswani et al. 2017, arXiv:1706.03762; Shazeer 2019, arXiv:1911.02150 (MQA); Ainslie et
 // al. 2023, arXiv:2305.13245 (GQA); gates: Qiu et al. 2025, arXiv:2505.06708. Golden: attention G1,
 // G2.
 #pragma once
 
+#include "tessera/nn/mixer/attention/heavy_hitters.h"
 #include "tessera/nn/mixer/heads.h"
 #include "tessera/nn/pattern/pattern_config.h"
 #include "tessera/nn/position/position_config.h"
@@ -173,6 +176,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   GateActivation gate_act = GateActivation::sigmoid;
   bool gate_bias = false;
   spec::Part<spec::Slot::pattern> pattern;
+  std::optional<HeavyHitters> heavy;
   spec::Part<spec::Slot::position> position;
   spec::Part<spec::Slot::norm> inner_norm;
   double dropout = 0;
@@ -211,6 +215,8 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
         field("gate_act", &C::gate_act, "what its numbers pass through"),
         field("gate_bias", &C::gate_bias, "whether that projection has a bias"),
         field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
+        field("heavy", &C::heavy,
+              "which keys stay as a text grows, by the weight they were given; null = all"),
         field("position", &C::position, "how order enters", {.part = "none"}),
         field("inner_norm", &C::inner_norm,
               "norm of the heads' outputs side by side, before the last product (sub-LN)"),

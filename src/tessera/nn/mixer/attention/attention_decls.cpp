@@ -1,5 +1,6 @@
 #include "tessera/nn/mixer/attention/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -54,6 +55,25 @@ void check_shared(const AttentionConfig& c, const spec::Scope& scope) {
   if (c.position.type() == "deberta") refuse("position \"deberta\", which projects keys,");
 }
 
+/// What letting go of keys by their weights does not go with.
+void check_heavy(const AttentionConfig& c, const spec::Scope& scope) {
+  if (!c.heavy) return;
+  const spec::Scope here = scope.at("heavy");
+  const auto refuse = [&](const std::string& what, const char* remedy) {
+    fail(ErrorKind::spec, here.path, "keeps the heaviest keys of a text, and {}; {}", what, remedy);
+  };
+  if (!scope.causal) refuse("an encoder's queries see them all", "leave it out");
+  if (c.pattern.type() != "full")
+    refuse(fmt::format("pattern \"{}\" says itself which ones stay", c.pattern.type()),
+           "use pattern \"full\"");
+  if (c.position && c.position.info().place == spec::Place::score_bias)
+    refuse(fmt::format("position \"{}\" counts the keys between, of which some are gone",
+                       c.position.type()),
+           "use a rotation");
+  if (c.shares()) refuse("other layers use its keys and values", "leave it out");
+  if (c.dropout > 0) refuse("dropout would hide how heavy they are", "set dropout to 0");
+}
+
 }  // namespace
 
 void AttentionConfig::check(const spec::Scope& scope) const {
@@ -77,6 +97,7 @@ void AttentionConfig::check(const spec::Scope& scope) const {
          "gate_at after_sdpa");
   check_pattern(pattern, position, n_heads, scope);
   check_shared(*this, scope);
+  check_heavy(*this, scope);
 }
 
 void AttentionConfig::check_behind(const std::vector<spec::Placed>& before,
@@ -113,6 +134,7 @@ std::string AttentionConfig::no_split_reason(int64_t longest) const {
     return reason(
         fmt::format("pattern \"{}\" with other queries for the first keys", pattern.type()),
         "use \"window\"");
+  if (heavy) return reason("which keys are heavy", "leave \"heavy\" out");
   if (pattern_config().global_projections())
     return reason("global tokens with projections of their own",
                   "set its \"projections\" to \"shared\"");
@@ -167,12 +189,28 @@ std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
   std::vector<spec::StateDecl> decls(pattern_config().global_projections() ? 4 : 2, entry);
   for (size_t i = 0; const char* name : {"k", "v", "k_global", "v_global"})
     if (i < decls.size()) decls[i++].name = name;
+  if (heavy) {
+    for (spec::StateDecl& decl : decls) decl.keep = heavy->last + heavy->every;
+    decls = spec::packing(std::move(decls));
+    for (spec::StateDecl& decl : heavy_state(*heavy, n_kv_heads, head_dim))
+      decls.push_back(std::move(decl));
+    return decls;
+  }
   return kept_for(pattern_config(), spec::packing(std::move(decls)));
 }
 
 double AttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
-  return 4.0 * static_cast<double>(n_heads * head_dim) *
-         static_cast<double>(pattern_config().keys_met(context));
+  // heavy ones are told by their scores, which are computed twice
+  const int64_t met = heavy ? std::min(context, heavy->most()) : pattern_config().keys_met(context);
+  return (heavy ? 6.0 : 4.0) * static_cast<double>(n_heads * head_dim) * static_cast<double>(met);
+}
+
+std::vector<spec::StateDecl> heavy_state(const HeavyHitters& who, int64_t heads, int64_t width) {
+  using Kind = spec::StateDecl::Kind;
+  return {
+      {.name = "heavy_k", .kind = Kind::fixed, .shape = {who.keep, heads, width}, .packs = true},
+      {.name = "heavy_v", .kind = Kind::fixed, .shape = {who.keep, heads, width}, .packs = true},
+      {.name = "sums", .kind = Kind::fixed, .shape = {heads, who.most()}}};
 }
 
 void declare_head_norms(spec::ParamList& list,
