@@ -5,7 +5,7 @@ CACHE   ?= $(or $(TESSERA_CACHE),$(HOME)/.cache/tessera)
 TESSERA  = $(BUILD)/bin/tessera
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-fast reference asan fuzz bench format clean
+.PHONY: help setup build demo test test-fast reference asan sanitize fuzz bench format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | column -t -s "$$(printf '\t')"
@@ -40,6 +40,9 @@ asan: ## the torch-free tests under the address and undefined behaviour sanitize
 	@cmake --preset asan >/dev/null
 	@cmake --build build/asan -j $(JOBS)
 	@scripts/test.sh build/asan
+
+sanitize: ## the server with many and with bad clients, under the sanitizers for threads and for memory
+	@scripts/sanitize.sh
 
 fuzz: ## each fuzz target for a minute (SECONDS=n for longer)
 	@scripts/setup.sh fuzz

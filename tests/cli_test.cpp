@@ -999,6 +999,65 @@ TEST_F(Cli, ARunKilledAtAnyMomentGoesOnBitForBit) {
   for (const auto& [name, content] : found) EXPECT_TRUE(wanted.contains(name)) << name;
 }
 
+/// Programs that save over what is there, killed at every one of their changes to files: what can
+/// be read afterwards is the old or the new, and nothing is in the way of the next one.
+TEST_F(Cli, WhatIsSavedIsOldOrNewAfterAKillAtAnyMoment) {
+  const std::string llama = kGoldens + "/llama/gguf/base.gguf", embedder = folder_ / "embedder",
+                    place = folder_ / "place";
+  fs::copy(kGoldens + "/bert/base", embedder);
+  folder_.write("embedder/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ncat\ndog\nsun\nmoon\n");
+  fs::create_directory(folder_ / "notes");
+  struct Saver {
+    std::string name, save;
+    std::function<void()> prepare;      // before the second save
+    std::function<std::string()> read;  // what is there
+  };
+  const auto output = [&](const std::string& arguments) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  const std::vector<Saver> savers = {
+      {"session", "generate " + llama + " --prompt AB --max-new-tokens 2 --session '" + place + "'",
+       [] {}, [&] { return read_text_file(place); }},
+      {"index",
+       "index '" + (folder_ / "notes").string() + "' --with '" + embedder + "' --output '" + place +
+           "' --tokens 2 --overlap 0",
+       [&] { folder_.write("notes/a.txt", "moon\n\nsun\n"); },
+       [&] { return output("search '" + place + "' sun --json"); }}};
+  for (const Saver& saver : savers) {
+    SCOPED_TRACE(saver.name);
+    const std::string old = folder_ / (saver.name + ".old");
+    folder_.write("notes/a.txt", "cat dog\n\nsun\n");
+    output(saver.save);
+    fs::copy(place, old, fs::copy_options::recursive);
+    const std::string before = saver.read();
+    saver.prepare();
+    output(saver.save);
+    const std::string after = saver.read();
+    ASSERT_NE(before, after);
+    int kills = 0, kept = 0;
+    for (int code = -1; code != 0;) {
+      fs::remove_all(place);
+      fs::copy(old, place, fs::copy_options::recursive);
+      code = run(saver.save,
+                 fmt::format("LD_PRELOAD='" TESSERA_KILLER "' TESSERA_KILL_AT={} ", kills + 1))
+                 .code;
+      ASSERT_TRUE(code == 0 || code == 128 + 9) << code;
+      const std::string found = saver.read();
+      EXPECT_TRUE(found == before || found == after) << kills << found;
+      kept += found == before ? 1 : 0;
+      kills += code == 0 ? 0 : 1;
+      // the next one is not in the way of what this one has left
+      EXPECT_EQ(run(saver.save).code, 0);
+    }
+    EXPECT_GE(kills, 4);
+    EXPECT_GE(kept, 3);
+    EXPECT_LE(kept, kills);
+    fs::remove_all(place);
+  }
+}
+
 TEST_F(Cli, ExpertsComeInTrainingAndBecomeOneLayer) {
   std::string lines;
   for (int i = 0; i < 400; ++i) lines += std::to_string(i * i % 97) + " ";

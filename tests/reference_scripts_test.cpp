@@ -2,8 +2,9 @@
 // (tools/golden/export_check.py), libtessera_ops.so in Python's torch
 // (tools/golden/torch_ops_check.py), GGUF files in llama.cpp (tools/golden/gguf_check.py), a run's
 // events in TensorBoard (tools/golden/tensorboard_check.py), the server in OpenAI's client
-// (tools/golden/openai_check.py). Needs TESSERA_REFERENCE_PYTHON, a
-// Python with these; TESSERA_REQUIRE_REFERENCE=1 makes its absence a failure.
+// (tools/golden/openai_check.py), in schemathesis and Prometheus' own reader
+// (tools/golden/serve_clients_check.py). Needs TESSERA_REFERENCE_PYTHON, a Python with these;
+// TESSERA_REQUIRE_REFERENCE=1 makes its absence a failure.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -63,6 +64,15 @@ TEST_F(ReferenceScripts, OpenAisClientTalksToTheServer) {
   const char* model = std::getenv("TESSERA_SMOLLM2");
   if (model == nullptr) GTEST_SKIP() << "TESSERA_SMOLLM2 does not name the GGUF file";
   EXPECT_EQ(run("openai_check.py", "'" TESSERA_PROGRAM "' '" + std::string(model) + "'"), 0);
+}
+
+TEST_F(ReferenceScripts, WhatIsDocumentedOfTheServerHolds) {
+  if (std::system((python_ + " -c 'import schemathesis, prometheus_client' 2>/dev/null").c_str()) !=
+      0)
+    GTEST_SKIP() << "this Python has no schemathesis or prometheus_client";
+  EXPECT_EQ(run("serve_clients_check.py", "'" TESSERA_PROGRAM "' '" + source_ +
+                                              "/tests/golden/families/llama/gguf/base.gguf'"),
+            0);
 }
 
 TEST_F(ReferenceScripts, TorchTakesTheOps) {

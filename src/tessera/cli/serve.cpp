@@ -176,17 +176,14 @@ int serve(ServeArgs& o) {
       s.server.host.find(':') == std::string::npos ? s.server.host : "[" + s.server.host + "]";
   fmt::print("http://{}:{}\n", host, service.port());
   flush_output();
-  fmt::print(stderr,
-             "tessera: serves {} at http://{}:{}/v1; Ctrl-C ends it when its answers are "
-             "complete, twice at once\n",
-             fmt::join(
-                 [&] {
-                   std::vector<std::string> names;
-                   for (const auto& entry : s.entries) names.push_back(entry.id);
-                   return names;
-                 }(),
-                 ", "),
-             host, service.port());
+  std::vector<std::string> names;
+  for (const auto& entry : s.entries) names.push_back(entry.id);
+  // as of a line of the log: that nobody can write it is no reason to end
+  std::fputs(fmt::format("tessera: serves {} at http://{}:{}/v1; Ctrl-C ends it when its answers "
+                         "are complete, twice at once\n",
+                         fmt::join(names, ", "), host, service.port())
+                 .c_str(),
+             stderr);
   service.run(cancel_token(), [] { return reload_keys.exchange(false); });
   fail(ErrorKind::cancelled, "serve", "stopped on request");
 }

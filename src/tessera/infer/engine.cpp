@@ -20,7 +20,7 @@ struct Engine::Job {
   std::unique_ptr<Task> task;
   std::vector<size_t> rows;  // of the feeder, parallel to the task's
   const CancelToken* cancel = nullptr;
-  bool cancelled = false, keep = false, search = false;
+  bool cancelled = false, keep = false, search = false, rests = false;
   bool read = false;           // what it begins with
   bool begun = false;          // has chosen a token
   bool alone = false;          // a call with it failed: it is fed by itself until it decodes
@@ -40,8 +40,7 @@ Engine::Engine(const model::Model& model, const Options& options)
                .statistics = options.statistics}) {
   if (!options.speculation.on()) return;
   guesser_.emplace(model, options.speculation, options.cancel);
-  if (options.speculation.paced)
-    pace_.emplace(guesser_->most(), options.speculation.branches);
+  if (options.speculation.paced) pace_.emplace(guesser_->most(), options.speculation.branches);
 }
 
 Engine::~Engine() = default;
@@ -146,6 +145,10 @@ void Engine::cancel(Id id) {
   jobs_.at(id)->cancelled = true;
 }
 
+void Engine::rest(Id id, bool rests) {
+  jobs_.at(id)->rests = rests;
+}
+
 bool Engine::done(Id id) const {
   return jobs_.at(id)->task->done() && jobs_.at(id)->rows.empty();
 }
@@ -214,7 +217,7 @@ void Engine::end_what_is_over() {
 std::vector<Feeder::Work> Engine::plan(int64_t budget) {
   std::vector<Feeder::Work> work;
   for (const auto& [id, job] : jobs_) {
-    if (job->rows.empty() || job->first != nullptr) continue;
+    if (job->rows.empty() || job->first != nullptr || job->rests) continue;
     const std::vector<const Sequence*> sequences = job->task->rows();
     std::vector<Feeder::Work> own;
     for (size_t r = 0; r < job->rows.size(); ++r)

@@ -57,6 +57,9 @@ class Engine {
                                  const std::function<void(int64_t choice, Request&)>& each = {});
   /// Ends a request before the next step.
   void cancel(Id id);
+  /// A request that rests keeps its rows as they are, and takes part in no step; so do those that
+  /// wait for it to read what they begin with.
+  void rest(Id id, bool rests);
   /// One call of the model. `budget`: tokens of prompts, beside what decodes; at least 1. False
   /// when no request is left to go on.
   bool step(int64_t budget);

@@ -506,6 +506,30 @@ TEST(Engine, PromptsAreCutAndDecodingRowsGoOn) {
   }
 }
 
+// a short question does not wait until a long one is read, nor a long one until no short one comes
+TEST(Engine, AShortPromptPassesALongOne) {
+  const model::Model model = model_named("attention");
+  Engine engine(model, {});
+  const Request first = request_of(model, random_tokens(200, 2), 3);
+  const Engine::Id long_one = engine.submit(first);
+  int64_t begun = 0;
+  for (uint64_t i = 1; i <= 6; ++i) {
+    // two come where the step has room for one beside its share of the long one
+    for (const uint64_t seed : {2 * i, 2 * i + 1}) {
+      Request request = request_of(model, random_tokens(16, seed), 1);
+      request.on_token = [&](int64_t) { ++begun; };
+      engine.submit(request);
+    }
+    engine.step(32);
+    EXPECT_EQ(begun, static_cast<int64_t>(i));
+    EXPECT_EQ(engine.state().length(0), 16 * static_cast<int64_t>(i));
+  }
+  while (engine.step(32)) {
+  }
+  EXPECT_EQ(begun, 12);
+  EXPECT_EQ(engine.take(long_one).generation.token_ids, alone(model, first));
+}
+
 // what is asked for is computed, and nothing before it that somebody has computed already
 TEST(Engine, TargetsBeginWhereACacheEnds) {
   const model::Model model = model_named("attention");

@@ -226,10 +226,33 @@ void Feeder::step(std::span<const Work> work, int64_t budget) {
   if (options_.cache != nullptr) share(work);
   // what decodes goes first
   Call call;
-  for (const bool decoding : {true, false})
-    for (const Work& w : work)
-      if (decodes(w) == decoding) plan(call, w, budget);
+  std::vector<const Work*> prompts;
+  for (const Work& w : work)
+    if (decodes(w))
+      plan(call, w, budget);
+    else if (!rows_[w.row].wait)
+      prompts.push_back(&w);
+  plan_prompts(call, prompts, budget);
   if (!call.works.empty()) run(call);
+}
+
+/// The one with the least left goes first, which has the most of them begin soonest; the oldest has
+/// half of the room nevertheless, so that it does not wait for ever.
+void Feeder::plan_prompts(Call& call, std::vector<const Work*>& prompts, int64_t budget) const {
+  if (prompts.empty()) return;
+  const Work* const oldest = prompts.front();
+  const auto left = [&](const Work* w) { return size_of(w->sequence->tokens) - rows_[w->row].fed; };
+  std::stable_sort(prompts.begin(), prompts.end(),
+                   [&](const Work* a, const Work* b) { return left(a) < left(b); });
+  const int64_t room = budget - size_of(call.ids);
+  const bool apart = prompts.front() != oldest && room > 0;
+  if (apart) {
+    int64_t others = -left(oldest);
+    for (const Work* w : prompts) others += left(w);
+    plan(call, *oldest, size_of(call.ids) + std::max<int64_t>({1, room / 2, room - others}));
+  }
+  for (const Work* w : prompts)
+    if (w != oldest || !apart) plan(call, *w, budget);
 }
 
 void Feeder::run(const Call& call) {

@@ -53,8 +53,9 @@ class Feeder {
     int64_t own = PrefixCache::kAll;
   };
   /// One call of the model, with at most `budget` tokens: rows with one token left, or with
-  /// guesses, all take part; what is left of the budget goes to the others in order. At least one
-  /// row goes on. A row whose angles change is computed anew, in one piece.
+  /// guesses, all take part; what is left of the budget goes to the others, by how little they have
+  /// left, and half of it to the first of them at least. At least one row goes on. A row whose
+  /// angles change is computed anew, in one piece.
   void step(std::span<const Work> work, int64_t budget);
   /// Whether no more than one token of its sequence is left.
   bool decodes(const Work& work) const;
@@ -132,6 +133,7 @@ class Feeder {
   int64_t room(const Work& work, int64_t left, int64_t budget) const;
   struct Call;
   void plan(Call& call, const Work& work, int64_t budget) const;
+  void plan_prompts(Call& call, std::vector<const Work*>& prompts, int64_t budget) const;
   void run(const Call& call);
 
   const model::Model& model_;

@@ -159,11 +159,15 @@ void PrefixCache::add(
   ++stats_.snapshots;
   stats_.snapshot_bytes += bytes;
   if (bytes > options_.budget_bytes) return;
+  // what may throw comes first, here and below: for want of memory a cache is as it was
+  auto kept = std::make_shared<const model::State>(std::move(state));
+  std::list<Node*> turn(1);
   Node* node = grow(key_of(sequence, n, kind));
   if (node->snapshot) return touch(node);
-  node->snapshot =
-      Snapshot{std::make_shared<const model::State>(std::move(state)), std::move(last), n, bytes};
-  node->turn = recent_.insert(recent_.begin(), node);
+  turn.front() = node;
+  recent_.splice(recent_.begin(), turn);
+  node->turn = recent_.begin();
+  node->snapshot = Snapshot{std::move(kept), std::move(last), n, bytes};
   bytes_ += bytes;
 
   // shorter ones that this one serves as well
@@ -184,20 +188,22 @@ PrefixCache::Node* PrefixCache::grow(const Key& key) {
       place.within < place.node->edge.size() ? split(place.node, place.within) : place.node;
   if (place.depth == key.size()) return node;
   Key rest(key.begin() + static_cast<std::ptrdiff_t>(place.depth), key.end());
-  bytes_ += kTokenBytes * size_of(rest);
-  auto& child = node->children[rest.front()];
-  child = std::make_unique<Node>(Node{std::move(rest), node});
-  return child.get();
+  auto child = std::make_unique<Node>(Node{std::move(rest), node});
+  Node* const made = child.get();
+  node->children.emplace(made->edge.front(), std::move(child));
+  bytes_ += kTokenBytes * size_of(made->edge);
+  return made;
 }
 
 /// A node between this one and its parent, with the first `at` numbers of its edge.
 PrefixCache::Node* PrefixCache::split(Node* node, size_t at) {
   const auto cut = node->edge.begin() + static_cast<std::ptrdiff_t>(at);
-  auto& link = node->parent->children[node->edge.front()];
+  auto& link = node->parent->children.at(node->edge.front());
   auto upper = std::make_unique<Node>(Node{Key(node->edge.begin(), cut), node->parent});
+  auto& below = upper->children[node->edge[at]];
   node->edge.erase(node->edge.begin(), cut);
   node->parent = upper.get();
-  upper->children[node->edge.front()] = std::move(link);
+  below = std::move(link);
   link = std::move(upper);
   return link.get();
 }
@@ -223,11 +229,13 @@ void PrefixCache::prune(Node* node) {
     node = parent;
   }
   if (node->parent == nullptr || node->snapshot || node->children.size() != 1) return;
+  Key edge = node->edge;
+  const Key& behind = node->children.begin()->second->edge;
+  edge.insert(edge.end(), behind.begin(), behind.end());
   auto child = std::move(node->children.begin()->second);
-  child->edge.insert(child->edge.begin(), node->edge.begin(), node->edge.end());
+  child->edge = std::move(edge);
   child->parent = node->parent;
-  auto& link = node->parent->children[child->edge.front()];
-  link = std::move(child);
+  node->parent->children.at(child->edge.front()) = std::move(child);
 }
 
 void PrefixCache::count_hit(int64_t tokens) {

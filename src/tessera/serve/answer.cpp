@@ -22,8 +22,8 @@ bool fail_unless_done(Exchange& exchange, Ending ending, const std::exception_pt
       break;
   }
   const ApiError told = api_error_of(error);
-  if (told.status() >= 500) fmt::print(stderr, "tessera: {}\n", description_of(error));
   exchange.fail(told);
+  if (told.status() >= 500) complain(error);
   return true;
 }
 
@@ -164,6 +164,26 @@ Json Answer::content_of(const Choice& choice, const Usage& usage) {
           {"tokens_evaluated", usage.prompt_tokens},
           {"tokens_predicted", usage.completion_tokens},
           {"tokens_cached", usage.cached_tokens}};
+}
+
+/// About the bytes of what waits to be handed on.
+size_t Answer::held() const {
+  size_t bytes = 0;
+  for (const Text& text : texts_) {
+    constexpr size_t kChance = 64;  // as JSON
+    const size_t top = text.chances.empty() ? 0 : text.chances.front().top.size();
+    bytes += text.text.size() + text.reasoning.size() + text.chances.size() * kChance * (1 + top) +
+             text.ids.size() * sizeof(int64_t);
+  }
+  return bytes;
+}
+
+bool Answer::is_behind() {
+  if (!options_.echo_ids.empty()) return false;  // as flush(): all of it comes at the end
+  const size_t unsent = exchange_->unsent();
+  behind_ = behind_ ? unsent > options_.limits.behind_bytes
+                    : unsent + held() > options_.limits.rest_bytes;
+  return behind_;
 }
 
 /// How likely the tokens of the prompt were; the first follows nothing.

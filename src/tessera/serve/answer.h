@@ -43,6 +43,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void begin();
   /// Hands on what is new, unless the client is behind with reading.
   void flush();
+  /// Whether so much is not read that there need be no more for now.
+  bool is_behind();
   void end(std::vector<infer::Generation> made, Ending ending, const std::exception_ptr& error);
 
  private:
@@ -70,11 +72,13 @@ class Answer : public std::enable_shared_from_this<Answer> {
   std::string bytes_of(int64_t id) const;
   Json timings(const Usage& usage) const;
   static Json content_of(const Choice& choice, const Usage& usage);
+  size_t held() const;
 
   ExchangePtr exchange_;
   ServedModelPtr model_;
   AnswerOptions options_;
   std::vector<Text> texts_;
+  bool behind_ = false;
   Exchange::Clock::time_point begun_{}, first_{};
 };
 

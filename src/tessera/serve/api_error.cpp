@@ -92,6 +92,14 @@ std::string description_of(const std::exception_ptr& error) {
   }
 }
 
+void complain(const std::exception_ptr& error) noexcept {
+  try {
+    fmt::print(stderr, "tessera: {}\n", description_of(error));
+  } catch (...) {
+    // who cannot be told is not
+  }
+}
+
 const char* reason_of(int status) {
   return status_of(status).reason;
 }

@@ -48,6 +48,8 @@ ApiError api_error_of(const std::exception_ptr& error);
 
 /// One line for the log.
 std::string description_of(const std::exception_ptr& error);
+/// Writes it there, where that can be done.
+void complain(const std::exception_ptr& error) noexcept;
 
 /// "OK", "Bad Request", ... of the statuses used here.
 const char* reason_of(int status);

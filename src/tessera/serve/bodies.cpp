@@ -494,6 +494,7 @@ const Fields<CompletionBody>& completion_fields() {
         [](C& body, const Json& value, const std::string& name) {
           body.prompts = prompts_of(value, name, kMostPrompts);
         });
+    f.required();
     add_generation(f);
     f.flag("echo", &C::echo, "the prompt in front of the text")
         .flag("parse_special", &C::parse_special,
@@ -551,6 +552,7 @@ const Fields<ChatBody>& chat_fields() {
             for (size_t i = 0; i < value.size(); ++i)
               body.messages.push_back(message_of(value[i], fmt::format("{}[{}]", name, i)));
           });
+    f.required();
     add_generation(f);
     f.flag("logprobs", &C::logprobs, "the logarithm of each token's probability")
         .integer("top_logprobs", &C::top_logprobs, 0, 20, "with so many of the likeliest tokens")
@@ -613,6 +615,7 @@ const Fields<EmbeddingsBody>& embeddings_fields() {
           [](E& body, const Json& value, const std::string& name) {
             body.input = prompts_of(value, name, kMostInputs);
           });
+    f.required();
     add_model(f);
     f.add("encoding_format", {{"enum", {"float", "base64"}}},
           "numbers, or base64 of little-endian float32",
@@ -665,6 +668,7 @@ void add_input(Fields<Body>& f) {
         [](Body& body, const Json& value, const std::string& name) {
           body.input = texts_of(value, name, kMostInputs);
         });
+  f.required();
   add_model(f);
 }
 
@@ -674,12 +678,13 @@ const Fields<RerankBody>& rerank_fields() {
   static const Fields<RerankBody> fields = [] {
     using R = RerankBody;
     Fields<R> f;
-    f.text("query", &R::query, kMostText, "what is asked");
+    f.text("query", &R::query, kMostText, "what is asked").required();
     f.add("documents", {{"type", "array"}, {"maxItems", kMostInputs}}, "up to 2048 texts",
           [](R& body, const Json& value, const std::string& name) {
             if (!value.is_array()) refuse(name, name + " is no list of texts");
             body.documents = texts_of(value, name, kMostInputs);
           });
+    f.required();
     add_model(f);
     f.integer("top_n", &R::top_n, 0, kMostTokens, "only so many of the best; 0 = all")
         .flag("use_activation", &R::use_activation,
@@ -697,6 +702,7 @@ const Fields<ClassifyBody>& classify_fields() {
           [](ClassifyBody& body, const Json& value, const std::string& name) {
             body.input = texts_or_pairs_of(value, name, kMostInputs);
           });
+    f.required();
     add_model(f);
     return f;
   }();
@@ -767,6 +773,7 @@ const Fields<DetokenizeBody>& detokenize_fields() {
           [](D& body, const Json& value, const std::string& name) {
             body.tokens = ids_of(value, name, kMostText);
           });
+    f.required();
     add_model(f);
     return f;
   }();
@@ -774,7 +781,7 @@ const Fields<DetokenizeBody>& detokenize_fields() {
 }
 
 CompletionBody read_completion(const Json& json, std::vector<std::string>* ignored) {
-  auto body = read_with(completion_fields(), json, "prompt", ignored);
+  auto body = completion_fields().read(json, ignored);
   check_generation(body, json);
   if (body.echo && body.beams.value_or(1) > 1) refuse("echo", "echo beside beams");
   if (body.echo && body.retrieve.value_or(false)) refuse("echo", "echo beside retrieve");
@@ -793,7 +800,7 @@ InfillBody read_infill(const Json& json, std::vector<std::string>* ignored) {
 }
 
 ChatBody read_chat(const Json& json, std::vector<std::string>* ignored) {
-  auto body = read_with(chat_fields(), json, "messages", ignored);
+  auto body = chat_fields().read(json, ignored);
   if (body.max_tokens && *body.max_tokens < 1)
     refuse("max_completion_tokens", "max_completion_tokens is 0; expected 1 or more");
   if (body.top_logprobs && !body.logprobs)

@@ -157,15 +157,5 @@ const Fields<DetokenizeBody>& detokenize_fields();
 CompletionBody read_completion(const Json& json, std::vector<std::string>* ignored = nullptr);
 InfillBody read_infill(const Json& json, std::vector<std::string>* ignored = nullptr);
 ChatBody read_chat(const Json& json, std::vector<std::string>* ignored = nullptr);
-template <class Body>
-Body read_with(const Fields<Body>& fields,
-               const Json& json,
-               const char* required,
-               std::vector<std::string>* ignored = nullptr) {
-  Body body = fields.read(json, ignored);
-  if (!json.contains(required) || json[required].is_null())
-    refuse(required, std::string(required) + " is missing", "missing_parameter");
-  return body;
-}
 
 }  // namespace tessera::serve

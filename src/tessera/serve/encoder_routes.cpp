@@ -438,38 +438,34 @@ void add(ServiceState& state,
          const char* path,
          const char* doc,
          const Fields<Body>& fields,
-         const char* required,
          void (*answer)(ServiceState&, const ExchangePtr&, const Body&, const ServedModelPtr&)) {
-  state.routes.add(
-      {"POST", path, doc,
-       [&state, &fields, required, answer](const ExchangePtr& exchange, const std::string&) {
-         const auto body = std::make_shared<const Body>(
-             state.body_of(exchange, [&](const Json& json, std::vector<std::string>* ignored) {
-               return read_with(fields, json, required, ignored);
-             }));
-         state.with_model(exchange, body->model,
+  state.routes.add({"POST", path, doc,
+                    [&state, &fields, answer](const ExchangePtr& exchange, const std::string&) {
+                      const auto body = std::make_shared<const Body>(state.body_of(
+                          exchange, [&](const Json& json, std::vector<std::string>* ignored) {
+                            return fields.read(json, ignored);
+                          }));
+                      state.with_model(
+                          exchange, body->model,
                           [&state, exchange, body, answer](const ServedModelPtr& model) {
                             answer(state, exchange, *body, model);
                           });
-       },
-       false, false, [&fields] { return fields.schema(); }});
+                    },
+                    false, false, [&fields] { return fields.schema(); }});
 }
 
 }  // namespace
 
 void ServiceState::add_encoder_routes() {
-  add(*this, "/v1/embeddings", "vectors of texts", embeddings_fields(), "input", embed);
+  add(*this, "/v1/embeddings", "vectors of texts", embeddings_fields(), embed);
   routes.alias("/embeddings");
-  add(*this, "/v1/rerank", "texts by how well they answer a query", rerank_fields(), "documents",
-      rerank);
+  add(*this, "/v1/rerank", "texts by how well they answer a query", rerank_fields(), rerank);
   routes.alias("/rerank");
   routes.alias("/v1/reranking");
   routes.alias("/reranking");
-  add(*this, "/v1/classify", "classes of texts, or of their tokens", classify_fields(), "input",
-      classify);
+  add(*this, "/v1/classify", "classes of texts, or of their tokens", classify_fields(), classify);
   routes.alias("/classify");
-  add(*this, "/v1/fill-mask", "what may stand in place of a mask", fill_mask_fields(), "input",
-      fill_mask);
+  add(*this, "/v1/fill-mask", "what may stand in place of a mask", fill_mask_fields(), fill_mask);
 }
 
 }  // namespace tessera::serve

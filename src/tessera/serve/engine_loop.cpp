@@ -4,6 +4,7 @@
 #include <limits>
 #include <tuple>
 
+#include "tessera/base/error.h"
 #include "tessera/serve/api_error.h"
 
 namespace tessera::serve {
@@ -19,38 +20,43 @@ constexpr size_t kClients = 4096;  // that are remembered beside those that are 
 
 }  // namespace
 
+struct EngineLoop::Row {
+  std::optional<infer::Engine::Id> id;  // while it is the engine's
+  bool done = false;
+  bool rests = false;                // is the engine's, and has no place
+  int64_t bytes = 0, room = 0;       // kept for it, and the tokens that they are for
+  std::vector<int64_t> said = {};    // so far
+  int yields = 0;                    // how often it has let go of its state
+  bool failed = false;               // an engine with it has thrown
+  std::shared_ptr<bool> heard = {};  // whether what it says now is told
+  infer::Generation made = {};
+  int64_t tokens = 0;
+  Clock::time_point first = {}, last = {};
+};
+
 struct EngineLoop::Running {
   Job job;
-  struct Row {
-    std::optional<infer::Engine::Id> id;  // while it is the engine's
-    bool done = false;
-    int64_t bytes = 0, room = 0;       // kept for it, and the tokens that they are for
-    std::vector<int64_t> said = {};    // so far
-    int yields = 0;                    // how often it has let go of its place
-    std::shared_ptr<bool> heard = {};  // whether what it says now is told
-    infer::Generation made = {};
-    int64_t tokens = 0;
-    Clock::time_point first = {}, last = {};
-  };
   std::vector<Row> rows;
   std::optional<Ending> ending;  // decided, but the engine has not let go of it
   std::exception_ptr error = nullptr;
-  bool begun = false;  // has said a token
+  bool begun = false;   // has said a token
+  bool behind = false;  // its client is to read first
 
-  /// The first of its rows that has no place yet.
+  /// The first of its rows that the engine does not have yet.
   std::optional<size_t> next() const {
-    if (ending || job.work) return std::nullopt;
+    if (ending || job.work || behind) return std::nullopt;
     for (size_t i = 0; i < rows.size(); ++i)
       if (!rows[i].id && !rows[i].done) return i;
     return std::nullopt;
   }
-  /// Whether a row may let go of its state and go on later.
-  bool may_yield(size_t row) const {
+  /// Whether a row can let go of its state and go on later.
+  bool can_yield(size_t row) const {
     const infer::Request& request = job.requests[row];
     // how surprising a text was is not kept
-    return rows[row].yields < kYields && !request.beams && request.targets.ids.empty() &&
-           request.writing.sampling.mirostat == 0;
+    return !request.beams && request.targets.ids.empty() && request.writing.sampling.mirostat == 0;
   }
+  /// Whether it is its turn to.
+  bool may_yield(size_t row) const { return rows[row].yields < kYields && can_yield(row); }
   /// What of it the engine has is let go of.
   void leave(Ending why) {
     ending = why;
@@ -94,14 +100,16 @@ void EngineLoop::submit(Job job) {
         waiting >= options_.limits.waiting_requests ||
         (waiting > 0 && waiting_tokens_ + job.prompt_tokens > options_.limits.waiting_tokens);
     if (full) {
-      metrics_.add("rejected_total", 1, "reason=\"queue_full\"");
+      metrics_.add("rejected_total", 1, {{"reason", "queue_full"}});
       const double seconds =
           static_cast<double>(waiting_tokens_) / std::max(1.0, tokens_per_second_.load());
       throw ApiError(429, "queue_full", "too many requests wait already", "",
                      std::clamp(static_cast<int>(seconds), 1, 60));
     }
-    waiting_tokens_ += job.prompt_tokens;
+    const int64_t tokens = job.prompt_tokens;
     waiting_.push_back(std::move(job));
+    waiting_tokens_ += tokens;
+    ++arrivals_;
   }
   changed_.notify_all();
 }
@@ -123,17 +131,93 @@ void EngineLoop::abort() {
 }
 
 void EngineLoop::run() {
-  for (;;) {
-    if (running_.empty()) {
-      measure();
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
-      if (stopping_ && waiting_.empty()) return;
+  for (;;) try {
+      if (!turn()) return;
+    } catch (...) {
+      // nothing of it is lost: the next turn begins with what this one has left
+      complain(std::current_exception());
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    expire();
-    admit();
-    step();
+}
+
+/// False when there is nothing more to come.
+bool EngineLoop::turn() {
+  if (running_.empty()) {
     measure();
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+    if (stopping_ && waiting_.empty()) return false;
+  }
+  const int64_t arrivals = [&] {
+    const std::lock_guard lock(mutex_);
+    return arrivals_;
+  }();
+  expire();
+  rest();
+  admit();
+  if (std::any_of(running_.begin(), running_.end(),
+                  [&](const Running& running) { return is_active(running); }))
+    step();
+  else if (!running_.empty())
+    wait_for_readers(arrivals);
+  measure();
+  return true;
+}
+
+/// The last word of a job: where it cannot be said an error is, and where not even that, its client
+/// is given up.
+void EngineLoop::conclude(Job& job,
+                          std::vector<infer::Generation> made,
+                          Ending ending,
+                          const std::exception_ptr& error) noexcept {
+  try {
+    job.on_end(std::move(made), ending, error);
+  } catch (...) {
+    try {
+      job.on_end({}, Ending::failed, std::current_exception());
+    } catch (...) {
+      if (job.lost) job.lost();
+    }
+  }
+}
+
+void EngineLoop::tell_step(Running& running) noexcept {
+  try {
+    running.job.on_step();
+  } catch (...) {
+    running.error = std::current_exception();
+    running.leave(Ending::failed);
+  }
+}
+
+/// Nothing is to be done before a client reads, goes or comes.
+void EngineLoop::wait_for_readers(int64_t arrivals) {
+  constexpr auto kLook = std::chrono::milliseconds(20);
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kLook, [&] { return stopping_ || aborting_ || arrivals_ != arrivals; });
+}
+
+/// Whether a step does something for it.
+bool EngineLoop::is_active(const Running& running) const {
+  if (running.job.work || running.ending || dropped_.contains(running.job.model)) return true;
+  return std::any_of(running.rows.begin(), running.rows.end(),
+                     [](const Row& row) { return row.id && !row.rests; });
+}
+
+/// Texts whose clients do not read rest, and go on when they have read and there is a place.
+void EngineLoop::rest() {
+  for (Running& running : running_) {
+    if (!running.job.behind || running.ending) continue;
+    if (running.behind) tell_step(running);
+    if (running.ending) continue;
+    running.behind = running.job.behind();
+    for (Row& row : running.rows) {
+      if (!row.id || row.done || row.rests == running.behind) continue;
+      if (!running.behind && rows_ >= options_.parallel) continue;
+      row.rests = running.behind;
+      rows_ += row.rests ? -1 : 1;
+      running.job.model->engine->rest(*row.id, row.rests);
+    }
   }
 }
 
@@ -141,24 +225,25 @@ void EngineLoop::run() {
 void EngineLoop::expire() {
   const auto now = Clock::now();
   bool aborting = false;
-  std::vector<std::pair<Job, Ending>> over;
-  {
-    const std::lock_guard lock(mutex_);
-    aborting = aborting_;
-    for (auto at = waiting_.begin(); at != waiting_.end();) {
-      const bool gone = at->gone != nullptr && at->gone->requested();
-      if (!gone && !aborting && now < at->deadline) {
-        ++at;
-        continue;
-      }
+  for (;;) {
+    Job job;
+    Ending ending = Ending::gone;
+    {
+      const std::lock_guard lock(mutex_);
+      aborting = aborting_;
+      const auto over = [&](const Job& one) {
+        return (one.gone != nullptr && one.gone->requested()) || aborting || now >= one.deadline;
+      };
+      const auto at = std::find_if(waiting_.begin(), waiting_.end(), over);
+      if (at == waiting_.end()) break;
+      if (at->gone == nullptr || !at->gone->requested())
+        ending = aborting ? Ending::shutdown : Ending::deadline;
       waiting_tokens_ -= at->prompt_tokens;
-      over.emplace_back(std::move(*at), gone       ? Ending::gone
-                                        : aborting ? Ending::shutdown
-                                                   : Ending::deadline);
-      at = waiting_.erase(at);
+      job = std::move(*at);
+      waiting_.erase(at);
     }
+    conclude(job, {}, ending, nullptr);
   }
-  for (auto& [job, ending] : over) job.on_end({}, ending, nullptr);
   for (Running& running : running_) {
     if (running.ending) continue;
     const Job& job = running.job;
@@ -209,15 +294,22 @@ std::deque<Job>::iterator EngineLoop::next_waiting(bool work) {
 }
 
 EngineLoop::Running& EngineLoop::begin(std::deque<Job>::iterator at) {
+  std::list<Running> one(1);
+  Running& running = one.front();
+  running.rows.resize(at->requests.size());
   waiting_tokens_ -= at->prompt_tokens;
-  Running& running = running_.emplace_back();
   running.job = std::move(*at);
   waiting_.erase(at);
-  running.rows.resize(running.job.requests.size());
+  running_.splice(running_.end(), one);
   running_count_ = static_cast<int64_t>(running_.size());
   metrics_.observe("queue_seconds",
                    std::chrono::duration<double>(Clock::now() - running.job.arrived).count());
-  if (running.job.on_begin) running.job.on_begin();
+  try {
+    if (running.job.on_begin) running.job.on_begin();
+  } catch (...) {
+    running.error = std::current_exception();
+    running.ending = Ending::failed;
+  }
   return running;
 }
 
@@ -233,14 +325,31 @@ bool EngineLoop::has_room(int64_t bytes) const {
          (options_.state_bytes == 0 || bytes_ == 0 || bytes_ + bytes <= options_.state_bytes);
 }
 
+/// What was kept for it is there for others.
+void EngineLoop::vacate(Row& row) {
+  if (!std::exchange(row.rests, false)) --rows_;
+  bytes_ -= std::exchange(row.bytes, 0);
+}
+
+/// The text that rests and came last.
+EngineLoop::Place EngineLoop::resting() {
+  Place found;
+  for (Running& running : running_)
+    for (size_t i = 0; i < running.rows.size() && !running.ending; ++i)
+      if (running.rows[i].rests && running.can_yield(i) &&
+          (found.running == nullptr || running.job.arrived >= found.running->job.arrived))
+        found = {&running, i};
+  return found;
+}
+
 /// The text that came last among those of the highest priority number above this one.
 EngineLoop::Place EngineLoop::weakest(int64_t above) {
   Place found;
   for (Running& running : running_) {
     if (running.job.work || running.ending || running.job.priority <= above) continue;
     for (size_t i = 0; i < running.rows.size(); ++i) {
-      const Running::Row& row = running.rows[i];
-      if (!row.id || row.done || !running.may_yield(i)) continue;
+      const Row& row = running.rows[i];
+      if (!row.id || row.done || row.rests || !running.may_yield(i)) continue;
       if (found.running == nullptr ||
           std::tuple(running.job.priority, running.job.arrived) >=
               std::tuple(found.running->job.priority, found.running->job.arrived))
@@ -252,27 +361,32 @@ EngineLoop::Place EngineLoop::weakest(int64_t above) {
 
 /// Its state goes; it will go on from its tokens.
 void EngineLoop::let_go(const Place& place, const char* kind) {
-  Running::Row& row = place.running->rows[place.row];
+  Row& row = place.running->rows[place.row];
   const ServedModelPtr& model = place.running->job.model;
-  model->engine->cancel(*row.id);
   dropped_[model].push_back(*row.id);
+  model->engine->cancel(*row.id);
   *row.heard = false;
   row.id.reset();
-  --rows_;
-  bytes_ -= std::exchange(row.bytes, 0);
+  vacate(row);
   ++row.yields;
-  metrics_.add("preemptions_total", 1, std::string("kind=") + label(kind));
+  metrics_.add("preemptions_total", 1, {{"kind", kind}});
 }
 
-/// Room for a further text; those of less priority let go of theirs, where all of it can be had.
+/// Room for a further text; those that rest let go of theirs, and those of less priority where all
+/// of it can be had.
 bool EngineLoop::make_room(const Job& job, int64_t bytes) {
+  while (!has_room(bytes) && rows_ < options_.parallel) {
+    const Place place = resting();
+    if (place.running == nullptr) break;
+    let_go(place, "unread");
+  }
   if (has_room(bytes)) return true;
   if (!options_.priorities) return false;
   int64_t rows = rows_, held = bytes_;
   for (const Running& running : running_)
     for (size_t i = 0; i < running.rows.size() && running.job.priority > job.priority; ++i)
-      if (const Running::Row& row = running.rows[i];
-          row.id && !row.done && !running.ending && running.may_yield(i)) {
+      if (const Row& row = running.rows[i];
+          row.id && !row.done && !row.rests && !running.ending && running.may_yield(i)) {
         --rows;
         held -= row.bytes;
       }
@@ -321,7 +435,7 @@ void EngineLoop::admit() {
 /// The next of its texts goes to the engine, where there is room; false where there is none.
 bool EngineLoop::give_next(Running& running) {
   const size_t index = *running.next();
-  Running::Row& row = running.rows[index];
+  Row& row = running.rows[index];
   const infer::Request& request = running.job.requests[index];
   row.room = infer::size_of(request.begin.tokens) + infer::size_of(row.said) + kRoom;
   const int64_t bytes =
@@ -330,10 +444,15 @@ bool EngineLoop::give_next(Running& running) {
   row.bytes = bytes;
   try {
     give(running, index);
+    return true;
+  } catch (const Error&) {
+    // refused, as of a prompt that is too long
+    running.error = std::current_exception();
   } catch (...) {
     running.error = std::current_exception();
-    running.leave(Ending::failed);
+    begin_again(running.job.model, running.error);
   }
+  running.leave(Ending::failed);
   return true;
 }
 
@@ -349,7 +468,7 @@ void EngineLoop::give(Running& running, size_t index) {
                      [&](const Known& known) { return known.model.lock() == job.model; }))
       known_.push_back({job.model});
   }
-  Running::Row& row = running.rows[index];
+  Row& row = running.rows[index];
   infer::Request request = job.requests[index];
   request.cancel = job.gone;
   const int64_t read = infer::size_of(request.begin.tokens) + infer::size_of(request.begin.source);
@@ -361,8 +480,7 @@ void EngineLoop::give(Running& running, size_t index) {
   const size_t first = index - index % static_cast<size_t>(job.choices);
   if (first == index && row.yields == 0) served_[job.client] += static_cast<double>(read);
   if (first != index && row.yields == 0)
-    if (const Running::Row& leader = running.rows[first];
-        leader.id && !leader.done && leader.yields == 0)
+    if (const Row& leader = running.rows[first]; leader.id && !leader.done && leader.yields == 0)
       request.begins_as = leader.id;
   const auto heard = std::make_shared<bool>(true);
   request.on_token = [this, &running, &row, heard, told = request.on_token](int64_t id) {
@@ -395,14 +513,20 @@ void EngineLoop::grow() {
   if (options_.state_bytes == 0) return;
   for (Running& running : running_)
     for (size_t i = 0; i < running.rows.size() && !running.ending; ++i) {
-      Running::Row& row = running.rows[i];
-      if (!row.id || row.done || !running.may_yield(i)) continue;
+      Row& row = running.rows[i];
+      if (!row.id || row.done || row.rests || !running.may_yield(i)) continue;
       const int64_t held =
           infer::size_of(running.job.requests[i].begin.tokens) + infer::size_of(row.said);
       if (held < row.room) continue;
       const int64_t bytes = bytes_of(running.job, i, held + kRoom);
-      while (row.id && bytes_ - row.bytes > 0 && bytes_ - row.bytes + bytes > options_.state_bytes)
-        let_go(weakest(std::numeric_limits<int64_t>::min()), "memory");
+      while (row.id && bytes_ - row.bytes > 0 &&
+             bytes_ - row.bytes + bytes > options_.state_bytes) {
+        const Place unread = resting();
+        if (unread.running != nullptr)
+          let_go(unread, "unread");
+        else
+          let_go(weakest(std::numeric_limits<int64_t>::min()), "memory");
+      }
       if (!row.id) continue;
       row.room = held + kRoom;
       bytes_ += bytes - row.bytes;
@@ -418,7 +542,7 @@ void EngineLoop::step() {
     if (std::find(models.begin(), models.end(), model) == models.end()) models.push_back(model);
   };
   for (const Running& running : running_)
-    if (!running.job.work) add(running.job.model);
+    if (!running.job.work && is_active(running)) add(running.job.model);
   for (const auto& [model, ids] : dropped_) add(model);
   for (const ServedModelPtr& model : models) step_model(model);
 }
@@ -448,7 +572,7 @@ void EngineLoop::step_work() {
     } catch (...) {
       error = std::current_exception();
     }
-    metrics_.add("steps_total", 1, "kind=\"work\"");
+    metrics_.add("steps_total", 1, {{"kind", "work"}});
     metrics_.observe("step_seconds", std::chrono::duration<double>(Clock::now() - piece).count());
     if (error || last)
       end(at, error ? Ending::failed : Ending::done, error);
@@ -464,7 +588,7 @@ int64_t EngineLoop::budget(const ServedModelPtr& model) {
   if (counts.prefill_seconds > 0)
     tokens_per_second_ = static_cast<double>(counts.prefill_tokens) / counts.prefill_seconds;
   const bool decoding = std::any_of(running_.begin(), running_.end(), [&](const Running& running) {
-    return running.job.model == model && running.begun;
+    return running.job.model == model && running.begun && !running.behind;
   });
   if (!decoding) return kMost;
   const double fits = tokens_per_second_ * static_cast<double>(options_.step_ms) * 1e-3;
@@ -480,60 +604,81 @@ void EngineLoop::step_model(const ServedModelPtr& model) {
     } catch (...) {
       error = std::current_exception();
     }
-    metrics_.add("steps_total", 1, "kind=\"text\"");
+    metrics_.add("steps_total", 1, {{"kind", "text"}});
     metrics_.observe("step_seconds", std::chrono::duration<double>(Clock::now() - begin).count());
   }
+  if (error) begin_again(model, error);
   for (auto at = running_.begin(); at != running_.end();) {
     const auto next = std::next(at);
     if (!at->job.work && at->job.model == model) {
-      if (error) {
-        end(at, Ending::failed, error);
-      } else {
-        collect(*at);
-        const bool over = std::all_of(at->rows.begin(), at->rows.end(), [&](const auto& row) {
-          return row.done || (at->ending && !row.id);
-        });
-        if (over)
-          end(at, at->ending.value_or(Ending::done), at->error);
-        else if (at->job.on_step && !at->ending)
-          at->job.on_step();
-      }
+      collect(*at);
+      const bool over = std::all_of(at->rows.begin(), at->rows.end(), [&](const auto& row) {
+        return row.done || (at->ending && !row.id);
+      });
+      if (over)
+        end(at, at->ending.value_or(Ending::done), at->error);
+      else if (at->job.on_step && !at->ending)
+        tell_step(*at);
     }
     at = next;
   }
-  // what lost its place is gone by now; what an engine is after a step that failed nobody knows
+  // what lost its place is gone by now
   if (const auto dropped = dropped_.find(model); dropped != dropped_.end()) {
-    if (!error && model->engine)
+    if (model->engine)
       for (const infer::Engine::Id id : dropped->second)
         if (model->engine->done(id)) model->engine->take(id);
     dropped_.erase(dropped);
   }
-  if (error) model->engine.reset();
 }
 
-void EngineLoop::collect(Running& running) {
-  for (Running::Row& row : running.rows) {
-    if (!row.id || row.done || !running.job.model->engine->done(*row.id)) continue;
-    row.made = running.job.model->engine->take(*row.id).generation;
-    row.done = true;
-    --rows_;
-    bytes_ -= std::exchange(row.bytes, 0);
+/// What an engine is after a step that failed nobody knows, nor whose fault it was: its texts go on
+/// by another one. Those that cannot have failed, and those to which it happens again.
+void EngineLoop::begin_again(const ServedModelPtr& model, const std::exception_ptr& error) {
+  model->engine.reset();
+  dropped_.erase(model);
+  for (Running& running : running_) {
+    if (running.job.work || running.job.model != model) continue;
+    for (size_t i = 0; i < running.rows.size(); ++i) {
+      Row& row = running.rows[i];
+      if (!row.id || row.done) continue;
+      *row.heard = false;
+      row.id.reset();
+      vacate(row);
+      ++row.yields;
+      if ((running.can_yield(i) && !std::exchange(row.failed, true)) || running.ending) continue;
+      running.ending = Ending::failed;
+      running.error = error;
+    }
   }
 }
 
-void EngineLoop::end(std::list<Running>::iterator at, Ending ending, std::exception_ptr error) {
+void EngineLoop::collect(Running& running) {
+  for (Row& row : running.rows) {
+    if (!row.id || row.done || !running.job.model->engine->done(*row.id)) continue;
+    row.made = running.job.model->engine->take(*row.id).generation;
+    row.done = true;
+    vacate(row);
+  }
+}
+
+void EngineLoop::end(std::list<Running>::iterator at,
+                     Ending ending,
+                     std::exception_ptr error) noexcept {
   Running& running = *at;
   const Job& job = running.job;
   const auto since = [&](Clock::time_point then) {
     return std::chrono::duration<double>(Clock::now() - then).count();
   };
   std::vector<infer::Generation> made;
+  try {
+    made.reserve(running.rows.size());
+  } catch (...) {
+    ending = Ending::failed;
+    error = std::current_exception();
+  }
   double tokens = 0;
-  for (Running::Row& row : running.rows) {
-    if (row.id && !row.done) {  // its engine goes
-      --rows_;
-      bytes_ -= row.bytes;
-    }
+  for (Row& row : running.rows) {
+    if (row.id && !row.done) vacate(row);  // its engine goes
     if (row.tokens > 1)
       metrics_.observe("time_per_output_token_seconds",
                        std::chrono::duration<double>(row.last - row.first).count() /
@@ -546,7 +691,7 @@ void EngineLoop::end(std::list<Running>::iterator at, Ending ending, std::except
       ending = Ending::failed;
       error = row.made.error;
     }
-    made.push_back(std::move(row.made));
+    if (made.size() < made.capacity()) made.push_back(std::move(row.made));
   }
   if (!running.rows.empty()) {
     const char* finish = ending == Ending::gone       ? "cancelled"
@@ -556,16 +701,15 @@ void EngineLoop::end(std::list<Running>::iterator at, Ending ending, std::except
                                                       : nullptr;
     for (const infer::Generation& text : made)
       metrics_.add("generations_total", 1,
-                   "finish=" + label(finish != nullptr ? finish : text.finish_reason));
+                   {{"finish", finish != nullptr ? finish : text.finish_reason}});
     metrics_.observe("request_prompt_tokens", static_cast<double>(job.prompt_tokens));
     metrics_.observe("request_generated_tokens", tokens);
   }
   if (!job.part) metrics_.observe("request_seconds", since(job.arrived));
-  auto on_end = std::move(running.job.on_end);
-  const auto alive = job.alive;
-  running_.erase(at);
+  std::list<Running> over;
+  over.splice(over.begin(), running_, at);
   running_count_ = static_cast<int64_t>(running_.size());
-  if (on_end) on_end(std::move(made), ending, error);
+  conclude(over.front().job, std::move(made), ending, error);
 }
 
 /// About twice a second.
@@ -574,13 +718,17 @@ void EngineLoop::measure() {
   if (now - measured_ < std::chrono::milliseconds(500) && !running_.empty()) return;
   measured_ = now;
   metrics_.set("requests_running", static_cast<double>(running_.size()));
+  metrics_.set("requests_resting",
+               static_cast<double>(std::count_if(running_.begin(), running_.end(),
+                                                 [](const Running& r) { return r.behind; })));
   metrics_.set("state_reserved_bytes", static_cast<double>(bytes_));
   measure_models();
   Json all = Json::array();
   for (const Running& running : running_) {
-    int64_t rows = 0, said = 0, waits = 0, yields = 0;
-    for (const Running::Row& row : running.rows) {
-      rows += row.id && !row.done ? 1 : 0;
+    int64_t rows = 0, rests = 0, said = 0, waits = 0, yields = 0;
+    for (const Row& row : running.rows) {
+      rows += row.id && !row.done && !row.rests ? 1 : 0;
+      rests += row.rests ? 1 : 0;
       waits += !row.id && !row.done ? 1 : 0;
       said += row.tokens;
       yields += row.yields;
@@ -594,6 +742,7 @@ void EngineLoop::measure() {
                    {"generated_tokens", said},
                    {"texts_running", rows},
                    {"texts_waiting", waits},
+                   {"texts_resting", rests},
                    {"preemptions", yields}});
   }
   const std::lock_guard lock(mutex_);

@@ -6,7 +6,10 @@
 // arXiv:2401.00588), then who came first. A text is begun where its prompt and some tokens fit
 // beside the others; when texts grow beyond the memory of states, the one that came last lets go of
 // its state and later goes on from its tokens, which are read anew. One that did so twice keeps its
-// place to the end.
+// place to the end. A text whose client does not read rests: it has no place, and gives way first.
+//
+// What fails for want of memory fails for one request: callbacks that throw end theirs, texts of an
+// engine that has thrown go on by another one, and what belongs to nobody is tried again.
 #pragma once
 
 #include <condition_variable>
@@ -44,11 +47,16 @@ struct Job {
   Clock::time_point arrived = Clock::now(), deadline = Clock::time_point::max();
   /// Once it is its turn.
   std::function<void()> on_begin;
-  /// After every step that it took part in.
+  /// After every step that it took part in, and while it rests.
   std::function<void()> on_step;
+  /// Whether its client is to read first: its texts rest until then, and leave their places to
+  /// others. Of jobs with on_step.
+  std::function<bool()> behind;
   /// Once, as its last call. With `done` all generations are there; the error is that of `failed`.
   std::function<void(std::vector<infer::Generation> made, Ending ending, std::exception_ptr error)>
       on_end;
+  /// In place of on_end where that has thrown, for want of memory; throws nothing.
+  std::function<void()> lost;
   /// In place of requests: one piece of other work, and whether that was the last.
   std::function<bool()> work;
   bool part = false;  // another job of the same request answers it, and is what is measured
@@ -82,8 +90,16 @@ class EngineLoop {
 
  private:
   struct Running;
+  struct Row;
   struct Place;  // a row of a running job
   void run();
+  bool turn();
+  void conclude(Job& job,
+                std::vector<infer::Generation> made,
+                Ending ending,
+                const std::exception_ptr& error) noexcept;
+  void tell_step(Running& running) noexcept;
+  void begin_again(const ServedModelPtr& model, const std::exception_ptr& error);
   void admit();
   void count_clients();
   std::deque<Job>::iterator next_waiting(bool work);
@@ -96,6 +112,11 @@ class EngineLoop {
   bool give_next(Running& running);
   void give(Running& running, size_t index);
   Place weakest(int64_t above);
+  Place resting();
+  void vacate(Row& row);
+  void rest();
+  bool is_active(const Running& running) const;
+  void wait_for_readers(int64_t arrivals);
   void let_go(const Place& place, const char* kind);
   void grow();
   void expire();
@@ -103,7 +124,7 @@ class EngineLoop {
   void step_work();
   void step_model(const ServedModelPtr& model);
   void collect(Running& running);
-  void end(std::list<Running>::iterator at, Ending ending, std::exception_ptr error = nullptr);
+  void end(std::list<Running>::iterator at, Ending ending, std::exception_ptr error) noexcept;
   int64_t budget(const ServedModelPtr& model);
   void measure();
   void measure_models();
@@ -113,7 +134,7 @@ class EngineLoop {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> waiting_;  // by arrival
-  int64_t waiting_tokens_ = 0;
+  int64_t waiting_tokens_ = 0, arrivals_ = 0;
   Json view_ = Json::array();
   std::atomic<int64_t> running_count_{0};
   bool stopping_ = false, aborting_ = false;

@@ -136,6 +136,40 @@ TEST_P(EveryState, TextsAreTheSameWhereStatesDoNotFit) {
   EXPECT_EQ(metrics.value("generated_tokens_total"), 6 * 200);
 }
 
+// a text whose client does not read gives its place to others, and its state where they need it
+TEST_P(EveryState, ATextThatRestsGoesOnAsItWouldHave) {
+  const ServedModelPtr model = served(GetParam());
+  const infer::Request slow = request_of(*model, 7, 9, 120), quick = request_of(*model, 8, 40, 60);
+  for (const bool narrow : {false, true}) {
+    SCOPED_TRACE(narrow);
+    Metrics metrics;
+    EngineLoop loop({.parallel = 1, .state_bytes = narrow ? model->state_bytes(9 + 120, 0) : 0},
+                    metrics);
+    std::atomic<bool> behind{false};
+    Told first, second;
+    std::vector<std::string> order;
+    Job job = job_of(
+        model, slow, first,
+        [&] {
+          if (first.ids.size() == 20) behind = true;
+        },
+        [&] { order.push_back("first"); });
+    job.on_step = [] {};
+    job.behind = [&] { return behind.load(); };
+    loop.submit(std::move(job));
+    loop.submit(job_of(model, quick, second, {}, [&] {
+      order.push_back("second");
+      behind = false;
+    }));
+    second.ended.get_future().get();
+    first.ended.get_future().get();
+    EXPECT_EQ(order, (std::vector<std::string>{"second", "first"}));
+    EXPECT_TRUE(first.is(alone(*model, slow)));
+    EXPECT_TRUE(second.is(alone(*model, quick)));
+    EXPECT_EQ(metrics.value("preemptions_total"), narrow ? 1 : 0);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(EngineLoop,
                          EveryState,
                          ::testing::Values("attention", "window", "mamba2", "rwkv7", "hybrid"),

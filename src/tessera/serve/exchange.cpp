@@ -25,9 +25,17 @@ void Exchange::add_header(std::string name, std::string value) {
   headers_.emplace_back(std::move(name), std::move(value));
 }
 
+/// A piece that is missing cannot be made good.
+void Exchange::send(std::string bytes, bool last) noexcept {
+  try {
+    sink_->send(std::move(bytes), last);
+  } catch (...) {
+    give_up();
+  }
+}
+
 void Exchange::answer(int status, std::string_view type, std::string_view body) {
-  if (ended_.exchange(true)) return;
-  status_ = status;
+  if (ended_) return;
   std::string bytes;
   {
     const std::lock_guard lock(mutex_);
@@ -35,7 +43,9 @@ void Exchange::answer(int status, std::string_view type, std::string_view body) 
                         keep_alive_);
   }
   if (request_.method != "HEAD") bytes += body;
-  sink_->send(std::move(bytes), true);
+  if (ended_.exchange(true)) return;
+  status_ = status;
+  send(std::move(bytes), true);
 }
 
 void Exchange::answer(const Json& json) {
@@ -52,32 +62,43 @@ void Exchange::fail(const ApiError& error) {
   answer(error.status(), "application/json", dumped(error.body()));
 }
 
+void Exchange::fail(const std::exception_ptr& error) noexcept {
+  try {
+    fail(api_error_of(error));
+  } catch (...) {
+    give_up();
+  }
+}
+
 void Exchange::begin_events() {
-  if (streams_.exchange(true) || ended_) return;
-  status_ = 200;
-  last_event_ = Clock::now();
+  if (streams_ || ended_) return;
   // a client of HTTP/1.0 sees the end by the connection's
   if (request_.version < 11) keep_alive_ = false;
   const std::lock_guard lock(mutex_);
-  headers_.emplace_back("Cache-Control", "no-cache");
-  headers_.emplace_back("X-Accel-Buffering", "no");
-  sink_->send(
-      answer_head(request_, 200, "text/event-stream; charset=utf-8", -1, headers_, keep_alive_),
-      false);
+  Headers headers = headers_;
+  headers.emplace_back("Cache-Control", "no-cache");
+  headers.emplace_back("X-Accel-Buffering", "no");
+  std::string bytes =
+      answer_head(request_, 200, "text/event-stream; charset=utf-8", -1, headers, keep_alive_);
+  status_ = 200;
+  last_event_ = Clock::now();
+  send(std::move(bytes), false);
+  streams_ = true;  // from here on it may be pinged
 }
 
 void Exchange::event(const Json& json) {
   if (ended_) return;
   last_event_ = Clock::now();
   const std::string bytes = event_of(dumped(json));
-  sink_->send(request_.version < 11 ? bytes : chunk_of(bytes), false);
+  send(request_.version < 11 ? bytes : chunk_of(bytes), false);
 }
 
 void Exchange::end_events(bool done) {
-  if (ended_.exchange(true)) return;
+  if (ended_) return;
   std::string bytes = done ? event_of("[DONE]") : std::string();
   if (request_.version >= 11) bytes = chunk_of(bytes) + std::string(kLastChunk);
-  sink_->send(std::move(bytes), true);
+  if (ended_.exchange(true)) return;
+  send(std::move(bytes), true);
 }
 
 void Exchange::ping_after(std::chrono::milliseconds silence) {
@@ -85,7 +106,7 @@ void Exchange::ping_after(std::chrono::milliseconds silence) {
   if (!streams_ || ended_ || now - last_event_.load() < silence) return;
   last_event_ = now;
   const std::string bytes = ": ping\n\n";
-  sink_->send(request_.version < 11 ? bytes : chunk_of(bytes), false);
+  send(request_.version < 11 ? bytes : chunk_of(bytes), false);
 }
 
 void Exchange::count(const Counts& counts) {

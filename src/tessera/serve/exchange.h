@@ -23,7 +23,8 @@ class ByteSink {
 };
 
 /// One answer is given: by answer() or fail(), or by begin_events(), event() and end_events(). What
-/// comes after it is left out.
+/// comes after it is left out. Where not even an error can be told, for want of memory, the
+/// exchange is lost: its connection ends.
 class Exchange {
  public:
   using Clock = std::chrono::steady_clock;
@@ -47,6 +48,10 @@ class Exchange {
   void answer(int status, std::string_view type, std::string_view body);
   void answer(const Json& json);
   void fail(const ApiError& error);
+  /// The same of an exception; throws nothing, and gives up what cannot be told.
+  void fail(const std::exception_ptr& error) noexcept;
+  void give_up() noexcept { lost_ = true; }
+  bool lost() const { return lost_.load(); }
 
   void begin_events();
   void event(const Json& json);
@@ -72,6 +77,8 @@ class Exchange {
   Counts counts() const;
 
  private:
+  void send(std::string bytes, bool last) noexcept;
+
   HttpRequest request_;
   std::string id_;
   std::shared_ptr<ByteSink> sink_;
@@ -79,7 +86,7 @@ class Exchange {
   const Clock::time_point arrived_ = Clock::now();
   CancelToken gone_;
   std::atomic<int> status_{0};
-  std::atomic<bool> streams_{false}, ended_{false};
+  std::atomic<bool> streams_{false}, ended_{false}, lost_{false};
   std::atomic<Clock::time_point> last_event_{};
   mutable std::mutex mutex_;  // of what follows
   Headers headers_;

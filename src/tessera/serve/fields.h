@@ -36,6 +36,7 @@ struct Field {
   Json schema;
   std::string doc;
   Read read;
+  bool required = false;
 };
 
 template <class Body>
@@ -50,6 +51,12 @@ class Fields {
   /// Another name of the last one; both with different values are an error.
   Fields& alias(std::string name) {
     all_.back().aliases.push_back(std::move(name));
+    return *this;
+  }
+
+  /// The last one must be there.
+  Fields& required() {
+    all_.back().required = true;
     return *this;
   }
 
@@ -119,6 +126,10 @@ class Fields {
       given.emplace_back(field, &value);
       field->read(body, value, name);
     }
+    for (const Field<Body>& field : all_)
+      if (field.required && std::none_of(given.begin(), given.end(),
+                                         [&](const auto& one) { return one.first == &field; }))
+        refuse(field.name, field.name + " is missing", "missing_parameter");
     return body;
   }
 
@@ -132,7 +143,10 @@ class Fields {
       for (const std::string& alias : field.aliases)
         properties[alias] = {{"description", "another name of " + field.name}};
     }
-    return {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+    Json out = {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+    for (const Field<Body>& field : all_)
+      if (field.required) out["required"].push_back(field.name);
+    return out;
   }
 
  private:

@@ -37,7 +37,7 @@ TEST(Frames, Base64) {
 
 TEST(Metrics, AsPrometheusReadsThem) {
   Metrics metrics;
-  metrics.add("requests_total", 2, "route=" + label("/a\"b") + ",code=\"200\"");
+  metrics.add("requests_total", 2, {{"route", "/a\"b"}, {"code", "200"}});
   metrics.observe("step_seconds", 0.002);
   metrics.observe("step_seconds", 100);
   const std::string text = metrics.text();

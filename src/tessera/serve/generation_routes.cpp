@@ -216,7 +216,10 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
       std::make_shared<Answer>(asked.exchange, asked.model, std::move(answer), job.requests.size());
   for (size_t i = 0; i < job.requests.size(); ++i) texts->listen(job.requests[i], i);
   job.on_begin = [texts] { texts->begin(); };
-  if (body.stream) job.on_step = [texts] { texts->flush(); };
+  if (body.stream) {
+    job.on_step = [texts] { texts->flush(); };
+    job.behind = [texts] { return texts->is_behind(); };
+  }
   job.on_end = [texts](std::vector<infer::Generation> made, Ending ending,
                        std::exception_ptr error) { texts->end(std::move(made), ending, error); };
   state.engine->submit(std::move(job));
@@ -649,7 +652,7 @@ void ServiceState::add_generation_routes() {
               [this](const ExchangePtr& exchange, const std::string&) {
                 const auto body = std::make_shared<const TranslateBody>(
                     body_of(exchange, [](const Json& json, std::vector<std::string>* ignored) {
-                      return read_with(translate_fields(), json, "input", ignored);
+                      return translate_fields().read(json, ignored);
                     }));
                 with_model(exchange, body->model,
                            [this, exchange, body](const ServedModelPtr& model) {

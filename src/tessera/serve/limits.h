@@ -27,9 +27,10 @@ struct Limits {
   std::chrono::milliseconds ping_time{15'000};   // of silence in a stream of events
   std::chrono::milliseconds deadline{600'000};   // of a request, unless it asks for less
   std::chrono::milliseconds grace{30'000};       // for what runs when the server is to end
-  // of an answer that its reader does not take
+  // of a stream that its reader does not take
+  size_t send_buffer = size_t{128} << 10;  // what the system takes of it; it doubles this
   size_t behind_bytes = size_t{64} << 10;  // events wait beyond this, and are joined
-  size_t unsent_bytes = size_t{4} << 20;   // the reader is given up
+  size_t rest_bytes = size_t{256} << 10;   // beyond this with those that wait, its texts rest
 };
 
 }  // namespace tessera::serve

@@ -255,6 +255,71 @@ TEST(ServiceLoad, WhoDoesNotReadIsGivenUp) {
   EXPECT_TRUE(server.comes([&] { return says(server, "tessera_requests_running 0"); }));
 }
 
+// a stream that is not read rests in bounded memory, gives its place to others, and is whole in the
+// end
+TEST(ServiceLoad, WhoDoesNotReadRestsAndMissesNothing) {
+  ServiceOptions options = options_of({"mamba2"});
+  options.engine.parallel = 1;
+  options.server.limits.send_buffer = 16 << 10;
+  options.server.limits.behind_bytes = 8 << 10;
+  options.server.limits.rest_bytes = 32 << 10;
+  Running server(options);
+  Json body = {
+      {"prompt", "abc"}, {"max_tokens", 1500}, {"ignore_eos", true}, {"logprobs", 3}, {"seed", 9}};
+  const Json alone = server.client().post("/v1/completions", body).json()["choices"][0];
+  body["stream"] = true;
+  Client slow = server.client();
+  boost::system::error_code ignored;
+  slow.socket().set_option(boost::asio::socket_base::receive_buffer_size(4096), ignored);
+  send_request(slow, "/v1/completions", body);
+  EXPECT_TRUE(server.comes([&] { return says(server, "tessera_requests_resting 1"); }));
+  EXPECT_EQ(server.client().post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 30}}).status,
+            200);
+  EXPECT_TRUE(says(server, "tessera_requests_resting 1"));
+  const Events events(slow.read().body);
+  EXPECT_TRUE(events.done);
+  EXPECT_EQ(events.text(), alone["text"]);
+  std::vector<double> got;
+  for (const Json& event : events.all)
+    for (const Json& choice : event["choices"])
+      if (choice["logprobs"].is_object())
+        for (const Json& log_p : choice["logprobs"]["token_logprobs"]) got.push_back(log_p);
+  EXPECT_EQ(Json(got), alone["logprobs"]["token_logprobs"]);
+}
+
+// clients that leave at every moment of a request leave nothing behind
+TEST(ServiceLoad, AStormOfLeavingClients) {
+  Running server(options_of({"mamba2"}));
+  Json body = endless();
+  const std::string text = body.dump();
+  const std::string request = fmt::format(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+      "application/json\r\nContent-Length: {}\r\n\r\n{}",
+      text.size(), text);
+  std::vector<std::thread> clients;
+  for (size_t c = 0; c < 8; ++c)
+    clients.emplace_back([&, c] {
+      for (size_t i = 0; i < 25; ++i) {
+        Client client = server.client();
+        client.send(i % 3 == 0 ? request.substr(0, 1 + (i * 37 + c * 11) % request.size())
+                               : request);
+        if (i % 3 == 2) client.receive(1 + i * 40);
+        if (i % 2 == 1) {  // with a reset in place of an end
+          boost::system::error_code ignored;
+          client.socket().set_option(boost::asio::socket_base::linger(true, 0), ignored);
+        }
+        client.close();
+      }
+    });
+  for (std::thread& client : clients) client.join();
+  EXPECT_TRUE(server.comes([&] {
+    return says(server, "tessera_requests_running 0") &&
+           says(server, "tessera_requests_waiting 0") && says(server, "tessera_connections 1") &&
+           says(server, "tessera_state_reserved_bytes 0");
+  }));
+  EXPECT_EQ(server.client().post("/v1/completions", {{"prompt", "x"}}).status, 200);
+}
+
 TEST(ServiceLoad, SlowHeadsAndBodiesAreCut) {
   ServiceOptions options = options_of({"mamba2"});
   options.server.limits.head_time = std::chrono::milliseconds(150);

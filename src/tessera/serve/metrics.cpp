@@ -49,6 +49,7 @@ const std::array kTable = {
     Row{"prefix_cache_snapshots_total", "counter", "States that the prefix cache took"},
     Row{"requests_running", "gauge", "Requests that the engine works on"},
     Row{"requests_waiting", "gauge", "Requests that wait for the engine"},
+    Row{"requests_resting", "gauge", "Requests that wait for their clients to read"},
     Row{"state_reserved_bytes", "gauge", "Memory of states that running requests may come to"},
     Row{"state_limit_bytes", "gauge", "The most that they may come to together"},
     Row{"state_bytes", "gauge", "Memory of states in pages now"},
@@ -70,10 +71,24 @@ const std::array kTable = {
         &kTokens},
 };
 
-const Row& row(const std::string& name) {
+const Row& row(std::string_view name) {
   for (const Row& row : kTable)
     if (name == row.name) return row;
   fail(ErrorKind::internal, "metrics", "there is no {}", name);
+}
+
+/// `route="/v1/models",code="200"`.
+std::string text_of(Metrics::Labels labels) {
+  std::string out;
+  for (const auto& [name, value] : labels) {
+    out += fmt::format("{}{}=\"", out.empty() ? "" : ",", name);
+    for (const char c : value) {
+      if (c == '"' || c == '\\') out += '\\';
+      out += c == '\n' ? ' ' : c;
+    }
+    out += '"';
+  }
+  return out;
 }
 
 std::string number(double x) {
@@ -114,31 +129,36 @@ Metrics::Metrics() {
     else
       values_[row.name];
   }
-  set("build_info", 1, "version=\"0.1.0\"");
+  set("build_info", 1, {{"version", "0.1.0"}});
 }
 
-void Metrics::add(const std::string& counter, double n, const std::string& labels) {
+template <class Count>
+void Metrics::count(std::string_view name, const Count& count) {
+  const Row& known = row(name);
   const std::lock_guard lock(mutex_);
-  row(counter);
-  touched_.insert(counter);
-  values_[counter][labels] += n;
+  try {
+    touched_.insert(known.name);
+    count(known);
+  } catch (const std::bad_alloc&) {
+  }
 }
 
-void Metrics::set(const std::string& gauge, double value, const std::string& labels) {
-  const std::lock_guard lock(mutex_);
-  row(gauge);
-  touched_.insert(gauge);
-  values_[gauge][labels] = value;
+void Metrics::add(std::string_view counter, double n, Labels labels) {
+  count(counter, [&](const Row& row) { values_[row.name][text_of(labels)] += n; });
 }
 
-void Metrics::observe(const std::string& histogram, double value) {
-  const Bounds& bounds = *row(histogram).bounds;
-  const std::lock_guard lock(mutex_);
-  touched_.insert(histogram);
-  Histogram& h = histograms_.at(histogram);
-  ++h.counts[static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), value) -
-                                 bounds.begin())];
-  h.sum += value;
+void Metrics::set(std::string_view gauge, double value, Labels labels) {
+  count(gauge, [&](const Row& row) { values_[row.name][text_of(labels)] = value; });
+}
+
+void Metrics::observe(std::string_view histogram, double value) {
+  count(histogram, [&](const Row& row) {
+    Histogram& h = histograms_.at(row.name);
+    const Bounds& bounds = *row.bounds;
+    ++h.counts[static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), value) -
+                                   bounds.begin())];
+    h.sum += value;
+  });
 }
 
 double Metrics::value(const std::string& name) const {
@@ -181,15 +201,6 @@ std::string Metrics::text() const {
   }
   say_process(out);
   return out;
-}
-
-std::string label(const std::string& value) {
-  std::string out = "\"";
-  for (const char c : value) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c == '\n' ? ' ' : c;
-  }
-  return out + "\"";
 }
 
 }  // namespace tessera::serve

@@ -60,7 +60,7 @@ struct ModelBody {
 const Fields<ModelBody>& model_fields() {
   static const Fields<ModelBody> fields = [] {
     Fields<ModelBody> f;
-    f.text("model", &ModelBody::model, 512, "which of the models of /v1/models");
+    f.text("model", &ModelBody::model, 512, "which of the models of /v1/models").required();
     return f;
   }();
   return fields;
@@ -121,7 +121,7 @@ void ServiceState::add_model_routes() {
                 [this, load](const ExchangePtr& exchange, const std::string&) {
                   const auto body =
                       body_of(exchange, [](const Json& json, std::vector<std::string>* ignored) {
-                        return read_with(model_fields(), json, "model", ignored);
+                        return model_fields().read(json, ignored);
                       });
                   const auto said = [this, exchange](const ModelEntry& entry) {
                     exchange->answer(json_of(entry, pool->loaded(entry.id), created));

@@ -354,7 +354,8 @@ void ModelPool::run() {
     else
       while (!changed_.wait_for(lock, std::min(options_.keep_alive, kLook), wanted)) give_up_idle();
     if (stopping_) return;
-    const std::string id = asked_.front();
+    const std::string id = std::move(asked_.front());
+    asked_.pop_front();
     make_room(bytes_.at(id), lock);
     if (stopping_) return;
     lock.unlock();
@@ -366,7 +367,6 @@ void ModelPool::run() {
       error = std::current_exception();
     }
     lock.lock();
-    asked_.pop_front();
     std::vector<Use> users = std::move(waiting_.extract(id).mapped());
     lock.unlock();
     for (Use& use : users) use(model, error);

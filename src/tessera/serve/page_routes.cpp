@@ -59,6 +59,7 @@ const Fields<MixingBody>& mixing_fields() {
     f.text("model", &M::model, 512,
            "which of the models of /v1/models; not needed where there is one")
         .text("content", &M::content, kMostText, "the text")
+        .required()
         .text("branch", &M::branch, 256,
               "whose mixing, as /inspect/{id} lists under \"mixers\"; default: the first")
         .integer("max_tokens", &M::max_tokens, 1, kMostTokens,
@@ -156,7 +157,7 @@ void ServiceState::add_page_routes() {
        [this](const ExchangePtr& exchange, const std::string&) {
          const auto body = std::make_shared<const MixingBody>(
              body_of(exchange, [](const Json& json, std::vector<std::string>* ignored) {
-               return read_with(mixing_fields(), json, "content", ignored);
+               return mixing_fields().read(json, ignored);
              }));
          with_model(exchange, body->model, [this, exchange, body](const ServedModelPtr& model) {
            mix(*this, exchange, *body, model);

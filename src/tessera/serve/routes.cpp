@@ -1,10 +1,42 @@
 #include "tessera/serve/routes.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "tessera/base/error.h"
 
 namespace tessera::serve {
+namespace {
+
+/// What every error is, as OpenAPI has it.
+Json error_response() {
+  const Json text = {{"type", "string"}}, text_or_null = {{"type", {"string", "null"}}};
+  const Json error = {
+      {"type", "object"},
+      {"required", {"message", "type", "param", "code"}},
+      {"properties",
+       {{"message", text}, {"type", text}, {"param", text_or_null}, {"code", text_or_null}}}};
+  const Json body = {
+      {"type", "object"}, {"required", {"error"}}, {"properties", {{"error", error}}}};
+  return {{"description", "an error: what is wrong, its kind, the parameter, a word for programs"},
+          {"content", {{"application/json", {{"schema", body}}}}}};
+}
+
+/// "post_v1_models_id": generators of clients name functions by it.
+std::string operation_id(const std::string& method, const std::string& path) {
+  std::string out = method;
+  for (const char c : path) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0;
+    if (plain)
+      out += c;
+    else if (out.back() != '_')
+      out += '_';
+  }
+  while (out.back() == '_') out.pop_back();
+  return out;
+}
+
+}  // namespace
 
 void Routes::alias(const std::string& path) {
   Route route = all_.back();
@@ -58,12 +90,10 @@ Json Routes::openapi() const {
     std::transform(method.begin(), method.end(), method.begin(),
                    [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     Json entry = {{"summary", route.doc},
+                  {"operationId", operation_id(method, route.path)},
                   {"responses",
                    {{"200", {{"description", "the answer"}}},
-                    {"default",
-                     {{"description",
-                       "an error: {\"error\": {message, type, param, "
-                       "code}}"}}}}}};
+                    {"default", {{"$ref", "#/components/responses/error"}}}}}};
     if (route.body)
       entry["requestBody"] = {{"required", true},
                               {"content", {{"application/json", {{"schema", route.body()}}}}}};
@@ -73,11 +103,13 @@ Json Routes::openapi() const {
     if (route.open) entry["security"] = Json::array();
     paths[route.path][method] = entry;
   }
-  return {
-      {"openapi", "3.1.0"},
-      {"info", {{"title", "tessera"}, {"version", "0.1.0"}}},
-      {"components", {{"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}}},
-      {"paths", paths}};
+  return {{"openapi", "3.1.0"},
+          {"info", {{"title", "tessera"}, {"version", "0.1.0"}}},
+          {"components",
+           {{"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}},
+            {"responses", {{"error", error_response()}}}}},
+          {"security", Json::array({{{"key", Json::array()}}})},
+          {"paths", paths}};
 }
 
 }  // namespace tessera::serve

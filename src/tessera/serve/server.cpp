@@ -4,6 +4,7 @@
 #include <deque>
 #include <random>
 #include <set>
+#include <thread>
 
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -49,6 +50,9 @@ struct Server::State : std::enable_shared_from_this<Server::State> {
   void listen();
   void accept();
   void tick();
+  void take(tcp::socket socket);
+  void begin();
+  void forget();
 
   ServerOptions options;
   Handler handler;
@@ -58,7 +62,8 @@ struct Server::State : std::enable_shared_from_this<Server::State> {
   std::set<std::shared_ptr<Connection>> connections;
   std::atomic<int64_t> count{0}, busy{0};
   std::atomic<bool> closing{false};
-  int spare = -1;  // a descriptor to give up when there is no other left
+  bool accepts = false, ticks = false;  // something waits for a client, for the time
+  int spare = -1;                       // a descriptor to give up when there is no other left
   std::function<void()> on_tick;
   std::function<void(const Exchange&)> on_end;
 };
@@ -73,10 +78,24 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
         write_timer_(state->context),
         reader_(state->options.limits) {}
 
+  /// Does something for this connection, which ends where that fails: the others have nothing to do
+  /// with it.
+  template <class Act>
+  void guarded(const Act& act) noexcept {
+    try {
+      act();
+    } catch (...) {
+      close();
+    }
+  }
+
   void start() {
     Code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
     socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+    // else the system would take megabytes for a client that does not read
+    socket_.set_option(asio::socket_base::send_buffer_size(static_cast<int>(limits().send_buffer)),
+                       ignored);
     const int fd = socket_.native_handle();
     const auto set = [&](int option, unsigned value) {
       ::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value);
@@ -92,7 +111,10 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
   /// Whether it only waits for the next request.
   bool idle() const { return !exchange_ && !reader_.begun(); }
 
-  void close() {
+  /// Whether its answer can no longer be given.
+  bool lost() const { return exchange_ && exchange_->lost(); }
+
+  void close() noexcept {
     if (closed_) return;
     closed_ = true;
     Code ignored;
@@ -121,7 +143,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
                  [connection = connection_, self, bytes = std::move(bytes), last]() mutable {
                    const size_t n = bytes.size();
                    if (const auto to = connection.lock(); to && to->sink_ == self && !to->closed_)
-                     to->write(std::move(bytes), last);
+                     to->guarded([&] { to->write(std::move(bytes), last); });
                    else
                      self->unsent_ -= n;
                  });
@@ -144,7 +166,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
       if (error || self->closed_ || self->exchange_) return;
       // who waits between two requests is not in error
       if (status == 0 || !self->reader_.begun()) return self->close();
-      self->refuse({status, "timeout", "the request did not come in time"});
+      self->guarded([&] { self->refuse({status, "timeout", "the request did not come in time"}); });
     });
   }
 
@@ -168,7 +190,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
                               self->reading_ = false;
                               if (self->closed_) return;
                               if (error) return self->close();
-                              self->take({self->bytes_.data(), n});
+                              self->guarded([&] { self->take({self->bytes_.data(), n}); });
                             });
   }
 
@@ -207,10 +229,10 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     const std::string id = request_id(request);
     exchange_ =
         std::make_shared<Exchange>(std::move(request), id, sink_, !refused_ && !state_->closing);
+    ++state_->busy;
     Code unknown;
     const auto peer = socket_.remote_endpoint(unknown);
     if (!unknown) exchange_->peer = peer.address().to_string();
-    ++state_->busy;
   }
 
   void serve() {
@@ -260,12 +282,16 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
             self->queue_.pop_front();
             self->written_ = 0;
           }
-          self->flush();
+          self->guarded([&] { self->flush(); });
         });
   }
 
-  void end_exchange() {
-    if (state_->on_end) state_->on_end(*exchange_);
+  void end_exchange() noexcept {
+    try {
+      if (state_->on_end) state_->on_end(*exchange_);
+    } catch (...) {
+      // a line of a log that nobody can write is no reason to end
+    }
     exchange_.reset();
     sink_.reset();
     --state_->busy;
@@ -344,9 +370,19 @@ void Server::State::listen() {
   spare = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
+void Server::State::take(tcp::socket socket) {
+  if (count >= options.limits.connections) return;
+  const auto connection = std::make_shared<Connection>(shared_from_this(), std::move(socket));
+  connections.insert(connection);
+  ++count;
+  connection->guarded([&] { connection->start(); });
+}
+
 void Server::State::accept() {
   acceptor.async_accept([self = shared_from_this()](const Code& error, tcp::socket socket) {
-    if (self->closing || error == asio::error::operation_aborted) return;
+    if (error == asio::error::operation_aborted) return;
+    self->accepts = false;
+    if (self->closing) return;
     if (error == asio::error::no_descriptors && self->spare >= 0) {
       // the spare one takes the client, who is sent away instead of left to wait
       ::close(self->spare);
@@ -357,27 +393,45 @@ void Server::State::accept() {
     if (error) {
       self->pause.expires_after(std::chrono::milliseconds(50));
       self->pause.async_wait([self](const Code& stopped) {
-        if (!stopped) self->accept();
+        if (stopped) return;
+        self->accepts = false;
+        self->accept();
       });
+      self->accepts = true;
       return;
     }
-    if (self->count < self->options.limits.connections) {
-      const auto connection = std::make_shared<Connection>(self, std::move(socket));
-      self->connections.insert(connection);
-      ++self->count;
-      connection->start();
-    }
+    self->take(std::move(socket));
     self->accept();
   });
+  accepts = true;
 }
 
 void Server::State::tick() {
   clock.expires_after(std::chrono::milliseconds(250));
   clock.async_wait([self = shared_from_this()](const Code& error) {
     if (error) return;
+    self->ticks = false;
+    for (auto at = self->connections.begin(); at != self->connections.end();)
+      if (const auto connection = *at++; connection->lost()) connection->close();
     if (self->on_tick) self->on_tick();
     self->tick();
   });
+  ticks = true;
+}
+
+/// Waits for clients and for the time, unless something does already.
+void Server::State::begin() {
+  if (!ticks) tick();
+  if (!accepts && !closing) accept();
+}
+
+/// After an exception nobody knows what still waits.
+void Server::State::forget() {
+  Code ignored;
+  acceptor.cancel(ignored);
+  pause.cancel(ignored);
+  clock.cancel(ignored);
+  accepts = ticks = false;
 }
 
 Server::Server(const ServerOptions& options, Handler handler)
@@ -386,7 +440,7 @@ Server::Server(const ServerOptions& options, Handler handler)
 }
 
 Server::~Server() {
-  for (const auto& connection : std::set(state_->connections)) connection->close();
+  while (!state_->connections.empty()) (*state_->connections.begin())->close();
   if (state_->spare >= 0) ::close(state_->spare);
 }
 
@@ -403,9 +457,15 @@ int64_t Server::busy() const {
 void Server::run(const std::function<void()>& tick) {
   state_->on_end = on_end;
   state_->on_tick = tick;
-  state_->tick();
-  state_->accept();
-  state_->context.run();
+  for (;;) try {
+      state_->begin();
+      state_->context.run();
+      return;
+    } catch (const std::exception&) {
+      // memory that lacked for the door or the clock: connections mind their own
+      state_->forget();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
 }
 
 void Server::close_door() {
@@ -413,14 +473,14 @@ void Server::close_door() {
     state->closing = true;
     Code ignored;
     state->acceptor.close(ignored);
-    for (const auto& connection : std::set(state->connections))
-      if (connection->idle()) connection->close();
+    for (auto at = state->connections.begin(); at != state->connections.end();)
+      if (const auto connection = *at++; connection->idle()) connection->close();
   });
 }
 
 void Server::stop() {
   asio::post(state_->context, [state = state_] {
-    for (const auto& connection : std::set(state->connections)) connection->close();
+    while (!state->connections.empty()) (*state->connections.begin())->close();
     state->context.stop();
   });
 }

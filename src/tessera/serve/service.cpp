@@ -8,6 +8,15 @@
 namespace tessera::serve {
 namespace {
 
+/// Is one more as long as it lives.
+struct Counted {
+  explicit Counted(std::atomic<int64_t>& all) : all(all) { ++all; }
+  ~Counted() { --all; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+  std::atomic<int64_t>& all;
+};
+
 int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -44,23 +53,27 @@ ServiceState::~ServiceState() {
   server.reset();
 }
 
+void ServiceState::refuse(const ExchangePtr& exchange,
+                          const std::exception_ptr& error) const noexcept {
+  exchange->fail(error);
+  if (exchange->status() == 500 && options.log) complain(error);
+}
+
 void ServiceState::work(const ExchangePtr& exchange, std::function<void()> answer) {
-  ++in_workers;
-  boost::asio::post(*workers, [self = shared_from_this(), exchange, answer = std::move(answer)] {
+  auto counted = std::make_shared<Counted>(in_workers);
+  boost::asio::post(*workers, [self = shared_from_this(), exchange, answer = std::move(answer),
+                               counted]() mutable {
     try {
       answer();
     } catch (...) {
-      const ApiError error = api_error_of(std::current_exception());
-      if (error.status() == 500 && self->options.log)
-        fmt::print(stderr, "tessera: {}\n", description_of(std::current_exception()));
-      exchange->fail(error);
+      self->refuse(exchange, std::current_exception());
     }
-    --self->in_workers;
+    counted.reset();
   });
 }
 
 void ServiceState::refuse_more() {
-  metrics.add("rejected_total", 1, "reason=\"queue_full\"");
+  metrics.add("rejected_total", 1, {{"reason", "queue_full"}});
   throw ApiError(429, "queue_full", "too many requests wait already", "", engine->retry_after());
 }
 
@@ -69,14 +82,18 @@ void ServiceState::with_model(const ExchangePtr& exchange,
                               std::function<void(const ServedModelPtr& model)> answer) {
   const ModelEntry& entry = pool->entry(name);
   if (in_loading >= options.server.limits.waiting_requests) refuse_more();
-  ++in_loading;
-  pool->with(entry, [self = shared_from_this(), exchange, answer = std::move(answer)](
-                        ServedModelPtr model, std::exception_ptr error) {
-    --self->in_loading;
-    self->work(exchange, [model = std::move(model), error, answer] {
-      if (error) std::rethrow_exception(error);
-      answer(model);
-    });
+  pool->with(entry, [self = shared_from_this(), exchange, answer = std::move(answer),
+                     counted = std::make_shared<Counted>(in_loading)](
+                        ServedModelPtr model, std::exception_ptr error) mutable {
+    counted.reset();
+    try {
+      self->work(exchange, [model = std::move(model), error, answer] {
+        if (error) std::rethrow_exception(error);
+        answer(model);
+      });
+    } catch (...) {
+      self->refuse(exchange, std::current_exception());
+    }
   });
 }
 
@@ -95,6 +112,7 @@ Job ServiceState::job_of(const ExchangePtr& exchange,
   job.id = exchange->id();
   job.client = exchange->client();
   job.alive = exchange;
+  job.lost = [exchange] { exchange->give_up(); };
   job.gone = &exchange->gone();
   job.arrived = exchange->arrived();
   job.deadline = deadline_of(exchange, timeout_ms);
@@ -129,8 +147,7 @@ void ServiceState::handle(const ExchangePtr& exchange) {
 void ServiceState::ended(const Exchange& exchange) {
   const HttpRequest& request = exchange.request();
   const std::string route = routes.name_of(request.path);
-  metrics.add("requests_total", 1,
-              "route=" + label(route) + ",code=" + label(std::to_string(exchange.status())));
+  metrics.add("requests_total", 1, {{"route", route}, {"code", std::to_string(exchange.status())}});
   if (!options.log) return;
   const Exchange::Counts counts = exchange.counts();
   Json line = {
@@ -157,11 +174,7 @@ void ServiceState::tick(const CancelToken& stop, const std::function<bool()>& re
   const auto now = Exchange::Clock::now();
   const Limits& limits = options.server.limits;
   for (const auto& weak : streams_)
-    if (const ExchangePtr exchange = weak.lock()) {
-      exchange->ping_after(limits.ping_time);
-      // what nobody reads does not pile up
-      if (exchange->unsent() > limits.unsent_bytes) exchange->gone().request();
-    }
+    if (const ExchangePtr exchange = weak.lock()) exchange->ping_after(limits.ping_time);
   if (reload && reload()) {
     try {
       access.read_keys();
@@ -169,11 +182,9 @@ void ServiceState::tick(const CancelToken& stop, const std::function<bool()>& re
       fmt::print(stderr, "tessera: {}; the keys are as they were\n", error.what());
     }
   }
-  if (stop.requested() && !draining.exchange(true)) {
-    drain_until_ = now + limits.grace;
-    server->close_door();
-  }
+  if (stop.requested() && !draining.exchange(true)) drain_until_ = now + limits.grace;
   if (!draining) return;
+  server->close_door();
   if (now >= drain_until_) engine->abort();
   if (server->busy() == 0 || now >= drain_until_ + std::chrono::seconds(2)) server->stop();
 }

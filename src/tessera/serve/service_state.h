@@ -23,6 +23,8 @@ struct ServiceState : std::enable_shared_from_this<ServiceState> {
   void with_model(const ExchangePtr& exchange,
                   const std::string& name,
                   std::function<void(const ServedModelPtr& model)> answer);
+  /// Tells a client why there is no answer, and the log where it is the server's fault.
+  void refuse(const ExchangePtr& exchange, const std::exception_ptr& error) const noexcept;
   /// Runs it on a worker; what it throws is told to the client.
   void work(const ExchangePtr& exchange, std::function<void()> answer);
   /// The body of a request, and what of it is unknown where that is let pass.

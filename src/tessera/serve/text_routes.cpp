@@ -69,7 +69,7 @@ void ServiceState::add_text_routes() {
               [this](const ExchangePtr& exchange, const std::string&) {
                 const auto body = std::make_shared<const DetokenizeBody>(
                     body_of(exchange, [](const Json& json, std::vector<std::string>* ignored) {
-                      return read_with(detokenize_fields(), json, "tokens", ignored);
+                      return detokenize_fields().read(json, ignored);
                     }));
                 with_model(exchange, body->model, [exchange, body](const ServedModelPtr& model) {
                   detokenize(exchange, *body, model);

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Builds the server's own code with the thread sanitizer, then with those for addresses and undefined
+# behaviour, and runs its tests with many clients, leaving ones, broken requests, faults and ends.
+# Fails on the first report.
+#
+#   scripts/sanitize.sh [FILTER]     of the tests; all that have clients without it
+#
+# JOBS chooses the jobs of the builds. What lies below the server is compiled as ever and runs on one
+# thread: OpenMP's own synchronisation is none that the thread sanitizer sees.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+filter=${1:-ServiceLoad.*:ServiceFaults.*:EngineLoop*:Service.*}
+export OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 OMP_WAIT_POLICY=passive
+export TSAN_OPTIONS="exitcode=66 second_deadlock_stack=1 suppressions=$PWD/scripts/tsan.supp"
+export ASAN_OPTIONS="exitcode=66 detect_leaks=0" UBSAN_OPTIONS="print_stacktrace=1"
+for kind in thread address; do
+  sanitizers=$kind
+  [ "$kind" = address ] && sanitizers=address,undefined
+  cmake -S . -B "build/sanitize-$kind" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_SANITIZE_SERVE=$sanitizers >/dev/null
+  cmake --build "build/sanitize-$kind" -j "${JOBS:-$(nproc)}" --target serve_test serve_tensors_test serve_faults_test
+  for program in serve_test serve_tensors_test serve_faults_test; do
+    tests=$filter
+    [ $program = serve_test ] && tests='*'
+    # addresses that are drawn at random may not leave the sanitizer its own
+    setarch -R "$(find "build/sanitize-$kind" -name $program -type f)" --gtest_brief=1 --gtest_filter="$tests"
+  done
+  echo "sanitize: $kind: no report"
+done
