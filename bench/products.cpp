@@ -1,5 +1,6 @@
 // Rows of products of one row of x, which decoding consists of: bytes of packed weights a second,
-// beside what reading alone reaches.
+// beside what reading alone reaches. Then of 512 rows, which a prompt consists of, in two digits,
+// on processors with AMX: without its tiles by with them.
 //   products_rows [ROW ...] [--repeats N] [--json] [--list]
 #include <fmt/format.h>
 
@@ -9,6 +10,8 @@
 #include "machine.h"
 #include "rows.h"
 #include "tessera/base/rng.h"
+#include "tessera/kernels/tiles.h"
+#include "tessera/kernels/weights/digits.h"
 #include "tessera/kernels/weights/matmul.h"
 
 namespace tessera::bench {
@@ -69,10 +72,63 @@ void product_rows(Report& report) {
   }
 }
 
+// y [512, n] = x w^T in two digits
+class ManyRows {
+ public:
+  explicit ManyRows(const Shape& shape)
+      : shape_(shape),
+        w_(static_cast<size_t>(storage_bytes(shape.type, shape.n * shape.k))),
+        x_(static_cast<size_t>(kRows * shape.k)),
+        y_(static_cast<size_t>(kRows * shape.n)),
+        memory_(static_cast<size_t>(kernels::rounded_bytes(kRows, shape.k)) + 64) {
+    const RandomKey key(5);
+    for (size_t i = 0; i < w_.size(); ++i) w_[i] = static_cast<uint8_t>(key.bits(i) & 0x3f);
+    for (size_t i = 0; i < x_.size(); ++i) x_[i] = key.uniform(i) - 0.5f;
+    void* line = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64) % 64;
+    rounded_ = kernels::round_rows(x_.data(), kRows, shape.k, shape.k,
+                                   kernels::Arithmetic::two_digits, line);
+  }
+
+  double operations() const { return 2.0 * kRows * static_cast<double>(shape_.n * shape_.k); }
+  void operator()() {
+    kernels::digit_matmul(rounded_, shape_.type, w_.data(), shape_.n, nullptr, y_.data(), shape_.n);
+  }
+
+ private:
+  static constexpr int64_t kRows = 512;
+  Shape shape_;
+  std::vector<uint8_t> w_;
+  std::vector<float> x_, y_;
+  std::vector<uint8_t> memory_;
+  kernels::RoundedRows rounded_;
+};
+
+void tile_rows(Report& report) {
+  if (!kernels::use_tiles()) return;
+  // of SmolLM2-135M in Q4_1: keys, queries, gates, down; the same gates in other types
+  for (const Shape& shape :
+       {Shape{DType::q4_1, 192, 576}, Shape{DType::q4_1, 576, 576}, Shape{DType::q4_1, 1536, 576},
+        Shape{DType::q4_1, 576, 1536}, Shape{DType::q4_0, 1536, 576}, Shape{DType::q5_0, 1536, 576},
+        Shape{DType::q4_k, 1536, 768}, Shape{DType::q5_k, 1536, 768}}) {
+    const std::string name = fmt::format("tiles/{}/{}x{}", name_of(shape.type), shape.n, shape.k);
+    report.group(name, [&] {
+      ManyRows product(shape);
+      const std::vector<double> s = report.seconds({[&] {
+                                                      const kernels::WithoutTiles scope;
+                                                      product();
+                                                    },
+                                                    [&] { product(); }});
+      report.add({name, s[0] / s[1], "x", Aim::none, 0,
+                  fmt::format("{:.0f} by {:.0f} Gop/s", product.operations() / s[1] / 1e9,
+                              product.operations() / s[0] / 1e9)});
+    });
+  }
+}
+
 }  // namespace
 }  // namespace tessera::bench
 
 int main(int argc, char** argv) {
   using namespace tessera::bench;
-  return run(argc, argv, "products", {product_rows});
+  return run(argc, argv, "products", {product_rows, tile_rows});
 }

@@ -5,6 +5,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/kernels/targets.h"
+#include "tessera/kernels/tiles.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::cli {
@@ -20,6 +21,7 @@ int doctor(bool json) {
       {"allowed", name_of(cpu.allowed)},
       {"kernels", kernels::current_target()},
       {"bf16_units", cpu.has_bf16_units},
+      {"amx_in_use", kernels::use_tiles()},
       {"amx_announced_but_unusable", cpu.amx_announced_but_unusable},
       {"onednn_cap",
        std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr ? std::getenv("ONEDNN_MAX_CPU_ISA") : ""},

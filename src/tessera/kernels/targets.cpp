@@ -4,6 +4,7 @@
 
 #include "tessera/base/cpu.h"
 #include "tessera/base/error.h"
+#include "tessera/kernels/tiles.h"
 
 namespace tessera::kernels {
 namespace {
@@ -47,6 +48,9 @@ void choose(int64_t targets) {
   supported_targets();
 }
 
+// what lives that keeps kernels from AMX
+int without_tiles = 0;
+
 }  // namespace
 
 void cap_targets() {
@@ -74,6 +78,7 @@ TargetScope::TargetScope(std::string_view name) {
   for (const int64_t bit : target_bits()) {
     if (name != hwy::TargetName(bit)) continue;
     choose(bit);
+    ++without_tiles;
     return;
   }
   fail(ErrorKind::usage, "kernels", "target {} is not available on this processor", name);
@@ -81,6 +86,18 @@ TargetScope::TargetScope(std::string_view name) {
 
 TargetScope::~TargetScope() {
   choose(0);
+  --without_tiles;
+}
+
+bool use_tiles() {
+  return without_tiles == 0 && cpu_info().allowed == CpuTarget::amx;
+}
+
+WithoutTiles::WithoutTiles() {
+  ++without_tiles;
+}
+WithoutTiles::~WithoutTiles() {
+  --without_tiles;
 }
 
 }  // namespace tessera::kernels

@@ -91,8 +91,8 @@ void check_split(const Recipe& recipe, const nn::SequenceSplit& split) {
 void check_precision(const Recipe& recipe, bool has_bf16_units) {
   if (recipe.train.precision == Precision::bf16 && !has_bf16_units)
     fail(ErrorKind::usage, "train.precision",
-         "\"bf16\": this processor ({}) has no units for it that tessera uses (AVX512-BF16), or "
-         "TESSERA_CPU forbids them; expected \"float32\"",
+         "\"bf16\": this processor ({}) has no units for it that tessera uses (AVX512-BF16, AMX), "
+         "or TESSERA_CPU forbids them; expected \"float32\"",
          cpu_info().model);
 }
 

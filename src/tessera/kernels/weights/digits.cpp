@@ -20,25 +20,9 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
-#include "tessera/kernels/weights/blocks_inl.h"
+#include "tessera/kernels/weights/digit_tiles.h"
+#include "tessera/kernels/weights/digits_inl.h"
 #include "tessera/kernels/weights/matmul.h"
-
-#ifndef TESSERA_KERNELS_DIGITS_ONCE
-#define TESSERA_KERNELS_DIGITS_ONCE
-namespace tessera::kernels {
-
-struct DigitProblem {
-  const RoundedRows& x;
-  DType type;
-  const uint8_t* w;
-  int64_t n, row_bytes;
-  const float* bias;
-  float* y;
-  int64_t y_stride;
-};
-
-}  // namespace tessera::kernels
-#endif  // TESSERA_KERNELS_DIGITS_ONCE
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
@@ -192,11 +176,6 @@ HWY_INLINE V fused(V a, V b, V c) {
 
 // --- few rows: columns side by side in the lanes -------------------------------------------------
 
-using F8 = hn::CappedTag<float, 8>;
-using I8x = hn::RebindToSigned<F8>;
-using VF = hn::Vec<F8>;
-using VX = hn::Vec<I8x>;
-constexpr int kSide = static_cast<int>(hn::MaxLanes(F8()));  // columns at once
 constexpr int kParts = 32 / kBytes;
 using Words = hn::CappedTag<int16_t, kBytes / 2>;
 
@@ -301,129 +280,6 @@ HWY_INLINE void sums_of_runs(const Codes (&w)[kSide],
 #endif
 }
 
-HWY_INLINE uint16_t half_at(const uint8_t* p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, 2);
-  return bits;
-}
-
-// The halves at `at` of kSide blocks as floats; those behind them in `next` where asked for.
-template <bool pairs>
-HWY_INLINE VF halves_at(const uint8_t* const (&w)[kSide], int at, VF& next) {
-#if HWY_TARGET <= HWY_AVX2
-  if constexpr (pairs) {
-    const auto two = [&](int r) HWY_ATTR { return static_cast<int>(word_at(w[r] + at)); };
-    const auto a = _mm256_cvtph_ps(_mm_set_epi32(two(5), two(4), two(1), two(0)));
-    const auto b = _mm256_cvtph_ps(_mm_set_epi32(two(7), two(6), two(3), two(2)));
-    next = VF{_mm256_shuffle_ps(a, b, 0xdd)};
-    return VF{_mm256_shuffle_ps(a, b, 0x88)};
-  } else {
-    const auto h = [&](int r) HWY_ATTR { return static_cast<short>(half_at(w[r] + at)); };
-    return VF{_mm256_cvtph_ps(_mm_set_epi16(h(7), h(6), h(5), h(4), h(3), h(2), h(1), h(0)))};
-  }
-#else
-  HWY_ALIGN float first[kSide], second[kSide];
-  for (int r = 0; r < kSide; ++r) {
-    first[r] = f16_to_float(half_at(w[r] + at));
-    if (pairs) second[r] = f16_to_float(half_at(w[r] + at + 2));
-  }
-  if (pairs) next = hn::Load(F8(), second);
-  return hn::Load(F8(), first);
-#endif
-}
-
-// d and m of the runs of kSide blocks.
-template <class Block>
-class SideFactors {
- public:
-  explicit HWY_INLINE SideFactors(const uint8_t* const (&w)[kSide]) {
-    if constexpr (std::is_same_v<Block, MxFp4>) {
-      HWY_ALIGN float ds[kSide];
-      for (int r = 0; r < kSide; ++r) ds[r] = half_of_e8m0(w[r][0]);
-      d_ = hn::Load(F8(), ds);
-    } else if constexpr (HasZero<Block>) {
-      HWY_ALIGN float ds[kSide], ms[kSide];
-      for (int r = 0; r < kSide; ++r) {
-        ds[r] = float_at(w[r]);
-        ms[r] = -(ds[r] * static_cast<float>(Block::zero(w[r])));
-      }
-      d_ = hn::Load(F8(), ds);
-      m_ = hn::Load(F8(), ms);
-    } else if constexpr (Block::elements == 32) {
-      d_ = halves_at<Block::minimum>(w, 0, m_);
-    } else {
-      d_ = halves_at<Block::minimum>(w, Block::d_at, m_);
-      turn_scales(w);
-    }
-  }
-
-  HWY_INLINE VF factor(int t) const {
-    if constexpr (Block::elements == 32)
-      return d_;
-    else
-      return hn::Mul(d_, hn::ConvertTo(F8(), low(bytes(t))));
-  }
-  // where there are minima
-  HWY_INLINE VF minimum(int t) const {
-    if constexpr (!Block::minimum)
-      return hn::Zero(F8());
-    else if constexpr (Block::elements == 32)
-      return m_;
-    else
-      return hn::Neg(
-          hn::Mul(m_, hn::ConvertTo(F8(), kTwoInOne ? hn::ShiftRight<4>(bytes(t)) : bytes(8 + t))));
-  }
-
- private:
-  static constexpr bool kTwoInOne = Block::run == 16 && Block::minimum;
-
-  HWY_INLINE VX bytes(int t) const {
-    if constexpr (kTwoInOne) {
-      const hn::Rebind<uint8_t, I8x> narrow;
-      return hn::PromoteTo(I8x(), hn::LoadU(narrow, scales_ + t * kSide));
-    } else {
-      const hn::Rebind<int8_t, I8x> narrow;
-      const auto* at = reinterpret_cast<const int8_t*>(scales_) + t * kSide;
-      return hn::PromoteTo(I8x(), hn::LoadU(narrow, at));
-    }
-  }
-  static HWY_INLINE VX low(VX v) { return kTwoInOne ? hn::And(v, hn::Set(I8x(), 15)) : v; }
-
-  // byte t of every block's scales beside each other
-  HWY_INLINE void turn_scales(const uint8_t* const (&w)[kSide]) {
-    const ScaleBytes d8;
-    const hn::Repartition<uint16_t, ScaleBytes> d16;
-    const hn::Repartition<uint32_t, ScaleBytes> d32;
-    VS fours[kSide / 4][4];
-#pragma GCC unroll 2
-    for (int q = 0; q < kSide / 4; ++q) {
-      const auto code = [&](int r) HWY_ATTR { return Block::scale_codes(w[4 * q + r]); };
-      const VS a = code(0), b = code(1), c = code(2), e = code(3);
-      const auto in_pairs = [&](VS x) HWY_ATTR { return hn::BitCast(d16, x); };
-      const auto ab = in_pairs(hn::InterleaveLower(d8, a, b)),
-                 ce = in_pairs(hn::InterleaveLower(d8, c, e)),
-                 ab2 = in_pairs(hn::InterleaveUpper(d8, a, b)),
-                 ce2 = in_pairs(hn::InterleaveUpper(d8, c, e));
-      fours[q][0] = hn::BitCast(d8, hn::InterleaveLower(d16, ab, ce));
-      fours[q][1] = hn::BitCast(d8, hn::InterleaveUpper(d16, ab, ce));
-      fours[q][2] = hn::BitCast(d8, hn::InterleaveLower(d16, ab2, ce2));
-      fours[q][3] = hn::BitCast(d8, hn::InterleaveUpper(d16, ab2, ce2));
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i)
-      if constexpr (kSide == 8) {
-        const auto a = hn::BitCast(d32, fours[0][i]), b = hn::BitCast(d32, fours[1][i]);
-        hn::Store(hn::BitCast(d8, hn::InterleaveLower(d32, a, b)), d8, scales_ + 32 * i);
-        hn::Store(hn::BitCast(d8, hn::InterleaveUpper(d32, a, b)), d8, scales_ + 32 * i + 16);
-      } else {
-        hn::Store(fours[0][i], d8, scales_ + 16 * i);
-      }
-  }
-
-  VF d_, m_;  // of the blocks
-  HWY_ALIGN uint8_t scales_[16 * kSide];
-};
-
 // sum += a run's part of the output
 template <class Block, class V, class I>
 HWY_INLINE V add_run(V sum, I integers, V d, V m, const RoundedBlock& x, int t) {
@@ -437,12 +293,6 @@ HWY_INLINE V add_run(V sum, I integers, V d, V m, const RoundedBlock& x, int t) 
 // Rows of w end after a few hundred bytes, before hardware has seen a stream in them: while some
 // are multiplied later ones are asked for, block by block (matmul.cpp, multiply_group).
 constexpr int64_t kAhead = 1600, kStream = 6144;
-
-template <int bytes>
-HWY_INLINE void ask_for(const uint8_t* p) {
-#pragma GCC unroll 32
-  for (int i = 0; i < bytes; i += 64) prefetch(p + i);
-}
 
 template <class Block, bool two, int rows>
 HWY_INLINE void multiply_side(
@@ -539,17 +389,7 @@ HWY_NOINLINE void pack(const DigitProblem& p, int64_t first, int64_t count, cons
   const uint8_t* ahead = w + kPanelColumns * p.row_bytes;
   for (int64_t c = 0; c < p.x.k; c += Block::elements, w += Block::bytes) {
     const auto block = [&](int64_t j) HWY_ATTR { return w + std::min(j, count - 1) * p.row_bytes; };
-    for (int64_t j = 0; j < kPanelColumns; j += kSide) {
-      const uint8_t* side[kSide];
-#pragma GCC unroll 8
-      for (int r = 0; r < kSide; ++r) side[r] = block(j + r);
-      const SideFactors<Block> factors(side);
-      for (int t = 0; t < kRuns; ++t) {
-        hn::StoreU(factors.factor(t), F8(), d + t * kPanelColumns + j);
-        if constexpr (Block::minimum)
-          hn::StoreU(factors.minimum(t), F8(), m + t * kPanelColumns + j);
-      }
-    }
+    factors_of_columns<Block, kPanelColumns>(block, d, m);
     d += kRuns * kPanelColumns;
     m += kRuns * kPanelColumns;
 #pragma GCC unroll 1
@@ -682,13 +522,6 @@ HWY_INLINE void multiply_many(const DigitProblem& p, int64_t begin, int64_t end)
   }
 }
 
-template <class Body>
-HWY_INLINE void with_codes(DType type, const Body& body) {
-  with_block(type, [&]<class Block>() HWY_ATTR {
-    if constexpr (HasCodes<Block>) body.template operator()<Block>();
-  });
-}
-
 template <bool two>
 HWY_INLINE void multiply_columns(const DigitProblem& p, int64_t begin, int64_t end) {
   with_codes(p.type, [&]<class Block>() HWY_ATTR {
@@ -799,15 +632,22 @@ void digit_matmul(const RoundedRows& x,
   cap_targets();
   const DigitProblem problem{
       x, w_type, static_cast<const uint8_t*>(w), n, storage_bytes(w_type, x.k), bias, y, y_stride};
+  const auto multiply_rest = [&] {
+    for (int64_t i = 0; i < x.m; ++i)
+      if (x.finite[i] == 0)
+        matmul(x.x + i * x.x_stride, 1, x.k, x.k, w_type, w, n, bias, y + i * y_stride, y_stride);
+  };
+  if (tiles_pay(problem)) {
+    multiply_in_tiles(problem);
+    return multiply_rest();
+  }
   // in tiles that fill the lanes of every target; a task has at least 2^16 multiply-adds
   constexpr int64_t kTile = 32;
   const int64_t grain = 1 + (int64_t{1} << 16) / (kTile * std::max<int64_t>(1, x.k) * x.m);
   parallel_for((n + kTile - 1) / kTile, grain, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(digit_columns)(problem, begin * kTile, std::min(end * kTile, n));
   });
-  for (int64_t i = 0; i < x.m; ++i)
-    if (x.finite[i] == 0)
-      matmul(x.x + i * x.x_stride, 1, x.k, x.k, w_type, w, n, bias, y + i * y_stride, y_stride);
+  multiply_rest();
 }
 
 }  // namespace tessera::kernels

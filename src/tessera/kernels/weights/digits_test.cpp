@@ -8,8 +8,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/half.h"
-#include "tessera/kernels/kernels_testing.h"
 #include "tessera/kernels/weights/blocks.h"
+#include "tessera/kernels/weights/forms_testing.h"
 #include "tessera/kernels/weights/matmul.h"
 
 namespace tessera::kernels::digits_test {
@@ -23,17 +23,6 @@ constexpr Arithmetic kDigits[] = {Arithmetic::two_digits, Arithmetic::one_digit}
 
 const char* name_of_digits(Arithmetic digits) {
   return digits == Arithmetic::two_digits ? "two digits" : "one digit";
-}
-
-/// The targets by name, and before them the one that is chosen where none is pinned: it may have
-/// products of bytes, which has no name.
-template <class Body>
-void on_every_form(const Body& body) {
-  {
-    SCOPED_TRACE("best");
-    body();
-  }
-  on_every_target(body);
 }
 
 struct Weights {
@@ -277,6 +266,62 @@ TEST(Digits, SameBitsForAnyNumberOfRowsAndThreads) {
   }
 }
 
+// As many rows as tiles pay for, and some more than a thread takes at a time.
+TEST(Digits, OfManyRowsHaveTheSameBitsInTiles) {
+  if (!use_tiles()) GTEST_SKIP() << "no AMX here";
+  constexpr int64_t kMost = 133;
+  for (const DType type : kTypes)
+    for (const int64_t k :
+         block_of(type) == 256 ? std::vector<int64_t>{256, 768} : std::vector<int64_t>{32, 96, 576})
+      for (const int64_t n : {1, 33, 100}) {
+        const Weights w = drawn_weights(type, n, k, 1e3f);
+        const Values bias(n, 13);
+        Values x(kMost * k, 12);
+        for (int64_t c = 0; c < 32; ++c) x[70 * k + c] *= 1e-33f;
+        for (const Arithmetic digits : kDigits) {
+          std::vector<float> want;
+          {
+            const WithoutTiles scope;
+            want = product(x.data(), kMost, w, digits, bias.data());
+          }
+          for (const int threads : {1, 3})
+            for (const int64_t m : {int64_t{16}, int64_t{64}, int64_t{65}, int64_t{81}, kMost}) {
+              const Threads scope(threads);
+              const std::vector<float> y = product(x.data(), m, w, digits, bias.data());
+              expect_same_bits(y.data(), want.data(), m * n,
+                               fmt::format("{}, {}, k {}, n {}, m {}, {} threads", name_of(type),
+                                           name_of_digits(digits), k, n, m, threads));
+            }
+        }
+      }
+}
+
+// The sums of the largest codes and digits: 32 * 31 * 127 * 128, which float32 still has.
+TEST(Digits, OfTheLargestNumbersAreExact) {
+  constexpr int64_t kRows = 64, kColumns = 3, k = 64;
+  for (const DType type : {DType::q5_1, DType::q5_0}) {
+    // all codes 31, or 0, which stands for -16
+    Weights w{
+        type, kColumns, k, std::vector<uint8_t>(at(storage_bytes(type, kColumns * k) + 1)), {}};
+    const int64_t bytes = layout_of(type).block_bytes;
+    for (int64_t i = 0; i < kColumns * k / 32; ++i) {
+      uint8_t* block = w.bytes.data() + 1 + i * bytes;
+      std::fill_n(block, bytes, type == DType::q5_1 ? uint8_t{0xff} : uint8_t{0});
+      block[0] = 0;
+      block[1] = 0x3c;  // d = 1
+      if (type == DType::q5_1) block[2] = block[3] = 0;
+    }
+    Values x(kRows * k);
+    for (int64_t i = 0; i < kRows * k; ++i) x[i] = i / k % 2 == 0 ? 127 * 128 : -127 * 128;
+    const float each = type == DType::q5_1 ? 31 : -16;
+    on_every_form([&] {
+      const std::vector<float> y = product(x.data(), kRows, w, Arithmetic::two_digits);
+      for (int64_t i = 0; i < kRows * kColumns; ++i)
+        ASSERT_EQ(y[at(i)], (i / kColumns % 2 == 0 ? 1 : -1) * each * 127 * 128 * k) << i;
+    });
+  }
+}
+
 // Against the product of the same weights and float x, relative to the outputs' own size.
 TEST(Digits, DifferFromTheProductOfFloatsByTheStatedError) {
   constexpr int64_t kRows = 16, kColumns = 64;
@@ -312,7 +357,7 @@ TEST(Digits, NumbersThatAreNotFiniteGoOnAsInFloat) {
   for (const DType type : kTypes) {
     const int64_t k = 512;
     const Weights w = drawn_weights(type, n, k);
-    for (const int64_t m : {3, 12}) {
+    for (const int64_t m : {3, 12, 70}) {
       Values x(m * k, 5);
       x[k + 40] = kInfinity;
       x[2 * k - 1] = -3e38f;

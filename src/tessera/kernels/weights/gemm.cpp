@@ -13,6 +13,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
+#include "tessera/kernels/tiles.h"
 #include "tessera/kernels/turn_rows_inl.h"
 
 #ifndef TESSERA_KERNELS_GEMM_TYPES_
@@ -21,10 +22,15 @@ namespace tessera::kernels {
 
 /// What a place of a panel holds: a float32, that of the nearest float16, or in its bits two
 /// bfloat16 that follow each other along k, the first one in the lower half. Sums of pairs are
-/// taken by units for them, or in float32.
-enum class Place { number, half, pair, pair_for_units };
+/// taken in float32, by units for them, or by tiles.
+enum class Place { number, half, pair, pair_for_units, pair_for_tiles };
 constexpr int64_t numbers_of(Place place) {
   return place == Place::number || place == Place::half ? 1 : 2;
+}
+/// Places along k that so many numbers take: of tiles whole ones.
+constexpr int64_t places_of(Place place, int64_t depth) {
+  const int64_t places = (depth + numbers_of(place) - 1) / numbers_of(place);
+  return place == Place::pair_for_tiles ? (places + 15) / 16 * 16 : places;
 }
 
 /// The loops of one target and kind of places.
@@ -95,6 +101,32 @@ HWY_INLINE V32 pairs_of_neighbours(V32 lower, V32 upper) {
   return hn::ConcatEven(F32(), even(upper), even(lower));
 }
 
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+constexpr bool kHasUnits = true;
+// The same by units; numbers below 2^-126 become zeros.
+HWY_INLINE V32 unit_pairs_of_neighbours(V32 lower, V32 upper) {
+  V32 out;
+  asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(out.raw) : "v"(upper.raw), "v"(lower.raw));
+  return out;
+}
+HWY_INLINE V32 unit_pairs(V32 first, V32 second) {
+  HWY_ALIGN static constexpr uint16_t kInTurn[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                     21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                     11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const V32 both = unit_pairs_of_neighbours(first, second);
+  return V32{_mm512_castsi512_ps(
+      _mm512_permutexvar_epi16(_mm512_load_si512(kInTurn), _mm512_castps_si512(both.raw)))};
+}
+#else
+constexpr bool kHasUnits = false;
+HWY_INLINE V32 unit_pairs_of_neighbours(V32 lower, V32) {
+  return lower;
+}
+HWY_INLINE V32 unit_pairs(V32 first, V32) {
+  return first;
+}
+#endif
+
 // count vectors across, of which each is `along` apart, as columns of [depth][width]; what is
 // missing of the width is zeros. across: from one to the next of the panel.
 void pack_numbers(const float* from,
@@ -117,6 +149,7 @@ void pack_numbers(const float* from,
 }
 
 // The same of pairs, [(depth + 1) / 2][width]; the last of an odd depth has a zero beside it.
+template <bool by_units>
 void pack_pairs(const float* from,
                 int64_t across,
                 int64_t along,
@@ -130,9 +163,9 @@ void pack_pairs(const float* from,
     for (int64_t p = 0; p < depth; p += 2, to += width)
       for (int64_t c = 0; c < count; c += kLanes) {
         const float* first = from + p * along + c;
-        store_upto(pairs(load_upto(first, count - c),
-                         p + 1 < depth ? load_upto(first + along, count - c) : zero()),
-                   to + c, count - c);
+        const V32 even = load_upto(first, count - c),
+                  odd = p + 1 < depth ? load_upto(first + along, count - c) : zero();
+        store_upto(by_units ? unit_pairs(even, odd) : pairs(even, odd), to + c, count - c);
       }
     return;
   }
@@ -143,9 +176,10 @@ void pack_pairs(const float* from,
     for (int64_t i = 0; i < count; ++i)
       for (int64_t q = 0; q < n; q += 2 * kLanes) {
         const float* row = from + i * across + p + q;
+        const V32 lower = load_upto(row, n - q),
+                  upper = n - q > kLanes ? load_upto(row + kLanes, n - q - kLanes) : zero();
         hn::Store(
-            pairs_of_neighbours(load_upto(row, n - q),
-                                n - q > kLanes ? load_upto(row + kLanes, n - q - kLanes) : zero()),
+            by_units ? unit_pairs_of_neighbours(lower, upper) : pairs_of_neighbours(lower, upper),
             F32(), rows + i * kStep + q / 2);
       }
     turn_rows(rows, kStep, count, (n + 1) / 2, to + p / 2 * width, width, width);
@@ -184,8 +218,12 @@ void pack(const float* from,
   if constexpr (kPlace == Place::number || kPlace == Place::half)
     pack_numbers(from, across, along, count, width, depth, to);
   if constexpr (kPlace == Place::half) round_to_halves(to, width * depth);
-  if constexpr (kPlace == Place::pair || kPlace == Place::pair_for_units)
-    pack_pairs(from, across, along, count, width, depth, to);
+  if constexpr (numbers_of(kPlace) == 2)
+    pack_pairs<kHasUnits && kPlace != Place::pair>(from, across, along, count, width, depth, to);
+  if constexpr (kPlace == Place::pair_for_tiles) {
+    const int64_t have = (depth + 1) / 2 * width, whole = places_of(kPlace, depth) * width;
+    std::memset(to + have, 0, static_cast<size_t>(whole - have) * sizeof(float));
+  }
 }
 
 /// sum + x y, of what places hold.
@@ -263,7 +301,7 @@ void pack_panels(const MatrixView& b,
                  int64_t begin,
                  int64_t end,
                  float* to) {
-  const int64_t places = (depth + numbers_of(kPlace) - 1) / numbers_of(kPlace);
+  const int64_t places = places_of(kPlace, depth);
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t j = panel * kColumns;
     pack<kPlace>(b.data + k0 * b.row + j * b.column, b.column, b.row,
@@ -285,7 +323,7 @@ void block(const MatrixView& a,
            float* out,
            int64_t out_stride,
            bool add) {
-  const int64_t places = (depth + numbers_of(kPlace) - 1) / numbers_of(kPlace);
+  const int64_t places = places_of(kPlace, depth);
   float* packed = scratch<33>(kBlockRows * kDepth + 16 * kColumns);
   for (int64_t i = 0; i < rows; i += kRows)
     pack<kPlace>(a.data + (row + i) * a.row + k0 * a.column, a.row, a.column,
@@ -303,6 +341,120 @@ template <Place kPlace>
 GemmKernels kernels_of() {
   return {kColumns, kBlockRows, kDepth * numbers_of(kPlace), pack_panels<kPlace>, block<kPlace>};
 }
+
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+
+// --- tiles ---------------------------------------------------------------------------------------
+
+constexpr int64_t kTileRows = 16, kTileFloats = 256;  // of 16 pairs a row
+constexpr int64_t kTileBlockRows = 128, kTileDepth = 1024;
+
+// Up to 16 rows, [depth / 32] tiles.
+void pack_tiles(
+    const float* from, int64_t across, int64_t along, int64_t count, int64_t depth, float* to) {
+  if (count < kTileRows)
+    std::memset(
+        to, 0,
+        static_cast<size_t>(places_of(Place::pair_for_tiles, depth) * kTileRows) * sizeof(float));
+  HWY_ALIGN float turned[kTileFloats];
+  for (int64_t p = 0; p < depth; p += 32, to += kTileFloats) {
+    const int64_t left = depth - p;
+    if (along == 1) {
+      for (int64_t i = 0; i < count; ++i) {
+        const float* row = from + i * across + p;
+        hn::Store(unit_pairs_of_neighbours(
+                      load_upto(row, left),
+                      left > kLanes ? load_upto(row + kLanes, left - kLanes) : zero()),
+                  F32(), to + i * kLanes);
+      }
+      continue;
+    }
+    for (int64_t q = 0; q < kLanes; ++q) {
+      const float* rows = from + (p + 2 * q) * along;
+      const V32 even = 2 * q < left ? load_upto(rows, count) : zero(),
+                odd = 2 * q + 1 < left ? load_upto(rows + along, count) : zero();
+      hn::Store(unit_pairs(even, odd), F32(), turned + q * kLanes);
+    }
+    for (int64_t q = 0; q < kLanes; q += 4)
+      transpose_four_rows(turned + q * kLanes, kLanes, count, to + q, kLanes);
+  }
+}
+
+// sums[2 tiles][2] = tiles of rows times two of columns, side by side
+template <int tiles>
+HWY_INLINE void add_tiles(
+    const float* a, int64_t next_rows, const float* b, int64_t steps, float* sums) {
+  constexpr int64_t kRow = 64, kPanelRow = kColumns * sizeof(float);
+  clear_tile<0>();
+  clear_tile<1>();
+  if constexpr (tiles == 2) {
+    clear_tile<2>();
+    clear_tile<3>();
+  }
+  for (int64_t s = 0; s < steps; ++s, a += kTileFloats, b += kTileRows * kColumns) {
+    load_tile<4>(a, kRow);
+    load_tile<6>(b, kPanelRow);
+    add_tile_product<0, 4, 6>();
+    load_tile<7>(b + kLanes, kPanelRow);
+    add_tile_product<1, 4, 7>();
+    if constexpr (tiles == 2) {
+      load_tile<5>(a + next_rows, kRow);
+      add_tile_product<2, 5, 6>();
+      add_tile_product<3, 5, 7>();
+    }
+  }
+  store_tile<0>(sums, kPanelRow);
+  store_tile<1>(sums + kLanes, kPanelRow);
+  if constexpr (tiles == 2) {
+    store_tile<2>(sums + kTileRows * kColumns, kPanelRow);
+    store_tile<3>(sums + kTileRows * kColumns + kLanes, kPanelRow);
+  }
+}
+
+void block_in_tiles(const MatrixView& a,
+                    int64_t row,
+                    int64_t rows,
+                    int64_t n,
+                    int64_t k0,
+                    int64_t depth,
+                    const float* panels,
+                    int64_t first_panel,
+                    int64_t last_panel,
+                    float* out,
+                    int64_t out_stride,
+                    bool add) {
+  const int64_t places = places_of(Place::pair_for_tiles, depth), steps = places / kLanes;
+  float* packed = scratch<33>(kTileBlockRows * kTileDepth / 2);
+  for (int64_t i = 0; i < rows; i += kTileRows)
+    pack_tiles(a.data + (row + i) * a.row + k0 * a.column, a.row, a.column,
+               std::min(kTileRows, rows - i), depth, packed + i * places);
+  const Tiles tiles;
+  HWY_ALIGN float sums[2 * kTileRows * kColumns];
+  for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+    const int64_t j = panel * kColumns, columns = std::min<int64_t>(kColumns, n - j);
+    for (int64_t i = 0; i < rows; i += 2 * kTileRows) {
+      const float *from = packed + i * places, *b = panels + j * places;
+      if (rows - i > kTileRows)
+        add_tiles<2>(from, kTileRows * places, b, steps, sums);
+      else
+        add_tiles<1>(from, 0, b, steps, sums);
+      for (int64_t r = 0; r < std::min(2 * kTileRows, rows - i); ++r)
+        for (int64_t c = 0; c < columns; c += kLanes) {
+          float* to = out + (row + i + r) * out_stride + j + c;
+          const V32 sum = hn::Load(F32(), sums + r * kColumns + c);
+          store_upto(add ? hn::Add(load_upto(to, columns - c), sum) : sum, to, columns - c);
+        }
+    }
+  }
+}
+
+template <>
+GemmKernels kernels_of<Place::pair_for_tiles>() {
+  return {kColumns, kTileBlockRows, kTileDepth, pack_panels<Place::pair_for_tiles>, block_in_tiles};
+}
+
+#endif
+
 GemmKernels gemm_kernels(Place place) {
   switch (place) {
     case Place::number:
@@ -310,7 +462,10 @@ GemmKernels gemm_kernels(Place place) {
     case Place::half:
       return kernels_of<Place::half>();
     case Place::pair_for_units:
-      if constexpr (kWide) return kernels_of<Place::pair_for_units>();
+      if constexpr (kHasUnits) return kernels_of<Place::pair_for_units>();
+      break;
+    case Place::pair_for_tiles:
+      if constexpr (kHasUnits) return kernels_of<Place::pair_for_tiles>();
       break;
     case Place::pair:
       break;
@@ -332,7 +487,9 @@ namespace {
 Place place_of(ProductType type) {
   switch (type) {
     case ProductType::bf16:
-      return cpu_info().has_avx512_bf16 ? Place::pair_for_units : Place::pair;
+      return use_tiles()                  ? Place::pair_for_tiles
+             : cpu_info().has_avx512_bf16 ? Place::pair_for_units
+                                          : Place::pair;
     case ProductType::fp16:
       return Place::half;
     case ProductType::float32:
@@ -377,7 +534,7 @@ void multiply(Place place,
   cap_targets();
   const GemmKernels kernels = HWY_DYNAMIC_DISPATCH(gemm_kernels)(place);
   const int64_t columns = kernels.columns, rows = kernels.block_rows;
-  const int64_t places = (std::min(k, kernels.depth) + numbers_of(place) - 1) / numbers_of(place);
+  const int64_t places = places_of(place, std::min(k, kernels.depth));
   const int64_t widest = std::max<int64_t>(1, kPacked / (columns * places)) * columns;
   if (n > widest) {
     for (int64_t j = 0; j < n; j += widest)
@@ -386,9 +543,10 @@ void multiply(Place place,
     return;
   }
   const int64_t n_panels = (n + columns - 1) / columns, n_blocks = (m + rows - 1) / rows;
-  // where there are few blocks of rows each is cut by columns as well
-  constexpr int64_t kTasks = 16, kLeastPanels = 8;
-  const int64_t wanted = std::max<int64_t>(1, kTasks / n_blocks),
+  // where there are few blocks of rows each is cut by columns as well, and packed again for each
+  // cut
+  constexpr int64_t kTasks = 4, kLeastPanels = 8;  // of a thread; of a cut
+  const int64_t wanted = std::max<int64_t>(1, kTasks * thread_count() / n_blocks),
                 each = std::max((n_panels + wanted - 1) / wanted, kLeastPanels),
                 n_groups = (n_panels + each - 1) / each;
   // the last panel is read ahead of
@@ -428,7 +586,7 @@ void gemm(ProductType type,
 }
 
 bool has_bf16_units() {
-  return cpu_info().has_avx512_bf16 && cpu_info().allowed >= CpuTarget::avx512;
+  return cpu_info().has_bf16_units && cpu_info().allowed >= CpuTarget::avx512;
 }
 
 bool gemm_pays(int64_t m, int64_t n, int64_t k) {

@@ -9,7 +9,8 @@
 //
 // Both operands are packed, a in panels of a few rows and b in panels of two vectors, along k, for
 // a piece of k at a time; a tile of the output is kept in registers. Goto, van de Geijn 2008, ACM
-// TOMS 34(3), 12.
+// TOMS 34(3), 12. In bfloat16 the registers and their products are AMX's tiles where there are some
+// (tiles.h).
 #pragma once
 
 #include <cstdint>

@@ -66,12 +66,16 @@ TEST(Product, OfTypeBf16RoundsItsFactorsAndTheGradientsToo) {
     });
     const Tensor dy = gen(got[0].sizes().vec(), 0.31, 0.5).to(at::kFloat);
     const Tensor x = in_bf16(one.x), w = in_bf16(one.w), g = in_bf16(dy);
-    const std::vector<Tensor> want = {x.mm(w.t()) + one.b.detach().to(at::kDouble), g.mm(w),
-                                      g.t().mm(x), dy.to(at::kDouble).sum(0)};
-    for (size_t k = 0; k < want.size(); ++k) {
-      const double size = want[k].abs().max().item<double>();
-      EXPECT_LE((got[k] - want[k]).abs().max().item<double>(), 2e-6 * std::max(size, 1.0)) << k;
-    }
+    const auto all = [](const Tensor& a, const Tensor& c, const Tensor& d, const Tensor& bias) {
+      return std::vector<Tensor>{a.mm(c.t()) + bias, d.mm(c), d.t().mm(a), d.sum(0)};
+    };
+    const Tensor bias = one.b.detach().to(at::kDouble);
+    std::vector<Tensor> want = all(x, w, g, bias);
+    want[3] = dy.to(at::kDouble).sum(0);
+    // float32 sums, whatever their order: an error by the sum of the sizes of what is added
+    const std::vector<Tensor> sizes = all(x.abs(), w.abs(), g.abs(), bias.abs());
+    for (size_t k = 0; k < want.size(); ++k)
+      EXPECT_LE(((got[k] - want[k]).abs() / sizes[k]).max().item<double>(), 0x1p-23) << k;
     // and that is not the product in float32
     const Tensor exact = one.x.detach().to(at::kDouble).mm(one.w.detach().to(at::kDouble).t());
     EXPECT_GT((got[0] - one.b.detach() - exact).abs().max().item<double>(), 1e-4);
@@ -186,6 +190,26 @@ TEST(Product, EinsumOfTwoIsTheDefinition) {
         [e = equation](const Tensor& x, const Tensor& y) {
           return at::einsum(e, {x, y});
         });
+}
+
+// Both may use tiles, which are state of the threads.
+TEST(Product, InBf16InTurnWithLibtorchsOwn) {
+  const Tensor a = gen({96, 160}, 0.9, 0.1).to(at::kFloat),
+               b = gen({160, 112}, 0.7, 0.3).to(at::kFloat);
+  const Tensor a16 = a.to(at::kBFloat16), b16 = b.to(at::kBFloat16);
+  const Tensor exact = at::mm(a16.to(at::kDouble), b16.to(at::kDouble));
+  const auto ours = [&] {
+    const Tensor out = at::empty({96, 112}, a.options());
+    multiply_into(out, a, b, /*add=*/false, ProductType::bf16);
+    return out;
+  };
+  const Tensor theirs_first = at::mm(a16, b16), ours_first = ours();
+  EXPECT_TRUE(at::allclose(ours_first.to(at::kDouble), exact, 1e-5, 1e-5));
+  EXPECT_TRUE(at::allclose(theirs_first.to(at::kDouble), exact, 1e-2, 1e-2));
+  for (int turn = 0; turn < 3; ++turn) {
+    EXPECT_TRUE(at::equal(at::mm(a16, b16), theirs_first));
+    EXPECT_TRUE(at::equal(ours(), ours_first));
+  }
 }
 
 TEST(Product, GradientsOfGradients) {
