@@ -24,7 +24,7 @@ demo: ## set-up, build, then a real checkpoint speaks and a small decoder trains
 	@BUILD=$(BUILD) TESSERA_CACHE=$(CACHE) scripts/demo.sh
 
 test: build ## builds and passes all tests
-	@scripts/setup.sh demo
+	@scripts/setup.sh demo tensorboard
 	@scripts/test.sh $(BUILD)
 
 test-fast: ## the torch-free layers only: seconds

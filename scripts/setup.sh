@@ -5,6 +5,7 @@
 #   scripts/setup.sh demo       and the demo's checkpoint
 #   scripts/setup.sh minilm     and a sentence embedding model
 #   scripts/setup.sh reference  and the Python reference libraries that some tests compare with
+#   scripts/setup.sh tensorboard  and TensorBoard, which reads back what runs write
 #   scripts/setup.sh fuzz       and a clang that can build the fuzz targets
 #   scripts/setup.sh browser    and a Chromium with its driver, for the tests of the page of `tessera serve`
 #
@@ -102,13 +103,25 @@ setup_reference() {
   touch "$venv/.ready-1"
 }
 
+setup_tensorboard() {
+  local venv="$cache/tensorboard"
+  [ -f "$venv/.ready-1" ] && return 0
+  apt_packages python3-venv
+  say "installing tensorboard 2.21.0 into $venv"
+  python3 -m venv --clear "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check tensorboard==2.21.0 setuptools==65.5.0 absl-py==2.5.1 \
+    grpcio==1.85.3 Markdown==3.11.3 MarkupSafe==3.0.4 numpy==2.4.6 packaging==26.4 pillow==13.0.0 protobuf==7.36.2 \
+    tensorboard-data-server==0.7.2 typing_extensions==4.16.0 Werkzeug==3.1.9
+  touch "$venv/.ready-1"
+}
+
 setup_browser() { apt_packages chromium chromium-driver; }
 
 setup_fuzz() { apt_packages clang-19 libclang-rt-19-dev libomp-19-dev; }
 
 for part in build "$@"; do
   case "$part" in
-    build | demo | minilm | reference | fuzz | browser) "setup_$part" ;;
-    *) say "unknown part \"$part\"; expected demo, minilm, reference, fuzz or browser"; exit 2 ;;
+    build | demo | minilm | reference | tensorboard | fuzz | browser) "setup_$part" ;;
+    *) say "unknown part \"$part\"; expected demo, minilm, reference, tensorboard, fuzz or browser"; exit 2 ;;
   esac
 done

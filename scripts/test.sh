@@ -6,6 +6,11 @@ build=${1:?usage: scripts/test.sh BUILD_FOLDER}
 # the real checkpoint, where scripts/setup.sh demo put it
 smollm2=${TESSERA_CACHE:-$HOME/.cache/tessera}/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 if [ -z "${TESSERA_SMOLLM2:-}" ] && [ -f "$smollm2" ]; then export TESSERA_SMOLLM2=$smollm2; fi
+# TensorBoard, where scripts/setup.sh tensorboard put it
+tensorboard=${TESSERA_CACHE:-$HOME/.cache/tessera}/tensorboard
+if [ -z "${TESSERA_TENSORBOARD_PYTHON:-}" ] && [ -f "$tensorboard/.ready-1" ]; then
+  export TESSERA_TENSORBOARD_PYTHON=$tensorboard/bin/python
+fi
 # waiting threads must not spin: programs share the cores
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 # a share of every program's tests for each core

@@ -362,6 +362,80 @@ TEST_F(Cli, FinetuneGuessesAndClassifyUsesWhatItMade) {
   expect_refused("classify " + base + "/latest --text a", 2, "this model has the head \"tied\"");
 }
 
+// bad data are one line before the first step, and leave no folder
+TEST_F(Cli, DataThatCannotBeLearntFromLeaveNothingBehind) {
+  std::ofstream(folder_ / "text.txt") << std::string(2000, 'x');
+  const std::string spec = R"("tessera": 1, "vocab": 258, "d_model": 16,
+      "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+      "ffn": {"type": "glu", "d_hidden": 32})",
+                    train = R"("train": {"steps": 1, "batch": 1, "length": 8})";
+  const auto recipe = [&](const std::string& name, const std::string& own,
+                          const std::string& data) {
+    return folder_.write(
+        name, fmt::format(R"({{"spec": {{{}, {}}}, "data": {{{}}}, {}}})", spec, own, data, train));
+  };
+  const std::string
+      decoder = R"("arch": "decoder", "layers": [{}])",
+      pair = R"("arch": "encoder_decoder", "cross": {"type": "cross_attention", "n_heads": 2},
+      "stacks": {"encoder": {"layers": [{}]}, "decoder": {"layers": [{}]}})",
+      base = (folder_ / "base").string(), out = (folder_ / "deep/er/run").string();
+  ASSERT_EQ(
+      run("train " + recipe("base.json", decoder, R"("train": ["text.txt"])") + " --out " + base)
+          .code,
+      0);
+  const auto refused = [&](const std::string& arguments, const std::string& words) {
+    const Outcome outcome = run(arguments + " --out " + out);
+    EXPECT_EQ(outcome.code, 1) << outcome.err;
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+    const size_t last = outcome.err.rfind('\n', outcome.err.size() - 2);
+    EXPECT_EQ(outcome.err.find("tessera: [", last == std::string::npos ? 0 : last + 1),
+              last == std::string::npos ? 0 : last + 1)
+        << outcome.err;
+    EXPECT_FALSE(fs::exists(folder_ / "deep")) << arguments;
+  };
+  const auto table = [&](const std::string& name, const std::string& text) {
+    return "finetune " + base + " --steps 1 --label mood --data " + folder_.write(name, text);
+  };
+  std::string good = "text\tmood\n";
+  for (int i = 0; i < 20; ++i) good += i % 2 == 0 ? "ab\tglad\n" : "ba\tsad\n";
+  refused(table("missing.tsv", good + "ab\t\n"), "missing.tsv: line 22: \"mood\" is empty");
+  refused(table("short.tsv", good + "ab\n"), "short.tsv: line 22: 1 cells; expected 2");
+  refused(table("blank.tsv", good + "\nab\tglad\n"), "blank.tsv: line 22: an empty line");
+  refused(table("empty.tsv", ""), "empty.tsv: the file is empty");
+  refused("finetune " + base + " --steps 1 --data " + (folder_ / "nowhere.tsv").string(),
+          "nowhere.tsv");
+  refused(table("learn.tsv", good) + " --valid " +
+              folder_.write("valid.tsv", "text\tmood\nab\tangry\n"),
+          "valid.tsv: line 2: class \"angry\" is unknown");
+  refused("finetune " + base + " --steps 1 --data " + folder_.write("a.txt", "one\ntwo\nthree\n") +
+              " --labels " + folder_.write("a.labels", "x\ny\n"),
+          "a.labels: 2 labels; expected 3");
+  refused("train " + recipe("nowhere.json", decoder, R"("train": ["nowhere.txt"])"), "nowhere.txt");
+  folder_.write("half.jsonl", "{\"in\": \"a\", \"out\": \"b\"}\n{\"in\": \"a\"}\n");
+  refused("train " + recipe("half.json", pair,
+                            R"("train": ["half.jsonl"], "format": "jsonl", "source_key": "in",
+                               "text_key": "out")"),
+          "half.jsonl: line 2");
+  folder_.write(
+      "chat.jsonl",
+      R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "123456789"}]})"
+      "\n");
+  refused("train " + recipe("chat.json", decoder, R"("train": ["chat.jsonl"], "format": "jsonl")") +
+              R"( --set 'objective={"type": "chat", "format": "chatml"}')",
+          "chat.jsonl: line 1: [chat] the last question");
+  // a text that is too long is cut, which is said
+  folder_.write("long.jsonl", "{\"in\": \"a\", \"out\": \"123456789\"}\n");
+  const Outcome cut = run("train " +
+                          recipe("long.json", pair,
+                                 R"("train": ["long.jsonl"], "format": "jsonl", "source_key": "in",
+                               "text_key": "out")") +
+                          " --out " + out);
+  EXPECT_EQ(cut.code, 0) << cut.err;
+  EXPECT_NE(cut.err.find("of 1 train pairs 0 sources and 1 texts are longer than train.length = 8"),
+            std::string::npos)
+      << cut.err;
+}
+
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
   for (const char* verb :
@@ -1310,6 +1384,7 @@ TEST_F(Cli, LinesOfAFileAreAnsweredAsPromptsAre) {
       run("generate " + model + " --prompt-key q --expected-key wanted --prompts-from " +
           folder_.write("known.jsonl", known));
   EXPECT_NE(scored.err.find(", chrF 100.00, 1.000 words"), std::string::npos) << scored.err;
+  EXPECT_NE(scored.err.find(", 3 of 3 as expected\n"), std::string::npos) << scored.err;
   expect_refused(lines + " --prompt-key q --expected-key wanted", 1, "no text under \"wanted\"");
   expect_refused(lines, 1, "questions.jsonl:1]");
   expect_refused(lines + " --prompt A", 2, "--prompt beside --prompts-from");

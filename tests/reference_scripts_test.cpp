@@ -4,10 +4,14 @@
 // events in TensorBoard (tools/golden/tensorboard_check.py), the server in OpenAI's client
 // (tools/golden/openai_check.py), in schemathesis and Prometheus' own reader
 // (tools/golden/serve_clients_check.py). Needs TESSERA_REFERENCE_PYTHON, a Python with these;
-// TESSERA_REQUIRE_REFERENCE=1 makes its absence a failure.
+// TESSERA_REQUIRE_REFERENCE=1 makes its absence a failure. TensorBoard has a Python of its own,
+// TESSERA_TENSORBOARD_PYTHON (scripts/setup.sh tensorboard), which `make test` sets up.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "tessera/base/testing.h"
@@ -79,9 +83,16 @@ TEST_F(ReferenceScripts, TorchTakesTheOps) {
   EXPECT_EQ(run("torch_ops_check.py", "'" TESSERA_TORCH_OPS "'"), 0);
 }
 
-TEST_F(ReferenceScripts, TensorboardReadsARun) {
-  if (std::system((python_ + " -c 'import tensorboard' 2>/dev/null").c_str()) != 0)
-    GTEST_SKIP() << "this Python has no tensorboard";
+TEST(Tensorboard, ReadsARunAndSeesWhatIsBroken) {
+  const char* python = std::getenv("TESSERA_TENSORBOARD_PYTHON");
+  if (python == nullptr) GTEST_SKIP() << "TESSERA_TENSORBOARD_PYTHON is not set";
+  // nothing of the machine's own Python packages
+  const auto check = [&](const std::string& run) {
+    return std::system((std::string(python) +
+                        " -I '" TESSERA_SOURCE_DIR "/tools/golden/tensorboard_check.py' '" + run +
+                        "' 2>/dev/null")
+                           .c_str());
+  };
   const tessera::test::TemporaryFolder work;
   std::string text;
   for (int i = 0; i < 500; ++i) text += std::to_string(i) + " ";
@@ -100,7 +111,24 @@ TEST_F(ReferenceScripts, TensorboardReadsARun) {
   // a run that goes on writes its file anew
   ASSERT_EQ(std::system((train + "> /dev/null 2>&1").c_str()), 0);
   ASSERT_EQ(std::system((train + "--resume --set train.steps=6 > /dev/null 2>&1").c_str()), 0);
-  EXPECT_EQ(run("tensorboard_check.py", "'" + folder + "/run'"), 0);
+  EXPECT_EQ(check(folder + "/run"), 0);
+
+  const std::filesystem::path events = work / "run/events.out.tfevents.tessera";
+  std::string bytes;
+  {
+    std::ifstream in(events, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  ASSERT_GT(bytes.size(), 200u);
+  const auto broken = [&](const std::string& other) {
+    std::ofstream(events, std::ios::binary) << other;
+    return check(folder + "/run");
+  };
+  std::string flipped = bytes;
+  flipped[bytes.size() / 2] = static_cast<char>(flipped[bytes.size() / 2] ^ 1);
+  EXPECT_NE(broken(flipped), 0) << "a changed byte";
+  EXPECT_NE(broken(bytes.substr(0, bytes.size() - 3)), 0) << "the end is missing";
+  EXPECT_EQ(broken(bytes), 0);
 }
 
 }  // namespace

@@ -655,6 +655,11 @@ std::vector<Case> make_cases() {
     mixed.decoder = decoder;
     add(mixed);
   }
+  Case whole;
+  whole.name = "whole_targets";
+  whole.decoder = whole_targets();
+  whole.encoder_only = true;  // its decoder promises nothing about its past
+  add(whole);
   return out;
 }
 
@@ -748,6 +753,16 @@ Json hybrid() {
                     {"ffn": {"type": "mlp", "d_hidden": 12, "act": "relu2"}}]}],
     "cycles": 2, "n_layers": 6})",
       "hybrid");
+}
+
+Json whole_targets() {
+  return spec::parse_json(
+      R"({"tessera": 1, "arch": "encoder_decoder", "vocab": 11, "d_model": 8, "head": "tied", "mask": 10,
+    "mixer": {"type": "attention", "n_heads": 2, "position": {"type": "rope", "theta": 100}},
+    "cross": {"type": "cross_attention", "n_heads": 2}, "ffn": {"type": "mlp", "d_hidden": 12, "act": "gelu"},
+    "stacks": {"encoder": {"layers": [{}], "heads": [{"type": "classifier", "n_labels": 5}, {"type": "pooler", "of": "mean"}]},
+               "decoder": {"layers": [{}, {"mixer": {"type": "bidirectional", "inner": {"type": "mamba2", "n_heads": 2, "d_state": 3, "chunk": 4}}}]}}})",
+      "whole_targets");
 }
 
 Json shared_blocks() {

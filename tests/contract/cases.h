@@ -44,6 +44,8 @@ Json host(const spec::Mechanism& mechanism, const Json& part, const std::string&
 /// Mamba-2, a shared layer, a windowed and a full attention layer, a parallel residual, a branch
 /// list.
 Json hybrid();
+/// A pair whose decoder sees targets whole, by attention and by Mamba-2 both ways.
+Json whole_targets();
 /// A block of attention and feed-forward layer that two layers share and adapt, over the stream and
 /// the embedding side by side, read by Mamba.
 Json shared_blocks();

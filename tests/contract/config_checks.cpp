@@ -238,7 +238,7 @@ void check_initial(const Case& c, Report& report) {
 }
 
 void check_refusals(const Case& c, Report& report) {
-  if (c.encoder_only && !c.asked_whole)
+  if (c.mechanism != nullptr && c.encoder_only && !c.asked_whole)
     report.refuses(ErrorKind::spec, "needs an encoder", "a decoder with it",
                    [&] { model::read_model_spec(host(*c.mechanism, c.part, "decoder")); });
   const model::ModelSpec spec = model::read_model_spec(c.decoder);

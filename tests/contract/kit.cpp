@@ -132,6 +132,14 @@ Tensor whole(const Rig& rig, const nn::Batch& batch) {
   const model::ModelSpec& spec = rig.model.spec();
   const bool by_token =
       !spec.head ? !spec.pooler : spec.head.as<nn::HeadConfig>().reads() == nn::HeadInput::tokens;
+  if (spec.mask) {
+    // what the source says of the whole text stands at each of its tokens
+    const Tensor lengths = rig.model.target_lengths(*encoded).sum(-1);
+    std::vector<Tensor> rows;
+    for (const nn::Segment& s : batch.segments)
+      rows.push_back(lengths.narrow(0, static_cast<int64_t>(rows.size()), 1).expand({s.length}));
+    return rig.model.logits(h) + at::cat(rows).unsqueeze(-1);
+  }
   if (by_token) return spec.head ? rig.model.logits(h) : h;
   // what a document has once stands at each of its tokens
   const Tensor pooled = rig.model.pooled(h, batch);

@@ -1,5 +1,5 @@
-// The text that a run learns from: the first byte chooses files of text, lines of JSON, or lines of
-// pairs; the rest is the file.
+// The text that a run learns from: the first byte chooses files of text, lines of JSON, lines of
+// pairs, or tokens; the rest is the file.
 #include "files.h"
 
 #include "tessera/text/byte_tokenizer.h"
@@ -10,11 +10,13 @@ using namespace tessera;
 TESSERA_FUZZ_TARGET(text_data) {
   static const fuzz::Folder folder;
   if (input.empty()) return;
-  const int kind = std::to_integer<int>(input[0]) % 3;
+  const int kind = std::to_integer<int>(input[0]) % 4;
   const std::string_view text = fuzz::text_of(input.subspan(1));
   train::DataRecipe data;
   data.train = {folder.put("data", text).string()};
-  data.format = kind == 0 ? train::DataFormat::text : train::DataFormat::jsonl;
+  constexpr train::DataFormat kFormats[] = {train::DataFormat::text, train::DataFormat::jsonl,
+                                            train::DataFormat::jsonl, train::DataFormat::tokens};
+  data.format = kFormats[kind];
   data.text_key = "t";
   if (kind == 2) data.source_key = "s";
   std::filesystem::remove_all(folder.path() / "cache");

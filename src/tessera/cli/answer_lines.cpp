@@ -23,7 +23,7 @@ void AnswerLines::add(CLI::App& app) {
   app.add_option(
          "--expected-key", expected_key,
          "with --prompts-from: key of the text that is expected; at the end BLEU and chrF of all "
-         "answers are said, as sacrebleu counts them")
+         "answers are said, as sacrebleu counts them, and how many are that text")
       ->needs(lines);
   app.add_option("--at-once", at_once, "with --prompts-from: lines that are answered side by side")
       ->capture_default_str()
@@ -55,6 +55,7 @@ void AnswerLines::run(const std::function<std::vector<std::string>(const std::ve
   }
   if (lines.empty()) fail(ErrorKind::file, where, "no lines; expected JSON objects");
   text::CorpusScores scores;
+  int64_t same = 0;
   for (int64_t first = 0; first < std::ssize(lines); first += at_once) {
     const int64_t n = std::min(at_once, std::ssize(lines) - first);
     const auto begin = prompts.begin() + first;
@@ -62,7 +63,10 @@ void AnswerLines::run(const std::function<std::vector<std::string>(const std::ve
     for (int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<size_t>(first + i);
       const std::string& said = answers.at(static_cast<size_t>(i));
-      if (!expected.empty()) scores.add(text::to_valid_utf8(said), expected[at]);
+      if (!expected.empty()) {
+        scores.add(text::to_valid_utf8(said), expected[at]);
+        same += said == expected[at] ? 1 : 0;
+      }
       lines[at][answer_key] = answer_key == prompt_key ? prompts[at] + said : said;
       fmt::print("{}\n", lines[at].dump(-1, ' ', false, Json::error_handler_t::replace));
     }
@@ -70,8 +74,10 @@ void AnswerLines::run(const std::function<std::vector<std::string>(const std::ve
     fmt::print(stderr, "{} of {} lines\n", first + n, lines.size());
   }
   if (!expected.empty())
-    fmt::print(stderr, "BLEU {:.2f}, chrF {:.2f}, {:.3f} words for each that was expected\n",
-               scores.bleu(), scores.chrf(), scores.length_ratio());
+    fmt::print(stderr,
+               "BLEU {:.2f}, chrF {:.2f}, {:.3f} words for each that was expected, {} of {} as "
+               "expected\n",
+               scores.bleu(), scores.chrf(), scores.length_ratio(), same, lines.size());
 }
 
 }  // namespace tessera::cli

@@ -24,7 +24,6 @@ struct FinetuneArgs {
 /// The recipe beside which a run stands; written anew where there is none, or it is another.
 fs::path write_recipe(const FinetuneArgs& o, const Json& recipe) {
   const fs::path file = fs::path(o.out) / "finetune.json";
-  create_folder(o.out);
   write_file_atomically(file, recipe.dump(2) + "\n");
   return file;
 }
@@ -40,21 +39,25 @@ int finetune(const FinetuneArgs& o) {
   }
   // read before there is a folder: what does not fit is said first
   train::Recipe recipe = train::read_recipe(plan.recipe, "");
-  const fs::path file = write_recipe(o, plan.recipe);
   for (const std::string& note : recipe.notes) fmt::print(stderr, "tessera: {}\n", note);
-  fmt::print(stderr, "tessera: the recipe is {} (tessera train RECIPE --out RUN)\n", file.string());
   TrainProgress progress(unit_of(recipe));
   train::TrainOptions options;
   options.resume = o.resume;
   options.cancel = &cancel_token();
   options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
   options.on_start = [](const std::string& line) { fmt::print(stderr, "tessera: {}\n", line); };
+  fs::path file;
+  options.on_begin = [&] {
+    file = write_recipe(o, plan.recipe);
+    fmt::print(stderr, "tessera: the recipe is {} (tessera train RECIPE --out RUN)\n",
+               file.string());
+  };
   const train::TrainResult result = train::train(recipe, o.out, options);
   const bool labelled = recipe.labels.has_value(), adapts = recipe.adapter.has_value();
-  const std::string verb = labelled                  ? "classify"
-                           : plan.task == "together" ? "embed"
-                           : recipe.spec.causal()    ? "generate"
-                                                     : "eval";
+  const std::string verb = labelled                                   ? "classify"
+                           : plan.task == "together"                  ? "embed"
+                           : recipe.spec.arch != model::Arch::encoder ? "generate"
+                                                                      : "eval";
   const std::string model = adapts ? fmt::format("{} --adapter {}", o.how.model, o.out)
                                    : (fs::path(o.out) / "latest").string();
   Json json = {{"checkpoint", result.checkpoint.string()},

@@ -25,6 +25,7 @@ struct GenerateArgs {
   std::vector<int64_t> input_ids;
   infer::GenerateOptions generate;
   infer::BeamOptions beams{.beams = 1};
+  infer::MaskPredictOptions mask_predict;
   AnswerLines lines;
   KvFlags kv;
   ProductFlags products;
@@ -468,6 +469,15 @@ std::function<int()> add_generate(CLI::App& app) {
                  "texts")
       ->capture_default_str()
       ->check(finite());
+  app.add_option("--iterations", o->mask_predict.iterations,
+                 "of a model that predicts all tokens of an answer at once (objective "
+                 "mask_predict): so many times, between which the least likely ones are masked")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--length-candidates", o->mask_predict.lengths,
+                 "of such a model: answers of so many lengths, of which the likeliest is taken")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
   app.add_option("--answer-prefix", g.forced_begin,
                  "beside an encoder: ids that the answer begins with, such as a language; without "
                  "it what the model's generation config forces")
@@ -567,6 +577,7 @@ std::function<int()> add_generate(CLI::App& app) {
        "tessera generate model.gguf --prompt 'Once upon a time' --context 512 --context-shift "
        "--max-new-tokens 5000",
        "tessera generate teacher --prompts-from questions.jsonl --answer-key answer > taught.jsonl",
+       "tessera generate student --prompt 'a source' --iterations 4 --length-candidates 3",
        "tessera generate model.gguf --prompt 'A long text. Q1' --prompt 'A long text. Q2' "
        "--prefix-cache 256"});
   return [o, prompt, ids, audio, session, seed, &app] {
@@ -581,6 +592,8 @@ std::function<int()> add_generate(CLI::App& app) {
            "nothing to continue; expected --prompt, --input-ids, --audio or --prompts-from");
     check_options(*o, app);
     settle_guesses(*o);
+    if (app.count("--iterations") + app.count("--length-candidates") > 0)
+      o->generate.mask_predict = o->mask_predict;
     o->seed_given = !seed->empty();
     return generate(*o);
   };

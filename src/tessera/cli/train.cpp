@@ -9,6 +9,7 @@
 #include "tessera/cli/train_progress.h"
 #include "tessera/model/plan.h"
 #include "tessera/train/find_batch.h"
+#include "tessera/train/run_folder.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::cli {
@@ -82,6 +83,8 @@ void find_batch(const TrainArgs& o, train::Recipe& recipe) {
   fmt::print(stderr, "{} sequences an update, within {:.0f} MB:\n",
              recipe.train.batch * recipe.train.accumulate, static_cast<double>(budget) * 1e-6);
   std::optional<TemporaryCache> own;
+  std::optional<train::RunLock> lock;
+  if (!o.out.empty()) lock.emplace(o.out);
   const train::BatchSearch search = train::find_batch(
       recipe, o.out.empty() ? own.emplace().path() : fs::path(o.out) / "cache", budget,
       [](const train::BatchTrial& trial) {
@@ -91,6 +94,7 @@ void find_batch(const TrainArgs& o, train::Recipe& recipe) {
                                : std::string("  expected, not tried"));
       },
       &cancel_token());
+  if (lock) lock->keep();
   recipe.train.batch = search.chosen.batch;
   recipe.train.accumulate = search.chosen.accumulate;
 }

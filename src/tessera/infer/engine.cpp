@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "tessera/base/threads.h"
+#include "tessera/infer/mask_predict.h"
 
 namespace tessera::infer {
 namespace {
@@ -39,6 +40,9 @@ Engine::Engine(const model::Model& model, const Options& options)
                .cancel = options.cancel,
                .statistics = options.statistics}) {
   if (!options.speculation.on()) return;
+  if (model.spec().mask)
+    fail(ErrorKind::usage, "generate",
+         "guesses for a model that predicts all tokens of a text at once; leave them out");
   guesser_.emplace(model, options.speculation, options.cancel);
   if (options.speculation.paced) pace_.emplace(guesser_->most(), options.speculation.branches);
 }
@@ -55,6 +59,7 @@ Engine::Id Engine::submit(const Request& asked) {
   const Sequence& begin = request.begin;
   check_writing(spec, request.writing);
   check_choice(request);
+  check_mask_predict(spec, request);
   check_targets(model_, request);
   const bool scores = request.writing.max_new_tokens == 0 && !request.targets.ids.empty();
   if (!scores || request.beams) check_generates(model_);
@@ -105,8 +110,8 @@ Engine::Id Engine::submit(const Request& asked) {
   auto job = std::make_unique<Job>();
   if (first != jobs_.end() && !first->second->read && !first->second->rows.empty())
     job->first = first->second->first ? first->second->first : first->second.get();
-  job->task = request.beams ? make_search(model_, options_.tokenizer, request)
-                            : make_writer(model_, options_.tokenizer, request);
+  const auto make = spec.mask ? make_mask_predict : request.beams ? make_search : make_writer;
+  job->task = make(model_, options_.tokenizer, request);
   job->cancel = request.cancel;
   job->keep = request.keep;
   job->search = request.beams.has_value();
@@ -221,8 +226,10 @@ std::vector<Feeder::Work> Engine::plan(int64_t budget) {
     const std::vector<const Sequence*> sequences = job->task->rows();
     std::vector<Feeder::Work> own;
     for (size_t r = 0; r < job->rows.size(); ++r)
-      own.push_back(
-          {.row = job->rows[r], .sequence = sequences[r], .own = job->task->wants_from()});
+      own.push_back({.row = job->rows[r],
+                     .sequence = sequences[r],
+                     .own = job->task->wants_from(),
+                     .whole = job->task->whole()});
     if (job->alone) return own;
     work.insert(work.end(), own.begin(), own.end());
   }
@@ -363,6 +370,7 @@ bool Engine::read(Job& job) {
   const Generation& result = job.task->result();
   counts_.prefill_tokens += result.prompt_tokens - result.cached_tokens;
   try {
+    if (job.task->whole()) job.task->read_source(feeder_.encoded(job.rows[0]));
     job.task->begin();
   } catch (...) {
     job.error = std::current_exception();
@@ -425,7 +433,12 @@ void Engine::apply(Job& job, const GuessTree& guesses) {
   const int64_t last = size_of(job.task->rows().front()->tokens) - 1;  // that has been fed
   const Task::Outcome outcome = job.task->take();
   const auto right = static_cast<int64_t>(outcome.right.size());
-  if (job.begun) counts_.decode_tokens += rows + right;
+  if (job.task->whole()) {
+    if (job.task->done()) counts_.decode_tokens += size_of(job.task->result().token_ids);
+    for (const size_t row : job.rows) feeder_.keep(row, 0);
+  } else if (job.begun) {
+    counts_.decode_tokens += rows + right;
+  }
   job.begun = true;
   if (!guesses.empty()) {
     std::vector<int64_t> way = {0}, ids;

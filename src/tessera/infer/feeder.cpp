@@ -100,6 +100,7 @@ model::State Feeder::state(size_t row) const {
 }
 
 bool Feeder::decodes(const Work& work) const {
+  if (work.whole) return rows_[work.row].encoded.has_value();
   return rows_[work.row].fed + 1 >= size_of(work.sequence->tokens);
 }
 
@@ -113,7 +114,7 @@ Tensor Feeder::hidden(size_t row) const {
 }
 
 void Feeder::keep(size_t row, int64_t n) {
-  state_.commit(static_cast<int64_t>(row), n);
+  if (stateful_) state_.commit(static_cast<int64_t>(row), n);
   rows_[row].fed += n;
   if (n > 0) rows_[row].last = rows_[row].ahead.select(0, n - 1).clone();
   rows_[row].ahead = Tensor();
@@ -318,6 +319,10 @@ void Feeder::whole(std::span<const Work> work, int64_t budget) {
     const nn::Segment& segment = batch.segments[i];
     Row& row = rows_[works[i]->row];
     const Tensor own = hidden.narrow(0, segment.begin, segment.length);
+    if (works[i]->whole) {
+      row.ahead = own;
+      continue;
+    }
     fed_.push_back({works[i]->row, 0, own});
     row.last = own.select(0, -1).clone();
     row.fed = segment.length;

@@ -51,6 +51,9 @@ class Feeder {
     const Sequence* sequence = nullptr;
     GuessTree guesses = {};
     int64_t own = PrefixCache::kAll;
+    /// Of a model without a state: any of its tokens may be others in the next call, so that all of
+    /// them stay pending.
+    bool whole = false;
   };
   /// One call of the model, with at most `budget` tokens: rows with one token left, or with
   /// guesses, all take part; what is left of the budget goes to the others, by how little they have
@@ -63,6 +66,8 @@ class Feeder {
   bool ready(const Work& work) const;
   /// Hidden states of the last token [1, D] of a row that is ready, or of all its pending ones.
   Tensor hidden(size_t row) const;
+  /// What the encoder made of a row's source, which it has read without a state.
+  const nn::Encoded& encoded(size_t row) const { return *rows_[row].encoded; }
   /// Tokens of a row that keep() is to decide on.
   int64_t pending(size_t row) const { return rows_[row].pending(); }
   /// The first n pending tokens of a row are its own, the rest go.

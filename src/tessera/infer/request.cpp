@@ -29,7 +29,7 @@ std::vector<int64_t> shifted(const std::vector<int64_t>& tokens, int64_t keep_fi
 }
 
 Sequence first_sequence(const model::ModelSpec& spec, const std::vector<int64_t>& prompt) {
-  if (spec.encoder) return {prompt, {spec.start}, 1};
+  if (spec.encoder) return {prompt, {spec.mask.value_or(spec.start)}, 1};
   return {{}, prompt, static_cast<int64_t>(prompt.size())};
 }
 
@@ -74,10 +74,11 @@ Targets next_tokens(const Sequence& text, int64_t given) {
 }
 
 void check_generates(const model::Model& model) {
-  if (!model.spec().causal() || !model.has_head())
+  const bool encodes = model.spec().arch == model::Arch::encoder;
+  if (encodes || !model.has_head())
     fail(ErrorKind::usage, "generate",
          "this model {} and cannot generate; expected a decoder with a head",
-         model.spec().causal() ? "has no head" : "is an encoder");
+         encodes ? "is an encoder" : "has no head");
   if (const std::string reason = model.spec().no_generation_reason(); !reason.empty())
     fail(ErrorKind::usage, "generate", "{}", reason);
 }

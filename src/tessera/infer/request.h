@@ -36,6 +36,12 @@ struct ThoughtLimit {
   std::vector<int64_t> open, close;
 };
 
+/// How a model with a mask (model::ModelSpec::mask) writes: see mask_predict.h.
+struct MaskPredictOptions {
+  int64_t iterations = 10;
+  int64_t lengths = 5;  // of which the likeliest text is taken
+};
+
 /// How a text goes on, and where it ends.
 struct Writing {
   int64_t max_new_tokens = 128;
@@ -58,6 +64,8 @@ struct Writing {
   /// half of the others (shifted()), which are read anew: so it does for every architecture.
   bool shift = false;
   int64_t keep_first = kKeepFirst;
+  /// Of a model with a mask alone, whose texts are neither sampled nor begun nor stopped.
+  std::optional<MaskPredictOptions> mask_predict = {};
 };
 
 /// The memory of one row, for those who go on from there.
@@ -126,7 +134,8 @@ int64_t longest_sequence(const model::ModelSpec& spec, int64_t context);
 /// these are more than half of it, and the later half of the others.
 std::vector<int64_t> shifted(const std::vector<int64_t>& tokens, int64_t keep_first);
 
-/// A decoder continues its prompt; beside an encoder it answers it, from the start token on.
+/// A decoder continues its prompt; beside an encoder it answers it, from the start token on, or
+/// from a mask.
 Sequence first_sequence(const model::ModelSpec& spec, const std::vector<int64_t>& prompt);
 
 /// What an encoder reads instead of ids; nullptr where it reads ids, or there is none.

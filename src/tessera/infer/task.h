@@ -31,6 +31,11 @@ class Task {
   virtual int64_t may_guess() const { return 0; }
   /// The token after `tokens`, which may be guesses: a function of these, logits and seed alone.
   virtual int64_t guess(std::span<const float> logits, const std::vector<int64_t>& tokens) const;
+  /// Whether a row is a text that may change at any place: it is fed whole, and the logits are
+  /// those of all its tokens.
+  virtual bool whole() const { return false; }
+  /// Of whole rows: takes what the encoder made of the source, before it first chooses.
+  virtual void read_source(const nn::Encoded&) {}
   /// Decides on what follows each row, [rows, C], or its only row and each of its guesses,
   /// [1 + guesses, C] (float, contiguous, on the CPU). Other tasks may decide at the same time.
   virtual void choose(const Tensor& logits, const GuessTree& guesses) = 0;
@@ -71,5 +76,9 @@ std::unique_ptr<Task> make_writer(const model::Model& model,
 std::unique_ptr<Task> make_search(const model::Model& model,
                                   const text::Tokenizer* tokenizer,
                                   const Request& request);
+/// Texts of several lengths that are filled in and masked in turns, of which the best is wanted.
+std::unique_ptr<Task> make_mask_predict(const model::Model& model,
+                                        const text::Tokenizer* tokenizer,
+                                        const Request& request);
 
 }  // namespace tessera::infer

@@ -78,6 +78,13 @@ Model::Model(ModelSpec spec, Weights weights)
   const nn::Builder root(of_head, "", spec_->scope_out());
   if (spec_->head) head_ = nn::build_head(spec_->head, root.under("head"));
   if (spec_->pooler) pooler_ = nn::build_head(spec_->pooler, root.under("pooler"));
+  if (spec_->mask) {
+    const ModelSpec& encoder = *spec_->encoder;
+    const nn::WeightSource of_encoder = source(encoder);
+    const nn::Builder beside(of_encoder, encoder.stack, encoder.scope_out());
+    length_head_ = nn::build_head(encoder.head, beside.under("head"));
+    length_pooler_ = nn::build_head(encoder.pooler, beside.under("pooler"));
+  }
   for (const auto& [decl, weight] : weights_->all())
     for (const auto* parts = weight->parts(); parts != nullptr; parts = parts->w->parts())
       if (parts->prefix != nullptr)
@@ -331,6 +338,13 @@ Tensor Model::pooled(const Tensor& hidden_ND, const nn::Batch& batch) const {
       fail(ErrorKind::input, "model",
            "row {} starts at position {}; a pooler reads whole documents", s.row, s.start);
   return pooler_->forward(vectors_of(hidden_ND, batch, spec_->pooler.as<nn::PoolerConfig>().of));
+}
+
+Tensor Model::target_lengths(const nn::Encoded& encoded) const {
+  require(length_head_ != nullptr, "model", "lengths of targets; this model is told none");
+  const auto& how = spec_->encoder->pooler.as<nn::PoolerConfig>();
+  return length_head_->forward(
+      length_pooler_->forward(vectors_of(encoded.x_SD, encoded.source, how.of)));
 }
 
 Tensor Model::logits(const Tensor& rows_RD) const {

@@ -69,6 +69,10 @@ class Model {
   /// hidden() does.
   nn::Encoded encode(const nn::Batch& source, const ForwardOptions& options = {}) const;
 
+  /// Of a pair with a mask (ModelSpec::mask): logits [sources, longest_target()] of how long their
+  /// targets are.
+  Tensor target_lengths(const nn::Encoded& encoded) const;
+
   /// Tokens that stand before every document where an adapter has put some (Overlay::prefix): they
   /// hold its first positions, their ids mean nothing, and nothing is asked of them.
   int64_t virtual_tokens() const { return virtual_tokens_; }
@@ -95,9 +99,9 @@ class Model {
   Tensor logits(const Tensor& rows_RD) const;
   /// Whether there are logits of the vocabulary at every token.
   bool has_head() const;
-  /// What the pooler makes of each document, [segments, D], from the hidden states of a batch. Throws
-  /// Error(usage) when the model has no pooler, Error(input) where a segment
-  /// continues a document.
+  /// What the pooler makes of each document, [segments, D], from the hidden states of a batch.
+  /// Throws Error(usage) when the model has no pooler, Error(input) where a segment continues a
+  /// document.
   Tensor pooled(const Tensor& hidden_ND, const nn::Batch& batch) const;
 
  private:
@@ -109,6 +113,7 @@ class Model {
   std::unique_ptr<Stack> encoder_, stack_;
   std::vector<std::unique_ptr<Predictor>> predictors_;
   std::unique_ptr<nn::Head> head_, pooler_;
+  std::unique_ptr<nn::Head> length_head_, length_pooler_;  // of the encoder beside it
   int64_t virtual_tokens_ = 0;
 };
 

@@ -24,9 +24,10 @@ constexpr int64_t kMaxLayers = 10'000;
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
 
 const std::vector<std::string> kTopKeys = {
-    "tessera",    "arch",  "vocab", "d_model", "context", "embed",  "norm",      "residual",
-    "depth",      "mixer", "cross", "ffn",     "layers",  "cycles", "n_layers",  "overrides",
-    "final_norm", "head",  "heads", "stacks",  "start",   "tokens", "predictors", "init"};
+    "tessera",  "arch",      "vocab",      "d_model", "context", "embed",  "norm",
+    "residual", "depth",     "mixer",      "cross",   "ffn",     "layers", "cycles",
+    "n_layers", "overrides", "final_norm", "head",    "heads",   "stacks", "start",
+    "mask",     "tokens",    "predictors", "init"};
 const std::vector<std::string> kStackKeys = {"embed",  "norm",     "residual",  "mixer",
                                              "depth",  "cross",    "ffn",       "layers",
                                              "cycles", "n_layers", "overrides", "final_norm"};
@@ -182,21 +183,21 @@ ModelSpec read_model_spec(const Json& json) {
 
   out.context = read_integer(json, "context", 0, std::numeric_limits<int64_t>::max(), 0, "");
 
-  out.init = spec::read_part(Slot::init, json.value("init", Json("residual_scaled")),
-                             Scope().at("init"));
+  out.init =
+      spec::read_part(Slot::init, json.value("init", Json("residual_scaled")), Scope().at("init"));
   if (!out.init) fail(ErrorKind::spec, "init", "found null; expected an initialisation");
 
   if (out.arch == Arch::encoder_decoder) {
     read_stacks(json, out);
   } else {
-    for (const char* key : {"stacks", "start", "tokens"})
+    for (const char* key : {"stacks", "start", "mask", "tokens"})
       if (json.contains(key))
         fail(ErrorKind::spec, key, "arch is \"{}\"; expected it in an \"encoder_decoder\" only",
              arch);
     read_stack(json, "", out);
   }
   read_predictors(json, out);
-  const Json fallback = out.causal() ? Json("tied") : Json(nullptr);
+  const Json fallback = out.arch != Arch::encoder ? Json("tied") : Json(nullptr);
   const nn::HeadList heads = nn::read_heads(json, fallback, out.embed, out.scope_out());
   out.head = heads.logits;
   out.pooler = heads.pooler;
@@ -242,7 +243,10 @@ Json resolve(const ModelSpec& spec) {
   json["context"] = spec.context;
   json["init"] = spec::dump_part(spec.init);
   if (spec.encoder) {
-    json["start"] = spec.start;
+    if (spec.mask)
+      json["mask"] = *spec.mask;
+    else
+      json["start"] = spec.start;
     json["tokens"] = spec.shared_tokens ? "shared" : "own";
     json["stacks"] = resolve_stacks(spec);
   } else {
@@ -321,8 +325,8 @@ ParamTable parameter_table(const ModelSpec& spec) {
     share = 1;
   }
   take(spec.final_norm, spec.under("final_norm"), spec.scope_out());
-  take(spec.head, "head", spec.scope_out());
-  take(spec.pooler, "pooler", spec.scope_out());
+  take(spec.head, spec.head_name("head"), spec.scope_out());
+  take(spec.pooler, spec.head_name("pooler"), spec.scope_out());
   for (const PredictorSpec& predictor : spec.predictors) {
     const std::string& prefix = predictor.stack->stack;
     add(join_parameters(predictor), prefix, predictor.stack->scope(0, prefix));
@@ -478,10 +482,16 @@ Json spec_schema() {
                    {"properties", stack},
                    {"required", {"layers"}},
                    {"additionalProperties", false}};
-  const Json stacks = {{"type", "object"},
-                       {"properties", {{"encoder", ref("stack")}, {"decoder", ref("stack")}}},
-                       {"required", {"encoder", "decoder"}},
-                       {"additionalProperties", false}};
+  const Json heads = {{"type", "array"}, {"items", ref("head")}};
+  Json encoder_stack = defs["stack"];
+  encoder_stack["properties"]["head"] = ref("head");
+  encoder_stack["properties"]["heads"] = heads;
+  defs["encoder_stack"] = encoder_stack;
+  const Json stacks = {
+      {"type", "object"},
+      {"properties", {{"encoder", ref("encoder_stack")}, {"decoder", ref("stack")}}},
+      {"required", {"encoder", "decoder"}},
+      {"additionalProperties", false}};
   Json properties = {{"tessera", {{"const", 1}}},
                      {"arch", {{"enum", {"decoder", "encoder", "encoder_decoder"}}}},
                      {"vocab", integer},
@@ -491,9 +501,10 @@ Json spec_schema() {
   properties.update(stack);
   properties["predictors"] = predictors_schema(stack);
   properties["head"] = ref("head");
-  properties["heads"] = {{"type", "array"}, {"items", ref("head")}};
+  properties["heads"] = heads;
   properties["stacks"] = stacks;
   properties["start"] = {{"type", "integer"}, {"minimum", 0}};
+  properties["mask"] = {{"type", "integer"}, {"minimum", 0}};
   properties["tokens"] = {{"enum", {"shared", "own"}}};
   return {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
           {"title", "tessera spec"},

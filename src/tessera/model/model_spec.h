@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -104,14 +105,17 @@ struct PredictorSpec {
 struct ModelSpec {
   Arch arch = Arch::decoder;
   std::string stack;  // "encoder" and "decoder" where there are two: the prefix of its parameters
-  std::shared_ptr<const ModelSpec> encoder;  // of an encoder_decoder; it has no head
+  std::shared_ptr<const ModelSpec> encoder;  // of an encoder_decoder
   bool shared_tokens = false;                // both stacks embed tokens by one table
-  int64_t decoder_layers = 0;  // of an encoder: layers of the decoder beside it
+  int64_t decoder_layers = 0;                // of an encoder: layers of the decoder beside it
   int64_t start = 0;  // of an encoder_decoder: the id that every target begins with
+  /// Of an encoder_decoder whose decoder sees targets whole, both ways: the id that stands for a
+  /// token that is not known yet. Its encoder has a head that tells how long the target is.
+  std::optional<int64_t> mask = {};
   int64_t vocab = 0;
   int64_t d_model = 0;
   int64_t context = 0;  // longest sequence it is made for, 0 = not stated
-  AnyPart init;       // how matrices are drawn; of all stacks
+  AnyPart init;         // how matrices are drawn; of all stacks
   AnyPart embed;
   std::vector<LayerSpec> layers;  // in order of invocation
   AnyPart final_norm;             // may be absent
@@ -127,7 +131,10 @@ struct ModelSpec {
     bool begins = true, ends = true;
   };
   Loop loop_of(int64_t layer) const;
-  bool causal() const { return arch != Arch::encoder; }
+  bool causal() const { return arch != Arch::encoder && !mask; }
+  /// Of a pair with a mask: tokens of the longest target, which is the last of the classes of its
+  /// encoder's head; class i is a target of i + 1.
+  int64_t longest_target() const;
   /// Whether it is the stack of a predictor, which has no embedding.
   bool is_predictor() const { return stack.starts_with("predictors."); }
   /// Surroundings of the parts of layer `i`.
@@ -141,6 +148,10 @@ struct ModelSpec {
   int64_t width_out() const;
   /// Surroundings of what reads them: the final norm and the heads.
   spec::Scope scope_out(std::string path = "") const;
+  /// The name of a head of this stack: "head", and "encoder.head" of the encoder of a pair.
+  std::string head_name(std::string_view name) const {
+    return arch == Arch::encoder ? under(name) : std::string(name);
+  }
   /// The name of something of this stack: "layers.3", or "decoder.layers.3" beside an encoder.
   std::string under(std::string_view name) const {
     return stack.empty() ? std::string(name) : stack + "." + std::string(name);

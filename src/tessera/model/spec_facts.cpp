@@ -7,6 +7,7 @@
 
 #include "tessera/model/spec_reader.h"
 #include "tessera/nn/depth/depth_config.h"
+#include "tessera/nn/head/head_config.h"
 #include "tessera/nn/init/init_config.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/nn/residual/residual_config.h"
@@ -131,6 +132,10 @@ spec::Scope ModelSpec::scope_out(std::string path) const {
   return out;
 }
 
+int64_t ModelSpec::longest_target() const {
+  return encoder->head.as<nn::HeadConfig>().outputs(encoder->scope_out());
+}
+
 nn::InitSite ModelSpec::init_site() const {
   nn::InitSite site{.d_model = d_model, .n_layers = std::ssize(layers)};
   if (encoder) {
@@ -251,6 +256,7 @@ std::string ModelSpec::no_generation_reason() const {
 }
 
 std::string ModelSpec::no_state_reason() const {
+  if (mask) return "its decoder sees targets whole, both ways";
   if (!causal()) return "an encoder reads its whole input at once";
   std::string reason;
   for_each_part(*this, [&](const AnyPart& part) {

@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "tessera/model/spec_reader.h"
+#include "tessera/nn/head/head_config.h"
+#include "tessera/nn/head/head_list.h"
 
 namespace tessera::model {
 namespace {
@@ -12,7 +14,9 @@ Json own_stack(const Json& json, const std::string& name) {
   const std::string path = "stacks." + name;
   if (!stacks.contains(name))
     fail(ErrorKind::spec, path, "missing; expected {{\"layers\": [...], ...}}");
-  check_keys(stacks[name], stack_keys(), path);
+  std::vector<std::string> keys = stack_keys();
+  if (name == "encoder") keys.insert(keys.end(), {"head", "heads"});
+  check_keys(stacks[name], keys, path);
   Json own = stacks[name];
   for (const char* key : {"embed", "norm", "residual", "depth", "mixer", "cross", "ffn"})
     if (!own.contains(key) && json.contains(key) &&
@@ -28,6 +32,25 @@ bool reads_the_encoder(const ModelSpec& decoder) {
       return decl.kind == spec::StateDecl::Kind::per_source;
     });
   });
+}
+
+/// What tells how long targets are where the decoder sees them whole, and nothing else.
+void read_encoder_heads(const Json& own, bool whole, ModelSpec& encoder) {
+  const std::string path = "stacks.encoder";
+  const nn::HeadList heads = nn::read_heads(own, Json(), encoder.embed, encoder.scope_out(path));
+  const bool tells = heads.logits && heads.pooler &&
+                     heads.logits.as<nn::HeadConfig>().reads() == nn::HeadInput::pooled;
+  if (whole && !tells)
+    fail(ErrorKind::spec, path + ".heads",
+         "a decoder that sees targets whole (\"mask\") must be told how long they are; expected "
+         "[{{\"type\": \"classifier\", \"n_labels\": most tokens of a target}}, {{\"type\": "
+         "\"pooler\", \"of\": \"mean\"}}]");
+  if (!whole && (heads.logits || heads.pooler))
+    fail(ErrorKind::spec, path + ".heads",
+         "nothing reads them: they tell how long targets are that a decoder sees whole; expected "
+         "\"mask\" beside \"stacks\", or none");
+  encoder.head = heads.logits;
+  encoder.pooler = heads.pooler;
 }
 
 }  // namespace
@@ -54,9 +77,17 @@ void read_stacks(const Json& json, ModelSpec& out) {
   encoder->context = out.context;
   encoder->shared_tokens = out.shared_tokens;
   encoder->init = out.init;
-  read_stack(own_stack(json, "encoder"), "stacks.encoder", *encoder);
+  const Json of_encoder = own_stack(json, "encoder");
+  read_stack(of_encoder, "stacks.encoder", *encoder);
+  read_encoder_heads(of_encoder, json.contains("mask"), *encoder);
   out.encoder = encoder;
   out.stack = "decoder";
+  if (json.contains("mask")) {
+    if (json.contains("start"))
+      fail(ErrorKind::spec, "start",
+           "beside \"mask\": a decoder that sees targets whole begins with none; leave it out");
+    out.mask = read_integer(json, "mask", 0, out.vocab - 1, std::nullopt, "");
+  }
   out.start = read_integer(json, "start", 0, out.vocab - 1, 0, "");
   read_stack(own_stack(json, "decoder"), "stacks.decoder", out);
   encoder->decoder_layers = std::ssize(out.layers);
@@ -66,7 +97,9 @@ void read_stacks(const Json& json, ModelSpec& out) {
 }
 
 Json resolve_stacks(const ModelSpec& spec) {
-  return {{"encoder", resolve_stack(*spec.encoder)}, {"decoder", resolve_stack(spec)}};
+  Json encoder = resolve_stack(*spec.encoder);
+  if (spec.mask) nn::dump_heads({spec.encoder->head, spec.encoder->pooler}, encoder);
+  return {{"encoder", std::move(encoder)}, {"decoder", resolve_stack(spec)}};
 }
 
 }  // namespace tessera::model

@@ -732,6 +732,10 @@ const Fields<TranslateBody>& translate_fields() {
     f.text("source_lang", &T::source_lang, 64, "the language of the input, where a token names it")
         .text("target_lang", &T::target_lang, 64, "the language of the output")
         .integer("beams", &T::beams, 1, 16, "search with so many hypotheses; default 1")
+        .integer("iterations", &T::iterations, 1, 64,
+                 "of a model that predicts whole answers: so many times; default 10")
+        .integer("length_candidates", &T::lengths, 1, 64,
+                 "of such a model: answers of so many lengths, the likeliest is taken; default 5")
         .integer("max_tokens", &T::max_tokens, 1, kMostTokens, "of each answer, at most");
     return f;
   }();

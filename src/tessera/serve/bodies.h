@@ -126,7 +126,7 @@ struct TranslateBody {
   std::string model;
   std::vector<std::string> input;
   std::string source_lang, target_lang;
-  std::optional<int64_t> beams, max_tokens;
+  std::optional<int64_t> beams, iterations, lengths, max_tokens;
 };
 
 struct TokenizeBody {

@@ -46,6 +46,25 @@ infer::LoadedModel translator() {
           {}};
 }
 
+/// A pair whose decoder predicts all tokens of an answer at once.
+infer::LoadedModel filler() {
+  const text::Tokenizer tokenizer = text::chat_tokenizer();
+  return {infer::tiny_model_of(
+              fmt::format(R"({{"tessera": 1, "arch": "encoder_decoder", "vocab": {}, "d_model": 16,
+                  "mask": {}, "head": "linear", "cross": {{"type": "cross_attention", "n_heads": 2}},
+                  "ffn": {{"type": "mlp", "d_hidden": 24}},
+                  "mixer": {{"type": "attention", "n_heads": 2, "position": "rope"}},
+                  "stacks": {{"encoder": {{"layers": [{{}}],
+                                           "heads": [{{"type": "classifier", "n_labels": 9}},
+                                                     {{"type": "pooler", "of": "mean"}}]}},
+                              "decoder": {{"layers": [{{"repeat": 2}}]}}}}}})",
+                          tokenizer.vocab_size() + 1, tokenizer.vocab_size()),
+              7),
+          tokenizer,
+          {},
+          {}};
+}
+
 infer::LoadedModel model_named(const std::string& name) {
   if (name == "classes")
     return encoder(
@@ -54,6 +73,7 @@ infer::LoadedModel model_named(const std::string& name) {
   if (name == "words") return encoder(R"({"type": "classifier", "n_labels": 4, "of": "tokens"})");
   if (name == "mask") return encoder(R"({"type": "linear"})");
   if (name == "translator") return translator();
+  if (name == "filler") return filler();
   return tiny_loaded(name);
 }
 
@@ -255,6 +275,44 @@ TEST(EncoderRoutes, Translations) {
                .body.find("tessera_generations_total{finish=\"cancelled\"} 1\n") !=
            std::string::npos;
   }));
+}
+
+TEST(EncoderRoutes, AnswersWhoseTokensArePredictedAtOnce) {
+  Running server(options_for({"filler"}));
+  const infer::LoadedModel alone = model_named("filler");
+  Client client = server.client();
+  std::vector<std::vector<int64_t>> sources;
+  for (const char* text : {"hello", "a_b"}) {
+    const auto ids = alone.tokenizer->encode(text);
+    sources.emplace_back(ids.begin(), ids.end());
+  }
+  infer::GenerateOptions options;
+  options.mask_predict = infer::MaskPredictOptions{3, 2};
+  const infer::Generations want = infer::generate(alone.model, &*alone.tokenizer, sources, options);
+  const Json got =
+      client
+          .post("/v1/translate",
+                {{"input", {"hello", "a_b"}}, {"iterations", 3}, {"length_candidates", 2}})
+          .json();
+  ASSERT_EQ(got["data"].size(), 2u) << got.dump();
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(got["data"][i]["text"], want.rows[i].text);
+  EXPECT_EQ(client.post("/v1/translate", {{"input", "hello"}}).status, 200);
+  const Client::Reply beams = client.post("/v1/translate", {{"input", "hello"}, {"beams", 3}});
+  EXPECT_EQ(beams.status, 400) << beams.body;
+  EXPECT_NE(beams.body.find("a search with beams for a model that predicts"), std::string::npos)
+      << beams.body;
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/v1/fill-mask"}) {
+    const Client::Reply reply = client.post(
+        path,
+        {{"prompt", "a"}, {"input", "a"}, {"messages", {{{"role", "user"}, {"content", "a"}}}}});
+    EXPECT_GE(reply.status, 400) << path;
+  }
+  EXPECT_EQ(client.post("/v1/completions", {{"prompt", "a"}}).code(), "model_capability");
+  // a model that writes from left to right has no iterations
+  Running left_to_right(options_for({"translator"}));
+  EXPECT_EQ(
+      left_to_right.client().post("/v1/translate", {{"input", "hello"}, {"iterations", 3}}).status,
+      400);
 }
 
 // PEFT's own numbers, with the adapter and without

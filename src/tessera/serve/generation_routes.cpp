@@ -2,6 +2,7 @@
 #include <random>
 
 #include "tessera/base/sha256.h"
+#include "tessera/infer/mask_predict.h"
 #include "tessera/serve/service_state.h"
 
 namespace tessera::serve {
@@ -557,6 +558,10 @@ void translate(ServiceState& state,
   int64_t longest = 0, source_tokens = 0;
   GenerationBody limits;
   limits.max_tokens = body.max_tokens;
+  std::optional<infer::MaskPredictOptions> mask_predict;
+  if (body.iterations || body.lengths) mask_predict.emplace();
+  if (body.iterations) mask_predict->iterations = *body.iterations;
+  if (body.lengths) mask_predict->lengths = *body.lengths;
   for (const std::string& text : body.input) {
     auto ids = widened(model->tokenizer().encode(text));
     if (before) ids.insert(ids.begin(), *target);
@@ -567,12 +572,14 @@ void translate(ServiceState& state,
         room_for(limits, *model, infer::size_of(ids), state.options.max_tokens, "input");
     writing.stop_ids = model->ends;
     writing.context = model->longest;
+    writing.mask_predict = mask_predict;
     if (target && !before)
       writing.forced_begin = {*target};
     else if (model->loaded.generation.forced_begin)
       writing.forced_begin = {*model->loaded.generation.forced_begin};
     writing.forced_end = model->loaded.generation.forced_end;
     if (body.beams.value_or(1) > 1) request.beams = infer::BeamOptions{.beams = *body.beams};
+    infer::check_mask_predict(model->spec(), request);
     longest = std::max(longest, writing.max_new_tokens + 1);
     source_tokens = std::max(source_tokens, infer::size_of(ids));
     job.prompt_tokens += infer::size_of(ids);

@@ -138,9 +138,10 @@ ServedModel::ServedModel(const ModelEntry& named,
   const bool generates =
       spec.causal() && loaded.model.has_head() && spec.no_generation_reason().empty();
   const bool reads_ids = infer::feature_source(spec) == nullptr;
+  const bool answers = spec.mask && loaded.model.has_head();  // all of a text at once
   can.completion = generates && reads_ids;
   if (can.completion && !pair) fim = fim_of(tokenizer());
-  can.translate = generates && pair && reads_ids;
+  can.translate = (generates || answers) && pair && reads_ids;
   const std::string source =
       options.chat_template.empty() ? tokenizer().chat_template() : options.chat_template;
   if (!generates || pair)
@@ -167,7 +168,8 @@ ServedModel::ServedModel(const ModelEntry& named,
   can.rerank = can.embedding || (!pair && classifier != nullptr && classifier->n_labels == 1 &&
                                  classifier->of == nn::ClassifierOf::pooled);
   can.classify = classifier != nullptr;
-  can.fill_mask = !spec.causal() && head != nullptr && head->of_vocabulary() && mask.has_value();
+  can.fill_mask =
+      !pair && !spec.causal() && head != nullptr && head->of_vocabulary() && mask.has_value();
   if (can.embedding) {
     embedding = infer::embed_options_of(entry.path);
     if (!options.pooling.empty()) embedding.pooling = infer::pooling_named(options.pooling);

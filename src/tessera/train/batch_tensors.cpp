@@ -47,10 +47,12 @@ std::vector<double> doubles_of(const Tensor& values) {
 Tensor hidden_of(const model::Model& model,
                  const PackedBatch& packed,
                  const nn::Batch& batch,
-                 model::ForwardOptions options) {
+                 model::ForwardOptions options,
+                 nn::Encoded* encoded) {
   if (packed.sources.empty()) return model.hidden(batch, options);
-  const nn::Encoded encoded = model.encode(sources_of(packed), options);
-  options.encoded = &encoded;
+  const nn::Encoded own = model.encode(sources_of(packed), options);
+  options.encoded = &own;
+  if (encoded != nullptr) *encoded = own;
   return model.hidden(batch, options);
 }
 

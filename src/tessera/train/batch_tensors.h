@@ -16,10 +16,12 @@ Tensor targets_of(const PackedBatch& packed);
 /// The numbers of a tensor, in order.
 std::vector<double> doubles_of(const Tensor& values);
 
-/// Hidden states of a packed batch, its sources read first where it has some.
+/// Hidden states of a packed batch, its sources read first where it has some; `encoded` takes what
+/// became of these.
 Tensor hidden_of(const model::Model& model,
                  const PackedBatch& packed,
                  const nn::Batch& batch,
-                 model::ForwardOptions options);
+                 model::ForwardOptions options,
+                 nn::Encoded* encoded = nullptr);
 
 }  // namespace tessera::train

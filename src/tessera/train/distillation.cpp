@@ -108,6 +108,7 @@ class Distillation final : public Objective {
         teacher_(std::move(teacher)),
         own_(std::move(own)),
         reads_(config_.teacher_reads(recipe.spec, teacher_.spec())),
+        student_whole_(recipe.spec.mask.has_value()),
         pairs_(config_.layers(recipe.spec, teacher_.spec())),
         classes_(std::min(recipe.spec.vocab, teacher_.spec().vocab)) {
     if (config_.has(TermOf::logits) && !teacher_.has_head())
@@ -220,9 +221,11 @@ class Distillation final : public Objective {
 
   TeacherBatch read_by_teacher(const PackedBatch& packed) const {
     if (reads_ == TeacherReads::clean) return clean_batch(packed);
+    const bool whole = student_whole_ && !teacher_.spec().mask;
+    const PackedBatch read = whole ? answer_batch(packed, teacher_.spec().start) : packed;
     if (reads_ == TeacherReads::joined)
-      return joined_batch(packed, model::CallPlan(teacher_.spec()).reads_given());
-    TeacherBatch out{packed, std::vector<int64_t>(packed.ids.size())};
+      return joined_batch(read, model::CallPlan(teacher_.spec()).reads_given());
+    TeacherBatch out{read, std::vector<int64_t>(packed.ids.size())};
     std::iota(out.rows.begin(), out.rows.end(), 0);
     return out;
   }
@@ -397,6 +400,7 @@ class Distillation final : public Objective {
   model::Model teacher_;
   std::unique_ptr<TokenObjective> own_;
   TeacherReads reads_;
+  bool student_whole_;  // its decoder sees targets both ways
   std::vector<LayerPair> pairs_;
   int64_t classes_;  // that both have
   std::vector<ParameterBeside> maps_;
@@ -412,6 +416,18 @@ TeacherBatch clean_batch(const PackedBatch& packed) {
   for (const Piece& piece : packed.pieces)
     for (int64_t k = 1; k < piece.length; ++k)
       out.rows[static_cast<size_t>(piece.begin + k)] = piece.begin + k - 1;
+  return out;
+}
+
+PackedBatch answer_batch(const PackedBatch& packed, int64_t start) {
+  PackedBatch out = packed;
+  for (const Piece& piece : packed.pieces)
+    for (int64_t k = 0; k < piece.length; ++k) {
+      const auto at = static_cast<size_t>(piece.begin + k);
+      out.ids[at] = k == 0                        ? start
+                    : packed.targets[at - 1] >= 0 ? packed.targets[at - 1]
+                                                  : packed.ids[at - 1];
+    }
   return out;
 }
 

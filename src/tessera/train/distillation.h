@@ -22,6 +22,9 @@ struct TeacherBatch {
 };
 /// Without what is hidden in it: a row's answer comes from the token before.
 TeacherBatch clean_batch(const PackedBatch& packed);
+/// Texts that a student sees whole, without what is masked in them and from `start` on: a row's
+/// answer comes from the rows before.
+PackedBatch answer_batch(const PackedBatch& packed, int64_t start);
 /// Sources and answers as one text each; `given`: whose source is its prefix (Piece::prefix).
 TeacherBatch joined_batch(const PackedBatch& packed, bool given);
 

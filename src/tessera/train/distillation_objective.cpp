@@ -279,6 +279,12 @@ bool DistillationConfig::runs_student() const {
 TeacherReads DistillationConfig::teacher_reads(const ModelSpec& student,
                                                const ModelSpec& teacher) const {
   using model::Arch;
+  if (student.mask && teacher.arch == Arch::encoder_decoder && !teacher.mask)
+    return TeacherReads::answer;
+  if (teacher.mask && !student.mask)
+    fail(ErrorKind::spec, "objective.teacher",
+         "sees targets whole, and with them what the student is to foretell; expected a teacher "
+         "that writes from left to right");
   if (student.arch == teacher.arch) return TeacherReads::same;
   if (teacher.arch == Arch::decoder && student.arch == Arch::encoder) return TeacherReads::clean;
   if (teacher.arch == Arch::decoder) return TeacherReads::joined;

@@ -13,6 +13,8 @@ enum class TeacherReads {
   clean,   // a decoder beside an encoder: the text without what is hidden in it, whose tokens it
            // foretells from the ones before
   joined,  // a decoder beside an encoder_decoder: source and answer as one text
+  answer,  // an encoder_decoder beside one that sees targets whole: the answer without masks, whose
+           // tokens it foretells from the ones before
 };
 
 class DistillationConfig final : public ObjectiveConfig {

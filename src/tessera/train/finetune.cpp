@@ -24,7 +24,7 @@ using spec::Json;
 
 constexpr const char *kClasses = "classification", *kSeveral = "multi_label",
                      *kNumber = "regression", *kWords = "tokens", *kAnswers = "questions",
-                     *kTogether = "together", *kChat = "chat", *kText = "text";
+                     *kTogether = "together", *kPairs = "pairs", *kChat = "chat", *kText = "text";
 
 /// Names that columns have for a role, the likeliest first.
 const std::vector<std::string> kTexts = {
@@ -39,6 +39,10 @@ const std::vector<std::string> kAnchors = {"anchor",    "query",    "question",
                                            "sentence1", "sentence", "text"};
 const std::vector<std::string> kPositives = {"positive", "pos"};
 const std::vector<std::string> kNegatives = {"negatives", "negative", "neg"};
+const std::vector<std::string> kSources = {"source", "src",      "input",   "question",
+                                           "prompt", "document", "article", "text"};
+const std::vector<std::string> kTargets = {"target",  "tgt",         "output",  "answer",
+                                           "summary", "translation", "response"};
 const std::vector<std::string> kWordLists = {"words", "tokens"};
 const std::vector<std::string> kWordLabels = {"labels", "ner_tags", "tags", "pos_tags",
                                               "chunk_tags"};
@@ -76,6 +80,19 @@ class Planner {
       if (o_.format.empty()) data_["format"] = "tsv";
     }
     out_.task = o_.task;
+    if (spec_.encoder && !out_.task.empty() && out_.task != kPairs)
+      fail(ErrorKind::usage, "finetune", "--task {}: {} is an encoder_decoder; expected {}",
+           out_.task, o_.model, kPairs);
+    if (!spec_.encoder && out_.task == kPairs)
+      fail(ErrorKind::usage, "finetune",
+           "--task {}: {} has no encoder beside it; expected an encoder_decoder, or another task",
+           kPairs, o_.model);
+    if (spec_.encoder) {
+      out_.task = kPairs;
+      plan_pairs();
+      plan_training();
+      return std::move(out_);
+    }
     if (out_.task.empty() || (out_.task != kText && out_.task != kChat)) guess();
     if (out_.task == kText)
       plan_text();
@@ -105,9 +122,6 @@ class Planner {
       for (const int64_t size : tensor.shape) n *= size;
       parameters_ += n;
     }
-    if (spec_.encoder)
-      fail(ErrorKind::usage, "finetune", "{} is an {}; expected an encoder or a decoder", o_.model,
-           model::name_of(spec_.arch));
     tokenizer_.emplace(
         convert::find_tokenizer(tokenizer_of_start(from), static_cast<int32_t>(spec_.vocab)));
     recipe_["init"] = {{"from", fs::absolute(o_.model).lexically_normal().string()}};
@@ -439,6 +453,41 @@ class Planner {
     say("every text has the {} others of its batch as negatives (--batch)", batch_ - 1);
   }
 
+  /// Sources and what is answered to them.
+  void plan_pairs() {
+    for (const std::string& path : o_.data)
+      if (o_.format != "jsonl" && !path.ends_with(".jsonl"))
+        fail(ErrorKind::usage, "finetune",
+             "{}: an encoder_decoder learns from pairs; expected JSON lines (.jsonl) with a source "
+             "and a text each",
+             path);
+    names_ = peek().names;
+    const std::string source = role(o_.text, kSources, "text"),
+                      target = role(o_.label, kTargets, "label");
+    if (source.empty()) missing("text", "the source");
+    if (target.empty()) missing("label", "what is answered");
+    say("task: \"{}\" as the answer to \"{}\" (--label, --text)", target, source);
+    data_["format"] = "jsonl";
+    data_["source_key"] = source;
+    data_["text_key"] = target;
+    if (spec_.mask) recipe_["objective"] = {{"type", "mask_predict"}};
+    std::vector<int64_t> lengths;  // of the longer one, with what ends it
+    for (const std::string& path : o_.data)
+      for_each_record(label_data(), path, [&](Record&& record) {
+        int64_t most = 0;
+        for (const std::string& key : {source, target})
+          if (const Json value = record.values.value(key, Json()); value.is_string())
+            most = std::max(most, std::ssize(tokenizer_->encode(value.get<std::string>(),
+                                                                {.add_special = false})) +
+                                      (tokenizer_->eos() ? 1 : 0));
+        lengths.push_back(most);
+      });
+    set_length(lengths, false);
+    hold_out(std::ssize(lengths));
+    batch_ = o_.batch.value_or(length_ > 256 ? 16 : 32);
+    samples_ = std::ssize(lengths);
+  }
+
   void plan_chat() {
     if (spec_.causal() == false)
       fail(ErrorKind::usage, "finetune", "{} is an encoder, which says nothing; expected a decoder",
@@ -560,8 +609,9 @@ class Planner {
       fail(ErrorKind::usage, "finetune", "--last {}: the model has {} layers", o_.last, n);
     Json learn = {"head.*", "pooler.*"};
     if (o_.last > 0) {
-      learn.push_back("final_norm.*");
-      for (int64_t i = n - o_.last; i < n; ++i) learn.push_back(fmt::format("layers.{}.*", i));
+      learn.push_back(spec_.under("final_norm.*"));
+      for (int64_t i = n - o_.last; i < n; ++i)
+        learn.push_back(spec_.under(fmt::format("layers.{}.*", i)));
     }
     recipe_["optimizer"]["groups"] = {{{"match", std::move(learn)}},
                                       {{"match", {"*"}}, {"frozen", true}}};
@@ -586,6 +636,7 @@ std::vector<std::pair<std::string, std::string>> finetune_tasks() {
           {kWords, "a class of every word"},
           {kAnswers, "where an answer stands in a context"},
           {kTogether, "vectors in which a text lies near its \"positive\""},
+          {kPairs, "of an encoder_decoder: the text that answers a source"},
           {kChat, "answers of conversations"},
           {kText, "to go on with a text"}};
 }

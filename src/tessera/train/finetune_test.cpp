@@ -22,6 +22,12 @@ class Finetune : public testing::Test {
         "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
         "ffn": {"type": "glu", "d_hidden": 8}, "layers": [{"repeat": 3}]})");
     json["arch"] = arch;
+    if (json["arch"] == "encoder_decoder") {
+      json["cross"] = {{"type", "cross_attention"}, {"n_heads", 2}};
+      for (const char* stack : {"encoder", "decoder"})
+        json["stacks"][stack]["layers"] = json["layers"];
+      json.erase("layers");
+    }
     json["head"] = json_of(head);
     const model::ModelSpec spec = model::read_model_spec(json);
     std::vector<format::TensorView> views;
@@ -161,6 +167,41 @@ TEST_F(Finetune, ReadsTextsAndConversationsToo) {
   const FinetunePlan chat = plan_finetune(how);
   EXPECT_EQ(chat.task, "chat");
   EXPECT_EQ(read_recipe(chat.recipe, "").objective->type(), "chat");
+}
+
+TEST_F(Finetune, PairsTuneAnEncoderDecoder) {
+  std::string lines;
+  for (int i = 0; i < 20; ++i)
+    lines +=
+        fmt::format("{{\"id\": {}, \"question\": \"{}?\", \"answer\": \"it is {}\"}}\n", i, i, i);
+  FinetuneOptions how = options("pairs.jsonl", lines);
+  how.model = model("encoder_decoder", R"("tied")");
+  const FinetunePlan plan = plan_finetune(how);
+  EXPECT_EQ(plan.task, "pairs");
+  EXPECT_EQ(plan.said.front(), "task: \"answer\" as the answer to \"question\" (--label, --text)");
+  const Recipe recipe = read_recipe(plan.recipe, "");
+  EXPECT_EQ(recipe.objective->type(), "seq2seq");
+  EXPECT_EQ(recipe.data.source_key, "question");
+  EXPECT_EQ(recipe.data.text_key, "answer");
+  EXPECT_EQ(recipe.train.length, 8);
+  how.last = 1;
+  EXPECT_EQ(plan_finetune(how).recipe["optimizer"]["groups"][0]["match"],
+            (Json{"head.*", "pooler.*", "decoder.final_norm.*", "decoder.layers.2.*"}));
+  const auto refused = [&](const std::string& words) {
+    const std::string message = test::error_of([&] { plan_finetune(how); });
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  };
+  how.task = "chat";
+  refused("is an encoder_decoder; expected pairs");
+  how.task = "";
+  how.label = "reply";
+  refused("--label reply: ");
+  how.label = "";
+  how.data = {folder_.write("pairs.tsv", "source\ttarget\na\tb\n")};
+  refused("expected JSON lines (.jsonl) with a source");
+  how = options("a.jsonl", lines);
+  how.task = "pairs";
+  refused("has no encoder beside it; expected an encoder_decoder");
 }
 
 TEST_F(Finetune, SaysWhatItCannotGuess) {

@@ -27,6 +27,8 @@ struct TrainOptions {
   std::function<void(const LogLine& line, int64_t steps)> on_step = {};
   /// A line of what the run began with, where that was a model.
   std::function<void(const std::string&)> on_start = {};
+  /// Once data and model have been found good: the run's folder is there to stay.
+  std::function<void()> on_begin = {};
 };
 
 struct TrainResult {

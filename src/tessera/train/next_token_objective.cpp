@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "tessera/model/call_plan.h"
 #include "tessera/base/sha256.h"
 #include "tessera/train/source.h"
@@ -38,6 +40,27 @@ class PairSource final : public Source {
       tokens += data_.valid.document(document).second;
     const auto bytes = static_cast<double>(data_.valid.text_bytes());
     return bytes > 0 ? static_cast<double>(tokens) / bytes : 0;
+  }
+  /// What train.length cuts off.
+  std::vector<std::string> notes() const override {
+    std::vector<std::string> out;
+    for (const auto& [split, name] : {std::pair{&data_.train, "train"}, {&data_.valid, "valid"}}) {
+      int64_t sources = 0, texts = 0;
+      for (int64_t document = 0; document + 1 < split->documents(); document += 2) {
+        const int64_t source = split->document(document).second,
+                      text = split->document(document + 1).second;
+        // one text of both, without the separator between and the last input
+        const int64_t joined = source + text - 1 - (data_.separator ? 1 : 0);
+        sources += !prefixed_ && source > ramp_.to ? 1 : 0;
+        texts += (prefixed_ ? joined : text) > ramp_.to ? 1 : 0;
+      }
+      if (sources + texts > 0)
+        out.push_back(fmt::format(
+            "of {} {} pairs {} sources and {} texts are longer than train.length = {} tokens and "
+            "are cut: nobody learns how such a text ends",
+            split->documents() / 2, name, sources, texts, ramp_.to));
+    }
+    return out;
   }
   const std::string& key() const override { return data_.key; }
 
@@ -144,8 +167,7 @@ class NextTokens final : public ObjectiveConfig {
     return of_texts(recipe, cache, cancel,
                     [&](TokenData data, const text::Tokenizer&,
                         const LengthRamp& ramp) -> std::unique_ptr<Source> {
-                      if (recipe.data.source_key)
-                        return std::make_unique<PairSource>(std::move(data), recipe, ramp);
+                      if (recipe.data.source_key) return pair_source(std::move(data), recipe, ramp);
                       return text_windows(std::move(data), recipe.train,
                                           model::CallPlan(recipe.spec).first_call(0), ramp);
                     });
@@ -156,6 +178,10 @@ class NextTokens final : public ObjectiveConfig {
 };
 
 }  // namespace
+
+std::unique_ptr<Source> pair_source(TokenData data, const Recipe& recipe, const LengthRamp& ramp) {
+  return std::make_unique<PairSource>(std::move(data), recipe, ramp);
+}
 
 ObjectivePtr next_token_objective() {
   return std::make_shared<NextTokens>("causal_lm");
@@ -170,6 +196,11 @@ ObjectivePtr default_objective(const Recipe& recipe) {
 }
 
 void check_predicts_tokens(const Recipe& recipe) {
+  if (recipe.spec.mask)
+    fail(ErrorKind::spec, "objective.type",
+         "\"{}\" with a decoder that sees targets whole (\"mask\" of the spec); expected "
+         "\"mask_predict\"",
+         recipe.objective->type());
   if (!recipe.spec.causal())
     fail(ErrorKind::spec, "spec.arch",
          "\"{}\" cannot be trained to predict the next token; expected \"decoder\" or "

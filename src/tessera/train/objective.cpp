@@ -12,7 +12,9 @@
 #include "tessera/train/contrastive.h"
 #include "tessera/train/distillation.h"
 #include "tessera/train/labelled_objective.h"
+#include "tessera/train/length_loss.h"
 #include "tessera/train/loss.h"
+#include "tessera/train/mask_predict_objective.h"
 #include "tessera/train/objective_config.h"
 #include "tessera/train/part_losses.h"
 #include "tessera/train/preference.h"
@@ -55,12 +57,17 @@ class CrossEntropy final : public TokenObjective {
         steps_(recipe.train.steps),
         layers_(std::ssize(recipe.spec.layers)) {
     check_head_of_tokens(recipe);
+    if (const auto* masks =
+            dynamic_cast<const ObjectiveOf<MaskPredictRecipe>*>(recipe.objective.get()))
+      length_weight_ = masks->keys().length_weight;
   }
 
   std::string_view name() const override { return name_; }
   std::string main_loss() const override { return kNextToken; }
   Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const override {
-    return evaluate_tokens(model, source(), kinds_, options);
+    Evaluation out = evaluate_tokens(model, source(), kinds_, options);
+    if (length_weight_) evaluate_lengths(model, source(), options, out);
+    return out;
   }
 
   Denominators denominators(const PackedBatch& packed) const override {
@@ -71,6 +78,7 @@ class CrossEntropy final : public TokenObjective {
     if (exit_.scale > 0)
       for (int64_t layer = 0; layer + 1 < layers_; ++layer)
         out.losses[exit_loss(layer)] = out.losses[kNextToken];
+    if (length_weight_) out.losses[kLengthLoss] = static_cast<double>(packed.pieces.size());
     for (int64_t k = 0; k < ahead_; ++k)
       out.losses[ahead_loss(k)] = static_cast<double>(targets_ahead(packed, k));
     for (size_t i = 0; i < packed.kinds.size(); ++i) {
@@ -113,7 +121,8 @@ class CrossEntropy final : public TokenObjective {
       for (const auto& [name, value] : values.all())
         if (name.starts_with(nn::kPolicy)) policies.push_back(value);
     };
-    const Tensor hidden = hidden_of(model, packed, batch, forward);
+    nn::Encoded encoded;
+    const Tensor hidden = hidden_of(model, packed, batch, forward, &encoded);
     forward.probe = {};
     forward.take_values = nullptr;
     const Tensor targets = targets_of(packed);
@@ -123,6 +132,11 @@ class CrossEntropy final : public TokenObjective {
     const auto add = [&added](const Tensor& share) {
       if (share.defined()) added = added.defined() ? added + share : share;
     };
+    if (length_weight_) {
+      const Tensor nll = length_nll(model.target_lengths(encoded), lengths_of(packed)).sum();
+      sums[kLengthLoss] = nll.item<double>();
+      add(nll * (*length_weight_ * terms.own / whole.divisor(kLengthLoss)));
+    }
     for (const auto& [layer, x_ND] : handed_on) {
       LossOptions early = options;
       early.scale *= weights[static_cast<size_t>(layer)];
@@ -222,6 +236,7 @@ class CrossEntropy final : public TokenObjective {
   double ahead_weight_;
   EarlyExit exit_;
   int64_t steps_, layers_;
+  std::optional<double> length_weight_;  // of how long texts are, where that is learned
 };
 
 /// Objectives of another class than that of tokens.

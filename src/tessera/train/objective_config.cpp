@@ -7,6 +7,7 @@
 #include "tessera/train/contrastive_objective.h"
 #include "tessera/train/distillation_objective.h"
 #include "tessera/train/label_objective.h"
+#include "tessera/train/mask_predict_objective.h"
 #include "tessera/train/masked_objective.h"
 #include "tessera/train/next_token_objective.h"
 #include "tessera/train/noise_objective.h"
@@ -25,6 +26,7 @@ const std::vector<ObjectiveKind>& objective_kinds() {
     std::vector<ObjectiveKind> out = noise_objective_kinds();
     out.push_back(masked_lm_kind());
     out.push_back(permutation_kind());
+    out.push_back(mask_predict_kind());
     out.push_back(chat_kind());
     out.push_back(distillation_kind());
     out.push_back(preference_kind());

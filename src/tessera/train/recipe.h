@@ -41,8 +41,9 @@ enum class Filler {
   zero,
 };
 enum class DataFormat {
-  text,   // a file is a document
-  jsonl,  // a line is an object that holds a document
+  text,    // a file is a document
+  jsonl,   // a line is an object that holds a document
+  tokens,  // ids as numbers, each document behind the separator of the one before
 };
 enum class Precision {
   float32,
@@ -75,7 +76,8 @@ struct tessera::spec::EnumNames<tessera::train::Filler> {
 template <>
 struct tessera::spec::EnumNames<tessera::train::DataFormat> {
   using E = tessera::train::DataFormat;
-  static constexpr std::array names{std::pair{E::text, "text"}, std::pair{E::jsonl, "jsonl"}};
+  static constexpr std::array names{std::pair{E::text, "text"}, std::pair{E::jsonl, "jsonl"},
+                                    std::pair{E::tokens, "tokens"}};
 };
 
 template <>
@@ -93,6 +95,10 @@ struct tessera::spec::EnumNames<tessera::train::Precision> {
 };
 
 namespace tessera::train {
+
+inline constexpr const char* kFormatDoc =
+    "text: a file is a document; jsonl: a line is; tokens: ids, unsigned 16-bit little-endian, or "
+    "32-bit where the vocabulary has more than 65,536, documents ended by the separator";
 
 /// One of several texts that are learned from together.
 struct DataPart {
@@ -112,7 +118,7 @@ struct DataPart {
         field("valid", &C::valid, "files to evaluate on"),
         field("valid_fraction", &C::valid_fraction,
               "instead of valid: the last part of the bytes of train", {.min = 0}),
-        field("format", &C::format, "text: a file is a document; jsonl: a line is"),
+        field("format", &C::format, kFormatDoc),
         field("text_key", &C::text_key, "jsonl: key of the text in every line")};
   }
 };
@@ -143,7 +149,7 @@ struct DataRecipe {
         field("valid", &C::valid, "files to evaluate on"),
         field("valid_fraction", &C::valid_fraction,
               "instead of valid: the last part of the bytes of train", {.min = 0}),
-        field("format", &C::format, "text: a file is a document; jsonl: a line is"),
+        field("format", &C::format, kFormatDoc),
         field("text_key", &C::text_key, "jsonl: key of the text in every line"),
         field("source_key", &C::source_key,
               "jsonl: key of what an encoder reads, or of the prefix that attention with pattern "

@@ -71,6 +71,9 @@ void discard(const fs::path& checkpoint) {
 }  // namespace
 
 RunLock::RunLock(const fs::path& folder) {
+  for (fs::path at = fs::absolute(folder).lexically_normal(); !fs::exists(at);
+       at = at.parent_path())
+    if (at.has_filename()) made_.push_back(at);
   create_folder(folder);
   const fs::path path = folder / "lock";
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -93,6 +96,9 @@ RunLock::RunLock(const fs::path& folder) {
 }
 
 RunLock::~RunLock() {
+  std::error_code error;
+  if (!made_.empty()) fs::remove_all(made_.front(), error);
+  for (size_t i = 1; i < made_.size(); ++i) fs::remove(made_[i], error);  // empty ones alone
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 

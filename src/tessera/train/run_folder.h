@@ -25,11 +25,16 @@ class RunLock {
  public:
   /// Throws Error(resource) that names the process that holds it.
   explicit RunLock(const std::filesystem::path& folder);
+  /// Takes a folder that it has made away again, with those around it that are empty then, unless
+  /// that was to be kept: a run whose data are refused leaves nothing behind.
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
+  void keep() { made_.clear(); }
+
  private:
+  std::vector<std::filesystem::path> made_;  // the run's first, then those around it
   int descriptor_ = -1;
 };
 

@@ -43,6 +43,11 @@ class Encoder {
     append(text, cancel);
     out_.end_document(static_cast<int64_t>(text.size()));
   }
+  /// What is tokens already, its separator among them.
+  void tokens(const std::vector<int32_t>& ids, bool end) {
+    out_.append(ids);
+    if (end) out_.end_document(0);
+  }
   /// Two documents, neither empty; only the text's bytes count.
   void pair(std::string_view source, std::string_view text, const CancelToken* cancel) {
     append(source, cancel);
@@ -111,8 +116,40 @@ void each_line(const SourceText& source,
   }
 }
 
+/// Tokens of a file of ids, unsigned and little-endian.
+class TokenFile {
+ public:
+  TokenFile(const SourceText& source, int64_t vocab)
+      : bytes_(source.file->bytes()), path_(source.file->path().string()), vocab_(vocab) {
+    if (vocab > int64_t{1} << 16) width_ = 4;
+    if (bytes_.size() % width_ != 0)
+      fail(ErrorKind::file, "data",
+           "{}: {} bytes; expected a multiple of {}: a vocabulary of {} has ids of {} bits", path_,
+           bytes_.size(), width_, vocab, 8 * width_);
+  }
+  size_t width() const { return width_; }
+  size_t size() const { return bytes_.size() / width_; }
+  int32_t at(size_t i) const {
+    uint32_t id = 0;
+    for (size_t b = 0; b < width_; ++b)
+      id |= std::to_integer<uint32_t>(bytes_[i * width_ + b]) << (8 * b);
+    if (id >= vocab_)
+      fail(ErrorKind::file, "data", "{}: token {} is {}; expected 0 to {}", path_, i, id,
+           vocab_ - 1);
+    return static_cast<int32_t>(id);
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::string path_;
+  int64_t vocab_;
+  size_t width_ = 2;
+};
+
 struct Splitter {
   const DataRecipe& data;
+  int64_t vocab;
+  std::optional<int32_t> separator;
   Encoder& train;
   Encoder* valid;
   const CancelToken* cancel;
@@ -124,10 +161,28 @@ struct Splitter {
       to.document(line.text, cancel);
   }
 
+  /// Tokens begin .. end - 1 of a file, as the documents that they are of.
+  void put(const TokenFile& file, size_t begin, size_t end, Encoder& to) const {
+    constexpr size_t kMost = size_t{1} << 20;
+    std::vector<int32_t> ids;
+    for (size_t i = begin; i < end; ++i) {
+      ids.push_back(file.at(i));
+      const bool ends = ids.back() == separator;
+      if (!ends && ids.size() < kMost) continue;
+      if (cancel != nullptr) cancel->check("data");
+      to.tokens(ids, ends);
+      ids.clear();
+    }
+    to.tokens(ids, true);
+  }
+
   /// All of `sources` into one split.
   void whole(const std::vector<SourceText>& sources, Encoder& to) const {
     for (const SourceText& source : sources) {
-      if (data.format == DataFormat::text)
+      if (data.format == DataFormat::tokens) {
+        const TokenFile file(source, vocab);
+        put(file, 0, file.size(), to);
+      } else if (data.format == DataFormat::text)
         to.document(source.text(), cancel);
       else
         each_line(source, data, [&](const Line& line) { put(line, to); });
@@ -139,7 +194,13 @@ struct Splitter {
     uint64_t before = 0;  // bytes of the files so far
     for (const SourceText& source : sources) {
       const std::string_view text = source.text();
-      if (data.format == DataFormat::text) {
+      if (data.format == DataFormat::tokens) {
+        const TokenFile file(source, vocab);
+        const size_t at =
+            border <= before ? 0 : std::min<size_t>((border - before) / file.width(), file.size());
+        put(file, 0, at, train);
+        put(file, at, file.size(), *valid);
+      } else if (data.format == DataFormat::text) {
         size_t at = border <= before
                         ? 0
                         : static_cast<size_t>(std::min<uint64_t>(border - before, text.size()));
@@ -247,7 +308,7 @@ TokenData prepare_tokens(const DataRecipe& data,
       std::optional<Encoder> valid;
       if (has_valid)
         valid.emplace(tokenizer, separator, valid_out.emplace(partial / "valid.tokens", vocab));
-      const Splitter splitter{data, train, valid ? &*valid : nullptr, cancel};
+      const Splitter splitter{data, vocab, separator, train, valid ? &*valid : nullptr, cancel};
       if (data.valid_fraction > 0) {
         uint64_t bytes = 0;
         for (const SourceText& source : train_files) bytes += source.text().size();

@@ -28,7 +28,7 @@ std::optional<int32_t> separator_of(const DataRecipe& data, const text::Tokenize
 
 /// Opens cache/KEY, or makes it. Throws Error(file) for unreadable and malformed files (with the
 /// line), Error(input) for empty ones and for ids beyond `vocab`, Error(resource) when the disk is
-/// full.
+/// full. Of files of tokens the text's bytes are not known.
 TokenData prepare_tokens(const DataRecipe& data,
                          const text::Tokenizer& tokenizer,
                          int64_t vocab,

@@ -45,6 +45,45 @@ TEST(TokenCache, BuiltOncePerContent) {
   EXPECT_EQ(text_of(prepare(data, folder / "cache").train), "hello there");
 }
 
+std::string numbers(const std::vector<uint32_t>& ids, size_t width) {
+  std::string out;
+  for (const uint32_t id : ids)
+    for (size_t b = 0; b < width; ++b) out += static_cast<char>(id >> (8 * b));
+  return out;
+}
+
+TEST(TokenCache, FilesOfTokens) {
+  const TemporaryFolder folder;
+  const auto ids_of = [](const TokenSplit& split) {
+    std::vector<int64_t> ids(static_cast<size_t>(split.tokens()));
+    split.read(0, ids);
+    return ids;
+  };
+  DataRecipe data{.train = {folder.write("a.bin", numbers({5, 300, 0, 7, 10, 8}, 2)),
+                            folder.write("b.bin", numbers({1, 2, 10}, 2))},
+                  .format = DataFormat::tokens,
+                  .document_separator = "\n"};
+  const TokenData all = prepare(data, folder / "cache", 301);
+  EXPECT_EQ(ids_of(all.train), (std::vector<int64_t>{5, 300, 0, 7, 10, 8, 1, 2, 10}));
+  EXPECT_EQ(all.train.documents(), 3);
+  EXPECT_EQ(all.train.document(1), (std::pair<int64_t, int64_t>{5, 1}));
+  EXPECT_EQ(all.train.text_bytes(), 0);
+  // what is held out begins at a token
+  data.valid_fraction = 0.3;
+  const TokenData split = prepare(data, folder / "cache", 301);
+  EXPECT_EQ(ids_of(split.valid), (std::vector<int64_t>{1, 2, 10}));
+  EXPECT_EQ(split.train.tokens(), 6);
+  // more ids than 16 bits have
+  data.valid_fraction = 0;
+  data.train = {folder.write("c.bin", numbers({70000, 1}, 4))};
+  EXPECT_EQ(ids_of(prepare(data, folder / "cache", 70001).train), (std::vector<int64_t>{70000, 1}));
+  expect_error(ErrorKind::file, "token 0 is 70000; expected 0 to 69999",
+               [&] { prepare(data, folder / "cache", 70000); });
+  data.train = {folder.write("d.bin", "abc")};
+  expect_error(ErrorKind::file, "3 bytes; expected a multiple of 2: a vocabulary of 301",
+               [&] { prepare(data, folder / "cache", 301); });
+}
+
 TEST(TokenCache, JsonLines) {
   const TemporaryFolder folder;
   DataRecipe data{.train = {folder.write("a.jsonl",

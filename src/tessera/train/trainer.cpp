@@ -99,7 +99,7 @@ void check_precision(const Recipe& recipe, bool has_bf16_units) {
 TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptions& options) {
   check_split(recipe, options.sequence);
   check_precision(recipe, kernels::has_bf16_units());
-  const RunLock lock(folder);
+  RunLock lock(folder);
   remove_partial_checkpoints(folder);
   if (const auto steps = checkpoint_steps(folder); !steps.empty() && !options.resume)
     fail(ErrorKind::usage, "train",
@@ -110,11 +110,21 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
   at::set_num_threads(thread_count());
   ops::use_block_cache();
 
-  const auto objective = open_objective(recipe, {.cache = folder / "cache",
-                                                 .cancel = options.cancel,
-                                                 .goes_on = !checkpoint_steps(folder).empty(),
-                                                 .say = options.on_start});
-  auto learner = first_learner(recipe, *objective, folder, options);
+  std::unique_ptr<Objective> objective;
+  std::unique_ptr<Learner> learner;
+  try {
+    objective = open_objective(recipe, {.cache = folder / "cache",
+                                        .cancel = options.cancel,
+                                        .goes_on = !checkpoint_steps(folder).empty(),
+                                        .say = options.on_start});
+    learner = first_learner(recipe, *objective, folder, options);
+  } catch (const Error& error) {
+    // what was made of the data by then serves the next start
+    if (error.kind() == ErrorKind::cancelled) lock.keep();
+    throw;
+  }
+  lock.keep();
+  if (options.on_begin) options.on_begin();
   if (options.on_start)
     options.on_start("states of the optimiser: " + learner->optimizer->memory_text());
   return Loop(recipe, folder, *objective, std::move(learner), options).run();

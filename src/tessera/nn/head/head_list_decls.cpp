@@ -41,9 +41,7 @@ HeadList read_heads(const Json& spec,
     if (!list.is_array())
       fail(ErrorKind::spec, "heads", "found {}; expected a list of heads", spec::kind_of(list));
     for (size_t i = 0; i < list.size(); ++i) {
-      spec::Scope here = scope;
-      here.path = fmt::format("heads[{}]", i);
-      add(heads, list[i], here);
+      add(heads, list[i], scope.at(fmt::format("heads[{}]", i)));
     }
   } else if (const Json head = spec.contains("head") ? spec["head"] : fallback; !head.is_null()) {
     add(heads, head, scope.at("head"));
