@@ -1,11 +1,13 @@
 """Sentences a second: tessera embed beside CTranslate2 with the same BERT, in turn within one run.
 
     pip install ctranslate2 transformers torch tokenizers numpy
-    python bench/embeddings.py build/release/bin/tessera MODEL_FOLDER LINES.txt [--repeats N] [--int8 MODEL_Q8_0]
+    python bench/embeddings.py build/release/bin/tessera MODEL_FOLDER LINES.txt [--repeats N] [--limit N]
 
-Lines are texts to embed; --limit takes the first ones. Ours is the whole program, its start, tokenising and writing
-included; of CTranslate2 what follows the start: tokenising, batches of 32 sorted by length, mean pooling. Two threads.
-The largest difference between both programs' vectors of length 1 stands behind the figures.
+Lines are texts to embed; --limit takes the first ones. Columns: tessera in float32, with Q8_0 weights and inputs of 15
+bits (--blocks q8_0) and of 8 (--fast as well); CTranslate2 in float32 and int8. Ours is the whole program, its start,
+tokenising and writing included; of CTranslate2 what follows the start: tokenising, batches of 32 sorted by length, mean
+pooling. Two threads. Below stands what each column's vectors keep of CTranslate2's float32 ones: the mean and the lowest
+cosine, and Spearman's rank correlation of the similarities of neighbouring lines.
 """
 import argparse
 import pathlib
@@ -55,6 +57,19 @@ def ours(tessera, model, lines, place, flags):
     return numpy.load(output)
 
 
+def ranks(x):
+    out = numpy.empty(len(x))
+    out[numpy.argsort(x)] = numpy.arange(len(x))
+    return out
+
+
+def kept(vectors, reference):
+    """Mean and lowest cosine with the reference's rows; Spearman's correlation of neighbours' similarities."""
+    cosines = (vectors * reference).sum(axis=1)
+    near, wanted = ((x[1:] * x[:-1]).sum(axis=1) for x in (vectors, reference))
+    return cosines.mean(), cosines.min(), numpy.corrcoef(ranks(near), ranks(wanted))[0, 1]
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("tessera")
@@ -62,28 +77,26 @@ def main():
     arguments.add_argument("lines")
     arguments.add_argument("--limit", type=int, default=4000)
     arguments.add_argument("--repeats", type=int, default=5)
-    arguments.add_argument("--int8", help="the same model with Q8_0 weights, beside CTranslate2's int8")
     given = arguments.parse_args()
     lines = [line for line in pathlib.Path(given.lines).read_text(errors="replace").splitlines() if line.strip()][:given.limit]
     with tempfile.TemporaryDirectory() as name:
         place = pathlib.Path(name)
-        rows = [("embeddings/float32", given.folder, [], "float32")]
-        if given.int8:
-            rows.append(("embeddings/int8", given.int8, ["--fast"], "int8"))
-        for row, model, flags, kind in rows:
-            peer = Peer(given.folder, kind, place)
-            turns = []
-            for _ in range(given.repeats):
+        peers = {kind: Peer(given.folder, kind, place) for kind in ("float32", "int8")}
+        programs = {title: (lambda flags=flags: ours(given.tessera, given.folder, lines, place, flags))
+                    for title, flags in (("float32", []), ("15 bits", ["--blocks", "q8_0"]), ("8 bits", ["--blocks", "q8_0", "--fast"]))}
+        programs |= {f"CTranslate2 {kind}": (lambda peer=peer: peer.vectors(lines)) for kind, peer in peers.items()}
+        seconds, vectors = {title: [] for title in programs}, {}
+        for _ in range(given.repeats):
+            for title, program in programs.items():
                 begin = time.perf_counter()
-                a = ours(given.tessera, model, lines, place, flags)
-                middle = time.perf_counter()
-                b = peer.vectors(lines)
-                end = time.perf_counter()
-                turns.append((len(lines) / (middle - begin), len(lines) / (end - middle)))
-            mine, theirs = (statistics.median(column) for column in zip(*turns))
-            print(f"{row}: {len(lines)} sentences, tessera {mine:.0f} a second, CTranslate2 {ctranslate2.__version__} {theirs:.0f}, "
-                  f"ratio {mine / theirs:.2f}, {THREADS} threads, medians of {given.repeats}; vectors differ by {abs(a - b).max():.1e}",
-                  flush=True)
+                vectors[title] = program()
+                seconds[title].append(time.perf_counter() - begin)
+    print(f"{len(lines)} sentences, CTranslate2 {ctranslate2.__version__}, {THREADS} threads, medians of {given.repeats}\n")
+    print("| | " + " | ".join(programs) + " |\n|---" + "|---" * len(programs) + "|")
+    print("| sentences a second | " + " | ".join(f"{len(lines) / statistics.median(seconds[title]):.0f}" for title in programs) + " |")
+    facts = {title: kept(vectors[title], vectors["CTranslate2 float32"]) for title in programs}
+    for i, fact in enumerate(("mean cosine", "lowest cosine", "Spearman of similarities")):
+        print(f"| {fact} | " + " | ".join(f"{facts[title][i]:.6f}" for title in programs) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
-// Rows of whole models: what experts cost in decoding, and what computing layers again saves and
-// costs in training.
+// Rows of whole models: what experts cost in decoding, their products in training beside one dense
+// product, and what computing layers again saves and costs in training.
 //   models_rows [ROW ...] [--repeats N] [--json] [--list]
 #include <fmt/format.h>
+
+#include <torch/csrc/autograd/autograd.h>
 
 #include <memory>
 
 #include "rows.h"
 #include "tessera/model/model.h"
 #include "tessera/model/plan.h"
+#include "tessera/ops/weights/weight.h"
 #include "tessera/train/loss.h"
 
 namespace tessera::bench {
@@ -56,6 +59,50 @@ void experts(Report& report) {
   });
 }
 
+/// y = x w^T for rows sorted by expert, and its gradients, beside one matrix for all of them.
+void grouped(Report& report) {
+  report.group("experts/products", [&] {
+    constexpr int64_t kExperts = 32, kOut = 1024, kIn = 512;
+    for (const int64_t each : {8, 32, 128}) {
+      const int64_t n = kExperts * each;
+      std::vector<int64_t> offsets;
+      for (int64_t e = 0; e <= kExperts; ++e) offsets.push_back(e * each);
+      const auto drawn = [](at::IntArrayRef sizes) {
+        return at::arange(c10::multiply_integers(sizes), at::kFloat)
+            .mul_(0.7)
+            .sin_()
+            .reshape(sizes);
+      };
+      const auto learned = [&](at::IntArrayRef sizes) {
+        return ops::Weight::dense("w", drawn(sizes).requires_grad_(true));
+      };
+      const ops::Weight experts = learned({kExperts, kOut, kIn}), one = learned({kOut, kIn});
+      const Tensor x = drawn({n, kIn}).requires_grad_(true), dy = drawn({n, kOut});
+      const auto seconds = [&](const Program& some, const Program& dense, const char* what) {
+        const auto s = report.seconds({some, dense});
+        report.add({fmt::format("experts/products/{}/{}", each, what), s[0] / s[1], "x",
+                    each >= 32 ? Aim::at_most : Aim::none, 1.25,
+                    fmt::format("{} experts {}, one matrix {}; {} x {}", kExperts,
+                                milliseconds(s[0]), milliseconds(s[1]), kOut, kIn)});
+      };
+      {
+        const at::NoGradGuard no_gradients;
+        seconds([&] { ops::grouped_linear(x, experts, offsets); }, [&] { ops::linear(x, one); },
+                "inference");
+      }
+      seconds([&] { ops::grouped_linear(x, experts, offsets); }, [&] { ops::linear(x, one); },
+              "forward");
+      const Tensor some = ops::grouped_linear(x, experts, offsets), dense = ops::linear(x, one);
+      const auto gradient = [&](const Tensor& y, const Tensor& of) {
+        return [&y, &dy, of] { torch::autograd::grad({y}, {of}, {dy}, /*retain_graph=*/true); };
+      };
+      seconds(gradient(some, x), gradient(dense, x), "inputs");
+      seconds(gradient(some, experts.dense_tensor()), gradient(dense, one.dense_tensor()),
+              "weights");
+    }
+  });
+}
+
 void recompute(Report& report) {
   report.group("recompute", [&] {
     const model::Model model = model_of(R"("d_model": 256, "layers": [{"repeat": 24}],
@@ -94,5 +141,5 @@ void recompute(Report& report) {
 
 int main(int argc, char** argv) {
   using namespace tessera::bench;
-  return run(argc, argv, "models", {experts, recompute});
+  return run(argc, argv, "models", {experts, grouped, recompute});
 }

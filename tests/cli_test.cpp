@@ -1698,8 +1698,13 @@ TEST_F(Cli, ProductsInDigitsOrNot) {
                    "[fast] no weight of this model is in blocks, and others are multiplied in "
                    "float32; expected a quantised model");
     expect_refused(verb + plain + rest + " --fast --exact", 2, "--exact");
+    expect_refused(verb + plain + rest + " --blocks q8", 2,
+                   "\"q8\"; expected a block type that quantize writes, as q8_0 or q4_k");
+    expect_refused(verb + blocks + rest + " --blocks q4_k", 2,
+                   "[blocks] no matrix of this model can be rounded to q4_k");
   }
   expect_refused("eval --ngram 2 --text x --exact", 2, "--exact");
+  expect_refused("eval --ngram 2 --text x --blocks q8_0", 2, "--blocks");
   for (const auto& [flag, name] :
        {std::pair{"", "two_digits"}, {" --exact", "exact"}, {" --fast", "one_digit"}}) {
     const Outcome bench =

@@ -17,7 +17,7 @@
 #include "tessera/infer/embed.h"
 #include "tessera/infer/evaluate.h"
 #include "tessera/infer/generate.h"
-#include "tessera/infer/load_model.h"
+#include "tessera/infer/load_in_blocks.h"
 #include "tessera/model/padding.h"
 
 namespace tessera {
@@ -172,6 +172,32 @@ TEST_F(MiniLm, EmbeddingsAsTransformers) {
                          golden_[infer::name_of(pooling)]),
               1e-4)
         << infer::name_of(pooling);
+  }
+}
+
+TEST_F(MiniLm, BlocksAndDigitsKeepTheVectors) {
+  const fs::path lines = fs::path(variable("TESSERA_TEST_DATA")) / "tasks/sst2.dev.txt";
+  if (!fs::exists(lines)) GTEST_SKIP() << lines << " is missing";
+  std::vector<std::string> texts;
+  std::ifstream file(lines);
+  // a label and a space before the text
+  for (std::string line; std::getline(file, line) && texts.size() < 400;)
+    texts.push_back(line.substr(2));
+  const infer::EmbedOptions options = infer::embed_options_of(path_);
+  const auto vectors = [&](const infer::Products& products) {
+    return infer::embed(infer::load_model(path_, {}, {}, products), texts, options)
+        .vectors_RD.to(at::kDouble);
+  };
+  const Tensor want = vectors({});
+  // of cosines with the vectors of float32: mean and lowest
+  for (const auto& [arithmetic, mean, lowest] :
+       {std::tuple{kernels::Arithmetic::exact, 0.9998, 0.998},
+        std::tuple{kernels::Arithmetic::two_digits, 0.9998, 0.998},
+        std::tuple{kernels::Arithmetic::one_digit, 0.999, 0.99}}) {
+    const Tensor cosines = (vectors(infer::Products{arithmetic, DType::q8_0}) * want).sum(1);
+    EXPECT_GT(cosines.mean().item<double>(), mean) << static_cast<int>(arithmetic);
+    EXPECT_GT(cosines.min().item<double>(), lowest) << static_cast<int>(arithmetic);
+    EXPECT_LT(cosines.min().item<double>(), 1 - 1e-9) << "nothing was rounded";
   }
 }
 

@@ -224,7 +224,7 @@ int bench(BenchArgs& o) {
     fail(ErrorKind::usage, "bench", "model is required; `tessera bench --help` shows examples");
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, o.kv.loading(o.families), o.products.arithmetic());
+      infer::load_model(o.model, o.kv.loading(o.families), {}, o.products.products());
   say_differences(loaded.source);
   o.products.check(loaded.model);
   const model::Model& model = loaded.model;

@@ -58,7 +58,7 @@ int bench_guesses(BenchGuessesArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   auto& g = o.generate;
   if (!g.speculation.on() && o.draft.empty()) g.speculation.lookup = 3;
-  const infer::LoadedModel loaded = infer::load_model(o.model, {}, o.products.arithmetic());
+  const infer::LoadedModel loaded = infer::load_model(o.model, {}, {}, o.products.products());
   std::optional<infer::LoadedModel> draft;
   if (!o.draft.empty())
     g.speculation.draft =

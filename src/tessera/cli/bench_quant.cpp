@@ -351,7 +351,7 @@ std::function<int()> add_bench_quant(CLI::App& app) {
   app.add_option("--work", o->work,
                  "where files are written and removed; default: a temporary one");
   app.add_flag("--requantize", o->requantize, "take a model in blocks, at a loss");
-  o->products.add(app);
+  o->products.add_arithmetic(app);
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   app.add_option("--families", o->families, "a folder of further family files");
   app.add_flag("--json", o->json, "rows as JSON instead of a Markdown table");

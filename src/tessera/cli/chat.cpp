@@ -212,7 +212,7 @@ class Chat {
   explicit Chat(ChatArgs& args)
       : args_(args),
         loaded_(infer::load_model(
-            args.model, args.kv.loading(args.families), args.adapters, args.products.arithmetic())),
+            args.model, args.kv.loading(args.families), args.adapters, args.products.products())),
         prompts_(make_prompts()) {
     say_differences(loaded_.source);
     args_.products.check(loaded_.model);

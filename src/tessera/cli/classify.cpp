@@ -158,7 +158,7 @@ int find_answers(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
 int classify(const ClassifyArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
+      infer::load_model(o.model, {o.families}, o.adapters, o.products.products());
   say_differences(loaded.source);
   o.products.check(loaded.model);
   switch (infer::judgement_of(loaded)) {

@@ -89,7 +89,7 @@ int embed(const EmbedArgs& o) {
   const std::vector<std::string> texts =
       o.file.empty() ? o.texts : lines_of(read_text_input(o.file, &cancel_token()));
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
+      infer::load_model(o.model, {o.families}, o.adapters, o.products.products());
   say_differences(loaded.source);
   o.products.check(loaded.model);
   if (!o.prompt_given && loaded.tokenizer) check_prompt(*loaded.tokenizer, options);

@@ -90,7 +90,7 @@ int64_t state_bytes_of(const model::ModelSpec& spec, const EvalArgs& o, int64_t 
 
 Report evaluate_model(EvalArgs& o) {
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, o.kv.loading(o.families), o.adapters, o.products.arithmetic());
+      infer::load_model(o.model, o.kv.loading(o.families), o.adapters, o.products.products());
   say_differences(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
@@ -199,7 +199,8 @@ std::function<int()> add_eval(CLI::App& app) {
   for (CLI::Option* option :
        {model, adapter, window, stride, carry, special, families, app.get_option("--kv-type"),
         app.get_option("--kv-page"), app.get_option("--keep-last"), app.get_option("--keep-first"),
-        app.get_option("--keep-heavy"), app.get_option("--exact"), app.get_option("--fast")})
+         app.get_option("--keep-heavy"), app.get_option("--exact"), app.get_option("--fast"),
+         app.get_option("--blocks")})
     ngram->excludes(option);
   examples(app,
            {"tessera eval model.gguf --text wiki.txt --window 2000 --max-tokens 2000 --json",

@@ -335,7 +335,7 @@ int generate(GenerateArgs& o) {
   auto& g = o.generate;
   o.sampling.check();
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, o.kv.loading(o.families), o.adapters, o.products.arithmetic());
+      infer::load_model(o.model, o.kv.loading(o.families), o.adapters, o.products.products());
   say_differences(loaded.source);
   settle_sampling(o, loaded);
   o.products.check(loaded.model);

@@ -1,28 +1,50 @@
-// How a run multiplies weights in blocks: the same two flags for every verb that computes with a
-// loaded model as fast as it may.
+// How a run holds weights and multiplies those in blocks: the same flags for every verb that
+// computes with a loaded model as fast as it may.
 #pragma once
 
 #include <algorithm>
 
 #include "tessera/cli/cli.h"
-#include "tessera/model/model.h"
+#include "tessera/infer/load_in_blocks.h"
+#include "tessera/kernels/weights/quantize.h"
 
 namespace tessera::cli {
 
 struct ProductFlags {
   bool exact = false, fast = false;
+  std::string blocks;
 
   void add(CLI::App& app) {
+    add_arithmetic(app);
+    add_blocks(app);
+  }
+  void add_arithmetic(CLI::App& app) {
     auto* float32 = app.add_flag("--exact", exact,
                                  "multiply weights in blocks (Q4_1, Q8_0, ...) by float32 numbers "
                                  "as they are; default: by numbers rounded to 15 bits");
     app.add_flag("--fast", fast, "by numbers rounded to 8 bits: faster, and less like the model")
         ->excludes(float32);
   }
+  void add_blocks(CLI::App& app) {
+    app.add_option(
+           "--blocks", blocks,
+           "round matrices of float numbers to this type as they are loaded: q8_0, q4_k and "
+           "the other block types that quantize writes; default: as they are in the file")
+        ->check([](const std::string& name) -> std::string {
+          try {
+            if (kernels::can_quantize(dtype_named(name))) return "";
+          } catch (const Error&) {
+          }
+          return "\"" + name + "\"; expected a block type that quantize writes, as q8_0 or q4_k";
+        });
+  }
   kernels::Arithmetic arithmetic() const {
     return exact  ? kernels::Arithmetic::exact
            : fast ? kernels::Arithmetic::one_digit
                   : kernels::Arithmetic::two_digits;
+  }
+  infer::Products products() const {
+    return {arithmetic(), blocks.empty() ? std::nullopt : std::optional(dtype_named(blocks))};
   }
   /// For reports: "exact", "two_digits", "one_digit".
   const char* name() const { return exact ? "exact" : fast ? "one_digit" : "two_digits"; }

@@ -296,7 +296,7 @@ std::function<int()> add_serve(CLI::App& app) {
                   "their question before it, unless a request says otherwise; answers name them as "
                   "\"sources\"");
   o->kv.add(app);
-  o->products.add(app);
+  o->products.add_arithmetic(app);
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   app.add_option("--families", o->families, "a folder of further family files");
   app.footer(

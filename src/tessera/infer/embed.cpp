@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
+#include <numeric>
 
 #include "tessera/base/error.h"
+#include "tessera/base/threads.h"
 #include "tessera/format/file_source.h"
 #include "tessera/infer/sequence.h"
 
@@ -135,38 +138,54 @@ int64_t tokens_of_prompt(const text::Tokenizer& tokenizer, const EmbedOptions& o
   return static_cast<int64_t>(ids.size()) - (ends ? 1 : 0);
 }
 
-/// Ids of a text, cut so that what stands around it remains.
-std::vector<int64_t> ids_of(const text::Tokenizer& tokenizer,
-                            const std::string& text,
-                            bool parse_special,
-                            int64_t limit,
-                            EmbedTokens& out) {
+/// Ids of a text, cut so that what stands around it, `around` tokens, remains; none where even that
+/// leaves no room.
+struct TextIds {
+  std::vector<int64_t> ids;
+  bool cut = false;
+};
+TextIds ids_of(const text::Tokenizer& tokenizer,
+               const std::string& text,
+               bool parse_special,
+               int64_t limit,
+               int64_t around) {
   auto inner = tokenizer.encode(text, {.add_special = false, .parse_special = parse_special});
-  const auto around = static_cast<int64_t>(tokenizer.surround({}).size());
-  if (limit > 0 && static_cast<int64_t>(inner.size()) + around > limit) {
-    if (limit <= around)
-      fail(ErrorKind::usage, "embed", "{} tokens leave no room for a text; expected more than {}",
-           limit, around);
-    inner.resize(static_cast<size_t>(limit - around));
-    ++out.cut;
-  }
+  const bool cut = limit > 0 && static_cast<int64_t>(inner.size()) + around > limit;
+  if (cut) inner.resize(static_cast<size_t>(std::max<int64_t>(0, limit - around)));
   const auto whole = tokenizer.surround(inner);
-  if (whole.empty()) fail(ErrorKind::input, "embed", "text {} has no token", out.rows.size() + 1);
-  return {whole.begin(), whole.end()};
+  return {{whole.begin(), whole.end()}, cut};
 }
 
-Tensor pooled(const Tensor& x_TD, Pooling pooling) {
-  switch (pooling) {
+/// The vector of rows [count, d], in double: the order of a sum must not show.
+void pool(const float* rows, int64_t count, int64_t d, const EmbedOptions& options, float* vector) {
+  std::vector<double> v(static_cast<size_t>(d), 0);
+  const auto read = [&](int64_t row, const auto& join) {
+    for (int64_t c = 0; c < d; ++c) join(v[static_cast<size_t>(c)], rows[row * d + c]);
+  };
+  const auto copy = [](double& to, float x) { to = x; };
+  switch (options.pooling) {
     case Pooling::mean:
-      return x_TD.mean(0);
+      for (int64_t t = 0; t < count; ++t) read(t, [](double& to, float x) { to += x; });
+      for (double& x : v) x /= static_cast<double>(count);
+      break;
     case Pooling::cls:
-      return x_TD.select(0, 0);
+      read(0, copy);
+      break;
     case Pooling::max:
-      return x_TD.amax(0);
+      read(0, copy);
+      for (int64_t t = 1; t < count; ++t)
+        read(t, [](double& to, float x) { to = x > to || std::isnan(x) ? x : to; });
+      break;
     case Pooling::last:
-      return x_TD.select(0, x_TD.size(0) - 1);
+      read(count - 1, copy);
+      break;
   }
-  fail(ErrorKind::internal, "embed", "unknown pooling {}", static_cast<int>(pooling));
+  double length = 1;
+  if (options.normalize)
+    length =
+        std::max(kLeastLength, std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0)));
+  for (int64_t c = 0; c < d; ++c)
+    vector[c] = static_cast<float>(v[static_cast<size_t>(c)] / length);
 }
 
 }  // namespace
@@ -236,9 +255,21 @@ EmbedTokens embed_tokens(const LoadedModel& loaded,
   if (longest > 0) limit = limit == 0 ? longest : std::min(limit, longest);
   EmbedTokens out;
   if (options.pooling != Pooling::cls) out.behind = tokens_of_prompt(*loaded.tokenizer, options);
-  for (const std::string& text : texts) {
-    out.rows.push_back(
-        ids_of(*loaded.tokenizer, options.prompt + text, options.parse_special, limit, out));
+  const auto around = static_cast<int64_t>(loaded.tokenizer->surround({}).size());
+  std::vector<TextIds> read(texts.size());
+  parallel_in_turn(std::ssize(texts), 16, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+      read[i] = ids_of(*loaded.tokenizer, options.prompt + texts[i], options.parse_special, limit,
+                       around);
+  });
+  for (TextIds& text : read) {
+    if (text.cut && limit <= around)
+      fail(ErrorKind::usage, "embed", "{} tokens leave no room for a text; expected more than {}",
+           limit, around);
+    if (text.ids.empty())
+      fail(ErrorKind::input, "embed", "text {} has no token", out.rows.size() + 1);
+    out.cut += text.cut ? 1 : 0;
+    out.rows.push_back(std::move(text.ids));
     if (size_of(out.rows.back()) <= out.behind)
       fail(ErrorKind::input, "embed",
            "text {} has {} tokens, of which the first {} are the prompt's and do not count "
@@ -257,7 +288,8 @@ Tensor embed_rows(const LoadedModel& loaded,
     fail(ErrorKind::usage, "embed", "this model is an {}; expected an encoder or a decoder",
          model::name_of(spec.arch));
   const at::NoGradGuard no_gradients;
-  std::vector<Tensor> vectors;
+  const int64_t d = spec.width_out();
+  const Tensor vectors_RD = at::empty({std::ssize(rows), d}, at::kFloat);
   for (size_t begin = 0; begin < rows.size();) {
     size_t end = begin;
     for (int64_t tokens = 0; end < rows.size() && tokens < kTokensPerCall; ++end)
@@ -266,17 +298,18 @@ Tensor embed_rows(const LoadedModel& loaded,
                                            rows.begin() + static_cast<std::ptrdiff_t>(end)});
     model::ForwardOptions call;
     call.cancel = options.cancel;
-    const Tensor hidden_ND = loaded.model.hidden(batch, call);
-    for (const nn::Segment& s : batch.segments) {
-      // in double: the order of a sum must not show
-      Tensor v_D = pooled(hidden_ND.narrow(0, s.begin + behind, s.length - behind).to(at::kDouble),
-                          options.pooling);
-      if (options.normalize) v_D = v_D / v_D.norm().clamp_min(kLeastLength);
-      vectors.push_back(v_D.to(at::kFloat));
-    }
+    const Tensor hidden_ND = loaded.model.hidden(batch, call).to(at::kCPU, at::kFloat).contiguous();
+    const auto* hidden = hidden_ND.const_data_ptr<float>();
+    float* vectors = vectors_RD.data_ptr<float>() + static_cast<int64_t>(begin) * d;
+    parallel_for(static_cast<int64_t>(end - begin), 16, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        const nn::Segment& s = batch.segments[static_cast<size_t>(i)];
+        pool(hidden + (s.begin + behind) * d, s.length - behind, d, options, vectors + i * d);
+      }
+    });
     begin = end;
   }
-  return vectors.empty() ? at::zeros({0, spec.width_out()}) : at::stack(vectors);
+  return vectors_RD;
 }
 
 Embeddings embed(const LoadedModel& loaded,

@@ -1,12 +1,56 @@
-#include "tessera/infer/load_model.h"
+#include "tessera/infer/load_in_blocks.h"
 
 #include <algorithm>
+#include <set>
 
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/adapter.h"
+#include "tessera/nn/head/head_config.h"
 
 namespace tessera::infer {
+namespace {
+
+/// The parameters that products read, by name.
+std::set<std::string> multiplied(const model::ModelSpec& spec) {
+  const bool tied = spec.head && spec.head.as<nn::HeadConfig>().tied();
+  std::set<std::string> names;
+  for (const spec::ParamDecl& decl : model::parameters(spec))
+    if (decl.quantises() && (decl.kind == spec::ParamKind::matrix ||
+                             (tied && decl.name == spec.under(model::kTokenTable))))
+      names.insert(decl.name);
+  return names;
+}
+
+bool is_plain(DType type) {
+  return type == DType::f32 || type == DType::f16 || type == DType::bf16;
+}
+
+model::Weights held_weights(const convert::Checkpoint& checkpoint,
+                            const model::ModelSpec& spec,
+                            const Products& products) {
+  const std::set<std::string> matrices =
+      products.blocks ? multiplied(spec) : std::set<std::string>();
+  bool any = false;
+  std::map<std::string, model::WeightPtr> weights;
+  for (const format::TensorView& view : checkpoint.tensors) {
+    ops::Weight weight = ops::Weight::stored(view);
+    if (matrices.contains(view.name) && is_plain(view.dtype) &&
+        view.shape.back() % layout_of(*products.blocks).block_elements == 0) {
+      weight = weight.converted(*products.blocks);
+      any = true;
+    }
+    weights[view.name] = std::make_shared<ops::Weight>(weight.multiplied_in(products.arithmetic));
+  }
+  if (products.blocks && !any)
+    fail(ErrorKind::usage, "blocks",
+         "no matrix of this model can be rounded to {}; expected one of f32, f16 or bf16 with rows "
+         "of whole blocks of {}",
+         name_of(*products.blocks), layout_of(*products.blocks).block_elements);
+  return model::Weights::check(spec, std::move(weights));
+}
+
+}  // namespace
 
 model::Weights weights_of(const convert::Checkpoint& checkpoint, kernels::Arithmetic arithmetic) {
   return weights_of(checkpoint, checkpoint.spec, arithmetic);
@@ -15,11 +59,7 @@ model::Weights weights_of(const convert::Checkpoint& checkpoint, kernels::Arithm
 model::Weights weights_of(const convert::Checkpoint& checkpoint,
                           const model::ModelSpec& spec,
                           kernels::Arithmetic arithmetic) {
-  std::map<std::string, model::WeightPtr> weights;
-  for (const format::TensorView& view : checkpoint.tensors)
-    weights[view.name] =
-        std::make_shared<ops::Weight>(ops::Weight::stored(view).multiplied_in(arithmetic));
-  return model::Weights::check(spec, std::move(weights));
+  return held_weights(checkpoint, spec, {arithmetic});
 }
 
 std::vector<int64_t> end_ids(const LoadedModel& loaded) {
@@ -63,7 +103,7 @@ std::string named_tokenizer(const convert::Checkpoint& source) {
 /// A checkpoint of `path` with what lies beside it.
 LoadedModel load_model(const std::filesystem::path& path,
                        convert::Checkpoint source,
-                       kernels::Arithmetic arithmetic) {
+                       const Products& products) {
   std::optional<text::Tokenizer> tokenizer;
   if (source.gguf != nullptr) {
     tokenizer = convert::tokenizer_of(*source.gguf, path.string());
@@ -81,7 +121,7 @@ LoadedModel load_model(const std::filesystem::path& path,
   convert::GenerationConfig generation;
   if (std::filesystem::is_directory(path))
     generation = convert::read_generation_config(path, source.spec.vocab);
-  model::Model model(source.spec, weights_of(source, arithmetic));
+  model::Model model(source.spec, held_weights(source, source.spec, products));
   return {std::move(model), std::move(tokenizer), std::move(source), generation};
 }
 
@@ -90,16 +130,23 @@ LoadedModel load_model(const std::filesystem::path& path,
 LoadedModel load_model(const std::filesystem::path& path,
                        const convert::LoadOptions& options,
                        kernels::Arithmetic arithmetic) {
-  return load_model(path, convert::load_checkpoint(path, options), arithmetic);
+  return load_model(path, convert::load_checkpoint(path, options), {arithmetic});
 }
 
 LoadedModel load_model(const std::filesystem::path& path,
                        const convert::LoadOptions& options,
                        const std::vector<std::string>& adapters,
                        kernels::Arithmetic arithmetic) {
+  return load_model(path, options, adapters, Products{arithmetic});
+}
+
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       const std::vector<std::string>& adapters,
+                       const Products& products) {
   convert::Checkpoint source = convert::load_checkpoint(path, options);
   for (const std::string& adapter : adapters) source = with_head_of(std::move(source), adapter);
-  LoadedModel loaded = load_model(path, std::move(source), arithmetic);
+  LoadedModel loaded = load_model(path, std::move(source), products);
   std::vector<model::Overlay> all;
   for (const std::string& adapter : adapters)
     for (model::Overlay& overlay : read_adapter(adapter, loaded.source, options))

@@ -5,10 +5,12 @@
 
 #include "tessera/kernels/attention/key_weights.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/attention/documents_attention.h"
 #include "tessera/ops/attention/key_weights.h"
 #include "tessera/ops/attention/kv_rows.h"
-#include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/attention/query_blocks.h"
+#include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/side_by_side.h"
 
 namespace tessera::ops {
 namespace {
@@ -136,6 +138,30 @@ kernels::KeyRange keys_seen(
                       : kernels::KeyRange{seen.front().begin, seen.back().end};
 }
 
+Tensor sinks_of(const ScoreOptions& options) {
+  return options.sinks_H.defined() ? options.sinks_H.to(at::kFloat).contiguous() : Tensor();
+}
+
+/// A call for dense rows of q and out, but for its keys, its pattern and what joins its scores.
+kernels::Attention described(const Tensor& q,
+                             const Tensor& out,
+                             const ScoreOptions& options,
+                             const Tensor& sinks) {
+  kernels::Attention a;
+  a.T = q.size(0), a.H = q.size(1), a.K = q.size(2), a.V = out.size(2);
+  a.q = q.const_data_ptr<float>();
+  a.q_token_stride = q.stride(0), a.q_head_stride = q.stride(1);
+  a.out = out.data_ptr<float>();
+  a.out_token_stride = out.stride(0), a.out_head_stride = out.stride(1);
+  a.causal = options.causal;
+  // the kernel's symmetric window is |query - key| < window
+  a.window = options.window == 0 ? 0 : options.causal ? options.window : options.window / 2 + 1;
+  a.scale = static_cast<float>(options.scale);
+  a.softcap = static_cast<float>(options.softcap);
+  if (sinks.defined()) a.sinks = sinks.const_data_ptr<float>();
+  return a;
+}
+
 }  // namespace
 
 // A few queries at a time, with the keys that some of them see. What outlives a step lies in one
@@ -150,8 +176,7 @@ Tensor attention_kernel_of_weights(const Tensor& q_THD,
   const Tensor q_HTD = q_THD.transpose(0, 1).contiguous();
   const int64_t width = all_v.size(2), first = kv.front().first;
   const kernels::KeyRange held{first, first + all_k.size(1)};
-  const Tensor sinks =
-      options.sinks_H.defined() ? options.sinks_H.to(at::kFloat).contiguous() : options.sinks_H;
+  const Tensor sinks = sinks_of(options);
   // the pattern counts keys in the softmax below
   ScoreOptions of_scores = options;
   of_scores.visibility = nullptr;
@@ -199,25 +224,11 @@ Tensor by_kernel(const Tensor& q_THD,
   const Tensor q = options.far_q.defined() ? q_THD.contiguous() : dense_rows(q_THD);
   const Held held = held_keys(kv);
   Tensor out = at::empty({q.size(0), q.size(1), held.width}, q.options());
-  kernels::Attention a;
-  a.T = q.size(0), a.H = q.size(1), a.K = q.size(2);
-  a.q = q.const_data_ptr<float>();
-  a.q_token_stride = q.stride(0), a.q_head_stride = q.stride(1);
-  a.out = out.data_ptr<float>();
-  a.out_token_stride = out.stride(0), a.out_head_stride = out.stride(1);
+  const Tensor sinks = sinks_of(options);
+  kernels::Attention a = described(q, out, options, sinks);
   a.first_position = start;
-
   a.kv = held.view();
-  a.G = held.heads, a.V = held.width;
-
-  a.causal = options.causal;
-  // the kernel's symmetric window is |query - key| < window
-  a.window = options.window == 0 ? 0 : options.causal ? options.window : options.window / 2 + 1;
-  a.scale = static_cast<float>(options.scale);
-  a.softcap = static_cast<float>(options.softcap);
-  const Tensor sinks =
-      options.sinks_H.defined() ? options.sinks_H.to(at::kFloat).contiguous() : Tensor();
-  if (sinks.defined()) a.sinks = sinks.const_data_ptr<float>();
+  a.G = held.heads;
   a.visible = options.visibility.get();
   const Tensor far_q = options.far_q.defined() ? options.far_q.contiguous() : Tensor();
   if (far_q.defined()) {
@@ -314,6 +325,45 @@ Tensor attention_with_weights(const Tensor& q_THD,
   return attention_of_block(q, k, by_head(&KeyValues::v_SGD), start, held, options)
       .squeeze(0)
       .transpose(0, 1);
+}
+
+Tensor attention_kernel_of_documents(const Tensor& q_NHD,
+                                     const Tensor& k_NGD,
+                                     const Tensor& v_NGD,
+                                     const std::vector<int64_t>& lengths,
+                                     const ScoreOptions& options) {
+  require(!options.term && options.visibility == nullptr && !options.far_q.defined(), "attention",
+          "documents side by side take no term, pattern or far queries");
+  const Tensor q = dense_rows(q_NHD);
+  const Held whole = held_keys({{k_NGD, v_NGD, 0}});
+  Tensor out = at::empty({q.size(0), q.size(1), whole.width}, q.options());
+  const Tensor sinks = sinks_of(options);
+  kernels::Attention all = described(q, out, options, sinks);
+  all.G = whole.heads;
+  std::vector<int64_t> begins, costs;
+  int64_t n = 0;
+  for (const int64_t length : lengths) {
+    begins.push_back(n);
+    costs.push_back(length * length);
+    n += length;
+  }
+  require(n == q.size(0) && n == k_NGD.size(0), "attention", "documents of {} tokens in all of {}",
+          n, q.size(0));
+  side_by_side(costs, [&](size_t i) {
+    const int64_t begin = begins[i];
+    if (lengths[i] == 0) return;
+    kernels::KeySpan own = whole.spans[0];
+    own.k = static_cast<const char*>(own.k) + begin * own.k_token_stride;
+    own.v = static_cast<const char*>(own.v) + begin * own.v_token_stride;
+    own.count = lengths[i];
+    kernels::Attention a = all;
+    a.T = lengths[i];
+    a.q += begin * a.q_token_stride;
+    a.out += begin * a.out_token_stride;
+    a.kv = {&own, 1};
+    kernels::attend(a);
+  });
+  return out;
 }
 
 }  // namespace tessera::ops

@@ -1,6 +1,7 @@
 // Softmax attention: values computed independently in double, and what must hold for any input.
 #include "tessera/ops/attention/attention.h"
 
+#include "tessera/ops/attention/documents_attention.h"
 #include "tessera/ops/ops_testing.h"
 
 namespace tessera::ops::attention_test {
@@ -29,6 +30,32 @@ TEST(Attention, GoldenCore) {
               tensor({-0.1897397918, 0.1179163560}), 1e-9);
   expect_both([&](at::ScalarType t) { return attend(in, {.scale = kTau, .window = 2}, t)[3]; },
               tensor({-0.6268675619, -0.0602747904}), 1e-9);
+}
+
+TEST(Attention, DocumentsSideBySideHaveTheBitsOfEachAlone) {
+  const at::NoGradGuard no_gradients;
+  // one that is longer than a block of keys, and one without tokens
+  const std::vector<int64_t> lengths = {3, 300, 0, 64, 17};
+  const Tensor q = gen({384, 4, 6}, 0.7, 0.1).to(at::kFloat),
+               k = gen({384, 2, 6}, 0.5, 0.3).to(at::kFloat),
+               v = gen({384, 2, 6}, 0.9, 0.2).to(at::kFloat);
+  for (const bool causal : {false, true})
+    for (const int64_t window : {0, 8}) {
+      const ScoreOptions options{.scale = kTau, .causal = causal, .window = window};
+      const Tensor got = attention_kernel_of_documents(q, k, v, lengths, options);
+      int64_t begin = 0;
+      for (const int64_t n : lengths) {
+        if (n > 0) {
+          EXPECT_TRUE(
+              at::equal(got.narrow(0, begin, n),
+                        attention(q.narrow(0, begin, n),
+                                  {{k.narrow(0, begin, n), v.narrow(0, begin, n), 0}}, 0, options)))
+              << n << " tokens";
+        }
+        begin += n;
+      }
+    }
+  EXPECT_THROW(attention_kernel_of_documents(q, k, v, {3, 4}, {}), Error);
 }
 
 TEST(Attention, GoldenGroupedHeads) {

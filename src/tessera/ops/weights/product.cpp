@@ -1,4 +1,4 @@
-#include "tessera/ops/weights/product.h"
+#include "tessera/ops/weights/grouped_product.h"
 
 #include <ATen/ExpandUtils.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -84,37 +84,91 @@ bool has_unit_stride(const Tensor& x) {
 
 }  // namespace
 
+namespace {
+
+/// x as gemm() reads it where that is to compute, which other strides must not stop.
+Tensor readable(const Tensor& x, ProductType type) {
+  return type != ProductType::float32 && !has_unit_stride(x) ? x.contiguous() : x;
+}
+
+/// Whether gemm() computes this one.
+bool by_gemm(const Tensor& out, const Tensor& a, const Tensor& b, ProductType type) {
+  const bool fits = out.stride(1) == 1 && out.stride(0) >= out.size(1);
+  if (type != ProductType::float32) {
+    require(fits, "product", "an output of strides {}, {}", out.stride(0), out.stride(1));
+    return true;
+  }
+  return fits && has_unit_stride(a) && has_unit_stride(b) &&
+         kernels::gemm_pays(out.size(0), out.size(1), a.size(1));
+}
+
+void gemm_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add, ProductType type) {
+  const Tensor x = readable(a, type), y = readable(b, type);
+  kernels::gemm(type, {x.const_data_ptr<float>(), x.stride(0), x.stride(1)},
+                {y.const_data_ptr<float>(), y.stride(0), y.stride(1)}, out.size(0), out.size(1),
+                x.size(1), out.mutable_data_ptr<float>(), out.stride(0), add);
+}
+
+/// A part of a product along its longer side.
+ProductInto part_of(const ProductInto& whole, int64_t begin, int64_t size) {
+  if (whole.out.size(0) >= whole.out.size(1))
+    return {whole.out.narrow(0, begin, size), whole.a.narrow(0, begin, size), whole.b};
+  return {whole.out.narrow(1, begin, size), whole.a, whole.b.narrow(1, begin, size)};
+}
+
+int64_t longer_side(const Tensor& out) {
+  return std::max(out.size(0), out.size(1));
+}
+
+}  // namespace
+
 void multiply_into(
     const Tensor& out, const Tensor& a, const Tensor& b, bool add, ProductType type) {
-  const int64_t m = a.size(0), n = b.size(1);
-  if (m == 0 || n == 0) return;
-  const bool fits = out.stride(1) == 1 && out.stride(0) >= n, rounds = type != ProductType::float32;
-  require(fits || !rounds, "product", "an output of strides {}, {}", out.stride(0), out.stride(1));
-  const auto readable = [&](const Tensor& x) {
-    return rounds && !has_unit_stride(x) ? x.contiguous() : x;
-  };
-  const Tensor x = readable(a), y = readable(b);
-  if (rounds ||
-      (fits && kernels::gemm_pays(m, n, a.size(1)) && has_unit_stride(a) && has_unit_stride(b))) {
-    kernels::gemm(type, {x.const_data_ptr<float>(), x.stride(0), x.stride(1)},
-                  {y.const_data_ptr<float>(), y.stride(0), y.stride(1)}, m, n, x.size(1),
-                  out.mutable_data_ptr<float>(), out.stride(0), add);
-    return;
-  }
-  // along the longer side
-  const int axis = m >= n ? 0 : 1;
-  const int64_t length = std::max(m, n), step = step_of(length);
+  if (out.numel() == 0) return;
+  if (by_gemm(out, a, b, type)) return gemm_into(out, a, b, add, type);
+  const int64_t length = longer_side(out), step = step_of(length);
   parallel_in_turn((length + step - 1) / step, 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_graph;
     for (int64_t i = first; i < last; ++i) {
-      const int64_t begin = i * step, size = std::min(step, length - begin);
-      Tensor block = out.narrow(axis, begin, size);
-      const Tensor &rows = axis == 0 ? a.narrow(0, begin, size) : a,
-                   &columns = axis == 0 ? b : b.narrow(1, begin, size);
+      ProductInto part = part_of({out, a, b}, i * step, std::min(step, length - i * step));
       if (add)
-        block.addmm_(rows, columns);
+        part.out.addmm_(part.a, part.b);
       else
-        at::mm_out(block, rows, columns);
+        at::mm_out(part.out, part.a, part.b);
+    }
+  });
+}
+
+void multiply_each(const std::vector<ProductInto>& products, ProductType type) {
+  // multiply-adds that are a task; what is larger is cut
+  constexpr int64_t kWhole = int64_t{1} << 25;
+  struct Task {
+    const ProductInto* whole;
+    int64_t begin, size;
+  };
+  std::vector<Task> tasks;
+  for (const ProductInto& p : products) {
+    if (p.out.numel() == 0) continue;
+    const int64_t length = longer_side(p.out);
+    const int64_t step = p.out.numel() * p.a.size(1) <= kWhole ? length : step_of(length);
+    for (int64_t begin = 0; begin < length; begin += step)
+      tasks.push_back({&p, begin, std::min(step, length - begin)});
+  }
+  // one alone would not be within a parallel region
+  if (tasks.size() == 1)
+    return multiply_into(tasks[0].whole->out, tasks[0].whole->a, tasks[0].whole->b, /*add=*/false,
+                         type);
+  parallel_in_turn(std::ssize(tasks), 1, [&](int64_t first, int64_t last) {
+    const at::NoGradGuard no_graph;
+    for (int64_t i = first; i < last; ++i) {
+      const Task& task = tasks[static_cast<size_t>(i)];
+      const ProductInto& whole = *task.whole;
+      ProductInto part = part_of(whole, task.begin, task.size);
+      // how it is computed does not turn on how it is cut
+      if (by_gemm(whole.out, whole.a, whole.b, type))
+        gemm_into(part.out, part.a, part.b, /*add=*/false, type);
+      else
+        at::mm_out(part.out, part.a, part.b);
     }
   });
 }

@@ -12,8 +12,9 @@
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/kernels/weights/quantize.h"
 #include "tessera/ops/basic/over_rows.h"
+#include "tessera/ops/side_by_side.h"
 #include "tessera/ops/weights/input_drops.h"
-#include "tessera/ops/weights/product.h"
+#include "tessera/ops/weights/grouped_product.h"
 #include "tessera/ops/weights/product_input.h"
 
 namespace tessera::ops {
@@ -576,7 +577,18 @@ Tensor grouped_by_rows(const Tensor& x_NI,
   // each expert reads its rows in an order of its own, where columns have one
   std::optional<ProductInput> all;
   if (w.columns() == nullptr) all = SharedInput::rows_of(dense, {arithmetic});
+  struct Rows {
+    int64_t expert, begin, n;
+  };
+  std::vector<Rows> experts;
+  std::vector<int64_t> costs;
   for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
+    experts.push_back({e, begin, n});
+    // reading a matrix costs as much as a few rows
+    costs.push_back(n + 4);
+  });
+  side_by_side(costs, [&](size_t i) {
+    const auto& [e, begin, n] = experts[i];
     const Weight expert = w.slice(e);
     const int64_t k = dense.size(1);
     multiply(all ? all->rows(begin, n)
@@ -604,16 +616,20 @@ struct Grouped : torch::autograd::Function<Grouped> {
     // through weights that stay as they are stored the gradient is exact
     const ProductType type = w_EOI ? TrainingProducts::type() : ProductType::float32;
     context->saved_data["type"] = static_cast<int64_t>(type);
-    if (type == ProductType::float32)
+    if (!w_EOI || w.dtype() != DType::f32)
       return grouped_by_rows(x_NI, w, offsets, bias_EO.value_or(Tensor()),
                              kernels::Arithmetic::exact);
     const Tensor y_NO = at::empty({x_NI.size(0), w.size(1)}, x_NI.options());
+    std::vector<ProductInto> products;
     for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
-      const Tensor y = y_NO.narrow(0, begin, n);
-      multiply_into(y, x_NI.narrow(0, begin, n).detach(), w_EOI->select(0, e).detach().t(),
-                    /*add=*/false, type);
-      if (bias_EO) y.add_(bias_EO->select(0, e).detach());
+      products.push_back({y_NO.narrow(0, begin, n), x_NI.detach().narrow(0, begin, n),
+                          w_EOI->detach().select(0, e).t()});
     });
+    multiply_each(products, type);
+    if (bias_EO)
+      for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
+        y_NO.narrow(0, begin, n).add_(bias_EO->detach().select(0, e));
+      });
     return y_NO;
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -621,24 +637,27 @@ struct Grouped : torch::autograd::Function<Grouped> {
     const Weight& w = Handle::kept(context->saved_data["w"]);
     const std::vector<int64_t> offsets = context->saved_data["offsets"].toIntVector();
     Tensor dx, dw, db;
-    if (context->needs_input_grad(0)) dx = at::zeros_like(x_NI);
+    if (context->needs_input_grad(0)) dx = at::empty(x_NI.sizes(), x_NI.options());
     // given tensors alone are counted
     const bool dense = context->saved_data["dense"].toBool();
-    if (dense && context->needs_input_grad(1)) dw = at::zeros(w.shape(), dy_NO.options());
+    if (dense && context->needs_input_grad(1)) dw = at::empty(w.shape(), dy_NO.options());
     if (context->saved_data["biased"].toBool() && context->needs_input_grad(dense ? 2 : 1))
       db = at::zeros({w.size(0), w.size(1)}, dy_NO.options());
     const auto type = static_cast<ProductType>(context->saved_data["type"].toInt());
+    std::vector<ProductInto> products;
     for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
       const Tensor dy = dy_NO.narrow(0, begin, n);
-      if (dx.defined() && type != ProductType::float32)
-        multiply_into(dx.narrow(0, begin, n), dy, w.slice(e).tensor().detach(), /*add=*/false,
-                      type);
+      if (dx.defined() && dense && w.dtype() == DType::f32)
+        products.push_back({dx.narrow(0, begin, n), dy, w.dense_tensor().detach().select(0, e)});
       else if (dx.defined())
         dx.narrow(0, begin, n).copy_(transposed_product(dy, w.slice(e)));
       if (dw.defined())
-        multiply_into(dw.select(0, e), dy.t(), x_NI.narrow(0, begin, n), /*add=*/false, type);
+        products.push_back({dw.select(0, e), dy.t(), x_NI.detach().narrow(0, begin, n)});
       if (db.defined()) db.select(0, e).copy_(sum_of_rows(dy));
     });
+    multiply_each(products, type);
+    for (size_t e = 0; dw.defined() && e + 1 < offsets.size(); ++e)
+      if (offsets[e] == offsets[e + 1]) dw.select(0, static_cast<int64_t>(e)).zero_();
     return {dx, dw, db, Tensor(), Tensor()};
   }
 };

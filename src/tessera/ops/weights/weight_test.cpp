@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "tessera/base/threads.h"
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/ops/live_bytes_testing.h"
 #include "tessera/ops/ops_testing.h"
@@ -141,6 +142,39 @@ TEST(Weight, GroupedProductsGradientsEqualThoseOfOneProductEach) {
     const auto want = torch::autograd::grad({at::cat(parts)}, inputs, {dy});
     for (size_t i = 0; i < got.size(); ++i) EXPECT_LT(error(got[i], want[i]), 1e-5) << i;
   }
+}
+
+TEST(Weight, GroupedProductsHaveTheSameBitsForAnyNumberOfThreads) {
+  // experts with many rows, few and none
+  const std::vector<int64_t> offsets = {0, 70, 72, 72, 105, 140};
+  const int before = thread_count(), torch_before = at::get_num_threads();
+  std::vector<Tensor> first;
+  for (const int threads : {1, 2, 3}) {
+    set_thread_count(threads);
+    at::set_num_threads(threads);
+    const Tensor w = drawn({5, 48, 64}, 5).requires_grad_(true),
+                 x = drawn({140, 64}, 7).requires_grad_(true);
+    const Weight weight = Weight::dense("w", w);
+    const Tensor y = grouped_linear(x, weight, offsets);
+    auto got = torch::autograd::grad({y}, {x, w}, {drawn({140, 48}, 8)});
+    got.push_back(y.detach());
+    {
+      const at::NoGradGuard no_gradients;
+      got.push_back(grouped_linear(x, weight, offsets));
+      // and a row has its bits alone
+      for (const int64_t row : {0, 71, 139})
+        EXPECT_TRUE(at::equal(got.back()[row],
+                              linear(x[row].unsqueeze(0), weight.slice(row < 70   ? 0
+                                                                       : row < 72 ? 1
+                                                                                  : 4))[0]));
+    }
+    EXPECT_TRUE(at::equal(got[1][2], at::zeros({48, 64})));
+    if (first.empty()) first = got;
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_TRUE(at::equal(got[i], first[i])) << threads << " threads, " << i;
+  }
+  set_thread_count(before);
+  at::set_num_threads(torch_before);
 }
 
 TEST(Weight, GroupedProductRefusesOffsetsThatDoNotRise) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "tessera/ops/attention/attention_form.h"
+#include "tessera/ops/attention/documents_attention.h"
 #include "tessera/ops/attention/flash_attention.h"
 #include "tessera/ops/random.h"
 
@@ -213,10 +214,14 @@ std::optional<Tensor> attend_packed(const Tensor& q_NHK,
                                     const Batch& batch,
                                     const ops::ScoreOptions& options,
                                     const WeightDropout& dropout) {
-  if (batch.segments.size() < 2 || ops::use_kernels(q_NHK) ||
-      !ops::tiles_serve_packed(q_NHK, options))
-    return std::nullopt;
+  if (batch.segments.size() < 2) return std::nullopt;
   const std::vector<int64_t> lengths = lengths_of(batch);
+  if (ops::use_kernels(q_NHK)) {
+    if (options.term || options.visibility || !ops::may_go_side_by_side(q_NHK, options))
+      return std::nullopt;
+    return ops::attention_kernel_of_documents(q_NHK, k_NGK, v_NGV, lengths, options);
+  }
+  if (!ops::tiles_serve_packed(q_NHK, options)) return std::nullopt;
   return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths, lengths,
                               dropout.in(options, batch.segments));
 }
