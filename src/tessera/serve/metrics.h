@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::serve {
@@ -21,7 +22,8 @@ class Metrics {
   double value(const std::string& name) const;
   /// Names of the table that nobody has set yet.
   std::vector<std::string> untouched() const;
-  std::string text() const;
+  /// `compat`: "vllm" or "llamacpp" has their names of what is counted alike beside these.
+  std::string text(std::string_view compat = {}) const;
 
  private:
   struct Histogram {
