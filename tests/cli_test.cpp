@@ -1,6 +1,8 @@
 // The command line as scripts see it: bad input is one clear line on stderr, the right exit code,
 // nothing on stdout and nothing half-written.
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -2129,6 +2132,111 @@ TEST_F(ChatCli, AConversationGoesOnFromItsFile) {
   EXPECT_EQ(chat("\"\"\"Name a\ncolour.\"\"\"\n/tokens\n/exit\nnever read\n").code, 0);
 }
 
+TEST_F(ChatCli, AQuestionOfTheCommandLineIsAnsweredAlone) {
+  const Outcome first = chat("Name a colour.\n");
+  const std::string options = "' --max-new-tokens 12 --system 'Be brief.'";
+  const Outcome alone = run("chat '" + model_ + "' 'Name a colour." + options);
+  EXPECT_EQ(alone.code, 0) << alone.err;
+  EXPECT_EQ(alone.out, first.out);
+  // all of a pipe is one question
+  const std::string file = folder_.write("question", "Name\na colour.");
+  EXPECT_EQ(run("chat '" + model_ + "' '-" + options, "", "<'" + file + "'").out,
+            chat("\"\"\"Name\na colour.\"\"\"\n").out);
+  EXPECT_NE(run("chat '" + model_ + "' '-" + options, "", "</dev/null").code, 0);
+  // the last question in other words
+  EXPECT_EQ(
+      chat("Name a town.\n/edit Name a colour.\n").out.substr(chat("Name a town.\n").out.size()),
+      first.out);
+}
+
+/// `tessera chat` on a terminal of its own.
+class ChatTerminal {
+ public:
+  ChatTerminal(const std::string& model, const std::string& state) {
+    child_ = forkpty(&terminal_, nullptr, nullptr, nullptr);
+    if (child_ != 0) return;
+    setenv("XDG_STATE_HOME", state.c_str(), 1);
+    setenv("TERM", "xterm", 1);
+    execl(TESSERA_PROGRAM, TESSERA_PROGRAM, "chat", model.c_str(), "--max-new-tokens", "8",
+          nullptr);
+    _exit(127);
+  }
+  ~ChatTerminal() {
+    if (child_ > 0) kill(child_, SIGKILL), waitpid(child_, nullptr, 0);
+    close(terminal_);
+  }
+  void type(const std::string& keys) {
+    ASSERT_EQ(::write(terminal_, keys.data(), keys.size()), std::ssize(keys));
+  }
+  /// Reads until these words have come, behind what was read before.
+  bool shows(const std::string& words) {
+    for (int i = 0; i < 600; ++i) {
+      if (const size_t at = shown_.find(words); at != std::string::npos) {
+        shown_.erase(0, at + words.size());
+        return true;
+      }
+      pollfd of{terminal_, POLLIN, 0};
+      if (poll(&of, 1, 100) != 1) continue;
+      std::array<char, 4096> bytes{};
+      const ssize_t n = ::read(terminal_, bytes.data(), bytes.size());
+      if (n <= 0) break;
+      shown_.append(bytes.data(), static_cast<size_t>(n));
+    }
+    ADD_FAILURE() << "waits for " << words << " behind " << shown_;
+    return false;
+  }
+  int ended() {
+    int status = 0;
+    waitpid(std::exchange(child_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  pid_t child_ = -1;
+  int terminal_ = -1;
+  std::string shown_;
+};
+
+TEST_F(ChatCli, ATerminalEditsPastesAndRemembers) {
+  const std::string state = (folder_ / "state").string(), file = (folder_ / "talk").string();
+  {
+    ChatTerminal terminal(model_, state);
+    ASSERT_TRUE(terminal.shows("Ctrl-D leaves"));
+    ASSERT_TRUE(terminal.shows("> "));
+    // ends of lines within what is pasted are no end of the question
+    terminal.type("\x1b[200~Name a\ncolour, é.\x1b[201~");
+    ASSERT_TRUE(terminal.shows("\u21B5"));
+    terminal.type("\r");
+    ASSERT_TRUE(terminal.shows("\x1b[?2004h"));
+    terminal.type("/edit\r");
+    ASSERT_TRUE(terminal.shows("colour, é."));
+    terminal.type(" Now.\r");
+    ASSERT_TRUE(terminal.shows("\x1b[?2004h"));
+    terminal.type("/save " + file + "\r");
+    ASSERT_TRUE(terminal.shows("\x1b[?2004h"));
+    terminal.type("/exit\r");
+    EXPECT_EQ(terminal.ended(), 0);
+  }
+  const std::string saved = read_text_file(file);
+  const spec::Json first = spec::Json::parse(saved.substr(0, saved.find('\n')));
+  EXPECT_EQ(first["content"], "Name a\ncolour, é. Now.");
+  EXPECT_EQ(std::count(saved.begin(), saved.end(), '\n'), 2);
+  const std::string history = state + "/tessera/chat_history";
+  EXPECT_EQ(read_text_file(history).substr(0, 6), "Name a");
+  struct stat about {};
+  ASSERT_EQ(stat(history.c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600);
+  // another day the lines are there again
+  ChatTerminal terminal(model_, state);
+  ASSERT_TRUE(terminal.shows("> "));
+  terminal.type("\x1b[A");
+  EXPECT_TRUE(terminal.shows("/exit"));
+  terminal.type("\x1b[A");
+  EXPECT_TRUE(terminal.shows("/save"));
+  terminal.type("\x15\x04");
+  EXPECT_EQ(terminal.ended(), 0);
+}
+
 TEST_F(ChatCli, MistakesAreOneLine) {
   const std::string broken = folder_.write("broken", "{\"role\": \"tool\", \"content\": \"\"}\n");
   for (const auto& [said, words] :
@@ -2140,6 +2248,8 @@ TEST_F(ChatCli, MistakesAreOneLine) {
                                                         {"/set typical-p 2", "typical_p = 2"},
                                                         {"/set mirostat 1", "(off) or 2"},
                                                         {"/retry", "expected a question first"},
+                                                        {"/edit", "expected a question first"},
+                                                        {"/set samplers topk", "mean top_k?"},
                                                         {"/save", "expected the name of a file"},
                                                         {"/load " + broken, "line 1] role"},
                                                         {"\"\"\"no end", "does not end"}}) {

@@ -288,6 +288,9 @@ std::function<int()> add_serve(CLI::App& app) {
   app.add_option("--max-body", o->body_mib, "MiB of a request")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  app.add_option("--metrics-compat", s.metrics_compat,
+                 "vllm or llamacpp: /metrics has their names beside its own")
+      ->check(CLI::IsMember({"vllm", "llamacpp"}));
   app.add_option("--log", o->log, "a line for each request on stderr: text, json or none")
       ->capture_default_str()
       ->check(CLI::IsMember({"text", "json", "none"}));

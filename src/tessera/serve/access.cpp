@@ -135,7 +135,8 @@ Headers Access::cors_headers(const HttpRequest& request) const {
           {"Vary", "Origin"},
           {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
           {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key, X-Request-Id"},
-          {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After, X-Tessera-Ignored"},
+          {"Access-Control-Expose-Headers",
+           "X-Request-Id, Retry-After, X-Tessera-Ignored, X-Tessera-Warning"},
           {"Access-Control-Max-Age", "600"}};
 }
 

@@ -19,7 +19,9 @@ auto asked(const std::string& field, Make make) {
   try {
     return make();
   } catch (const Error& error) {
-    refuse(field, error.what(), "invalid_constraint");
+    const bool schema =
+        std::string_view(error.what()).find("unsupported schema") != std::string_view::npos;
+    refuse(field, error.what(), schema ? "unsupported_schema" : "invalid_constraint");
   }
 }
 
@@ -42,7 +44,7 @@ std::string string_of(const Json& value, const std::string& field) {
   return value.get<std::string>();
 }
 
-text::Grammar of_response_format(const Json& format) {
+text::Grammar of_response_format(const Json& format, std::vector<std::string>& ignored) {
   const std::string field = "response_format";
   const std::string type =
       format.is_object() ? string_of(member(format, "type", field), field) : "";
@@ -50,7 +52,14 @@ text::Grammar of_response_format(const Json& format) {
   if (type == "json_schema") {
     const Json& named = member(format, "json_schema", field);
     if (!named.is_object()) refuse(field, "response_format.json_schema is no object");
-    return of_schema(member(named, "schema", field + ".json_schema"), field);
+    const Json& schema = member(named, "schema", field + ".json_schema");
+    // who says that it need not be strict gets what can be held to
+    const bool strict = named.value("strict", Json(true)) != false;
+    return asked(field, [&] {
+      text::SchemaGrammar made = text::schema_grammar(schema, field, strict);
+      ignored = std::move(made.ignored);
+      return std::move(made.grammar);
+    });
   }
   refuse(field, "response_format.type: expected text, json_object or json_schema");
 }
@@ -87,58 +96,64 @@ std::string field_of(const GenerationBody& body) {
 
 }  // namespace
 
-text::Grammar language_of(const GenerationBody& body) {
+text::Grammar language_of(const GenerationBody& body, std::vector<std::string>& ignored) {
   if (!body.grammar.empty()) return of_gbnf(body.grammar, "grammar");
   if (!body.json_schema.is_null()) return of_schema(body.json_schema, "json_schema");
   if (!body.structured_outputs.is_null()) return of_structured(body.structured_outputs);
-  return of_response_format(body.response_format);
+  return of_response_format(body.response_format, ignored);
 }
 
 std::shared_ptr<const text::Constraint> Constraints::of(const GenerationBody& body,
                                                         const text::Tokenizer& tokenizer,
-                                                        const std::optional<Thoughts>& thoughts) {
+                                                        const std::optional<Thoughts>& thoughts,
+                                                        std::vector<std::string>* ignored) {
   if (!body.constrained()) return nullptr;
   Json said =
       Json::array({body.grammar, body.json_schema, body.structured_outputs, body.response_format});
   if (thoughts) said.push_back({thoughts->tags.open, thoughts->tags.close, thoughts->open});
-  return kept(said.dump(), field_of(body), tokenizer, [&] {
-    text::Grammar grammar = language_of(body);
+  const auto make = [&](std::vector<std::string>& not_held) {
+    text::Grammar grammar = language_of(body, not_held);
     if (!thoughts) return grammar;
     const int32_t answer = grammar.fresh_rule("answer");
     grammar.define(answer, text::behind_thoughts(grammar, grammar.call(grammar.root()),
                                                  thoughts->tags, thoughts->open, &tokenizer));
     grammar.set_root(answer);
     return grammar;
-  });
+  };
+  return kept(said.dump(), field_of(body), tokenizer, make, ignored);
 }
 
 std::shared_ptr<const text::Constraint> Constraints::of_calls(
     const text::CallGrammarOptions& options, const text::Tokenizer& tokenizer) {
-  return kept(Json::array({options.tools, options.required, options.parallel, options.thinking,
-                           options.thoughts.has_value()})
-                  .dump(),
-              "tools", tokenizer, [&] { return text::call_grammar(options, "tools"); });
+  return kept(
+      Json::array({options.tools, options.required, options.parallel, options.thinking,
+                   options.thoughts.has_value()})
+          .dump(),
+      "tools", tokenizer,
+      [&](std::vector<std::string>&) { return text::call_grammar(options, "tools"); }, nullptr);
 }
 
-std::shared_ptr<const text::Constraint> Constraints::kept(
-    const std::string& said,
-    const std::string& field,
-    const text::Tokenizer& tokenizer,
-    const std::function<text::Grammar()>& make) {
+std::shared_ptr<const text::Constraint> Constraints::kept(const std::string& said,
+                                                          const std::string& field,
+                                                          const text::Tokenizer& tokenizer,
+                                                          const Make& make,
+                                                          std::vector<std::string>* ignored) {
   const std::lock_guard lock(mutex_);
   const auto found =
       std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.said == said; });
   if (found != kept_.end()) {
     std::rotate(kept_.begin(), found, found + 1);
-    return kept_.front().constraint;
+  } else {
+    if (!tokens_) tokens_ = std::make_shared<const text::TokenTrie>(tokenizer);
+    Kept one{.said = said};
+    one.constraint = asked(field, [&] {
+      return std::make_shared<const text::GrammarConstraint>(make(one.ignored), tokens_, field);
+    });
+    kept_.push_front(std::move(one));
+    if (kept_.size() > kKept) kept_.pop_back();
   }
-  if (!tokens_) tokens_ = std::make_shared<const text::TokenTrie>(tokenizer);
-  auto constraint = asked(field, [&] {
-    return std::make_shared<const text::GrammarConstraint>(make(), tokens_, field);
-  });
-  kept_.push_front({said, constraint});
-  if (kept_.size() > kKept) kept_.pop_back();
-  return constraint;
+  if (ignored != nullptr) *ignored = kept_.front().ignored;
+  return kept_.front().constraint;
 }
 
 }  // namespace tessera::serve

@@ -19,7 +19,8 @@ namespace tessera::serve {
 
 /// The language that a request asks for. Throws ApiError(400) that names the field, for forms that
 /// are not known, grammars and schemas that cannot be followed, and those that are too large.
-text::Grammar language_of(const GenerationBody& body);
+/// `ignored`: takes the places of a schema that are not held to, where the request allows that.
+text::Grammar language_of(const GenerationBody& body, std::vector<std::string>& ignored);
 
 /// Constraints of a model: the tree of its tokens is made with the first one, and the last few
 /// constraints stay, with what they have learned of the vocabulary, for requests that say the same.
@@ -34,7 +35,8 @@ class Constraints {
   /// Null where the request constrains nothing.
   std::shared_ptr<const text::Constraint> of(const GenerationBody& body,
                                              const text::Tokenizer& tokenizer,
-                                             const std::optional<Thoughts>& thoughts);
+                                             const std::optional<Thoughts>& thoughts,
+                                             std::vector<std::string>* ignored = nullptr);
   /// Answers that call functions as they say.
   std::shared_ptr<const text::Constraint> of_calls(const text::CallGrammarOptions& options,
                                                    const text::Tokenizer& tokenizer);
@@ -42,12 +44,15 @@ class Constraints {
  private:
   struct Kept {
     std::string said;
-    std::shared_ptr<const text::Constraint> constraint;
+    std::shared_ptr<const text::Constraint> constraint = nullptr;
+    std::vector<std::string> ignored = {};
   };
+  using Make = std::function<text::Grammar(std::vector<std::string>& ignored)>;
   std::shared_ptr<const text::Constraint> kept(const std::string& said,
                                                const std::string& field,
                                                const text::Tokenizer& tokenizer,
-                                               const std::function<text::Grammar()>& make);
+                                               const Make& make,
+                                               std::vector<std::string>* ignored);
 
   std::mutex mutex_;
   std::shared_ptr<const text::TokenTrie> tokens_;

@@ -1,6 +1,8 @@
 // Completions, chats and translations.
 #include <random>
 
+#include <fmt/ranges.h>
+
 #include "tessera/base/sha256.h"
 #include "tessera/infer/mask_predict.h"
 #include "tessera/serve/service_state.h"
@@ -110,6 +112,14 @@ Frames frames_of(const Asked& asked, const GenerationBody& body, uint64_t seed) 
           .usage = body.include_usage};
 }
 
+/// As a header may hold it.
+std::string one_line(const std::string& text) {
+  std::string out = text.substr(0, 1000);
+  for (char& c : out)
+    if (c < 0x20 || c == 0x7F) c = '?';
+  return out;
+}
+
 /// The part of a text's request that all prompts share.
 infer::Writing writing_of(const GenerationBody& body,
                           const Asked& asked,
@@ -130,8 +140,13 @@ infer::Writing writing_of(const GenerationBody& body,
   out.keep_stop = body.keep_stop;
   if (!body.ignore_eos) out.stop_ids = asked.chat ? asked.ends : model.ends;
   out.stop_ids.insert(out.stop_ids.end(), body.stop_token_ids.begin(), body.stop_token_ids.end());
-  out.constraint =
-      asked.calls ? asked.calls : model.constraints.of(body, model.tokenizer(), asked.thoughts);
+  std::vector<std::string> ignored;
+  out.constraint = asked.calls
+                       ? asked.calls
+                       : model.constraints.of(body, model.tokenizer(), asked.thoughts, &ignored);
+  if (!ignored.empty())
+    asked.exchange->add_header("X-Tessera-Warning",
+                               one_line(fmt::format("not held to: {}", fmt::join(ignored, ", "))));
   out.thoughts = asked.thought_limit;
   out.context = model.longest;
   if (model.spec().encoder) {
@@ -300,6 +315,16 @@ void infill(ServiceState& state,
          body, false);
 }
 
+/// A prompt that spells a special token is read as text, which few expect.
+void warn_of_specials(Exchange& exchange, const ServedModel& model, const std::string& text) {
+  for (const std::string& name : model.specials)
+    if (text.find(name) != std::string::npos)
+      return exchange.add_header(
+          "X-Tessera-Warning",
+          "the prompt spells a special token, which is read as text; parse_special reads it as "
+          "the token");
+}
+
 void complete_asked(ServiceState& state,
                     const ExchangePtr& exchange,
                     const CompletionBody& body,
@@ -321,6 +346,7 @@ void complete_asked(ServiceState& state,
       continue;
     }
     const std::string& text = passages.empty() ? prompt.text : passages[i].prompt;
+    if (!prompt.ids && !body.parse_special) warn_of_specials(*exchange, *model, prompt.text);
     asked.prompts.push_back(
         prompt.ids ? *prompt.ids
                    : widened(model->tokenizer().encode(

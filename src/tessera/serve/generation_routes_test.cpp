@@ -157,6 +157,33 @@ TEST_F(GenerationRoutes, LlamaCppsOwnClientsReadTheContent) {
             40);
 }
 
+TEST_F(GenerationRoutes, WarnsOfWhatIsNotDone) {
+  const auto header = [](const Client::Reply& reply) {
+    const auto found = reply.headers.find("X-Tessera-Warning");
+    return found == reply.headers.end() ? std::string() : found->second;
+  };
+  const auto posted = [&](const Json& body) { return client_.post("/v1/completions", body); };
+  EXPECT_EQ(header(posted({{"prompt", "a|start|"}, {"max_tokens", 1}})), "");
+  EXPECT_NE(header(posted({{"prompt", "a<|start|>"}, {"max_tokens", 1}})).find("parse_special"),
+            std::string::npos);
+  EXPECT_EQ(header(posted({{"prompt", "a<|start|>"}, {"max_tokens", 1}, {"parse_special", true}})),
+            "");
+  // a schema that cannot be held to is refused, unless the request does not insist
+  // (the vocabulary has letters alone)
+  Json format = {
+      {"type", "json_schema"},
+      {"json_schema",
+       {{"name", "x"}, {"schema", {{"enum", {true, false}}, {"not", {{"const", "b"}}}}}}}};
+  const Client::Reply refused =
+      posted({{"prompt", "a"}, {"max_tokens", 1}, {"response_format", format}});
+  EXPECT_EQ(refused.code(), "unsupported_schema") << refused.body;
+  format["json_schema"]["strict"] = false;
+  const Client::Reply loose =
+      posted({{"prompt", "a"}, {"max_tokens", 1}, {"response_format", format}});
+  EXPECT_EQ(loose.status, 200) << loose.body;
+  EXPECT_EQ(header(loose), "not held to: #/not");
+}
+
 TEST_F(GenerationRoutes, ATemplateOfTheRequestIsTheServersToAllow) {
   const Json body = {
       {"messages", user("hi")},

@@ -71,6 +71,31 @@ const std::array kTable = {
         &kTokens},
 };
 
+/// What others call the same.
+struct OtherName {
+  const char *of, *name, *ours;
+};
+const std::array kOthers = {
+    OtherName{"vllm", "vllm:prompt_tokens_total", "prompt_tokens_total"},
+    OtherName{"vllm", "vllm:generation_tokens_total", "generated_tokens_total"},
+    OtherName{"vllm", "vllm:num_requests_running", "requests_running"},
+    OtherName{"vllm", "vllm:num_requests_waiting", "requests_waiting"},
+    OtherName{"vllm", "vllm:num_preemptions_total", "preemptions_total"},
+    OtherName{"vllm", "vllm:time_to_first_token_seconds", "time_to_first_token_seconds"},
+    OtherName{"vllm", "vllm:request_time_per_output_token_seconds",
+              "time_per_output_token_seconds"},
+    OtherName{"vllm", "vllm:inter_token_latency_seconds", "inter_token_seconds"},
+    OtherName{"vllm", "vllm:request_queue_time_seconds", "queue_seconds"},
+    OtherName{"vllm", "vllm:e2e_request_latency_seconds", "request_seconds"},
+    OtherName{"vllm", "vllm:request_prompt_tokens", "request_prompt_tokens"},
+    OtherName{"vllm", "vllm:request_generation_tokens", "request_generated_tokens"},
+    OtherName{"llamacpp", "llamacpp:prompt_tokens_total", "prompt_tokens_total"},
+    OtherName{"llamacpp", "llamacpp:tokens_predicted_total", "generated_tokens_total"},
+    OtherName{"llamacpp", "llamacpp:requests_processing", "requests_running"},
+    OtherName{"llamacpp", "llamacpp:requests_deferred", "requests_waiting"},
+    OtherName{"llamacpp", "llamacpp:n_decode_total", "steps_total"},
+};
+
 const Row& row(std::string_view name) {
   for (const Row& row : kTable)
     if (name == row.name) return row;
@@ -177,17 +202,16 @@ std::vector<std::string> Metrics::untouched() const {
   return out;
 }
 
-std::string Metrics::text() const {
+std::string Metrics::text(std::string_view compat) const {
   std::string out;
   const std::lock_guard lock(mutex_);
-  for (const Row& row : kTable) {
-    const std::string name = std::string("tessera_") + row.name;
+  const auto tell = [&](const Row& row, const std::string& name) {
     out += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, row.help, row.type);
     if (row.bounds == nullptr) {
       const auto& values = values_.at(row.name);
       if (values.empty()) say(out, name, "", 0);
       for (const auto& [labels, value] : values) say(out, name, labels, value);
-      continue;
+      return;
     }
     const Histogram& h = histograms_.at(row.name);
     double sum = 0;
@@ -198,7 +222,10 @@ std::string Metrics::text() const {
     }
     say(out, name + "_sum", "", h.sum);
     say(out, name + "_count", "", sum);
-  }
+  };
+  for (const Row& row : kTable) tell(row, std::string("tessera_") + row.name);
+  for (const OtherName& other : kOthers)
+    if (other.of == compat) tell(row(other.ours), other.name);
   say_process(out);
   return out;
 }

@@ -26,7 +26,8 @@ class Metrics {
   double value(const std::string& name) const;
   /// Names of the table that nobody has set yet.
   std::vector<std::string> untouched() const;
-  std::string text() const;
+  /// `compat`: "vllm" or "llamacpp" has their names of what is counted alike beside these.
+  std::string text(std::string_view compat = {}) const;
 
  private:
   struct Histogram {

@@ -98,6 +98,23 @@ TEST(ModelRoutes, PropertiesTellDefaultsAndLimits) {
   EXPECT_FALSE(props["models"][0]["fill_in_the_middle"].get<bool>());
 }
 
+TEST(ModelRoutes, MetricsHaveOtherNamesWhereAskedFor) {
+  ServiceOptions options = options_of({"attention"});
+  const std::string plain = Running(options).client().get("/metrics").body;
+  EXPECT_EQ(plain.find("vllm:"), std::string::npos);
+  options.metrics_compat = "vllm";
+  Running server(options);
+  Client client = server.client();
+  client.post("/v1/completions", {{"prompt", "hello"}, {"max_tokens", 3}, {"ignore_eos", true}});
+  const std::string both = client.get("/metrics").body;
+  for (const char* line :
+       {"\ntessera_generated_tokens_total 3\n", "\nvllm:generation_tokens_total 3\n",
+        "\nvllm:request_generation_tokens_count 1\n",
+        "# TYPE vllm:time_to_first_token_seconds histogram"})
+    EXPECT_NE(both.find(line), std::string::npos) << line << both;
+  EXPECT_EQ(both.find("llamacpp:"), std::string::npos);
+}
+
 TEST(ModelRoutes, EveryMetricIsSet) {
   ServiceOptions options = options_of({"attention", "mamba2"});
   options.models.cache_bytes = 64 << 10;

@@ -132,6 +132,8 @@ ServedModel::ServedModel(const ModelEntry& named,
   }
   ends = infer::end_ids(loaded);
   if (loaded.generation.forced_end) ends.push_back(*loaded.generation.forced_end);
+  for (int32_t id = 0; id < tokenizer().vocab_size(); ++id)
+    if (tokenizer().is_special(id)) specials.emplace_back(tokenizer().token(id));
   mask = mask_of(tokenizer());
 
   // what it can do

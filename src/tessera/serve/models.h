@@ -80,7 +80,8 @@ struct ServedModel {
   std::string no_chat;                       // why not, where there is none
   std::vector<int64_t> ends;                 // of texts; those of conversations too
   std::vector<int64_t> chat_ends;
-  std::optional<int64_t> mask;  // what fill-mask looks for
+  std::vector<std::string> specials;  // what the vocabulary calls its special tokens
+  std::optional<int64_t> mask;        // what fill-mask looks for
   /// What stands before, behind and for the middle of a text, where the model fills it in.
   struct Middle {
     int64_t prefix = 0, suffix = 0, middle = 0;

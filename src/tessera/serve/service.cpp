@@ -203,7 +203,8 @@ void ServiceState::add_routes() {
                 metrics.set("connections", static_cast<double>(server->connections()));
                 metrics.set("requests_waiting", static_cast<double>(engine->waiting()));
                 metrics.set("requests_running", static_cast<double>(engine->running()));
-                exchange->answer(200, "text/plain; version=0.0.4; charset=utf-8", metrics.text());
+                exchange->answer(200, "text/plain; version=0.0.4; charset=utf-8",
+                                 metrics.text(options.metrics_compat));
               },
               false, true});
   routes.add({"GET", "/openapi.json", "what there is, as OpenAPI",

@@ -28,6 +28,7 @@ struct ServiceOptions {
   bool request_templates = false;        // chats may bring a template of their own
   bool any_model = false;                // a request for a model of another name is answered too
   bool lenient = false;                  // unknown fields are named in a header instead of refused
+  std::string metrics_compat;            // see Metrics::text
   int workers = 2;                       // threads that read requests
   std::function<void(const Json&)> log;  // one object for each request, on the I/O thread
 };
