@@ -187,7 +187,9 @@ GgufModel gguf_model_of(const Checkpoint& checkpoint, const GgufModelOptions& op
   model.architecture = out.config.at("architecture").get<std::string>();
   model.entries = {{"general.architecture", GgufValue::string(model.architecture)},
                    {"general.type", GgufValue::string("model")}};
-  const std::string name = fs::absolute(checkpoint.folder).lexically_normal().filename().string();
+  // "" is this folder
+  const fs::path folder = fs::absolute(checkpoint.folder / ".").lexically_normal();
+  const std::string name = folder.parent_path().filename().string();
   if (!name.empty()) model.entries.push_back({"general.name", GgufValue::string(name)});
   add_config(out.config, model.architecture + ".", model.entries);
   bool half = false, brain = false;

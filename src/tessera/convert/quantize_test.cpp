@@ -176,6 +176,18 @@ TEST_F(QuantizeFile, RefusesWhatCannotBe) {
     test::expect_error(ErrorKind::usage, "which nothing writes", [&] { parse_type_rule(rule); });
 }
 
+TEST(GgufModel, IsNamedAfterItsFolder) {
+  Checkpoint checkpoint = load_checkpoint(std::string(TESSERA_SOURCE_DIR) +
+                                          "/tests/golden/families/llama/gguf/base.gguf");
+  const std::string here = std::filesystem::current_path().filename().string();
+  for (const auto& [folder, name] : std::vector<std::pair<std::string, std::string>>{
+           {"/a/b", "b"}, {"/a/b/", "b"}, {"", here}}) {
+    checkpoint.folder = folder;
+    const GgufModel model = gguf_model_of(checkpoint);
+    EXPECT_EQ(model.find("general.name")->as_string(), name);
+  }
+}
+
 TEST_F(QuantizeFile, ImportanceIsReadAsItWasWritten) {
   const Importance importance = {{"a.weight", {0, 1, 2.5F}}, {"b.weight", {4}}};
   write_importance(folder_ / "i.gguf", importance, 512, "text.txt");
