@@ -13,6 +13,8 @@ if [ -z "${TESSERA_TENSORBOARD_PYTHON:-}" ] && [ -f "$tensorboard/.ready-1" ]; t
 fi
 # waiting threads must not spin: programs share the cores
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+# as the program itself has it: one order of sums on Intel's processors (src/tessera/cli/main.cpp)
+if grep -q GenuineIntel /proc/cpuinfo; then export MKL_CBWR=${MKL_CBWR:-AUTO,STRICT}; fi
 # a share of every program's tests for each core
 shards=${JOBS:-$(env -u OMP_NUM_THREADS nproc)}
 logs=$(mktemp -d)

@@ -86,6 +86,7 @@ TEST(House, OpsAndKernelsAgreeOnNames) {
       {"weights/block_codes", "weights/weight"},
       {"weights/blocks", "weights/weight"},
       {"weights/codebooks", "weights/weight"},
+      {"weights/digit_tiles", "weights/product_input"},
       {"weights/digits", "weights/product_input"},
       {"weights/error_feedback", "weights/input_products"},
       {"weights/gemm", "weights/product"},

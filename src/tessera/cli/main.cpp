@@ -1,5 +1,6 @@
 // tessera: verbs that need no tensors run here; the others in tessera-tensors beside this program.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <span>
@@ -41,6 +42,9 @@ int main(int argc, char** argv) {
     std::error_code error;
     const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
     const std::string program = (self.parent_path() / "tessera-tensors").string();
+    // On Intel's processors libtorch's MKL adds up in an order that turns on where its memory lies,
+    // unless its environment says otherwise when it is loaded.
+    if (__builtin_cpu_is("intel")) setenv("MKL_CBWR", "AUTO,STRICT", /*overwrite=*/0);
     execv(program.c_str(), argv);
     fmt::print(stderr, "tessera: [install] {}: {}; build the target tessera-tensors\n", program,
                std::strerror(errno));

@@ -66,7 +66,7 @@ TEST(Bodies, EveryFieldHasATypeAndARange) {
   expect_part(completion(R"("stop": ["a", ""])"), "1 to 256");
   expect_part(completion(R"("stop": [1])"), "stop[0]");
   expect_part(completion(R"("logprobs": 21)"), "logprobs");
-  expect_part(completion(R"("logit_bias": {"a": 1})"), "no token id");
+  expect_part(completion(R"("logit_bias": [["a"]])"), "expected [[id, bias], ...]");
   expect_part(completion(R"("logit_bias": {"1": 101})"), "logit_bias is 101");
   expect_part(completion(R"("stream": "yes")"), "stream is a string; expected true or false");
   // what must not be said together

@@ -216,7 +216,7 @@ TEST(LabelledObjective, SeveralClassesOrNone) {
                      return Json{{"text", text}, {"label", labels}};
                    })),
       R"({"type": "classification", "labels": ["x", "y"], "multi_label": true})", kTwoHeads);
-  json["train"]["steps"] = 200;
+  json["train"]["steps"] = 400;
   const TrainResult result = run(json, folder / "run");
   EXPECT_EQ(*result.last->accuracy, 1);
   EXPECT_EQ(result.last->scores.at("micro_f1"), 1);

@@ -39,6 +39,7 @@ Json masked_recipe(const std::string& file) {
   Json json = tiny_recipe(file);
   json["spec"] =
       json_of(R"({"tessera": 1, "arch": "encoder_decoder", "vocab": 257, "d_model": 16, "mask": 256,
+    "embed": {"type": "token", "position": {"type": "learned", "n_positions": 64}},
     "mixer": {"type": "attention", "n_heads": 2, "position": "rope"}, "ffn": {"type": "glu", "d_hidden": 32},
     "cross": {"type": "cross_attention", "n_heads": 2},
     "stacks": {"encoder": {"layers": [{}], "heads": [{"type": "classifier", "n_labels": 8},

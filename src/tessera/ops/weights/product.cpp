@@ -4,7 +4,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 
 #include "tessera/base/threads.h"
@@ -15,11 +14,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// On Intel's processors libtorch's MKL adds up in an order that turns on where its memory lies,
-// unless it is told otherwise before it computes anything.
-[[maybe_unused]] const bool kToldMkl =
-    __builtin_cpu_is("intel") != 0 && setenv("MKL_CBWR", "AUTO,STRICT", /*overwrite=*/0) == 0;
 
 // enough blocks for many threads, as long as each has rows for a product at full speed
 constexpr int64_t kBlocks = 8, kLeast = 16, kMost = 512;
