@@ -1977,7 +1977,7 @@ TEST_F(Cli, BenchOfSamplingAndOfRowsSideBySide) {
   const Outcome sampling = run("bench sampling --vocab 50,300 --repeats 3 --json");
   ASSERT_EQ(sampling.code, 0) << sampling.err;
   const spec::Json rows = spec::parse_json(sampling.out, "stdout")["rows"];
-  ASSERT_EQ(rows.size(), 22u);
+  ASSERT_EQ(rows.size(), 28u);
   for (const spec::Json& row : rows) EXPECT_GT(row["ms_per_token"], 0);
   expect_refused("bench sampling --vocab 0", 2, "--vocab");
   const Outcome side = run("bench " + tiny() + " --prefill 0 --decode 4 --rows 3 --json");
