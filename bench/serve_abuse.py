@@ -23,7 +23,7 @@ A10 kill -9 at every change to a file while a session is saved, --kills times: t
     tessera_kill_at of the build folder; indexes are killed in cli_test)
 A11 what is logged cannot be written: nobody notices. Allocations that fail are serve_faults_test's
 A12 SIGTERM among streams: each ends whole or with an error, the status is 143
-A13 keys: without one only /health and the page
+A13 keys: without one only /health, by both its names, and the page
 A14 salts: what others asked is not found in the cache
 A15 is `make sanitize`, A16 tools/golden/openai_check.py and serve_clients_check.py
 """
@@ -660,7 +660,7 @@ def a13(given):
                 status, _ = server.ask(method.upper(), path.replace("{id}", "m"), b"{}" if method == "post" else None, {"X-Api-Key": "secret"})
                 if status in (401, 403):
                     wrong.append(path)
-        page = {"/health", "/", "/page.js", "/page.css", "/favicon.svg", "/favicon.ico"}
+        page = {"/health", "/v1/health", "/", "/page.js", "/page.css", "/favicon.svg", "/favicon.ico"}
         check("A13", set(open_paths) <= page and not wrong, f"open without a key: {sorted(set(open_paths))}")
 
 

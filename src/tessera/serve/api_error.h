@@ -26,15 +26,23 @@ class ApiError : public std::runtime_error {
         code_(std::move(code)),
         param_(std::move(param)) {}
 
+  /// 405: the methods that there are instead, "GET, POST".
+  static ApiError wrong_method(const std::string& methods) {
+    ApiError error(405, "method_not_allowed", "expected " + methods);
+    error.allowed_ = methods;
+    return error;
+  }
+
   int status() const { return status_; }
   int retry_after() const { return retry_after_; }  // seconds; 0 = not said
   const std::string& code() const { return code_; }
   const std::string& param() const { return param_; }
+  const std::string& allowed() const { return allowed_; }  // methods; "" = not said
   Json body() const;
 
  private:
   int status_, retry_after_;
-  std::string code_, param_;
+  std::string code_, param_, allowed_;
 };
 
 /// 400, for a field of a request's body.

@@ -58,6 +58,7 @@ void Exchange::fail(const ApiError& error) {
     end_events(false);
     return;
   }
+  if (!error.allowed().empty()) add_header("Allow", error.allowed());
   if (error.retry_after() > 0) add_header("Retry-After", std::to_string(error.retry_after()));
   answer(error.status(), "application/json", dumped(error.body()));
 }

@@ -59,7 +59,7 @@ Routes::Match Routes::find(const std::string& method, const std::string& path) c
   for (const Route& route : all_)
     if (route.method == asked && matches(route, path, id)) return {&route, id};
   if (const std::string methods = methods_of(path); !methods.empty())
-    throw ApiError(405, "method_not_allowed", "expected " + methods);
+    throw ApiError::wrong_method(methods);
   std::vector<std::string> paths;
   for (const Route& route : all_) paths.push_back(route.path);
   const std::string nearest = spec::nearest_name(path.substr(0, 100), paths);

@@ -490,7 +490,9 @@ TEST(Service, WhatCannotBeIsSaid) {
   };
   expect(client.get("/v1/complete"), 404, "unknown_route");
   expect(client.get("/v1/completions"), 405, "method_not_allowed");
-  expect(client.post("/v1/models", {}), 405, "method_not_allowed");
+  const Client::Reply listed = client.post("/v1/models", {});
+  expect(listed, 405, "method_not_allowed");
+  EXPECT_EQ(listed.headers.at("Allow"), "GET");
   expect(client.get("/v1/models/none"), 404, "model_not_found");
   expect(client.post("/v1/completions", {{"prompt", "x"}, {"model", "none"}}), 404,
          "model_not_found");
