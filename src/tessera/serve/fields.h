@@ -138,6 +138,9 @@ class Fields {
     Json properties = Json::object();
     for (const Field<Body>& field : all_) {
       Json entry = field.schema;
+      // null is as good as nothing
+      if (!field.required && entry.contains("type") && entry["type"].is_string())
+        entry["type"] = Json::array({entry["type"], "null"});
       entry["description"] = field.doc;
       properties[field.name] = entry;
       for (const std::string& alias : field.aliases)

@@ -22,6 +22,10 @@ TEST(Service, SaysWhatThereIs) {
   EXPECT_EQ(client.get("/props").json()["models"][0]["spec"]["d_model"], 16);
   const Json api = client.get("/openapi.json").json();
   EXPECT_TRUE(api["paths"]["/v1/chat/completions"]["post"].contains("requestBody"));
+  const Json fields = api["paths"]["/detokenize"]["post"]["requestBody"]["content"]
+                         ["application/json"]["schema"]["properties"];
+  EXPECT_EQ(fields["model"]["type"], Json::array({"string", "null"}));
+  EXPECT_EQ(fields["tokens"]["type"], "array");
   const Client::Reply metrics = client.get("/metrics");
   EXPECT_NE(metrics.body.find("tessera_requests_total{route=\"/health\",code=\"200\"} 1"),
             std::string::npos)
