@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 const fs::path kSource = fs::path(TESSERA_SOURCE_DIR) / "src/tessera";
 
 /// The kinds of mathematics: folders of kernels, ops and nn/mixer.
-const std::set<std::string> kKinds{"attention", "linear", "scan",  "convolution",
+const std::set<std::string> kKinds{"attention", "linear",  "scan", "convolution",
                                    "transform", "weights", "basic"};
 /// What else may lie there.
 const std::set<std::string> kBesides{"library"};  // of ops: their registration with torch

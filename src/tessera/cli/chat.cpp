@@ -17,6 +17,7 @@
 #include "tessera/base/output_file.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/constraint_flags.h"
+#include "tessera/cli/guess_flags.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/line_editor.h"
 #include "tessera/cli/model_source.h"
@@ -36,6 +37,7 @@ struct ChatArgs {
   std::vector<std::string> adapters;
   std::string model, question, families, system, template_file, load, date = "today";
   infer::GenerateOptions generate;
+  GuessFlags guesses;
   KvFlags kv;
   ProductFlags products;
   RetrieveFlags retrieve;
@@ -220,6 +222,7 @@ class Chat {
     args_.kv.check(loaded_.model, args_.products);
     auto& g = args_.generate;
     g.kv = args_.kv.options();
+    g.speculation = args_.guesses.load(args_.families, args_.products.arithmetic());
     g.keep_first = args_.kv.keep_first;
     g.stop_ids = prompts_.ends();
     for (const int64_t id : args_.sampling.ends(loaded_))
@@ -660,6 +663,7 @@ std::function<int()> add_chat(CLI::App& app) {
          "MiB for what the conversation has computed, so that only what is new is read; 0 = none")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+  o->guesses.add(app);
   o->kv.add(app);
   o->retrieve.add(app);
   o->products.add(app);
@@ -679,6 +683,7 @@ std::function<int()> add_chat(CLI::App& app) {
   return [o] {
     if (o->threads > 0) set_thread_count(o->threads);
     o->sampling.check();
+    o->guesses.check();
     return chat_verb::Chat(*o).run();
   };
 }

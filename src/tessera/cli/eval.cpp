@@ -199,8 +199,8 @@ std::function<int()> add_eval(CLI::App& app) {
   for (CLI::Option* option :
        {model, adapter, window, stride, carry, special, families, app.get_option("--kv-type"),
         app.get_option("--kv-page"), app.get_option("--keep-last"), app.get_option("--keep-first"),
-         app.get_option("--keep-heavy"), app.get_option("--exact"), app.get_option("--fast"),
-         app.get_option("--blocks")})
+        app.get_option("--keep-heavy"), app.get_option("--exact"), app.get_option("--fast"),
+        app.get_option("--blocks")})
     ngram->excludes(option);
   examples(app,
            {"tessera eval model.gguf --text wiki.txt --window 2000 --max-tokens 2000 --json",

@@ -1,4 +1,3 @@
-#include <charconv>
 #include <filesystem>
 
 #include "tessera/infer/expert_use.h"
@@ -8,6 +7,7 @@
 #include "tessera/cli/answer_lines.h"
 #include "tessera/cli/constraint_flags.h"
 #include "tessera/cli/features.h"
+#include "tessera/cli/guess_flags.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
@@ -19,7 +19,7 @@ namespace tessera::cli {
 namespace {
 
 struct GenerateArgs {
-  std::string model, families, draft, session, guesses = "auto";
+  std::string model, families, session;
   std::vector<std::string> adapters;
   std::vector<std::string> prompts, audio;
   std::vector<int64_t> input_ids;
@@ -27,6 +27,7 @@ struct GenerateArgs {
   infer::BeamOptions beams{.beams = 1};
   infer::MaskPredictOptions mask_predict;
   AnswerLines lines;
+  GuessFlags guesses;
   KvFlags kv;
   ProductFlags products;
   RetrieveFlags retrieve;
@@ -233,12 +234,11 @@ void report_text(const GenerateArgs& o,
 void check_options(const GenerateArgs& o, const CLI::App& app) {
   const auto given = [&](const char* name) { return app.count(name) > 0; };
   if (o.beams.beams > 1) {
-    for (const char* guess : {"--draft", "--lookup", "--predictors", "--exit-layer"})
-      if (given(guess))
-        fail(ErrorKind::usage, "generate",
-             "{} with --beams {}: guesses are checked against one text, and a search keeps many; "
-             "leave one of them out",
-             guess, o.beams.beams);
+    if (o.guesses.on())
+      fail(ErrorKind::usage, "generate",
+           "{} with --beams {}: guesses are checked against one text, and a search keeps many; "
+           "leave one of them out",
+           o.guesses.given(), o.beams.beams);
     std::vector<std::string> choices = {"--seed", "--logit-bias", "--dry-sequence-breaker"};
     for (const infer::SamplingField& field : infer::sampling_fields())
       choices.push_back(field.flag());
@@ -265,28 +265,6 @@ void check_options(const GenerateArgs& o, const CLI::App& app) {
   if (given("--logprobs") && !o.json)
     fail(ErrorKind::usage, "generate",
          "--logprobs without --json, where they stand; expected both");
-  for (const char* how : {"--guesses", "--branches"})
-    if (given(how) && !o.generate.speculation.on() && o.draft.empty())
-      fail(ErrorKind::usage, "generate",
-           "{} without who makes them; expected --draft, --lookup, --predictors or --exit-layer",
-           how);
-}
-
-// As many guesses ahead as pay are at most so many: behind a chance of 3/4 each, the ninth is right
-// in 1 of 13 cases.
-constexpr int64_t kMostPaced = 8;
-
-/// --guesses: a number, or as many as pay.
-void settle_guesses(GenerateArgs& o) {
-  infer::Speculation& how = o.generate.speculation;
-  how.paced = o.guesses == "auto";
-  how.guesses = kMostPaced;
-  if (how.paced) return;
-  const char *const begin = o.guesses.data(), *const end = begin + o.guesses.size();
-  const auto [stop, error] = std::from_chars(begin, end, how.guesses);
-  if (error != std::errc() || stop != end || how.guesses < 1 || how.guesses > 1024)
-    fail(ErrorKind::usage, "generate", "--guesses {}; expected auto, or a number from 1 to 1024",
-         o.guesses.substr(0, 60));
 }
 
 /// Every line of a file with its answer.
@@ -343,10 +321,7 @@ int generate(GenerateArgs& o) {
   g.kv = o.kv.options();
   g.keep_first = o.kv.keep_first;
   const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
-  std::optional<infer::LoadedModel> draft;
-  if (!o.draft.empty())
-    g.speculation.draft =
-        &draft.emplace(infer::load_model(o.draft, {o.families}, o.products.arithmetic())).model;
+  g.speculation = o.guesses.load(o.families, o.products.arithmetic());
   infer::Session session;
   std::string fingerprint;
   if (!o.session.empty()) {
@@ -490,36 +465,7 @@ std::function<int()> add_generate(CLI::App& app) {
   app.add_flag("--context-shift", g.shift,
                "where the context is full go on from the first tokens and the later half of the "
                "others, which are read anew");
-  auto* draft = app.add_option(
-      "--draft", o->draft,
-      "a smaller model with the same tokens guesses; the text is the same. Beside an encoder "
-      "the draft has one too");
-  auto* lookup =
-      app.add_option("--lookup", g.speculation.lookup,
-                     "guess what followed the last (at most N) tokens where they stood before")
-          ->excludes(draft)
-          ->check(positive());
-  auto* predictors = app.add_flag("--predictors", g.speculation.predictors,
-                                  "guess by the model's own predictors of tokens further ahead")
-                         ->excludes(draft)
-                         ->excludes(lookup);
-  app.add_option("--exit-layer", g.speculation.exit_layer,
-                 "guess by the first N layers of the model itself, which gives what it says early "
-                 "when it was trained to")
-      ->excludes(draft)
-      ->excludes(lookup)
-      ->excludes(predictors)
-      ->check(positive());
-  app.add_option(
-         "--guesses", o->guesses,
-         "of whoever guesses, places ahead per step; predictors make one each at most. auto "
-         "= as many as pay, up to 8, by how often they are right and what they cost")
-      ->capture_default_str();
-  app.add_option("--branches", g.speculation.branches,
-                 "candidates for each of these places: a tree, whose branches the model verifies "
-                 "in one call; where all layers are attention")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 64));
+  o->guesses.add(app);
   o->lines.add(app);
   o->kv.add(app);
   o->retrieve.add(app);
@@ -591,7 +537,7 @@ std::function<int()> add_generate(CLI::App& app) {
       fail(ErrorKind::usage, "generate",
            "nothing to continue; expected --prompt, --input-ids, --audio or --prompts-from");
     check_options(*o, app);
-    settle_guesses(*o);
+    o->guesses.check();
     if (app.count("--iterations") + app.count("--length-candidates") > 0)
       o->generate.mask_predict = o->mask_predict;
     o->seed_given = !seed->empty();

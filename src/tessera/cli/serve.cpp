@@ -10,6 +10,7 @@
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
+#include "tessera/cli/guess_flags.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/product_flags.h"
 #include "tessera/cli/retrieve_flags.h"
@@ -21,10 +22,11 @@ namespace serve_verb {
 struct ServeArgs {
   std::vector<std::string> models, aliases, adapters;
   serve::ServiceOptions service;
+  GuessFlags guesses;
   KvFlags kv;
   ProductFlags products;
   RetrieveFlags retrieve;
-  std::string families, template_file, generation_config = "model", pooling, log = "text";
+  std::string families, template_file, generation_config = "model", log = "text";
   int64_t context = 0, cache_mib = 256, model_mib = 0, state_mib = 0;
   int64_t queue_tokens = int64_t{1} << 20, body_mib = 8;
   double deadline = 600, grace = 30, keep_alive = 0;
@@ -124,6 +126,7 @@ int serve(ServeArgs& o) {
   limits.deadline = std::chrono::milliseconds(static_cast<int64_t>(o.deadline * 1000));
   limits.grace = std::chrono::milliseconds(static_cast<int64_t>(o.grace * 1000));
   settle_connections(limits);
+  o.guesses.check();
   s.engine.limits = limits;
   s.entries = entries_of(o);
   const int64_t available = available_mib();
@@ -132,9 +135,11 @@ int serve(ServeArgs& o) {
   s.generation_config = o.generation_config == "model";
   s.models.families = o.families;
   s.models.arithmetic = o.products.arithmetic();
+  s.models.speculation = o.guesses.load(o.families, o.products.arithmetic());
+  if (const model::Model* draft = s.models.speculation.draft; draft != nullptr)
+    s.model_bytes = std::max<int64_t>(1, s.model_bytes - draft->weights().bytes());
   s.models.context = o.context;
   s.models.cache_bytes = o.cache_mib << 20;
-  s.models.pooling = o.pooling;
   s.models.keep_alive = std::chrono::milliseconds(static_cast<int64_t>(o.keep_alive * 1000));
   s.retrieve = o.retrieve.from;
   s.room = o.retrieve.room;
@@ -256,6 +261,13 @@ std::function<int()> add_serve(CLI::App& app) {
       ->check(positive());
   app.add_option("--chat-template", o->template_file,
                  "a file with the chat template, instead of the models' own");
+  std::vector<std::string> tool_formats = {"auto", "generic"};
+  for (const text::ReplyFormat& format : text::reply_formats()) tool_formats.push_back(format.name);
+  app.add_option("--tool-format", s.models.tool_format,
+                 "how models call functions. auto: as their chat template shows; generic: those "
+                 "whose template knows of none are told in the conversation; else in this form")
+      ->capture_default_str()
+      ->check(CLI::IsMember(tool_formats));
   app.add_flag("--request-templates", s.request_templates,
                "chats may bring a \"chat_template\" of their own");
   app.add_option("--generation-config", o->generation_config,
@@ -263,7 +275,7 @@ std::function<int()> add_serve(CLI::App& app) {
                  "does not")
       ->capture_default_str()
       ->check(CLI::IsMember({"model", "none"}));
-  app.add_option("--pooling", o->pooling,
+  app.add_option("--pooling", s.models.pooling,
                  "mean, cls, max or last: decoders answer /v1/embeddings so; encoders as they say")
       ->check(CLI::IsMember({"mean", "cls", "max", "last"}));
   app.add_flag("--any-model", s.any_model,
@@ -298,6 +310,7 @@ std::function<int()> add_serve(CLI::App& app) {
                   "chats have the passages of this index (`tessera index`) that are nearest to "
                   "their question before it, unless a request says otherwise; answers name them as "
                   "\"sources\"");
+  o->guesses.add(app);
   o->kv.add(app);
   o->products.add_arithmetic(app);
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
@@ -309,6 +322,7 @@ std::function<int()> add_serve(CLI::App& app) {
       "  tessera serve model.gguf\n"
       "  tessera serve folder --alias mine --adapter poet=runs/poet/last --port 9000\n"
       "  tessera serve chat.gguf all-MiniLM-L6-v2 --model-memory 4096\n"
+      "  tessera serve large.gguf --draft small.gguf\n"
       "  tessera serve chat.gguf --retrieve notes.index --passages 3\n"
       "  tessera serve model.gguf --host 0.0.0.0 --api-key-file keys --allow-host my.example.org\n"
       "  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' "

@@ -246,6 +246,7 @@ std::vector<float> some_rows(const TensorView& tensor) {
   for (int64_t i = 0; i < count; ++i)
     kernels::dequantize(tensor.dtype, tensor.data.data() + i * rows / count * size, k,
                         out.data() + i * k);
+  check_finite(tensor.name, out);
   return out;
 }
 

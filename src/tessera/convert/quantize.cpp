@@ -367,11 +367,12 @@ class Rounder {
       floats_.resize(static_cast<size_t>(count * k));
       kernels::dequantize(tensor.dtype, tensor.data.data() + row * from_row, count * k,
                           floats_.data());
+      if (is_block_type(type)) check_finite(tensor.name, floats_);
       auto* to = reinterpret_cast<uint8_t*>(out_.data()) + row * to_row;
       const float* weights =
           by.importance == nullptr ? nullptr : by.importance->data() + matrix * k;
       if (type == DType::f32)
-        std::memcpy(to, floats_.data(), static_cast<size_t>(count * to_row));
+        std::ranges::copy(std::as_bytes(std::span(floats_)), reinterpret_cast<std::byte*>(to));
       else if (feedback)
         feedback->round_rows(type, floats_.data(), count, to);
       else if (is_block_type(type))
@@ -466,11 +467,17 @@ constexpr std::string_view kSums = ".in_sum2", kCounts = ".counts";
 
 std::vector<float> floats_of(const TensorView& tensor) {
   std::vector<float> out(static_cast<size_t>(format::element_count(tensor.shape)));
-  std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
+  std::ranges::copy(tensor.data, std::as_writable_bytes(std::span(out)).begin());
   return out;
 }
 
 }  // namespace
+
+void check_finite(const std::string& name, std::span<const float> numbers) {
+  if (!std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); }))
+    fail(ErrorKind::file, name,
+         "a number is not finite; expected finite numbers, as blocks hold no others");
+}
 
 std::vector<std::string> quantize_recipes() {
   std::vector<std::string> names;

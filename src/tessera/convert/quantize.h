@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@
 #include "tessera/kernels/weights/error_feedback.h"
 
 namespace tessera::convert {
+
+/// Throws Error(file) for a number of a tensor of this name that blocks cannot hold.
+void check_finite(const std::string& name, std::span<const float> numbers);
 
 /// Names of recipes: "Q4_K_M", "Q8_0", "F16", ...
 std::vector<std::string> quantize_recipes();

@@ -197,5 +197,24 @@ TEST_F(QuantizeFile, ImportanceIsReadAsItWasWritten) {
                      [&] { read_importance(folder_ / "q.gguf"); });
 }
 
+TEST(Quantize, NumbersThatAreNotFiniteAreNamedAndNothingIsWritten) {
+  auto numbers = std::make_shared<std::vector<float>>(4 * 256, 0.5F);
+  (*numbers)[700] = std::numeric_limits<float>::infinity();
+  GgufModel model;
+  model.architecture = "llama";
+  model.tensors.push_back(
+      {"token_embd.weight", DType::f32, {4, 256}, std::as_bytes(std::span(*numbers))});
+  model.tensors.back().owner = numbers;
+  const test::TemporaryFolder folder;
+  QuantizeOptions options;
+  options.recipe = "Q4_K_M";
+  EXPECT_THAT(test::error_of(ErrorKind::file,
+                             [&] { write_quantized(model, folder / "out.gguf", options); }),
+              HasSubstr("[token_embd.weight] a number is not finite"));
+  EXPECT_TRUE(folder.names().empty());
+  options.recipe = "F16";
+  EXPECT_NO_THROW(write_quantized(model, folder / "out.gguf", options));
+}
+
 }  // namespace
 }  // namespace tessera::convert::quantize_test

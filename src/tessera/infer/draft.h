@@ -26,6 +26,7 @@ class Draft {
     std::function<int64_t(std::span<const float> logits, const std::vector<int64_t>& tokens)>
         choose = {};
     int64_t width = 1;  // candidates for each: a tree of at most count x width where there are more
+    std::span<const int64_t> expected = {};  // what the row may come to say, for a look-up
   };
   /// Guesses for each of them: fewer than asked for where the draft's positions end, none where a
   /// source is longer than those of its encoder. Calls of the draft have at most `budget` tokens.
@@ -41,9 +42,9 @@ class Draft {
 
   const model::Model& model_;
   Feeder feeder_;
-  std::map<size_t, size_t> slots_;  // of the feeder, by row
+  std::map<size_t, size_t> slots_;                 // of the feeder, by row
   std::map<size_t, std::vector<int64_t>> chains_;  // what the draft itself went on with, by row
-  int64_t limit_ = 0;               // tokens of a row, 0 = any
+  int64_t limit_ = 0;                              // tokens of a row, 0 = any
 };
 
 }  // namespace tessera::infer

@@ -28,6 +28,8 @@ struct Engine::Job {
   const Job* first = nullptr;  // reads the beginning for both
   std::exception_ptr error = nullptr;
   std::optional<Kept> kept = {};
+  std::vector<int64_t> expected = {};  // for guesses
+  int64_t guessed = 0, accepted = 0;
 };
 
 Engine::Engine(const model::Model& model, const Options& options)
@@ -115,6 +117,7 @@ Engine::Id Engine::submit(const Request& asked) {
   job->cancel = request.cancel;
   job->keep = request.keep;
   job->search = request.beams.has_value();
+  job->expected = std::move(request.expected);
   job->rows.push_back(feeder_.add());
   if (request.resumed && request.resumed->state.rows() > 0 && request.resumed->state.length(0) > 0)
     feeder_.resume(job->rows[0], request.resumed->state, request.resumed->last);
@@ -161,7 +164,10 @@ bool Engine::done(Id id) const {
 Engine::Result Engine::take(Id id) {
   require(done(id), "engine", "request {} is not done", id);
   const auto job = std::move(jobs_.extract(id).mapped());
-  return {std::move(job->task->result()), std::move(job->kept)};
+  Result result{std::move(job->task->result()), std::move(job->kept)};
+  result.generation.guessed_tokens = job->guessed;
+  result.generation.accepted_tokens = job->accepted;
+  return result;
 }
 
 bool Engine::step(int64_t budget) {
@@ -268,7 +274,7 @@ void Engine::guess(std::vector<Feeder::Work>& work, int64_t budget) {
                         return int64_t{0};
                       }
                     },
-                    width});
+                    width, job.expected});
     which.push_back(w);
   }
   if (asks.empty()) return;
@@ -455,6 +461,8 @@ void Engine::apply(Job& job, const GuessTree& guesses) {
     feeder_.keep(job.rows[0], outcome.right);
     guesser_->keep(job.rows[0], ids);
     if (pace_) pace_->settled(deepest, right, guesses.size());
+    job.guessed += guesses.size();
+    job.accepted += right;
     counts_.guessed_tokens += guesses.size();
     counts_.accepted_tokens += right;
   }

@@ -490,6 +490,26 @@ TEST(Engine, GuessesGoOnBesideAPrompt) {
   EXPECT_EQ(engine.take(b).generation.token_ids, alone(model, second));
 }
 
+TEST(Engine, WhatIsExpectedIsGuessed) {
+  const model::Model model = model_named("hybrid");
+  Request request = request_of(model, random_tokens(6, 1), 24);
+  request.writing.sampling = {.temperature = 0.8, .seed = 3};
+  const Ids said = alone(model, request);
+  // the answer with another token in its middle
+  request.expected = said;
+  request.expected[12] = (said[12] + 1) % model.spec().vocab;
+  Engine engine(model, {.speculation = {.lookup = 4, .guesses = 4}});
+  const Engine::Id id = engine.submit(request);
+  int64_t steps = 0;
+  while (engine.step(64)) ++steps;
+  const Generation got = engine.take(id).generation;
+  EXPECT_EQ(got.token_ids, said);
+  EXPECT_GT(got.accepted_tokens, 12);
+  EXPECT_LT(got.accepted_tokens, got.guessed_tokens);
+  EXPECT_EQ(engine.counts().accepted_tokens, got.accepted_tokens);
+  EXPECT_LT(steps, 12);
+}
+
 TEST(Engine, PromptsAreCutAndDecodingRowsGoOn) {
   const model::Model model = model_named("attention");
   Engine engine(model, {});

@@ -73,11 +73,11 @@ TEST(GuessTree, GrowsWhereItIsMostLikely) {
 TEST(LookUp, OfSeveralPlacesIsATree) {
   // "1 2" stood twice: 4 followed later, 3 before
   const Ids text = {1, 2, 3, 7, 1, 2, 4, 8, 1, 2};
-  const GuessTree got = look_up(text, 3, 2, 2);
+  const GuessTree got = look_up_tree(text, 3, 2, 2);
   EXPECT_EQ(got.ids, (Ids{4, 8, 3, 7}));
   EXPECT_EQ(got.depths, (Ids{0, 1, 0, 1}));
-  EXPECT_EQ(look_up(text, 3, 2, 1).ids, look_up(text, 3, 2));
-  EXPECT_TRUE(look_up(Ids{1, 2, 3}, 3, 2, 4).empty());
+  EXPECT_EQ(look_up_tree(text, 3, 2, 1).ids, look_up(text, 3, 2));
+  EXPECT_TRUE(look_up_tree(Ids{1, 2, 3}, 3, 2, 4).empty());
 }
 
 }  // namespace

@@ -88,9 +88,10 @@ std::vector<GuessTree> Guesser::guess(const std::vector<Draft::Ask>& asks, int64
   if (self_) return self_->guess(asks, budget);
   std::vector<GuessTree> guesses;
   for (const Draft::Ask& ask : asks)
-    guesses.push_back(ask.width > 1
-                          ? look_up(ask.sequence->tokens, how_.lookup, ask.count, ask.width)
-                          : GuessTree{look_up(ask.sequence->tokens, how_.lookup, ask.count)});
+    guesses.push_back(
+        ask.width > 1
+            ? look_up_tree(ask.sequence->tokens, how_.lookup, ask.count, ask.width, ask.expected)
+            : GuessTree{look_up(ask.sequence->tokens, how_.lookup, ask.count, ask.expected)});
   return guesses;
 }
 

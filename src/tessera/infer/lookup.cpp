@@ -1,42 +1,65 @@
 #include "tessera/infer/lookup.h"
 
 #include <algorithm>
-#include <functional>
 
 namespace tessera::infer {
+namespace {
 
-std::vector<int64_t> look_up(std::span<const int64_t> tokens, int64_t longest, int64_t count) {
+/// How many of the last tokens, at most `longest`, stand before place `end` of a text.
+int64_t run_before(std::span<const int64_t> text,
+                   int64_t end,
+                   std::span<const int64_t> tokens,
+                   int64_t longest) {
   const auto size = static_cast<int64_t>(tokens.size());
-  int64_t best = 0, begin = 0;  // length of the run, and what follows it
-  // places from the latest on; a later one wins over an equally long one
-  for (int64_t end = size - 1; end > 0 && best < longest; --end) {
-    int64_t n = 0;
-    while (n < std::min(longest, end) &&
-           tokens[static_cast<size_t>(end - 1 - n)] == tokens[static_cast<size_t>(size - 1 - n)])
-      ++n;
-    if (n > best) best = n, begin = end;
-  }
-  if (best == 0) return {};
-  const auto from = tokens.begin() + begin;
-  return {from, from + std::min(count, size - begin)};
+  const int64_t most = std::min({longest, end, size});
+  int64_t n = 0;
+  while (n < most &&
+         text[static_cast<size_t>(end - 1 - n)] == tokens[static_cast<size_t>(size - 1 - n)])
+    ++n;
+  return n;
 }
 
-GuessTree look_up(std::span<const int64_t> tokens, int64_t longest, int64_t count, int64_t width) {
-  const auto size = static_cast<int64_t>(tokens.size());
-  std::vector<std::pair<int64_t, int64_t>> places;  // length of the run, what follows it
-  for (int64_t end = 1; end < size; ++end) {
-    int64_t n = 0;
-    while (n < std::min(longest, end) &&
-           tokens[static_cast<size_t>(end - 1 - n)] == tokens[static_cast<size_t>(size - 1 - n)])
-      ++n;
-    if (n > 0) places.emplace_back(n, end);
-  }
-  std::sort(places.begin(), places.end(), std::greater<>());
+std::vector<int64_t> from(std::span<const int64_t> text, int64_t begin, int64_t count) {
+  const auto at = text.begin() + begin;
+  return {at, at + std::min(count, static_cast<int64_t>(text.size()) - begin)};
+}
+
+}  // namespace
+
+std::vector<int64_t> look_up(std::span<const int64_t> tokens,
+                             int64_t longest,
+                             int64_t count,
+                             std::span<const int64_t> expected) {
+  int64_t best = 0, begin = 0;  // length of the run, and what follows it
+  std::span<const int64_t> where;
+  // places from the latest on; a later one wins over an equally long one
+  for (const auto text : {expected, tokens})
+    for (int64_t end = static_cast<int64_t>(text.size()) - 1; end > 0 && best < longest; --end)
+      if (const int64_t n = run_before(text, end, tokens, longest); n > best)
+        best = n, begin = end, where = text;
+  return from(where, begin, count);
+}
+
+GuessTree look_up_tree(std::span<const int64_t> tokens,
+                       int64_t longest,
+                       int64_t count,
+                       int64_t width,
+                       std::span<const int64_t> expected) {
+  struct Place {
+    int64_t run, begin;
+    std::span<const int64_t> text;
+  };
+  std::vector<Place> places;
+  for (const auto text : {expected, tokens})
+    for (int64_t end = static_cast<int64_t>(text.size()) - 1; end > 0; --end)
+      if (const int64_t n = run_before(text, end, tokens, longest); n > 0)
+        places.push_back({n, end, text});
+  std::stable_sort(places.begin(), places.end(),
+                   [](const Place& a, const Place& b) { return a.run > b.run; });
   std::vector<std::vector<int64_t>> ways;
-  for (const auto& [n, begin] : places) {
+  for (const Place& place : places) {
     if (static_cast<int64_t>(ways.size()) == width) break;
-    const auto from = tokens.begin() + begin;
-    std::vector<int64_t> way(from, from + std::min(count, size - begin));
+    std::vector<int64_t> way = from(place.text, place.begin, count);
     // nothing but a beginning of what is there
     const auto begins = [&](const std::vector<int64_t>& other) {
       return way.size() <= other.size() && std::equal(way.begin(), way.end(), other.begin());

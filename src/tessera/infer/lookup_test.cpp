@@ -27,5 +27,16 @@ TEST(LookUp, NothingToGoOn) {
   EXPECT_EQ(look_up(Tokens{1, 1}, 3, 0), Tokens{});
 }
 
+TEST(LookUp, WhatIsExpectedGoesBeforeAnEquallyLongRun) {
+  const Tokens text{1, 2, 7, 1, 2}, expected{5, 2, 8, 9};
+  EXPECT_EQ(look_up(text, 1, 2, expected), (Tokens{8, 9}));
+  EXPECT_EQ(look_up(text, 2, 2, expected), (Tokens{7, 1}));  // two tokens, here one
+  EXPECT_EQ(look_up(Tokens{4, 5}, 3, 9, expected), (Tokens{2, 8, 9}));
+  EXPECT_EQ(look_up(Tokens{4, 9}, 3, 9, expected), Tokens{});  // nothing follows
+  const GuessTree tree = look_up_tree(text, 1, 2, 2, expected);
+  EXPECT_EQ(tree.ids, (Tokens{8, 9, 7, 1}));
+  EXPECT_EQ(tree.depths, (Tokens{0, 1, 0, 1}));
+}
+
 }  // namespace
 }  // namespace tessera::infer::lookup_test

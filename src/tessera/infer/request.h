@@ -91,6 +91,9 @@ struct Request {
   /// Tokens that it has said already, before it was let go of (Engine::cancel): it goes on behind
   /// them as it would have, and tells nobody of them again. Neither in a search nor with a shift.
   std::vector<int64_t> said = {};
+  /// What the answer may hold, word for word: guesses, where they are looked up. Bears on speed
+  /// alone.
+  std::vector<int64_t> expected = {};
   bool keep = false;  // hands back the memory where it ended
   /// How likely each new token is, and so many that are most likely in its place. Not in a search.
   std::optional<int64_t> chances = {};
@@ -113,12 +116,13 @@ struct Generation {
   int64_t prompt_tokens = 0;       // all before the new ones; of the source, beside an encoder
   int64_t cached_tokens = 0;       // those of them that were not computed for it
   int64_t shifts = 0;              // how often the context was full
-  Score score;                     // of the targets
-  std::vector<double> log_p;       // ln p of each target that is not -1, in order
-  std::vector<std::vector<Chance>> target_top;  // of these, where Targets::top asks for them
-  std::vector<Chances> chances;                 // of the new tokens, where asked for
-  std::string finish_reason;                    // "stop", "length", "cancelled" or "error"
-  std::optional<int64_t> stop_id;               // what it stopped at, where it was one of these
+  int64_t guessed_tokens = 0, accepted_tokens = 0;  // of speculation, for this text
+  Score score;                                      // of the targets
+  std::vector<double> log_p;                        // ln p of each target that is not -1, in order
+  std::vector<std::vector<Chance>> target_top;      // of these, where Targets::top asks for them
+  std::vector<Chances> chances;                     // of the new tokens, where asked for
+  std::string finish_reason;                        // "stop", "length", "cancelled" or "error"
+  std::optional<int64_t> stop_id;                   // what it stopped at, where it was one of these
   std::string stop_string;
   /// Why the text is not of its constraint: where it was cut, and what was expected there. Empty
   /// where it is, or there is none.

@@ -133,6 +133,10 @@ Json Answer::timings(const Usage& usage) const {
   };
   add("prompt", read, prompt);
   add("predicted", usage.completion_tokens, made);
+  if (usage.guessed_tokens > 0) {
+    out["draft_n"] = usage.guessed_tokens;
+    out["draft_n_accepted"] = usage.accepted_tokens;
+  }
   return out;
 }
 
@@ -217,6 +221,8 @@ void Answer::end(std::vector<infer::Generation> made,
     }
     usage.completion_tokens += static_cast<int64_t>(made[i].token_ids.size());
     usage.reasoning_tokens += texts_[i].reasoning_tokens;
+    usage.guessed_tokens += made[i].guessed_tokens;
+    usage.accepted_tokens += made[i].accepted_tokens;
   }
   counts.prompt_tokens = usage.prompt_tokens;
   counts.cached_tokens = usage.cached_tokens;

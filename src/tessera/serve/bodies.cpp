@@ -89,7 +89,7 @@ template <class Body>
 void add_model(Fields<Body>& fields) {
   fields.text("model", &Body::model, 512,
               "which of the models of /v1/models; not needed where there is one");
-  fields.inert("user", {}, "not used");
+  fields.inert("user", "string", "not used");
 }
 
 /// The table of sampling's options.
@@ -148,6 +148,29 @@ void add_samplers(Fields<Body>& fields) {
                  refuse(name, error.what());
                }
              });
+}
+
+/// The text of a message's content: a string, or text parts one after another.
+Json content_of(const Json& value, const std::string& name, bool may_lack) {
+  if (value.is_string()) return value;
+  if (value.is_null() && may_lack) return value;
+  if (!value.is_array())
+    refuse(name, name + " is " + std::string(spec::kind_of(value)) +
+                     "; expected a string, or a list of text parts");
+  std::string text;
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string which = fmt::format("{}[{}]", name, i);
+    const Json& part = value[i];
+    if (!part.is_object() || !part.contains("type") || !part["type"].is_string())
+      refuse(which, which + " is no part; expected {\"type\": \"text\", \"text\": ...}");
+    if (part["type"] != "text")
+      refuse(which, which + " is no text; this server reads text alone", "unsupported_content");
+    for (const auto& [key, ignored] : part.items())
+      if (key != "type" && key != "text") refuse_unknown(key, {"type", "text"});
+    if (!part.contains("text")) refuse(which, which + " has no \"text\"");
+    text += text_of(part["text"], which + ".text", kMostText);
+  }
+  return text;
 }
 
 template <class Body>
@@ -237,6 +260,17 @@ void add_generation(Fields<Body>& fields) {
   fields
       .integer("timeout_ms", &G::timeout_ms, 1, int64_t{1} << 40,
                "milliseconds until the request is given up; at most the server's own deadline")
+      .add("prediction", object_schema(),
+           "{\"type\": \"content\", \"content\": ...}: what the answer may hold word for word; "
+           "where "
+           "the server guesses by --lookup it is there sooner",
+           [](Body& body, const Json& value, const std::string& name) {
+             if (!value.is_object() || value.value("type", Json()) != "content" ||
+                 !value.contains("content") || value.size() != 2)
+               refuse(name, name + ": expected {\"type\": \"content\", \"content\": ...}");
+             body.prediction =
+                 content_of(value["content"], name + ".content", false).get<std::string>();
+           })
       .flag("return_token_ids", &G::return_token_ids, "choices with \"token_ids\"")
       .alias("return_tokens")
       .integer("priority", &G::priority, -10, 10,
@@ -281,17 +315,12 @@ void add_generation(Fields<Body>& fields) {
   fields.text("grammar", &G::grammar, size_t{256} << 10, "GBNF that the text must follow");
   // what clients send without need
   fields.integer("best_of", &G::best_of, 1, 16, "as many as n: all choices are given");
-  fields.add("prediction", object_schema(), "a hint for speed alone; not used",
-             [](Body&, const Json& value, const std::string& name) {
-               if (!value.is_object() || value.value("type", Json()) != "content")
-                 refuse(name, name + ": expected {\"type\": \"content\", \"content\": ...}");
-             });
   fields.inert("store", {false}, "nothing is stored")
       .inert("service_tier", {"auto", "default"}, "not used")
       .inert("modalities", {Json::array({"text"})}, "text alone")
-      .inert("metadata", {}, "not used")
-      .inert("safety_identifier", {}, "not used")
-      .inert("prompt_cache_key", {}, "not used");
+      .inert("metadata", "object", "not used")
+      .inert("safety_identifier", "string", "not used")
+      .inert("prompt_cache_key", "string", "not used");
 }
 
 void check_generation(const GenerationBody& body, const Json& json) {
@@ -330,29 +359,6 @@ void check_generation(const GenerationBody& body, const Json& json) {
 }
 
 // --- chat
-
-/// The text of a message's content: a string, or text parts one after another.
-Json content_of(const Json& value, const std::string& name, bool may_lack) {
-  if (value.is_string()) return value;
-  if (value.is_null() && may_lack) return value;
-  if (!value.is_array())
-    refuse(name, name + " is " + std::string(spec::kind_of(value)) +
-                     "; expected a string, or a list of text parts");
-  std::string text;
-  for (size_t i = 0; i < value.size(); ++i) {
-    const std::string which = fmt::format("{}[{}]", name, i);
-    const Json& part = value[i];
-    if (!part.is_object() || !part.contains("type") || !part["type"].is_string())
-      refuse(which, which + " is no part; expected {\"type\": \"text\", \"text\": ...}");
-    if (part["type"] != "text")
-      refuse(which, which + " is no text; this server reads text alone", "unsupported_content");
-    for (const auto& [key, ignored] : part.items())
-      if (key != "type" && key != "text") refuse_unknown(key, {"type", "text"});
-    if (!part.contains("text")) refuse(which, which + " has no \"text\"");
-    text += text_of(part["text"], which + ".text", kMostText);
-  }
-  return text;
-}
 
 /// Calls of tools as templates want them: arguments as an object.
 Json tool_calls_of(const Json& value, const std::string& name) {

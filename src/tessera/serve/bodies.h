@@ -49,6 +49,7 @@ struct GenerationBody {
   std::optional<bool> retrieve;
   std::optional<int64_t> passages, passage_tokens;
   bool return_token_ids = false;
+  std::string prediction;  // what the answer may hold, word for word
   /// What the text must be: at most one of them is given, as it was sent.
   Json response_format = nullptr, json_schema = nullptr, structured_outputs = nullptr;
   std::string grammar;

@@ -461,9 +461,10 @@ void EngineLoop::give(Running& running, size_t index) {
   ServedModel& model = *job.model;
   if (!model.engine) {
     model.engine = std::make_unique<infer::Engine>(
-        model.loaded.model,
-        infer::Engine::Options{
-            .tokenizer = &*model.loaded.tokenizer, .cache = model.cache.get(), .kv = model.kv});
+        model.loaded.model, infer::Engine::Options{.tokenizer = &*model.loaded.tokenizer,
+                                                   .speculation = model.guesses,
+                                                   .cache = model.cache.get(),
+                                                   .kv = model.kv});
     if (std::none_of(known_.begin(), known_.end(),
                      [&](const Known& known) { return known.model.lock() == job.model; }))
       known_.push_back({job.model});
@@ -599,10 +600,17 @@ void EngineLoop::step_model(const ServedModelPtr& model) {
   const auto begin = Clock::now();
   std::exception_ptr error;
   if (model->engine) {
+    const infer::EngineCounts& counts = model->engine->counts();
+    const int64_t guessed = counts.guessed_tokens, accepted = counts.accepted_tokens;
     try {
       model->engine->step(budget(model));
     } catch (...) {
       error = std::current_exception();
+    }
+    if (counts.guessed_tokens > guessed) {
+      metrics_.add("draft_tokens_total", static_cast<double>(counts.guessed_tokens - guessed));
+      metrics_.add("draft_accepted_tokens_total",
+                   static_cast<double>(counts.accepted_tokens - accepted));
     }
     metrics_.add("steps_total", 1, {{"kind", "text"}});
     metrics_.observe("step_seconds", std::chrono::duration<double>(Clock::now() - begin).count());

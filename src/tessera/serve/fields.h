@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "tessera/serve/api_error.h"
 
 namespace tessera::serve {
@@ -103,6 +105,16 @@ class Fields {
           refuse(said, said + " is not supported here but for " + Json(values).dump(),
                  "unsupported_parameter");
         });
+  }
+
+  /// What clients send without need, of any value of this JSON type.
+  Fields& inert(std::string name, const char* type, std::string doc) {
+    return add(std::move(name), {{"type", type}}, std::move(doc),
+               [type](Body&, const Json& value, const std::string& said) {
+                 if (value.type_name() != std::string_view(type))
+                   refuse(said, fmt::format("{} is {}; expected of type {}", said,
+                                            spec::kind_of(value), type));
+               });
   }
 
   /// Null is as good as absent. With `ignored`, unknown fields are listed there instead of refused.

@@ -31,6 +31,7 @@ int64_t characters(std::string_view text);
 
 struct Usage {
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;
+  int64_t guessed_tokens = 0, accepted_tokens = 0;
 };
 Json to_json(const Usage& usage);
 

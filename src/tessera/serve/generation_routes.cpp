@@ -139,6 +139,10 @@ infer::Writing writing_of(const GenerationBody& body,
   out.stop_strings = body.stop;
   out.keep_stop = body.keep_stop;
   if (!body.ignore_eos) out.stop_ids = asked.chat ? asked.ends : model.ends;
+  for (const int64_t id : body.stop_token_ids)
+    if (id >= model.spec().vocab)
+      refuse("stop_token_ids", fmt::format("stop_token_ids names token {}; expected 0 to {}", id,
+                                           model.spec().vocab - 1));
   out.stop_ids.insert(out.stop_ids.end(), body.stop_token_ids.begin(), body.stop_token_ids.end());
   std::vector<std::string> ignored;
   out.constraint = asked.calls
@@ -205,6 +209,10 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
     request.writing = writing;
     request.writing.max_new_tokens = room_for(body, model, tokens, asked.otherwise, asked.param);
     request.begin.salt = salt_of(state, *asked.exchange, body);
+    if (!body.prediction.empty() && model.guesses.lookup > 0) {
+      const auto ids = model.tokenizer().encode(body.prediction, {.add_special = false});
+      request.expected.assign(ids.begin(), ids.end());
+    }
     if (chances) request.chances = *body.top_logprobs;
     request.chances_of_choice = body.post_sampling_probs;
     if (searches)
@@ -447,7 +455,7 @@ ServedModel::Chats chats_of(const ServiceState& state,
                             const ServedModel& model) {
   if (body.chat_template.empty()) {
     if (!model.can.chat) throw ApiError(400, "no_chat_template", model.no_chat);
-    return {*model.conversation, model.calls, model.chat_ends};
+    return *model.conversation;
   }
   if (!state.options.request_templates)
     refuse("chat_template",
@@ -473,14 +481,15 @@ void chat_asked(ServiceState& state,
   const bool calls = !body.tools.is_null() && body.tool_choice != "none";
   if (calls && chats.calls == nullptr)
     refuse("tools",
-           "this model's chat template tells it of no functions, or in a form that is not known",
+           "this model's chat template tells it of no functions, or in a form that is not known; "
+           "the server is started with --tool-format generic, or a known form",
            "tools_unsupported");
   const text::MarkedText prompt =
-      prompts.render({.messages = messages,
-                      .tools = calls ? body.tools : Json(nullptr),
-                      .add_generation_prompt = *body.add_generation_prompt,
-                      .variables = body.template_variables},
-                     *body.continue_final_message);
+      chats.render({.messages = messages,
+                    .tools = calls ? body.tools : Json(nullptr),
+                    .add_generation_prompt = *body.add_generation_prompt,
+                    .variables = body.template_variables},
+                   *body.continue_final_message);
   Asked asked{.exchange = exchange,
               .model = model,
               .chat = true,

@@ -126,6 +126,10 @@ TEST_F(GenerationRoutes, OtherNamesAndHints) {
   const Json hint = {{"type", "content"}, {"content", "hello"}};
   EXPECT_EQ(said({{"prediction", hint}}), said(Json::object()));
   refused({{"prediction", "hello"}}, "prediction", "expected {\"type\"");
+  EXPECT_TRUE(completed({{"user", "me"}, {"metadata", {{"a", "b"}}}}).contains("choices"));
+  refused({{"user", 5}}, "user", "expected of type string");
+  refused({{"metadata", "a"}}, "metadata", "expected of type object");
+  refused({{"stop_token_ids", {999}}}, "stop_token_ids", "names token 999; expected 0 to");
 }
 
 TEST_F(GenerationRoutes, LlamaCppsOwnClientsReadTheContent) {

@@ -34,7 +34,7 @@ Json defaults_of(const ServedModel& model, const ServiceOptions& options) {
   for (const infer::Sampler sampler : o.samplers)
     out["samplers"].push_back(infer::sampler_names()[static_cast<size_t>(sampler)]);
   out["max_tokens"] = options.max_tokens;
-  out["stop_token_ids"] = model.can.chat ? model.chat_ends : model.ends;
+  out["stop_token_ids"] = model.conversation ? model.conversation->ends : model.ends;
   return out;
 }
 
@@ -94,11 +94,13 @@ void ServiceState::add_model_routes() {
                     one["plan"] = model::to_json(model::make_plan(
                         model->spec(), std::max<int64_t>(1, model->context()), -1, model->kv.type));
                     one["kv_type"] = spec::name_of(model->kv.type);
+                    one["guesses"] = model->guesses.on();
+                    if (!model->no_guesses.empty()) one["no_guesses"] = model->no_guesses;
                     one["system_fingerprint"] = model->fingerprint;
                     one["fill_in_the_middle"] = model->fim.has_value();
                     one["default_generation_settings"] = defaults_of(*model, options);
                     if (model->conversation)
-                      one["chat_template"] = model->conversation->chat_template().source();
+                      one["chat_template"] = model->conversation->prompts.chat_template().source();
                   }
                   all.push_back(std::move(one));
                 }

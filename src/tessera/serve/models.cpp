@@ -20,22 +20,35 @@ const nn::HeadConfig* head_of(const model::ModelSpec& spec) {
   return dynamic_cast<const nn::HeadConfig*>(spec.head.config.get());
 }
 
-/// Whether the template tells the model of functions; many leave them out without a word.
-bool shows_tools(const text::ChatPrompt& prompts) {
-  const std::string name = "tessera_probes_tools";
-  const Json tool = {{"type", "function"},
-                     {"function",
-                      {{"name", name},
-                       {"description", "none"},
-                       {"parameters", {{"type", "object"}, {"properties", Json::object()}}}}}};
+/// Whether a conversation shows this word; templates leave out without a word what they do not
+/// know.
+bool shows(const text::ChatPrompt& prompts, const text::Chat& chat, const std::string& word) {
   try {
-    return prompts
-               .render({.messages = Json::array({{{"role", "user"}, {"content", "x"}}}),
-                        .tools = Json::array({tool})})
-               .text.find(name) != std::string::npos;
+    return prompts.render(chat).text.find(word) != std::string::npos;
   } catch (const Error&) {
     return false;
   }
+}
+
+const char* const kProbe = "tessera_probes_this";
+
+bool shows_tools(const text::ChatPrompt& prompts) {
+  const Json tool = {{"type", "function"},
+                     {"function",
+                      {{"name", kProbe},
+                       {"description", "none"},
+                       {"parameters", {{"type", "object"}, {"properties", Json::object()}}}}}};
+  return shows(prompts,
+               {.messages = Json::array({{{"role", "user"}, {"content", "x"}}}),
+                .tools = Json::array({tool})},
+               kProbe);
+}
+
+bool shows_system(const text::ChatPrompt& prompts) {
+  return shows(prompts,
+               {.messages = Json::array({{{"role", "system"}, {"content", kProbe}},
+                                         {{"role", "user"}, {"content", "x"}}})},
+               kProbe);
 }
 
 /// What the vocabulary calls a mask.
@@ -104,10 +117,23 @@ std::vector<std::string> Capabilities::names() const {
   return out;
 }
 
+text::MarkedText ServedModel::Chats::render(text::Chat chat, bool goes_on) const {
+  if (told)
+    chat.messages = text::tell_of_tools(chat.messages, std::exchange(chat.tools, nullptr), system);
+  return prompts.render(std::move(chat), goes_on);
+}
+
 ServedModel::Chats ServedModel::chats_of(const std::string& source,
                                          const std::string& where) const {
-  Chats out{{tokenizer(), source, where}, nullptr, ends};
-  if (shows_tools(out.prompts)) out.calls = text::reply_format_of(source);
+  Chats out{.prompts = {tokenizer(), source, where}, .ends = ends};
+  const text::ReplyFormat* const named = text::reply_format_named(tool_format_);
+  if (shows_tools(out.prompts)) {
+    out.calls = named != nullptr ? named : text::reply_format_of(source);
+  } else if (tool_format_ == "generic") {
+    out.calls = text::reply_format_named("hermes");
+    out.told = true;
+    out.system = shows_system(out.prompts);
+  }
   for (const int64_t id : out.prompts.ends())
     if (std::find(ends.begin(), ends.end(), id) == ends.end()) out.ends.push_back(id);
   return out;
@@ -152,13 +178,8 @@ ServedModel::ServedModel(const ModelEntry& named,
     no_chat =
         "this model has no chat template; start the server with --chat-template FILE, or use "
         "/v1/completions";
-  chat_ends = ends;
-  if (no_chat.empty()) {
-    Chats chats = chats_of(source, entry.id);
-    conversation.emplace(std::move(chats.prompts));
-    calls = chats.calls;
-    chat_ends = std::move(chats.ends);
-  }
+  tool_format_ = options.tool_format;
+  if (no_chat.empty()) conversation.emplace(chats_of(source, entry.id));
   can.chat = conversation.has_value();
   const nn::HeadConfig* const head = head_of(spec);
   const bool sentence_folder =
@@ -177,12 +198,30 @@ ServedModel::ServedModel(const ModelEntry& named,
     if (!options.pooling.empty()) embedding.pooling = infer::pooling_named(options.pooling);
   }
 
+  if (generates && options.speculation.on()) {
+    try {
+      infer::Guesser(loaded.model, options.speculation, nullptr);
+      guesses = options.speculation;
+    } catch (const Error& error) {
+      no_guesses = error.what();
+    }
+  }
+
   // what a row costs
   if (generates && spec.no_state_reason().empty()) {
     const model::Plan one = model::make_plan(spec, 1, pair ? 1 : -1, kv.type);
     row_per_token_ = one.state_bytes_per_token;
     row_fixed_ = one.state_bytes_fixed + row_per_token_ * kv.page;
     if (pair) row_per_source_ = model::make_plan(spec, 1, 2, kv.type).state_bytes - one.state_bytes;
+    // who guesses by layers of its own keeps as much of a text in them; first layers, all of them
+    // at most
+    if (const model::ModelSpec* who = guesses.draft            ? &guesses.draft->spec()
+                                      : guesses.exit_layer > 0 ? &spec
+                                                               : nullptr) {
+      const model::Plan own = model::make_plan(*who, 1, who->encoder ? 1 : -1, spec::KvType::f32);
+      row_per_token_ += own.state_bytes_per_token;
+      row_fixed_ += own.state_bytes_fixed;
+    }
   }
   if (options.cache_bytes > 0 && generates && spec.no_state_reason().empty())
     cache = std::make_unique<infer::PrefixCache>(

@@ -21,6 +21,7 @@
 #include "tessera/serve/metrics.h"
 #include "tessera/text/reply.h"
 #include "tessera/text/chat_prompt.h"
+#include "tessera/text/told_tools.h"
 
 namespace tessera::serve {
 
@@ -37,10 +38,15 @@ struct ModelOptions {
   kernels::Arithmetic arithmetic = kernels::Arithmetic::exact;
   /// How a model's keys and values are kept.
   std::function<spec::KvOptions(const model::Model&)> kv;
+  /// How models guess ahead, those that can: the first one must. A draft outlives them.
+  infer::Speculation speculation;
   int64_t context = 0;                       // longest sequence; 0 = what a model is made for
   int64_t cache_bytes = int64_t{256} << 20;  // of each model's prefix cache; 0 = none
   std::chrono::milliseconds keep_alive{0};   // a model unused for so long is given up; 0 = never
-  std::string pooling;                       // decoders answer embeddings by it; "" = not
+  /// How models call functions: "auto" = as the template shows; "generic" = so, and where it shows
+  /// none they are told in the conversation (text/told_tools.h); else a name of reply_formats().
+  std::string tool_format = "auto";
+  std::string pooling;  // decoders answer embeddings by it; "" = not
   /// In place of loading from disk.
   std::function<infer::LoadedModel(const ModelEntry&)> load;
 };
@@ -71,15 +77,18 @@ struct ServedModel {
   struct Chats {
     text::ChatPrompt prompts;
     const text::ReplyFormat* calls = nullptr;  // of functions, where the template shows any
+    /// The template shows none: the conversation tells of them, in its system message where there
+    /// is one.
+    bool told = false, system = true;
     std::vector<int64_t> ends;
+    /// ChatPrompt::render().
+    text::MarkedText render(text::Chat chat, bool goes_on = false) const;
   };
   Chats chats_of(const std::string& source, const std::string& where) const;
 
-  std::optional<text::ChatPrompt> conversation;
-  const text::ReplyFormat* calls = nullptr;  // of functions, where its template shows any
-  std::string no_chat;                       // why not, where there is none
-  std::vector<int64_t> ends;                 // of texts; those of conversations too
-  std::vector<int64_t> chat_ends;
+  std::optional<Chats> conversation;
+  std::string no_chat;                // why not, where there is none
+  std::vector<int64_t> ends;          // of texts; those of conversations too
   std::vector<std::string> specials;  // what the vocabulary calls its special tokens
   std::optional<int64_t> mask;        // what fill-mask looks for
   /// What stands before, behind and for the middle of a text, where the model fills it in.
@@ -90,6 +99,8 @@ struct ServedModel {
   std::optional<Middle> fim;
   infer::EmbedOptions embedding;
   spec::KvOptions kv;
+  infer::Speculation guesses;  // off where it cannot do so
+  std::string no_guesses;      // why, where others do
   int64_t longest = 0, bytes = 0, parameters = 0;
   std::string fingerprint;
   mutable Constraints constraints;
@@ -99,6 +110,7 @@ struct ServedModel {
   std::unique_ptr<infer::Engine> engine;
 
  private:
+  std::string tool_format_;
   int64_t row_fixed_ = 0, row_per_token_ = 0, row_per_source_ = 0;
 };
 using ServedModelPtr = std::shared_ptr<ServedModel>;

@@ -33,7 +33,8 @@ Json inspection_of(const ServedModel& model) {
   out["capabilities"] = model.can.names();
   out["weight_bytes"] = model.bytes;
   out["spec"] = model::resolve(model.spec());
-  if (model.conversation) out["chat_template"] = model.conversation->chat_template().source();
+  if (model.conversation)
+    out["chat_template"] = model.conversation->prompts.chat_template().source();
   const Json& config = model.loaded.source.foreign_config;
   if (model.can.classify && config.is_object() && config.contains("id2label"))
     out["labels"] = config["id2label"];

@@ -232,7 +232,10 @@ Service::Service(const ServiceOptions& options) : state_(std::make_shared<Servic
   s.server = std::make_unique<Server>(options.server,
                                       [&s](const ExchangePtr& exchange) { s.handle(exchange); });
   s.server->on_end = [&s](const Exchange& exchange) { s.ended(exchange); };
-  s.pool->load(s.pool->entries().front());
+  const ServedModelPtr first = s.pool->load(s.pool->entries().front());
+  if (options.models.speculation.on() && !first->guesses.on())
+    fail(ErrorKind::usage, "serve", "{}: {}", first->entry.path,
+         first->no_guesses.empty() ? "it writes no text to guess" : first->no_guesses);
   s.loading = false;
 }
 

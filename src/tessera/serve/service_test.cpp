@@ -226,6 +226,43 @@ TEST(Service, CallsOfFunctionsAreForcedAndReadApart) {
   refused("response_format", {{"type", "json_object"}}, "tool_choice");
 }
 
+TEST(Service, FunctionsAreToldInTheConversationWhereTheTemplateKnowsNone) {
+  ServiceOptions options = options_of({"attention"});
+  const Json tool = {{"type", "function"},
+                     {"function", {{"name", "find"}, {"parameters", {{"type", "object"}}}}}};
+  const Json body = {{"messages", user("x")},
+                     {"max_tokens", 80},
+                     {"seed", 5},
+                     {"tools", {tool}},
+                     {"tool_choice", "required"}};
+  EXPECT_EQ(Running(options).client().post("/v1/chat/completions", body).code(),
+            "tools_unsupported");
+  options.models.tool_format = "hermes";  // and the model is not told
+  EXPECT_EQ(Running(options).client().post("/v1/chat/completions", body).code(),
+            "tools_unsupported");
+  options.models.tool_format = "generic";
+  Running server(options);
+  Client client = server.client();
+  // a forced call is JSON between tags, for which this vocabulary has no brace
+  const std::string said = client.post("/v1/chat/completions", body).body;
+  EXPECT_NE(said.find("the constraint expects '{'"), std::string::npos) << said;
+  // the model reads of them, and of what came back
+  Json asked = {{"messages", body["messages"]}, {"tools", body["tools"]}};
+  const Json call = {{"id", "c1"},
+                     {"type", "function"},
+                     {"function", {{"name", "find"}, {"arguments", R"({"a":1})"}}}};
+  asked["messages"].push_back(
+      {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {call}}});
+  asked["messages"].push_back({{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "yes"}});
+  const Client::Reply told = client.post("/apply-template", asked);
+  ASSERT_EQ(told.status, 200) << told.body;
+  const std::string prompt = told.json()["prompt"];
+  const auto has = [&](const char* text) { return prompt.find(text) != std::string::npos; };
+  EXPECT_TRUE(has("<|start|>system_You may call functions")) << prompt;
+  EXPECT_TRUE(has(R"({"name": "find", "arguments": {"a":1}})")) << prompt;
+  EXPECT_TRUE(has("<|start|>user_<tool_response>\nyes\n</tool_response>")) << prompt;
+}
+
 TEST(Service, TextsAreScored) {
   Running server(options_of({"attention"}));
   const infer::LoadedModel alone = tiny_loaded("attention");

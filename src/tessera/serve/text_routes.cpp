@@ -14,7 +14,8 @@ void tokenize(const ExchangePtr& exchange, const TokenizeBody& body, const Serve
                            {.add_special = body.add_special, .parse_special = body.parse_special});
   } else {
     if (!model->can.chat) throw ApiError(400, "no_chat_template", model->no_chat);
-    ids = model->conversation->encode(model->conversation->render({.messages = body.messages}));
+    ids = model->conversation->prompts.encode(
+        model->conversation->render({.messages = body.messages}));
   }
   Json out = {{"tokens", ids}, {"count", ids.size()}, {"max_model_len", model->context()}};
   if (body.with_pieces) {
@@ -48,7 +49,8 @@ void apply_template(const ExchangePtr& exchange,
                                    .add_generation_prompt = *body.add_generation_prompt,
                                    .variables = body.template_variables},
                                   *body.continue_final_message);
-  exchange->answer(Json{{"prompt", prompt.text}, {"tokens", model->conversation->encode(prompt)}});
+  exchange->answer(
+      Json{{"prompt", prompt.text}, {"tokens", model->conversation->prompts.encode(prompt)}});
 }
 
 }  // namespace

@@ -352,7 +352,7 @@ HWY_NOINLINE void add_stored_values(const Attention& a,
 // A vector that several products use: compilers would rather read memory for each of them, and a
 // core reads less often than it multiplies.
 HWY_INLINE V32 in_register(V32 v) {
-#if HWY_ARCH_X86
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128
   asm("" : "+v"(v.raw));
 #endif
   return v;

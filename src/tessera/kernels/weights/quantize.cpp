@@ -525,7 +525,7 @@ void quantize_rows(
       const float* x = src + block * elements;
       uint8_t* to = bytes + block * size;
       if (!std::all_of(x, x + count * elements, [](float v) { return std::isfinite(v); }))
-        fail(ErrorKind::usage, "quantize",
+        fail(ErrorKind::input, "quantize",
              "a number is not finite; expected finite numbers, as {} holds no others",
              name_of(type));
       const float* of_block = importance != nullptr ? importance + at * elements : nullptr;
