@@ -2029,6 +2029,10 @@ TEST_F(Cli, PlanOfAHugeModelIsInstant) {
 TEST_F(Cli, AChatSaysWhatIsMissing) {
   expect_refused("chat '" + tiny() + "'", 2, "has no tokenizer");
   expect_refused("chat /no/such/model", 1, "/no/such/model");
+  expect_refused("chat /no/such/model --guesses 3", 2, "--guesses without who makes them");
+  expect_refused("serve /no/such/model --branches 3", 2, "--branches without who makes them");
+  expect_refused("serve /no/such/model --lookup 3 --guesses x", 2, "--guesses x; expected auto");
+  expect_refused("serve /no/such/model --tool-format xml", 2, "--tool-format");
 }
 
 /// SmolLM2 (TESSERA_SMOLLM2), whose prompts are known.
@@ -2067,6 +2071,7 @@ TEST_F(ChatCli, AnswersAreWhatTheModelSaysAfterTheTemplate) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, answer + continued(second));
   EXPECT_EQ(chat("Name a colour.\nAnother.\n", "--prefix-cache 0").out, outcome.out);
+  EXPECT_EQ(chat("Name a colour.\nAnother.\n", "--lookup 2 --guesses 3").out, outcome.out);
 }
 
 TEST_F(Cli, WhatWasLearntByHeartIsAnsweredInAChat) {

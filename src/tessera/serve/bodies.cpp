@@ -1,4 +1,5 @@
-#include "tessera/serve/bodies.h"
+// The bodies of routes that make text.
+#include "tessera/serve/body_values.h"
 
 #include <charconv>
 #include <cmath>
@@ -9,50 +10,9 @@
 namespace tessera::serve {
 namespace {
 
-constexpr int64_t kMostTokens = int64_t{1} << 30;
-constexpr size_t kMostText = size_t{8} << 20;  // as much as a body
 constexpr size_t kMostStops = 16, kMostStopBytes = 256;
-constexpr size_t kMostPrompts = 64, kMostInputs = 2048, kMostMessages = 4096, kMostTools = 128;
+constexpr size_t kMostPrompts = 64;
 constexpr size_t kMostVariables = 16, kMostBiases = 1024, kMostBadWords = 128;
-
-std::vector<std::string> texts_of(const Json& value, const std::string& name, size_t most) {
-  if (value.is_string()) return {text_of(value, name, kMostText)};
-  if (!value.is_array() || value.empty())
-    refuse(name, name + " is " + std::string(spec::kind_of(value)) +
-                     "; expected a string, or a list of them");
-  if (value.size() > most)
-    refuse(name, fmt::format("{} has {} texts; expected at most {}", name, value.size(), most));
-  std::vector<std::string> texts;
-  for (size_t i = 0; i < value.size(); ++i)
-    texts.push_back(text_of(value[i], fmt::format("{}[{}]", name, i), kMostText));
-  return texts;
-}
-
-/// A string, ids, or a list of either.
-std::vector<Prompt> prompts_of(const Json& value, const std::string& name, size_t most) {
-  const auto one = [&](const Json& item, const std::string& which) {
-    Prompt prompt;
-    if (item.is_string())
-      prompt.text = text_of(item, which, kMostText);
-    else if (item.is_array())
-      prompt.ids = ids_of(item, which, kMostText);
-    else
-      refuse(which, which + " is " + std::string(spec::kind_of(item)) +
-                        "; expected a string, or a list of token ids");
-    return prompt;
-  };
-  if (value.is_string() || (value.is_array() && !value.empty() && value[0].is_number()))
-    return {one(value, name)};
-  if (!value.is_array() || value.empty())
-    refuse(name, name + " is " + (value.is_array() ? "empty" : std::string(spec::kind_of(value))) +
-                     "; expected a string, a list of token ids, or a list of either");
-  if (value.size() > most)
-    refuse(name, fmt::format("{} has {} entries; expected at most {}", name, value.size(), most));
-  std::vector<Prompt> prompts;
-  for (size_t i = 0; i < value.size(); ++i)
-    prompts.push_back(one(value[i], fmt::format("{}[{}]", name, i)));
-  return prompts;
-}
 
 /// {"50256": -100} or [[50256, false]]; of texts, all of their tokens.
 void read_biases(GenerationBody& body, const Json& value, const std::string& name) {
@@ -83,13 +43,6 @@ void read_biases(GenerationBody& body, const Json& value, const std::string& nam
 
 Json object_schema() {
   return {{"type", "object"}};
-}
-
-template <class Body>
-void add_model(Fields<Body>& fields) {
-  fields.text("model", &Body::model, 512,
-              "which of the models of /v1/models; not needed where there is one");
-  fields.inert("user", "string", "not used");
 }
 
 /// The table of sampling's options.
@@ -148,29 +101,6 @@ void add_samplers(Fields<Body>& fields) {
                  refuse(name, error.what());
                }
              });
-}
-
-/// The text of a message's content: a string, or text parts one after another.
-Json content_of(const Json& value, const std::string& name, bool may_lack) {
-  if (value.is_string()) return value;
-  if (value.is_null() && may_lack) return value;
-  if (!value.is_array())
-    refuse(name, name + " is " + std::string(spec::kind_of(value)) +
-                     "; expected a string, or a list of text parts");
-  std::string text;
-  for (size_t i = 0; i < value.size(); ++i) {
-    const std::string which = fmt::format("{}[{}]", name, i);
-    const Json& part = value[i];
-    if (!part.is_object() || !part.contains("type") || !part["type"].is_string())
-      refuse(which, which + " is no part; expected {\"type\": \"text\", \"text\": ...}");
-    if (part["type"] != "text")
-      refuse(which, which + " is no text; this server reads text alone", "unsupported_content");
-    for (const auto& [key, ignored] : part.items())
-      if (key != "type" && key != "text") refuse_unknown(key, {"type", "text"});
-    if (!part.contains("text")) refuse(which, which + " has no \"text\"");
-    text += text_of(part["text"], which + ".text", kMostText);
-  }
-  return text;
 }
 
 template <class Body>
@@ -360,75 +290,6 @@ void check_generation(const GenerationBody& body, const Json& json) {
 
 // --- chat
 
-/// Calls of tools as templates want them: arguments as an object.
-Json tool_calls_of(const Json& value, const std::string& name) {
-  if (!value.is_array() || value.empty() || value.size() > kMostTools)
-    refuse(name, name + " is no list of 1 to 128 calls");
-  Json calls = Json::array();
-  for (size_t i = 0; i < value.size(); ++i) {
-    const std::string which = fmt::format("{}[{}]", name, i);
-    const Json& call = value[i];
-    if (!call.is_object() || call.value("type", Json("function")) != "function" ||
-        !call.contains("function") || !call["function"].is_object())
-      refuse(which, which + " is no call of a function");
-    const Json& function = call["function"];
-    if (!function.contains("name") || !function.contains("arguments"))
-      refuse(which, which + ".function lacks name or arguments");
-    Json arguments = function["arguments"];
-    if (arguments.is_string()) {
-      try {
-        arguments = spec::parse_json(arguments.get_ref<const std::string&>(), which);
-      } catch (const Error&) {
-        refuse(which + ".function.arguments", which + ".function.arguments is no JSON");
-      }
-    }
-    if (!arguments.is_object())
-      refuse(which + ".function.arguments", which + ".function.arguments is no object");
-    Json out = {{"type", "function"},
-                {"function",
-                 {{"name", text_of(function["name"], which + ".function.name", 64)},
-                  {"arguments", arguments}}}};
-    if (call.contains("id")) out["id"] = text_of(call["id"], which + ".id", 256);
-    calls.push_back(out);
-  }
-  return calls;
-}
-
-Json message_of(const Json& message, const std::string& name) {
-  static const std::set<std::string> kRoles = {"system", "developer", "user", "assistant", "tool"};
-  if (!message.is_object())
-    refuse(name, name + " is " + std::string(spec::kind_of(message)) + "; expected an object");
-  if (!message.contains("role")) refuse(name + ".role", name + " has no role", "missing_parameter");
-  const std::string role = text_of(message["role"], name + ".role", 64);
-  if (!kRoles.contains(role))
-    refuse(name + ".role",
-           name + ".role is unknown; expected system, developer, user, assistant or tool");
-  Json out = {{"role", role}};
-  const bool calls = message.contains("tool_calls") && !message["tool_calls"].is_null();
-  for (const auto& [key, value] : message.items()) {
-    const std::string which = name + "." + key.substr(0, 60);
-    if (key == "role" || value.is_null()) continue;
-    if (key == "content")
-      out["content"] = content_of(value, which, calls);
-    else if (key == "name" || key == "tool_call_id")
-      out[key] = text_of(value, which, 256);
-    else if (key == "reasoning_content" && role == "assistant")
-      out[key] = text_of(value, which, kMostText);
-    else if (key == "tool_calls" && role == "assistant")
-      out[key] = tool_calls_of(value, which);
-    else if (key != "refusal" && key != "annotations" && key != "audio" && key != "function_call")
-      refuse_unknown(
-          key, {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"});
-    else if (key == "audio" || key == "function_call")
-      refuse(which, which + " is not supported", "unsupported_content");
-  }
-  if (!out.contains("content")) {
-    if (!calls) refuse(name + ".content", name + " has no content", "missing_parameter");
-    out["content"] = "";
-  }
-  return out;
-}
-
 Json tools_of(const Json& value, const std::string& name) {
   if (!value.is_array() || value.size() > kMostTools)
     refuse(name, name + " is no list of at most 128 tools");
@@ -553,10 +414,7 @@ const Fields<ChatBody>& chat_fields() {
     f.add("messages", {{"type", "array"}, {"minItems", 1}, {"maxItems", kMostMessages}},
           "the conversation: {\"role\", \"content\"} of system, developer, user, assistant, tool",
           [](C& body, const Json& value, const std::string& name) {
-            if (!value.is_array() || value.empty() || value.size() > kMostMessages)
-              refuse(name, fmt::format("{} is no list of 1 to {} messages", name, kMostMessages));
-            for (size_t i = 0; i < value.size(); ++i)
-              body.messages.push_back(message_of(value[i], fmt::format("{}[{}]", name, i)));
+            body.messages = messages_of(value, name);
           });
     f.required();
     add_generation(f);
@@ -608,183 +466,6 @@ const Fields<ChatBody>& chat_fields() {
             if (value != "auto" && value != "none") refuse(name, name + ": expected auto or none");
             body.split_reasoning = value == "auto";
           });
-    return f;
-  }();
-  return fields;
-}
-
-const Fields<EmbeddingsBody>& embeddings_fields() {
-  static const Fields<EmbeddingsBody> fields = [] {
-    using E = EmbeddingsBody;
-    Fields<E> f;
-    f.add("input", Json::object(), "a text, token ids, or a list of up to 2048 of either",
-          [](E& body, const Json& value, const std::string& name) {
-            body.input = prompts_of(value, name, kMostInputs);
-          });
-    f.required();
-    add_model(f);
-    f.add("encoding_format", {{"enum", {"float", "base64"}}},
-          "numbers, or base64 of little-endian float32",
-          [](E& body, const Json& value, const std::string& name) {
-            if (value != "float" && value != "base64")
-              refuse(name, name + ": expected float or base64");
-            body.base64 = value == "base64";
-          });
-    f.integer("dimensions", &E::dimensions, 1, kMostTokens,
-              "not supported but for the model's own");
-    return f;
-  }();
-  return fields;
-}
-
-namespace {
-
-/// A list in a list is a pair.
-std::vector<TextOrPair> texts_or_pairs_of(const Json& value, const std::string& name, size_t most) {
-  std::vector<TextOrPair> out;
-  if (value.is_string()) {
-    out.push_back({text_of(value, name, kMostText)});
-    return out;
-  }
-  if (!value.is_array() || value.empty() || value.size() > most)
-    refuse(name, fmt::format("{} is {}; expected a string, or a list of 1 to {} strings and pairs "
-                             "[string, string]",
-                             name,
-                             value.is_array() ? fmt::format("a list of {}", value.size())
-                                              : std::string(spec::kind_of(value)),
-                             most));
-  for (size_t i = 0; i < value.size(); ++i) {
-    const std::string which = fmt::format("{}[{}]", name, i);
-    if (!value[i].is_array()) {
-      out.push_back({text_of(value[i], which, kMostText)});
-      continue;
-    }
-    if (value[i].size() != 2)
-      refuse(which, fmt::format("{} is a list of {}; expected a pair [string, string]", which,
-                                value[i].size()));
-    out.push_back({text_of(value[i][0], which + "[0]", kMostText),
-                   text_of(value[i][1], which + "[1]", kMostText)});
-  }
-  return out;
-}
-
-template <class Body>
-void add_input(Fields<Body>& f) {
-  f.add("input", Json::object(), "a text, or a list of up to 2048",
-        [](Body& body, const Json& value, const std::string& name) {
-          body.input = texts_of(value, name, kMostInputs);
-        });
-  f.required();
-  add_model(f);
-}
-
-}  // namespace
-
-const Fields<RerankBody>& rerank_fields() {
-  static const Fields<RerankBody> fields = [] {
-    using R = RerankBody;
-    Fields<R> f;
-    f.text("query", &R::query, kMostText, "what is asked").required();
-    f.add("documents", {{"type", "array"}, {"maxItems", kMostInputs}}, "up to 2048 texts",
-          [](R& body, const Json& value, const std::string& name) {
-            if (!value.is_array()) refuse(name, name + " is no list of texts");
-            body.documents = texts_of(value, name, kMostInputs);
-          });
-    f.required();
-    add_model(f);
-    f.integer("top_n", &R::top_n, 0, kMostTokens, "only so many of the best; 0 = all")
-        .flag("use_activation", &R::use_activation,
-              "scores of a classifier as probabilities; else its numbers")
-        .flag("return_documents", &R::return_documents, "results with their texts");
-    return f;
-  }();
-  return fields;
-}
-
-const Fields<ClassifyBody>& classify_fields() {
-  static const Fields<ClassifyBody> fields = [] {
-    Fields<ClassifyBody> f;
-    f.add("input", Json::object(), "a text, or a list of up to 2048 texts and [text, text] pairs",
-          [](ClassifyBody& body, const Json& value, const std::string& name) {
-            body.input = texts_or_pairs_of(value, name, kMostInputs);
-          });
-    f.required();
-    add_model(f);
-    return f;
-  }();
-  return fields;
-}
-
-const Fields<FillMaskBody>& fill_mask_fields() {
-  static const Fields<FillMaskBody> fields = [] {
-    using M = FillMaskBody;
-    Fields<M> f;
-    add_input(f);
-    f.integer("top_k", &M::top_k, 1, 1000, "so many tokens for each mask");
-    f.add("targets", {{"type", "array"}}, "these tokens alone",
-          [](M& body, const Json& value, const std::string& name) {
-            body.targets = texts_of(value, name, 1000);
-          });
-    return f;
-  }();
-  return fields;
-}
-
-const Fields<TranslateBody>& translate_fields() {
-  static const Fields<TranslateBody> fields = [] {
-    using T = TranslateBody;
-    Fields<T> f;
-    add_input(f);
-    f.text("source_lang", &T::source_lang, 64, "the language of the input, where a token names it")
-        .text("target_lang", &T::target_lang, 64, "the language of the output")
-        .integer("beams", &T::beams, 1, 16, "search with so many hypotheses; default 1")
-        .integer("iterations", &T::iterations, 1, 64,
-                 "of a model that predicts whole answers: so many times; default 10")
-        .integer("length_candidates", &T::lengths, 1, 64,
-                 "of such a model: answers of so many lengths, the likeliest is taken; default 5")
-        .integer("max_tokens", &T::max_tokens, 1, kMostTokens, "of each answer, at most");
-    return f;
-  }();
-  return fields;
-}
-
-const Fields<TokenizeBody>& tokenize_fields() {
-  static const Fields<TokenizeBody> fields = [] {
-    using T = TokenizeBody;
-    Fields<T> f;
-    f.add("content", {{"type", "string"}}, "the text",
-          [](T& body, const Json& value, const std::string& name) {
-            body.content = text_of(value, name, kMostText);
-          });
-    f.alias("prompt");
-    f.add("messages", {{"type", "array"}}, "or a conversation, by the model's chat template",
-          [](T& body, const Json& value, const std::string& name) {
-            body.messages = Json::array();
-            if (!value.is_array() || value.empty() || value.size() > kMostMessages)
-              refuse(name, fmt::format("{} is no list of 1 to {} messages", name, kMostMessages));
-            for (size_t i = 0; i < value.size(); ++i)
-              body.messages.push_back(message_of(value[i], fmt::format("{}[{}]", name, i)));
-          });
-    add_model(f);
-    f.flag("add_special", &T::add_special, "what the model expects around a text")
-        .alias("add_special_tokens");
-    f.flag("parse_special", &T::parse_special, "special tokens in the text become those tokens")
-        .flag("with_pieces", &T::with_pieces, "the text of each token beside its id");
-    return f;
-  }();
-  return fields;
-}
-
-const Fields<DetokenizeBody>& detokenize_fields() {
-  static const Fields<DetokenizeBody> fields = [] {
-    using D = DetokenizeBody;
-    Fields<D> f;
-    f.add("tokens", {{"type", "array"}, {"items", {{"type", "integer"}}}}, "ids",
-          [](D& body, const Json& value, const std::string& name) {
-            body.tokens = ids_of(value, name, kMostText);
-          });
-    f.required();
-    add_model(f);
     return f;
   }();
   return fields;

@@ -1,0 +1,184 @@
+// The bodies of routes that make no text of a prompt: vectors, labels, tokens, translations.
+#include "tessera/serve/body_values.h"
+
+namespace tessera::serve {
+namespace {
+
+constexpr size_t kMostInputs = 2048;
+
+}  // namespace
+
+const Fields<EmbeddingsBody>& embeddings_fields() {
+  static const Fields<EmbeddingsBody> fields = [] {
+    using E = EmbeddingsBody;
+    Fields<E> f;
+    f.add("input", Json::object(), "a text, token ids, or a list of up to 2048 of either",
+          [](E& body, const Json& value, const std::string& name) {
+            body.input = prompts_of(value, name, kMostInputs);
+          });
+    f.required();
+    add_model(f);
+    f.add("encoding_format", {{"enum", {"float", "base64"}}},
+          "numbers, or base64 of little-endian float32",
+          [](E& body, const Json& value, const std::string& name) {
+            if (value != "float" && value != "base64")
+              refuse(name, name + ": expected float or base64");
+            body.base64 = value == "base64";
+          });
+    f.integer("dimensions", &E::dimensions, 1, kMostTokens,
+              "not supported but for the model's own");
+    return f;
+  }();
+  return fields;
+}
+
+namespace {
+
+/// A list in a list is a pair.
+std::vector<TextOrPair> texts_or_pairs_of(const Json& value, const std::string& name, size_t most) {
+  std::vector<TextOrPair> out;
+  if (value.is_string()) {
+    out.push_back({text_of(value, name, kMostText)});
+    return out;
+  }
+  if (!value.is_array() || value.empty() || value.size() > most)
+    refuse(name, fmt::format("{} is {}; expected a string, or a list of 1 to {} strings and pairs "
+                             "[string, string]",
+                             name,
+                             value.is_array() ? fmt::format("a list of {}", value.size())
+                                              : std::string(spec::kind_of(value)),
+                             most));
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string which = fmt::format("{}[{}]", name, i);
+    if (!value[i].is_array()) {
+      out.push_back({text_of(value[i], which, kMostText)});
+      continue;
+    }
+    if (value[i].size() != 2)
+      refuse(which, fmt::format("{} is a list of {}; expected a pair [string, string]", which,
+                                value[i].size()));
+    out.push_back({text_of(value[i][0], which + "[0]", kMostText),
+                   text_of(value[i][1], which + "[1]", kMostText)});
+  }
+  return out;
+}
+
+template <class Body>
+void add_input(Fields<Body>& f) {
+  f.add("input", Json::object(), "a text, or a list of up to 2048",
+        [](Body& body, const Json& value, const std::string& name) {
+          body.input = texts_of(value, name, kMostInputs);
+        });
+  f.required();
+  add_model(f);
+}
+
+}  // namespace
+
+const Fields<RerankBody>& rerank_fields() {
+  static const Fields<RerankBody> fields = [] {
+    using R = RerankBody;
+    Fields<R> f;
+    f.text("query", &R::query, kMostText, "what is asked").required();
+    f.add("documents", {{"type", "array"}, {"maxItems", kMostInputs}}, "up to 2048 texts",
+          [](R& body, const Json& value, const std::string& name) {
+            if (!value.is_array()) refuse(name, name + " is no list of texts");
+            body.documents = texts_of(value, name, kMostInputs);
+          });
+    f.required();
+    add_model(f);
+    f.integer("top_n", &R::top_n, 0, kMostTokens, "only so many of the best; 0 = all")
+        .flag("use_activation", &R::use_activation,
+              "scores of a classifier as probabilities; else its numbers")
+        .flag("return_documents", &R::return_documents, "results with their texts");
+    return f;
+  }();
+  return fields;
+}
+
+const Fields<ClassifyBody>& classify_fields() {
+  static const Fields<ClassifyBody> fields = [] {
+    Fields<ClassifyBody> f;
+    f.add("input", Json::object(), "a text, or a list of up to 2048 texts and [text, text] pairs",
+          [](ClassifyBody& body, const Json& value, const std::string& name) {
+            body.input = texts_or_pairs_of(value, name, kMostInputs);
+          });
+    f.required();
+    add_model(f);
+    return f;
+  }();
+  return fields;
+}
+
+const Fields<FillMaskBody>& fill_mask_fields() {
+  static const Fields<FillMaskBody> fields = [] {
+    using M = FillMaskBody;
+    Fields<M> f;
+    add_input(f);
+    f.integer("top_k", &M::top_k, 1, 1000, "so many tokens for each mask");
+    f.add("targets", {{"type", "array"}}, "these tokens alone",
+          [](M& body, const Json& value, const std::string& name) {
+            body.targets = texts_of(value, name, 1000);
+          });
+    return f;
+  }();
+  return fields;
+}
+
+const Fields<TranslateBody>& translate_fields() {
+  static const Fields<TranslateBody> fields = [] {
+    using T = TranslateBody;
+    Fields<T> f;
+    add_input(f);
+    f.text("source_lang", &T::source_lang, 64, "the language of the input, where a token names it")
+        .text("target_lang", &T::target_lang, 64, "the language of the output")
+        .integer("beams", &T::beams, 1, 16, "search with so many hypotheses; default 1")
+        .integer("iterations", &T::iterations, 1, 64,
+                 "of a model that predicts whole answers: so many times; default 10")
+        .integer("length_candidates", &T::lengths, 1, 64,
+                 "of such a model: answers of so many lengths, the likeliest is taken; default 5")
+        .integer("max_tokens", &T::max_tokens, 1, kMostTokens, "of each answer, at most");
+    return f;
+  }();
+  return fields;
+}
+
+const Fields<TokenizeBody>& tokenize_fields() {
+  static const Fields<TokenizeBody> fields = [] {
+    using T = TokenizeBody;
+    Fields<T> f;
+    f.add("content", {{"type", "string"}}, "the text",
+          [](T& body, const Json& value, const std::string& name) {
+            body.content = text_of(value, name, kMostText);
+          });
+    f.alias("prompt");
+    f.add("messages", {{"type", "array"}}, "or a conversation, by the model's chat template",
+          [](T& body, const Json& value, const std::string& name) {
+            body.messages = messages_of(value, name);
+          });
+    add_model(f);
+    f.flag("add_special", &T::add_special, "what the model expects around a text")
+        .alias("add_special_tokens");
+    f.flag("parse_special", &T::parse_special, "special tokens in the text become those tokens")
+        .flag("with_pieces", &T::with_pieces, "the text of each token beside its id");
+    return f;
+  }();
+  return fields;
+}
+
+const Fields<DetokenizeBody>& detokenize_fields() {
+  static const Fields<DetokenizeBody> fields = [] {
+    using D = DetokenizeBody;
+    Fields<D> f;
+    f.add("tokens", {{"type", "array"}, {"items", {{"type", "integer"}}}}, "ids",
+          [](D& body, const Json& value, const std::string& name) {
+            body.tokens = ids_of(value, name, kMostText);
+          });
+    f.required();
+    add_model(f);
+    return f;
+  }();
+  return fields;
+}
+
+}  // namespace tessera::serve
