@@ -107,7 +107,7 @@ const Row& row(std::string_view name) {
 }
 
 /// `route="/v1/models",code="200"`.
-std::string text_of(Metrics::Labels labels) {
+std::string written(Metrics::Labels labels) {
   std::string out;
   for (const auto& [name, value] : labels) {
     out += fmt::format("{}{}=\"", out.empty() ? "" : ",", name);
@@ -173,11 +173,11 @@ void Metrics::count(std::string_view name, const Count& count) {
 }
 
 void Metrics::add(std::string_view counter, double n, Labels labels) {
-  count(counter, [&](const Row& row) { values_[row.name][text_of(labels)] += n; });
+  count(counter, [&](const Row& row) { values_[row.name][written(labels)] += n; });
 }
 
 void Metrics::set(std::string_view gauge, double value, Labels labels) {
-  count(gauge, [&](const Row& row) { values_[row.name][text_of(labels)] = value; });
+  count(gauge, [&](const Row& row) { values_[row.name][written(labels)] = value; });
 }
 
 void Metrics::observe(std::string_view histogram, double value) {
