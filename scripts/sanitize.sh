@@ -9,7 +9,7 @@
 # thread: OpenMP's own synchronisation is none that the thread sanitizer sees.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-filter=${1:-ServiceLoad.*:ServiceFaults.*:EngineLoop*:Service.*}
+filter=${1:-ServiceLoad.*:ServiceFaults.*:ServedGuesses.*:EngineLoop*:Service.*}
 export OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 OMP_WAIT_POLICY=passive
 export TSAN_OPTIONS="exitcode=66 second_deadlock_stack=1 suppressions=$PWD/scripts/tsan.supp"
 export ASAN_OPTIONS="exitcode=66 detect_leaks=0" UBSAN_OPTIONS="print_stacktrace=1"
