@@ -37,6 +37,15 @@ def tessera(program, model, flags):
             "behind 2,048": deep["decode_tokens_per_s"], "8 rows": rows["decode_tokens_per_s"]}
 
 
+def in_blocks(program, model):
+    """Whether inputs can be rounded at all: beside plain numbers they stay float32."""
+    done = subprocess.run([program, "bench", model, "--threads", THREADS, "--repeats", "1", "--prefill", "1", "--decode", "1", "--fast"],
+                          capture_output=True, text=True)
+    if done.returncode != 0 and "no weight of this model is in blocks" not in done.stderr:
+        sys.exit(done.stderr)
+    return done.returncode == 0
+
+
 def llama(folder, model, batched):
     def bench(*more):
         rows = json.loads(output([f"{folder}/llama-bench", "-m", model, "-t", THREADS, "-r", "1", "-o", "json", *more]))
@@ -61,8 +70,10 @@ def main():
     arguments.add_argument("--repeats", type=int, default=5)
     given = arguments.parse_args()
     for model in given.models:
-        programs = {"float32": lambda: tessera(given.tessera, model, ["--exact"]), "15 bits": lambda: tessera(given.tessera, model, []),
-                    "8 bits": lambda: tessera(given.tessera, model, ["--fast"])}
+        programs = {"float32": lambda: tessera(given.tessera, model, ["--exact"])}
+        if in_blocks(given.tessera, model):
+            programs["15 bits"] = lambda: tessera(given.tessera, model, [])
+            programs["8 bits"] = lambda: tessera(given.tessera, model, ["--fast"])
         if given.llama:
             programs["llama.cpp"] = lambda: llama(given.llama, model, batched=True)
         if given.ik:
