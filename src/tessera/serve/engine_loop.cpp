@@ -584,16 +584,18 @@ void EngineLoop::step_work() {
 
 /// Tokens of prompts in the next step.
 int64_t EngineLoop::budget(const ServedModelPtr& model) {
-  constexpr int64_t kMost = 1024, kLeast = 16;
+  constexpr int64_t kMost = 1024, kLeast = 16, kLeastAlone = 256;
+  constexpr double kAlone = 4;
   const infer::EngineCounts& counts = model->engine->counts();
   if (counts.prefill_seconds > 0)
     tokens_per_second_ = static_cast<double>(counts.prefill_tokens) / counts.prefill_seconds;
   const bool decoding = std::any_of(running_.begin(), running_.end(), [&](const Running& running) {
     return running.job.model == model && running.begun && !running.behind;
   });
-  if (!decoding) return kMost;
-  const double fits = tokens_per_second_ * static_cast<double>(options_.step_ms) * 1e-3;
-  return std::clamp(static_cast<int64_t>(fits), kLeast, kMost);
+  // while nobody reads along a step may be longer, but not so long that who comes waits for it
+  const double ms = static_cast<double>(options_.step_ms) * (decoding ? 1 : kAlone);
+  return std::clamp(static_cast<int64_t>(tokens_per_second_ * ms * 1e-3),
+                    decoding ? kLeast : kLeastAlone, kMost);
 }
 
 void EngineLoop::step_model(const ServedModelPtr& model) {

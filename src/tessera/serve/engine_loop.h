@@ -65,7 +65,7 @@ struct Job {
 struct EngineLoopOptions {
   int64_t parallel = 16;    // texts at a time
   int64_t state_bytes = 0;  // most memory of states; 0 = any
-  int64_t step_ms = 100;    // beside texts that go on, prompts take about so long a step
+  int64_t step_ms = 100;  // prompts take about so long a step beside texts that go on, else 4 times
   bool priorities = false;  // texts let go of their places for those of lower priority numbers
   Limits limits = {};
 };
