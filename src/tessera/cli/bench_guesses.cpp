@@ -2,6 +2,7 @@
 #include "tessera/base/cpu.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/guess_flags.h"
 #include "tessera/cli/product_flags.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
@@ -10,7 +11,8 @@ namespace tessera::cli {
 namespace {
 
 struct BenchGuessesArgs {
-  std::string model, draft, text;
+  std::string model, text;
+  GuessFlags who;
   ProductFlags products;
   infer::GenerateOptions generate;
   int64_t prompt_tokens = 512, guesses = 4, branches = 3;
@@ -57,12 +59,9 @@ std::vector<int64_t> prompt_of(const BenchGuessesArgs& o, const infer::LoadedMod
 int bench_guesses(BenchGuessesArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   auto& g = o.generate;
-  if (!g.speculation.on() && o.draft.empty()) g.speculation.lookup = 3;
   const infer::LoadedModel loaded = infer::load_model(o.model, {}, {}, o.products.products());
-  std::optional<infer::LoadedModel> draft;
-  if (!o.draft.empty())
-    g.speculation.draft =
-        &draft.emplace(infer::load_model(o.draft, {}, o.products.arithmetic())).model;
+  g.speculation = o.who.load({}, o.products.arithmetic());
+  if (!g.speculation.on()) g.speculation.lookup = 3;
   g.cancel = &cancel_token();
   const std::vector<int64_t> prompt = prompt_of(o, loaded);
   std::vector<Way> ways = ways_of(o, loaded.model.spec());
@@ -108,24 +107,12 @@ int bench_guesses(BenchGuessesArgs& o) {
 
 std::function<int()> add_bench_guesses(CLI::App& app) {
   auto o = std::make_shared<BenchGuessesArgs>();
-  auto& how = o->generate.speculation;
   o->generate.max_new_tokens = 256;
   app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
   app.add_option("--text", o->text, "a file whose beginning the model goes on with")->required();
-  auto* lookup =
-      app.add_option("--lookup", how.lookup, "guesses from the text so far; the default, 3")
-          ->check(positive());
-  auto* draft = app.add_option("--draft", o->draft, "guesses by a smaller model")->excludes(lookup);
-  auto* predictors =
-      app.add_flag("--predictors", how.predictors, "guesses by the model's own heads")
-          ->excludes(lookup)
-          ->excludes(draft);
-  app.add_option("--exit-layer", how.exit_layer, "guesses by the model's first layers")
-      ->check(positive())
-      ->excludes(lookup)
-      ->excludes(draft)
-      ->excludes(predictors);
-  app.add_option("--guesses", o->guesses, "places ahead, beside as many as pay")
+  o->who.add_who(app);
+  app.add_option("--guesses", o->guesses,
+                 "places ahead, beside as many as pay; where nobody is said to guess: --lookup 3")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
   app.add_option("--branches", o->branches, "candidates for each; 1 = no rows of branches")

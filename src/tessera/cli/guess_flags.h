@@ -11,7 +11,8 @@ namespace tessera::cli {
 
 class GuessFlags {
  public:
-  void add(CLI::App& app) {
+  /// Who guesses.
+  void add_who(CLI::App& app) {
     auto* draft_flag = app.add_option(
         "--draft", draft_,
         "a smaller model with the same tokens guesses; the text is the same. Beside an encoder "
@@ -33,6 +34,11 @@ class GuessFlags {
             ->excludes(lookup)
             ->excludes(predictors)
             ->check(positive());
+    whose_ = {draft_flag, lookup, predictors, exit_layer};
+  }
+  /// And how many.
+  void add(CLI::App& app) {
+    add_who(app);
     guesses_flag_ = app.add_option("--guesses", guesses_,
                                    "of whoever guesses, places ahead per step; predictors make one "
                                    "each at most. auto = as many as pay, up to 8, by how often "
@@ -44,7 +50,6 @@ class GuessFlags {
                        "verifies in one call; where all layers are attention")
             ->capture_default_str()
             ->check(CLI::Range(1, 64));
-    whose_ = {draft_flag, lookup, predictors, exit_layer};
   }
 
   bool on() const { return how_.on() || !draft_.empty(); }

@@ -68,7 +68,12 @@ TEST(ServedGuesses, OfADraftAreCountedInTimings) {
   const Json timings = server.client().post("/v1/completions", body).json()["timings"];
   EXPECT_EQ(timings["draft_n"], 12);
   EXPECT_EQ(timings["draft_n_accepted"], 12);
-  // its state counts, in full
+  // a row's memory is that of its draft too
+  ModelOptions without = options.models;
+  without.speculation = {};
+  const ModelEntry entry{.id = "attention", .path = "attention"};
+  EXPECT_EQ(ServedModel(entry, tiny_loaded("attention"), options.models).state_bytes(100, 0),
+            2 * ServedModel(entry, tiny_loaded("attention"), without).state_bytes(100, 0));
   const Json props = server.client().get("/props").json();
   EXPECT_TRUE(props["models"][0]["guesses"].get<bool>());
 }

@@ -220,7 +220,7 @@ ServedModel::ServedModel(const ModelEntry& named,
                                                                : nullptr) {
       const model::Plan own = model::make_plan(*who, 1, who->encoder ? 1 : -1, spec::KvType::f32);
       row_per_token_ += own.state_bytes_per_token;
-      row_fixed_ += own.state_bytes_fixed;
+      row_fixed_ += own.state_bytes_fixed + own.state_bytes_per_token * spec::kDefaultKvPage;
     }
   }
   if (options.cache_bytes > 0 && generates && spec.no_state_reason().empty())
