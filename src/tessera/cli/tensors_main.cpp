@@ -3,11 +3,13 @@
 #include "tessera/base/cpu.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/tensor_verbs.h"
+#include "tessera/ops/block_cache.h"
 
 int main(int argc, char** argv) {
   using namespace tessera;
   using namespace tessera::cli;
   keep_freed_memory();
+  ops::use_block_cache();
   try {
     if (const std::string cap = cap_onednn(); !cap.empty())
       fmt::print(stderr, "tessera: oneDNN is limited to {} on this processor\n", cap);

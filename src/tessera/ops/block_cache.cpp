@@ -20,6 +20,12 @@ constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kLarge = size_t{1} << 20;  // smaller ones are malloc's business
 constexpr size_t kSmallAlignment = 64;
 
+// Whole huge pages, where one more is no more than a quarter of the block.
+size_t block_bytes(size_t n) {
+  const size_t unit = n < 4 * kHugePage ? kHugePage / 8 : kHugePage;
+  return (n + unit - 1) / unit * unit;
+}
+
 void* map_block(size_t bytes) {
   // one huge page more, to cut an aligned block out of it
   void* start =
@@ -64,6 +70,7 @@ class BlockCache final : public c10::Allocator {
   void release() {
     const std::lock_guard lock(mutex_);
     trim(0);
+    most_ = live_bytes_;
   }
 
  private:
@@ -77,7 +84,7 @@ class BlockCache final : public c10::Allocator {
 
   void* take(size_t n) {
     if (n > SIZE_MAX / 2) fail(ErrorKind::resource, "memory", "no {} bytes left", n);
-    const size_t bytes = (n + kHugePage - 1) / kHugePage * kHugePage;
+    const size_t bytes = block_bytes(n);
     const std::lock_guard lock(mutex_);
     void* data = nullptr;
     // exact, or at most an eighth too large
@@ -116,7 +123,7 @@ class BlockCache final : public c10::Allocator {
     live_bytes_ -= bytes;
     cached_bytes_ += bytes;
     found->second.returned = returned_.insert(returned_.end(), free_.emplace(bytes, data));
-    if (cached_bytes_ > most_) trim(most_);
+    trim(most_ + most_ / 2 - live_bytes_);
     return true;
   }
 

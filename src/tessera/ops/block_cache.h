@@ -1,6 +1,9 @@
-// Large blocks of CPU memory that are kept for the next tensor of their size. Training allocates
-// the same sizes at every step: with malloc each of them is given back to the system and comes
-// again as zeroed pages, one fault per 4 KiB. Blocks are aligned to huge pages and ask for them.
+// Large blocks of CPU memory that are kept for the next tensor of about their size. A step of a
+// model allocates the same sizes again and again. With malloc they either are given back to the
+// system and come again as zeroed pages, one fault per 4 KiB; or they come from the heap, where
+// what lives longer (the keys and values of a text that is being read) settles in the holes that
+// they leave, so that the next ones do not fit and the heap grows with the text. Blocks are mapped
+// on their own, aligned to huge pages, and ask for them.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +16,7 @@ void use_block_cache();
 
 struct BlockCacheStats {
   size_t live_bytes = 0;    // in tensors now
-  size_t cached_bytes = 0;  // kept; never more than the largest live_bytes so far
+  size_t cached_bytes = 0;  // kept; both together at most 1.5 times the largest live_bytes so far
 };
 BlockCacheStats block_cache_stats();
 
@@ -21,7 +24,7 @@ BlockCacheStats block_cache_stats();
 /// is not a block of it.
 size_t asked_of_block_cache(void* memory);
 
-/// Gives what is kept back to the system.
+/// Gives what is kept back to the system; the most that was in use counts from now on.
 void release_block_cache();
 
 }  // namespace tessera::ops

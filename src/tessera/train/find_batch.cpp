@@ -43,7 +43,7 @@ void give_memory_back() {
 }
 
 /// Two updates of at most two passes each: the gradients are there when the second one begins, and
-/// blocks of memory are at hand. What the block cache keeps is what was in use at most.
+/// blocks of memory are at hand. What the block cache keeps beside them counts too.
 BatchTrial try_batch(const Recipe& recipe,
                      const fs::path& cache,
                      BatchTrial trial,

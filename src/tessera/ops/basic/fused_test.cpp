@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/threads.h"
-#include "tessera/ops/block_cache.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::ops::fused_test {
@@ -104,42 +103,6 @@ TEST(Fused, SameBitsForAnyThreadCount) {
   }
   set_thread_count(before);
   for (size_t i = 1; i < gradients.size(); ++i) EXPECT_TRUE(at::equal(gradients[i], gradients[0]));
-}
-
-TEST(BlockCache, KeepsBlocksWithinItsBound) {
-  use_block_cache();
-  release_block_cache();
-  const size_t live = block_cache_stats().live_bytes;
-  const void* first = nullptr;
-  {
-    const Tensor t = at::ones({1 << 20});  // 4 MiB
-    first = t.const_data_ptr();
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % (2 << 20), 0u);
-    EXPECT_EQ(block_cache_stats().live_bytes, live + (4 << 20));
-  }
-  EXPECT_EQ(block_cache_stats().live_bytes, live);
-  EXPECT_EQ(at::ones({1 << 20}).const_data_ptr(), first);
-  for (int64_t mib = 3; mib < 40; ++mib) at::ones({mib << 18}).sum();
-  EXPECT_LE(block_cache_stats().cached_bytes, live + (size_t{40} << 20));
-  release_block_cache();
-  EXPECT_EQ(block_cache_stats().cached_bytes, 0u);
-  EXPECT_THROW(at::empty({int64_t{1} << 60}), std::exception);
-}
-
-TEST(BlockCache, LetsTheLongestUnusedGo) {
-  use_block_cache();
-  release_block_cache();
-  constexpr int64_t kFloatsOfMiB = 1 << 18;
-  // a stage of large blocks, held together, and one of small blocks after it
-  at::ones({256 * kFloatsOfMiB}) + at::ones({256 * kFloatsOfMiB});
-  const auto cached = [] { return block_cache_stats().cached_bytes >> 20; };
-  const size_t large = cached();
-  ASSERT_EQ(large % 256, 0u);
-  at::ones({4 * kFloatsOfMiB});
-  EXPECT_EQ(cached(), large - 256 + 4);
-  at::ones({4 * kFloatsOfMiB});
-  EXPECT_EQ(cached(), large - 256 + 4);
-  release_block_cache();
 }
 
 }  // namespace
