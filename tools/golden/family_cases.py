@@ -888,6 +888,7 @@ def olmo2():
         ],
         shape_keys=SHAPES_GQA,
         missing="model.layers.1.self_attn.k_norm.weight",
+        gguf={case: "olmo2" for case in ("base", "every_linear", "every_yarn_attention_factor")},
     )
 
 
@@ -1180,6 +1181,7 @@ def mamba2():
             Case("time_step_limit", {"time_step_limit": [0.4, 0.9]}),
             Case("time_step_limit_open", OPEN_LIMIT),
             Case("chunk_size", {"chunk_size": 5}, neutral=True),
+            Case("implied", {"chunk_size": 256}, neutral=True, why="as where a file does not say it"),
             Case("n_groups", {"n_groups": 4}, why="groups of B and C and of the gated norm"),
             Case("conv_kernel", {"conv_kernel": 3}),
             Case("use_bias", {"use_bias": True}),
@@ -1634,7 +1636,10 @@ def falcon_mamba():
         architecture="FalconMambaForCausalLM",
         settings=STATE_SPACE,
         cases=mamba_cases()
-        + [Case("mixer_rms_eps", {"mixer_rms_eps": 0.05}, why="the norms of B, C and dt")],
+        + [
+            Case("mixer_rms_eps", {"mixer_rms_eps": 0.05}, why="the norms of B, C and dt"),
+            Case("implied", {"mixer_rms_eps": 0.05, "layer_norm_epsilon": 0.05}, why="as in llama.cpp"),
+        ],
         shape_keys=MAMBA_SHAPES,
         padding="none",
         init_only=("rescale_prenorm_residual",),
@@ -1870,6 +1875,12 @@ def bamba():
             Case("mamba_conv_bias", {"mamba_conv_bias": False}),
             Case("mamba_proj_bias", {"mamba_proj_bias": True}, padding_leaks=BIASED_PADDING),
             Case("mamba_chunk_size", {"mamba_chunk_size": 5}, neutral=True),
+            Case(
+                "implied",
+                {**rope(partial_rotary_factor=1.0), "mamba_expand": 2, "mamba_d_head": 8, "mamba_chunk_size": 256},
+                why="as in llama.cpp: twice as wide, and whole heads rotate",
+            ),
+            Case("implied_partial", rope(**half), of="implied"),
             *every_rope(4, share=0.5),
             dynamic_rope(partial_rotary_factor=0.5),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
@@ -2090,6 +2101,7 @@ def nemotron_h():
             Case("use_conv_bias", {"use_conv_bias": False}),
             Case("use_bias", {"use_bias": True}, padding_leaks=BIASED_PADDING),
             Case("chunk_size", {"chunk_size": 5}, neutral=True),
+            Case("unclamped", {"time_step_min": 1e-30}, why="as in llama.cpp; the class wants a logarithm of it"),
             Case(
                 "experts",
                 {
@@ -2111,6 +2123,13 @@ def nemotron_h():
             Case("routed_scaling_factor", {"routed_scaling_factor": 1.0}, of="experts"),
             Case("moe_latent_size", {"moe_latent_size": 8}, of="experts", why="experts between two projections"),
             Case("shared_bias", {"mlp_bias": True}, of="experts", why="of the shared expert alone"),
+            Case(
+                "unclamped_experts",
+                {"time_step_min": 1e-30, "n_group": 1, "topk_group": 1},
+                of="experts",
+                why="as in llama.cpp",
+            ),
+            Case("unclamped_latent", {"moe_latent_size": 8}, of="unclamped_experts"),
             Rewrite("experts_pattern", "experts", older_nemotron_h),
             Rewrite(
                 "num_local_experts", "experts", without("n_routed_experts", num_local_experts=12), why="its other name"
@@ -2195,6 +2214,8 @@ def falcon_h1():
             Case("mamba_conv_bias", {"mamba_conv_bias": False}),
             Case("mamba_n_groups", {"mamba_n_groups": 3}),
             Case("mamba_chunk_size", {"mamba_chunk_size": 5}, neutral=True),
+            Case("implied", {"mamba_chunk_size": 256}, neutral=True, why="as where a file does not say it"),
+            Case("implied_factors", {**factors, "mamba_n_groups": 3}, of="implied"),
             *every_rope(8),
             dynamic_rope(),
             Case("head_dim", {"head_dim": 12}),

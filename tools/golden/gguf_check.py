@@ -29,8 +29,18 @@ RUN = ("Q8_0", "Q4_K_M", "Q6_K", "Q4_1", "Q4_0")
 PROMPTS = ("The capital of France is", "Once upon a time", "def fibonacci(n):")
 # what llama.cpp takes for granted of an architecture and a golden does not have
 PEER_LACKS = {"olmoe": "as many heads of keys as of queries", "phi3": "a vocabulary of the kind that Phi-3 has"}
-# the case that stands for a family where files, or llama.cpp, do not know what its base case has
-CASES = {"deepseek_v2": "topk_method", "gpt_oss": "implied", "llama4_text": "implied"}
+# the cases that stand for a family where files, or llama.cpp, do not know what its base case has, or where there is more to see
+CASES = {
+    "bamba": ("implied", "implied_partial"),
+    "deepseek_v2": ("topk_method",),
+    "falcon_h1": ("implied", "implied_factors"),
+    "falcon_mamba": ("implied",),
+    "gpt_oss": ("implied",),
+    "jamba": ("base", "experts"),
+    "llama4_text": ("implied",),
+    "mamba2": ("implied",),
+    "nemotron_h": ("unclamped", "unclamped_experts", "unclamped_latent"),
+}
 failed = []
 
 
@@ -70,16 +80,15 @@ def logits(model, ids):
     return np.array(model.scores[: len(ids)])
 
 
-def family(name):
-    case = CASES.get(name, "base")
+def family(name, case):
     base = families / name / case
     facts = json.loads((base / "case.json").read_text())
-    folder = work / name
+    folder = work / name / case
     folder.mkdir(parents=True)
     for file, source in (("config.json", base), ("model.safetensors", families / name / facts["weights"])):
         (folder / file).symlink_to((source / file).resolve())
-    out = work / f"{name}.gguf"
-    tokenizer = families / name / "gguf" / f"{case}.gguf"
+    out = work / f"{name}-{case}.gguf"
+    tokenizer = min((families / name / "gguf").glob("*.gguf"))
     run("convert", folder, "--to", "gguf", "--tokenizer", tokenizer, "--out", out)
     io = load_file(base / "io.safetensors")
     ids, wanted = io["input_ids"], io["logits"]
@@ -90,7 +99,7 @@ def family(name):
         real = mask[row].astype(bool)  # what is left out lies at the ends
         got = logits(model, ids[row][real])
         worst = max(worst, np.abs(got - wanted[row][real]).max() / np.abs(wanted).max())
-    report(name, worst < 2e-3, f"logits differ by {worst:.1e} of the largest")
+    report(f"{name}/{case}", worst < 2e-3, f"logits differ by {worst:.1e} of the largest")
 
 
 def tensors(path):
@@ -151,9 +160,9 @@ def real(source, text):
 
 
 for folder in sorted(families.iterdir()):
-    if (folder / "gguf" / f"{CASES.get(folder.name, 'base')}.gguf").exists():
+    for case in CASES.get(folder.name, ("base",)) if (folder / "gguf").exists() else ():
         try:
-            family(folder.name)
+            family(folder.name, case)
         except (RuntimeError, ValueError) as error:
             said = str(error).splitlines()[-1]
             # families say themselves that they are not written

@@ -22,16 +22,25 @@ import torch  # noqa: E402
 from conversion import get_model_class  # noqa: E402
 
 # family -> case -> what the converter needs besides the config: "class" where it knows the model by another name, and
-# keys that released models state and the golden leaves to their defaults
+# keys that released models state and the golden leaves to their defaults; None takes a key away
 CASES = {
-    "bamba": {"base": {}},
-    "falcon_h1": {"base": {"head_dim": 8}},
-    "falcon_mamba": {"base": {}},
-    "jamba": {"base": {}},
+    "bamba": {"implied": {}},
+    "falcon_h1": {"implied": {"head_dim": 8}},
+    "falcon_mamba": {"implied": {}},
+    "jamba": {"base": {}, "experts": {}},
     "mamba": {"base": {}},
-    "mamba2": {"base": {}},
-    "nemotron_h": {"base": {}},
-    "olmo2": {"base": {}},
+    "mamba2": {"implied": {}},
+    # the converter looks for heads of Mamba under Granite's name, and takes any model with the keys of experts for one that has them
+    "nemotron_h": {
+        "unclamped": {
+            "mamba_d_head": 4,
+            "hybrid_override_pattern": "M-*-",
+            "num_hidden_layers": 4,
+            **dict.fromkeys(("layers_block_type", "num_experts_per_tok", "n_routed_experts", "n_group", "topk_group")),
+        },
+        "unclamped_experts": {"mamba_d_head": 4},
+        "unclamped_latent": {"mamba_d_head": 4},
+    },
 }
 
 
@@ -39,6 +48,7 @@ def converted(family, case, extra, scratch):
     base = FAMILIES / family / case
     weights = json.loads((base / "case.json").read_text())["weights"]
     config = json.loads((base / "config.json").read_text()) | {k: v for k, v in extra.items() if k != "class"}
+    config = {key: value for key, value in config.items() if value is not None}
     folder = scratch / family
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
@@ -47,7 +57,7 @@ def converted(family, case, extra, scratch):
 
     kind.set_vocab = lambda self: gguf_dialect.add_tokenizer(self.gguf_writer, config["vocab_size"])
     with torch.inference_mode():
-        kind(folder, gguf.LlamaFileType.ALL_F32, scratch / "whole.gguf", model_name=f"tiny {family}").write()
+        kind(folder, gguf.LlamaFileType.ALL_F32, scratch / "whole.gguf", model_name=f"tiny {family}", hparams=dict(config)).write()
     return gguf.GGUFReader(scratch / "whole.gguf")
 
 

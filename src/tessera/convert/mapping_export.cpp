@@ -68,7 +68,9 @@ class Exporter {
     out.config = dialect_.write->evaluate(canonical_);
     if (kind_ == "gguf") {
       out.config = nested(out.config);
-      out.config["architecture"] = dialect_.types.front();
+      // a family of several says itself which
+      if (!out.config.contains("architecture"))
+        out.config["architecture"] = dialect_.types.front();
     }
     float32_ = float32;
     for (const TensorRule& rule : family_.rules)
