@@ -2,6 +2,7 @@
 
 #include "tessera/cli/cli.h"
 #include "tessera/convert/gguf_model.h"
+#include "tessera/convert/gguf_tokenizer.h"
 #include "tessera/convert/kv_heads.h"
 #include "tessera/convert/tokenizer.h"
 
@@ -94,18 +95,24 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
   const bool stays = (o.kv_heads > 0 || o.keep_experts > 0 || o.grow_experts > 0 ||
                       !o.merge_adapter.empty() || !o.unmerge_adapter.empty()) &&
                      checkpoint.dialect == "hf";
-  if (o.to == "hf" || (o.to.empty() && stays)) {
+  const bool to_hf = o.to == "hf" || (o.to.empty() && stays);
+  if (to_hf) {
     convert::write_hf_folder(checkpoint, o.out,
                              {.family = o.family, .families = o.families, .float32 = o.float32});
   } else {
     convert::write_tessera_folder(checkpoint, o.out);
   }
-  // a GGUF file carries its tokenizer in its metadata, and a folder made of one has it as it was
-  if (!o.tokenizer.empty())
-    convert::copy_tokenizer(o.tokenizer, o.out);
-  else if (checkpoint.gguf != nullptr ||
-           (checkpoint.dialect == "tessera" && convert::holds_tokenizer(o.model)))
-    convert::copy_tokenizer(o.model, o.out);
+  // a GGUF file carries its tokenizer in its metadata, and a folder of tessera's made of one has it
+  // as it was
+  const bool own = checkpoint.gguf != nullptr ||
+                   (checkpoint.dialect == "tessera" && convert::holds_tokenizer(o.model));
+  if (const std::string& from = o.tokenizer.empty() ? o.model : o.tokenizer;
+      !o.tokenizer.empty() || own) {
+    if (!to_hf)
+      convert::copy_tokenizer(from, o.out);
+    else if (const std::string why = convert::copy_tokenizer_to_hf(from, o.out); !why.empty())
+      fmt::print(stderr, "tessera: the tokenizer stays tokenizer.gguf, which other programs do not read: {}\n", why);
+  }
   fmt::print(stderr, "tessera: wrote {} ({} tensors)\n", o.out, checkpoint.tensors.size());
   return kExitOk;
 }

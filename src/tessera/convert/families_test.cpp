@@ -18,6 +18,8 @@
 #include "tessera/convert/family.h"
 #include "tessera/convert/foreign_config.h"
 #include "tessera/convert/gguf_model.h"
+#include "tessera/convert/gguf_tokenizer.h"
+#include "tessera/convert/tokenizer.h"
 #include "tessera/convert/tensor_ops.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/nn/head/classifier.h"
@@ -447,6 +449,22 @@ TEST(FamiliesGguf, FoldersTurnIntoTheFile) {
     }
   }
   EXPECT_GE(written, 34);
+}
+
+TEST(FamiliesGguf, TokenizersBecomeHuggingFaces) {
+  const TemporaryFolder scratch;
+  const fs::path file = golden() / "llama/gguf/base.gguf";
+  EXPECT_EQ(copy_tokenizer_to_hf(file, scratch.path()), "");
+  EXPECT_FALSE(fs::exists(scratch / "tokenizer.gguf"));
+  const text::Tokenizer wanted = find_tokenizer(file), got = find_tokenizer(scratch.path());
+  for (const char* text : {"!\"#$%", "!!\"", "</s>!\""})
+    EXPECT_EQ(got.encode(text, {true, true}), wanted.encode(text, {true, true})) << text;
+  EXPECT_EQ(got.eos(), wanted.eos());
+  // of a folder that holds one as a GGUF file had it, too
+  const TemporaryFolder ours, again;
+  copy_tokenizer(file, ours.path());
+  EXPECT_EQ(copy_tokenizer_to_hf(ours.path(), again.path()), "");
+  EXPECT_TRUE(fs::exists(again / "tokenizer.json"));
 }
 
 TEST(FamiliesGguf, PairedRowsStayInTheMappedFile) {

@@ -11,6 +11,8 @@
 #include "tessera/format/file_source.h"
 #include "tessera/spec/json.h"
 #include "tessera/text/gguf_tokenizer.h"
+#include "tessera/text/gguf_tokenizer_json.h"
+#include "tessera/text/tokenizer_json.h"
 
 namespace tessera::convert {
 namespace {
@@ -224,6 +226,31 @@ std::vector<GgufEntry> gguf_tokenizer_entries(const fs::path& path, int64_t voca
   }
   fail(ErrorKind::file, where,
        "no kind of tokenizer that GGUF files name cuts text as this one does");
+}
+
+std::string copy_tokenizer_to_hf(const fs::path& from, const fs::path& folder) {
+  const fs::path file = fs::is_directory(from) ? from / "tokenizer.gguf" : from;
+  const bool is_gguf = fs::is_regular_file(file) && !text::tokenizer_file_in(from) &&
+                       format::text_of(MappedFile::open(file)->bytes()).starts_with("GGUF");
+  const auto data = is_gguf ? tokenizer_data_of(format::open_gguf(file)) : std::nullopt;
+  std::string why;
+  if (data) {
+    try {
+      const text::TokenizerJson json = text::tokenizer_json_of(*data, file.string());
+      if (cuts_alike(tokenizer_from_gguf(*data, file.string()),
+                     text::tokenizer_from_json(json.tokenizer, "tokenizer.json", json.config))) {
+        write_file_atomically(folder / "tokenizer.json", json.tokenizer);
+        write_file_atomically(folder / "tokenizer_config.json", json.config);
+        return "";
+      }
+      why = "BPE by its scores cuts a text in another way";
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::file) throw;
+      why = error.what();
+    }
+  }
+  copy_tokenizer(from, folder);
+  return why;
 }
 
 }  // namespace tessera::convert

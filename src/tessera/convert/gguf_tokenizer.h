@@ -1,7 +1,8 @@
-// A tokenizer as GGUF metadata holds it. Torch-free.
+// A tokenizer as GGUF metadata holds it, and such a one as Hugging Face's files hold it. Torch-free.
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "tessera/format/gguf.h"
@@ -16,5 +17,11 @@ namespace tessera::convert {
 /// Error(file) where no kind does.
 std::vector<format::GgufEntry> gguf_tokenizer_entries(const std::filesystem::path& path,
                                                       int64_t vocab);
+
+/// As copy_tokenizer(), into a Hugging Face folder: what GGUF metadata hold becomes tokenizer.json
+/// and tokenizer_config.json, where these cut a text full of pitfalls alike. Otherwise it stays
+/// tokenizer.gguf, which tessera alone reads; returns why ("" where nothing stayed).
+std::string copy_tokenizer_to_hf(const std::filesystem::path& from,
+                                 const std::filesystem::path& folder);
 
 }  // namespace tessera::convert

@@ -37,8 +37,7 @@ bool is_gguf(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::optional<text::Tokenizer> tokenizer_of(const format::GgufFile& file,
-                                            const std::string& where) {
+std::optional<text::GgufTokenizerData> tokenizer_data_of(const format::GgufFile& file) {
   const format::GgufMetadata& metadata = file.metadata;
   const auto key = [](const char* name) { return std::string(kPrefix) + name; };
   if (metadata.find(key("model")) == nullptr) return std::nullopt;
@@ -72,7 +71,14 @@ std::optional<text::Tokenizer> tokenizer_of(const format::GgufFile& file,
   data.add_space_prefix = flag_of("add_space_prefix");
   data.chat_template = text_of("tokenizer.chat_template");
   data.tool_template = text_of("tokenizer.chat_template.tool_use");
-  return text::tokenizer_from_gguf(std::move(data), where);
+  return data;
+}
+
+std::optional<text::Tokenizer> tokenizer_of(const format::GgufFile& file,
+                                            const std::string& where) {
+  auto data = tokenizer_data_of(file);
+  if (!data) return std::nullopt;
+  return text::tokenizer_from_gguf(std::move(*data), where);
 }
 
 bool holds_tokenizer(const std::filesystem::path& folder) {

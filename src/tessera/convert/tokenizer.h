@@ -5,11 +5,13 @@
 #include <optional>
 
 #include "tessera/format/gguf.h"
+#include "tessera/text/gguf_tokenizer.h"
 #include "tessera/text/tokenizer.h"
 
 namespace tessera::convert {
 
-/// From GGUF metadata ("tokenizer.ggml.*"); nothing when the file holds no tokenizer.
+/// GGUF metadata ("tokenizer.ggml.*"); nothing when the file holds no tokenizer.
+std::optional<text::GgufTokenizerData> tokenizer_data_of(const format::GgufFile& file);
 std::optional<text::Tokenizer> tokenizer_of(const format::GgufFile& file, const std::string& where);
 
 /// Whether find_tokenizer() has something to read in a folder.

@@ -155,6 +155,18 @@ std::string gguf_tokenizer_model(const std::string& kind) {
   fail(ErrorKind::internal, "gguf_tokenizer", "no kind {}", kind);
 }
 
+GgufKind gguf_kind(const GgufTokenizerData& data, const std::string& where) {
+  const Json& kind = entry_named("model", data.model, where);
+  GgufKind out;
+  out.kind = kind.at("kind");
+  const bool byte_level = out.kind == "byte_level";
+  const Json& usual = byte_level ? entry_named("pre", data.pre, where) : kind;
+  if (byte_level) out.splits = usual.at("split").get<std::vector<std::string>>();
+  out.ignore_merges = usual.value("ignore_merges", false);
+  out.add_bos = usual.value("add_bos", false);
+  return out;
+}
+
 Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where) {
   check_lists(data, where);
   const Json& kind = entry_named("model", data.model, where);

@@ -27,6 +27,17 @@ struct GgufTokenizerData {
   std::string chat_template, tool_template;
 };
 
+/// What the metadata's names stand for.
+struct GgufKind {
+  std::string kind;                 // "byte_level", "scores"
+  std::vector<std::string> splits;  // of the byte-level pre-tokenizer
+  bool ignore_merges = false;       // whole words that are tokens stay whole
+  bool add_bos = false;             // where the file does not say it
+};
+
+/// Throws Error(file) on an unknown kind or pre-tokenizer, naming those that are known.
+GgufKind gguf_kind(const GgufTokenizerData& data, const std::string& where);
+
 /// The first name of every pre-tokenizer of the byte-level kind.
 std::vector<std::string> gguf_pre_tokenizers();
 

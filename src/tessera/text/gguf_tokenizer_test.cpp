@@ -7,7 +7,9 @@
 #include "tessera/base/testing.h"
 #include "tessera/spec/json.h"
 #include "tessera/text/byte_level.h"
+#include "tessera/text/gguf_tokenizer_json.h"
 #include "tessera/text/split.h"
+#include "tessera/text/tokenizer_json.h"
 
 namespace tessera::text {
 extern const char* const kGgufTokenizersJson;
@@ -137,39 +139,57 @@ TEST(GgufTokenizer, RefusesBrokenMetadata) {
             "[g] no unknown token, and no byte token <0x07>; a text could not be encoded");
 }
 
+TEST(GgufTokenizer, BecomesTokenizerJson) {
+  GgufTokenizerData llama3 = byte_level(), framed = scores(), bare = scores();
+  llama3.pre = "llama-bpe";
+  llama3.chat_template = "{{ x }}";
+  llama3.tool_template = "{{ y }}";
+  framed.add_eos = true;
+  framed.pad_id = 0;
+  bare.add_space_prefix = false;
+  bare.add_bos = false;
+  for (const GgufTokenizerData& data : {byte_level(), llama3, scores(), framed, bare}) {
+    const Tokenizer wanted = tokenizer_from_gguf(data, "g");
+    const TokenizerJson json = tokenizer_json_of(data, "g");
+    const Tokenizer got = tokenizer_from_json(json.tokenizer, "j", json.config);
+    for (const char* text : {"he he", "12 he<tool>he <|end|>", "ab aéb <s>ab</s> ", "", " ", "\n\n a"})
+      for (const bool special : {false, true})
+        for (const bool parse : {false, true}) {
+          const auto ids = wanted.encode(text, {special, parse});
+          EXPECT_EQ(got.encode(text, {special, parse}), ids) << text;
+          EXPECT_EQ(got.decode(ids), wanted.decode(ids)) << text;
+        }
+    EXPECT_EQ(got.bos(), wanted.bos());
+    EXPECT_EQ(got.eos(), wanted.eos());
+    EXPECT_EQ(got.unk(), wanted.unk());
+    EXPECT_EQ(got.pad(), wanted.pad());
+    EXPECT_EQ(got.chat_template(), wanted.chat_template());
+    EXPECT_EQ(got.tool_template(), wanted.tool_template());
+  }
+  GgufTokenizerData twice = byte_level();
+  twice.tokens[259] = "<|end|>";
+  EXPECT_THAT(test::error_of([&] { tokenizer_json_of(twice, "g"); }),
+              testing::HasSubstr("token"));
+}
+
+// Against the PyPI package tokenizers with the same patterns (tools/golden/gguf_pre.py).
 TEST(GgufTokenizer, PatternsCutOneAfterAnother) {
-  // the pieces that the PyPI package tokenizers makes of the same patterns
-  const spec::Json table = spec::parse_json(kGgufTokenizersJson, "table");
+  const spec::Json table = spec::parse_json(kGgufTokenizersJson, "table"),
+                   golden = spec::read_json_file(std::filesystem::path(TESSERA_SOURCE_DIR) /
+                                                 "tests/golden/text/gguf_pre.json");
   for (const spec::Json& entry : table.at("pre")) {
-    if (entry.at("names")[0] != "deepseek-llm") continue;
-    std::vector<std::string> pieces = {"Hello Äpfel 12345\n\n你好，世界! x+=1;  end  "};
+    const std::string name = entry.at("names")[0];
+    std::vector<std::string> pieces = {golden.at("text").get<std::string>()};
     for (const spec::Json& pattern : entry.at("split")) {
+      const Pattern compiled(Regex(pattern.get<std::string>(), "table"));
       std::vector<std::string> cut;
       for (const std::string& piece : pieces)
-        for (const auto part : split(piece, Pattern(Regex(pattern.get<std::string>(), "table")),
-                                     SplitBehavior::isolated))
+        for (const auto part : split(piece, compiled, SplitBehavior::isolated))
           cut.emplace_back(part);
       pieces = std::move(cut);
     }
-    EXPECT_THAT(pieces,
-                testing::ElementsAre("Hello", " Ä", "pfel", " ", "12345", "\n", "\n", "你好", "，",
-                                     "世界", "!", " x", "+=", "1", ";", " ", " end", "  "));
-    return;
+    EXPECT_EQ(pieces, golden.at("pieces").at(name).get<std::vector<std::string>>()) << name;
   }
-  FAIL() << "no such entry";
-}
-
-TEST(GgufTokenizer, EveryPatternOfTheTableCutsText) {
-  const std::string text = "Hello world's 12345 \n\n\tx = (a+b);  日本語 e\xCC\x81  ";
-  const spec::Json table = spec::parse_json(kGgufTokenizersJson, "table");
-  for (const spec::Json& entry : table.at("pre"))
-    for (const spec::Json& pattern : entry.at("split")) {
-      std::string joined;
-      for (const auto part : split(text, Pattern(Regex(pattern.get<std::string>(), "table")),
-                                   SplitBehavior::isolated))
-        joined += part;
-      EXPECT_EQ(joined, text) << pattern;
-    }
 }
 
 }  // namespace

@@ -1,0 +1,207 @@
+#include "tessera/text/gguf_tokenizer_json.h"
+
+#include <algorithm>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "tessera/base/error.h"
+#include "tessera/spec/json.h"
+
+namespace tessera::text {
+namespace {
+
+using spec::Json;
+
+constexpr const char* kSpaceMark = "\xE2\x96\x81";  // U+2581, how SentencePiece writes a space
+constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4;
+
+std::string token_of(const GgufTokenizerData& data, int64_t id) {
+  return data.tokens.at(static_cast<size_t>(id));
+}
+
+Json vocabulary(const GgufTokenizerData& data, const std::string& where) {
+  std::unordered_set<std::string_view> seen;
+  Json vocab = Json::object();
+  auto& members = vocab.get_ref<Json::object_t&>();
+  for (size_t id = 0; id < data.tokens.size(); ++id) {
+    if (!seen.insert(data.tokens[id]).second)
+      fail(ErrorKind::file, where,
+           "token {} is written as another one is; tokenizer.json tells tokens apart by that", id);
+    members.push_back({data.tokens[id], id});  // operator[] would look through all before it
+  }
+  return vocab;
+}
+
+Json added_tokens_json(const GgufTokenizerData& data) {
+  Json added = Json::array();
+  for (size_t id = 0; id < data.token_types.size(); ++id) {
+    const int32_t type = data.token_types[id];
+    if (type != kUnknown && type != kControl && type != kUserDefined) continue;
+    added.push_back({{"id", id},
+                     {"content", data.tokens[id]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", type != kUserDefined}});
+  }
+  return added;
+}
+
+Json in_sequence(const char* list, Json steps) {
+  if (steps.empty()) return nullptr;
+  if (steps.size() == 1) return steps[0];
+  return {{"type", "Sequence"}, {list, std::move(steps)}};
+}
+
+Json byte_level(bool regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", regex}};
+}
+
+void set_byte_level(const GgufTokenizerData& data, const GgufKind& kind, Json& out) {
+  Json cuts = Json::array();
+  for (const std::string& split : kind.splits)
+    cuts.push_back({{"type", "Split"},
+                    {"pattern", {{"Regex", split}}},
+                    {"behavior", "Isolated"},
+                    {"invert", false}});
+  cuts.push_back(byte_level(false));
+  out["normalizer"] = nullptr;
+  out["pre_tokenizer"] = in_sequence("pretokenizers", std::move(cuts));
+  out["decoder"] = byte_level(true);
+  Json merges = Json::array();
+  for (const std::string& merge : data.merges) {
+    const size_t space = merge.find(' ', 1);
+    merges.push_back({merge.substr(0, space), merge.substr(space + 1)});
+  }
+  out["model"]["ignore_merges"] = kind.ignore_merges;
+  out["model"]["merges"] = std::move(merges);
+}
+
+// Every way to make a token of two others, by the score of what is made. A text never spells a
+// token that is special, or a byte's.
+Json merges_of_scores(const GgufTokenizerData& data) {
+  std::unordered_map<std::string_view, size_t> ids;
+  for (size_t id = 0; id < data.tokens.size(); ++id)
+    if (data.token_types.empty() || data.token_types[id] == kNormal)
+      ids.emplace(data.tokens[id], id);
+  struct Merge {
+    float score;
+    size_t made, left, right;
+  };
+  std::vector<Merge> all;
+  for (const auto& [token, id] : ids) {
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      const auto left = ids.find(token.substr(0, cut)), right = ids.find(token.substr(cut));
+      if (left != ids.end() && right != ids.end())
+        all.push_back({data.scores[id], id, left->second, right->second});
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const Merge& a, const Merge& b) {
+    return std::tie(b.score, a.made, a.left, a.right) < std::tie(a.score, b.made, b.left, b.right);
+  });
+  Json merges = Json::array();
+  for (const Merge& merge : all)
+    merges.push_back({data.tokens[merge.left], data.tokens[merge.right]});
+  return merges;
+}
+
+void set_scores(const GgufTokenizerData& data, Json& out) {
+  const bool prefix_space = data.add_space_prefix.value_or(true);
+  Json steps = Json::array();
+  if (prefix_space) steps.push_back({{"type", "Prepend"}, {"prepend", kSpaceMark}});
+  steps.push_back(
+      {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpaceMark}});
+  out["normalizer"] = in_sequence("normalizers", std::move(steps));
+  out["pre_tokenizer"] = nullptr;
+  Json back = {{{"type", "Replace"}, {"pattern", {{"String", kSpaceMark}}}, {"content", " "}},
+               {{"type", "ByteFallback"}},
+               {{"type", "Fuse"}}};
+  if (prefix_space)
+    back.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  out["decoder"] = in_sequence("decoders", std::move(back));
+  Json& model = out["model"];
+  if (data.unk_id) model["unk_token"] = token_of(data, *data.unk_id);
+  model["fuse_unk"] = true;
+  model["byte_fallback"] = true;
+  model["merges"] = merges_of_scores(data);
+}
+
+// What is put around a text and around each of two.
+Json surroundings(const GgufTokenizerData& data, bool bos, bool eos) {
+  if (!bos && !eos) return nullptr;
+  Json specials = Json::object(), single = Json::array(), pair = Json::array();
+  const auto special = [&](int64_t id, int type) -> Json {
+    const std::string token = token_of(data, id);
+    specials[token] = {{"id", token}, {"ids", {id}}, {"tokens", {token}}};
+    return {{"SpecialToken", {{"id", token}, {"type_id", type}}}};
+  };
+  for (const int type : {0, 1}) {
+    Json one = Json::array();
+    if (bos) one.push_back(special(*data.bos_id, type));
+    one.push_back({{"Sequence", {{"id", type == 0 ? "A" : "B"}, {"type_id", type}}}});
+    if (eos) one.push_back(special(*data.eos_id, type));
+    if (type == 0) single = one;
+    pair.insert(pair.end(), one.begin(), one.end());
+  }
+  return {{"type", "TemplateProcessing"},
+          {"single", std::move(single)},
+          {"pair", std::move(pair)},
+          {"special_tokens", std::move(specials)}};
+}
+
+std::string config_of(const GgufTokenizerData& data, bool bos, bool eos) {
+  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                 {"clean_up_tokenization_spaces", false},
+                 {"add_bos_token", bos},
+                 {"add_eos_token", eos}};
+  for (const auto& [key, id] : {std::pair{"bos_token", data.bos_id},
+                                {"eos_token", data.eos_id},
+                                {"unk_token", data.unk_id},
+                                {"pad_token", data.pad_id}})
+    if (id) config[key] = token_of(data, *id);
+  if (!data.tool_template.empty() && data.tool_template != data.chat_template)
+    config["chat_template"] = {{{"name", "default"}, {"template", data.chat_template}},
+                               {{"name", "tool_use"}, {"template", data.tool_template}}};
+  else if (!data.chat_template.empty())
+    config["chat_template"] = data.chat_template;
+  return config.dump(2) + "\n";
+}
+
+}  // namespace
+
+TokenizerJson tokenizer_json_of(const GgufTokenizerData& data, const std::string& where) {
+  tokenizer_from_gguf(data, where);  // all that may be wrong with the lists
+  const GgufKind kind = gguf_kind(data, where);
+  const bool bos = data.add_bos.value_or(kind.add_bos) && data.bos_id,
+             eos = data.add_eos.value_or(false) && data.eos_id;
+  Json out = {{"version", "1.0"},
+              {"truncation", nullptr},
+              {"padding", nullptr},
+              {"added_tokens", added_tokens_json(data)},
+              {"post_processor", surroundings(data, bos, eos)},
+              {"model",
+               {{"type", "BPE"},
+                {"dropout", nullptr},
+                {"unk_token", nullptr},
+                {"continuing_subword_prefix", nullptr},
+                {"end_of_word_suffix", nullptr},
+                {"fuse_unk", false},
+                {"byte_fallback", false},
+                {"ignore_merges", false},
+                {"vocab", vocabulary(data, where)}}}};
+  if (kind.kind == "byte_level")
+    set_byte_level(data, kind, out);
+  else if (kind.kind == "scores")
+    set_scores(data, out);
+  else
+    fail(ErrorKind::file, where, "a tokenizer of kind {}; tokenizer.json is written of BPE alone",
+         kind.kind);
+  return {out.dump(1) + "\n", config_of(data, bos, eos)};
+}
+
+}  // namespace tessera::text
