@@ -90,7 +90,7 @@ def family(name, case):
     out = work / f"{name}-{case}.gguf"
     tokenizer = min((families / name / "gguf").glob("*.gguf"))
     run("convert", folder, "--to", "gguf", "--tokenizer", tokenizer, "--out", out)
-    io = load_file(base / "io.safetensors")
+    io = load_file(families / name / facts["io"] / "io.safetensors")
     ids, wanted = io["input_ids"], io["logits"]
     mask = io.get("attention_mask", np.ones_like(ids))
     model = loaded(out, n_ctx=64)
