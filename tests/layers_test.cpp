@@ -135,8 +135,10 @@ TEST(Layers, NoModelTypeStandsInTheCode) {
   std::set<std::string> types = model_types();
   ASSERT_GE(types.size(), 12u);
   ASSERT_TRUE(types.count("llama"));
-  // mechanisms of those names exist: nn/mixer/scan/mamba.h, mamba2.h, nn/position/t5.h, deberta.h
-  for (const char* mechanism : {"mamba", "mamba2", "t5", "deberta"}) types.erase(mechanism);
+  // mechanisms of those names exist: nn/mixer/scan/mamba.h, mamba2.h, nn/mixer/linear/rwkv6.h,
+  // rwkv7.h, nn/position/t5.h, deberta.h
+  for (const char* mechanism : {"mamba", "mamba2", "rwkv6", "rwkv7", "t5", "deberta"})
+    types.erase(mechanism);
   // file formats: format/llama2c.h, ggmf.h
   types.erase("llama2c");
   types.erase("ggmf");

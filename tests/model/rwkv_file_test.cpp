@@ -17,6 +17,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/testing.h"
 #include "tessera/convert/checkpoint.h"
+#include "tessera/convert/gguf_model.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
 #include "tessera/model/model_spec.h"
@@ -316,6 +317,27 @@ TEST_P(RwkvFile, Version4GoesToAHuggingFaceFolder) {
     const format::TensorView& other = back.tensor(tensor.name);
     EXPECT_TRUE(std::ranges::equal(tensor.data, other.data)) << tensor.name;
   }
+}
+
+// the two that llama.cpp has
+TEST_P(RwkvFile, Versions6And7GoToAGgufFile) {
+  const convert::Checkpoint file = convert::load_checkpoint(write_file());
+  convert::GgufModelOptions options;
+  options.tokenizer =
+      fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families/rwkv_cpp/gguf/rwkv7.gguf";
+  if (version() != "rwkv6" && version() != "rwkv7") {
+    test::expect_error(ErrorKind::file, "of RWKV, GGUF files hold versions 6 and 7",
+                       [&] { convert::gguf_model_of(file, options); });
+    return;
+  }
+  convert::write_gguf_model(convert::gguf_model_of(file, options), folder_ / "model.gguf");
+  const convert::Checkpoint back = convert::load_checkpoint(folder_ / "model.gguf");
+  spec::Json spec = file.spec_json;
+  spec["context"] = 1048576;  // what llama.cpp's converter says of texts of any length
+  EXPECT_EQ(back.spec_json, spec);
+  ASSERT_EQ(back.tensors.size(), file.tensors.size());
+  for (const format::TensorView& tensor : file.tensors)
+    EXPECT_TRUE(std::ranges::equal(tensor.data, back.tensor(tensor.name).data)) << tensor.name;
 }
 
 TEST_P(RwkvFile, NamesTheTensorThatIsMissing) {

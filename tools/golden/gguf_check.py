@@ -40,6 +40,7 @@ CASES = {
     "llama4_text": ("implied",),
     "mamba2": ("implied",),
     "nemotron_h": ("unclamped", "unclamped_experts", "unclamped_latent"),
+    "rwkv_cpp": ("rwkv6", "rwkv7"),
 }
 failed = []
 
@@ -84,9 +85,12 @@ def family(name, case):
     base = families / name / case
     facts = json.loads((base / "case.json").read_text())
     folder = work / name / case
-    folder.mkdir(parents=True)
-    for file, source in (("config.json", base), ("model.safetensors", families / name / facts["weights"])):
-        (folder / file).symlink_to((source / file).resolve())
+    if (base / "config.json").exists():
+        folder.mkdir(parents=True)
+        for file, source in (("config.json", base), ("model.safetensors", families / name / facts["weights"])):
+            (folder / file).symlink_to((source / file).resolve())
+    else:  # files of llama.cpp's own converter, whose spec and tensors are written again
+        run("convert", families / name / "gguf" / f"{case}.gguf", "--out", folder)
     out = work / f"{name}-{case}.gguf"
     tokenizer = min((families / name / "gguf").glob("*.gguf"))
     run("convert", folder, "--to", "gguf", "--tokenizer", tokenizer, "--out", out)

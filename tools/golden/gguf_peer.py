@@ -78,11 +78,12 @@ def write(reader, architecture, path):
     writer.close()
 
 
-for family, cases in CASES.items():
-    for case, extra in cases.items():
-        if sys.argv[3:] and family not in sys.argv[3:]:
-            continue
-        with tempfile.TemporaryDirectory() as scratch:
-            reader = converted(family, case, extra, pathlib.Path(scratch))
-            write(reader, reader.fields["general.architecture"].contents(), FAMILIES / family / "gguf" / f"{case}.gguf")
-        print(f"{family}/{case}", flush=True)
+if __name__ == "__main__":
+    for family, cases in CASES.items():
+        for case, extra in cases.items():
+            if sys.argv[3:] and family not in sys.argv[3:]:
+                continue
+            with tempfile.TemporaryDirectory() as scratch:
+                reader = converted(family, case, extra, pathlib.Path(scratch))
+                write(reader, reader.fields["general.architecture"].contents(), FAMILIES / family / "gguf" / f"{case}.gguf")
+            print(f"{family}/{case}", flush=True)

@@ -103,8 +103,8 @@ ForeignSide side_of(const Json& json, const std::string& where) {
 TensorRule rule_of(const Json& json,
                    const std::vector<std::string>& dialects,
                    const std::string& where) {
-  std::vector<std::string> known = {"for",  "if",      "rules",  "ours",
-                                    "keep", "same_as", "values", "why"};
+  std::vector<std::string> known = {"for",     "if",      "rules",  "ours", "keep",
+                                    "same_as", "copy_of", "values", "why"};
   known.insert(known.end(), dialects.begin(), dialects.end());
   spec::check_keys(json, known, where);
   TensorRule rule;
@@ -118,35 +118,41 @@ TensorRule rule_of(const Json& json,
       rule.rules.push_back(rule_of((*rules)[i], dialects, fmt::format("{}.rules[{}]", where, i)));
     return rule;
   }
-  const Json* ours = get(json, "ours");
-  const Json* same = get(json, "same_as");
-  const Json* keep = get(json, "keep");
-  const Json* values = get(json, "values");
-  if ((ours != nullptr) + (same != nullptr) + (keep != nullptr) + (values != nullptr) != 1)
+  using Kind = TensorRule::Kind;
+  const Json* named = nullptr;
+  int n_kinds = 0;
+  for (const auto& [key, kind] : {std::pair{"ours", Kind::convert},
+                                  {"same_as", Kind::same_as},
+                                  {"copy_of", Kind::copy_of},
+                                  {"keep", Kind::keep},
+                                  {"values", Kind::values}})
+    if (const Json* found = get(json, key)) {
+      named = found;
+      rule.kind = kind;
+      ++n_kinds;
+    }
+  if (n_kinds != 1)
     fail(ErrorKind::spec, where,
-         "expected exactly one of \"ours\", \"same_as\", \"keep\", \"values\" and \"rules\"");
+         "expected exactly one of \"ours\", \"same_as\", \"copy_of\", \"keep\", \"values\" and "
+         "\"rules\"");
   const auto add_sides = [&] {
     for (const std::string& dialect : dialects)
       if (const Json* side = get(json, dialect.c_str()))
         rule.sides[dialect] = side_of(*side, where + "." + dialect);
   };
-  if (values != nullptr) {
-    rule.kind = TensorRule::Kind::values;
-    rule.values = Expr::parse(string_of(*values, where + ".values"), where + ".values");
+  if (rule.kind == Kind::values) {
+    rule.values = Expr::parse(string_of(*named, where + ".values"), where + ".values");
     add_sides();
     for (const auto& [dialect, side] : rule.sides)
       if (side.names.size() != 1 || side.names[0].loop)
         fail(ErrorKind::spec, where, "\"values\" are those of one tensor");
     return rule;
   }
-  rule.kind = ours != nullptr   ? TensorRule::Kind::convert
-              : same != nullptr ? TensorRule::Kind::same_as
-                                : TensorRule::Kind::keep;
-  rule.ours = names_of(ours != nullptr ? *ours : same != nullptr ? *same : *keep, where);
+  rule.ours = names_of(*named, where);
   for (const RuleName& name : rule.ours)
     if (name.spellings.size() != 1) fail(ErrorKind::spec, where, "a name of ours has one spelling");
-  if (rule.kind != TensorRule::Kind::convert && (rule.ours.size() != 1 || rule.ours[0].loop))
-    fail(ErrorKind::spec, where, "\"keep\" and \"same_as\" take one name");
+  if (rule.kind != Kind::convert && (rule.ours.size() != 1 || rule.ours[0].loop))
+    fail(ErrorKind::spec, where, "\"keep\", \"same_as\" and \"copy_of\" take one name");
   add_sides();
   return rule;
 }

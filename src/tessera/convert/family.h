@@ -41,6 +41,7 @@ struct TensorRule {
     convert,  // foreign -> ours
     keep,     // not part of our model: kept under a name for export, may be absent
     same_as,  // another name of our parameter; may be absent, must be equal
+    copy_of,  // what a reader asks for and does not use: our parameter once more, read by nobody
     values,   // numbers that the spec gives, and reading has asked for by tensor_values()
   };
   Kind kind = Kind::group;

@@ -190,7 +190,7 @@ class Exporter {
                   Exported& out) {
     if (rule.kind == TensorRule::Kind::keep) return write_kept(rule, side, locals, out);
     if (rule.kind == TensorRule::Kind::values) return write_values(rule, side, locals, out);
-    if (rule.kind != TensorRule::Kind::convert) return;
+    if (rule.kind != TensorRule::Kind::convert && rule.kind != TensorRule::Kind::copy_of) return;
     std::vector<TensorView> tensors;
     for (const std::string& name : our_names(rule, locals))
       tensors.push_back(as_written(ours(name)));

@@ -203,7 +203,7 @@ void Importer::bind_rule(const TensorRule& rule, const Local* locals, Checkpoint
       used_.insert(name);
       if (rule.kind == TensorRule::Kind::same_as) {
         same_.push_back({ours, name});
-      } else {
+      } else if (rule.kind == TensorRule::Kind::keep) {
         checkpoint.kept.push_back(foreign_.tensors->at(name));
         checkpoint.kept.back().name = ours;
       }

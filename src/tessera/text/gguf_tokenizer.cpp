@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/spec/json.h"
 #include "tessera/text/bpe_model.h"
+#include "tessera/text/longest_match_model.h"
 #include "tessera/text/score_model.h"
 #include "tessera/text/tokenizer_parts.h"
 #include "tessera/text/utf8.h"
@@ -140,6 +141,52 @@ void set_scores(GgufTokenizerData& data, const std::string& where, TokenizerPart
   if (prefix_space) parts.decoder.push_back(make_strip_decoder(" ", 1, 0));
 }
 
+// The bytes of a token that is written as Python writes strings of bytes: \t, \n, \r, \x0a, and
+// any other character behind a backslash for itself.
+std::string unescaped(std::string_view token, size_t id, const std::string& where) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const auto digit = [&](size_t at) {
+    const size_t value = at < token.size() ? kDigits.find(token[at]) : kDigits.npos;
+    if (value == kDigits.npos)
+      fail(ErrorKind::file, where, "token {} is \"{}\"; expected two digits 0-9, a-f behind \\x",
+           id, token.substr(0, 50));
+    return value;
+  };
+  std::string bytes;
+  for (size_t at = 0; at < token.size(); ++at) {
+    if (token[at] != '\\') {
+      bytes += token[at];
+      continue;
+    }
+    if (++at == token.size())
+      fail(ErrorKind::file, where, "token {} is \"{}\"; expected something behind the last \\", id,
+           token.substr(0, 50));
+    if (token[at] == 'x') {
+      bytes += static_cast<char>(16 * digit(at + 1) + digit(at + 2));
+      at += 2;
+    } else {
+      constexpr std::string_view kNames = "tnr", kBytes = "\t\n\r";
+      const size_t named = kNames.find(token[at]);
+      bytes += named == kNames.npos ? token[at] : kBytes[named];
+    }
+  }
+  return bytes;
+}
+
+void set_longest_match(GgufTokenizerData& data, const std::string& where, TokenizerParts& parts) {
+  // neither special tokens nor rows that stand for none arise from text
+  const auto from_text = [&](size_t id) {
+    const int32_t type = type_of_token(data, id);
+    return !is_special_type(type) && type != unused;
+  };
+  for (size_t id = 0; id < data.tokens.size(); ++id)
+    if (from_text(id) && type_of_token(data, id) != user_defined)
+      data.tokens[id] = unescaped(data.tokens[id], id, where);
+  parts.model = make_longest_match_model(vocabulary_of(data.tokens, where, from_text),
+                                         parts.unk.value_or(kNoToken), where);
+  parts.decoder = {make_utf8_decoder()};
+}
+
 }  // namespace
 
 std::vector<std::string> gguf_pre_tokenizers() {
@@ -185,6 +232,8 @@ Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where) 
   const Json& usual = byte_level ? entry_named("pre", data.pre, where) : kind;
   if (byte_level) {
     set_byte_level(data, usual, where, parts);
+  } else if (kind.at("kind") == "longest_match") {
+    set_longest_match(data, where, parts);
   } else {
     set_scores(data, where, parts);
   }
