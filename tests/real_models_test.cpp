@@ -12,7 +12,9 @@
 
 #include "tessera/base/resident.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/testing.h"
 #include "tessera/base/threads.h"
+#include "tessera/convert/gguf_model.h"
 #include "tessera/convert/tokenizer.h"
 #include "tessera/infer/embed.h"
 #include "tessera/infer/evaluate.h"
@@ -199,6 +201,21 @@ TEST_F(MiniLm, BlocksAndDigitsKeepTheVectors) {
     EXPECT_GT(cosines.min().item<double>(), lowest) << static_cast<int>(arithmetic);
     EXPECT_LT(cosines.min().item<double>(), 1 - 1e-9) << "nothing was rounded";
   }
+}
+
+TEST_F(MiniLm, ItsGgufFileGivesTheSameVectors) {
+  const test::TemporaryFolder folder;
+  const fs::path file = folder / "minilm.gguf";
+  convert::write_gguf_model(convert::gguf_model_of(convert::load_checkpoint(path_)), file);
+  const auto texts = golden_["texts"].get<std::vector<std::string>>();
+  infer::EmbedOptions options = infer::embed_options_of(file);
+  EXPECT_TRUE(options.said);
+  EXPECT_EQ(options.pooling, infer::Pooling::mean);
+  options.max_tokens = infer::embed_options_of(path_).max_tokens;  // which files do not say
+  const infer::Embeddings found = infer::embed(infer::load_model(file), texts, options),
+                          wanted = infer::embed(infer::load_model(path_), texts, options);
+  EXPECT_EQ(found.tokens, wanted.tokens);
+  EXPECT_TRUE(at::equal(found.vectors_RD, wanted.vectors_RD));
 }
 
 TEST_F(MiniLm, VocabularyAloneGivesTheSameTokens) {

@@ -3,7 +3,7 @@
     python tools/golden/gguf_check.py PROGRAM tests/golden/families WORK_FOLDER [SMOLLM2.gguf [TEXT]]
 
 Needs llama-cpp-python 0.3.36 and gguf. For every family that writes GGUF: the base case (CASES) as a GGUF file gives the logits of
-the goldens in llama.cpp. With a model in blocks: widened to float32 both continue prompts with the same 48 tokens; each
+the goldens in llama.cpp; of encoders the hidden state of every token, and of classifiers their scores. With a model in blocks: widened to float32 both continue prompts with the same 48 tokens; each
 mixture of types has the bytes that llama_model_quantize writes of the same file; and in the same windows of the text
 perplexities of llama.cpp and tessera differ by less than 0.3 %; and a text is cut alike by every pre-tokenizer.
 Prints a line per model; exit code 1 where something differs.
@@ -19,7 +19,7 @@ import sys
 import gguf
 import llama_cpp
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 program, families, work = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
 F32 = 0  # ggml's number
@@ -42,6 +42,9 @@ CASES = {
     "nemotron_h": ("unclamped", "unclamped_experts", "unclamped_latent"),
     "rwkv_cpp": ("rwkv6", "rwkv7"),
 }
+# encoders, by cases: llama.cpp gives hidden states, or by its pooling "rank" what a classifier says of the first token
+ENCODERS = {"bert": ("body", "named_classes"), "roberta": ("body", "classifier")}
+NONE, RANK = 0, 4  # llama.cpp's poolings
 failed = []
 
 
@@ -81,10 +84,21 @@ def logits(model, ids):
     return np.array(model.scores[: len(ids)])
 
 
-def family(name, case):
+def encoded(path, ids, shape, pooling):
+    model = llama_cpp.Llama(str(path), verbose=False, embedding=True, pooling_type=pooling, n_threads=2, flash_attn=False, n_ctx=64)
+    model._batch.reset()
+    model._batch.add_sequence(list(map(int, ids)), 0, True)
+    model._ctx.decode(model._batch)
+    context = model._ctx.ctx
+    numbers = llama_cpp.llama_get_embeddings(context) if pooling == NONE else llama_cpp.llama_get_embeddings_seq(context, 0)
+    return np.array(numbers[: int(np.prod(shape))]).reshape(shape)
+
+
+def written(name, case):
+    """A case as tessera writes it, with its inputs and outputs."""
     base = families / name / case
     facts = json.loads((base / "case.json").read_text())
-    folder = work / name / case
+    folder = work / f"{name}-{case}"
     if (base / "config.json").exists():
         folder.mkdir(parents=True)
         for file, source in (("config.json", base), ("model.safetensors", families / name / facts["weights"])):
@@ -94,16 +108,43 @@ def family(name, case):
     out = work / f"{name}-{case}.gguf"
     tokenizer = min((families / name / "gguf").glob("*.gguf"))
     run("convert", folder, "--to", "gguf", "--tokenizer", tokenizer, "--out", out)
-    io = load_file(families / name / facts["io"] / "io.safetensors")
+    return out, load_file(families / name / facts["io"] / "io.safetensors")
+
+
+def report_worst(name, worst, what):
+    report(name, worst < 2e-3, f"{what} differ by {worst:.1e} of the largest")
+
+
+def encoder(name, case):
+    """Against tessera with the folder: goldens have tokens of two types, and llama.cpp takes all for the first one."""
+    path, io = written(name, case)
+    ids = io["input_ids"]
+    mask = io.get("attention_mask", np.ones_like(ids))
+    given, result = work / f"{name}-{case}.in.safetensors", work / f"{name}-{case}.out.safetensors"
+    save_file({"input_ids": ids, "attention_mask": mask}, given)
+    run("forward", work / f"{name}-{case}", "--input", given, "--output", result)
+    out = load_file(result)
+    scores = "logits" in out
+    wanted = out["logits" if scores else "last_hidden_state"]
+    worst = 0.0
+    for row, real in enumerate(mask.astype(bool)):
+        want = wanted[row] if scores else wanted[row][real]
+        got = encoded(path, ids[row][real], want.shape, RANK if scores else NONE)
+        worst = max(worst, np.abs(got - want).max() / np.abs(wanted).max())
+    report_worst(f"{name}/{case}", worst, "scores" if scores else "hidden states")
+
+
+def family(name, case):
+    path, io = written(name, case)
     ids, wanted = io["input_ids"], io["logits"]
     mask = io.get("attention_mask", np.ones_like(ids))
-    model = loaded(out, n_ctx=64)
+    model = loaded(path, n_ctx=64)
     worst = 0.0
     for row in range(ids.shape[0]):
         real = mask[row].astype(bool)  # what is left out lies at the ends
         got = logits(model, ids[row][real])
         worst = max(worst, np.abs(got - wanted[row][real]).max() / np.abs(wanted).max())
-    report(f"{name}/{case}", worst < 2e-3, f"logits differ by {worst:.1e} of the largest")
+    report_worst(f"{name}/{case}", worst, "logits")
 
 
 def tensors(path):
@@ -191,6 +232,8 @@ def real(source, text):
 
 
 for folder in sorted(families.iterdir()):
+    if folder.name in ENCODERS:
+        continue
     for case in CASES.get(folder.name, ("base",)) if (folder / "gguf").exists() else ():
         try:
             family(folder.name, case)
@@ -198,6 +241,9 @@ for folder in sorted(families.iterdir()):
             said = str(error).splitlines()[-1]
             # families say themselves that they are not written
             report(folder.name, "cannot be written" in said or folder.name in PEER_LACKS, PEER_LACKS.get(folder.name, said))
+for name, cases in ENCODERS.items():
+    for case in cases:
+        encoder(name, case)
 if len(sys.argv) > 4:
     pre_tokenizers(sys.argv[4])
     real(sys.argv[4], sys.argv[5] if len(sys.argv) > 5 else "")

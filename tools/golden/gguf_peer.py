@@ -20,11 +20,15 @@ import gguf  # noqa: E402
 import gguf_dialect  # noqa: E402
 import torch  # noqa: E402
 from conversion import get_model_class  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 # family -> case -> what the converter needs besides the config: "class" where it knows the model by another name, and
-# keys that released models state and the golden leaves to their defaults; None takes a key away
+# keys that released models state and the golden leaves to their defaults; None takes a key away; "names": tensors that it would leave out, by the name that
+# it knows for the same computation (RoBERTa's pooler is part of its classifier, and BERT's is dropped)
+POOLER = {"pooler.dense.": "classifier.dense."}
 CASES = {
     "bamba": {"implied": {}},
+    "bert": {"body": {"names": POOLER}, "named_classes": {"names": POOLER}},
     "falcon_h1": {"implied": {"head_dim": 8}},
     "falcon_mamba": {"implied": {}},
     "jamba": {"base": {}, "experts": {}},
@@ -41,21 +45,30 @@ CASES = {
         "unclamped_experts": {"mamba_d_head": 4},
         "unclamped_latent": {"mamba_d_head": 4},
     },
+    "roberta": {"body": {"names": POOLER}, "classifier": {}},
 }
 
 
 def converted(family, case, extra, scratch):
     base = FAMILIES / family / case
     weights = json.loads((base / "case.json").read_text())["weights"]
-    config = json.loads((base / "config.json").read_text()) | {k: v for k, v in extra.items() if k != "class"}
+    config = json.loads((base / "config.json").read_text()) | {k: v for k, v in extra.items() if k not in ("class", "names")}
     config = {key: value for key, value in config.items() if value is not None}
     folder = scratch / family
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").symlink_to((FAMILIES / family / weights / "model.safetensors").resolve())
+    tensors = load_file(FAMILIES / family / weights / "model.safetensors")
+    for old, new in extra.get("names", {}).items():
+        tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     kind = get_model_class(extra.get("class", config["architectures"][0]))
 
-    kind.set_vocab = lambda self: gguf_dialect.add_tokenizer(self.gguf_writer, config["vocab_size"])
+    def set_vocab(self):
+        gguf_dialect.add_tokenizer(self.gguf_writer, config["vocab_size"])
+        if "type_vocab_size" in config:  # which llama.cpp asks of the tokenizer
+            self.gguf_writer.add_token_type_count(config["type_vocab_size"])
+
+    kind.set_vocab = set_vocab
     with torch.inference_mode():
         kind(folder, gguf.LlamaFileType.ALL_F32, scratch / "whole.gguf", model_name=f"tiny {family}", hparams=dict(config)).write()
     return gguf.GGUFReader(scratch / "whole.gguf")

@@ -86,6 +86,7 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
   if (o.to == "gguf") {
     convert::GgufModel model =
         convert::gguf_model_of(checkpoint, {o.families, o.family, o.tokenizer});
+    for (const std::string& remark : model.remarks) fmt::print(stderr, "tessera: {}\n", remark);
     if (o.float32) convert::widen(model);
     for (const auto& file : convert::write_gguf_model(model, o.out, o.part_mib << 20))
       fmt::print(stderr, "tessera: wrote {}\n", file.string());

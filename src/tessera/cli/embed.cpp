@@ -136,7 +136,7 @@ std::function<int()> add_embed(CLI::App& app) {
       });
   app.add_flag("--json", o->json, "the vectors, or with --output the facts about them, as JSON");
   app.add_option("--pooling", o->pooling,
-                 "mean, cls, max or last; default: as the folder says, else mean")
+                 "mean, cls, max or last; default: as the folder or GGUF file says, else mean")
       ->check(CLI::IsMember({"mean", "cls", "max", "last"}));
   auto* prompt_name = app.add_option(
       "--prompt-name", o->prompt_name,

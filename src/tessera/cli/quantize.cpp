@@ -69,6 +69,7 @@ int quantize(const QuantizeArgs& o, const ImportanceMeter& meter) {
   options.requantize = o.requantize;
   options.part_bytes = o.part_mib << 20;
   convert::GgufModel model = convert::load_gguf_model(o.model, {o.families, o.family, o.tokenizer});
+  for (const std::string& remark : model.remarks) fmt::print(stderr, "tessera: {}\n", remark);
   convert::Importance importance;
   if (!o.imatrix.empty()) importance = convert::read_importance(o.imatrix);
   MeasuredImportance measured;

@@ -11,6 +11,7 @@
 #include "tessera/convert/family.h"
 #include "tessera/convert/gguf_tokenizer.h"
 #include "tessera/convert/mapping.h"
+#include "tessera/convert/sentence_modules.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/gguf_types.h"
 
@@ -45,8 +46,10 @@ GgufValue value_of(const Json& json, const std::string& key) {
   if (json.is_array() && !json.empty()) {
     if (all([](const Json& e) { return e.is_number_integer(); })) return array_of<int32_t>(json);
     if (all([](const Json& e) { return e.is_number(); })) return array_of<float>(json);
+    if (all([](const Json& e) { return e.is_string(); }))
+      return GgufValue::strings(json.get<std::vector<std::string>>());
   }
-  fail(ErrorKind::spec, "gguf", "{} is {}; expected a number, a text, or a list of numbers",
+  fail(ErrorKind::spec, "gguf", "{} is {}; expected a number, a text, or a list of either",
        in_quotes(key), json.dump());
 }
 
@@ -88,6 +91,30 @@ void by_family(const Checkpoint& checkpoint,
   fail(ErrorKind::spec, own.empty() ? "gguf" : own,
        "no family that is written as GGUF says this architecture; write a Hugging Face or tessera "
        "folder");
+}
+
+/// How a folder of sentence-transformers pools; the rest of what it says is for who embeds.
+void add_sentences(const fs::path& folder, int64_t context, GgufModel& model) {
+  if (!fs::is_regular_file(folder / "modules.json")) return;
+  const SentenceModules said = sentence_modules_of(folder);
+  const std::optional<int64_t> pooling = gguf_pooling(said.pooling);
+  if (!pooling)
+    fail(ErrorKind::spec, "gguf", "{} pools by {}; GGUF files say mean, cls or last",
+         folder.string(), name_of(said.pooling));
+  model.set(model.architecture + ".pooling_type",
+            GgufValue::number(static_cast<uint32_t>(*pooling)));
+  std::vector<std::string> flags;
+  if (said.max_tokens > 0 && said.max_tokens != context)
+    flags.push_back(fmt::format("--max-tokens {}", said.max_tokens));
+  if (!said.normalize) flags.emplace_back("--no-normalize");
+  if (!said.prompt.empty()) flags.push_back(fmt::format("--prompt {}", in_quotes(said.prompt)));
+  if (!flags.empty())
+    model.remarks.push_back(fmt::format(
+        "GGUF files do not say all that the folder says of texts; tessera embed takes {}",
+        fmt::join(flags, " ")));
+  if (!said.include_prompt)
+    model.remarks.emplace_back(
+        "include_prompt = false of the folder has no place in GGUF files, nor among the flags");
 }
 
 }  // namespace
@@ -215,6 +242,12 @@ GgufModel gguf_model_of(const Checkpoint& checkpoint, const GgufModelOptions& op
     tokenizer = gguf_tokenizer_entries(checkpoint.folder, checkpoint.spec.vocab);
   }
   model.entries.insert(model.entries.end(), tokenizer.begin(), tokenizer.end());
+  add_sentences(checkpoint.folder, model.integer_or(".context_length", 0), model);
+  // types of tokens are counted beside the tokenizer
+  for (const TensorView& tensor : model.tensors)
+    if (tensor.name == "token_types.weight")
+      model.set("tokenizer.ggml.token_type_count",
+                GgufValue::number(static_cast<uint32_t>(tensor.shape.front())));
   return model;
 }
 

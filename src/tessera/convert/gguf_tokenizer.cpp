@@ -48,12 +48,16 @@ constexpr const char* kProbes[] = {
     "a",
     "A\u00a0B\u2003C\u200bD"};
 
-bool cuts_alike(const text::Tokenizer& a, const text::Tokenizer& b) {
-  for (const char* probe : kProbes)
-    for (const bool special : {false, true})
-      if (a.encode(probe, {.add_special = special}) != b.encode(probe, {.add_special = special}))
-        return false;
+bool cuts_alike(const text::Tokenizer& a, const text::Tokenizer& b, std::string_view probe) {
+  for (const bool special : {false, true})
+    if (a.encode(probe, {.add_special = special}) != b.encode(probe, {.add_special = special}))
+      return false;
   return true;
+}
+
+bool cuts_alike(const text::Tokenizer& a, const text::Tokenizer& b) {
+  return std::all_of(std::begin(kProbes), std::end(kProbes),
+                     [&](const char* probe) { return cuts_alike(a, b, probe); });
 }
 
 std::vector<GgufEntry> entries_of(const fs::path& gguf) {
@@ -70,10 +74,11 @@ class JsonTokenizer {
   JsonTokenizer(const fs::path& path, int64_t vocab)
       : where_(path.string()), json_(spec::parse_json(read_text_file(path), where_)), data_{} {
     const Json& model = member(json_, "model");
-    const std::string type = model.value("type", "");
+    // old files do not say that merges are those of BPE
+    const std::string type = model.value("type", model.contains("merges") ? "BPE" : "");
     if (type != "BPE")
       fail(ErrorKind::file, where_,
-           "a tokenizer of kind {}; GGUF files hold BPE alone among what tessera writes",
+           "a tokenizer of kind {}; GGUF files hold BPE and WordPiece among what tessera writes",
            in_quotes(type));
     data_.tokens.resize(static_cast<size_t>(vocab));
     data_.token_types.assign(static_cast<size_t>(vocab), kUnused);
@@ -183,16 +188,113 @@ std::vector<GgufEntry> entries_of(const GgufTokenizerData& data) {
   for (const auto& [key, id] : {std::pair{"bos_token_id", data.bos_id},
                                 {"eos_token_id", data.eos_id},
                                 {"unknown_token_id", data.unk_id},
-                                {"padding_token_id", data.pad_id}})
+                                {"padding_token_id", data.pad_id},
+                                {"cls_token_id", data.cls_id},
+                                {"seperator_token_id", data.sep_id}})
     if (id) add(key, GgufValue::number(static_cast<uint32_t>(*id)));
   add("add_bos_token", GgufValue::number(data.add_bos.value_or(false)));
   add("add_eos_token", GgufValue::number(data.add_eos.value_or(false)));
-  if (data.add_space_prefix) add("add_space_prefix", GgufValue::number(*data.add_space_prefix));
+  for (const auto& [key, said] : {std::pair{"add_space_prefix", data.add_space_prefix},
+                                  {"normalizer.lowercase", data.lowercase},
+                                  {"normalizer.strip_accents", data.strip_accents}})
+    if (said) add(key, GgufValue::number(*said));
   if (!data.chat_template.empty())
     entries.push_back({"tokenizer.chat_template", GgufValue::string(data.chat_template)});
   if (!data.tool_template.empty())
     entries.push_back({"tokenizer.chat_template.tool_use", GgufValue::string(data.tool_template)});
   return entries;
+}
+
+/// The token for unknown words where the file's model is WordPiece.
+std::optional<int32_t> word_piece_unk(const text::Tokenizer& tokenizer, const fs::path& file) {
+  if (file.filename() == "vocab.txt") return tokenizer.unk();
+  if (file.filename() != "tokenizer.json") return std::nullopt;
+  const Json model = spec::parse_json(read_text_file(file), file.string()).at("model");
+  if (model.value("type", "") != "WordPiece") return std::nullopt;
+  return tokenizer.id(model.value("unk_token", "[UNK]"));
+}
+
+bool is_plain_word(std::string_view token) {
+  return !token.empty() && std::all_of(token.begin(), token.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+  });
+}
+
+/// Each token alone, in capitals, within another word, where an added token would be found, behind
+/// a token that begins a word, also with a control character between them, and a word of more
+/// characters than BERT takes.
+std::string probe_of(const std::vector<std::string>& tokens) {
+  constexpr std::string_view kContinuing = "##";
+  constexpr size_t kLongWord = 150;
+  std::string first = "x", next = "x";
+  const auto take_plain = [&](std::string& word, bool continuing) {
+    for (std::string_view token : tokens) {
+      if (token.starts_with(kContinuing) != continuing) continue;
+      if (continuing) token.remove_prefix(kContinuing.size());
+      if (!is_plain_word(token)) continue;
+      word = token;
+      return;
+    }
+  };
+  take_plain(first, false);
+  take_plain(next, true);
+  std::string probe = first;
+  while (probe.size() < kLongWord) probe += next;
+  for (std::string_view token : tokens) {
+    if (token.starts_with(kContinuing)) token.remove_prefix(kContinuing.size());
+    std::string capitals(token);
+    for (char& c : capitals)
+      if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+    probe += fmt::format(" {0} {1} x{0}x {2}{0} {2}\u200b{0}", token, capitals, first);
+  }
+  return probe;
+}
+
+/// WordPiece as llama.cpp cuts it: between two tokens that are always there, lower case or not,
+/// with accents or not, and otherwise as BERT does.
+std::vector<GgufEntry> word_piece_entries(const text::Tokenizer& original,
+                                          int32_t unk,
+                                          int64_t vocab,
+                                          const std::string& where) {
+  const std::vector<int32_t> around = original.surround({});
+  if (around.size() != 2)
+    fail(ErrorKind::file, where,
+         "{} tokens stand around a text; GGUF files of WordPiece have one before it and one behind "
+         "it",
+         around.size());
+  GgufTokenizerData data;
+  data.model = text::gguf_tokenizer_model("word_piece");
+  data.pre = "default";
+  std::set<std::string> seen;
+  std::vector<std::string> normal;
+  for (int32_t id = 0; id < vocab; ++id) {
+    // ids without a token have names that no other token has
+    const bool special = original.is_special(id), known = special || original.bytes_of(id);
+    const std::string text = known ? std::string(original.token(id)) : fmt::format("[PAD{}]", id);
+    if (known && !special) normal.push_back(text);
+    data.tokens.push_back(special ? text : text::gguf_word_piece(text));
+    data.token_types.push_back(!known ? kUnused : special ? kControl : kNormal);
+    if (!seen.insert(data.tokens.back()).second)
+      fail(ErrorKind::file, where, "token {} is written {} in GGUF files, as another one is",
+           in_quotes(text), in_quotes(data.tokens.back()));
+  }
+  data.bos_id = data.cls_id = around.front();
+  data.eos_id = data.sep_id = around.back();
+  data.unk_id = unk;
+  data.pad_id = original.pad();
+  data.add_bos = data.add_eos = true;
+  const std::string probe = probe_of(normal);
+  for (const bool lowercase : {true, false})
+    for (const bool strip : {lowercase, !lowercase}) {
+      data.lowercase = lowercase;
+      data.strip_accents = strip;
+      const text::Tokenizer said = tokenizer_from_gguf(data, where);
+      if (cuts_alike(original, said) && cuts_alike(original, said, probe)) return entries_of(data);
+    }
+  fail(
+      ErrorKind::file, where,
+      "cuts text otherwise than BERT does, lower case or not, with accents or not; GGUF files have "
+      "no other WordPiece");
 }
 
 }  // namespace
@@ -205,12 +307,14 @@ std::vector<GgufEntry> gguf_tokenizer_entries(const fs::path& path, int64_t voca
   }
   const text::Tokenizer original = find_tokenizer(path, static_cast<int32_t>(vocab));
   const auto file = fs::is_directory(path) ? text::tokenizer_file_in(path).value_or(path) : path;
+  const std::string where = file.string();
+  if (const auto unk = word_piece_unk(original, file))
+    return word_piece_entries(original, *unk, vocab, where);
   if (file.filename() != "tokenizer.json")
-    fail(ErrorKind::file, file.string(),
-         "has no form in GGUF files; expected a tokenizer.json or a GGUF file");
+    fail(ErrorKind::file, where,
+         "has no form in GGUF files; expected a tokenizer.json, a vocab.txt or a GGUF file");
   const JsonTokenizer json(file, vocab);
   GgufTokenizerData data = data_of(original, json);
-  const std::string where = file.string();
   const auto fits = [&] { return cuts_alike(original, tokenizer_from_gguf(data, where)); };
   if (json.byte_fallback()) {
     for (const bool prefix : {true, false}) {

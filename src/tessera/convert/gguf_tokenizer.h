@@ -11,7 +11,7 @@ namespace tessera::convert {
 
 /// The entries "tokenizer.*" for the tokenizer of a model (a folder or a GGUF file) or a tokenizer
 /// file. `vocab` is the number of rows of the embedding: ids without a token are listed as unused.
-/// Kinds of GGUF: byte-level BPE, and scores with bytes to fall back on. What is
+/// Kinds of GGUF: byte-level BPE, scores with bytes to fall back on, and BERT's WordPiece. What is
 /// written is read again, and must cut a text full of pitfalls as the original does: this also
 /// chooses the pre-tokenizer's name, as llama.cpp's converter does by a list of sums. Throws
 /// Error(file) where no kind does.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "tessera/base/error.h"
 #include "tessera/convert/expr_node.h"
@@ -109,6 +110,26 @@ TensorView first_rows(const TensorView& tensor,
   return with_padding(tensor, of - count, number(argument["padding"], where));
 }
 
+/// Rows that stand before the tensor's own.
+TensorView rows_before(const TensorView& tensor,
+                       const Json& argument,
+                       bool forward,
+                       const std::string& where) {
+  const int64_t count = member(argument, "count", where);
+  if (tensor.shape.empty() || count < 0 || (!forward && count > tensor.shape[0]))
+    fail(ErrorKind::file, where, "tensor \"{}\" has shape {}; there are no {} rows before it",
+         tensor.name, format::shape_text(tensor.shape), count);
+  if (count == 0) return tensor;
+  const int64_t rows = tensor.shape[0];
+  if (!forward) return split(tensor, 0, std::array{count, rows - count}).back();
+  if (!argument.contains("padding"))
+    fail(ErrorKind::file, where, "the rows cannot be restored: no \"padding\"");
+  std::vector<int64_t> order(static_cast<size_t>(rows + count));
+  std::iota(order.begin(), order.begin() + count, rows);
+  std::iota(order.begin() + count, order.end(), 0);
+  return with_rows(with_padding(tensor, count, number(argument["padding"], where)), order);
+}
+
 TensorView repeated(const TensorView& tensor,
                     const Json& argument,
                     bool forward,
@@ -132,15 +153,23 @@ TensorView repeated(const TensorView& tensor,
 }  // namespace
 
 TensorSteps TensorSteps::compile(const Json& json, const std::string& where) {
-  static const std::pair<const char*, Kind> kNames[] = {
-      {"transpose", Kind::transpose},   {"reshape", Kind::reshape},
-      {"squeeze", Kind::squeeze},       {"unsqueeze", Kind::unsqueeze},
-      {"split", Kind::split},           {"join", Kind::join},
-      {"stack", Kind::stack},           {"unstack", Kind::unstack},
-      {"interleave", Kind::interleave}, {"deinterleave", Kind::deinterleave},
-      {"first_rows", Kind::first_rows}, {"repeat", Kind::repeat},
-      {"mxfp4", Kind::mxfp4},           {"add", Kind::add},
-      {"scale", Kind::scale},           {"apply", Kind::apply}};
+  static const std::pair<const char*, Kind> kNames[] = {{"transpose", Kind::transpose},
+                                                        {"reshape", Kind::reshape},
+                                                        {"squeeze", Kind::squeeze},
+                                                        {"unsqueeze", Kind::unsqueeze},
+                                                        {"split", Kind::split},
+                                                        {"join", Kind::join},
+                                                        {"stack", Kind::stack},
+                                                        {"unstack", Kind::unstack},
+                                                        {"interleave", Kind::interleave},
+                                                        {"deinterleave", Kind::deinterleave},
+                                                        {"first_rows", Kind::first_rows},
+                                                        {"rows_before", Kind::rows_before},
+                                                        {"repeat", Kind::repeat},
+                                                        {"mxfp4", Kind::mxfp4},
+                                                        {"add", Kind::add},
+                                                        {"scale", Kind::scale},
+                                                        {"apply", Kind::apply}};
   TensorSteps steps;
   if (!json.is_array())
     fail(ErrorKind::spec, where, "found {}; expected a list of steps", spec::kind_of(json));
@@ -316,6 +345,9 @@ void TensorSteps::run(const Step& step,
     }
     case Kind::first_rows:
       each([&](const TensorView& t) { return first_rows(t, argument, forward, where); });
+      break;
+    case Kind::rows_before:
+      each([&](const TensorView& t) { return rows_before(t, argument, forward, where); });
       break;
     case Kind::repeat:
       each([&](const TensorView& t) { return repeated(t, argument, forward, where); });

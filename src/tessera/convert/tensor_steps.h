@@ -10,6 +10,8 @@
 //   {"interleave": {"heads": h, "rotary": r}}      rotary rows from halves to pairs; "deinterleave"
 //   back
 //   {"first_rows": {"count": n, "of": m, "padding": 0}}   the first n of m rows; inverted: padded
+//   {"rows_before": {"count": n, "padding": 0}}    n rows before those of the tensor; inverted:
+//   left out
 //   {"repeat": {"axis": 0, "count": n}}            an axis of one element becomes n equal ones
 //   {"mxfp4": true}                                codes and scales become one tensor of MXFP4
 //   {"add": c} {"scale": c} {"apply": "exp" | "log" | "neg"}
@@ -50,6 +52,7 @@ class TensorSteps {
     interleave,
     deinterleave,
     first_rows,
+    rows_before,
     repeat,
     mxfp4,
     add,

@@ -301,6 +301,25 @@ TEST(TensorSteps, FirstRowsArePaddedBack) {
   EXPECT_EQ(values_of(tensors[0]), (std::vector<float>{0, 1, 2, 3, 7, 7}));
 }
 
+TEST(TensorSteps, RowsBeforeAreLeftOut) {
+  Environment env;
+  const auto steps = [](const char* json) {
+    return TensorSteps::compile(Json::parse(json), "test");
+  };
+  const TensorSteps two = steps(R"([{"rows_before": {"count": 2, "padding": 7}}])");
+  std::vector<TensorView> tensors{counted({2, 2})};
+  two.apply(tensors, env, nullptr);
+  EXPECT_EQ(values_of(tensors[0]), (std::vector<float>{7, 7, 7, 7, 0, 1, 2, 3}));
+  two.invert(tensors, env, nullptr);
+  EXPECT_EQ(values_of(tensors[0]), (std::vector<float>{0, 1, 2, 3}));
+  two.invert(tensors, env, nullptr);
+  EXPECT_EQ(tensors[0].shape, (Shape{0, 2}));
+  EXPECT_THROW(two.invert(tensors, env, nullptr), Error);
+  const TensorSteps bare = steps(R"([{"rows_before": {"count": 1}}])");
+  EXPECT_THROW(bare.apply(tensors, env, nullptr), Error);
+  EXPECT_THROW(steps(R"([{"rows_before": {"count": -1}}])").apply(tensors, env, nullptr), Error);
+}
+
 TEST(TensorSteps, MalformedStepsAreRefused) {
   for (const char* json :
        {R"({"transpose": [1, 0]})", R"([{"frobnicate": 1}])", R"([{}])", R"([3])",

@@ -66,9 +66,13 @@ std::optional<text::GgufTokenizerData> tokenizer_data_of(const format::GgufFile&
   data.eos_id = id_of("eos_token_id");
   data.unk_id = id_of("unknown_token_id");
   data.pad_id = id_of("padding_token_id");
+  data.cls_id = id_of("cls_token_id");
+  data.sep_id = id_of("seperator_token_id");  // as the format spells it
   data.add_bos = flag_of("add_bos_token");
   data.add_eos = flag_of("add_eos_token");
   data.add_space_prefix = flag_of("add_space_prefix");
+  data.lowercase = flag_of("normalizer.lowercase");
+  data.strip_accents = flag_of("normalizer.strip_accents");
   data.chat_template = text_of("tokenizer.chat_template");
   data.tool_template = text_of("tokenizer.chat_template.tool_use");
   return data;

@@ -1,41 +1,26 @@
 // Embeddings of texts: one vector per text from the hidden states of its tokens.
-// Reimers, Gurevych 2019, arXiv:1908.10084. Folders of sentence-transformers say how: modules.json,
-// the pooling module's config.json, sentence_bert_config.json (the longest text), and
-// config_sentence_transformers.json (the prompts).
+// Reimers, Gurevych 2019, arXiv:1908.10084. The model says how (convert/sentence_modules.h).
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
+#include "tessera/convert/sentence_modules.h"
 #include "tessera/infer/load_model.h"
 
 namespace tessera::infer {
 
-enum class Pooling {
-  mean,  // of all tokens, those around the text included
-  cls,   // the first token
-  max,   // the largest value of each channel
-  last,  // the last token
-};
-const char* name_of(Pooling pooling);
-/// Throws Error(usage) that lists the names.
-Pooling pooling_named(std::string_view name);
+using convert::name_of;
+using convert::Pooling;
+using convert::pooling_named;
 
-struct EmbedOptions {
-  Pooling pooling = Pooling::mean;
-  bool normalize = true;       // to length 1
-  int64_t max_tokens = 0;      // longer texts are cut; 0 = as many as the model takes
-  std::string prompt;          // put before every text
-  bool include_prompt = true;  // its tokens, and those before it, count in mean and max
+struct EmbedOptions : convert::SentenceModules {
   bool parse_special = false;  // special tokens written in a text become those tokens
-  std::map<std::string, std::string> prompts;  // those that the folder names
   const CancelToken* cancel = nullptr;
 };
 
-/// What the folder of a model says, its default prompt included; the defaults above where there is
-/// no modules.json. Throws Error(file) on modules, orders of them or poolings that embed() does not
-/// have.
+/// What a model says, its default prompt included; the defaults where it says nothing. Throws
+/// Error(file) on modules, orders of them or poolings that embed() does not have.
 EmbedOptions embed_options_of(const std::filesystem::path& model);
 
 struct Embeddings {

@@ -182,11 +182,13 @@ ServedModel::ServedModel(const ModelEntry& named,
   if (no_chat.empty()) conversation.emplace(chats_of(source, entry.id));
   can.chat = conversation.has_value();
   const nn::HeadConfig* const head = head_of(spec);
-  const bool sentence_folder =
-      std::filesystem::is_regular_file(std::filesystem::path(entry.path) / "modules.json");
+  const std::filesystem::path path = entry.path;
+  const bool of_sentences = std::filesystem::is_directory(path)
+                                ? std::filesystem::is_regular_file(path / "modules.json")
+                                : convert::sentence_modules_of(path).said;
   const auto* const classifier = dynamic_cast<const nn::ClassifierConfig*>(head);
   can.embedding = !pair && classifier == nullptr &&
-                  (!spec.causal() || sentence_folder || !options.pooling.empty());
+                  (!spec.causal() || of_sentences || !options.pooling.empty());
   // one number of a pair says how well they fit
   can.rerank = can.embedding || (!pair && classifier != nullptr && classifier->n_labels == 1 &&
                                  classifier->of == nn::ClassifierOf::pooled);

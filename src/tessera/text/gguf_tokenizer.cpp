@@ -12,6 +12,7 @@
 #include "tessera/text/score_model.h"
 #include "tessera/text/tokenizer_parts.h"
 #include "tessera/text/utf8.h"
+#include "tessera/text/word_piece_model.h"
 
 namespace tessera::text {
 
@@ -24,6 +25,7 @@ using spec::Json;
 enum TokenType : int32_t { normal = 1, unknown, control, user_defined, unused, byte };
 
 constexpr const char* kMetaspace = "\xE2\x96\x81";  // U+2581, how SentencePiece writes a space
+constexpr std::string_view kContinuing = "##";      // how BERT's vocabulary writes no space
 
 const Json& table() {
   static const Json parsed = spec::parse_json(kGgufTokenizersJson, "gguf_tokenizers.json");
@@ -187,7 +189,61 @@ void set_longest_match(GgufTokenizerData& data, const std::string& where, Tokeni
   parts.decoder = {make_utf8_decoder()};
 }
 
+// Tokens as BERT's vocabulary has them.
+void to_word_pieces(GgufTokenizerData& data) {
+  for (size_t id = 0; id < data.tokens.size(); ++id) {
+    std::string& token = data.tokens[id];
+    const int32_t type = type_of_token(data, id);
+    if (token.starts_with(kMetaspace) && !is_special_type(type))
+      token.erase(0, std::string_view(kMetaspace).size());
+    else if (!is_special_type(type) && type != user_defined)
+      token.insert(0, kContinuing);
+  }
+}
+
+// Texts are cut as BERT cuts them, always between its two tokens, whatever a file says of those.
+void set_word_piece(GgufTokenizerData& data,
+                    const Json& kind,
+                    const std::string& where,
+                    TokenizerParts& parts) {
+  const auto role = [&](const char* key, const char* name, std::optional<int32_t> said) {
+    const int32_t usual = kind.at(name);
+    if (!said && usual >= std::ssize(data.tokens))
+      fail(ErrorKind::file, where,
+           "tokenizer.ggml.{} is missing, and of the usual {} there is none", key, usual);
+    return said.value_or(usual);
+  };
+  const size_t n = data.tokens.size();
+  const auto cls = checked_id(data.cls_id, "cls_token_id", n, where),
+             sep = checked_id(data.sep_id, "seperator_token_id", n, where);
+  parts.bos = role("bos_token_id", "bos", parts.bos ? parts.bos : cls);
+  parts.unk = role("unknown_token_id", "unk", parts.unk);
+  parts.pad = role("padding_token_id", "pad", parts.pad);
+  parts.prefix = {*parts.bos};
+  parts.suffix = {role("seperator_token_id", "sep", sep)};
+  if (!parts.eos) parts.eos = parts.suffix.front();
+  BertNormalizerOptions normalizer;
+  normalizer.lowercase = data.lowercase.value_or(true);
+  normalizer.strip_accents = data.strip_accents;
+  parts.normalizer = make_bert_normalizer(normalizer);
+  parts.pre_tokenizer = make_bert_pre_tokenizer();
+  WordPieceOptions options;
+  const auto unk = static_cast<size_t>(*parts.unk);
+  options.unk_token = data.tokens[unk];
+  options.continuing_subword_prefix = kContinuing;
+  auto vocabulary = vocabulary_of(data.tokens, where, [&](size_t id) {
+    return id == unk || !is_special_type(type_of_token(data, id));
+  });
+  parts.model = make_word_piece_model(std::move(vocabulary), options, where);
+  parts.decoder = {make_word_piece_decoder(std::string(kContinuing), true)};
+}
+
 }  // namespace
+
+std::string gguf_word_piece(std::string_view token) {
+  return token.starts_with(kContinuing) ? std::string(token.substr(kContinuing.size()))
+                                        : kMetaspace + std::string(token);
+}
 
 std::vector<std::string> gguf_pre_tokenizers() {
   std::vector<std::string> names;
@@ -226,6 +282,12 @@ Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where) 
   parts.pad = checked_id(data.pad_id, "padding_token_id", n, where);
   parts.chat_template = std::move(data.chat_template);
   parts.tool_template = std::move(data.tool_template);
+  if (kind.at("kind") == "word_piece") {
+    to_word_pieces(data);
+    parts.added = added_tokens(data);
+    set_word_piece(data, kind, where, parts);
+    return Tokenizer(std::move(parts));
+  }
   parts.added = added_tokens(data);
   const bool byte_level = kind.at("kind") == "byte_level";
   if (byte_level && data.pre.empty()) fail(ErrorKind::file, where, "tokenizer.ggml.pre is missing");

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/text/tokenizer.h"
@@ -22,8 +23,9 @@ struct GgufTokenizerData {
   std::vector<int32_t>
       token_types;  // by id; 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
   std::vector<std::string> merges;  // "left right"
-  std::optional<int64_t> bos_id, eos_id, unk_id, pad_id;
+  std::optional<int64_t> bos_id, eos_id, unk_id, pad_id, cls_id, sep_id;
   std::optional<bool> add_bos, add_eos, add_space_prefix;
+  std::optional<bool> lowercase, strip_accents;  // of the normalizer
   std::string chat_template, tool_template;
 };
 
@@ -41,8 +43,13 @@ GgufKind gguf_kind(const GgufTokenizerData& data, const std::string& where);
 /// The first name of every pre-tokenizer of the byte-level kind.
 std::vector<std::string> gguf_pre_tokenizers();
 
-/// What files call a kind of tokenizer: "byte_level", or "scores" with bytes to fall back on.
+/// What files call a kind of tokenizer: "byte_level", "scores" with bytes to fall back on, or
+/// "word_piece".
 std::string gguf_tokenizer_model(const std::string& kind);
+
+/// How files of WordPiece write a token that is no special one: what begins a word behind U+2581,
+/// what continues one as it is, without the prefix that it has in a vocabulary of ours ("##").
+std::string gguf_word_piece(std::string_view token);
 
 /// `where` names the file. Throws Error(file) on an unknown kind or pre-tokenizer (naming those
 /// that are known), lists of unequal length, ids out of range, or a broken vocabulary.

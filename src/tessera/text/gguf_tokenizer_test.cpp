@@ -105,6 +105,75 @@ TEST(GgufTokenizer, Scores) {
   EXPECT_EQ(tokenizer_from_gguf(bare, "g").encode("ab ab"), (Ids{267, 269}));
 }
 
+// What stands in a vocab.txt as un, ##aff, ##able, !, cafe, café, Cafe, 日, and a user-defined
+// token.
+GgufTokenizerData word_piece() {
+  GgufTokenizerData data;
+  data.model = "bert";
+  data.tokens = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁un", "aff",    "able",
+                 "▁!",    "▁cafe", "▁café", "▁Cafe", "▁日", "▁<tool>"};
+  data.token_types = {3, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 4};
+  data.pad_id = 0;
+  data.unk_id = 1;
+  data.bos_id = 2;
+  data.sep_id = 3;
+  return data;
+}
+
+TEST(GgufTokenizer, WordPiece) {
+  const Tokenizer t = tokenizer_from_gguf(word_piece(), "g");
+  EXPECT_EQ(t.encode("UnAffable! unaffable"), (Ids{2, 4, 5, 6, 7, 4, 5, 6, 3}));
+  EXPECT_EQ(t.encode("Café日日\u200b", {false, false}), (Ids{8, 11, 11}));
+  EXPECT_EQ(t.encode("un<tool>un", {false, false}), (Ids{4, 12, 4}));
+  // special tokens are no text
+  EXPECT_EQ(t.encode("[SEP]", {false, false}), (Ids{1, 1, 1}));
+  EXPECT_EQ(t.encode("[SEP]un", {false, true}), (Ids{3, 4}));
+  EXPECT_EQ(t.surround(Ids{4}, Ids{7}).ids, (Ids{2, 4, 3, 7, 3}));
+  EXPECT_EQ(t.decode(t.encode("unaffable!")), "unaffable!");
+  EXPECT_EQ(t.token(5), "##aff");
+  EXPECT_EQ(t.bos(), 2);
+  EXPECT_EQ(t.eos(), 3);
+  EXPECT_EQ(t.unk(), 1);
+  EXPECT_EQ(t.pad(), 0);
+  EXPECT_TRUE(t.is_special(1));
+}
+
+TEST(GgufTokenizer, WordPieceNormalizesAsTheFileSays) {
+  const auto ids = [](std::optional<bool> lowercase, std::optional<bool> strip, const char* text) {
+    GgufTokenizerData data = word_piece();
+    data.lowercase = lowercase;
+    data.strip_accents = strip;
+    return tokenizer_from_gguf(data, "g").encode(text, {false, false});
+  };
+  EXPECT_EQ(ids(std::nullopt, std::nullopt, "Café"), Ids{8});
+  EXPECT_EQ(ids(true, false, "Café"), Ids{9});
+  EXPECT_EQ(ids(false, std::nullopt, "café"), Ids{9});
+  EXPECT_EQ(ids(false, std::nullopt, "Cafe"), Ids{10});
+  EXPECT_EQ(ids(false, true, "Café"), Ids{10});
+}
+
+TEST(GgufTokenizer, WordPieceHasBertsTokensWhereTheFileNamesNone) {
+  GgufTokenizerData data = word_piece();
+  data.pad_id = data.unk_id = data.bos_id = data.sep_id = std::nullopt;
+  EXPECT_EQ(error_of(data),
+            "[g] tokenizer.ggml.bos_token_id is missing, and of the usual 101 there is none");
+  data.cls_id = 2;  // of older files
+  EXPECT_EQ(error_of(data),
+            "[g] tokenizer.ggml.unknown_token_id is missing, and of the usual 100 there is none");
+  data.cls_id.reset();
+  for (size_t id = data.tokens.size(); id < 104; ++id) {
+    data.tokens.push_back(id >= 100 ? fmt::format("<{}>", id) : fmt::format("▁w{}", id));
+    data.token_types.push_back(id >= 100 ? 3 : 1);
+  }
+  EXPECT_EQ(tokenizer_from_gguf(data, "g").encode("un x"), (Ids{101, 4, 100, 102}));
+  data.sep_id = 104;
+  EXPECT_EQ(error_of(data), "[g] tokenizer.ggml.seperator_token_id = 104; expected 0 to 103");
+  data = word_piece();
+  data.tokens[6] = "##aff";
+  data.tokens[5] = "▁####aff";
+  EXPECT_EQ(error_of(data), "[g] token \"####aff\" has two ids, 5 and 6");
+}
+
 TEST(GgufTokenizer, RefusesBrokenMetadata) {
   GgufTokenizerData data = byte_level();
   data.pre = "nope";
