@@ -70,6 +70,11 @@ std::optional<text::Tokenizer> tokenizer_of(const format::GgufFile& file,
   data.add_bos = flag_of("add_bos_token");
   data.add_eos = flag_of("add_eos_token");
   data.add_space_prefix = flag_of("add_space_prefix");
+  data.remove_extra_whitespaces = flag_of("remove_extra_whitespaces");
+  for (const int64_t byte :
+       list<int64_t>(metadata, key("precompiled_charsmap"),
+                     [&](const std::string& k) { return metadata.get_integers(k); }))
+    data.precompiled_charsmap += static_cast<char>(byte);
   data.chat_template = text_of("tokenizer.chat_template");
   data.tool_template = text_of("tokenizer.chat_template.tool_use");
   return text::tokenizer_from_gguf(std::move(data), where);

@@ -23,14 +23,16 @@ struct GgufTokenizerData {
       token_types;  // by id; 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
   std::vector<std::string> merges;  // "left right"
   std::optional<int64_t> bos_id, eos_id, unk_id, pad_id;
-  std::optional<bool> add_bos, add_eos, add_space_prefix;
+  std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
+  std::string precompiled_charsmap;  // bytes, of the unigram kind
   std::string chat_template, tool_template;
 };
 
 /// The first name of every pre-tokenizer of the byte-level kind.
 std::vector<std::string> gguf_pre_tokenizers();
 
-/// What files call a kind of tokenizer: "byte_level", or "scores" with bytes to fall back on.
+/// What files call a kind of tokenizer: "byte_level", "scores" with bytes to fall back on, or
+/// "unigram".
 std::string gguf_tokenizer_model(const std::string& kind);
 
 /// `where` names the file. Throws Error(file) on an unknown kind or pre-tokenizer (naming those
