@@ -41,6 +41,7 @@ CASES = {
         "unclamped_experts": {"mamba_d_head": 4},
         "unclamped_latent": {"mamba_d_head": 4},
     },
+    "t5": {"released_v1_1": {}},
 }
 
 
