@@ -1344,6 +1344,15 @@ def t5_older(**more):
     return lambda config: {k: v for k, v in {**config, **more}.items() if k not in derived}
 
 
+def t5_released(config):
+    """The distance that GGUF files take for granted, and as many layers in both stacks."""
+    return {**config, "relative_attention_max_distance": 128, "num_decoder_layers": 2}
+
+
+def t5_even(tensors):
+    return {k: v for k, v in tensors.items() if not k.startswith("decoder.block.2.")}
+
+
 def t5():
     return Family(
         name="t5",
@@ -1408,6 +1417,22 @@ def t5():
                      "decoder_start_token_id"),
                 same_result=False,
                 why="distance 128, epsilon 1e-6, relu",
+            ),
+            Rewrite(
+                "released",
+                "base",
+                t5_released,
+                t5_even,
+                same_result=False,
+                why="the form of the first T5: as many layers in both stacks, distance 128",
+            ),
+            Rewrite(
+                "released_v1_1",
+                "v1_1",
+                t5_released,
+                t5_even,
+                same_result=False,
+                why="the form of T5 1.1: as many layers in both stacks, distance 128",
             ),
         ],
         shape_keys=["vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers",
@@ -4482,6 +4507,22 @@ def switch_transformers():
                 ),
                 same_result=False,
                 why="distance 128, epsilon 1e-6, relu",
+            ),
+            Rewrite(
+                "released",
+                "base",
+                t5_released,
+                t5_even,
+                same_result=False,
+                why="the form of the first T5: as many layers in both stacks, distance 128",
+            ),
+            Rewrite(
+                "released_v1_1",
+                "v1_1",
+                t5_released,
+                t5_even,
+                same_result=False,
+                why="the form of T5 1.1: as many layers in both stacks, distance 128",
             ),
         ],
         shape_keys=["vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers"]

@@ -41,6 +41,7 @@ CASES = {
     "mamba2": ("implied",),
     "nemotron_h": ("unclamped", "unclamped_experts", "unclamped_latent"),
     "rwkv_cpp": ("rwkv6", "rwkv7"),
+    "t5": ("released", "released_v1_1"),
 }
 # encoders, by cases: llama.cpp gives hidden states, or by its pooling "rank" what a classifier says of the first token
 ENCODERS = {"bert": ("body", "named_classes"), "roberta": ("body", "classifier")}
@@ -59,6 +60,14 @@ def plain_params():
 
 
 llama_cpp.llama_cpp.llama_model_default_params = llama_cpp.llama_model_default_params = plain_params
+
+
+@llama_cpp.llama_log_callback
+def say_nothing(level, text, data):
+    pass
+
+
+llama_cpp.llama_log_set(say_nothing, ctypes.c_void_p(0))
 
 
 def run(*arguments):
@@ -82,6 +91,31 @@ def logits(model, ids):
     model.reset()
     model.eval(list(map(int, ids)))
     return np.array(model.scores[: len(ids)])
+
+
+def pair_logits(path, source, target):
+    """Of an encoder and a decoder, which the class Llama does not run."""
+
+    def batch_of(ids):
+        batch = llama_cpp.llama_batch_init(len(ids), 0, 1)
+        batch.n_tokens = len(ids)
+        for i, token in enumerate(ids):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = int(token), i, 1, 1
+            batch.seq_id[i][0] = 0
+        return batch
+
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), plain_params())
+    size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx, params.type_k, params.type_v, params.flash_attn_type = 64, F32, F32, 0
+    context = llama_cpp.llama_init_from_model(model, params)
+    for step, ids in ((llama_cpp.llama_encode, source), (llama_cpp.llama_decode, target)):
+        if step(context, batch_of(ids)) != 0:
+            raise RuntimeError(f"{step.__name__} fails")
+    found = [np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(context, i), (size,)).copy() for i in range(len(target))]
+    llama_cpp.llama_free(context)
+    llama_cpp.llama_model_free(model)
+    return np.array(found)
 
 
 def encoded(path, ids, shape, pooling):
@@ -138,12 +172,17 @@ def family(name, case):
     path, io = written(name, case)
     ids, wanted = io["input_ids"], io["logits"]
     mask = io.get("attention_mask", np.ones_like(ids))
-    model = loaded(path, n_ctx=64)
+    pair = "decoder_input_ids" in io
+    model = None if pair else loaded(path, n_ctx=64)
     worst = 0.0
     for row in range(ids.shape[0]):
         real = mask[row].astype(bool)  # what is left out lies at the ends
-        got = logits(model, ids[row][real])
-        worst = max(worst, np.abs(got - wanted[row][real]).max() / np.abs(wanted).max())
+        if pair:
+            target = io["decoder_attention_mask"][row].astype(bool)
+            got, right = pair_logits(path, ids[row][real], io["decoder_input_ids"][row][target]), wanted[row][target]
+        else:
+            got, right = logits(model, ids[row][real]), wanted[row][real]
+        worst = max(worst, np.abs(got - right).max() / np.abs(wanted).max())
     report_worst(f"{name}/{case}", worst, "logits")
 
 

@@ -46,6 +46,7 @@ CASES = {
         "unclamped_latent": {"mamba_d_head": 4},
     },
     "roberta": {"body": {"names": POOLER}, "classifier": {}},
+    "t5": {"released_v1_1": {}},
 }
 
 

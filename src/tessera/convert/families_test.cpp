@@ -605,6 +605,30 @@ TEST(FamiliesGguf, ClassifiersWithoutPoolerReadTheFirstToken) {
   EXPECT_EQ(again.tensors.size(), model.tensors.size());
 }
 
+// llama.cpp scales no logits of T5: the norm before them, which files hold, does.
+TEST(FamiliesGguf, AScaleOfLogitsGoesIntoTheNorm) {
+  const TemporaryFolder scratch;
+  const Checkpoint source = load_checkpoint(materialise(scratch, "t5", "released"));
+  EXPECT_EQ(source.spec_json["head"]["scale"], 0.25);
+  GgufModelOptions options;
+  options.tokenizer = golden() / "t5/gguf/released_v1_1.gguf";
+  write_gguf_model(gguf_model_of(source, options), scratch / "written.gguf");
+  const Checkpoint written = load_checkpoint(scratch / "written.gguf");
+  EXPECT_EQ(written.spec_json["head"].value("scale", 1.0), 1.0);
+  const auto norm_of = [](const Checkpoint& checkpoint) {
+    for (const TensorView& tensor : checkpoint.tensors)
+      if (tensor.name == "decoder.final_norm.weight") {
+        std::vector<float> values(16);
+        std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(float));
+        return values;
+      }
+    return std::vector<float>();
+  };
+  std::vector<float> expected = norm_of(source);
+  for (float& value : expected) value /= 4;
+  EXPECT_EQ(norm_of(written), expected);
+}
+
 TEST(FamiliesGguf, PairedRowsStayInTheMappedFile) {
   const Checkpoint checkpoint = load_checkpoint(golden() / "llama/gguf/base.gguf");
   EXPECT_EQ(rope_of(checkpoint, 0).layout, nn::RopeLayout::interleaved);

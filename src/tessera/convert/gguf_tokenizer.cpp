@@ -10,6 +10,7 @@
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/file_source.h"
 #include "tessera/spec/json.h"
+#include "tessera/text/charsmap.h"
 #include "tessera/text/gguf_tokenizer.h"
 #include "tessera/text/gguf_tokenizer_json.h"
 #include "tessera/text/tokenizer_json.h"
@@ -74,21 +75,28 @@ class JsonTokenizer {
   JsonTokenizer(const fs::path& path, int64_t vocab)
       : where_(path.string()), json_(spec::parse_json(read_text_file(path), where_)), data_{} {
     const Json& model = member(json_, "model");
-    // old files do not say that merges are those of BPE
-    const std::string type = model.value("type", model.contains("merges") ? "BPE" : "");
-    if (type != "BPE")
+    // old files do not say their type; only BPE has merges
+    const std::string type = model.value("type", model.contains("merges") ? "BPE" : "Unigram");
+    unigram_ = type == "Unigram";
+    if (type != "BPE" && !unigram_)
       fail(ErrorKind::file, where_,
-           "a tokenizer of kind {}; GGUF files hold BPE and WordPiece among what tessera writes",
+           "a tokenizer of kind {}; GGUF files hold BPE, Unigram and WordPiece among what tessera "
+           "writes",
            in_quotes(type));
     data_.tokens.resize(static_cast<size_t>(vocab));
     data_.token_types.assign(static_cast<size_t>(vocab), kUnused);
-    for (const auto& [token, id] : member(model, "vocab").items()) put(token, id, kNormal);
     byte_fallback_ = model.value("byte_fallback", false);
-    merges(model);
+    if (unigram_) {
+      unigram(model);
+    } else {
+      for (const auto& [token, id] : member(model, "vocab").items()) put(token, id, kNormal);
+      merges(model);
+    }
     if (json_.contains("added_tokens"))
       for (const Json& added : json_["added_tokens"])
         put(added.value("content", ""), member(added, "id"),
             added.value("special", false) ? kControl : kUserDefined);
+    if (data_.unk_id) data_.token_types[static_cast<size_t>(*data_.unk_id)] = kUnknown;
     // names that no other token has
     for (size_t id = 0; id < data_.tokens.size(); ++id)
       if (data_.token_types[id] == kUnused) data_.tokens[id] = fmt::format("[PAD{}]", id);
@@ -96,6 +104,7 @@ class JsonTokenizer {
 
   GgufTokenizerData data() const { return data_; }
   bool byte_fallback() const { return byte_fallback_; }
+  bool unigram() const { return unigram_; }
 
   /// As tokens with scores: those that merge first score highest.
   GgufTokenizerData with_scores(std::optional<int32_t> unk) const {
@@ -140,6 +149,31 @@ class JsonTokenizer {
     data_.tokens[at] = token;
     data_.token_types[at] = type;
   }
+  void unigram(const Json& model) {
+    const Json& list = member(model, "vocab");
+    // as the converter of llama.cpp scores what a vocabulary lacks
+    data_.scores.assign(data_.tokens.size(), -10000);
+    for (size_t id = 0; id < list.size(); ++id) {
+      put(list[id][0].get<std::string>(), Json(id), kNormal);
+      data_.scores[id] = list[id][1].get<float>();
+    }
+    if (const Json unk = model.value("unk_id", Json()); unk.is_number_integer())
+      data_.unk_id = unk.get<int64_t>();
+    const auto normalizer = json_.find("normalizer");
+    if (const Json* map = normalizer == json_.end() ? nullptr : charsmap_of(*normalizer))
+      data_.precompiled_charsmap = text::bytes_of_base64(map->get<std::string>()).value();
+    data_.model = text::gguf_tokenizer_model("unigram");
+    data_.pre = "default";
+  }
+  // the first character map among normalizers
+  static const Json* charsmap_of(const Json& normalizer) {
+    if (!normalizer.is_object()) return nullptr;
+    if (normalizer.contains("precompiled_charsmap")) return &normalizer["precompiled_charsmap"];
+    if (normalizer.contains("normalizers"))
+      for (const Json& part : normalizer["normalizers"])
+        if (const Json* map = charsmap_of(part)) return map;
+    return nullptr;
+  }
   void merges(const Json& model) {
     for (const Json& merge : member(model, "merges")) {
       if (merge.is_string())
@@ -155,14 +189,16 @@ class JsonTokenizer {
   Json json_;
   GgufTokenizerData data_;
   bool byte_fallback_ = false;
+  bool unigram_ = false;
 };
 
 /// What llama2.c's files of tokens say.
 GgufTokenizerData data_of(const text::Tokenizer& tokenizer, const JsonTokenizer& json) {
-  GgufTokenizerData data = json.byte_fallback() ? json.with_scores(tokenizer.unk()) : json.data();
+  GgufTokenizerData data =
+      json.byte_fallback() && !json.unigram() ? json.with_scores(tokenizer.unk()) : json.data();
   data.bos_id = tokenizer.bos();
   data.eos_id = tokenizer.eos();
-  data.unk_id = tokenizer.unk();
+  if (tokenizer.unk()) data.unk_id = tokenizer.unk();
   data.pad_id = tokenizer.pad();
   const std::vector<int32_t> around = tokenizer.surround({});
   data.add_bos = tokenizer.bos() && !around.empty() && around.front() == *tokenizer.bos();
@@ -198,6 +234,11 @@ std::vector<GgufEntry> entries_of(const GgufTokenizerData& data) {
                                   {"normalizer.lowercase", data.lowercase},
                                   {"normalizer.strip_accents", data.strip_accents}})
     if (said) add(key, GgufValue::number(*said));
+  if (data.remove_extra_whitespaces)
+    add("remove_extra_whitespaces", GgufValue::number(*data.remove_extra_whitespaces));
+  if (const std::string& map = data.precompiled_charsmap; !map.empty())
+    add("precompiled_charsmap",
+        GgufValue::array(std::span(reinterpret_cast<const uint8_t*>(map.data()), map.size())));
   if (!data.chat_template.empty())
     entries.push_back({"tokenizer.chat_template", GgufValue::string(data.chat_template)});
   if (!data.tool_template.empty())
@@ -316,7 +357,14 @@ std::vector<GgufEntry> gguf_tokenizer_entries(const fs::path& path, int64_t voca
   const JsonTokenizer json(file, vocab);
   GgufTokenizerData data = data_of(original, json);
   const auto fits = [&] { return cuts_alike(original, tokenizer_from_gguf(data, where)); };
-  if (json.byte_fallback()) {
+  if (json.unigram()) {
+    for (const bool merge : {true, false})
+      for (const bool prefix : {true, false}) {
+        data.remove_extra_whitespaces = merge;
+        data.add_space_prefix = prefix;
+        if (fits()) return entries_of(data);
+      }
+  } else if (json.byte_fallback()) {
     for (const bool prefix : {true, false}) {
       data.add_space_prefix = prefix;
       if (fits()) return entries_of(data);

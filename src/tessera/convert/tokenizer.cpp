@@ -73,6 +73,11 @@ std::optional<text::GgufTokenizerData> tokenizer_data_of(const format::GgufFile&
   data.add_space_prefix = flag_of("add_space_prefix");
   data.lowercase = flag_of("normalizer.lowercase");
   data.strip_accents = flag_of("normalizer.strip_accents");
+  data.remove_extra_whitespaces = flag_of("remove_extra_whitespaces");
+  for (const int64_t byte :
+       list<int64_t>(metadata, key("precompiled_charsmap"),
+                     [&](const std::string& k) { return metadata.get_integers(k); }))
+    data.precompiled_charsmap += static_cast<char>(byte);
   data.chat_template = text_of("tokenizer.chat_template");
   data.tool_template = text_of("tokenizer.chat_template.tool_use");
   return data;

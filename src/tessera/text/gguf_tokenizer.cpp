@@ -11,6 +11,7 @@
 #include "tessera/text/longest_match_model.h"
 #include "tessera/text/score_model.h"
 #include "tessera/text/tokenizer_parts.h"
+#include "tessera/text/unigram_model.h"
 #include "tessera/text/utf8.h"
 #include "tessera/text/word_piece_model.h"
 
@@ -238,6 +239,37 @@ void set_word_piece(GgufTokenizerData& data,
   parts.decoder = {make_word_piece_decoder(std::string(kContinuing), true)};
 }
 
+// As SentencePiece encodes, whose models these are: spaces and characters are replaced in the text,
+// and then the whole of it is one piece.
+void set_unigram(GgufTokenizerData& data, const std::string& where, TokenizerParts& parts) {
+  if (data.scores.size() != data.tokens.size())
+    fail(ErrorKind::file, where, "{} scores for {} tokens", data.scores.size(), data.tokens.size());
+  UnigramOptions options;
+  std::vector<double> scores;
+  std::optional<float> least;  // of normal tokens, in float32 as its penalty is subtracted
+  for (size_t id = 0; id < data.tokens.size(); ++id) {
+    const int32_t type = type_of_token(data, id);
+    options.from_text.push_back(!is_special_type(type) && type != byte);
+    // where a text holds a user's own token, it is that token
+    scores.push_back(type == user_defined ? 0 : data.scores[id]);
+    if (type == normal) least = std::min(least.value_or(data.scores[id]), data.scores[id]);
+  }
+  if (least) options.unk_score = static_cast<double>(*least - 10.0f);
+  if (parts.unk) options.unk = *parts.unk;
+  auto vocabulary = vocabulary_of(data.tokens, where, [](size_t) { return true; });
+  parts.model =
+      make_unigram_model(std::move(vocabulary), std::move(scores), std::move(options), where);
+  const bool prefix = data.add_space_prefix.value_or(false);
+  const bool merge = data.remove_extra_whitespaces.value_or(false);
+  std::vector<NormalizerPointer> steps;
+  if (!data.precompiled_charsmap.empty())
+    steps.push_back(make_precompiled(Charsmap(data.precompiled_charsmap, where), true));
+  steps.push_back(make_sentence_piece_spaces(prefix, merge));
+  parts.normalizer = make_sequence(std::move(steps));
+  parts.decoder = {make_replace_decoder(kMetaspace, " "), make_fuse_decoder()};
+  if (prefix || merge) parts.decoder.push_back(make_strip_decoder(" ", 1, 0));
+}
+
 }  // namespace
 
 std::string gguf_word_piece(std::string_view token) {
@@ -274,6 +306,10 @@ Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where) 
   check_lists(data, where);
   const Json& kind = entry_named("model", data.model, where);
   const size_t n = data.tokens.size();
+  if (kind.at("kind") == "unigram")  // what its files leave out
+    for (const auto& [id, role] :
+         {std::pair{&data.eos_id, "eos"}, {&data.unk_id, "unk"}, {&data.pad_id, "pad"}})
+      if (!*id) *id = kind.at(role).get<int64_t>();
   TokenizerParts parts;
   parts.where = where;
   parts.bos = checked_id(data.bos_id, "bos_token_id", n, where);
@@ -296,6 +332,8 @@ Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where) 
     set_byte_level(data, usual, where, parts);
   } else if (kind.at("kind") == "longest_match") {
     set_longest_match(data, where, parts);
+  } else if (kind.at("kind") == "unigram") {
+    set_unigram(data, where, parts);
   } else {
     set_scores(data, where, parts);
   }
@@ -309,7 +347,7 @@ Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where) 
   };
   const bool usually_bos = usual.value("add_bos", false);
   surround("add_bos_token", data.add_bos, usually_bos, parts.bos, parts.prefix);
-  surround("add_eos_token", data.add_eos, false, parts.eos, parts.suffix);
+  surround("add_eos_token", data.add_eos, usual.value("add_eos", false), parts.eos, parts.suffix);
   return Tokenizer(std::move(parts));
 }
 

@@ -24,14 +24,15 @@ struct GgufTokenizerData {
       token_types;  // by id; 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
   std::vector<std::string> merges;  // "left right"
   std::optional<int64_t> bos_id, eos_id, unk_id, pad_id, cls_id, sep_id;
-  std::optional<bool> add_bos, add_eos, add_space_prefix;
+  std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
   std::optional<bool> lowercase, strip_accents;  // of the normalizer
+  std::string precompiled_charsmap;              // bytes, of the unigram kind
   std::string chat_template, tool_template;
 };
 
 /// What the metadata's names stand for.
 struct GgufKind {
-  std::string kind;                 // "byte_level", "scores"
+  std::string kind;                 // "byte_level", "scores", "unigram", "word_piece", ...
   std::vector<std::string> splits;  // of the byte-level pre-tokenizer
   bool ignore_merges = false;       // whole words that are tokens stay whole
   bool add_bos = false;             // where the file does not say it
@@ -43,8 +44,8 @@ GgufKind gguf_kind(const GgufTokenizerData& data, const std::string& where);
 /// The first name of every pre-tokenizer of the byte-level kind.
 std::vector<std::string> gguf_pre_tokenizers();
 
-/// What files call a kind of tokenizer: "byte_level", "scores" with bytes to fall back on, or
-/// "word_piece".
+/// What files call a kind of tokenizer: "byte_level", "scores" with bytes to fall back on,
+/// "word_piece" or "unigram".
 std::string gguf_tokenizer_model(const std::string& kind);
 
 /// How files of WordPiece write a token that is no special one: what begins a word behind U+2581,

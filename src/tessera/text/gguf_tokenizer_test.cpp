@@ -180,9 +180,9 @@ TEST(GgufTokenizer, RefusesBrokenMetadata) {
   EXPECT_TRUE(error_of(data).starts_with(
       "[g] tokenizer.ggml.pre = \"nope\" is not known; expected one of"));
   data = byte_level();
-  data.model = "t5";
+  data.model = "plamo2";
   EXPECT_TRUE(error_of(data).starts_with(
-      "[g] tokenizer.ggml.model = \"t5\" is not known; expected one of"));
+      "[g] tokenizer.ggml.model = \"plamo2\" is not known; expected one of"));
   data = byte_level();
   data.token_types.pop_back();
   EXPECT_EQ(error_of(data), "[g] 259 token types for 260 tokens");

@@ -1,5 +1,5 @@
 // The model of a tokenizer: from one piece of text to token ids. Byte-pair encoding, score
-// merging and WordPiece are classes of this interface.
+// merging, WordPiece and Unigram are classes of this interface.
 #pragma once
 
 #include <cstdint>

@@ -177,6 +177,139 @@ class Drop final : public Normalizer {
   bool (*drops_)(char32_t);
 };
 
+// What SentencePiece's rule "nmt" leaves out, and takes for a space.
+bool is_dropped_by_nmt(char32_t c) {
+  return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F ||
+         c == 0x8F || c == 0x9F;
+}
+bool is_space_to_nmt(char32_t c) {
+  return c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
+         (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||
+         c == 0xFFFD;
+}
+
+// Writes the characters that have a property as a space.
+class NmtSpace final : public Normalizer {
+ public:
+  void apply(NormalizedText& text) const override {
+    std::string out;
+    out.reserve(text.text.size());
+    for_each_character(text.text, [&](char32_t c, size_t begin, size_t end) {
+      if (is_space_to_nmt(c)) {
+        out += ' ';
+      } else {
+        out.append(text.text, begin, end - begin);
+      }
+    });
+    text.text = std::move(out);
+  }
+};
+
+class Precompiled final : public Normalizer {
+ public:
+  Precompiled(Charsmap map, bool longest) : map_(std::move(map)), longest_(longest) {
+    for (size_t c = 0; c < plain_.size() && !longest_; ++c) {
+      const char character = static_cast<char>(c);
+      plain_[c] = c != '\r' && !map_.shortest({&character, 1});
+    }
+  }
+
+  void apply(NormalizedText& text) const override {
+    const std::string_view in = text.text;
+    std::string out;
+    out.reserve(in.size());
+    for (size_t at = 0; at < in.size();) {
+      // a shortcut: an ASCII character before another one is a cluster of its own, but for CR LF
+      const size_t begin = at;
+      while (at + 1 < in.size() && is_plain(in[at]) && static_cast<uint8_t>(in[at + 1]) < 0x80)
+        ++at;
+      out.append(in, begin, at - begin);
+      at += longest_ ? replace_longest(in.substr(at), out) : replace_cluster(in.substr(at), out);
+      check_growth(text, out.size());
+    }
+    text.text = std::move(out);
+  }
+
+ private:
+  static constexpr size_t kLongestCluster = 5;  // bytes; longer ones are replaced by characters
+
+  bool is_plain(char c) const {
+    return static_cast<uint8_t>(c) < plain_.size() && plain_[static_cast<uint8_t>(c)];
+  }
+
+  static size_t cluster_size(std::string_view text) {
+    size_t at = character_length(text, 0);
+    auto left = static_cast<utf8proc_int32_t>(code_point_at(text, 0, at));
+    utf8proc_int32_t state = 0;
+    while (at < text.size()) {
+      const size_t length = character_length(text, at);
+      const auto right = static_cast<utf8proc_int32_t>(code_point_at(text, at, length));
+      if (utf8proc_grapheme_break_stateful(left, right, &state)) break;
+      left = right;
+      at += length;
+    }
+    return at;
+  }
+
+  size_t replace_cluster(std::string_view text, std::string& out) const {
+    const std::string_view cluster = text.substr(0, cluster_size(text));
+    if (cluster.size() <= kLongestCluster) {
+      if (const auto match = map_.shortest(cluster)) {
+        out += match->replacement;
+        return cluster.size();
+      }
+    }
+    for_each_character(cluster, [&](char32_t, size_t begin, size_t end) {
+      const std::string_view character = cluster.substr(begin, end - begin);
+      const auto match = map_.shortest(character);
+      out += match ? match->replacement : character;
+    });
+    return cluster.size();
+  }
+
+  size_t replace_longest(std::string_view text, std::string& out) const {
+    if (const auto match = map_.longest(text)) {
+      out += match->replacement;
+      return match->size;
+    }
+    const size_t length = character_length(text, 0);
+    out += text.substr(0, length);
+    return length;
+  }
+
+  Charsmap map_;
+  bool longest_;
+  std::array<bool, 128> plain_{};  // ASCII characters that stay as they are when alone
+};
+
+class SentencePieceSpaces final : public Normalizer {
+ public:
+  SentencePieceSpaces(bool prefix, bool merge) : prefix_(prefix), merge_(merge) {}
+  void apply(NormalizedText& text) const override {
+    constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
+    std::string out;
+    out.reserve(text.text.size() + text.text.size() / 2);
+    bool in_word = false;
+    bool any_word = false;
+    for (const char c : text.text) {
+      if (c == ' ') {
+        in_word = false;
+        if (!merge_) out += kSpace;
+        continue;
+      }
+      if (!in_word && (merge_ || (prefix_ && !any_word))) out += kSpace;
+      in_word = any_word = true;
+      out += c;
+    }
+    check_growth(text, out.size());
+    text.text = std::move(out);
+  }
+
+ private:
+  bool prefix_;
+  bool merge_;
+};
+
 // White space of any kind becomes a space, and ideographs get spaces around them.
 class Space final : public Normalizer {
  public:
@@ -254,6 +387,14 @@ NormalizerPointer make_bert_normalizer(const BertNormalizerOptions& options) {
   return make_sequence(std::move(parts));
 }
 
+NormalizerPointer make_precompiled(Charsmap map, bool longest) {
+  return std::make_shared<Precompiled>(std::move(map), longest);
+}
+
+NormalizerPointer make_sentence_piece_spaces(bool prefix, bool merge) {
+  return std::make_shared<SentencePieceSpaces>(prefix, merge);
+}
+
 NormalizerPointer make_sequence(std::vector<NormalizerPointer> parts) {
   return std::make_shared<NormalizerSequence>(std::move(parts));
 }
@@ -284,7 +425,16 @@ NormalizerPointer make_normalizer(const spec::Json& value, const std::string& wh
     if (object.has("strip_accents")) options.strip_accents = object.boolean("strip_accents", true);
     return make_bert_normalizer(options);
   }
+  if (type == "Precompiled") {
+    const JsonObject object(value, where, {"type", "precompiled_charsmap"});
+    const auto bytes = bytes_of_base64(object.string("precompiled_charsmap"));
+    if (!bytes) fail(ErrorKind::file, where, "\"precompiled_charsmap\" is not base64");
+    return make_precompiled(Charsmap(*bytes, where), false);
+  }
   const JsonObject bare(value, where, {"type"});
+  if (type == "Nmt")
+    return make_sequence(
+        {std::make_shared<Drop>(&is_dropped_by_nmt), std::make_shared<NmtSpace>()});
   if (type == "NFC") return std::make_shared<UnicodeForm>(true, false);
   if (type == "NFD") return std::make_shared<UnicodeForm>(false, false);
   if (type == "NFKC") return std::make_shared<UnicodeForm>(true, true);
@@ -292,8 +442,8 @@ NormalizerPointer make_normalizer(const spec::Json& value, const std::string& wh
   if (type == "Lowercase") return std::make_shared<Lowercase>();
   if (type == "StripAccents") return std::make_shared<Drop>(&is_mark);
   fail(ErrorKind::file, where,
-       "normalizer \"{}\" is not supported; expected NFC, NFD, NFKC, NFKD, Lowercase, Prepend, "
-       "Replace, Strip, StripAccents, BertNormalizer or Sequence",
+       "normalizer \"{}\" is not supported; expected NFC, NFD, NFKC, NFKD, Nmt, Lowercase, "
+       "Prepend, Replace, Strip, StripAccents, BertNormalizer, Precompiled or Sequence",
        type.substr(0, 50));
 }
 

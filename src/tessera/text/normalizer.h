@@ -1,6 +1,6 @@
 // Normalizers: what happens to a text before it is cut into pieces.
-// The kinds of tokenizer.json: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip,
-// StripAccents, BertNormalizer, Sequence. Any other kind is an error that names it.
+// The kinds of tokenizer.json: NFC, NFD, NFKC, NFKD, Nmt, Lowercase, Prepend, Replace, Strip,
+// StripAccents, BertNormalizer, Precompiled, Sequence. Any other kind is an error that names it.
 #pragma once
 
 #include <memory>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/spec/json.h"
+#include "tessera/text/charsmap.h"
 
 namespace tessera::text {
 
@@ -40,6 +41,16 @@ struct BertNormalizerOptions {
   bool lowercase = true;
 };
 NormalizerPointer make_bert_normalizer(const BertNormalizerOptions& options);
+
+/// What a precompiled character map replaces: in each grapheme cluster of less than six bytes that
+/// begins with a key the whole of it, else each character that does (as the `tokenizers` library
+/// has it), or by `longest` the longest key wherever one begins (as SentencePiece has it).
+NormalizerPointer make_precompiled(Charsmap map, bool longest);
+
+/// Spaces as SentencePiece writes them: U+2581, with `prefix` one before the text, with `merge` one
+/// before each word and none elsewhere.
+NormalizerPointer make_sentence_piece_spaces(bool prefix, bool merge);
+
 NormalizerPointer make_sequence(std::vector<NormalizerPointer> parts);
 
 /// `text` through `normalizer`, which may be null.

@@ -78,14 +78,15 @@ TEST_P(RecordedTokenizer, IdsOfWholeCorpora) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(,
-                         RecordedTokenizer,
-                         testing::Values("llama2", "phi-2", "roberta-base", "all-minilm-l6-v2"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::erase(name, '-');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    ,
+    RecordedTokenizer,
+    testing::Values("llama2", "phi-2", "roberta-base", "t5-small", "all-minilm-l6-v2"),
+    [](const auto& info) {
+      std::string name = info.param;
+      std::erase(name, '-');
+      return name;
+    });
 
 }  // namespace
 }  // namespace tessera::text::tokenizer_golden_test

@@ -8,6 +8,7 @@
 #include "tessera/text/json_object.h"
 #include "tessera/text/tokenizer_config.h"
 #include "tessera/text/tokenizer_parts.h"
+#include "tessera/text/unigram_model.h"
 #include "tessera/text/word_piece_model.h"
 
 namespace tessera::text {
@@ -108,15 +109,58 @@ ModelPointer word_piece_from_json(const Json& value, const std::string& where) {
   return make_word_piece_model(vocabulary_from_json(object.at("vocab"), where), options, where);
 }
 
-ModelPointer model_from_json(const Json& value, const std::string& where) {
+// [["token", log-probability], ...] by id
+ModelPointer unigram_from_json(const Json& value,
+                               const std::vector<AddedToken>& added,
+                               const std::string& where) {
+  const JsonObject object(value, where, {"type", "unk_id", "byte_fallback", "vocab"});
+  const Json& list = object.at("vocab");
+  if (!list.is_array())
+    fail(ErrorKind::file, where, "\"vocab\" is {}; expected an array", spec::kind_of(list));
+  std::vector<std::pair<std::string, int64_t>> tokens;
+  std::vector<double> scores;
+  tokens.reserve(list.size());
+  scores.reserve(list.size());
+  for (const Json& entry : list) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number())
+      fail(ErrorKind::file, where, "token {} is {}; expected [\"token\", log-probability]",
+           tokens.size(), entry.dump().substr(0, 50));
+    tokens.emplace_back(entry[0].get<std::string>(), static_cast<int64_t>(tokens.size()));
+    scores.push_back(entry[1].get<double>());
+  }
+  UnigramOptions options;
+  if (object.has("unk_id")) {
+    const int64_t unk = object.integer("unk_id");
+    if (unk < 0 || unk >= std::ssize(tokens))
+      fail(ErrorKind::file, where, "unk_id = {}; expected the id of one of {} tokens", unk,
+           tokens.size());
+    options.unk = static_cast<int32_t>(unk);
+  }
+  options.byte_fallback = object.boolean("byte_fallback", false);
+  // a text must not be able to spell a special token, which the vocabulary holds too
+  options.from_text.assign(tokens.size(), true);
+  for (const AddedToken& token : added)
+    if (token.special && token.id >= 0 && token.id < std::ssize(tokens))
+      options.from_text[static_cast<size_t>(token.id)] = false;
+  return make_unigram_model(std::make_shared<Vocabulary>(std::move(tokens), where),
+                            std::move(scores), std::move(options), where);
+}
+
+ModelPointer model_from_json(const Json& value,
+                             const std::vector<AddedToken>& added,
+                             const std::string& where) {
   if (!value.is_object())
     fail(ErrorKind::file, where, "found {}; expected an object", spec::kind_of(value));
-  // files of early versions name no type; only BPE has merges
-  const bool untyped_bpe = !value.contains("type") && value.contains("merges");
-  const std::string type = untyped_bpe ? "BPE" : type_of(value, where);
+  // files of early versions name no type; only BPE has merges, and only Unigram a list of tokens
+  const bool typed = value.contains("type");
+  const std::string type = !typed && value.contains("merges") ? "BPE"
+                           : !typed && value.contains("vocab") && value["vocab"].is_array()
+                               ? "Unigram"
+                               : type_of(value, where);
   if (type == "BPE") return bpe_from_json(value, where);
   if (type == "WordPiece") return word_piece_from_json(value, where);
-  fail(ErrorKind::file, where, "model \"{}\" is not supported; expected BPE or WordPiece",
+  if (type == "Unigram") return unigram_from_json(value, added, where);
+  fail(ErrorKind::file, where, "model \"{}\" is not supported; expected BPE, WordPiece or Unigram",
        type.substr(0, 50));
 }
 
@@ -261,9 +305,9 @@ Tokenizer tokenizer_from_json(std::string_view json,
   parts.where = where;
   parts.normalizer = make_normalizer(part("normalizer"), path("normalizer"));
   parts.pre_tokenizer = make_pre_tokenizer(part("pre_tokenizer"), path("pre_tokenizer"));
-  parts.model = model_from_json(object.at("model"), path("model"));
   if (const Json* added = object.find("added_tokens"))
     parts.added = added_tokens_from_json(*added, path("added_tokens"));
+  parts.model = model_from_json(object.at("model"), parts.added, path("model"));
   auto surroundings = post_processor_from_json(part("post_processor"), path("post_processor"));
   parts.prefix = std::move(surroundings.prefix);
   parts.suffix = std::move(surroundings.suffix);

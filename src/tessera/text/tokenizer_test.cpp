@@ -212,12 +212,11 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnow) {
             "[t: model] dropout = 0.1; only tokenizers without dropout are supported");
   EXPECT_EQ(error_with({{"/model/continuing_subword_prefix", "##"}}),
             "[t: model] continuing_subword_prefix = \"##\" is not supported; expected none");
-  EXPECT_EQ(error_with({{"/model/type", "Unigram"}}),
-            "[t: model] model \"Unigram\" is not supported; expected BPE or WordPiece");
+  EXPECT_EQ(error_with({{"/model/type", "WordLevel"}}),
+            "[t: model] model \"WordLevel\" is not supported; expected BPE, WordPiece or Unigram");
   EXPECT_EQ(error_with({{"/extra", 1}}).substr(0, 29), "[t] key \"extra\" is not known;");
-  EXPECT_NE(
-      error_with({{"/normalizer", {{"type", "Precompiled"}}}}).find("normalizer \"Precompiled\""),
-      std::string::npos);
+  EXPECT_NE(error_with({{"/normalizer", {{"type", "ByteLevel"}}}}).find("normalizer \"ByteLevel\""),
+            std::string::npos);
   EXPECT_NE(error_with({{"/pre_tokenizer/trim", true}}).find("[t: pre_tokenizer] key \"trim\""),
             std::string::npos);
   EXPECT_NE(error_with({{"/decoder", {{"type", "CTC"}}}}).find("decoder \"CTC\""),

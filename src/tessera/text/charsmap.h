@@ -1,0 +1,39 @@
+// Precompiled character maps of SentencePiece: what prefixes of a text are replaced by, as a double
+// array (Darts-clone's units, https://github.com/s-yata/darts-clone) and a pool of strings.
+//   u32 bytes of the trie, its units (u32 each, little endian), strings that end in a zero byte
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::text {
+
+class Charsmap {
+ public:
+  /// Throws Error(file) naming `where` when a path through the trie leads out of it, a replacement
+  /// lies outside of the pool or begins inside a character, or the pool is not UTF-8.
+  Charsmap(std::string_view bytes, const std::string& where);
+
+  struct Match {
+    size_t size;  // bytes of the text
+    std::string_view replacement;
+  };
+  /// The shortest, or the longest beginning of `text` that is replaced; keys end at a zero byte.
+  std::optional<Match> shortest(std::string_view text) const { return match(text, true); }
+  std::optional<Match> longest(std::string_view text) const { return match(text, false); }
+
+ private:
+  std::optional<Match> match(std::string_view text, bool first) const;
+  std::string_view replacement(uint32_t unit) const;
+
+  std::vector<uint32_t> units_;
+  std::string pool_;
+};
+
+/// Of "AAA=" and the like; nullopt when it is not base64 in full groups of four.
+std::optional<std::string> bytes_of_base64(std::string_view text);
+
+}  // namespace tessera::text
