@@ -9,6 +9,7 @@ Whether llama.cpp computes the goldens with these files, gguf_check.py says.
 """
 
 import json
+import math
 import pathlib
 import sys
 import tempfile
@@ -20,38 +21,70 @@ import gguf  # noqa: E402
 import gguf_dialect  # noqa: E402
 import torch  # noqa: E402
 from conversion import get_model_class  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
-# family -> case -> what the converter needs besides the config: "class" where it knows the model by another name, and
-# keys that released models state and the golden leaves to their defaults
+# family -> case -> what the converter needs besides the config: "class" where it knows the model by another name; keys (with dots)
+# that released models state and the golden leaves to their defaults, or that the reference does not read and the converter does;
+# "drop": how names of tensors end that released models do not have; "gguf": keys as other files say them that llama.cpp reads, None
+# to leave one out
+LINEAR = {"rope.scaling.type": None, "rope.scaling.factor": None, "rope.scale_linear": 4.0}
+# a factor beside the usual one, where the converter's is one in its place
+YARN = {"rope.scaling.yarn_attn_factor": None, "rope.scaling.attn_factor": 1.5 / (0.1 * math.log(4) + 1)}
+# without the list of layers, as the first files
+INTERVAL = {"attention.recurrent_layers": None, "full_attention_interval": 2}
+MINIMAX = {"class": "MiniMaxText01ForCausalLM", "rotary_dim": 6, "drop": ("_decay", "slope_rate")}
+PARTS = ("full_attention", "linear_attention", "mlp")
+MINIMAX |= {f"layernorm_{part}_beta": 1.0 for part in PARTS}
 CASES = {
     "bamba": {"base": {}},
+    "dbrx": {"base": {"attn_config.rope_theta": 1000.0}},
     "falcon_h1": {"base": {"head_dim": 8}},
     "falcon_mamba": {"base": {}},
     "jamba": {"base": {}},
     "mamba": {"base": {}},
     "mamba2": {"base": {}},
+    "minimax": {
+        "released": MINIMAX | {f"layernorm_{part}_alpha": 2.5 for part in PARTS},
+        # the converter leaves it to the default which layers attend
+        "experts": MINIMAX | {f"layernorm_{part}_alpha": 1.0 for part in PARTS} | {"gguf": {"attention.recurrent_layers": [True, False, True]}},
+    },
     "nemotron_h": {"base": {}},
     "olmo2": {"base": {}},
+    "phimoe": {
+        "implied": {"class": "PhiMoEForCausalLM", "rope_parameters.original_max_position_embeddings": 64},
+        "implied_longrope": {"class": "PhiMoEForCausalLM"},
+    },
+    "qwen3_next": {"implied": {}, "implied_interval": {"gguf": INTERVAL}, "implied_linear": {"gguf": LINEAR}, "implied_yarn": {"gguf": YARN}},
 }
 
 
 def converted(family, case, extra, scratch):
     base = FAMILIES / family / case
     weights = json.loads((base / "case.json").read_text())["weights"]
-    config = json.loads((base / "config.json").read_text()) | {k: v for k, v in extra.items() if k != "class"}
+    config = json.loads((base / "config.json").read_text())
+    for key, value in extra.items():
+        *path, last = key.split(".")
+        at = config
+        for part in path:
+            at = at[part]
+        if key not in ("class", "drop", "gguf"):
+            at[last] = value
     folder = scratch / family
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").symlink_to((FAMILIES / family / weights / "model.safetensors").resolve())
+    tensors = load_file(FAMILIES / family / weights / "model.safetensors")
+    save_file({n: t for n, t in tensors.items() if not n.endswith(extra.get("drop", ()))}, folder / "model.safetensors")
     kind = get_model_class(extra.get("class", config["architectures"][0]))
 
     kind.set_vocab = lambda self: gguf_dialect.add_tokenizer(self.gguf_writer, config["vocab_size"])
+    kind._get_suppress_tokens = lambda self: None  # MiniMax's, by a tokenizer
+    kind.no_mtp = True  # no tokens further ahead
     with torch.inference_mode():
         kind(folder, gguf.LlamaFileType.ALL_F32, scratch / "whole.gguf", model_name=f"tiny {family}").write()
     return gguf.GGUFReader(scratch / "whole.gguf")
 
 
-def write(reader, architecture, path):
+def write(reader, architecture, path, keys):
     path.parent.mkdir(exist_ok=True)
     writer = gguf.GGUFWriter(path, architecture)
     for field in reader.fields.values():
@@ -59,7 +92,13 @@ def write(reader, architecture, path):
             continue
         if field.name.startswith("general.") and field.name not in ("general.name", "general.file_type"):
             continue
+        if field.name.removeprefix(f"{architecture}.") in keys:
+            continue
         writer.add_key_value(field.name, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
+    for key, value in keys.items():
+        if value is not None:
+            add = {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}[type(value)]
+            add(f"{architecture}.{key}", value)
     for tensor in sorted(reader.tensors, key=lambda t: t.name):
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()
@@ -74,5 +113,6 @@ for family, cases in CASES.items():
             continue
         with tempfile.TemporaryDirectory() as scratch:
             reader = converted(family, case, extra, pathlib.Path(scratch))
-            write(reader, reader.fields["general.architecture"].contents(), FAMILIES / family / "gguf" / f"{case}.gguf")
+            architecture = reader.fields["general.architecture"].contents()
+            write(reader, architecture, FAMILIES / family / "gguf" / f"{case}.gguf", extra.get("gguf", {}))
         print(f"{family}/{case}", flush=True)

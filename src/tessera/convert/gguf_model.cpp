@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <memory>
 
 #include <fmt/ranges.h>
 
@@ -45,9 +46,16 @@ GgufValue value_of(const Json& json, const std::string& key) {
   if (json.is_array() && !json.empty()) {
     if (all([](const Json& e) { return e.is_number_integer(); })) return array_of<int32_t>(json);
     if (all([](const Json& e) { return e.is_number(); })) return array_of<float>(json);
+    if (all([](const Json& e) { return e.is_boolean(); })) {
+      const auto flags = std::make_unique<bool[]>(json.size());
+      std::transform(json.begin(), json.end(), flags.get(),
+                     [](const Json& e) { return e.get<bool>(); });
+      return GgufValue::array(std::span<const bool>(flags.get(), json.size()));
+    }
   }
-  fail(ErrorKind::spec, "gguf", "{} is {}; expected a number, a text, or a list of numbers",
-       in_quotes(key), json.dump());
+  fail(ErrorKind::spec, "gguf",
+       "{} is {}; expected a number, a text, or a list of numbers or booleans", in_quotes(key),
+       json.dump());
 }
 
 void add_config(const Json& config, const std::string& prefix, std::vector<GgufEntry>& entries) {
