@@ -445,7 +445,31 @@ TEST(FamiliesGguf, FoldersTurnIntoTheFile) {
       EXPECT_EQ(back.spec_json, reference.spec_json);
     }
   }
-  EXPECT_GE(written, 34);
+  EXPECT_GE(written, 41);
+}
+
+TEST(FamiliesGguf, WhatLlamaCppDoesNotComputeIsNotWritten) {
+  struct Unsaid {
+    const char *family, *name, *culprit;
+  };
+  for (const auto& [family, name, culprit] : std::initializer_list<Unsaid>{
+           {"dbrx", "moe_normalize_expert_weights", "ffn.router.norm: 2.0"},
+           {"dbrx", "moe_normalize_expert_weights_null", "ffn.router.norm: 0.0"},
+           {"dbrx", "ffn_act_fn", "ffn.expert.act"},
+           {"dbrx", "every_linear", "position.scaling"},
+           {"minimax", "base", "num_local_experts is 1"},
+           {"minimax", "full_attn_alpha_factor", "full_attn_alpha_factor"},
+           {"minimax", "rms_norm_eps", "rms_norm_eps is above 1e-5"},
+           {"phimoe", "attention_bias", "mixer.bias.q: false"},
+           {"phimoe", "rope_longrope_mscales", "long_attention_factor"},
+           {"phimoe", "router_jitter_noise", "ffn.router.eps: 0.05"},
+           {"qwen3_next", "decoder_sparse_step_some", "decoder_sparse_step"},
+           {"qwen3_next", "experts", "linear_value_head_dim"}}) {
+    const TemporaryFolder scratch;
+    const Checkpoint source = load_checkpoint(materialise(scratch, family, name));
+    EXPECT_THAT(test::error_of([&] { gguf_model_of(source, {}); }), HasSubstr(culprit))
+        << family << "/" << name;
+  }
 }
 
 TEST(FamiliesGguf, PairedRowsStayInTheMappedFile) {
