@@ -9,6 +9,7 @@ Whether llama.cpp computes the goldens with these files, gguf_check.py says.
 """
 
 import json
+import math
 import pathlib
 import sys
 import tempfile
@@ -22,18 +23,34 @@ import torch  # noqa: E402
 from conversion import get_model_class  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-# family -> case -> what the converter needs besides the config: "class" where it knows the model by another name, and
-# keys that released models state and the golden leaves to their defaults; None takes a key away; "names": tensors that it would leave out, by the name that
-# it knows for the same computation (RoBERTa's pooler is part of its classifier, and BERT's is dropped)
+# family -> case -> what the converter needs besides the config: "class" where it knows the model by another name; keys (with dots)
+# that released models state and the golden leaves to their defaults, or that the reference does not read and the converter does, None
+# to take one away; "drop": how names of tensors end that released models do not have; "names": tensors that it would leave out, by the
+# name that it knows for the same computation (RoBERTa's pooler is part of its classifier, and BERT's is dropped); "gguf": keys as
+# other files say them that llama.cpp reads, None to leave one out
 POOLER = {"pooler.dense.": "classifier.dense."}
+LINEAR = {"rope.scaling.type": None, "rope.scaling.factor": None, "rope.scale_linear": 4.0}
+# a factor beside the usual one, where the converter's is one in its place
+YARN = {"rope.scaling.yarn_attn_factor": None, "rope.scaling.attn_factor": 1.5 / (0.1 * math.log(4) + 1)}
+# without the list of layers, as the first files
+INTERVAL = {"attention.recurrent_layers": None, "full_attention_interval": 2}
+MINIMAX = {"class": "MiniMaxText01ForCausalLM", "rotary_dim": 6, "drop": ("_decay", "slope_rate")}
+PARTS = ("full_attention", "linear_attention", "mlp")
+MINIMAX |= {f"layernorm_{part}_beta": 1.0 for part in PARTS}
 CASES = {
     "bamba": {"implied": {}},
     "bert": {"body": {"names": POOLER}, "named_classes": {"names": POOLER}},
+    "dbrx": {"base": {"attn_config.rope_theta": 1000.0}},
     "falcon_h1": {"implied": {"head_dim": 8}},
     "falcon_mamba": {"implied": {}},
     "jamba": {"base": {}, "experts": {}},
     "mamba": {"base": {}},
     "mamba2": {"implied": {}},
+    "minimax": {
+        "released": MINIMAX | {f"layernorm_{part}_alpha": 2.5 for part in PARTS},
+        # the converter leaves it to the default which layers attend
+        "experts": MINIMAX | {f"layernorm_{part}_alpha": 1.0 for part in PARTS} | {"gguf": {"attention.recurrent_layers": [True, False, True]}},
+    },
     # the converter looks for heads of Mamba under Granite's name, and takes any model with the keys of experts for one that has them
     "nemotron_h": {
         "unclamped": {
@@ -45,6 +62,11 @@ CASES = {
         "unclamped_experts": {"mamba_d_head": 4},
         "unclamped_latent": {"mamba_d_head": 4},
     },
+    "phimoe": {
+        "implied": {"class": "PhiMoEForCausalLM", "rope_parameters.original_max_position_embeddings": 64},
+        "implied_longrope": {"class": "PhiMoEForCausalLM"},
+    },
+    "qwen3_next": {"implied": {}, "implied_interval": {"gguf": INTERVAL}, "implied_linear": {"gguf": LINEAR}, "implied_yarn": {"gguf": YARN}},
     "roberta": {"body": {"names": POOLER}, "classifier": {}},
     "t5": {"released_v1_1": {}},
 }
@@ -53,14 +75,24 @@ CASES = {
 def converted(family, case, extra, scratch):
     base = FAMILIES / family / case
     weights = json.loads((base / "case.json").read_text())["weights"]
-    config = json.loads((base / "config.json").read_text()) | {k: v for k, v in extra.items() if k not in ("class", "names")}
-    config = {key: value for key, value in config.items() if value is not None}
+    config = json.loads((base / "config.json").read_text())
+    for key, value in extra.items():
+        *path, last = key.split(".")
+        at = config
+        for part in path:
+            at = at[part]
+        if key not in ("class", "drop", "names", "gguf"):
+            at[last] = value
+    # a key that is away is not to come back by the defaults of the class
+    stated = None in extra.values()
+    config = {key: value for key, value in config.items() if value is not None or key not in extra}
     folder = scratch / family
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     tensors = load_file(FAMILIES / family / weights / "model.safetensors")
     for old, new in extra.get("names", {}).items():
         tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(extra.get("drop", ()))}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     kind = get_model_class(extra.get("class", config["architectures"][0]))
 
@@ -70,12 +102,14 @@ def converted(family, case, extra, scratch):
             self.gguf_writer.add_token_type_count(config["type_vocab_size"])
 
     kind.set_vocab = set_vocab
+    kind._get_suppress_tokens = lambda self: None  # MiniMax's, by a tokenizer
+    kind.no_mtp = True  # no tokens further ahead
     with torch.inference_mode():
-        kind(folder, gguf.LlamaFileType.ALL_F32, scratch / "whole.gguf", model_name=f"tiny {family}", hparams=dict(config)).write()
+        kind(folder, gguf.LlamaFileType.ALL_F32, scratch / "whole.gguf", model_name=f"tiny {family}", hparams=dict(config) if stated else None).write()
     return gguf.GGUFReader(scratch / "whole.gguf")
 
 
-def write(reader, architecture, path):
+def write(reader, architecture, path, keys):
     path.parent.mkdir(exist_ok=True)
     writer = gguf.GGUFWriter(path, architecture)
     for field in reader.fields.values():
@@ -83,7 +117,13 @@ def write(reader, architecture, path):
             continue
         if field.name.startswith("general.") and field.name not in ("general.name", "general.file_type"):
             continue
+        if field.name.removeprefix(f"{architecture}.") in keys:
+            continue
         writer.add_key_value(field.name, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
+    for key, value in keys.items():
+        if value is not None:
+            add = {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}[type(value)]
+            add(f"{architecture}.{key}", value)
     for tensor in sorted(reader.tensors, key=lambda t: t.name):
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()
@@ -99,5 +139,6 @@ if __name__ == "__main__":
                 continue
             with tempfile.TemporaryDirectory() as scratch:
                 reader = converted(family, case, extra, pathlib.Path(scratch))
-                write(reader, reader.fields["general.architecture"].contents(), FAMILIES / family / "gguf" / f"{case}.gguf")
+                architecture = reader.fields["general.architecture"].contents()
+                write(reader, architecture, FAMILIES / family / "gguf" / f"{case}.gguf", extra.get("gguf", {}))
             print(f"{family}/{case}", flush=True)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <memory>
 
 #include <fmt/ranges.h>
 
@@ -48,9 +49,16 @@ GgufValue value_of(const Json& json, const std::string& key) {
     if (all([](const Json& e) { return e.is_number(); })) return array_of<float>(json);
     if (all([](const Json& e) { return e.is_string(); }))
       return GgufValue::strings(json.get<std::vector<std::string>>());
+    if (all([](const Json& e) { return e.is_boolean(); })) {
+      const auto flags = std::make_unique<bool[]>(json.size());
+      std::transform(json.begin(), json.end(), flags.get(),
+                     [](const Json& e) { return e.get<bool>(); });
+      return GgufValue::array(std::span<const bool>(flags.get(), json.size()));
+    }
   }
-  fail(ErrorKind::spec, "gguf", "{} is {}; expected a number, a text, or a list of either",
-       in_quotes(key), json.dump());
+  fail(ErrorKind::spec, "gguf",
+       "{} is {}; expected a number, a text, a boolean, or a list of one of these", in_quotes(key),
+       json.dump());
 }
 
 void add_config(const Json& config, const std::string& prefix, std::vector<GgufEntry>& entries) {
