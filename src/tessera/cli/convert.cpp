@@ -112,7 +112,10 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
     if (!to_hf)
       convert::copy_tokenizer(from, o.out);
     else if (const std::string why = convert::copy_tokenizer_to_hf(from, o.out); !why.empty())
-      fmt::print(stderr, "tessera: the tokenizer stays tokenizer.gguf, which other programs do not read: {}\n", why);
+      fmt::print(
+          stderr,
+          "tessera: the tokenizer stays tokenizer.gguf, which other programs do not read: {}\n",
+          why);
   }
   fmt::print(stderr, "tessera: wrote {} ({} tensors)\n", o.out, checkpoint.tensors.size());
   return kExitOk;

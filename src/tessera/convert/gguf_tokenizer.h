@@ -1,4 +1,5 @@
-// A tokenizer as GGUF metadata holds it, and such a one as Hugging Face's files hold it. Torch-free.
+// A tokenizer as GGUF metadata holds it, and such a one as Hugging Face's files hold it.
+// Torch-free.
 #pragma once
 
 #include <filesystem>

@@ -69,8 +69,7 @@ class Exporter {
     if (kind_ == "gguf") {
       out.config = nested(out.config);
       // a family of several says itself which
-      if (!out.config.contains("architecture"))
-        out.config["architecture"] = dialect_.types.front();
+      if (!out.config.contains("architecture")) out.config["architecture"] = dialect_.types.front();
     }
     float32_ = float32;
     for (const TensorRule& rule : family_.rules)

@@ -114,8 +114,7 @@ void set_scores(const GgufTokenizerData& data, Json& out) {
   const bool prefix_space = data.add_space_prefix.value_or(true);
   Json steps = Json::array();
   if (prefix_space) steps.push_back({{"type", "Prepend"}, {"prepend", kSpaceMark}});
-  steps.push_back(
-      {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpaceMark}});
+  steps.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpaceMark}});
   out["normalizer"] = in_sequence("normalizers", std::move(steps));
   out["pre_tokenizer"] = nullptr;
   Json back = {{{"type", "Replace"}, {"pattern", {{"String", kSpaceMark}}}, {"content", " "}},

@@ -221,7 +221,8 @@ TEST(GgufTokenizer, BecomesTokenizerJson) {
     const Tokenizer wanted = tokenizer_from_gguf(data, "g");
     const TokenizerJson json = tokenizer_json_of(data, "g");
     const Tokenizer got = tokenizer_from_json(json.tokenizer, "j", json.config);
-    for (const char* text : {"he he", "12 he<tool>he <|end|>", "ab aéb <s>ab</s> ", "", " ", "\n\n a"})
+    for (const char* text :
+         {"he he", "12 he<tool>he <|end|>", "ab aéb <s>ab</s> ", "", " ", "\n\n a"})
       for (const bool special : {false, true})
         for (const bool parse : {false, true}) {
           const auto ids = wanted.encode(text, {special, parse});
@@ -237,8 +238,7 @@ TEST(GgufTokenizer, BecomesTokenizerJson) {
   }
   GgufTokenizerData twice = byte_level();
   twice.tokens[259] = "<|end|>";
-  EXPECT_THAT(test::error_of([&] { tokenizer_json_of(twice, "g"); }),
-              testing::HasSubstr("token"));
+  EXPECT_THAT(test::error_of([&] { tokenizer_json_of(twice, "g"); }), testing::HasSubstr("token"));
 }
 
 // Against the PyPI package tokenizers with the same patterns (tools/golden/gguf_pre.py).

@@ -109,7 +109,8 @@ BatchSearch find_batch(const Recipe& recipe,
     if (last) {
       const double each = static_cast<double>(std::max<int64_t>(0, last->bytes - bytes_before)) /
                           static_cast<double>(last->batch - before);
-      trial.bytes = last->bytes + static_cast<int64_t>(each * static_cast<double>(batch - last->batch));
+      trial.bytes =
+          last->bytes + static_cast<int64_t>(each * static_cast<double>(batch - last->batch));
     }
     const bool too_much = last && trial.bytes > budget;
     if (!too_much) {
