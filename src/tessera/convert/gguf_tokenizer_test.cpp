@@ -109,5 +109,19 @@ TEST_F(WordPieceGguf, RefusesWhatIsCutOtherwise) {
   EXPECT_THAT(error(14), HasSubstr("as another one is"));
 }
 
+TEST_F(WordPieceGguf, BecomesTokenizerJson) {
+  folder_.write("vocab.txt", kVocab);
+  entries();
+  const test::TemporaryFolder again;
+  EXPECT_EQ(copy_tokenizer_to_hf(folder_ / "written.gguf", again.path()), "");
+  const text::Tokenizer written = find_tokenizer(again.path()),
+                        original = find_tokenizer(folder_.path());
+  for (const bool special : {false, true})
+    for (const bool parse : {false, true})
+      EXPECT_EQ(written.encode(kText, {special, parse}), original.encode(kText, {special, parse}));
+  EXPECT_EQ(written.surround(Ids{5}, Ids{9}).ids, original.surround(Ids{5}, Ids{9}).ids);
+  EXPECT_EQ(written.decode(written.encode(kText)), original.decode(original.encode(kText)));
+}
+
 }  // namespace
 }  // namespace tessera::convert::gguf_tokenizer_test

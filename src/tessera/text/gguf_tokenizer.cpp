@@ -190,18 +190,6 @@ void set_longest_match(GgufTokenizerData& data, const std::string& where, Tokeni
   parts.decoder = {make_utf8_decoder()};
 }
 
-// Tokens as BERT's vocabulary has them.
-void to_word_pieces(GgufTokenizerData& data) {
-  for (size_t id = 0; id < data.tokens.size(); ++id) {
-    std::string& token = data.tokens[id];
-    const int32_t type = type_of_token(data, id);
-    if (token.starts_with(kMetaspace) && !is_special_type(type))
-      token.erase(0, std::string_view(kMetaspace).size());
-    else if (!is_special_type(type) && type != user_defined)
-      token.insert(0, kContinuing);
-  }
-}
-
 // Texts are cut as BERT cuts them, always between its two tokens, whatever a file says of those.
 void set_word_piece(GgufTokenizerData& data,
                     const Json& kind,
@@ -271,6 +259,17 @@ void set_unigram(GgufTokenizerData& data, const std::string& where, TokenizerPar
 }
 
 }  // namespace
+
+void to_word_pieces(GgufTokenizerData& data) {
+  for (size_t id = 0; id < data.tokens.size(); ++id) {
+    std::string& token = data.tokens[id];
+    const int32_t type = type_of_token(data, id);
+    if (token.starts_with(kMetaspace) && !is_special_type(type))
+      token.erase(0, std::string_view(kMetaspace).size());
+    else if (!is_special_type(type) && type != user_defined)
+      token.insert(0, kContinuing);
+  }
+}
 
 std::string gguf_word_piece(std::string_view token) {
   return token.starts_with(kContinuing) ? std::string(token.substr(kContinuing.size()))

@@ -48,6 +48,9 @@ std::vector<std::string> gguf_pre_tokenizers();
 /// "word_piece" or "unigram".
 std::string gguf_tokenizer_model(const std::string& kind);
 
+/// The tokens of a file of WordPiece as BERT's vocabulary has them.
+void to_word_pieces(GgufTokenizerData& data);
+
 /// How files of WordPiece write a token that is no special one: what begins a word behind U+2581,
 /// what continues one as it is, without the prefix that it has in a vocabulary of ours ("##").
 std::string gguf_word_piece(std::string_view token);

@@ -130,6 +130,40 @@ void set_scores(const GgufTokenizerData& data, Json& out) {
   model["merges"] = merges_of_scores(data);
 }
 
+// As BERT has it: the first token, a text, the second token, and for a pair the other text and the
+// second token again.
+void set_word_piece(const GgufTokenizerData& data, const Tokenizer& tokenizer, Json& out) {
+  out["normalizer"] = {{"type", "BertNormalizer"},
+                       {"clean_text", true},
+                       {"handle_chinese_chars", true},
+                       {"strip_accents", nullptr},
+                       {"lowercase", data.lowercase.value_or(true)}};
+  if (data.strip_accents) out["normalizer"]["strip_accents"] = *data.strip_accents;
+  out["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+  out["decoder"] = {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}};
+  Json vocab = std::move(out["model"]["vocab"]);
+  out["model"] = {{"type", "WordPiece"},
+                  {"unk_token", token_of(data, *tokenizer.unk())},
+                  {"continuing_subword_prefix", "##"},
+                  {"max_input_chars_per_word", 100},
+                  {"vocab", std::move(vocab)}};
+  const std::vector<int32_t> around = tokenizer.surround({});
+  const auto pair = [&](int32_t id) -> Json { return {token_of(data, id), id}; };
+  out["post_processor"] = {
+      {"type", "BertProcessing"}, {"sep", pair(around.back())}, {"cls", pair(around.front())}};
+}
+
+std::string word_piece_config(const GgufTokenizerData& data, const Tokenizer& tokenizer) {
+  const std::vector<int32_t> around = tokenizer.surround({});
+  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                 {"cls_token", token_of(data, around.front())},
+                 {"sep_token", token_of(data, around.back())},
+                 {"unk_token", token_of(data, *tokenizer.unk())},
+                 {"pad_token", token_of(data, *tokenizer.pad())}};
+  if (tokenizer.id("[MASK]")) config["mask_token"] = "[MASK]";
+  return config.dump(2) + "\n";
+}
+
 // What is put around a text and around each of two.
 Json surroundings(const GgufTokenizerData& data, bool bos, bool eos) {
   if (!bos && !eos) return nullptr;
@@ -173,9 +207,11 @@ std::string config_of(const GgufTokenizerData& data, bool bos, bool eos) {
 
 }  // namespace
 
-TokenizerJson tokenizer_json_of(const GgufTokenizerData& data, const std::string& where) {
-  tokenizer_from_gguf(data, where);  // all that may be wrong with the lists
+TokenizerJson tokenizer_json_of(GgufTokenizerData data, const std::string& where) {
+  const Tokenizer tokenizer = tokenizer_from_gguf(data, where);
   const GgufKind kind = gguf_kind(data, where);
+  const bool word_piece = kind.kind == "word_piece";
+  if (word_piece) to_word_pieces(data);
   const bool bos = data.add_bos.value_or(kind.add_bos) && data.bos_id,
              eos = data.add_eos.value_or(false) && data.eos_id;
   Json out = {{"version", "1.0"},
@@ -197,10 +233,13 @@ TokenizerJson tokenizer_json_of(const GgufTokenizerData& data, const std::string
     set_byte_level(data, kind, out);
   else if (kind.kind == "scores")
     set_scores(data, out);
+  else if (word_piece)
+    set_word_piece(data, tokenizer, out);
   else
-    fail(ErrorKind::file, where, "a tokenizer of kind {}; tokenizer.json is written of BPE alone",
-         kind.kind);
-  return {out.dump(1) + "\n", config_of(data, bos, eos)};
+    fail(ErrorKind::file, where,
+         "a tokenizer of kind {}; tokenizer.json is written of BPE and WordPiece", kind.kind);
+  return {out.dump(1) + "\n",
+          word_piece ? word_piece_config(data, tokenizer) : config_of(data, bos, eos)};
 }
 
 }  // namespace tessera::text
