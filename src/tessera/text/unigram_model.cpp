@@ -3,86 +3,22 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/text/piece_cuts.h"
+#include "tessera/text/prefix_trie.h"
 #include "tessera/text/utf8.h"
 
 namespace tessera::text {
 namespace {
 
-constexpr size_t kMaxVocabularyBytes = size_t{1} << 30;
 constexpr double kUnknownPenalty = 10;  // SentencePiece's, in units of log-probability
 
-/// Tokens by their bytes. Children of a node stand side by side, in the order of their bytes.
-class Trie {
- public:
-  struct Token {
-    std::string_view text;  // not empty
-    int32_t id;
-  };
-
-  explicit Trie(std::vector<Token> tokens) {
-    std::sort(tokens.begin(), tokens.end(),
-              [](const Token& a, const Token& b) { return a.text < b.text; });
-    // node by node in the order of depth: the tokens below the node, and how many bytes they share
-    struct Range {
-      size_t begin, end, depth;
-    };
-    std::vector<Range> ranges{{0, tokens.size(), 0}};
-    nodes_.push_back({});
-    labels_.push_back(0);
-    for (size_t at = 0; at < ranges.size(); ++at) {
-      auto [begin, end, depth] = ranges[at];
-      if (begin < end && tokens[begin].text.size() == depth) nodes_[at].id = tokens[begin++].id;
-      nodes_[at].first = static_cast<uint32_t>(nodes_.size());
-      while (begin < end) {
-        const char byte = tokens[begin].text[depth];
-        size_t next = begin;
-        while (next < end && tokens[next].text[depth] == byte) ++next;
-        ranges.push_back({begin, next, depth + 1});
-        nodes_.push_back({});
-        labels_.push_back(byte);
-        ++nodes_[at].count;
-        begin = next;
-      }
-    }
-    for (uint32_t i = 0; i < nodes_[0].count; ++i)
-      roots_[static_cast<uint8_t>(labels_[nodes_[0].first + i])] = nodes_[0].first + i;
-  }
-
-  /// Calls visit(size, id) for each token that begins `text`, shorter ones first.
-  template <class Visit>
-  void prefixes(std::string_view text, Visit&& visit) const {
-    uint32_t at = roots_[static_cast<uint8_t>(text[0])];
-    for (size_t size = 1; at != 0; ++size) {
-      const Node& node = nodes_[at];
-      if (node.id != kNoToken) visit(size, node.id);
-      if (size == text.size() || node.count == 0) return;
-      const char* labels = labels_.data() + node.first;
-      const void* found = std::memchr(labels, static_cast<uint8_t>(text[size]), node.count);
-      if (found == nullptr) return;
-      at = node.first + static_cast<uint32_t>(static_cast<const char*>(found) - labels);
-    }
-  }
-
- private:
-  struct Node {
-    uint32_t first = 0;  // child
-    int32_t id = kNoToken;
-    uint16_t count = 0;  // of children
-  };
-  std::vector<Node> nodes_;
-  std::vector<char> labels_;  // of each node, the byte that leads to it
-  std::array<uint32_t, 256> roots_{};
-};
-
-std::vector<Trie::Token> tokens_of(const Vocabulary& vocabulary,
-                                   const std::vector<bool>& from_text) {
-  std::vector<Trie::Token> tokens;
+std::vector<PrefixTrie::Token> tokens_of(const Vocabulary& vocabulary,
+                                         const std::vector<bool>& from_text) {
+  std::vector<PrefixTrie::Token> tokens;
   for (int32_t id = 0; id < vocabulary.size(); ++id)
     if (const auto text = vocabulary.token(id);
         text && !text->empty() && (from_text.empty() || from_text[static_cast<size_t>(id)]))
@@ -92,11 +28,14 @@ std::vector<Trie::Token> tokens_of(const Vocabulary& vocabulary,
 
 class UnigramModel final : public Model {
  public:
-  UnigramModel(VocabularyPointer vocabulary, std::vector<double> scores, UnigramOptions options)
+  UnigramModel(VocabularyPointer vocabulary,
+               std::vector<double> scores,
+               UnigramOptions options,
+               const std::string& where)
       : vocabulary_(std::move(vocabulary)),
         scores_(std::move(scores)),
         options_(std::move(options)),
-        trie_(tokens_of(*vocabulary_, options_.from_text)) {
+        trie_(tokens_of(*vocabulary_, options_.from_text), where) {
     if (options_.byte_fallback) byte_tokens_ = vocabulary_->byte_tokens();
     double least = std::numeric_limits<double>::infinity();
     for (int32_t id = 0; id < vocabulary_->size(); ++id)
@@ -220,7 +159,7 @@ class UnigramModel final : public Model {
   VocabularyPointer vocabulary_;
   std::vector<double> scores_;
   UnigramOptions options_;
-  Trie trie_;
+  PrefixTrie trie_;
   std::vector<int32_t> byte_tokens_;
   double unk_score_ = 0;
 };
@@ -238,18 +177,12 @@ ModelPointer make_unigram_model(VocabularyPointer vocabulary,
   if (bad != scores.end())
     fail(ErrorKind::file, where, "the score of token {} is {}; expected a finite number",
          bad - scores.begin(), *bad);
-  size_t n_bytes = 0;  // no trie has more nodes
-  for (int32_t id = 0; id < vocabulary->size(); ++id)
-    n_bytes += vocabulary->token(id).value_or("").size();
-  if (n_bytes > kMaxVocabularyBytes)
-    fail(ErrorKind::file, where, "tokens of {} bytes in all; at most {} are read", n_bytes,
-         kMaxVocabularyBytes);
   if (options.unk != kNoToken && !vocabulary->token(options.unk))
     fail(ErrorKind::file, where, "unk_id = {}; expected the id of a token, 0 to {}", options.unk,
          n == 0 ? 0 : n - 1);
   if (!options.from_text.empty()) options.from_text.resize(n, true);
   return std::make_shared<UnigramModel>(std::move(vocabulary), std::move(scores),
-                                        std::move(options));
+                                        std::move(options), where);
 }
 
 }  // namespace tessera::text
