@@ -4,13 +4,13 @@
 #include <map>
 #include <set>
 
+#include "tessera/base/base64.h"
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/file_source.h"
 #include "tessera/spec/json.h"
-#include "tessera/text/charsmap.h"
 #include "tessera/text/gguf_tokenizer.h"
 #include "tessera/text/gguf_tokenizer_json.h"
 #include "tessera/text/tokenizer_json.h"
@@ -161,7 +161,7 @@ class JsonTokenizer {
       data_.unk_id = unk.get<int64_t>();
     const auto normalizer = json_.find("normalizer");
     if (const Json* map = normalizer == json_.end() ? nullptr : charsmap_of(*normalizer))
-      data_.precompiled_charsmap = text::bytes_of_base64(map->get<std::string>()).value();
+      data_.precompiled_charsmap = bytes_of_base64(map->get<std::string>()).value();
     data_.model = text::gguf_tokenizer_model("unigram");
     data_.pre = "default";
   }

@@ -1,9 +1,11 @@
 // A tokenizer.json with a Unigram model as the metadata of a GGUF file.
 #include <gtest/gtest.h>
 
+#include "tessera/base/base64.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/testing.h"
 #include "tessera/convert/gguf_tokenizer.h"
+#include "tessera/convert/tokenizer.h"
 #include "tessera/spec/json.h"
 #include "tessera/text/charsmap.h"
 
@@ -71,11 +73,25 @@ TEST(GgufUnigram, IsWritten) {
   std::string map;
   for (const int64_t byte : said("precompiled_charsmap").as_integers())
     map += static_cast<char>(byte);
-  EXPECT_EQ(map, text::bytes_of_base64(some_map()));
+  EXPECT_EQ(map, bytes_of_base64(some_map()));
   // rows of the model without a token
   EXPECT_EQ(said("token_type").as_integers(), (std::vector<int64_t>{3, 3, 2, 1, 1, 1, 5, 4, 5}));
   EXPECT_EQ(said("scores").as_numbers(),
             (std::vector<double>{0, 0, 0, -2, -3.5, -2.5, -10000, -10000, -10000}));
+}
+
+TEST(GgufUnigram, BecomesTokenizerJson) {
+  const test::TemporaryFolder scratch, folder;
+  scratch.write("tokenizer.json", unigram_json().dump());
+  format::write_gguf(scratch / "t.gguf", gguf_tokenizer_entries(scratch / "tokenizer.json", 9), {});
+  EXPECT_EQ(copy_tokenizer_to_hf(scratch / "t.gguf", folder.path()), "");
+  ASSERT_TRUE(std::filesystem::exists(folder / "tokenizer.json"));
+  const text::Tokenizer wanted = find_tokenizer(scratch / "t.gguf"),
+                        got = find_tokenizer(folder.path());
+  for (const char* text : {"a o", "  a  oo   x ", "", "<tool>a</s>", "a\n o"})
+    for (const bool parse : {false, true})
+      EXPECT_EQ(got.encode(text, {true, parse}), wanted.encode(text, {true, parse})) << text;
+  EXPECT_EQ(got.eos(), wanted.eos());
 }
 
 // What the files cannot say: other white space that parts words, and bytes to fall back on.

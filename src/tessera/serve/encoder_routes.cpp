@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "tessera/base/base64.h"
 #include "tessera/infer/classify.h"
 #include "tessera/nn/head/classifier.h"
 #include "tessera/serve/service_state.h"
@@ -129,7 +130,7 @@ void embed(ServiceState& state,
           const float* const v = vectors_RD.const_data_ptr<float>() + r * vectors_RD.size(1);
           Json embedding =
               base64
-                  ? Json(serve::base64({reinterpret_cast<const char*>(v), width * sizeof(float)}))
+                  ? Json(tessera::base64({reinterpret_cast<const char*>(v), width * sizeof(float)}))
                   : Json(std::vector<float>(v, v + width));
           data.push_back(
               {{"object", "embedding"}, {"index", r}, {"embedding", std::move(embedding)}});

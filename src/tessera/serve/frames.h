@@ -68,7 +68,4 @@ struct Frames {
   Json head(bool streamed) const;
 };
 
-/// base64 of bytes.
-std::string base64(std::string_view bytes);
-
 }  // namespace tessera::serve

@@ -24,17 +24,6 @@ TEST(Frames, LogarithmsOfCompletionsCountCharacters) {
   EXPECT_EQ(chat["content"][1]["top_logprobs"][0]["token"], "x");
 }
 
-// RFC 4648, section 10
-TEST(Frames, Base64) {
-  EXPECT_EQ(base64(""), "");
-  EXPECT_EQ(base64("f"), "Zg==");
-  EXPECT_EQ(base64("fo"), "Zm8=");
-  EXPECT_EQ(base64("foo"), "Zm9v");
-  EXPECT_EQ(base64("foob"), "Zm9vYg==");
-  EXPECT_EQ(base64("fooba"), "Zm9vYmE=");
-  EXPECT_EQ(base64("foobar"), "Zm9vYmFy");
-}
-
 TEST(Metrics, AsPrometheusReadsThem) {
   Metrics metrics;
   metrics.add("requests_total", 2, {{"route", "/a\"b"}, {"code", "200"}});

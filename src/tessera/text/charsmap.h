@@ -33,7 +33,4 @@ class Charsmap {
   std::string pool_;
 };
 
-/// Of "AAA=" and the like; nullopt when it is not base64 in full groups of four.
-std::optional<std::string> bytes_of_base64(std::string_view text);
-
 }  // namespace tessera::text

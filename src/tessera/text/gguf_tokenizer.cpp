@@ -298,6 +298,7 @@ GgufKind gguf_kind(const GgufTokenizerData& data, const std::string& where) {
   if (byte_level) out.splits = usual.at("split").get<std::vector<std::string>>();
   out.ignore_merges = usual.value("ignore_merges", false);
   out.add_bos = usual.value("add_bos", false);
+  out.add_eos = usual.value("add_eos", false);
   return out;
 }
 

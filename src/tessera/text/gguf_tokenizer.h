@@ -32,10 +32,10 @@ struct GgufTokenizerData {
 
 /// What the metadata's names stand for.
 struct GgufKind {
-  std::string kind;                 // "byte_level", "scores", "unigram", "word_piece", ...
-  std::vector<std::string> splits;  // of the byte-level pre-tokenizer
-  bool ignore_merges = false;       // whole words that are tokens stay whole
-  bool add_bos = false;             // where the file does not say it
+  std::string kind;                       // "byte_level", "scores", "unigram", "word_piece", ...
+  std::vector<std::string> splits;        // of the byte-level pre-tokenizer
+  bool ignore_merges = false;             // whole words that are tokens stay whole
+  bool add_bos = false, add_eos = false;  // where the file does not say it
 };
 
 /// Throws Error(file) on an unknown kind or pre-tokenizer, naming those that are known.

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "tessera/base/base64.h"
 #include "tessera/base/error.h"
 #include "tessera/spec/json.h"
 
@@ -130,6 +131,32 @@ void set_scores(const GgufTokenizerData& data, Json& out) {
   model["merges"] = merges_of_scores(data);
 }
 
+// Spaces as words begin, once where several stand together; the character map before that.
+void set_unigram(const GgufTokenizerData& data, const Tokenizer& tokenizer, Json& out) {
+  const bool prefix = data.add_space_prefix.value_or(false),
+             merge = data.remove_extra_whitespaces.value_or(false);
+  Json steps = Json::array();
+  if (!data.precompiled_charsmap.empty())
+    steps.push_back(
+        {{"type", "Precompiled"}, {"precompiled_charsmap", base64(data.precompiled_charsmap)}});
+  if (merge) {
+    steps.push_back({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}});
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}});
+  }
+  out["normalizer"] = in_sequence("normalizers", std::move(steps));
+  out["pre_tokenizer"] = out["decoder"] = {{"type", "Metaspace"},
+                                           {"replacement", kSpaceMark},
+                                           {"prepend_scheme", prefix ? "always" : "never"},
+                                           {"split", false}};
+  Json vocab = Json::array();
+  for (size_t id = 0; id < data.tokens.size(); ++id)
+    vocab.push_back({data.tokens[id], data.scores[id]});
+  out["model"] = {{"type", "Unigram"},
+                  {"unk_id", tokenizer.unk() ? Json(*tokenizer.unk()) : Json()},
+                  {"vocab", std::move(vocab)},
+                  {"byte_fallback", false}};
+}
+
 // As BERT has it: the first token, a text, the second token, and for a pair the other text and the
 // second token again.
 void set_word_piece(const GgufTokenizerData& data, const Tokenizer& tokenizer, Json& out) {
@@ -212,8 +239,11 @@ TokenizerJson tokenizer_json_of(GgufTokenizerData data, const std::string& where
   const GgufKind kind = gguf_kind(data, where);
   const bool word_piece = kind.kind == "word_piece";
   if (word_piece) to_word_pieces(data);
+  // with what files of a kind leave out
+  data.bos_id = tokenizer.bos(), data.eos_id = tokenizer.eos();
+  data.unk_id = tokenizer.unk(), data.pad_id = tokenizer.pad();
   const bool bos = data.add_bos.value_or(kind.add_bos) && data.bos_id,
-             eos = data.add_eos.value_or(false) && data.eos_id;
+             eos = data.add_eos.value_or(kind.add_eos) && data.eos_id;
   Json out = {{"version", "1.0"},
               {"truncation", nullptr},
               {"padding", nullptr},
@@ -233,11 +263,14 @@ TokenizerJson tokenizer_json_of(GgufTokenizerData data, const std::string& where
     set_byte_level(data, kind, out);
   else if (kind.kind == "scores")
     set_scores(data, out);
+  else if (kind.kind == "unigram")
+    set_unigram(data, tokenizer, out);
   else if (word_piece)
     set_word_piece(data, tokenizer, out);
   else
     fail(ErrorKind::file, where,
-         "a tokenizer of kind {}; tokenizer.json is written of BPE and WordPiece", kind.kind);
+         "a tokenizer of kind {}; tokenizer.json is written of BPE, Unigram and WordPiece",
+         kind.kind);
   return {out.dump(1) + "\n",
           word_piece ? word_piece_config(data, tokenizer) : config_of(data, bos, eos)};
 }

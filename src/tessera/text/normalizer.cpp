@@ -5,6 +5,7 @@
 #include <utf8proc.h>
 #include <utility>
 
+#include "tessera/base/base64.h"
 #include "tessera/base/error.h"
 #include "tessera/text/json_object.h"
 #include "tessera/text/split.h"

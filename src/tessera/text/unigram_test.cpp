@@ -205,7 +205,6 @@ TEST(Charsmap, InTokenizerJson) {
   EXPECT_EQ(error("AA=="), "[n] precompiled_charsmap: a trie of 0 bytes in 1");
   EXPECT_EQ(error(""), "[n] precompiled_charsmap: a trie of 0 bytes in 0");
   EXPECT_EQ(error(1), "[n] \"precompiled_charsmap\" is an integer; expected a string");
-  EXPECT_EQ(bytes_of_base64("AP+/eg=="), std::string("\0\xFF\xBFz", 4));
 }
 
 // A marvel of the library: of a cluster of less than six bytes all that stands behind a key is
