@@ -44,6 +44,8 @@ CASES = {
     "minimax": ("released",),
     "nemotron_h": ("unclamped", "unclamped_experts", "unclamped_latent"),
     "phimoe": ("implied",),
+    "qwen2_moe": ("mlp_only_layers",),
+    "qwen3_moe": ("implied",),
     "qwen3_next": ("implied",),
     "rwkv_cpp": ("rwkv6", "rwkv7"),
     "t5": ("released", "released_v1_1"),

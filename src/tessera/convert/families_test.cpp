@@ -645,6 +645,8 @@ TEST(FamiliesGguf, WhatLlamaCppDoesNotComputeIsNotWritten) {
            {"phimoe", "attention_bias", "mixer.bias.q: false"},
            {"phimoe", "rope_longrope_mscales", "long_attention_factor"},
            {"phimoe", "router_jitter_noise", "ffn.router.eps: 0.05"},
+           {"qwen2_moe", "base", "decoder_sparse_step"},
+           {"qwen3_moe", "base", "decoder_sparse_step"},
            {"qwen3_next", "decoder_sparse_step_some", "decoder_sparse_step"},
            {"qwen3_next", "experts", "linear_value_head_dim"}}) {
     const TemporaryFolder scratch;
