@@ -318,7 +318,7 @@ TEST_F(Cli, QuantizeWritesWhatOthersRead) {
   expect_refused("quantize '" + whole + "' --type Q4_0 --imatrix '" + gguf + "' --out x", 1,
                  "expected a file of importance");
   expect_refused("quantize '" + tiny() + "' --type Q4_0 --out x", 1, "no tokenizer.json");
-  expect_refused("convert '" + kGoldens + "/mamba2/base' --to gguf --out x", 2,
+  expect_refused("convert '" + kGoldens + "/zamba2/base' --to gguf --out x", 2,
                  "no family that is written as GGUF says this architecture");
 }
 
