@@ -131,10 +131,14 @@ void check_members(const Json& json, std::string_view where, ErrorKind kind) {
 
 Json parse_hf_config(std::string_view text, std::string_view where) {
   Json config = spec::parse_json(with_named_floats(text), where);
-  if (!config.is_object())
-    fail(ErrorKind::file, where, "found {}; expected an object", spec::kind_of(config));
+  const auto check_object = [&] {
+    if (!config.is_object())
+      fail(ErrorKind::file, where, "found {}; expected an object", spec::kind_of(config));
+  };
+  check_object();
   check_members(config, where, ErrorKind::file);
   resolve_named_floats(config, where);
+  check_object();  // an infinite number alone is written as an object
   return config;
 }
 
