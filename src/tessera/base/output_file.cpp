@@ -61,12 +61,9 @@ OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
     return;
   }
   target_ = followed(path_);
-  partial_ = target_.string() + ".partial";
-  descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor_ >= 0) return;
-  const int cause = errno;
-  fail(ErrorKind::resource, "file", "{}: cannot create: {}", std::exchange(partial_, {}).string(),
-       std::strerror(cause));
+  partial_ = PartialPath(target_, PartialPath::Kind::file);
+  descriptor_ = partial_.open_again();
+  if (descriptor_ < 0) give_up("open");
 }
 
 OutputFile::~OutputFile() {
@@ -76,7 +73,7 @@ OutputFile::~OutputFile() {
 OutputFile::OutputFile(OutputFile&& other) noexcept
     : path_(std::move(other.path_)),
       target_(std::move(other.target_)),
-      partial_(std::exchange(other.partial_, {})),
+      partial_(std::move(other.partial_)),
       descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 void OutputFile::write(std::span<const std::byte> bytes) {
@@ -108,8 +105,10 @@ void OutputFile::finish() {
 void OutputFile::commit() {
   finish();
   if (partial_.empty()) return;
-  if (rename(partial_.c_str(), target_.c_str()) != 0) give_up("rename");
-  partial_.clear();
+  if (const int error = partial_.rename_to(target_); error != 0) {
+    errno = error;
+    give_up("rename");
+  }
 }
 
 void OutputFile::give_up(std::string_view step) {
@@ -121,8 +120,7 @@ void OutputFile::give_up(std::string_view step) {
 
 void OutputFile::discard() noexcept {
   if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
-  if (!partial_.empty()) ::unlink(partial_.c_str());
-  partial_.clear();
+  partial_.remove();
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content) {

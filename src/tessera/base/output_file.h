@@ -1,6 +1,7 @@
-// A file written piece by piece that appears whole or not at all: bytes go to a file beside it,
-// `path`.partial, which is flushed to disk and then renamed. Dropped before commit(), it leaves
-// nothing behind.
+// A file written piece by piece that appears whole or not at all: bytes go to a temporary file
+// beside it (partial_path.h), which is flushed to disk and then renamed. Dropped before commit(),
+// it leaves nothing behind. Several may write one path, in any threads and processes: each its own
+// whole content, of which the last one stays.
 //
 // A path is written through, never replaced: a symbolic link stays and what it points to gets the
 // content, and a device, a FIFO or a descriptor (/dev/stdout) receives the bytes as they come.
@@ -10,6 +11,8 @@
 #include <filesystem>
 #include <span>
 #include <string_view>
+
+#include "tessera/base/partial_path.h"
 
 namespace tessera {
 
@@ -38,9 +41,9 @@ class OutputFile {
   [[noreturn]] void give_up(std::string_view step);
   void discard() noexcept;
 
-  std::filesystem::path path_;     // as given, for messages
-  std::filesystem::path target_;   // what its links lead to
-  std::filesystem::path partial_;  // empty once renamed, and where bytes go to the target at once
+  std::filesystem::path path_;    // as given, for messages
+  std::filesystem::path target_;  // what its links lead to
+  PartialPath partial_;           // empty once renamed, and where bytes go to the target at once
   int descriptor_ = -1;
 };
 

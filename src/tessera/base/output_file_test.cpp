@@ -2,9 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <thread>
@@ -41,6 +41,24 @@ TEST(OutputFile, AppearsWholeOrNotAtAll) {
   EXPECT_THAT(folder.names(), ElementsAre("x"));
 }
 
+// a name without a folder is one of the current folder
+TEST(OutputFile, ABareNameIsWritten) {
+  const TemporaryFolder folder;
+  const fs::path before = fs::current_path();
+  fs::current_path(folder / ".");
+  std::string content;
+  try {
+    write_file_atomically("bare.txt", "first");
+    write_file_atomically("bare.txt", "second");
+    content = read_text_file("bare.txt");
+  } catch (...) {
+    fs::current_path(before);
+    throw;
+  }
+  fs::current_path(before);
+  EXPECT_EQ(content, "second");
+}
+
 TEST(OutputFile, SymbolicLinksStay) {
   const TemporaryFolder folder;
   folder.write("files/there", "old");
@@ -70,7 +88,8 @@ TEST(OutputFile, ADeviceIsWrittenThrough) {
   EXPECT_TRUE(fs::is_symlink(folder / "full") && fs::is_symlink(folder / "null"));
   EXPECT_THAT(folder.names(), ElementsAre("full", "null"));
   EXPECT_TRUE(fs::is_character_file("/dev/full") && fs::is_character_file("/dev/null"));
-  EXPECT_FALSE(fs::exists("/dev/full.partial") || fs::exists("/dev/null.partial"));
+  for (const auto& entry : fs::directory_iterator("/dev"))
+    EXPECT_FALSE(entry.path().string().ends_with(".partial")) << entry.path();
 
   // a node, which only root can make: renaming over it would succeed
   const fs::path node = folder / "node";
@@ -126,24 +145,77 @@ TEST(OutputFile, WhatCannotBeWrittenIsNamed) {
   const TemporaryFolder folder;
   fs::create_directory(folder / "sub");
   EXPECT_THAT(error_of_writing(folder / "sub"), HasSubstr("is a folder; expected a file"));
-  EXPECT_THAT(error_of_writing(folder / "none/x"), HasSubstr("cannot create: No such file"));
+  EXPECT_THAT(error_of_writing(folder / "none/x"), HasSubstr("cannot create: there is no folder "));
   EXPECT_THAT(folder.names(), ElementsAre("sub"));
 }
 
 TEST(OutputFile, AFullDiskLeavesNothingBehind) {
   const TemporaryFolder folder;
   const fs::path path = folder.write("x", "old");
-  const auto before = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit limit;
-  getrlimit(RLIMIT_FSIZE, &limit);
-  const rlimit small{100, limit.rlim_max};
-  setrlimit(RLIMIT_FSIZE, &small);
-  const std::string error = error_of_writing(path, std::string(1000, 'x'));
-  setrlimit(RLIMIT_FSIZE, &limit);
-  std::signal(SIGXFSZ, before);
+  const std::string error = [&] {
+    const tessera::test::SmallFiles full(100);
+    return error_of_writing(path, std::string(1000, 'x'));
+  }();
   EXPECT_THAT(error, HasSubstr("cannot write: File too large"));
   EXPECT_EQ(read_text_file(path), "old");
   EXPECT_THAT(folder.names(), ElementsAre("x"));
+}
+
+// two writers of one path used to write into one temporary file
+TEST(OutputFile, TwoWritersOfAPathWriteTheirOwnWholeContent) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "x";
+  {
+    OutputFile first(path), second(path);
+    first.write(std::string_view("aa"));
+    second.write(std::string_view("bbbb"));
+    first.write(std::string_view("aa"));
+    EXPECT_EQ(folder.names().size(), 2u);
+    first.commit();
+    EXPECT_EQ(read_text_file(path), "aaaa");
+    second.commit();
+    EXPECT_EQ(read_text_file(path), "bbbb");
+  }
+  EXPECT_THAT(folder.names(), ElementsAre("x"));
+
+  std::vector<std::thread> writers;
+  for (const char letter : {'p', 'q', 'r', 's'})
+    writers.emplace_back([&, letter] {
+      for (int i = 0; i < 50; ++i) write_file_atomically(path, std::string(10'000, letter));
+    });
+  for (std::thread& writer : writers) writer.join();
+  const std::string content = read_text_file(path);
+  EXPECT_EQ(content, std::string(10'000, content[0]));
+  EXPECT_THAT(folder.names(), ElementsAre("x"));
+}
+
+TEST(OutputFile, WhatKilledWritersLeftIsRemoved) {
+  const TemporaryFolder folder;
+  folder.write("x.12-0.partial", "left");
+  folder.write("model.safetensors.999999-17.partial", "left");
+  folder.write("cache.4-2.partial/tokens", "left");
+  // names of somebody else
+  const std::vector<std::string> others = {".1-2.partial", "a-1.partial", "mine.partial",
+                                           "x.1-.partial"};
+  for (const std::string& name : others) folder.write(name, "");
+  write_file_atomically(folder / "y", "new");  // the first in this folder
+  std::vector<std::string> want = others;
+  want.emplace_back("y");
+  std::sort(want.begin(), want.end());
+  EXPECT_EQ(folder.names(), want);
+
+  // of one that still writes nothing is taken, also once its file is closed
+  OutputFile writing(folder / "z");
+  writing.write(std::string_view("whole"));
+  remove_leftovers(folder.path());
+  writing.finish();
+  remove_leftovers(folder.path());
+  writing.commit();
+  EXPECT_EQ(read_text_file(folder / "z"), "whole");
+  // a long name still has a temporary one
+  const std::string longest(255, 'n');
+  write_file_atomically(folder / longest, "new");
+  EXPECT_EQ(read_text_file(folder / longest), "new");
 }
 
 }  // namespace

@@ -6,7 +6,13 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/cpu.h"
 #include "tessera/base/mapped_file.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 namespace tessera {
 namespace {
@@ -26,9 +32,7 @@ uint32_t big_endian(const unsigned char* p) {
   return uint32_t{p[0]} << 24 | uint32_t{p[1]} << 16 | uint32_t{p[2]} << 8 | uint32_t{p[3]};
 }
 
-}  // namespace
-
-void Sha256::block(const unsigned char* data) {
+void portable_block(std::array<uint32_t, 8>& state, const unsigned char* data) {
   std::array<uint32_t, 64> w;
   for (size_t i = 0; i < 16; ++i) w[i] = big_endian(data + 4 * i);
   for (size_t i = 16; i < 64; ++i) {
@@ -36,7 +40,7 @@ void Sha256::block(const unsigned char* data) {
     const uint32_t s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
     w[i] = w[i - 16] + s0 + w[i - 7] + s1;
   }
-  auto [a, b, c, d, e, f, g, h] = state_;
+  auto [a, b, c, d, e, f, g, h] = state;
   for (size_t i = 0; i < 64; ++i) {
     const uint32_t t1 = h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) +
                         ((e & f) ^ (~e & g)) + kRound[i] + w[i];
@@ -45,8 +49,90 @@ void Sha256::block(const unsigned char* data) {
     h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
   }
   const uint32_t out[] = {a, b, c, d, e, f, g, h};
-  for (size_t i = 0; i < 8; ++i) state_[i] += out[i];
+  for (size_t i = 0; i < 8; ++i) state[i] += out[i];
 }
+
+}  // namespace
+
+/// Ways to hash whole blocks.
+struct Sha256Code {
+  static void portable(Sha256::State& state, const unsigned char* data, size_t blocks) {
+    for (size_t i = 0; i < blocks; ++i) portable_block(state, data + 64 * i);
+  }
+
+#if defined(__x86_64__)
+  /// Four words of the message schedule from the sixteen before them:
+  ///   w_t = s1(w_{t-2}) + w_{t-7} + s0(w_{t-15}) + w_{t-16}
+  __attribute__((target("sha,sse4.1"))) static __m128i next_words(__m128i w0,
+                                                                  __m128i w1,
+                                                                  __m128i w2,
+                                                                  __m128i w3) {
+    const __m128i minus_7 = _mm_alignr_epi8(w3, w2, 4);
+    return _mm_sha256msg2_epu32(_mm_add_epi32(_mm_sha256msg1_epu32(w0, w1), minus_7), w3);
+  }
+
+  /// By the SHA extensions, whose instructions keep the state as two registers (a, b, e, f) and
+  /// (c, d, g, h), from the highest word on.
+  __attribute__((target("sha,sse4.1"))) static void instructions(Sha256::State& state,
+                                                                 const unsigned char* data,
+                                                                 size_t blocks) {
+    const __m128i big_endian = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
+    auto [a, b, c, d, e, f, g, h] = state;
+    __m128i abef = _mm_set_epi32(static_cast<int>(a), static_cast<int>(b), static_cast<int>(e),
+                                 static_cast<int>(f)),
+            cdgh = _mm_set_epi32(static_cast<int>(c), static_cast<int>(d), static_cast<int>(g),
+                                 static_cast<int>(h));
+    for (size_t block = 0; block < blocks; ++block, data += 64) {
+      const __m128i abef_before = abef, cdgh_before = cdgh;
+      __m128i w[4];
+      for (int i = 0; i < 4; ++i)
+        w[i] = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data + 16 * i)),
+                                big_endian);
+      for (size_t four = 0; four < 16; ++four) {
+        __m128i words = w[four % 4];
+        if (four >= 4)
+          words = w[four % 4] =
+              next_words(w[four % 4], w[(four + 1) % 4], w[(four + 2) % 4], w[(four + 3) % 4]);
+        const __m128i added = _mm_add_epi32(
+            words, _mm_loadu_si128(reinterpret_cast<const __m128i*>(kRound.data() + 4 * four)));
+        // two rounds each; the state's halves change places twice
+        cdgh = _mm_sha256rnds2_epu32(cdgh, abef, added);
+        abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(added, 0x0e));
+      }
+      abef = _mm_add_epi32(abef, abef_before);
+      cdgh = _mm_add_epi32(cdgh, cdgh_before);
+    }
+    alignas(16) std::array<uint32_t, 4> low, high;
+    _mm_store_si128(reinterpret_cast<__m128i*>(low.data()), abef);
+    _mm_store_si128(reinterpret_cast<__m128i*>(high.data()), cdgh);
+    state = {low[3], low[2], high[3], high[2], low[1], low[0], high[1], high[0]};
+  }
+#endif
+
+#if defined(__x86_64__)
+  /// Of SHA and SSE4.1; TESSERA_CPU=generic switches them off.
+  static bool has_instructions() {
+    static const bool has = [] {
+      unsigned a = 0, b = 0, c = 0, d = 0;
+      const bool sha = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b >> 29 & 1) != 0;
+      const bool sse = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 19 & 1) != 0;
+      return sha && sse && cpu_info().allowed != CpuTarget::generic;
+    }();
+    return has;
+  }
+#endif
+
+  static Sha256::HashBlocks chosen(Sha256::Code code) {
+#if defined(__x86_64__)
+    if (code == Sha256::Code::fastest && has_instructions()) return instructions;
+#else
+    static_cast<void>(code);
+#endif
+    return portable;
+  }
+};
+
+Sha256::Sha256(Code code) : hash_blocks_(Sha256Code::chosen(code)) {}
 
 Sha256& Sha256::update(std::span<const std::byte> bytes) {
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
@@ -58,9 +144,10 @@ Sha256& Sha256::update(std::span<const std::byte> bytes) {
     std::memcpy(rest_.data() + held, data, take);
     data += take, n -= take;
     if (held + take < 64) return *this;
-    block(rest_.data());
+    hash_blocks_(state_, rest_.data(), 1);
   }
-  for (; n >= 64; data += 64, n -= 64) block(data);
+  hash_blocks_(state_, data, n / 64);
+  data += n / 64 * 64, n %= 64;
   if (n > 0) std::memcpy(rest_.data(), data, n);
   return *this;
 }

@@ -15,6 +15,17 @@ TEST(Sha256, PublishedExamples) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
+TEST(Sha256, AllCodesAgree) {
+  std::string text;
+  for (int i = 0; i < 5000; ++i) text += static_cast<char>(i * i / 7 + 3 * i);
+  for (const size_t length : {0, 1, 55, 56, 64, 65, 127, 128, 129, 1000, 5000})
+    EXPECT_EQ(Sha256(Sha256::Code::fastest).update(text.substr(0, length)).finish(),
+              Sha256(Sha256::Code::portable).update(text.substr(0, length)).finish())
+        << length;
+  EXPECT_EQ(Sha256(Sha256::Code::portable).update("abc").finish(),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
 TEST(Sha256, PiecesOfAnySize) {
   const std::string text(1000, 'x');
   const std::string whole = sha256(text);

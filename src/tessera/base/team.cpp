@@ -1,7 +1,6 @@
 #include "tessera/base/team.h"
 
 #include <omp.h>
-#include <sched.h>
 
 #include <exception>
 
@@ -25,6 +24,12 @@ void relax() {
 #endif
 }
 
+/// Wakes the threads that sleep until the round is over.
+void next(std::atomic<uint64_t>& round) {
+  round.fetch_add(1, std::memory_order_release);
+  round.notify_all();
+}
+
 }  // namespace
 
 void Team::wait() {
@@ -32,16 +37,16 @@ void Team::wait() {
   const uint64_t round = meeting_.round.load(std::memory_order_relaxed);
   if (meeting_.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
     meeting_.arrived.store(0, std::memory_order_relaxed);
-    meeting_.round.store(round + 1, std::memory_order_release);
-    return;
+    return next(meeting_.round);
   }
   for (int turn = 0; meeting_.round.load(std::memory_order_acquire) == round; ++turn) {
-    if (meeting_.failed.load(std::memory_order_relaxed)) throw Abandoned();
+    if (meeting_.failed.load(std::memory_order_relaxed)) break;
     if (turn < kTurns)
       relax();
     else
-      sched_yield();
+      meeting_.round.wait(round, std::memory_order_acquire);
   }
+  if (meeting_.failed.load(std::memory_order_relaxed)) throw Abandoned();
 }
 
 void work_together(const std::function<void(Team&)>& body) {
@@ -57,6 +62,7 @@ void work_together(const std::function<void(Team&)>& body) {
 #pragma omp critical(tessera_team_error)
       if (!error) error = std::current_exception();
       meeting.failed = true;
+      next(meeting.round);
     }
   };
   if (thread_count() <= 1 || omp_in_parallel()) {

@@ -1,24 +1,18 @@
 #include "tessera/base/threads.h"
 
 #include <omp.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
 
+#include "tessera/base/cpu_quota.h"
 #include "tessera/base/denormals.h"
 #include "tessera/base/error.h"
+#include "tessera/base/finest_grain.h"
 
 namespace tessera {
 namespace {
-
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, omp_get_num_procs());
-}
 
 std::atomic<int>& count() {
   static std::atomic<int> threads{available_cores()};
@@ -26,7 +20,7 @@ std::atomic<int>& count() {
 }
 
 int64_t whole_grains(int64_t n, int64_t grain) {
-  grain = std::max<int64_t>(grain, 1);
+  grain = FinestGrain::active() ? 1 : std::max<int64_t>(grain, 1);
   return (n + grain - 1) / grain;
 }
 

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "tessera/base/finest_grain.h"
+
 namespace tessera::threads_test {
 namespace {
 
@@ -30,6 +32,25 @@ TEST(ParallelLoops, EveryNumberComesOnce) {
 TEST(ParallelLoops, NoRangeIsMuchShorterThanTheGrain) {
   for (const auto& loop : kLoops)
     loop(100, 30, [](int64_t begin, int64_t end) { EXPECT_GE(end - begin, 25); });
+}
+
+TEST(ParallelLoops, TheFinestGrainIsOne) {
+  const int before = thread_count();
+  set_thread_count(4);
+  for (const auto& loop : kLoops) {
+    std::atomic<int> ranges{0};
+    const auto count = [&](int64_t, int64_t) { ++ranges; };
+    loop(4, 1000, count);
+    EXPECT_EQ(ranges.exchange(0), 1);
+    {
+      const FinestGrain finest;
+      loop(4, 1000, count);
+    }
+    EXPECT_EQ(ranges.exchange(0), 4);
+    loop(4, 1000, count);
+    EXPECT_EQ(ranges, 1);
+  }
+  set_thread_count(before);
 }
 
 TEST(ParallelLoops, TheFirstExceptionComesThrough) {

@@ -32,6 +32,15 @@ inline std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+/// A file of a repository that was cloned without its large files holds this text instead of them.
+inline bool is_lfs_pointer(std::string_view text) {
+  return text.starts_with("version https://git-lfs.github.com/spec/");
+}
+inline constexpr const char* kLfsPointer =
+    "is a Git LFS pointer, not the file that it stands for; expected that file: run \"git lfs "
+    "pull\" "
+    "in the repository, or download it";
+
 /// a * b, or nothing when it does not fit.
 inline std::optional<int64_t> checked_multiply(int64_t a, int64_t b) {
   int64_t product = 0;

@@ -38,7 +38,7 @@ const GgmlType& layout_of(int32_t number,
     source.fail("{} has data type {}; expected 0 to {}", what, number, kDataTypes.size() - 1);
   const DataType& type = kDataTypes[static_cast<size_t>(number)];
   if (type.removed)
-    source.fail("{} has data type {}, which the format gave up; quantise the model anew", what,
+    source.fail("{} has data type {}, which the format gave up; quantize the model again", what,
                 type.name);
   const auto found =
       std::find_if(kGgmlTypes.begin(), kGgmlTypes.end(),
@@ -46,7 +46,7 @@ const GgmlType& layout_of(int32_t number,
   if (found->block_elements > 1 && version < kBlocksChanged)
     source.fail(
         "{} has data type {} in a file of version {}, whose blocks have an older layout; expected "
-        "version {}: quantise the model anew",
+        "version {}: quantize the model again",
         what, type.name, version, kBlocksChanged);
   return *found;
 }

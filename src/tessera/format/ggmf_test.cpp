@@ -149,7 +149,7 @@ TEST(Ggmf, SaysWhichRuleIsBroken) {
            "the header has data type 17; expected 0 to 16"},
           {"negative type", with({}, {.type = -1}), "the header has data type -1"},
           {"header's removed type", with({}, {.type = 5}),
-           "the header has data type Q4_2, which the format gave up; quantise the model anew"},
+           "the header has data type Q4_2, which the format gave up; quantize the model again"},
           {"header's old blocks", with({}, {.version = 100, .type = kQ5_1}),
            "the header has data type Q5_1 in a file of version 100, whose blocks have an older "
            "layout; expected version 101"},

@@ -201,6 +201,8 @@ TensorFile read_safetensors(std::span<const std::byte> bytes,
 TensorFile open_safetensors(const std::filesystem::path& path) {
   auto file = MappedFile::open(path);
   const auto bytes = file->bytes();
+  const std::string name = path.string();
+  if (is_lfs_pointer(text_of(bytes))) FileSource{"safetensors", name}.fail("{}", kLfsPointer);
   return read_safetensors(bytes, path.string(), std::move(file));
 }
 

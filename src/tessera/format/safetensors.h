@@ -28,10 +28,13 @@ TensorFile read_safetensors(std::span<const std::byte> bytes,
                             std::string_view file,
                             std::shared_ptr<const void> owner = {});
 
-/// A model folder: the shards of model.safetensors.index.json, else model.safetensors; other
-/// *.safetensors files in it are ignored. Index and shards must name exactly the same tensors.
-/// Metadata is that of all shards; where two disagree on a key, the first by file name wins.
-TensorFile open_safetensors_folder(const std::filesystem::path& folder);
+/// A model folder, read as transformers reads it: model.safetensors, else every tensor of the
+/// shards that model.safetensors.index.json names; other *.safetensors files are ignored. A line in
+/// `notes` says what was left out: an index next to the whole file, names that the index lists and
+/// no shard holds. One name with two values in two shards is an error. Metadata is that of all
+/// shards; where two disagree on a key, the first by file name wins.
+TensorFile open_safetensors_folder(const std::filesystem::path& folder,
+                                   std::vector<std::string>* notes = nullptr);
 
 /// Byte for byte what the reference library writes: wide types first, then by name, so that every
 /// tensor is aligned; same input, same file. Throws Error(resource) when the disk is full, and then

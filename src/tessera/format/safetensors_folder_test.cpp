@@ -71,11 +71,7 @@ TEST(SafetensorsFolder, SaysWhichRuleIsBroken) {
     expect(fmt::format(R"({{"a":"{}"}})", name),
            "expected a plain file name that ends with .safetensors");
   expect(R"({"a":"s1.safetensors","b":"s1.safetensors","c":"s3.safetensors"})",
-         "s3.safetensors: No such file");
-  expect(R"({"a":"s1.safetensors","b":"s1.safetensors","c":"s1.safetensors"})",
-         "no tensor \"c\", which the index lists for this file");
-  expect(R"({"a":"s1.safetensors","c":"s2.safetensors"})",
-         "holds tensor \"b\", which the index does not list for this file");
+         "s3.safetensors: No such file; expected all 2 shards that model.safetensors.index.json");
   expect(R"({"a":"s1.safetensors","a":"s2.safetensors"})", "key \"a\" appears twice");
   EXPECT_NE(error_with("[").find("invalid JSON"), std::string::npos);
   EXPECT_NE(error_with(std::string_view("{\"weight_map\":{}}\0", 18)).find("zero byte"),
@@ -86,13 +82,61 @@ TEST(SafetensorsFolder, SaysWhichRuleIsBroken) {
             std::string::npos);
 }
 
-TEST(SafetensorsFolder, TensorInTwoShardsIsRefused) {
+// the index says which files there are; what they hold counts, as transformers has it
+TEST(SafetensorsFolder, EveryTensorOfAShardIsRead) {
   const TemporaryFolder folder;
   put_two_shards(folder);
+  for (const char* index :
+       {R"({"a":"s1.safetensors","c":"s2.safetensors"})",
+        R"({"a":"s2.safetensors","b":"s2.safetensors","c":"s1.safetensors"})"}) {
+    put_index(folder, index);
+    std::vector<std::string> notes;
+    const TensorFile file = open_safetensors_folder(folder.path(), &notes);
+    EXPECT_EQ(names_of(file), (std::vector<std::string>{"a", "b", "c"})) << index;
+    EXPECT_TRUE(notes.empty()) << index;
+  }
+}
+
+TEST(SafetensorsFolder, ATensorThatNoShardHoldsIsNoted) {
+  const TemporaryFolder folder;
+  put_two_shards(folder);
+  put_index(folder, R"({"a":"s1.safetensors","c":"s2.safetensors","d":"s2.safetensors"})");
+  std::vector<std::string> notes;
+  const TensorFile file = open_safetensors_folder(folder.path(), &notes);
+  EXPECT_EQ(names_of(file), (std::vector<std::string>{"a", "b", "c"}));
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("lists 1 tensors that no shard holds: \"d\""), std::string::npos)
+      << notes[0];
+}
+
+TEST(SafetensorsFolder, TheWholeFileIsReadBeforeAnIndex) {
+  for (const bool shards : {true, false}) {
+    const TemporaryFolder folder;
+    if (shards) put_two_shards(folder);
+    put_index(folder, R"({"a":"s1.safetensors","b":"s1.safetensors","c":"s2.safetensors"})");
+    write_safetensors(folder / "model.safetensors", std::vector{text_tensor("w", "whole")});
+    std::vector<std::string> notes;
+    const TensorFile file = open_safetensors_folder(folder.path(), &notes);
+    EXPECT_EQ(names_of(file), std::vector<std::string>{"w"}) << shards;
+    ASSERT_EQ(notes.size(), 1u);
+    EXPECT_NE(notes[0].find("ignored are model.safetensors.index.json"), std::string::npos)
+        << notes[0];
+  }
+}
+
+TEST(SafetensorsFolder, ATensorInTwoShardsHasOneValue) {
+  const TemporaryFolder folder;
+  put_two_shards(folder);
+  put_index(folder, R"({"a":"s1.safetensors","b":"s1.safetensors","c":"s2.safetensors"})");
+  write_safetensors(folder / "s2.safetensors",
+                    std::vector{text_tensor("c", "333"), text_tensor("a", "1")});
+  EXPECT_EQ(names_of(open_safetensors_folder(folder.path())),
+            (std::vector<std::string>{"a", "b", "c"}));
   write_safetensors(folder / "s2.safetensors",
                     std::vector{text_tensor("c", "333"), text_tensor("a", "9")});
-  put_index(folder, R"({"a":"s1.safetensors","b":"s1.safetensors","c":"s2.safetensors"})");
-  EXPECT_NE(error_of([&] { open_safetensors_folder(folder.path()); }).find("holds tensor \"a\""),
+  EXPECT_NE(error_of([&] {
+              open_safetensors_folder(folder.path());
+            }).find("holds another tensor \"a\" than"),
             std::string::npos);
 }
 
@@ -122,10 +166,12 @@ TEST(SafetensorsFolder, WritesShardsThatItReads) {
 
 TEST(SafetensorsFolder, FullDiskAtTheLastShardLeavesNothing) {
   const TemporaryFolder folder;
-  std::filesystem::create_symlink("/dev/full", folder / "model-00002-of-00002.safetensors.partial");
-  const std::vector<TensorView> tensors = {text_tensor("a", "1"), text_tensor("b", "2")};
-  test::expect_error(ErrorKind::resource, "No space left",
-                     [&] { write_safetensors_folder(folder.path(), tensors, {}, 1); });
+  const std::string large(1 << 16, 'x');
+  const std::vector<TensorView> tensors = {text_tensor("a", "1"), text_tensor("b", large)};
+  test::expect_error(ErrorKind::resource, "cannot write: File too large", [&] {
+    const tessera::test::SmallFiles full(1 << 12);
+    write_safetensors_folder(folder.path(), tensors, {}, 1);
+  });
   EXPECT_TRUE(folder.names().empty());
 }
 

@@ -49,6 +49,7 @@ inline std::span<const std::byte> bytes_of(std::string_view text) {
 }
 
 using tessera::test::expect_error;
+using tessera::test::SmallFiles;
 using tessera::test::TemporaryFolder;
 
 /// What `read` throws, an Error(file); "" when it throws nothing.

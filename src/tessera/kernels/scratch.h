@@ -3,12 +3,28 @@
 
 #include <hwy/aligned_allocator.h>
 
+#include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <new>
 
 #include "tessera/base/allocator.h"
 
 namespace tessera::kernels {
+
+/// For tests: while one lives, work memory is full of NaN whenever it is handed out, so that a
+/// kernel that reads what it did not write gives itself away.
+class PoisonedScratch {
+ public:
+  PoisonedScratch() { ++living_; }
+  ~PoisonedScratch() { --living_; }
+  PoisonedScratch(const PoisonedScratch&) = delete;
+  PoisonedScratch& operator=(const PoisonedScratch&) = delete;
+  static bool active() { return living_.load(std::memory_order_relaxed) > 0; }
+
+ private:
+  inline static std::atomic<int> living_{0};
+};
 
 /// One buffer, which counts itself.
 class ScratchBuffer {
@@ -29,6 +45,9 @@ class ScratchBuffer {
       size_ = floats;
       count_scratch(bytes(), generation_);
     }
+    // all bits set are a NaN
+    if (PoisonedScratch::active())
+      std::memset(buffer_.get(), 0xff, static_cast<size_t>(floats) * sizeof(float));
     return buffer_.get();
   }
 

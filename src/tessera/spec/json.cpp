@@ -51,6 +51,9 @@ class Builder final : public nlohmann::json_sax<Json> {
     std::string what = e.what();
     if (const size_t colon = what.rfind("- "); colon != std::string::npos)
       what = what.substr(colon + 2);
+    // "[json.exception.NAME.NUMBER] " of the parser's own
+    if (const size_t end = what.find("] "); what.starts_with("[json.") && end != std::string::npos)
+      what = what.substr(end + 2);
     fail(ErrorKind::file, where_, "byte {}: invalid JSON: {}", position, what.substr(0, 200));
   }
 

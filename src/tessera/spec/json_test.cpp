@@ -39,6 +39,10 @@ TEST(Json, RefusesMalformedText) {
     EXPECT_NE(error_of(text), "") << text;
 }
 
+TEST(Json, NumbersBeyondADoubleAreNamedPlainly) {
+  EXPECT_EQ(error_of("[1e999]"), "[test] byte 6: invalid JSON: number overflow parsing '1e999'");
+}
+
 TEST(Json, CommentsOnlyWhereAllowed) {
   JsonLimits limits;
   limits.comments = true;

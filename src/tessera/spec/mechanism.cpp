@@ -1,5 +1,6 @@
 #include "tessera/spec/mechanism.h"
 
+#include <iterator>
 #include <algorithm>
 #include <cmath>
 
@@ -52,11 +53,13 @@ const char* name_of(Slot slot) {
 
 const char* name_of(Causality causality) {
   constexpr const char* kNames[] = {"bitwise", "rounding", "selection", "none"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Causality::none) + 1);
   return kNames[static_cast<int>(causality)];
 }
 
 const char* name_of(Growth growth) {
   constexpr const char* kNames[] = {"1", "T", "T log T", "T^1.5", "T^2"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Growth::quadratic) + 1);
   return kNames[static_cast<int>(growth)];
 }
 
@@ -79,6 +82,7 @@ double grown(Growth growth, double length) {
 const char* name_of(Place place) {
   constexpr const char* kNames[] = {"nowhere", "the embedding", "a rotation of queries and keys",
                                     "a bias of the scores"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Place::score_bias) + 1);
   return kNames[static_cast<int>(place)];
 }
 
@@ -105,6 +109,7 @@ std::string Places::text() const {
 
 const char* name_of(ParamKind kind) {
   constexpr const char* kNames[] = {"matrix", "embedding", "norm", "bias", "structural"};
+  static_assert(std::size(kNames) == static_cast<size_t>(ParamKind::structural) + 1);
   return kNames[static_cast<int>(kind)];
 }
 
@@ -255,6 +260,12 @@ bool has_field(const Mechanism& mechanism, std::string_view name) {
   return false;
 }
 
+/// "an ffn": letters that begin with a vowel where they are read aloud.
+std::string with_article(std::string_view name) {
+  const bool vowel = std::string_view("aeiou").find(name.front()) != std::string_view::npos;
+  return fmt::format("{} {}", vowel || name == "ffn" ? "an" : "a", name);
+}
+
 /// A mixer without a place for a position or a pattern: why, and what has one.
 void refuse_missing_places(const Mechanism& mixer, const Json& json, const Scope& scope) {
   for (const char* key : {"position", "pattern"}) {
@@ -278,6 +289,27 @@ void refuse_no_position(const Json& json, const Scope& scope) {
     fail(ErrorKind::spec, scope.at("position").path, "found null; expected a scheme, or \"none\"");
 }
 
+/// A name of another slot: what it is, and where it stands.
+void refuse_other_slot(Slot slot, const std::string& name, const Scope& scope) {
+  for (const Mechanism& other : table()) {
+    if (other.name != name) continue;
+    const bool branch = (slot == Slot::ffn && other.slot == Slot::mixer) ||
+                        (slot == Slot::mixer && other.slot == Slot::ffn);
+    // a layer of two mixers, or of two feed-forward parts, is a list of branches
+    const std::string where =
+        branch ? fmt::format(
+                     "a layer of other parts than a mixer and an ffn is a list of branches: "
+                     "\"layers\": [{{\"branches\": [{{\"name\": \"first\", \"mixer\": "
+                     "{{...}}}}, {{\"name\": \"second\", \"{}\": {{\"type\": "
+                     "\"{}\"}}}}]}}]",
+                     name_of(other.slot), name)
+               : fmt::format("expected it as \"{}\": {{\"type\": \"{}\"}}, and {} here",
+                             name_of(other.slot), name, with_article(name_of(slot)));
+    fail(ErrorKind::spec, scope.path, "unknown {} \"{}\": it is {}; {}", name_of(slot), name,
+         with_article(name_of(other.slot)), where);
+  }
+}
+
 }  // namespace
 
 AnyPart read_part(Slot slot, const Json& json, const Scope& scope) {
@@ -296,6 +328,7 @@ AnyPart read_part(Slot slot, const Json& json, const Scope& scope) {
   }
   const Mechanism* mechanism = find_mechanism(slot, name);
   if (mechanism == nullptr) {
+    refuse_other_slot(slot, name, scope);
     std::vector<std::string> known;
     for (const Mechanism& m : table())
       if (m.slot == slot) known.push_back(m.name);
