@@ -172,6 +172,10 @@ bool is_numeric(char32_t c) {
          category == UTF8PROC_CATEGORY_NO;
 }
 
+bool is_decimal(char32_t c) {
+  return category_of(c) == UTF8PROC_CATEGORY_ND;
+}
+
 bool is_mark(char32_t c) {
   const auto category = category_of(c);
   return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||

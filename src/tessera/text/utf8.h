@@ -46,6 +46,7 @@ class Utf8Assembler {
 
 bool is_white_space(char32_t c);  // Unicode White_Space
 bool is_numeric(char32_t c);      // Nd, Nl, No
+bool is_decimal(char32_t c);      // Nd
 bool is_mark(char32_t c);         // Mn, Mc, Me
 // The next four know the characters of Unicode 8, as the tables of the `tokenizers` library do;
 // what came later has none of these properties.

@@ -1,0 +1,145 @@
+// A grammar as a machine that reads bytes: what a text may go on with, from any place within it.
+//
+// Places of the grammar are nodes; what surrounds a place (who called its rule, how often a counted
+// repetition has been through) is a stack of frames, shared by all that have it. Where a text
+// stands is a set of places with their stacks, without duplicates, and how one set follows from
+// another by a byte is remembered: a grammar is read by an automaton that comes into being as it is
+// used.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/text/grammar/grammar.h"
+
+namespace tessera::text {
+
+/// Immutable.
+class ByteProgram {
+ public:
+  enum class Kind : uint8_t { end, bytes, token, split, call, counter };
+  struct Edge {
+    uint8_t first = 0, last = 0;
+    int32_t to = 0;
+  };
+  struct Node {
+    Kind kind = Kind::end;
+    bool all_but = false;              // token
+    bool may_be_empty = false;         // counter: what it repeats
+    int32_t rule = 0;                  // that it stands in
+    int32_t next = 0;                  // call, counter, token: behind it
+    int32_t body = 0;                  // call: the rule; counter: where a round begins
+    int64_t least = 0, most = 0;       // counter
+    std::vector<Edge> edges = {};      // bytes
+    std::vector<int32_t> to = {};      // split
+    std::vector<int32_t> tokens = {};  // in order
+  };
+  /// `named` gives the id of a token by its text, -1 for none. Throws Error(input) for a grammar
+  /// that check() refuses, a token that is none, or one that is too large.
+  ByteProgram(const Grammar& grammar,
+              const std::string& where,
+              const std::function<int32_t(const std::string&)>& named);
+
+  const Node& node(int32_t number) const { return nodes_[static_cast<size_t>(number)]; }
+  int32_t entry(int32_t rule) const { return entries_[static_cast<size_t>(rule)]; }
+  int32_t root() const { return root_; }
+  const std::string& rule_name(int32_t rule) const { return names_[static_cast<size_t>(rule)]; }
+  const std::string& where() const { return where_; }
+
+ private:
+  class Compiler;
+  static constexpr size_t kMostNodes = 1'500'000;
+
+  std::vector<Node> nodes_;  // the first is the end of all rules
+  std::vector<int32_t> entries_;
+  std::vector<std::string> names_;
+  int32_t root_ = 0;
+  std::string where_;
+};
+
+/// The automaton, as far as it was needed. For one thread at a time.
+class ByteAutomaton {
+ public:
+  explicit ByteAutomaton(const ByteProgram& program);  // which must outlive it
+
+  static constexpr int32_t kDead = -1;
+  int32_t start() const { return start_; }
+  /// kDead where no text goes on so.
+  int32_t step(int32_t state, uint8_t byte) {
+    const int32_t known = states_[static_cast<size_t>(state)].to[byte];
+    return known != kUnknown ? known : find(state, byte);
+  }
+  /// By a token of the grammar, beside what its bytes are.
+  int32_t step_token(int32_t state, int32_t id);
+  /// Both at once.
+  int32_t united(int32_t a, int32_t b);
+
+  bool may_end(int32_t state) const { return states_[static_cast<size_t>(state)].may_end; }
+  bool must_end(int32_t state) const {
+    const State& s = states_[static_cast<size_t>(state)];
+    return s.may_end && s.places.size() == 1;
+  }
+  /// Whether tokens of the grammar may come, and which: visit(ids, all_but).
+  bool has_tokens(int32_t state) const { return states_[static_cast<size_t>(state)].has_tokens; }
+  template <class Visit>
+  void tokens(int32_t state, const Visit& visit) const {
+    for (const Place& place : states_[static_cast<size_t>(state)].places)
+      if (const auto& node = program_.node(place.node); node.kind == ByteProgram::Kind::token)
+        visit(node.tokens, node.all_but);
+  }
+  /// The bytes that may come next, and a rule that asks for them.
+  std::array<bool, 256> next_bytes(int32_t state) const;
+  std::string rule_at(int32_t state) const;
+
+  size_t bytes() const { return bytes_; }
+  size_t states() const { return states_.size(); }
+  /// For how many bytes texts go on from both alike: their places are the same but for counts of
+  /// repetitions, which are so far from what these have at least and at most. 0 where they are not.
+  int64_t alike_for(int32_t a, int32_t b) const;
+  /// The same for states that may be alike.
+  size_t shape(int32_t state) const;
+
+  /// The same place in another automaton of the same program.
+  int32_t carried(const ByteAutomaton& from, int32_t state);
+
+ private:
+  static constexpr int32_t kUnknown = -2;
+  static constexpr size_t kMostPlaces = 10'000;
+  struct Place {
+    int32_t node = 0, count = 0, frame = -1;
+    auto operator<=>(const Place&) const = default;
+  };
+  struct State {
+    std::vector<Place> places;  // in order
+    std::array<int32_t, 256> to;
+    bool may_end = false, has_tokens = false;
+  };
+  struct PlaceHash {
+    size_t operator()(const Place& p) const;
+  };
+  struct PlacesHash {
+    size_t operator()(const std::vector<Place>& p) const;
+  };
+  /// A frame is the place that a rule, or a round, comes back to.
+  int32_t frame(const Place& back);
+  int32_t find(int32_t state, uint8_t byte);
+  /// What can read, from the places of `todo_` on.
+  std::vector<Place> settled();
+  int32_t state(std::vector<Place> places);
+
+  const ByteProgram& program_;
+  std::vector<Place> frames_;
+  std::unordered_map<Place, int32_t, PlaceHash> frame_numbers_;
+  std::vector<State> states_;
+  std::unordered_map<std::vector<Place>, int32_t, PlacesHash> state_numbers_;
+  std::vector<Place> todo_;
+  int32_t start_ = 0;
+  size_t bytes_ = 0;
+};
+
+}  // namespace tessera::text

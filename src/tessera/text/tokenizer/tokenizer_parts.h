@@ -1,0 +1,39 @@
+// What a tokenizer is made of, in the order in which a text passes through. Loaders fill this in.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/text/tokenizer/added_tokens.h"
+#include "tessera/text/tokenizer/decoder.h"
+#include "tessera/text/tokenizer/model.h"
+#include "tessera/text/tokenizer/normalizer.h"
+#include "tessera/text/tokenizer/pre_tokenizer.h"
+
+namespace tessera::text {
+
+struct TokenizerParts {
+  std::string where;                  // names the source in errors
+  bool any_bytes = false;             // text need not be UTF-8
+  bool truncates_left = false;        // a text that is too long loses its begin
+  bool split_special = false;         // special tokens written out in a text always stay text
+  std::vector<AddedToken> added;      // found before the model sees the rest
+  NormalizerPointer normalizer;       // may be null
+  PreTokenizerPointer pre_tokenizer;  // may be null
+  ModelPointer model;
+  std::vector<int32_t> prefix;  // put around a text on request
+  std::vector<int32_t> suffix;
+  std::optional<std::vector<int32_t>> between = {};  // two texts; null = suffix
+  std::vector<DecodeStagePointer> decoder;
+  int32_t drop_space_after = kNoToken;  // decoding drops the space that follows this token
+  std::optional<int32_t> bos, eos, unk, pad;
+  std::vector<int32_t> further_ends = {};  // tokens beyond eos that end an answer
+  std::vector<std::string> notes = {};     // what was passed over, for people
+  std::vector<std::pair<std::string, std::string>> special_roles = {};  // role, token
+  std::string chat_template = {}, tool_template = {};
+};
+
+}  // namespace tessera::text

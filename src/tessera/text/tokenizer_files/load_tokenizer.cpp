@@ -1,0 +1,125 @@
+#include "tessera/base/error.h"
+#include "tessera/base/mapped_file.h"
+#include "tessera/spec/json.h"
+#include "tessera/text/tokenizer_files/sentence_piece.h"
+#include "tessera/text/tokenizer/tokenizer.h"
+#include "tessera/text/tokenizer_files/companions.h"
+#include "tessera/text/tokenizer_files/score_file.h"
+#include "tessera/text/tokenizer_files/tokenizer_json.h"
+#include "tessera/text/tokenizer_files/vocab_file.h"
+#include "tessera/text/tokenizer_files/vocab_merges.h"
+
+namespace tessera::text {
+namespace {
+
+constexpr size_t kMaxJsonBytes = size_t{256} << 20;
+
+/// Templates may stand in files of their own, which hold before what the config says.
+std::string with_templates(const std::string& config_text,
+                           const std::string& own,
+                           const std::string& for_tools,
+                           const std::string& of_processor,
+                           const std::string& where) {
+  if (own.empty() && for_tools.empty() && of_processor.empty()) return config_text;
+  using spec::Json;
+  Json config = config_text.empty() ? Json::object() : spec::parse_json(config_text, where);
+  if (!config.is_object()) return config_text;  // ConfiguredTokens refuses it
+  Json named = Json::array();
+  const auto set = [&](const char* name, const std::string& source) {
+    for (Json& entry : named)
+      if (entry.is_object() && entry.value("name", Json()) == name) {
+        entry["template"] = source;
+        return;
+      }
+    named.push_back({{"name", name}, {"template", source}});
+  };
+  const Json said = config.value("chat_template", Json());
+  if (said.is_array()) named = said;
+  if (said.is_string()) set("default", said);
+  if (!of_processor.empty() && said.is_null()) {
+    const Json processor = spec::parse_json(of_processor, where + ": chat_template.json");
+    if (processor.is_object() && processor.value("chat_template", Json()).is_string())
+      set("default", processor["chat_template"]);
+  }
+  if (!own.empty()) set("default", own);
+  if (!for_tools.empty()) set("tool_use", for_tools);
+  config["chat_template"] = named;
+  return config.dump();
+}
+
+Tokenizer load_folder(const std::filesystem::path& folder) {
+  const auto file = tokenizer_file_in(folder);
+  if (!file)
+    fail(ErrorKind::file, folder.string(),
+         "no tokenizer.json, vocab.txt, tokenizer.model, or vocab.json with merges.txt in this "
+         "folder");
+  const auto text_of = [&](const char* name) {
+    const auto path = folder / name;
+    return std::filesystem::is_regular_file(path) ? read_text_file(path, kMaxJsonBytes)
+                                                  : std::string();
+  };
+  const std::string config =
+      with_templates(text_of("tokenizer_config.json"), text_of("chat_template.jinja"),
+                     text_of("additional_chat_templates/tool_use.jinja"),
+                     text_of("chat_template.json"), (folder / "tokenizer_config.json").string());
+  const std::string added = text_of("added_tokens.json");
+  const std::string special = text_of("special_tokens_map.json");
+  const TokenizerCompanions companions{config, added, special};
+  const std::string where = file->string(), name = file->filename();
+  if (name.ends_with(".model"))
+    return tokenizer_from_sentence_piece(MappedFile::open(*file)->bytes(), where, companions);
+  const std::string content = read_text_file(*file, kMaxJsonBytes);
+  if (name == "vocab.json")
+    return tokenizer_from_merges(content, text_of("merges.txt"), where, companions);
+  return name == "vocab.txt" ? tokenizer_from_vocab(content, where, companions)
+                             : tokenizer_from_json(content, where, companions);
+}
+
+}  // namespace
+
+std::vector<std::filesystem::path> tokenizer_files_in(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  const auto file = tokenizer_file_in(folder);
+  if (!file) return files;
+  files.push_back(*file);
+  if (file->filename() == "vocab.json") files.push_back(folder / "merges.txt");
+  for (const char* name : kTokenizerCompanions)
+    if (std::filesystem::is_regular_file(folder / name)) files.push_back(folder / name);
+  return files;
+}
+
+std::optional<std::filesystem::path> tokenizer_file_in(const std::filesystem::path& folder) {
+  const auto there = [&](const char* name) {
+    return std::filesystem::is_regular_file(folder / name);
+  };
+  for (const char* name : {"tokenizer.json", "vocab.txt", "tokenizer.model", "spiece.model"})
+    if (there(name)) return folder / name;
+  if (there("vocab.json") && there("merges.txt")) return folder / "vocab.json";
+  return std::nullopt;
+}
+
+const char* tokenizer_file_name(std::string_view content) {
+  if (is_sentence_piece(content)) return "tokenizer.model";
+  const size_t first = content.find_first_not_of(" \n\r\t");
+  if (first != std::string_view::npos && content[first] == '{') return "tokenizer.json";
+  // the first length and score of a token score file hold zero bytes, a text does not
+  const std::string_view head = content.substr(0, 64);
+  const bool is_text = !head.empty() && head.find('\0') == std::string_view::npos;
+  return is_text ? "vocab.txt" : "tokenizer.bin";
+}
+
+Tokenizer load_tokenizer(const std::filesystem::path& path, int32_t vocab_size) {
+  if (std::filesystem::is_directory(path)) return load_folder(path);
+  const auto file = MappedFile::open(path);
+  const auto bytes = file->bytes();
+  const std::string_view content(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (content.starts_with("GGUF"))
+    fail(ErrorKind::file, path.string(), "a GGUF file; its tokenizer comes with its model");
+  const std::string_view kind = tokenizer_file_name(content);
+  if (kind == "tokenizer.json") return tokenizer_from_json(content, path.string());
+  if (kind == "tokenizer.model") return tokenizer_from_sentence_piece(bytes, path.string());
+  if (kind == "vocab.txt") return tokenizer_from_vocab(content, path.string());
+  return tokenizer_from_scores(bytes, path.string(), vocab_size);
+}
+
+}  // namespace tessera::text
