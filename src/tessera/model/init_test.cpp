@@ -9,6 +9,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/model/model_testing.h"
 #include "tessera/nn/init/deep_norm.h"
+#include "tessera/ops/tensor.h"
 
 namespace tessera::model::init_test {
 namespace {

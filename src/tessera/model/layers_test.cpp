@@ -32,6 +32,32 @@ Json& branch(Json& json, size_t i) {
   return json["layers"][0]["branches"][i];
 }
 
+/// A name of another slot is said to be one, with the branch or the key that takes it.
+TEST(Branches, NamesOfOtherSlotsAreSaidToBeThat) {
+  const auto error_with = [](const char* key, const char* name) {
+    Json json = spec::parse_json(R"({"tessera": 1, "arch": "decoder", "vocab": 11, "d_model": 8,
+        "mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "glu", "d_hidden": 8},
+        "layers": [{}]})",
+                                 "test");
+    json[key] = name;
+    return error_of(json);
+  };
+  const std::string channel = error_with("ffn", "rwkv_channel_mix");
+  EXPECT_THAT(channel,
+              HasSubstr("unknown ffn \"rwkv_channel_mix\": it is a mixer; a layer of other "
+                        "parts than a mixer and an ffn is a list of branches"));
+  EXPECT_THAT(channel, HasSubstr("{\"name\": \"second\", \"mixer\": {\"type\": "
+                                 "\"rwkv_channel_mix\"}}"));
+  EXPECT_THAT(error_with("mixer", "glu"), HasSubstr("unknown mixer \"glu\": it is an ffn; "));
+  EXPECT_THAT(error_with("norm", "glu"),
+              HasSubstr("unknown norm \"glu\": it is an ffn; expected it as \"ffn\": {\"type\": "
+                        "\"glu\"}, and a norm here"));
+  EXPECT_THAT(error_with("head", "rms_norm"), HasSubstr("it is a norm; "));
+  // one that no slot has
+  EXPECT_THAT(error_with("ffn", "gluu"),
+              HasSubstr("unknown ffn \"gluu\" (did you mean \"glu\"?); known"));
+}
+
 TEST(Branches, ParametersAreSharedAndAdaptersAreNot) {
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const spec::ParamDecl& decl : parameters(read_model_spec(tiny())))

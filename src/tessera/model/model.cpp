@@ -3,6 +3,7 @@
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/nn/head/pooler.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::model {
@@ -318,7 +319,7 @@ Tensor vectors_of(const Tensor& hidden_ND, const nn::Batch& batch, nn::PoolOf of
         tokens.push_back(s.begin + s.length - 1);
         break;
       case nn::PoolOf::mean:
-        vectors.push_back(h_TD.to(at::kDouble).mean(0).to(h_TD.scalar_type()));
+        vectors.push_back(ops::ordered_mean(h_TD.to(at::kDouble), {0}).to(h_TD.scalar_type()));
         break;
       case nn::PoolOf::max:
         vectors.push_back(h_TD.amax(0));
@@ -337,7 +338,9 @@ Tensor Model::pooled(const Tensor& hidden_ND, const nn::Batch& batch) const {
     if (s.start > 0)
       fail(ErrorKind::input, "model",
            "row {} starts at position {}; a pooler reads whole documents", s.row, s.start);
-  return pooler_->forward(vectors_of(hidden_ND, batch, spec_->pooler.as<nn::PoolerConfig>().of));
+  const auto& pooler = spec_->pooler.as<nn::PoolerConfig>();
+  if (pooler.late) return vectors_of(pooler_->forward(hidden_ND), batch, pooler.of);
+  return pooler_->forward(vectors_of(hidden_ND, batch, pooler.of));
 }
 
 Tensor Model::target_lengths(const nn::Encoded& encoded) const {

@@ -1,5 +1,6 @@
 #include "tessera/model/model_spec.h"
 
+#include <iterator>
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -96,6 +97,7 @@ std::vector<Json> expand_layers(const Json& json, const std::string& stack) {
 
 const char* name_of(Arch arch) {
   constexpr const char* kNames[] = {"decoder", "encoder", "encoder_decoder"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Arch::encoder_decoder) + 1);
   return kNames[static_cast<int>(arch)];
 }
 

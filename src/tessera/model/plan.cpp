@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/model/kept_bits.h"
+#include "tessera/nn/embed/feature_embed.h"
 #include "tessera/nn/head/head_config.h"
 
 namespace tessera::model {
@@ -68,6 +69,15 @@ double branch_flops(const ModelSpec& spec,
   branch.part.config->params(list, scope);
   list.append(adapter_parameters(spec, layer, branch));
   return share * (products(list) + branch.part.config->extra_flops(scope, seen));
+}
+
+int64_t feature_tokens(const ModelSpec& stack) {
+  const auto* features = dynamic_cast<const nn::FeatureEmbedConfig*>(stack.embed.config.get());
+  if (features == nullptr) return 0;
+  constexpr int64_t kMany = 1'000'000;
+  const std::vector<int64_t> smallest = features->shape_of(1);
+  if (features->shape_of(kMany) == smallest) return features->tokens(smallest);
+  return stack.longest_sequence();
 }
 
 Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source, spec::KvType kv) {

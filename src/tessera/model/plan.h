@@ -26,6 +26,9 @@ Plan make_plan(const ModelSpec& spec,
                int64_t context,
                int64_t source = -1,
                spec::KvType kv = spec::KvType::f32);
+/// Tokens of what a stack reads instead of ids: of an image of its size, of the longest sound; 0 =
+/// it reads ids, or features of any size.
+int64_t feature_tokens(const ModelSpec& stack);
 /// The part of flops_per_token that one branch has, its norms and the joining apart.
 double branch_flops(const ModelSpec& spec,
                     int64_t layer,

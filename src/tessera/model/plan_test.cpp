@@ -26,6 +26,13 @@ TEST(Plan, ParametersOfPublicModels) {
       {"qwen3/qwen3-0.6b", 596'049'920},
       {"phi3/phi3-mini-4k", 3'821'079'552},
       {"olmo2/olmo2-7b", 7'298'617'344},
+      {"olmo3/olmo3-7b", 7'298'011'136},
+      {"olmo/olmo-1b", 1'176'764'416},
+      {"olmo/olmo-7b", 6'888'095'744},
+      {"gemma/gemma-2b", 2'506'172'416},
+      {"gemma/gemma-7b", 8'537'680'896},
+      {"nemotron/nemotron4-15b", 15'628'775'424},
+      {"nemotron/nemotron4-340b", 341'029'195'776},
       {"xielu/apertus-8b", 8'053'338'176},
       {"gemma2/gemma2-2b", 2'614'341'888},
       {"gemma3/gemma3-1b", 999'885'952},
@@ -39,11 +46,25 @@ TEST(Plan, ParametersOfPublicModels) {
       {"whisper/whisper-tiny", 37'184'640},  // without the encoder's table of sines and cosines
       {"attention_experts/jetmoe-8b", 8'522'237'952},
       {"deberta/deberta-v2-xlarge", 884'593'152},
+      {"electra/electra-small", 13'483'008},
+      {"albert/albert-base-v2",
+       11'683'584 - (768 * 768 + 768)},  // the public figure counts a pooler
+      {"distilbert/distilbert-base-uncased", 66'362'880},
+      {"modernbert/modernbert-base", 149'014'272},
+      {"t5/mt5-small", 300'176'768},
       {"bert/bert-base-uncased",
        109'482'240 - (768 * 768 + 768)},  // the public figure counts a pooler
   };
   for (const auto& [name, parameters] : expected)
     EXPECT_EQ(make_plan(zoo(name), 1).parameters, parameters) << name;
+}
+
+// Dosovitskiy et al. 2020, arXiv:2010.11929: 14 x 14 patches and the class token; Radford et al.
+// 2022, arXiv:2212.04356: 30 s of sound in 1,500 positions.
+TEST(Plan, TokensOfImagesAndSound) {
+  EXPECT_EQ(feature_tokens(zoo("vit/vit-base-patch16-224")), 197);
+  EXPECT_EQ(feature_tokens(zoo("whisper/whisper-tiny-encoder")), 1500);
+  EXPECT_EQ(feature_tokens(zoo("llama/smollm2-135m")), 0);
 }
 
 TEST(Plan, ParametersOfPublicMixturesOfExperts) {
@@ -219,7 +240,7 @@ TEST(Plan, KeysAndValuesOfFewerBits) {
     "tessera": 1, "arch": "decoder", "vocab": 128256, "d_model": 2048,
     "mixer": {"type": "attention", "n_heads": 32, "n_kv_heads": 8, "position": "rope"},
     "layers": [{"repeat": 16}], "ffn": {"type": "glu", "d_hidden": 8192}, "head": "tied"})",
-                                                                 "test"));
+                                                               "test"));
   constexpr int64_t kTokens = int64_t{1} << 17, kHeads = int64_t{16} * 8 * 2;
   const std::pair<KvType, int64_t> bytes_of_a_head[] = {
       {KvType::f32, 256}, {KvType::f16, 128}, {KvType::int8, 68}, {KvType::int4, 40}};

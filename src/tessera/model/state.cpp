@@ -195,6 +195,18 @@ int64_t State::page_bytes() const {
   return bytes;
 }
 
+int64_t State::fixed_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& row : rows_)
+    for (const nn::RowState& branch : row) bytes += branch.fixed_bytes();
+  return bytes;
+}
+
+void State::compact() {
+  for (auto& row : rows_)
+    for (nn::RowState& branch : row) branch.compact();
+}
+
 State::Packed State::pack(const std::string& fingerprint) const {
   Packed out;
   out.metadata = {{"tessera_state", "1"},

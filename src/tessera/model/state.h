@@ -63,6 +63,12 @@ class State final : public nn::BranchStates {
   /// two.
   int64_t pages() const;
   int64_t page_bytes() const;
+  std::set<const nn::Page*> all_pages() const;
+  /// Bytes of what lies in no page, as if no row shared any.
+  int64_t fixed_bytes() const;
+  /// For a state that is stored: last pages that are not full are copied to ones of just their
+  /// rows.
+  void compact();
   /// The pool they come from, which forks share.
   const nn::PagePool& pool() const { return *pool_; }
 
@@ -98,7 +104,6 @@ class State final : public nn::BranchStates {
   std::map<std::string, std::any>& lasting() { return lasting_; }
 
  private:
-  std::set<const nn::Page*> all_pages() const;
   struct Length {
     int64_t committed = 0, pending = 0;
     bool spoilt = false;

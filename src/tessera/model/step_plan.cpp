@@ -21,6 +21,8 @@
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/nn/norm/layer_norm.h"
 #include "tessera/nn/norm/rms_norm.h"
+#include "tessera/nn/pattern/full.h"
+#include "tessera/nn/pattern/window.h"
 #include "tessera/nn/position/none.h"
 #include "tessera/nn/position/rope_table.h"
 #include "tessera/nn/residual/pre_norm.h"
@@ -113,6 +115,17 @@ const C* as(const AnyPart& part) {
   return part ? dynamic_cast<const C*>(part.config.get()) : nullptr;
 }
 
+/// Throws Unknown where a field beside `served` is not at its default, so that an option that
+/// nobody has taught the plan is never passed over.
+template <class C>
+void only(const C& config, std::initializer_list<std::string_view> served) {
+  static const spec::Json plain = spec::dump_struct(C());
+  const spec::Json own = spec::dump_struct(config);
+  for (const auto& [key, value] : own.items())
+    if (std::find(served.begin(), served.end(), key) == served.end() && value != plain.at(key))
+      throw Unknown();
+}
+
 /// Throws Unknown.
 class Reader {
  public:
@@ -138,19 +151,23 @@ class Reader {
  private:
   BranchStep branch(int64_t layer, const GroupSpec& group, const nn::Builder& builder) {
     const BranchSpec& branch = group.branches[0];
-    const bool sandwich = as<nn::SandwichConfig>(group.residual) != nullptr;
-    const nn::ResidualConfig& residual = group.residual_config();
-    if ((!sandwich && as<nn::PreNormConfig>(group.residual) == nullptr) ||
-        residual.gain != nn::Gain::none || !branch.reads_stream_alone() || !branch.adapters.empty())
+    if (!branch.reads_stream_alone() || !branch.adapters.empty()) throw Unknown();
+    const auto* const sandwich = as<nn::SandwichConfig>(group.residual);
+    const auto* const pre_norm = as<nn::PreNormConfig>(group.residual);
+    if (sandwich != nullptr)
+      only(*sandwich, {"scale", "dropout"});
+    else if (pre_norm != nullptr)
+      only(*pre_norm, {"scale", "dropout"});
+    else
       throw Unknown();
     BranchStep step;
-    step.scale = static_cast<float>(residual.scale);
+    step.scale = static_cast<float>(group.residual_config().scale);
     const auto names = group.norm_names();
     for (size_t n = 0; n < branch.norms.size(); ++n)
       if (branch.norms[n])
         (n == 0 ? step.before : step.after) =
             norm(branch.norms[n], norm_builder(spec_, layer, branch, names[n], builder));
-    if (sandwich && (!step.before || !step.after)) throw Unknown();
+    if (sandwich != nullptr && (!step.before || !step.after)) throw Unknown();
     const nn::Builder here = part_builder(spec_, layer, branch, builder);
     if (const auto* attention = as<nn::AttentionConfig>(branch.part))
       step.part = attention_step(*attention, here);
@@ -171,15 +188,19 @@ class Reader {
     return Numbers(weight);
   }
   static NormStep norm(const AnyPart& part, const nn::Builder& here) {
-    if (const auto* rms = as<nn::RmsNormConfig>(part))
+    if (const auto* rms = as<nn::RmsNormConfig>(part)) {
+      only(*rms, {"eps", "weight"});
       return {false,
               numbers(here.optional("weight")),
               {},
               offset_of(rms->weight),
               static_cast<float>(rms->eps)};
-    if (const auto* layer = as<nn::LayerNormConfig>(part))
+    }
+    if (const auto* layer = as<nn::LayerNormConfig>(part)) {
+      only(*layer, {"eps", "weight", "bias"});
       return {true, numbers(here.optional("weight")), numbers(here.optional("bias")),
               offset_of(layer->weight), static_cast<float>(layer->eps)};
+    }
     throw Unknown();
   }
 
@@ -205,15 +226,22 @@ class Reader {
         throw Unknown();
   }
 
+  /// Tokens that a query sees, 0 = all.
+  static int64_t window_of(const AnyPart& pattern) {
+    if (as<nn::FullPatternConfig>(pattern) != nullptr) return 0;
+    const auto* const window = as<nn::WindowPatternConfig>(pattern);
+    if (window == nullptr) throw Unknown();
+    only(*window, {"width"});
+    return window->width;
+  }
+
   AttentionStep attention_step(const nn::AttentionConfig& c, const nn::Builder& here) {
-    const nn::PatternConfig& pattern = c.pattern_config();
+    // dropout acts in training alone; the parts are looked at below
+    only(c, {"n_heads", "n_kv_heads", "head_dim", "bias", "qk_norm", "qk_norm_over", "scale",
+             "scale_value", "scale_on", "softcap", "sinks", "pattern", "position", "dropout"});
     const bool learned =
         c.scale == nn::ScoreScale::learned || c.scale == nn::ScoreScale::learned_headwise;
-    if (c.clip > 0 || c.v_norm || c.temperature.acts() || learned || c.add_zero_attn ||
-        c.gate != nn::OutputGate::none || c.inner_norm || c.shares() ||
-        (c.qk_norm && c.qk_norm_over == nn::QkNormOver::each_head) || !pattern.window() ||
-        pattern.first_kept() > 0 || pattern.farthest() > 0 || pattern.global_projections())
-      throw Unknown();
+    if (learned || (c.qk_norm && c.qk_norm_over == nn::QkNormOver::each_head)) throw Unknown();
     AttentionStep step{.config = c,
                        .q = product(here, "q"),
                        .k = product(here, "k"),
@@ -228,6 +256,7 @@ class Reader {
       step.k_norm = norm(c.qk_norm, here.under("k_norm"));
     }
     if (const auto* rope = as<nn::RopeConfig>(c.position)) {
+      only(*rope, {"theta", "layout", "rotary_dim", "scaling"});
       step.rope = rope;
       step.table = ropes_.emplace(spec::dump_struct(*rope).dump(), ropes_.size()).first->second;
     } else if (as<nn::NoPositionConfig>(c.position) == nullptr) {
@@ -238,22 +267,21 @@ class Reader {
     if (c.scale_on == nn::ScaleOn::query)
       step.query_scale = static_cast<float>(c.score_scale(layer));
     step.logit_scale = static_cast<float>(c.logit_scale(layer));
-    step.window = *pattern.window();
+    step.window = window_of(c.pattern);
     if (c.state(here.scope()).size() != 2) throw Unknown();
     step.state = state_++;
     return step;
   }
 
   FfnStep glu_step(const nn::GluConfig& c, const nn::Builder& here) {
-    if (c.slope != 1 || c.limit != 0 || c.up_offset != 0 || c.learned_slope || c.inner_norm)
-      throw Unknown();
+    only(c, {"act", "d_hidden", "bias", "dropout"});
     FfnStep step{product(here, "gate"), product(here, "up"), product(here, "down"),
                  nn::kernel_of(c.act)};
     read_alike({&*step.gate, &step.up});
     return step;
   }
   FfnStep mlp_step(const nn::MlpConfig& c, const nn::Builder& here) {
-    if (c.slope != 1 || c.learned_slope || c.inner_norm) throw Unknown();
+    only(c, {"act", "d_hidden", "bias", "dropout"});
     return {std::nullopt, product(here, "up"), product(here, "down"), nn::kernel_of(c.act)};
   }
 
@@ -275,8 +303,8 @@ class Inputs {
       : x_(x),
         rows_(rows),
         width_(width),
-        memory_(reinterpret_cast<void*>(
-            (reinterpret_cast<uintptr_t>(memory.const_data_ptr()) + 63) / 64 * 64)),
+        memory_(reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data_ptr()) + 63) / 64 *
+                                        64)),
         ordered_(ordered) {}
   /// Orders and rounds this thread's rows for `products`, which all see after a wait(); false where
   /// they are read as they are. Products read the same order.

@@ -3,9 +3,10 @@
 // product) is a third of such a call of a small model. One parallel region goes through all layers;
 // products share out their columns, attention its heads and blocks of keys.
 //
-// It knows the parts that most decoders are made of, at their plain settings: attention with rope
-// or without positions, seeing all or a window; glu and mlp; rms_norm and layer_norm; residuals
-// pre_norm and sandwich. For any other the layers run as their parts do (Stack::forward), which
+// It knows the parts that most decoders are made of, and of each the options that it serves:
+// attention with rope or without positions, seeing all or a window; glu and mlp; rms_norm and
+// layer_norm; residuals pre_norm and sandwich. For any other part, or option at another value than
+// its default, the layers run as their parts do (Stack::forward), which
 // also is what this is tested against: the numbers are the same, bit by bit, as they come from the
 // same kernels in the same order.
 #pragma once

@@ -6,6 +6,15 @@
 #include <array>
 
 #include "tessera/base/threads.h"
+#include "tessera/nn/ffn/glu.h"
+#include "tessera/nn/ffn/mlp.h"
+#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/norm/layer_norm.h"
+#include "tessera/nn/norm/rms_norm.h"
+#include "tessera/nn/pattern/window.h"
+#include "tessera/nn/position/rope.h"
+#include "tessera/nn/residual/pre_norm.h"
+#include "tessera/nn/residual/sandwich.h"
 #include "tessera/model/model.h"
 #include "tessera/model/stack.h"
 
@@ -248,6 +257,132 @@ TEST(StepPlan, SeveralTokensOfARowAndSomeLayers) {
           for (const int64_t row : {0, 1}) state->commit(row, 1);
       }
   }
+}
+
+// --- every option of the configs that a plan knows ----------------------------------------------
+
+using spec::Json;
+
+/// Values of a field's schema, of which some may suit it.
+std::vector<Json> values_of(const Json& schema) {
+  if (schema.contains("enum")) return schema["enum"].get<std::vector<Json>>();
+  std::vector<Json> out;
+  if (schema.contains("anyOf")) {
+    for (const Json& one : schema["anyOf"])
+      for (const Json& value : values_of(one)) out.push_back(value);
+    return out;
+  }
+  if (const auto types = schema.find("type"); types != schema.end() && types->is_array()) {
+    for (const Json& type : *types) {
+      Json one = schema;
+      one["type"] = type;
+      for (const Json& value : values_of(one)) out.push_back(value);
+    }
+    return out;
+  }
+  const std::string type = schema.value("type", "");
+  if (type == "boolean") return {true, false};
+  if (type == "integer") return {0, 1, 2, 4, 5, 8, 32, 100};
+  if (type == "number") return {0, 1e-3, 0.5, 1, 2, 7, 10000};
+  if (type == "string") return {"", "a"};
+  if (type == "null") return {nullptr};
+  if (type != "object") return {};
+  const Json properties = schema.value("properties", Json::object());
+  for (const auto& [key, property] : properties.items())
+    for (const Json& value : values_of(property)) out.push_back({{key, value}});
+  return out;
+}
+
+/// For every field of a config: its values in turn, those of a part by its mechanisms.
+template <class C>
+std::vector<std::pair<std::string, std::vector<Json>>> fields_of(const spec::Scope& scope) {
+  const Json schema = spec::struct_schema<C>();
+  std::vector<std::pair<std::string, std::vector<Json>>> out;
+  for (const spec::detail::FieldEntry& field : spec::detail::object_type<C>().fields) {
+    std::vector<Json> values;
+    if (field.type->part == nullptr) values = values_of(schema.at("properties").at(field.name));
+    for (const spec::Mechanism& mechanism : spec::mechanisms())
+      if (field.type->part != nullptr && mechanism.slot == field.type->slot)
+        values.push_back(spec::example_part(mechanism, scope, 64));
+    if (std::string_view(field.name) == "scaling")
+      values.push_back({{"type", "linear"}, {"factor", 2.0}});
+    out.emplace_back(field.name, values);
+  }
+  return out;
+}
+
+/// What else a field needs to be allowed, beside it in its config.
+const std::map<std::string, Json> kCompanions = {{"gate_at", {{"gate", "headwise"}}},
+                                                 {"gate_act", {{"gate", "headwise"}}},
+                                                 {"gate_bias", {{"gate", "headwise"}}},
+                                                 {"scale_value", {{"scale", "value"}}},
+                                                 {"gain_init", {{"gain", "scalar"}}}};
+
+/// Tries all values of all fields of the config at `where`: each is refused, leaves the layers to
+/// their parts, or gives the same bits. `taken`: how many the plan served.
+template <class C>
+void walk(const Json& base, const std::string& where, int64_t& taken) {
+  const Json::json_pointer at(where);
+  const ModelSpec plain = read_model_spec(base);
+  for (const auto& [name, values] : fields_of<C>(plain.scope(0))) {
+    int64_t accepted = 0;
+    for (const Json& value : values) {
+      Json changed = base;
+      if (const auto found = kCompanions.find(name); found != kCompanions.end())
+        changed[at].update(found->second);
+      changed[at][name] = value;
+      // a layer that shares its keys has an earlier one that names them
+      if (name == "kv_of" && value == "a") changed["layers"][0]["mixer"]["kv_name"] = "a";
+      std::optional<ModelSpec> spec;
+      try {
+        spec = read_model_spec(changed);
+      } catch (const Error&) {
+        continue;
+      }
+      ++accepted;
+      SCOPED_TRACE(fmt::format("{}/{} = {}", where, name, value.dump()));
+      const Built model(*spec, kernels::Arithmetic::exact, Storage::floats);
+      if (model.plan() == nullptr) continue;
+      ++taken;
+      expect_same(model, {});
+    }
+    EXPECT_GE(accepted, 1) << where << "/" << name << ": no value of the test suits this field";
+  }
+}
+
+TEST(StepPlan, ServesEveryOptionOrLeavesItToTheParts) {
+  const Threads scope(1);
+  const auto base = [](const std::string& rest) {
+    return spec::parse_json(
+        R"({"tessera": 1, "arch": "decoder", "vocab": 43, "d_model": 64, "head": "tied", )" + rest +
+            "}",
+        "test");
+  };
+  const std::string attention = R"({"type": "attention", "n_heads": 4, "n_kv_heads": 2,
+      "position": {"type": "rope"}, "pattern": {"type": "window", "width": 9},
+      "qk_norm": {"type": "rms_norm"}})";
+  const std::string bare = R"({"type": "attention", "n_heads": 4, "position": "rope"})";
+  const Json modern = base(R"("norm": {"type": "rms_norm"}, "residual": {"type": "pre_norm"},
+      "layers": [{"mixer": )" +
+                           attention + R"(}, {"mixer": )" + attention + R"(}],
+      "ffn": {"type": "glu", "d_hidden": 96})");
+  const Json older = base(R"("norm": {"type": "layer_norm"}, "residual": {"type": "sandwich"},
+      "layers": [{"mixer": )" +
+                          bare + R"(}, {"mixer": )" + bare + R"(}],
+      "ffn": {"type": "mlp", "d_hidden": 96})");
+  int64_t taken = 0;
+  walk<nn::AttentionConfig>(modern, "/layers/1/mixer", taken);
+  walk<nn::AttentionConfig>(older, "/layers/1/mixer", taken);
+  walk<nn::RopeConfig>(modern, "/layers/1/mixer/position", taken);
+  walk<nn::WindowPatternConfig>(modern, "/layers/1/mixer/pattern", taken);
+  walk<nn::RmsNormConfig>(modern, "/layers/1/mixer/qk_norm", taken);
+  walk<nn::RmsNormConfig>(modern, "/norm", taken);
+  walk<nn::LayerNormConfig>(older, "/norm", taken);
+  walk<nn::PreNormConfig>(modern, "/residual", taken);
+  walk<nn::SandwichConfig>(older, "/residual", taken);
+  walk<nn::GluConfig>(modern, "/ffn", taken);
+  walk<nn::MlpConfig>(older, "/ffn", taken);
+  EXPECT_GE(taken, 60);
 }
 
 TEST(StepPlan, LeavesOtherPartsToThemselves) {

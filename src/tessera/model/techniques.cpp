@@ -17,7 +17,9 @@ const std::vector<Technique>& techniques() {
        "4.3",
        2019, "\"combine\": alternate, multihead or merged, of patterns strided and fixed"},
       {"arrangement", "cross_layer_attention",
-       "Layers that use the keys and values of an earlier one: fewer parameters, a smaller cache.",
+       "Cross-layer KV sharing: layers use the keys and values of an earlier one; fewer "
+       "parameters, a "
+       "smaller KV cache.",
        "Brandon et al.: Reducing Transformer Key-Value Cache Size with Cross-Layer Attention, "
        "arXiv:2405.12981",
        2024, "attention's \"kv_name\" and \"kv_of\", as in zoo/cross_layer_attention"},
@@ -34,13 +36,13 @@ const std::vector<Technique>& techniques() {
        "A stack that sees its whole text: hidden states, sentence vectors, masked tokens, classes.",
        "Devlin et al.: BERT, arXiv:1810.04805", 2018, "\"arch\": \"encoder\""},
       {"arrangement", "encoder_decoder",
-       "A decoder whose layers also read what an encoder made of a source; its keys and values are "
-       "kept.",
+       "A decoder with cross-attention to the output of an encoder, whose keys and values are "
+       "cached.",
        "Vaswani et al.: Attention Is All You Need, arXiv:1706.03762; Raffel et al.: T5, "
        "arXiv:1910.10683",
        2017, "\"arch\": \"encoder_decoder\""},
       {"computation", "beam_search",
-       "The most likely text among several hypotheses that are kept side by side.",
+       "Search for the most likely text with several hypotheses in parallel.",
        "Sutskever, Vinyals, Le: Sequence to Sequence Learning with Neural Networks, "
        "arXiv:1409.3215",
        2014, "generate --beams N"},
@@ -53,8 +55,8 @@ const std::vector<Technique>& techniques() {
        "Memory-efficient attention: one block of queries at a time, so that memory is that of its "
        "scores.",
        "Rabe, Staats: Self-attention Does Not Need O(n^2) Memory, arXiv:2112.05682", 2021,
-       "automatic for more than a million scores where flash_attention does not serve: positions "
-       "that read contents, double"},
+       "automatic for more than a million scores without flash_attention: positions that read "
+       "contents, double"},
       {"computation", "split_kv_decoding",
        "The keys of few queries in fixed blocks that threads share out; the parts are merged by "
        "the logs of their sums of exponentials (LSE merge).",
@@ -62,34 +64,34 @@ const std::vector<Technique>& techniques() {
        "(pytorch.org/blog/flash-decoding); after Milakov, Gimelshein, arXiv:1805.02867",
        2023, "automatic in generation; the same bits for any number of threads"},
       {"computation", "heavy_hitters",
-       "A state keeps the keys that were given the most weight, beside the last ones, and lets go "
-       "of "
-       "the others.",
+       "KV cache eviction: keeps the keys with the most attention weight (heavy hitters) and the "
+       "last ones.",
        "Zhang et al.: H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large "
        "Language "
        "Models, arXiv:2306.14048",
-       2023, "--keep-heavy N beside --keep-last; attention's \"heavy\""},
+       2023, "--keep-heavy N with --keep-last; attention's \"heavy\""},
       {"computation", "ring_attention",
-       "A sequence in contiguous parts over the ranks of a ring that hand on their keys and "
-       "values.",
+       "Sequence parallelism: contiguous parts of a sequence on the ranks of a ring, which pass on "
+       "their keys and values.",
        "Liu, Zaharia, Abbeel: Ring Attention with Blockwise Transformers for Near-Infinite "
        "Context, arXiv:2310.01889",
        2023, "train --sequence-parallel N:ring, or N:zigzag (simulated in one process)"},
       {"computation", "striped_attention",
-       "Ring attention whose ranks hold every n-th token, which evens the work under causality.",
+       "Ring attention whose ranks hold every n-th token: even work with causal attention.",
        "Brandon et al.: Striped Attention: Faster Ring Attention for Causal Transformers, "
        "arXiv:2311.09431",
        2023, "train --sequence-parallel N:striped (simulated in one process)"},
       {"arrangement", "multi_token_prediction",
-       "Heads beside the decoder that predict tokens further ahead; trained with it, they guess "
+       "Additional heads of a decoder that predict tokens further ahead (MTP, Medusa); they draft "
        "for "
-       "it.",
+       "self-speculative decoding.",
        "Gloeckle et al.: Better & Faster Large Language Models via Multi-token Prediction, "
        "arXiv:2404.19737; DeepSeek-AI: DeepSeek-V3 Technical Report, arXiv:2412.19437",
        2024, "a spec's \"predictors\", as in zoo/multi_token; generate --predictors"},
       {"arrangement", "changing_experts",
-       "Experts that come and go in training: copies of the most used ones, without those that are "
-       "hardly used.",
+       "Growing and pruning experts during training: copies of the most used ones, without the "
+       "least "
+       "used ones.",
        "Guo et al.: Dynamic Mixture of Experts: An Auto-Tuning Approach, arXiv:2405.14297; Chen et "
        "al.: Task-Specific Expert Pruning, arXiv:2206.00277",
        2022, "experts.grow and experts.remove in a recipe; convert --grow-experts, --keep-experts"},
@@ -99,23 +101,24 @@ const std::vector<Technique>& techniques() {
        "Romero et al.: FitNets, arXiv:1412.6550",
        2014, "convert --distill-experts --text FILE"},
       {"computation", "early_exit",
-       "Losses at earlier layers, which then say what the model will; as a draft they share its "
-       "weights.",
+       "Early exit: losses at earlier layers, which then draft for the model with its own weights.",
        "Elhoushi et al.: LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding, "
        "arXiv:2404.16710",
        2024, "train.early_exit in a recipe; generate --exit-layer N"},
       {"computation", "gradient_checkpointing",
-       "Layers, mixers or feed-forward layers that run once more in the backward pass instead of "
-       "keeping their activations; the same bits.",
+       "Layers, mixers or feed-forward layers are recomputed in the backward pass instead of "
+       "storing "
+       "their activations; the same bits.",
        "Chen et al.: Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174", 2016,
        "train.recompute in a recipe"},
       {"computation", "speculative_decoding",
-       "A smaller model, or the text itself, guesses several tokens that one pass checks; the text "
-       "is the same.",
+       "A draft model, or the text itself, drafts several tokens that one pass verifies; the "
+       "output "
+       "is unchanged.",
        "Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, "
        "arXiv:2211.17192; Saxena: Prompt Lookup Decoding, 2023",
        2022, "generate --draft MODEL, or --lookup N"},
-      {"storage", "paged_kv", "Keys and values in pages that rows share until one of them writes.",
+      {"storage", "paged_kv", "KV cache in pages that sequences share, copied on write.",
        "Kwon et al.: Efficient Memory Management for Large Language Model Serving with "
        "PagedAttention, arXiv:2309.06180",
        2023, "automatic; --kv-page N of generate, eval and bench, 0 = no pages"},
@@ -123,7 +126,7 @@ const std::vector<Technique>& techniques() {
        "Keys and values as 8-bit integers with a scale per token and head, the largest number of "
        "which fills the range.",
        "Dettmers et al.: LLM.int8(): 8-bit Matrix Multiplication for Transformers at Scale, "
-       "arXiv:2208.07339 (absmax quantisation by vectors)",
+       "arXiv:2208.07339 (absmax quantization by vectors)",
        2022, "--kv-type int8 of generate, eval, bench and plan"},
       {"storage", "fp8_kv",
        "Keys and values as 8-bit floats (e4m3) with a scale per token and head.",
@@ -135,7 +138,7 @@ const std::vector<Technique>& techniques() {
        "arXiv:2402.02750 (values per token; here keys too)",
        2024, "--kv-type int4 of generate, eval, bench and plan"},
       {"storage", "prefix_caching",
-       "States of what prompts begin with, in a tree of tokens: what they share is computed once.",
+       "States of prompt prefixes in a tree of tokens: common prefixes are computed once.",
        "Zheng et al.: SGLang: Efficient Execution of Structured Language Model Programs, "
        "arXiv:2312.07104 (RadixAttention)",
        2023, "generate --prefix-cache MiB"},

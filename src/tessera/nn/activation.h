@@ -1,4 +1,4 @@
-// Names of activations, one list for every part that has one. Definitions: ops/activation.h.
+// Names of activations, one list for every part that has one. Definitions: ops/basic/pointwise.h.
 #pragma once
 
 #include "tessera/spec/fields.h"

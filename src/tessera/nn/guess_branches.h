@@ -4,8 +4,8 @@
 // the row holds). It sees what the row holds, its ancestors and itself; its branch alone is what it
 // would be in a segment of its own.
 //
-// Served by attention and cross-attention (infer/guesser.h says who refuses it): recurrent states
-// have one past.
+// Served by attention and cross-attention (infer/speculation/guesser.h says who refuses it):
+// recurrent states have one past.
 #pragma once
 
 #include <vector>

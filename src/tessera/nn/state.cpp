@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/nn/forgetful_rows.h"
 #include "tessera/ops/attention/kv_rows.h"
 
 namespace tessera::nn {
@@ -11,6 +12,15 @@ std::vector<int64_t> with_front(int64_t n, const std::vector<int64_t>& shape) {
   std::vector<int64_t> sizes{n};
   sizes.insert(sizes.end(), shape.begin(), shape.end());
   return sizes;
+}
+
+void lose_numbers(RowState& row, const spec::StateDecl& decl, size_t i) {
+  if (decl.kind == spec::StateDecl::Kind::fixed) {
+    row.fixed(i) = at::full_like(row.fixed(i), decl.start);
+  } else {
+    TokenBuffer& buffer = row.tokens(i);
+    if (buffer.length() > 0) buffer.restore(at::zeros_like(buffer.dump()), buffer.length());
+  }
 }
 
 }  // namespace
@@ -67,6 +77,8 @@ void RowState::end_replay() {
 
 void RowState::end_call(const Tensor& x_TD, const Segment& segment) {
   const int64_t t = segment.length;
+  if (ForgetfulRows::active())
+    for (size_t i = 0; i < decls_->size(); ++i) lose_numbers(*this, (*decls_)[i], i);
   pending_call_ = true;
   require(selective_ == (segment.places != nullptr), "state", "a call names {} of the row's tokens",
           selective_ ? "none" : "some");
@@ -125,6 +137,16 @@ int64_t RowState::source_length() const {
   for (size_t i = 0; i < decls_->size(); ++i)
     if ((*decls_)[i].kind == spec::StateDecl::Kind::per_source) return tokens_[slot_[i]].length();
   return 0;
+}
+
+int64_t RowState::fixed_bytes() const {
+  auto bytes = static_cast<int64_t>(places_.size() * sizeof(int64_t));
+  for (const Tensor& t : working_) bytes += static_cast<int64_t>(t.nbytes());
+  return bytes;
+}
+
+void RowState::compact() {
+  for (TokenBuffer& buffer : tokens_) buffer.compact();
 }
 
 std::vector<const Page*> RowState::pages() const {

@@ -80,6 +80,10 @@ class RowState {
     return spec::state_bytes(*decls_, length(), source_length()) +
            static_cast<int64_t>(places_.size() * sizeof(int64_t));
   }
+  /// Bytes of what lies in no page: tensors of fixed size, places.
+  int64_t fixed_bytes() const;
+  /// TokenBuffer::compact() of all buffers.
+  void compact();
   /// The pages of all entries; those shared with clones too.
   std::vector<const Page*> pages() const;
   /// The committed value as named tensors, and back. Throws Error(input) with tokens pending.

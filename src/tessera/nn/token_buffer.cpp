@@ -259,6 +259,15 @@ void TokenBuffer::restore(const Tensor& entries, int64_t length) {
   append(values.narrow(0, lead_, held - lead_));
 }
 
+void TokenBuffer::compact() {
+  if (pages_.empty() || length_ <= base_) return;
+  const auto last = static_cast<int64_t>(pages_.size()) - 1;
+  const int64_t rows = length_ - base_ - last * page_;
+  PagePtr& page = pages_.back();
+  if (!page || rows <= 0 || rows >= page->capacity()) return;
+  page = std::make_shared<Page>(page->rows().narrow(0, 0, rows).clone());
+}
+
 std::vector<const Page*> TokenBuffer::pages() const {
   std::vector<const Page*> out;
   if (lead_page_) out.push_back(lead_page_.get());

@@ -56,6 +56,10 @@ class TokenBuffer {
   Tensor dump() const;
   void restore(const Tensor& entries, int64_t length);
 
+  /// Copies a last page that is not full to one of just its rows, so that a buffer that is stored
+  /// and not written to any more takes no more memory than its entries. append() still works.
+  void compact();
+
   /// What the entries lie in; pages shared with other buffers too.
   std::vector<const Page*> pages() const;
 

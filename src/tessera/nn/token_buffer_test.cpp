@@ -129,6 +129,37 @@ TEST(TokenBuffer, CopiesShareUntilOneWrites) {
   }
 }
 
+TEST(TokenBuffer, CompactedTakesNoMoreThanItsEntries) {
+  const at::NoGradGuard no_gradients;
+  for (const int64_t page : {0, 1, 4, 64})
+    for (const auto& [keep, first] : {std::pair{0, 0}, {0, 2}, {6, 0}, {6, 2}})
+      for (const int64_t n : {1, 3, 4, 10}) {
+        SCOPED_TRACE(fmt::format("page {} keep {} first {} n {}", page, keep, first, n));
+        const auto pool = PagePool::make(page);
+        TokenBuffer a(keys(keep, first), 0, floats(), pool);
+        for (int64_t i = 0; i < n; ++i) a.append(entries(i, i + 1));
+        TokenBuffer b = a;
+        b.compact();
+        int64_t rows = 0;
+        for (const Page* p : b.pages()) rows += p->capacity();
+        if (keep == 0 && first == 0) {
+          EXPECT_EQ(rows, n);
+        }
+        const auto expect_same = [&](const TokenBuffer& x, const TokenBuffer& y) {
+          EXPECT_TRUE(at::equal(x.dump(), y.dump()));
+          EXPECT_EQ(x.length(), y.length());
+        };
+        expect_same(a, b);
+        for (int64_t i = n; i < n + 9; ++i) {
+          a.append(entries(i, i + 1));
+          b.append(entries(i, i + 1));
+          expect_same(a, b);
+          b.compact();
+          expect_same(a, b);
+        }
+      }
+}
+
 TEST(TokenBuffer, FreedPagesAreTakenAgain) {
   const at::NoGradGuard no_gradients;
   const auto pool = PagePool::make(4);

@@ -2,6 +2,7 @@
 
 #include "tessera/nn/rerun.h"
 #include "tessera/ops/basic/elementwise.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
@@ -37,10 +38,11 @@ class AdaptiveComputation final : public Depth {
     const Tensor p_N1 = goes_on_N1 * h_N1 + halts_N1 * rest_N1;
     const Tensor y_ND = before_ND + p_N1 * s_ND;
     if (context.add_loss && config_.ponder > 0)
-      context.add_loss("ponder", (running_N1 + halts_N1 * rest_N1).sum() * config_.ponder);
+      context.add_loss("ponder",
+                       ops::ordered_sum(running_N1 + halts_N1 * rest_N1) * config_.ponder);
     if (context.add_statistic) {
       const at::NoGradGuard no_gradients;
-      context.add_statistic(name_ + ".steps", running_N1.sum().to(at::kDouble));
+      context.add_statistic(name_ + ".steps", ops::ordered_sum(running_N1.to(at::kDouble)));
     }
     if (layer.last) return y_ND;
     values.put(key("sum"), sum_N1 + goes_on_N1 * h_N1);

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tessera/base/ranking.h"
 #include "tessera/nn/depth/chosen_tokens.h"
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/rerun.h"
 #include "tessera/nn/router/routing.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
@@ -39,7 +41,7 @@ class MixtureOfDepths final : public Depth {
         ChosenTokens::of(*context.batch, {first, first + bytes.numel()}, layer, context);
     if (context.training && context.causal) learn(x_ND, chosen_N, context);
     if (context.add_statistic)
-      context.add_statistic(name_ + ".share", chosen_N.to(at::kFloat).mean());
+      context.add_statistic(name_ + ".share", ops::ordered_mean(chosen_N.to(at::kFloat)));
     if (some.tokens.empty()) return x_ND;
 
     const Tensor tokens = at::tensor(some.tokens, at::kLong).to(x_ND.device());
@@ -75,7 +77,7 @@ class MixtureOfDepths final : public Depth {
       const auto k = std::clamp<int64_t>(
           static_cast<int64_t>(config_.capacity * static_cast<double>(s.length)), 1, s.length);
       std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](int64_t a, int64_t b) {
-        return value[a] != value[b] ? value[a] > value[b] : a < b;
+        return ranks_before(value[a], a, value[b], b);
       });
       for (int64_t i = 0; i < k; ++i) chosen[order[static_cast<size_t>(i)]] = true;
     }
@@ -86,11 +88,12 @@ class MixtureOfDepths final : public Depth {
     const Tensor logits = predicted(x_ND);
     const Tensor targets = chosen_N.to(logits.options());
     if (context.add_loss)
-      context.add_loss(name_, config_.loss * at::binary_cross_entropy_with_logits(
-                                                 logits, targets, {}, {}, at::Reduction::Sum));
+      // binary cross-entropy
+      context.add_loss(name_,
+                       config_.loss * ops::ordered_sum(ops::softplus(logits) - logits * targets));
     if (context.add_statistic)
       context.add_statistic(name_ + ".predicted",
-                            ((logits > 0) == (targets > 0)).to(at::kFloat).mean());
+                            ops::ordered_mean(((logits > 0) == (targets > 0)).to(at::kFloat)));
   }
 
   MixtureOfDepthsConfig config_;

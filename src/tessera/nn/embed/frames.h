@@ -2,7 +2,7 @@
 //   x <- act(conv(x)), each of kernel k (odd) with k // 2 zeros on either side and a step of its
 //   own;  x = dropout(N(x + P))
 // Steps of 1 and 2 with kernel 3 are Whisper's stem: Radford et al. 2022, arXiv:2212.04356, sec.
-// 2.2. Golden: tools/golden/features.py; spectrograms: infer/log_mel.h.
+// 2.2. Golden: tools/golden/features.py; spectrograms: infer/encoders/log_mel.h.
 #pragma once
 
 #include "tessera/nn/activation.h"
@@ -24,7 +24,7 @@ struct FramesConfig final : FeatureEmbedConfig {
         std::tuple{field("channels", &C::channels, "numbers of a frame", {.min = 1}),
                    field("kernel", &C::kernel, "frames that a convolution reads, odd", {.min = 1}),
                    field("strides", &C::strides, "the step of each convolution", {.min = 1}),
-                   field("act", &C::act, "activation behind each convolution"),
+                   field("act", &C::act, "activation after each convolution"),
                    field("bias", &C::bias, "whether they have a bias")},
         common_fields<C>());
   }

@@ -1,11 +1,12 @@
-// Classes instead of tokens: logits = W x + b, of every token or of the pooler's vector.
-// Devlin et al. 2018, arXiv:1810.04805, sec. 4 (a document's class) and 5.3 (a token's).
+// Classes instead of tokens: logits = W x + b, of every token or of the pooler's vector; where
+// asked behind a transform, x = N(act(T h + t)). Devlin et al. 2018, arXiv:1810.04805, sec. 4 (a
+// document's class) and 5.3 (a token's).
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "tessera/nn/head/head_config.h"
+#include "tessera/nn/head/transformed_head.h"
 
 namespace tessera::nn {
 
@@ -21,7 +22,7 @@ struct tessera::spec::EnumNames<tessera::nn::ClassifierOf> {
 
 namespace tessera::nn {
 
-struct ClassifierConfig final : HeadConfig {
+struct ClassifierConfig final : TransformedHeadConfig {
   int64_t n_labels = 0;
   ClassifierOf of = ClassifierOf::pooled;
   bool bias = true;
@@ -34,11 +35,13 @@ struct ClassifierConfig final : HeadConfig {
   int64_t outputs(const spec::Scope&) const override { return n_labels; }
   static constexpr auto fields() {
     using C = ClassifierConfig;
-    return std::tuple{
-        spec::field("n_labels", &C::n_labels, "classes", {.min = 1, .required = true}),
-        spec::field("of", &C::of, "what is classified: the pooler's vector, or every token"),
-        spec::field("bias", &C::bias, "bias of the logits"),
-        spec::field("labels", &C::labels, "names of the classes; empty = they have none")};
+    return std::tuple_cat(
+        std::tuple{
+            spec::field("n_labels", &C::n_labels, "classes", {.min = 1, .required = true}),
+            spec::field("of", &C::of, "what is classified: the pooler's vector, or every token"),
+            spec::field("bias", &C::bias, "bias of the logits"),
+            spec::field("labels", &C::labels, "names of the classes; empty = they have none")},
+        transform_fields<C>());
   }
   static spec::Info info() {
     return {.summary = "Logits of classes, for whole documents or for every token.",
@@ -48,11 +51,13 @@ struct ClassifierConfig final : HeadConfig {
             .forms = {}};
   }
   void check(const spec::Scope& scope) const override {
+    check_transform(scope);
     if (!labels.empty() && static_cast<int64_t>(labels.size()) != n_labels)
       fail(ErrorKind::spec, scope.at("labels").path, "{} names; expected n_labels = {}, or none",
            labels.size(), n_labels);
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
+    declare_transform(list, scope);
     list.add({"weight", {n_labels, scope.d_model}, spec::Init::logits()});
     list.add_if(bias, {"bias", {n_labels}, spec::Init::constant(0), spec::ParamKind::bias});
   }

@@ -51,8 +51,7 @@ HeadList read_heads(const Json& spec,
 
   const auto& logits = heads.logits.as<HeadConfig>();
   if (logits.reads() == HeadInput::pooled && !heads.pooler)
-    fail(ErrorKind::spec, where,
-         "\"{}\" reads what a pooler makes, and there is none; add \"pooler\" to \"heads\"",
+    fail(ErrorKind::spec, where, "head \"{}\" needs a pooler: add \"pooler\" to \"heads\"",
          heads.logits.type());
   const int64_t width = token_width(embed, scope);
   if (logits.tied() && width == 0)

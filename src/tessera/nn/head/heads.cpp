@@ -7,6 +7,7 @@
 #include "tessera/nn/head/tied.h"
 #include "tessera/nn/head/token_score.h"
 #include "tessera/nn/parts.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
@@ -24,7 +25,7 @@ class LogitHead final : public Head {
     Tensor logits = ops::linear(h_ND, *weight_, scale_ == 1 ? bias_.get() : nullptr);
     if (scale_ != 1) {
       logits = logits * scale_;
-      if (bias_) logits = logits + bias_->tensor();
+      if (bias_) logits = logits + ops::spread(bias_->tensor(), logits);
     }
     return ops::softcap(logits, softcap_);
   }
@@ -49,19 +50,53 @@ class TiedHead final : public Head {
   LogitHead logits_;
 };
 
+/// Null where the config has none.
+template <class C>
+std::unique_ptr<Norm> norm_of(const C& config, const Builder& builder) {
+  if (!config.norm) return nullptr;
+  return build_norm(config.norm,
+                    builder.under("norm", config.child_scope(builder.scope(), "norm")));
+}
+
 class PoolerHead final : public Head {
  public:
   PoolerHead(const PoolerConfig& config, const Builder& builder)
       : act_(kernel_of(config.act)),
         weight_(builder.optional("weight")),
-        bias_(builder.optional("bias")) {}
+        bias_(builder.optional("bias")),
+        norm_(norm_of(config, builder)) {}
   Tensor forward(const Tensor& h_RD) const override {
-    return ops::activate(weight_ ? ops::linear(h_RD, *weight_, bias_.get()) : h_RD, act_);
+    const Tensor p = ops::activate(weight_ ? ops::linear(h_RD, *weight_, bias_.get()) : h_RD, act_);
+    return norm_ ? norm_->forward(p) : p;
   }
 
  private:
   ops::Activation act_;
   WeightPtr weight_, bias_;
+  std::unique_ptr<Norm> norm_;
+};
+
+/// Logits, behind a transform where the config has one.
+class TransformedHead final : public Head {
+ public:
+  TransformedHead(const TransformedHeadConfig& config, const Builder& builder)
+      : act_(kernel_of(config.act)),
+        logits_(config, builder.weight("weight"), builder.optional("bias")) {
+    if (!config.transform) return;
+    transform_ = Linear(builder, "transform");
+    norm_ = norm_of(config, builder);
+  }
+  Tensor forward(const Tensor& h_ND) const override {
+    if (!transform_.weight) return logits_.forward(h_ND);
+    const Tensor x = ops::activate(transform_(h_ND), act_);
+    return logits_.forward(norm_ ? norm_->forward(x) : x);
+  }
+
+ private:
+  ops::Activation act_;
+  Linear transform_;
+  std::unique_ptr<Norm> norm_;
+  LogitHead logits_;
 };
 
 class MaskedLmHead final : public Head {
@@ -69,11 +104,10 @@ class MaskedLmHead final : public Head {
   MaskedLmHead(const MaskedLmHeadConfig& config, const Builder& builder)
       : act_(kernel_of(config.act)),
         transform_(builder, "transform"),
-        norm_(build_norm(config.norm,
-                         builder.under("norm", config.child_scope(builder.scope(), "norm")))),
+        norm_(norm_of(config, builder)),
         logits_(config,
                 config.is_tied ? builder.absolute("embed.token.weight") : builder.weight("weight"),
-                builder.weight("bias")) {}
+                builder.optional("bias")) {}
   Tensor forward(const Tensor& h_ND) const override {
     return logits_.forward(norm_->forward(ops::activate(transform_(h_ND), act_)));
   }
@@ -113,10 +147,10 @@ std::unique_ptr<Head> build(const PoolerConfig& config, const Builder& builder) 
   return std::make_unique<PoolerHead>(config, builder);
 }
 std::unique_ptr<Head> build(const ClassifierConfig& config, const Builder& builder) {
-  return std::make_unique<LogitHead>(config, builder.weight("weight"), builder.optional("bias"));
+  return std::make_unique<TransformedHead>(config, builder);
 }
 std::unique_ptr<Head> build(const SpanHeadConfig& config, const Builder& builder) {
-  return std::make_unique<LogitHead>(config, builder.weight("weight"), builder.optional("bias"));
+  return std::make_unique<TransformedHead>(config, builder);
 }
 std::unique_ptr<Head> build(const TokenScoreConfig& config, const Builder& builder) {
   return std::make_unique<TokenScoreHead>(config, builder);

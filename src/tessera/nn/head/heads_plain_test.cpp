@@ -62,10 +62,8 @@ TEST_F(Heads, RefusesWhatDoesNotFit) {
             "[heads[1]] \"tied\" and \"linear\" both give logits; expected one of them");
   EXPECT_EQ(refusal(R"({"heads": ["pooler", "pooler"]})"),
             "[heads[1]] \"pooler\" and \"pooler\" both pool; expected one of them");
-  EXPECT_EQ(
-      refusal(R"({"heads": [{"type": "classifier", "n_labels": 3}]})"),
-      "[heads] \"classifier\" reads what a pooler makes, and there is none; add \"pooler\" to "
-      "\"heads\"");
+  EXPECT_EQ(refusal(R"({"heads": [{"type": "classifier", "n_labels": 3}]})"),
+            "[heads] head \"classifier\" needs a pooler: add \"pooler\" to \"heads\"");
   EXPECT_EQ(refusal(R"({"head": "tied", "heads": []})"),
             "[heads] given together with \"head\"; expected one of them");
   EXPECT_EQ(refusal(R"({"heads": "tied"})").substr(0, 7), "[heads]");
@@ -74,6 +72,21 @@ TEST_F(Heads, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal(R"({"head": {"type": "tied", "width": 6}})"),
             "[head] \"tied\" multiplies vectors of width 6 by token vectors of width 8; give the "
             "head \"width\": 8");
+}
+
+TEST_F(Heads, ANormBelongsToALayerBeforeTheLogits) {
+  for (const char* head : {R"({"head": {"type": "span", "norm": "layer_norm"}})",
+                           R"({"heads": [{"type": "classifier", "n_labels": 3, "of": "tokens",
+                                          "norm": "layer_norm"}]})"})
+    EXPECT_NE(refusal(head).find("give \"transform\": true"), std::string::npos) << head;
+  const HeadList whole = read(
+      R"({"head": {"type": "span", "transform": true, "norm": "layer_norm", "transform_bias": false}})");
+  spec::ParamList list;
+  whole.logits.config->params(list, scope_);
+  std::vector<std::string> names;
+  for (const spec::ParamDecl& decl : list.all()) names.push_back(decl.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"transform.weight", "norm.weight", "norm.bias",
+                                             "weight", "bias"}));
 }
 
 TEST_F(Heads, PoolersOfDecodersReadWhatHasSeenAll) {

@@ -1,5 +1,5 @@
-// BERT's head: logits = W N(act(T h + t)) + b, W the token embedding or a matrix of its own.
-// Devlin et al. 2018, arXiv:1810.04805, sec. 3.1.
+// BERT's head: logits = W N(act(T h + t)) + b (t and b optional), W the token embedding or a matrix
+// of its own. Devlin et al. 2018, arXiv:1810.04805, sec. 3.1.
 #pragma once
 
 #include "tessera/nn/activation.h"
@@ -12,6 +12,7 @@ struct MaskedLmHeadConfig final : HeadConfig {
   spec::Part<spec::Slot::norm> norm;
   bool is_tied = true;
   int64_t width = 0;
+  bool transform_bias = true, bias = true;
 
   bool tied() const override { return is_tied; }
   int64_t table_width(const spec::Scope&) const override { return width; }
@@ -25,7 +26,9 @@ struct MaskedLmHeadConfig final : HeadConfig {
             spec::field("width", &C::width,
                         "width after the transform (ALBERT, ELECTRA: that of the token vectors); "
                         "0 = d_model",
-                        {.min = 0})},
+                        {.min = 0}),
+            spec::field("transform_bias", &C::transform_bias, "bias of the transform"),
+            spec::field("bias", &C::bias, "bias of the logits")},
         common_fields<C>());
   }
   static spec::Info info() {
@@ -46,7 +49,7 @@ struct MaskedLmHeadConfig final : HeadConfig {
     if (!norm) fail(ErrorKind::spec, scope.at("norm").path, "found null; expected a norm");
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    list.linear("transform", width, scope.d_model, true);
+    list.linear("transform", width, scope.d_model, transform_bias);
     spec::ParamList child = list.under("norm");
     norm.config->params(child, child_scope(scope, "norm"));
     list.append(child);
@@ -56,11 +59,11 @@ struct MaskedLmHeadConfig final : HeadConfig {
                 spec::Init::logits(),
                 spec::ParamKind::matrix,
                 {spec::Role::vocabulary, spec::Role::in}});
-    list.add({"bias",
-              {scope.vocab},
-              spec::Init::constant(0),
-              spec::ParamKind::bias,
-              {spec::Role::vocabulary}});
+    list.add_if(bias, {"bias",
+                       {scope.vocab},
+                       spec::Init::constant(0),
+                       spec::ParamKind::bias,
+                       {spec::Role::vocabulary}});
   }
 };
 

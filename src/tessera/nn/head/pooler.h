@@ -1,6 +1,6 @@
-// One vector per document: p = act(W h + b), or act(h), with h of its first token, of its last one,
-// or the mean or the largest values of all.
-// Devlin et al. 2018, arXiv:1810.04805, sec. 3.1 ("the final hidden vector of [CLS]").
+// One vector per document: p = N(act(W h + b)), or N(act(h)), with h of its first token, of its
+// last one, or the mean or the largest values of all; late: the mean (...) of act(W h + b) of all
+// tokens. Devlin et al. 2018, arXiv:1810.04805, sec. 3.1 ("the final hidden vector of [CLS]").
 #pragma once
 
 #include "tessera/nn/activation.h"
@@ -12,6 +12,8 @@ struct PoolerConfig final : HeadConfig {
   Activation act = Activation::tanh;
   bool dense = true;
   PoolOf of = PoolOf::first;
+  bool bias = true, late = false;
+  spec::Part<spec::Slot::norm> norm;
 
   HeadInput reads() const override { return HeadInput::documents; }
   bool of_vocabulary() const override { return false; }
@@ -24,7 +26,11 @@ struct PoolerConfig final : HeadConfig {
                     "without"),
         spec::field("of", &PoolerConfig::of,
                     "what stands for a document: its first token, its last one (decoders), or the "
-                    "mean or the largest values of all")};
+                    "mean or the largest values of all"),
+        spec::field("bias", &PoolerConfig::bias, "whether W has a bias b"),
+        spec::field("norm", &PoolerConfig::norm, "norm of the vector (ModernBERT)"),
+        spec::field("late", &PoolerConfig::late,
+                    "whether tokens are pooled after W, act and norm (EuroBERT), not before")};
   }
   static spec::Info info() {
     return {.summary = "A vector per document from the hidden states of its tokens.",
@@ -32,6 +38,10 @@ struct PoolerConfig final : HeadConfig {
             .year = 2018,
             .causality = spec::Causality::none,
             .forms = {}};
+  }
+  spec::Scope child_scope(spec::Scope scope, std::string_view) const {
+    scope.width = scope.d_model;
+    return scope;
   }
   void check(const spec::Scope& scope) const override {
     if (scope.causal && of == PoolOf::first)
@@ -41,7 +51,9 @@ struct PoolerConfig final : HeadConfig {
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add_if(dense, {"weight", {scope.d_model, scope.d_model}, spec::Init::product()});
-    list.add_if(dense, {"bias", {scope.d_model}, spec::Init::constant(0), spec::ParamKind::bias});
+    list.add_if(dense && bias,
+                {"bias", {scope.d_model}, spec::Init::constant(0), spec::ParamKind::bias});
+    if (norm) norm.config->params_under(list, "norm", child_scope(scope, "norm"));
   }
 };
 

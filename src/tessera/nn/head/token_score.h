@@ -16,7 +16,7 @@ struct TokenScoreConfig final : HeadConfig {
     return std::tuple{spec::field("act", &TokenScoreConfig::act, "activation of the transform")};
   }
   static spec::Info info() {
-    return {.summary = "One logit a token, behind a transform (replaced tokens).",
+    return {.summary = "One logit per token, after a transform (replaced token detection).",
             .paper = "Clark et al.: ELECTRA, arXiv:2003.10555",
             .year = 2020,
             .causality = spec::Causality::none,

@@ -16,12 +16,12 @@ struct GroupNormConfig final : spec::Config {
   static constexpr auto fields() {
     using C = GroupNormConfig;
     return std::tuple{spec::field("groups", &C::groups,
-                                  "groups of channels, each normalised by itself", {.min = 1}),
+                                  "groups of channels, each normalized separately", {.min = 1}),
                       spec::field("eps", &C::eps, "added to the variance", {.min = 0}),
                       spec::field("affine", &C::affine, "w and b of every channel; else neither")};
   }
   static spec::Info info() {
-    return {.summary = "Layer norm of groups of channels, each by itself.",
+    return {.summary = "Layer norm of groups of channels, each group separately.",
             .paper = "Wu, He: Group Normalization, arXiv:1803.08494",
             .year = 2018,
             .forms = {.recurrent = true}};

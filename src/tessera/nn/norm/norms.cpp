@@ -9,6 +9,7 @@
 #include "tessera/nn/parts.h"
 #include "tessera/ops/basic/batch_norm.h"
 #include "tessera/ops/basic/l2_norm.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/basic/pointwise.h"
 
@@ -55,7 +56,7 @@ class L2Norm final : public Norm {
       : config_(config), weight_(builder.optional("weight")) {}
   Tensor forward(const Tensor& x) const override {
     const Tensor unit = ops::l2_norm(x, config_.eps);
-    return weight_ ? unit * weight_->tensor().to(unit.options()) : unit;
+    return weight_ ? unit * ops::spread(weight_->tensor().to(unit.options()), unit) : unit;
   }
 
  private:
@@ -111,8 +112,8 @@ class BatchNorm final : public Norm {
   /// Tokens, sums and sums of squares of x [N, C].
   static Tensor moments(const Tensor& x) {
     const Tensor exact = x.to(at::kDouble);
-    return at::cat({at::full({1}, x.size(0), exact.options()), exact.sum(0),
-                    exact.square().sum(0)});
+    return at::cat(
+        {at::full({1}, x.size(0), exact.options()), exact.sum(0), exact.square().sum(0)});
   }
 
   BatchNormConfig config_;

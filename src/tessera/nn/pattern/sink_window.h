@@ -26,8 +26,8 @@ struct SinkWindowPatternConfig final : PatternBase<SinkWindowPatternConfig> {
   static spec::Json example(const spec::Scope&, int64_t) { return {{"width", 128}}; }
   static spec::Info info() {
     return {.summary =
-                "The first tokens stay visible beside a sliding window; positions count "
-                "inside the cache.",
+                "A sliding window and the first tokens (attention sinks, StreamingLLM); positions "
+                "count inside the cache.",
             .paper =
                 "Xiao et al.: Efficient Streaming Language Models with Attention Sinks, "
                 "arXiv:2309.17453",

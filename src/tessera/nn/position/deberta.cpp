@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/nn/position/relative.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::nn {
 namespace {
@@ -53,7 +54,7 @@ class Deberta final : public Position {
   /// [R, H * D] or [R, G, D] -> [H, R, D]
   static Tensor per_head(const Tensor& projected, const ScoreSite& site) {
     const Tensor apart = projected.reshape({projected.size(0), -1, site.head_dim}).transpose(0, 1);
-    return apart.repeat_interleave(site.n_heads / apart.size(0), 0);
+    return ops::repeat_each(apart, site.n_heads / apart.size(0), 0);
   }
 
   DebertaConfig config_;

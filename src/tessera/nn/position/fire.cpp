@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/nn/position/relative.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::nn {
 namespace {
@@ -31,8 +32,11 @@ class Fire final : public Position {
                               ? numbers(block, wide[0], wide[1], threshold)
                               : plain(block, wide[0], wide[1], threshold);
       // per element a product, a sum and the positive part: the bits of each are its own
-      const Tensor hidden_TSF =
-          at::relu(x_TS.unsqueeze(-1) * wide[2].squeeze(-1) + wide[3]).contiguous();
+      const std::vector<int64_t> sizes{x_TS.size(0), x_TS.size(1), wide[3].size(0)};
+      const Tensor hidden_TSF = at::relu(ops::spread(x_TS.unsqueeze(-1), sizes) *
+                                             ops::spread(wide[2].squeeze(-1), sizes) +
+                                         ops::spread(wide[3], sizes))
+                                    .contiguous();
       return ops::row_products(hidden_TSF, wide[4]).permute({2, 0, 1}).unsqueeze(0);
     };
     return term;
@@ -45,8 +49,11 @@ class Fire final : public Position {
                       double threshold) {
     const Tensor query_T1 = query_positions(block).to(c.scalar_type()).unsqueeze(1);
     const Tensor distance_TS = distances(block).neg().clamp_min(0).to(c.scalar_type());
-    const Tensor length_T1 = at::maximum(query_T1, m.abs() * threshold);
-    return at::log1p(c.abs() * distance_TS) / (at::log1p(c.abs() * length_T1) + FireConfig::kSmall);
+    const Tensor length_T1 = at::maximum(query_T1, ops::spread(m.abs() * threshold, query_T1));
+    const Tensor above = at::log1p(ops::spread(c.abs(), distance_TS) * distance_TS);
+    const Tensor below =
+        at::log1p(ops::spread(c.abs(), length_T1) * length_T1) + FireConfig::kSmall;
+    return above / ops::spread(below, above);
   }
 
   static Tensor numbers(const ops::ScoreBlock& block,

@@ -1,4 +1,5 @@
 #include "tessera/nn/position/relative.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::nn {
 
@@ -50,7 +51,8 @@ ops::ScoreTerm as_table(const ops::ScoreTerm& term,
       return at::zeros({1, h, n, d}, q_NHD.options().dtype(ops::wide(q_NHD)));
     };
     const Tensor q = none(1), k = none(keys);
-    return ops::added_by_term(term, {q, k, query, 0}).expand({1, h, 1, keys}).reshape({h, keys});
+    const std::vector<int64_t> of_heads{1, h, 1, keys};
+    return ops::expanded(ops::added_by_term(term, {q, k, query, 0}), of_heads).reshape({h, keys});
   };
   Tensor table = row(range.past, range.past + 1);
   if (range.future > 0)

@@ -1,6 +1,7 @@
 #include "tessera/nn/position/xl.h"
 
 #include "tessera/nn/position/relative.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::nn {
 namespace {
@@ -28,9 +29,10 @@ class Xl final : public Position {
         const int64_t met = std::clamp(distance, -range.past, range.future);
         return met <= 0 ? -met : range.past + met;
       });
-      return (ops::products_at(block.q_BHTD + w_H1D, inputs[0], index_TS) +
-              ops::row_products(u_H1D.contiguous(), block.k_BHSD)) *
-             block.scale;
+      const Tensor by_place =
+          ops::products_at(block.q_BHTD + ops::spread(w_H1D, block.q_BHTD), inputs[0], index_TS);
+      const Tensor by_key = ops::row_products(u_H1D.contiguous(), block.k_BHSD);
+      return (by_place + ops::spread(by_key, by_place)) * block.scale;
     };
     return term;
   }

@@ -4,6 +4,7 @@
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/parts.h"
 #include "tessera/nn/residual/residual_config.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::nn {
 
@@ -13,7 +14,7 @@ inline Tensor damped(const ResidualConfig& config,
                      const Branch& branch,
                      const Context& context) {
   f = dropout(f, config.dropout, branch.name + ".residual", context);
-  if (branch.gain) f = f * branch.gain->tensor().to(f.device(), f.scalar_type());
+  if (branch.gain) f = f * ops::spread(branch.gain->tensor().to(f.device(), f.scalar_type()), f);
   return config.scale == 1 ? f : f * config.scale;
 }
 

@@ -2,6 +2,7 @@
 
 #include "tessera/nn/residual/damped.h"
 #include "tessera/nn/residual/streams.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
@@ -22,7 +23,7 @@ class HyperConnections final : public Residual {
   }
 
   Stream enter(const Tensor& x_ND, Context&) const override {
-    return {x_ND.unsqueeze(1).expand({-1, config_.streams, -1})};
+    return {every_stream(x_ND, config_.streams)};
   }
   Tensor leave(const Stream& stream) const override {
     const Tensor& h_NSD = stream.front();
@@ -35,14 +36,16 @@ class HyperConnections final : public Residual {
     const Branch& f = branches[0];
     const int64_t n = h_NSD.size(0), s = config_.streams;
     const auto as_h = [&](const ops::Weight& w) { return w.tensor().to(h_NSD.options()); };
-    Tensor alpha_NSC = as_h(*alpha_).expand({n, s, s + 1}), beta_NS = as_h(*beta_).expand({n, s});
+    Tensor alpha_NSC = ops::expanded(as_h(*alpha_), {n, s, s + 1}),
+           beta_NS = ops::expanded(as_h(*beta_), {n, s});
     if (config_.dynamic) {
       const Tensor m_NSD = norm_->forward(h_NSD);
       alpha_NSC = alpha_NSC + scaled(*alpha_scale_, alpha_of_(m_NSD));
       beta_NS = beta_NS + scaled(*beta_scale_, beta_of_(m_NSD).squeeze(-1));
     }
     const Tensor u_ND = weighed_sum(alpha_NSC.select(2, 0), h_NSD);
-    const Tensor y_ND = damped(config_, f.run(f.norms[0]->forward(u_ND, context), context), f, context);
+    const Tensor y_ND =
+        damped(config_, f.run(f.norms[0]->forward(u_ND, context), context), f, context);
     std::vector<Tensor> next;
     for (int64_t t = 0; t < s; ++t)
       next.push_back(weighed_sum(alpha_NSC.select(2, 1 + t), h_NSD) +
@@ -55,7 +58,8 @@ class HyperConnections final : public Residual {
   /// cancels.
   static Tensor scaled(const ops::Weight& scale, const Tensor& y) {
     const Tensor t = ops::activate(y, ops::Activation::tanh);
-    return (scale.tensor().to(y.device(), at::kDouble) * t.to(at::kDouble)).to(y.scalar_type());
+    return (ops::spread(scale.tensor().to(y.device(), at::kDouble), t) * t.to(at::kDouble))
+        .to(y.scalar_type());
   }
 
   HyperConnectionsConfig config_;

@@ -4,6 +4,7 @@
 
 #include "tessera/nn/residual/damped.h"
 #include "tessera/nn/residual/streams.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/basic/sinkhorn.h"
 
@@ -26,7 +27,7 @@ class ManifoldHyperConnections final : public Residual {
   }
 
   Stream enter(const Tensor& x_ND, Context&) const override {
-    return {x_ND.unsqueeze(1).expand({-1, config_.streams, -1})};
+    return {every_stream(x_ND, config_.streams)};
   }
 
   Tensor leave(const Stream& stream) const override {
@@ -50,7 +51,8 @@ class ManifoldHyperConnections final : public Residual {
                                                   config_.iterations, config_.eps)
                                .to(type);
     const Tensor u_ND = weighed_sum(pre_NS, h_NSD);
-    const Tensor y_ND = damped(config_, f.run(f.norms[0]->forward(u_ND, context), context), f, context);
+    const Tensor y_ND =
+        damped(config_, f.run(f.norms[0]->forward(u_ND, context), context), f, context);
     std::vector<Tensor> next;
     for (int64_t t = 0; t < s; ++t)
       next.push_back(post_NS.select(1, t).unsqueeze(-1) * y_ND +
@@ -70,8 +72,9 @@ class ManifoldHyperConnections final : public Residual {
     std::vector<Tensor> scales;
     for (size_t i = 0; i < widths.size(); ++i)
       scales.push_back(scale.narrow(0, static_cast<int64_t>(i), 1).expand({widths[i]}));
-    return (mixing.fn(x).to(at::kDouble) * at::cat(scales) +
-            mixing.base->tensor().to(h_NSD.device(), at::kDouble))
+    const Tensor y = mixing.fn(x).to(at::kDouble);
+    return (y * ops::spread(at::cat(scales), y) +
+            ops::spread(mixing.base->tensor().to(h_NSD.device(), at::kDouble), y))
         .to(type);
   }
 

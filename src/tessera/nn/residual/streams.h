@@ -1,9 +1,14 @@
 // Several streams a token as one tensor, H_NSD.
 #pragma once
 
-#include "tessera/ops/tensor.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::nn {
+
+/// x_ND in each of n streams.
+inline Tensor every_stream(const Tensor& x_ND, int64_t n) {
+  return ops::expanded(x_ND.unsqueeze(1), {x_ND.size(0), n, x_ND.size(1)});
+}
 
 /// sum_s w_NS[:, s] H_NSD[:, s]: [N, D], added in the order of the streams for every token.
 inline Tensor weighed_sum(const Tensor& w_NS, const Tensor& h_NSD) {

@@ -2,6 +2,7 @@
 
 #include "tessera/nn/rerun.h"
 #include "tessera/nn/router/routing.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/basic/softmax.h"
 
@@ -33,13 +34,13 @@ class NoisyTopKRouter final : public LearnedRouter {
       const auto n = static_cast<double>(x_ND.size(0));
       const Tensor gates_NE = at::zeros(h_NE.sizes(), h_NE.options()).scatter(1, at_NK, w_NK);
       if (config_.importance_weight > 0)
-        context.add_loss("importance",
-                         cv_squared(gates_NE.sum(0)) * (config_.importance_weight * n));
+        context.add_loss("importance", cv_squared(ops::ordered_sum(gates_NE, {0})) *
+                                           (config_.importance_weight * n));
       if (config_.load_weight > 0 && config_.k < n_experts())
-        context.add_loss(
-            "load",
-            cv_squared(chance_to_be_chosen(clean_NE, deviation_NE, h_NE, config_.k).sum(0)) *
-                (config_.load_weight * n));
+        context.add_loss("load",
+                         cv_squared(ops::ordered_sum(
+                             chance_to_be_chosen(clean_NE, deviation_NE, h_NE, config_.k), {0})) *
+                             (config_.load_weight * n));
     }
     return {expert_NK, w_NK};
   }

@@ -7,6 +7,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/nn/rerun.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::nn {
@@ -25,7 +26,7 @@ Tensor hf_topk_of_layers(const Tensor& f_KE, const Tensor& p_NE, LayerValues& va
                *tokens = values.find(name + ".tokens");
   const double before = tokens == nullptr ? 0 : tokens->item<double>();
   const Tensor all_counts = counts == nullptr ? f_KE * n : *counts + f_KE * n,
-               all_p = p == nullptr ? p_NE.sum(0) : *p + p_NE.sum(0);
+               p_E = ops::ordered_sum(p_NE, {0}), all_p = p == nullptr ? p_E : *p + p_E;
   Tensor own = loss(all_counts, all_p, before + n);
   if (before > 0) own = own - loss(*counts, *p, before);
   values.put(name + ".counts", all_counts);
@@ -102,7 +103,7 @@ Tensor largest(const Tensor& scores_NE, int64_t k) {
 
 Tensor balance_loss(BalanceLoss kind, const Tensor& p_NE, const Tensor& f_KE) {
   const auto e = static_cast<double>(p_NE.size(1)), k = static_cast<double>(f_KE.size(0));
-  const Tensor f = f_KE.to(p_NE.options()), mean_E = p_NE.mean(0);
+  const Tensor f = f_KE.to(p_NE.options()), mean_E = ops::ordered_mean(p_NE, {0});
   switch (kind) {
     case BalanceLoss::none:
       return at::zeros({}, p_NE.options());
@@ -141,7 +142,7 @@ Tensor balance_loss(BalanceLoss kind,
 }
 
 Tensor router_z_loss(const Tensor& z_NE) {
-  return at::logsumexp(z_NE, {1}).square().mean();
+  return ops::ordered_mean(at::logsumexp(z_NE, {1}).square());
 }
 
 Tensor cv_squared(const Tensor& values_E, bool unbiased) {
@@ -281,7 +282,7 @@ void LearnedRouter::report(const Tensor& z_NE,
   const at::NoGradGuard no_gradients;
   count_choices(context, name_ + level, expert_NK, p_NE.size(1));
   context.add_statistic(name_ + level + ".entropy",
-                        at::special_entr(p_NE).sum().to(at::kCPU, at::kDouble));
+                        ops::ordered_sum(at::special_entr(p_NE)).to(at::kCPU, at::kDouble));
 }
 
 }  // namespace tessera::nn

@@ -3,6 +3,7 @@
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/nn/router/routing.h"
 #include "tessera/ops/basic/l2_norm.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/softmax.h"
 #include "tessera/ops/weights/product.h"
 
@@ -57,8 +58,8 @@ class SoftMixtures final : public Router {
     if (!scale_) return exact_logits(slots_, x);
     const ops::TrainingProducts exact(ops::ProductType::float32);
     const Tensor phi = ops::l2_norm(slots_.weight->tensor().to(x.options()), kEps);
-    return ops::linear(ops::l2_norm(x, kEps), ops::Weight::dense("slots", phi)) *
-           scale_->tensor().to(x.options());
+    const Tensor z = ops::linear(ops::l2_norm(x, kEps), ops::Weight::dense("slots", phi));
+    return z * ops::spread(scale_->tensor().to(x.options()), z);
   }
 
   static constexpr double kEps = 1e-12;

@@ -8,6 +8,7 @@
 #include "tessera/ops/attention/flash_attention.h"
 #include "tessera/ops/attention/kv_rows.h"
 #include "tessera/ops/attention/scattered_attention.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/softmax.h"
 #include "tessera/ops/side_by_side.h"
 #include "tessera/ops/weights/product.h"
@@ -162,9 +163,7 @@ Tensor defined_attention(KeyCounts counted,
   const auto type = wide(q_BHTD);
   const int64_t h = q_BHTD.size(1), t = q_BHTD.size(2), s = k_BGSD.size(2);
   const int64_t per_group = h / k_BGSD.size(1);
-  const auto for_heads = [&](const Tensor& x) {
-    return per_group == 1 ? x.to(type) : x.to(type).repeat_interleave(per_group, 1);
-  };
+  const auto for_heads = [&](const Tensor& x) { return repeat_each(x.to(type), per_group, 1); };
   const Tensor q = q_BHTD.to(type), k = for_heads(k_BGSD), v = for_heads(v_BGSD);
 
   Tensor scores = products(q, k, held, options) * options.scale;
@@ -190,9 +189,9 @@ Tensor defined_attention(KeyCounts counted,
   scores = scores.masked_fill(hidden, kMinusInfinity);
   const bool sinks = options.sinks_H.defined();
   if (sinks)
-    scores = at::cat(
-        {scores, options.sinks_H.to(type).reshape({1, h, 1, 1}).expand({scores.size(0), h, t, 1})},
-        -1);
+    scores = at::cat({scores, expanded(options.sinks_H.to(type).reshape({1, h, 1, 1}),
+                                       {scores.size(0), h, t, 1})},
+                     -1);
   if (lse != nullptr) *lse = log_sum(scores);
   Tensor weights;
   if (sinks) {

@@ -1,5 +1,6 @@
 #include "tessera/ops/attention/attention_form.h"
 
+#include <iterator>
 #include <algorithm>
 #include <array>
 
@@ -40,6 +41,7 @@ bool tiles_serve(uint32_t asks) {
 const char* name_of(AttentionForm form) {
   constexpr const char* kNames[] = {"kernel",    "kernel_of_weights", "lists", "tiles",
                                     "far_tiles", "definition",        "apart"};
+  static_assert(std::size(kNames) == static_cast<size_t>(AttentionForm::apart) + 1);
   return kNames[static_cast<int>(form)];
 }
 

@@ -9,6 +9,7 @@
 #include "tessera/ops/attention/key_weights.h"
 #include "tessera/ops/attention/kv_rows.h"
 #include "tessera/ops/attention/query_blocks.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/side_by_side.h"
 
@@ -317,10 +318,9 @@ Tensor attention_with_weights(const Tensor& q_THD,
   {
     const at::NoGradGuard no_gradients;
     const Tensor each = at::eye(keys, k.options()).expand({1, groups, keys, keys});
-    weights_GS.add_(attention_of_block(q, k, each, start, held, options)
-                        .reshape({groups, -1, keys})
-                        .sum(1)
-                        .to(weights_GS.options()));
+    const Tensor weights =
+        attention_of_block(q, k, each, start, held, options).reshape({groups, -1, keys});
+    weights_GS.add_(ordered_sum(weights, {1}).to(weights_GS.options()));
   }
   return attention_of_block(q, k, by_head(&KeyValues::v_SGD), start, held, options)
       .squeeze(0)

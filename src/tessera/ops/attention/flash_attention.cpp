@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/kernels/attention/flash_attention.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::ops {
 namespace {
@@ -114,7 +115,7 @@ struct Flash : torch::autograd::Function<Flash> {
     kernels::flash_backward(a, g);
     // one row for all heads gets the sum of theirs
     if (wants_bias && in.bias.size(0) == 1)
-      results[1 + in.bias_at] = results[1 + in.bias_at].sum(0, true);
+      results[1 + in.bias_at] = ordered_sum(results[1 + in.bias_at], {0}, true);
     return results;
   }
 };
@@ -177,8 +178,7 @@ Tensor flash_documents(const Tensor& q_NHD,
   for (size_t i = 0; i < lengths.size(); first += keys[i++]) {
     work->documents.insert(work->documents.end(), static_cast<size_t>(lengths[i]),
                            {first, first + keys[i]});
-    if (options.dropout)
-      number_weights(*work, streams[i], 0, lengths[i], keys[i], first);
+    if (options.dropout) number_weights(*work, streams[i], 0, lengths[i], keys[i], first);
   }
   return flash(work, q_NHD.unsqueeze(0), k_SGD.unsqueeze(0), v_SGD.unsqueeze(0), options)
       .squeeze(0);

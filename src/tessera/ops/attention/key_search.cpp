@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "tessera/base/ranking.h"
 #include "tessera/base/threads.h"
 #include "tessera/ops/attention/attention.h"
 
@@ -103,7 +104,7 @@ FoundKeys KeySearch::greatest(int64_t k) const {
       const T* score = all + (row % h * t + row / h) * n;
       std::iota(order.begin(), order.end(), 0);
       const auto better = [&](int64_t a, int64_t b) {
-        return score[a] != score[b] ? score[a] > score[b] : a < b;
+        return ranks_before(score[a], a, score[b], b);
       };
       if (k < n) std::nth_element(order.begin(), order.begin() + k, order.end(), better);
       std::sort(order.begin(), order.begin() + k);
@@ -148,7 +149,7 @@ FoundKeys KeySearch::sharing(const Tensor& q_THD, const Tensor& buckets_THR, int
       }
       scored[static_cast<size_t>(row)] = static_cast<int64_t>(candidates.size());
       const auto better = [](const auto& a, const auto& b) {
-        return a.first != b.first ? a.first > b.first : a.second < b.second;
+        return ranks_before(a.first, a.second, b.first, b.second);
       };
       if (k < static_cast<int64_t>(candidates.size())) {
         std::nth_element(candidates.begin(), candidates.begin() + k, candidates.end(), better);

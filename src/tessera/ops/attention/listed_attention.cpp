@@ -1,4 +1,5 @@
 #include "tessera/ops/attention/listed_attention.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -381,8 +382,8 @@ Attended biased_attention(const Tensor& q_BHTK,
                           double scale) {
   const auto type = wide(q_BHTK);
   const int64_t per_group = q_BHTK.size(1) / k_BGSK.size(1);
-  const Tensor k = k_BGSK.to(type).repeat_interleave(per_group, 1),
-               v = v_BGSV.to(type).repeat_interleave(per_group, 1);
+  const Tensor k = repeat_each(k_BGSK.to(type), per_group, 1),
+               v = repeat_each(v_BGSV.to(type), per_group, 1);
   const Tensor scores = ops::product(q_BHTK.to(type), k.transpose(-1, -2)) * scale + bias.to(type);
   // a row without keys would give exp(-inf - -inf) = NaN, here and in the gradient of lse
   const Tensor empty = scores.detach().amax(-1, true).eq(-kInfinity);

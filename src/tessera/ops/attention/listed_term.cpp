@@ -1,4 +1,5 @@
 #include "tessera/ops/attention/listed_term.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 #include <algorithm>
 
@@ -110,9 +111,8 @@ class ListedTerm {
     const Tensor k_SGK = memory.k.size() == 1 ? memory.k[0] : at::cat(memory.k);
     const int64_t per_group = q_NHK.size(1) / k_SGK.size(1);
     const Tensor q = q_NHK.transpose(0, 1).unsqueeze(0),
-                 k = k_SGK.narrow(0, span.begin, span.size())
-                         .transpose(0, 1)
-                         .repeat_interleave(per_group, 0)
+                 k = repeat_each(k_SGK.narrow(0, span.begin, span.size()).transpose(0, 1),
+                                 per_group, 0)
                          .unsqueeze(0)
                          .to(q.scalar_type());
     // those in step, and those that stand at the last position together

@@ -8,6 +8,8 @@
 #include <numeric>
 
 #include "tessera/ops/attention/listed_attention.h"
+#include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/basic/softmax.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/weights/product.h"
 #include "tessera/ops/weights/weight.h"
@@ -73,8 +75,9 @@ Tensor combined(const Tensor& out_RTHV, const Tensor& lse_RTH) {
   // in double: where a token sees itself alone, lse is near -1e5
   const Tensor lse = lse_RTH.to(at::kDouble);
   if (!use_kernels(out_RTHV)) {
-    const Tensor weights = at::softmax(lse, 0).to(out_RTHV.scalar_type());
-    return (out_RTHV * weights.unsqueeze(-1)).sum(0);
+    const Tensor weights =
+        ops::softmax(lse.permute({1, 2, 0})).permute({2, 0, 1}).to(out_RTHV.scalar_type());
+    return ordered_sum(out_RTHV * spread(weights.unsqueeze(-1), out_RTHV), {0});
   }
   // element by element: no bits depend on the number of tokens
   const int64_t rounds = lse.size(0), n = lse[0].numel();

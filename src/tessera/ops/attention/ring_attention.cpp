@@ -8,6 +8,7 @@
 #include "tessera/kernels/attention/flash_attention.h"
 #include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/flash_attention.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::ops {
 namespace {
@@ -106,7 +107,7 @@ Gradients met_back(const Pair& p,
       to.d_bias = g.d_table.data_ptr<float>();
     }
     kernels::flash_backward(a, to);
-    if (table.defined() && table.size(0) == 1) g.d_table = g.d_table.sum(0, true);
+    if (table.defined() && table.size(0) == 1) g.d_table = ordered_sum(g.d_table, {0}, true);
     return g;
   }
   // the definition, computed again; its part of the merged result is w = exp(lse - L):
@@ -246,7 +247,7 @@ std::vector<PartialAttention> ring_forward(const std::vector<RingRank>& ranks,
   if (options.sinks_H.defined())
     for (PartialAttention& sum : sums) {
       const Tensor sink =
-          options.sinks_H.to(sum.lse.scalar_type()).reshape({1, -1, 1}).expand_as(sum.lse);
+          expanded(options.sinks_H.to(sum.lse.scalar_type()).reshape({1, -1, 1}), sum.lse.sizes());
       sum = attention_merge(sum, {at::zeros_like(sum.out), sink});
     }
   return sums;
@@ -275,7 +276,7 @@ std::vector<RingGradients> ring_backward(const std::vector<RingRank>& ranks,
             .exp();
     Tensor of_lse = -(d[r].out * results[r].out).sum(-1);
     if (d[r].lse.defined()) of_lse = of_lse + d[r].lse;
-    sums[r].d_sinks = (w * of_lse).sum({0, 2});
+    sums[r].d_sinks = ordered_sum(w * of_lse, {0, 2});
   }
   for (int64_t step = 0; step < order.ranks(); ++step) {
     if (step > 0) turn(ranks, held);

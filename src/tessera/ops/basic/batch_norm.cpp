@@ -2,7 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "tessera/ops/basic/over_rows.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::ops {
 namespace {
@@ -10,10 +10,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// With a graph where the result is to have a gradient.
 Tensor mean_of_rows(const Tensor& x) {
-  const Tensor sum = at::GradMode::is_enabled() ? x.sum(0) : sum_of_rows(x);
-  return sum / static_cast<double>(x.size(0));
+  return ordered_mean(x, {0});
 }
 
 struct BatchNorm : torch::autograd::Function<BatchNorm> {

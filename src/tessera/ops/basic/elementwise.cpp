@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/base/threads.h"
+#include "tessera/ops/basic/ordered_part.h"
 
 namespace tessera::ops {
 namespace {
@@ -23,6 +24,8 @@ Tensor value(Elementwise f, const Tensor& x) {
       return at::silu(x);
     case Elementwise::softplus:
       return at::softplus(x);
+    case Elementwise::gelu:
+      return at::gelu(x);
     case Elementwise::gelu_tanh:
       return at::gelu(x, "tanh");
   }
@@ -31,6 +34,7 @@ Tensor value(Elementwise f, const Tensor& x) {
 
 /// g f'(x), in operations that have gradients of their own.
 Tensor gradient(Elementwise f, const Tensor& g, const Tensor& x) {
+  if (f == Elementwise::gelu) return at::gelu_backward(g, x);
   if (f == Elementwise::gelu_tanh) return at::gelu_backward(g, x, "tanh");
   const Tensor s = at::sigmoid(x);
   if (f == Elementwise::sigmoid) return g * s * (1 - s);
@@ -46,6 +50,7 @@ Tensor in_shares(const Tensor& like, Make make) {
   const int64_t n = flat.numel();
   parallel_in_turn((n + kShare - 1) / kShare, 1, [&](int64_t begin, int64_t end) {
     const at::NoGradGuard no_graph;
+    const OrderedPart ordered;
     for (int64_t first = begin * kShare; first < std::min(n, end * kShare); first += kShare) {
       const int64_t size = std::min(kShare, n - first);
       flat.narrow(0, first, size).copy_(make(first, size));

@@ -7,7 +7,7 @@
 
 namespace tessera::ops {
 
-enum class Elementwise { sigmoid, silu, softplus, gelu_tanh };
+enum class Elementwise { sigmoid, silu, softplus, gelu, gelu_tanh };
 
 /// f(x), with gradients.
 Tensor elementwise(Elementwise f, const Tensor& x);

@@ -4,6 +4,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/ops/basic/fused.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::ops {
 namespace {
@@ -93,7 +94,7 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
           backward_row(x_data + i * d, dy_data + i * d, scale, offset, inverse[i], d,
                        dx_data + i * d, dw_data + c * d);
     });
-    return {dx, dw.sum(0), Tensor(), Tensor()};
+    return {dx, ordered_sum(dw, {0}), Tensor(), Tensor()};
   }
 };
 

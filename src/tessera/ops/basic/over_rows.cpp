@@ -2,8 +2,8 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/weights/product.h"
-
 
 namespace tessera::ops {
 namespace {
@@ -26,7 +26,7 @@ struct OverRows : torch::autograd::Function<OverRows> {
     const Tensor& g = gradients[0];
     // a gradient that is to have one itself is computed by operations that have
     Tensor sum = at::GradMode::is_enabled() ? g.reshape({-1, g.size(-1)}).sum(0) : sum_of_rows(g);
-    if (c10::multiply_integers(shape) == 1) sum = sum.sum();
+    if (c10::multiply_integers(shape) == 1) sum = ordered_sum(sum);
     return {sum.reshape(shape), Tensor()};
   }
 };

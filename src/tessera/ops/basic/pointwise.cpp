@@ -5,6 +5,7 @@
 #include "tessera/kernels/basic/rowwise.h"
 #include "tessera/ops/basic/elementwise.h"
 #include "tessera/ops/basic/fused.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/over_rows.h"
 
 namespace tessera::ops {
@@ -33,7 +34,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double offset, double eps
   if (fuses(x) && x.size(-1) > 0 && weight.defined())
     return fused_rms_norm(x, weight.to(at::kFloat), offset, eps);
   const Tensor wide_x = x.to(wide(x));
-  Tensor y = wide_x * at::rsqrt(wide_x.square().mean(-1, true) + eps);
+  Tensor y = wide_x * spread(at::rsqrt(wide_x.square().mean(-1, true) + eps), wide_x);
   if (weight.defined()) y = y * (weight.to(wide(x)) + offset);
   return y.to(x.scalar_type());
 }
@@ -76,7 +77,7 @@ Tensor activate(const Tensor& x, Activation act) {
     case Activation::relu:
       return at::relu(x);
     case Activation::gelu:
-      return at::gelu(x);
+      return elementwise(Elementwise::gelu, x);
     case Activation::gelu_tanh:
       return elementwise(Elementwise::gelu_tanh, x);
     case Activation::quick_gelu:
@@ -135,7 +136,7 @@ Tensor gated_rms_norm(
   const Tensor g = gated(z, y, Activation::silu);
   const int64_t width = g.size(-1) / groups;
   Tensor normed = rms_norm(g.reshape({-1, width}), Tensor(), 0, eps).reshape(g.sizes());
-  return normed * weight.to(normed.scalar_type());
+  return normed * over_rows(weight.to(normed.scalar_type()), normed);
 }
 
 }  // namespace tessera::ops

@@ -1,10 +1,11 @@
 // Forms for training whose bits do not turn on the number of threads: elementwise functions,
-// softmax, parameters over rows.
+// softmax, parameters over rows, sums.
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tessera/base/threads.h"
 #include "tessera/ops/basic/elementwise.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/basic/softmax.h"
@@ -29,14 +30,16 @@ Inputs run(const std::function<Tensor(const Inputs&)>& f,
   return out;
 }
 
-/// In float32 the same bits for any number of threads, and the numbers of `plain` in double.
+/// In float32 the same bits for any number of threads, and the numbers of `plain` in double. Sums
+/// are of so many `terms` of size 1, which may cancel.
 void expect_form(const std::function<Tensor(const Inputs&)>& f,
                  const std::function<Tensor(const Inputs&)>& plain,
-                 const Inputs& given) {
+                 const Inputs& given,
+                 int64_t terms = 0) {
   const Inputs want = run(plain, given, at::kDouble);
   const int before = thread_count(), torch_before = at::get_num_threads();
   Inputs first;
-  for (const int threads : {1, 2, 3}) {
+  for (const int threads : {1, 2, 3, 16}) {
     set_thread_count(threads);
     at::set_num_threads(threads);
     const Inputs got = run(f, given, at::kFloat);
@@ -45,7 +48,9 @@ void expect_form(const std::function<Tensor(const Inputs&)>& f,
       ASSERT_EQ(got[k].sizes(), want[k].sizes());
       EXPECT_TRUE(at::equal(got[k], first[k])) << threads << " threads, " << k;
       const double size = std::max(1.0, want[k].abs().max().item<double>());
-      EXPECT_LT((got[k] - want[k]).abs().max().item<double>(), 1e-5 * size) << k;
+      EXPECT_LT((got[k] - want[k]).abs().max().item<double>(),
+                1e-5 * size + 2e-9 * static_cast<double>(terms))
+          << k;
     }
   }
   set_thread_count(before);
@@ -61,9 +66,10 @@ TEST(Shares, ElementwiseFunctions) {
     return f == F::sigmoid    ? at::sigmoid(x)
            : f == F::silu     ? at::silu(x)
            : f == F::softplus ? at::softplus(x)
+           : f == F::gelu     ? at::gelu(x)
                               : at::gelu(x, "tanh");
   };
-  for (const F f : {F::sigmoid, F::silu, F::softplus, F::gelu_tanh})
+  for (const F f : {F::sigmoid, F::silu, F::softplus, F::gelu, F::gelu_tanh})
     for (const Tensor& x : {kX, kX.t(), kX.narrow(0, 0, 1).narrow(1, 0, 5)}) {
       SCOPED_TRACE(static_cast<int>(f));
       expect_form([&](const Inputs& in) { return elementwise(f, in[0]); },
@@ -102,6 +108,56 @@ TEST(Shares, ParametersOverRows) {
   }
   // one number, of any shape
   expect_form(both, plain, {kX, gen({1}, 0.5, 0.1), gen({1}, 0.7, 0.2).squeeze(0)});
+}
+
+// shapes and layouts whose sums by libtorch have other bits with 2 to 16 threads
+TEST(Shares, Sums) {
+  struct Sum {
+    Tensor x;
+    std::vector<int64_t> dims;
+  };
+  const auto big = [](const std::vector<int64_t>& sizes) { return gen(sizes, 0.37, 0.1); };
+  for (const Sum& sum : {Sum{big({1025, 100}), {0}},
+                         {big({100, 600}).t(), {0}},
+                         {big({600, 48, 3}).permute({1, 2, 0}), {0}},
+                         {big({31, 100, 63}), {-1, 0}},
+                         {big({5, 1025, 3, 7}), {1, 3}},
+                         {big({257, 4, 33}), {1}},
+                         {big({100'000}), {0}},
+                         {big({3, 5}), {1}}})
+    for (const bool keepdim : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", fmt::join(sum.x.sizes(), "x"), keepdim));
+      expect_form([&](const Inputs& in) { return ordered_sum(in[0], sum.dims, keepdim); },
+                  [&](const Inputs& in) { return in[0].sum(sum.dims, keepdim); }, {sum.x},
+                  sum.x.numel());
+    }
+  EXPECT_TRUE(at::equal(ordered_sum(at::ones({3, 0}), {1}), at::zeros({3})));
+  EXPECT_TRUE(at::equal(ordered_sum(kX, at::IntArrayRef{}), kX));
+  expect_form([](const Inputs& in) { return ordered_sum(in[0]); },
+              [](const Inputs& in) { return in[0].sum(); }, {kX}, kX.numel());
+  expect_form([](const Inputs& in) { return ordered_mean(in[0]); },
+              [](const Inputs& in) { return in[0].mean(); }, {kX});
+  expect_form([](const Inputs& in) { return ordered_mean(in[0], {0}); },
+              [](const Inputs& in) { return in[0].mean(0); }, {kX});
+}
+
+// what autograd sums by itself: factors and terms that were broadcast, rows that were repeated
+TEST(Shares, BroadcastFactors) {
+  const Tensor x = gen({1025, 4, 25}, 0.37, 0.1);
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{4, 1},
+                                            {1025, 1, 25},
+                                            {1025, 1, 1},
+                                            {25},
+                                            {1},
+                                            {4, 25},
+                                            {1, 1, 25},
+                                            {}})
+    expect_form([](const Inputs& in) { return in[0] * spread(in[1], in[0]); },
+                [](const Inputs& in) { return in[0] * in[1]; }, {x, gen(sizes, 0.5, 0.1)},
+                x.numel());
+  for (const int64_t dim : {0, 1, -1})
+    expect_form([&](const Inputs& in) { return repeat_each(in[0], 3, dim); },
+                [&](const Inputs& in) { return in[0].repeat_interleave(3, dim); }, {x});
 }
 
 TEST(Shares, LayerNorm) {

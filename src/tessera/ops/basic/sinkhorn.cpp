@@ -4,18 +4,18 @@
 #include <cmath>
 
 #include "tessera/base/threads.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/softmax.h"
 
 namespace tessera::ops {
 namespace {
 
 Tensor plain(const Tensor& z_NSS, int64_t iterations, double eps) {
-  Tensor c = softmax(z_NSS) + eps;
-  c = c / (c.sum(-2, true) + eps);
-  for (int64_t i = 1; i < iterations; ++i) {
-    c = c / (c.sum(-1, true) + eps);
-    c = c / (c.sum(-2, true) + eps);
-  }
+  const auto over_sums = [eps](const Tensor& c, int64_t dim) {
+    return c / spread(ordered_sum(c, {dim}, true) + eps, c);
+  };
+  Tensor c = over_sums(softmax(z_NSS) + eps, -2);
+  for (int64_t i = 1; i < iterations; ++i) c = over_sums(over_sums(c, -1), -2);
   return c;
 }
 

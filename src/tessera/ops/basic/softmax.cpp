@@ -17,7 +17,7 @@ struct Softmax : torch::autograd::Function<Softmax> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     // y (g - sum(g y)), in operations that have gradients of their own
     const Tensor y = context->get_saved_variables()[0], gy = gradients[0] * y;
-    return {gy - y * gy.sum(-1, true)};
+    return {gy - y * gy.contiguous().sum(-1, true)};
   }
 };
 

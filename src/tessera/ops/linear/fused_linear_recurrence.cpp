@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/base/threads.h"
 #include "tessera/kernels/linear/linear_recurrence_backward.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/linear/linear_recurrence.h"
 
 namespace tessera::ops {
@@ -86,11 +86,13 @@ kernels::LinearRecurrence recurrence(const variable_list& in, const Sequence& s)
 }
 
 /// How many heads of those that share q and k sum their gradients one after another: as many as
-/// leave every thread something to do.
+/// leave eight threads something to do. No matter how many there are: the order of a sum follows
+/// from the shapes.
 int64_t heads_summed(int64_t heads, int64_t groups) {
+  constexpr int64_t kTasks = 8;
   int64_t most = 1;
   for (int64_t n = 1; n <= heads / groups; ++n)
-    if (heads / groups % n == 0 && (n == 1 || heads / n >= thread_count())) most = n;
+    if (heads / groups % n == 0 && heads / n >= kTasks) most = n;
   return most;
 }
 
@@ -183,10 +185,10 @@ struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
       g.drate = of(out[kRate]), g.dskip = of(dskip);
       kernels::linear_recurrence_backward(recurrence(in, s), g);
     }
-    if (du.defined()) out[kU] = du.sum(0);
-    if (dskip.defined()) out[kSkip] = dskip.sum({0, 1});
+    if (du.defined()) out[kU] = ordered_sum(du, {0});
+    if (dskip.defined()) out[kSkip] = ordered_sum(dskip, {0, 1});
     if (groups != heads / summed)
-      for (const size_t i : {kQ, kK}) out[i] = out[i].unflatten(2, {groups, -1}).sum(3);
+      for (const size_t i : {kQ, kK}) out[i] = ordered_sum(out[i].unflatten(2, {groups, -1}), {3});
     out.push_back(has_state ? dstate : Tensor());
     out.resize(out.size() + 2);  // of the lengths and of `keep`
     return out;
@@ -198,7 +200,7 @@ variable_list recurred(const LinearRecurrence& in, const Tensor& state, const Va
   variable_list x = inputs(in, scales);
   // a decay per head that learns is one per token whose gradients are summed
   if (x[kDecay].defined() && x[kDecay].dim() == 1 && x[kDecay].requires_grad())
-    x[kDecay] = x[kDecay].expand({v.size(0), v.size(1), v.size(2)}).contiguous();
+    x[kDecay] = spread(x[kDecay], {v.size(0), v.size(1), v.size(2)}).contiguous();
   const auto maybe = [](const Tensor& one) {
     return one.defined() ? std::optional<Tensor>(one) : std::nullopt;
   };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/kernels/linear/linear_recurrence.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/weights/product.h"
 
@@ -15,7 +16,7 @@ constexpr int64_t kBlock = 16;  // tokens whose decays per channel share one ref
 
 /// q or k with a row for every head.
 Tensor for_heads(const Tensor& x_BTGK, int64_t heads) {
-  return x_BTGK.size(2) == heads ? x_BTGK : x_BTGK.repeat_interleave(heads / x_BTGK.size(2), 2);
+  return repeat_each(x_BTGK, heads / x_BTGK.size(2), 2);
 }
 
 at::ScalarType type_of(const LinearRecurrence& in) {
@@ -310,7 +311,7 @@ Tensor linear_recurrence_whole(const LinearRecurrence& in) {
 }
 
 Tensor row_dots(const Tensor& x, const Tensor& w) {
-  const Tensor products = x * w;
+  const Tensor products = x * spread(w, x);
   if (!use_kernels(products)) return products.sum(-1);
   const Tensor terms = products.contiguous();
   const int64_t width = terms.size(-1);
@@ -334,7 +335,7 @@ Tensor log_sigmoid(const Tensor& x) {
 
 Tensor log_sigmoid_above(const Tensor& x, const Tensor& lb_C) {
   if (!lb_C.defined()) return ops::log_sigmoid(x);
-  const Tensor gate = lb_C + (1 - lb_C) * activate(x, Activation::sigmoid);
+  const Tensor lb = spread(lb_C, x), gate = lb + (1 - lb) * activate(x, Activation::sigmoid);
   if (!use_kernels(x)) return at::log(gate);
   return in_double(gate, [](double v) { return std::log(v); });
 }

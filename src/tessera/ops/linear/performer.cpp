@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/kernels/linear/performer.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/weights/product.h"
 #include "tessera/ops/weights/weight.h"
 
@@ -36,7 +37,7 @@ Tensor scores(const Tensor& y, const Favor& in) {
 Tensor plain_features(const Tensor& y, const Tensor& s, const Favor& in, bool of_keys) {
   if (in.kernel == FavorKernel::relu) return at::relu(s);
   const Tensor waves = at::cat({s.sin(), s.cos()}, -1);
-  return of_keys ? waves * (y.square().sum(-1, true) / 2).exp() : waves;
+  return of_keys ? waves * spread((y.square().sum(-1, true) / 2).exp(), waves) : waves;
 }
 
 /// The factor on products of features.
@@ -56,7 +57,8 @@ Tensor normalised(const Tensor& sums, double eps) {
   Tensor divisor = sums.narrow(-1, v, 1);
   divisor = divisor + 2 * eps * divisor.abs().le(eps).to(divisor.scalar_type());
   const Tensor empty = divisor.eq(0);
-  return (sums.narrow(-1, 0, v) / divisor.masked_fill(empty, 1)).masked_fill(empty, 0);
+  const Tensor above = sums.narrow(-1, 0, v);
+  return (above / spread(divisor.masked_fill(empty, 1), above)).masked_fill(empty, 0);
 }
 
 /// Keys before their maximum is taken off: ln of a feature, and the largest score of each row.
@@ -66,7 +68,7 @@ struct Keys {
 Keys keys_of(const Favor& in) {
   const Tensor y = scaled(in.k_BTHD, in), s = scores(y, in);
   if (!exponential(in)) return {plain_features(y, s, in, true), at::zeros_like(s.select(-1, 0))};
-  return {s - y.square().sum(-1, true) / 2, s.amax(-1)};
+  return {s - spread(y.square().sum(-1, true) / 2, s), s.amax(-1)};
 }
 
 }  // namespace
@@ -142,7 +144,7 @@ Tensor favor_query_features(const Tensor& x_BTHD, const Favor& how) {
   const Tensor y = scaled(x_BTHD, how), s = scores(y, how);
   if (!exponential(how)) return plain_features(y, s, how, false) + how.eps;
   const Tensor shift = y.square().sum(-1, true) / 2 + s.amax(-1, true);
-  return ((s - shift).exp() + how.eps) / std::sqrt(static_cast<double>(s.size(-1)));
+  return ((s - spread(shift, s)).exp() + how.eps) / std::sqrt(static_cast<double>(s.size(-1)));
 }
 
 Tensor favor_bidirectional(const Favor& in) {
@@ -150,7 +152,8 @@ Tensor favor_bidirectional(const Favor& in) {
   const Keys keys = keys_of(in);
   // one maximum per sequence and head
   const Tensor top = keys.largest_BTH.amax(1, true).unsqueeze(-1);
-  const Tensor features = exponential(in) ? (keys.log_BTHM - top).exp() : keys.log_BTHM;
+  const Tensor features =
+      exponential(in) ? (keys.log_BTHM - spread(top, keys.log_BTHM)).exp() : keys.log_BTHM;
   const Tensor phi_k = (features + in.eps) * std::sqrt(product_factor(in, features.size(-1)));
   const Tensor v = with_one(in.v_BTHV.to(phi_q.scalar_type()));
   const Tensor sums = ops::einsum("bthm,bthu->bhmu", phi_k, v);
@@ -163,7 +166,8 @@ std::pair<Tensor, FavorState> favor_chunked(const Favor& in,
                                             const FavorState& state) {
   const int64_t t = in.q_BTHD.size(1);
   const Tensor phi_q = favor_query_features(in.q_BTHD, in);
-  const Tensor total_q = phi_q.sum(-1, true) * in.eps;  // meets the eps of every key's features
+  const Tensor total_q =
+      ordered_sum(phi_q, {-1}, true) * in.eps;  // meets the eps of every key's features
   const Keys keys = keys_of(in);
   const Tensor v = with_one(in.v_BTHV.to(phi_q.scalar_type()));
   const double factor = std::sqrt(product_factor(in, phi_q.size(-1)));
@@ -184,28 +188,34 @@ std::pair<Tensor, FavorState> favor_chunked(const Favor& in,
     const int64_t n = q.size(1);
     // the largest score of the keys up to each token
     const Tensor upto = at::maximum(std::get<0>(largest_chunks[c].cummax(1)), top.unsqueeze(1));
-    const Tensor e = exponential(in) ? (log_chunks[c] - upto.unsqueeze(-1)).exp() : log_chunks[c];
+    const Tensor e = exponential(in)
+                         ? (log_chunks[c] - spread(upto.unsqueeze(-1), log_chunks[c])).exp()
+                         : log_chunks[c];
     // inside the chunk: each key's feature scaled from its own maximum to the query's
     const Tensor future =
         at::ones({n, n}, at::TensorOptions().dtype(at::kBool).device(v.device())).triu(1);
     const Tensor by_head = upto.transpose(1, 2);  // [B, H, n]
-    const Tensor rescale = (by_head.unsqueeze(2) - by_head.unsqueeze(3))
-                               .masked_fill(future, -kInfinity)
-                               .exp();  // [B, H, query, key]
-    const Tensor products = ops::einsum("bihm,bjhm->bhij", q, e) * rescale +
-                            flat.squeeze(-1).transpose(1, 2).unsqueeze(-1).masked_fill(future, 0);
+    const std::vector<int64_t> pairs{b, h, n, n};
+    const Tensor rescale =
+        (spread(by_head.unsqueeze(2), pairs) - spread(by_head.unsqueeze(3), pairs))
+            .masked_fill(future, -kInfinity)
+            .exp();  // [B, H, query, key]
+    const Tensor products =
+        ops::einsum("bihm,bjhm->bhij", q, e) * rescale +
+        spread(flat.squeeze(-1).transpose(1, 2).unsqueeze(-1), pairs).masked_fill(future, 0);
     const Tensor inside = ops::einsum("bhij,bjhu->bihu", products, rows);
     // what came before it
     const Tensor fade = (top.unsqueeze(1) - upto).exp().unsqueeze(-1);
+    const Tensor held = ops::einsum("bihm,bhmu->bihu", q, sums);
     const Tensor before =
-        ops::einsum("bihm,bhmu->bihu", q, sums) * fade + flat * values.unsqueeze(1);
+        held * spread(fade, held) + spread(flat, held) * spread(values.unsqueeze(1), held);
     out.push_back(normalised((inside + before) * factor, in.eps));
     // hand over to the next chunk
     const Tensor last = upto.select(1, n - 1);
-    const Tensor to_last = (upto - last.unsqueeze(1)).exp().unsqueeze(-1);
-    sums = sums * (top - last).exp().unsqueeze(-1).unsqueeze(-1) +
-           ops::einsum("bjhm,bjhu->bhmu", e * to_last, rows);
-    values = values + rows.sum(1);
+    const Tensor to_last = (upto - spread(last.unsqueeze(1), upto)).exp().unsqueeze(-1);
+    sums = sums * spread((top - last).exp().unsqueeze(-1).unsqueeze(-1), sums) +
+           ops::einsum("bjhm,bjhu->bhmu", e * spread(to_last, e), rows);
+    values = values + ordered_sum(rows, {1});
     top = last;
   }
   const Tensor y = out.empty() ? in.v_BTHV : at::cat(out, 1).to(in.q_BTHD.scalar_type());

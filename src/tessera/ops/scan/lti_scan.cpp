@@ -11,6 +11,7 @@
 
 #include "tessera/kernels/scan/cauchy.h"
 #include "tessera/kernels/scan/lti_scan.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
@@ -145,6 +146,18 @@ Tensor cauchy(const Tensor& lambda_HM, const Tensor& w_HKM, const Tensor& z_HL) 
   return Cauchy::apply(lambda_HM, w_HKM, z_HL);
 }
 
+namespace {
+
+/// a b of complex numbers, element by element; b broadcasts. By real products: libtorch computes
+/// the last complex numbers of a thread's share by another formula than whole vectors.
+Tensor product_of(const Tensor& a, const Tensor& b) {
+  const Tensor x = at::real(a), y = at::imag(a), u = spread(at::real(b), x),
+               v = spread(at::imag(b), x);
+  return at::complex(x * u - y * v, x * v + y * u);
+}
+
+}  // namespace
+
 Tensor fft_conv(const Tensor& u_NH, const Tensor& k_LH, const Lengths& lengths) {
   const auto type = wide(u_NH);
   return over_documents(lengths, [&](const auto& rows_of) {
@@ -154,7 +167,7 @@ Tensor fft_conv(const Tensor& u_NH, const Tensor& k_LH, const Lengths& lengths) 
     // twice the length: nothing wraps around
     const Tensor u = at::fft_rfft(u_BTH, 2 * tokens, 1),
                  k = at::fft_rfft(k_LH.narrow(0, 0, tokens).to(type), 2 * tokens, 0);
-    return at::fft_irfft(u * k, 2 * tokens, 1).narrow(1, 0, tokens).flatten(0, 1);
+    return at::fft_irfft(product_of(u, k), 2 * tokens, 1).narrow(1, 0, tokens).flatten(0, 1);
   });
 }
 
@@ -226,8 +239,10 @@ DenseLtiSystem held(const DplrSystem& s) {
   // diag(a) on real and imaginary parts, less P times 2 Re(P^* .)
   const Tensor re = at::diag_embed(at::real(a)), im = at::diag_embed(at::imag(a));
   const Tensor p_HN = parts(complex_of(s.p_HM2));
-  const Tensor a_HNN = at::cat({at::cat({re, -im}, 2), at::cat({im, re}, 2)}, 1) -
-                       2 * p_HN.unsqueeze(2) * p_HN.unsqueeze(1);
+  const std::vector<int64_t> sizes_HNN{p_HN.size(0), p_HN.size(1), p_HN.size(1)};
+  const Tensor a_HNN =
+      at::cat({at::cat({re, -im}, 2), at::cat({im, re}, 2)}, 1) -
+      2 * spread(p_HN.unsqueeze(2), sizes_HNN) * spread(p_HN.unsqueeze(1), sizes_HNN);
   const Tensor b_HN1 = parts(complex_of(s.b_HM2)).unsqueeze(2);
   const Tensor rates = dt_H11 * at::cat({a_HNN, b_HN1}, 2);
   const int64_t n = a_HNN.size(1);

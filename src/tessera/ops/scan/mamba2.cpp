@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tessera/kernels/scan/mamba2.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/linear/linear_recurrence.h"
 #include "tessera/ops/weights/product.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 /// [.., G, N] -> [.., H, N]: every head its group's row.
 Tensor for_heads(const Tensor& t, int64_t heads) {
-  return t.repeat_interleave(heads / t.size(-2), -2);
+  return repeat_each(t, heads / t.size(-2), -2);
 }
 
 Tensor initial_state(const Ssd& in, const Tensor& state) {
@@ -84,7 +85,7 @@ LinearRecurrence recurrence_of(const Ssd& in) {
   return {.q_BTHK = in.c_BTGN.to(type),
           .k_BTHK = in.b_BTGN.to(type),
           .v_BTHV = in.x_BTHP.to(type),
-          .log_decay = in.dt_BTH.to(type) * in.a_H.to(type),
+          .log_decay = in.dt_BTH.to(type) * spread(in.a_H.to(type), in.dt_BTH),
           .documents = in.documents};
 }
 

@@ -8,6 +8,8 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/weights/gemm.h"
+#include "tessera/ops/basic/ordered_part.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::ops {
 namespace {
@@ -43,6 +45,7 @@ Tensor batched(const Tensor& a, const Tensor& b) {
   const int64_t step = std::clamp<int64_t>(kTask / work, 1, (n + 1) / 2);
   parallel_in_turn((n + step - 1) / step, 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_graph;
+    const OrderedPart ordered;
     for (int64_t i = first; i < last; ++i) {
       const int64_t begin = i * step, size = std::min(step, n - begin);
       Tensor block = out.narrow(0, begin, size);
@@ -72,9 +75,9 @@ struct Product : torch::autograd::Function<Product> {
 
 bool is_blocked(const Tensor& a, const Tensor& b) {
   const auto plain = [](const Tensor& x) {
-    return x.device().is_cpu() && x.scalar_type() == at::kFloat;
+    return x.device().is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble);
   };
-  return plain(a) && plain(b) && at::GradMode::is_enabled();
+  return plain(a) && plain(b) && a.scalar_type() == b.scalar_type();
 }
 
 /// Whether gemm() can read x as it lies.
@@ -98,7 +101,7 @@ bool by_gemm(const Tensor& out, const Tensor& a, const Tensor& b, ProductType ty
     require(fits, "product", "an output of strides {}, {}", out.stride(0), out.stride(1));
     return true;
   }
-  return fits && has_unit_stride(a) && has_unit_stride(b) &&
+  return fits && out.scalar_type() == at::kFloat && has_unit_stride(a) && has_unit_stride(b) &&
          kernels::gemm_pays(out.size(0), out.size(1), a.size(1));
 }
 
@@ -129,6 +132,7 @@ void multiply_into(
   const int64_t length = longer_side(out), step = step_of(length);
   parallel_in_turn((length + step - 1) / step, 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_graph;
+    const OrderedPart ordered;
     for (int64_t i = first; i < last; ++i) {
       ProductInto part = part_of({out, a, b}, i * step, std::min(step, length - i * step));
       if (add)
@@ -160,6 +164,7 @@ void multiply_each(const std::vector<ProductInto>& products, ProductType type) {
                          type);
   parallel_in_turn(std::ssize(tasks), 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_graph;
+    const OrderedPart ordered;
     for (int64_t i = first; i < last; ++i) {
       const Task& task = tasks[static_cast<size_t>(i)];
       const ProductInto& whole = *task.whole;
@@ -265,9 +270,11 @@ Tensor product(const Tensor& a, const Tensor& b) {
     return sizes;
   };
   const int64_t count = c10::multiply_integers(batch);
-  return Product::apply(a.expand(with(m, k)).reshape({count, m, k}),
-                        b.expand(with(k, n)).reshape({count, k, n}))
-      .reshape(with(m, n));
+  const auto items = [&](const Tensor& x, int64_t rows, int64_t columns) {
+    const std::vector<int64_t> wanted = with(rows, columns);
+    return expanded(x, wanted).reshape({count, rows, columns});
+  };
+  return Product::apply(items(a, m, k), items(b, k, n)).reshape(with(m, n));
 }
 
 Tensor einsum(std::string_view equation, const Tensor& a, const Tensor& b) {

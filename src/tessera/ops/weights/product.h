@@ -21,8 +21,8 @@ Tensor einsum(std::string_view equation, const Tensor& a, const Tensor& b);
 
 /// While one lives on a thread, linear() through a trainable weight in float32 on a CPU adds the
 /// weight's gradient to the one that it has, in place, where backward() would make a tensor of its
-/// size first. For pieces of a loss that go back one by one (train/loss.h): only backward() may be
-/// called, and not torch::autograd::grad of the weight.
+/// size first. For pieces of a loss that go back one by one (train/objective/loss.h): only
+/// backward() may be called, and not torch::autograd::grad of the weight.
 class InPlaceGradients {
  public:
   InPlaceGradients() : before_(active_) { active_ = true; }

@@ -46,8 +46,8 @@ double error(const Tensor& a, const Tensor& b) {
 }
 
 TEST(Weight, GradientThroughFrozenBlocksEqualsThatThroughTheirNumbers) {
-  for (const int64_t o : {1, 7, 64, 1500})
-    for (const int64_t n : {1, 5}) {
+  for (const int64_t o : {1, 7, 64, 1500, 4000})
+    for (const int64_t n : {1, 5, 40}) {  // from 32 rows on by tiles
       const Weight w = q4_0({o, 96}, 3);
       const Tensor x = drawn({n, 2, 96}, 1).requires_grad_(true),
                    same = x.detach().clone().requires_grad_(true);
@@ -618,6 +618,27 @@ TEST(AdaptedWeight, LengthsOfRowsInBlocksAreThoseOfTheirNumbers) {
 
 // Numbers of the `gguf` package's blocks and torch in float64. Dettmers et al. 2023,
 // arXiv:2305.14314: the frozen base stays in its blocks, forward and backward.
+TEST(AdaptedWeight, RowsAreThoseOfTheSum) {
+  const auto w = std::make_shared<const Weight>(q4_0({6, 96}, 3));
+  const Tensor a = drawn({2, 96}, 1).requires_grad_(true),
+               b = drawn({6, 2}, 2).requires_grad_(true);
+  const Weight adapted =
+      Weight::adapted(w, std::make_shared<const Weight>(Weight::dense("a", a)),
+                      std::make_shared<const Weight>(Weight::dense("b", b)), 0.7);
+  const Tensor ids = at::tensor({4, 0, 4}, at::kLong);
+  const Tensor want = (w->tensor() + 0.7 * b.matmul(a)).index_select(0, ids);
+  EXPECT_LT(error(rows(adapted, ids), want), 1e-5);
+  {
+    const at::NoGradGuard guard;
+    EXPECT_LT(error(rows(adapted, ids), want), 1e-5);
+  }
+  // gradients reach both factors
+  const Tensor dy = drawn({3, 96}, 4);
+  const auto of = [&](const Tensor& y) { return torch::autograd::grad({y}, {a, b}, {dy}); };
+  const auto ours = of(rows(adapted, ids)), theirs = of(want);
+  for (size_t i = 0; i < 2; ++i) EXPECT_LT(error(ours[i], theirs[i]), 1e-5);
+}
+
 TEST(AdaptedWeight, BesideBlocksGradientsComeFromTheBlocks) {
   struct Case {
     DType type;

@@ -7,6 +7,7 @@
 #include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/documents_attention.h"
 #include "tessera/ops/attention/flash_attention.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::nn {
@@ -70,7 +71,8 @@ LearnedScale::LearnedScale(const Builder& builder, ScoreScale scale) {
 }
 
 Tensor LearnedScale::operator()(const Tensor& q_NHD) const {
-  return factors_ ? q_NHD * factors_->tensor().to(q_NHD.options()).unsqueeze(-1) : q_NHD;
+  return factors_ ? q_NHD * ops::spread(factors_->tensor().to(q_NHD.options()).unsqueeze(-1), q_NHD)
+                  : q_NHD;
 }
 
 ops::ScoreOptions PatternedScores::in_document(const BySegment& part, size_t segment) const {

@@ -209,7 +209,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
         field("sinks", &C::sinks,
               "a learned logit per head that takes weight and gives nothing (gpt-oss)"),
         field("add_zero_attn", &C::add_zero_attn,
-              "a key and value of zeros that every query sees besides"),
+              "an additional key and value of zeros that every query sees"),
         field("gate", &C::gate, "a projection of the input through gate_act, as a factor"),
         field("gate_at", &C::gate_at, "on what: the heads' outputs, the values, or the output"),
         field("gate_act", &C::gate_act, "what its numbers pass through"),

@@ -6,6 +6,7 @@
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/parts.h"
 #include "tessera/nn/router/sorted_choices.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::nn {
 namespace {
@@ -104,7 +105,7 @@ class AttentionExperts final : public Mixer {
     for (int64_t j = 0; j < k; ++j)
       sum = with_choice(sum, j, y_SD, sorted,
                         routing.weight_NK.narrow(1, j, 1).to(sum.scalar_type()));
-    return bias_ ? sum + bias_->tensor().to(sum.scalar_type()) : sum;
+    return bias_ ? sum + ops::spread(bias_->tensor().to(sum.scalar_type()), sum) : sum;
   }
 
   AttentionExpertsConfig config_;

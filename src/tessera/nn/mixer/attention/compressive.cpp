@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/nn/mixer/attention/segment_memory.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::nn {
 namespace {
@@ -65,7 +66,7 @@ ops::ScoreTerm spread(const ops::ScoreTerm& term, int64_t border, int64_t rate) 
     std::vector<Tensor> parts;
     if (slots > 0) {
       // the scheme sees a key at every position and one column of `rate` is taken
-      const Tensor keys = block.k_BHSD.narrow(2, 0, slots).repeat_interleave(rate, 2);
+      const Tensor keys = ops::repeat_each(block.k_BHSD.narrow(2, 0, slots), rate, 2);
       const int64_t first = border - (border - block.first_key) * rate;
       parts.push_back(direct({block.q_BHTD, keys, block.first_query, first, block.scale}, inputs)
                           .slice(-1, 0, slots * rate, rate));
@@ -160,8 +161,8 @@ class Compressive final : public Mixer {
       ops::ScoreOptions here = call.how;
       if (n > 0 && config_.distance == SlotDistance::scaled && here.term)
         here.term = spread(call.how.term, border, config_.rate);
-      out.push_back(attend_alike(q_BTHD[out.size()], seen, stretch.begin,
-                                 call.dropout_of(group, here, at)));
+      out.push_back(
+          attend_alike(q_BTHD[out.size()], seen, stretch.begin, call.dropout_of(group, here, at)));
       if (sink && stretch.end == stretch.segment + config_.segment)
         for (const Document& document : held) reconstruct(document.inputs, stretch, sink);
     }
@@ -253,7 +254,7 @@ class Compressive final : public Mixer {
     };
     const Tensor difference = read(compress_(blocks(remembered, from, to))) - read(old).detach();
     sink(name_ + ".reconstruction",
-         config_.reconstruction * difference.to(ops::wide(difference)).square().sum());
+         config_.reconstruction * ops::ordered_sum(difference.to(ops::wide(difference)).square()));
   }
 
   CompressiveConfig config_;

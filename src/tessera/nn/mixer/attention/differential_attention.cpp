@@ -5,6 +5,7 @@
 
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/parts.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/over_rows.h"
 
 namespace tessera::nn {
@@ -73,7 +74,7 @@ class DifferentialAttention final : public Mixer {
   Tensor lambda() const {
     const auto type = ops::wide(lambda_q1_->tensor());
     const auto term = [&](const WeightPtr& q, const WeightPtr& k) {
-      return (q->tensor().to(type) * k->tensor().to(type)).sum().exp();
+      return ops::ordered_sum(q->tensor().to(type) * k->tensor().to(type)).exp();
     };
     return term(lambda_q1_, lambda_k1_) - term(lambda_q2_, lambda_k2_) + lambda_init_;
   }

@@ -3,6 +3,7 @@
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/mixer/attention/gau_parts.h"
 #include "tessera/ops/attention/unit_attention.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/weighted_sum.h"
 #include "tessera/ops/weights/product.h"
 
@@ -96,7 +97,7 @@ class FlashGau final : public Mixer {
     });
     ops::UnitScores scores = inside(c, g.v, how);
     if (const Tensor bias = biases(in.q, in.k, t, c, how); bias.defined())
-      scores.bias_TS = bias.expand({b, groups, c, c}).reshape({b * groups, c, c});
+      scores.bias_TS = ops::expanded(bias, {b, groups, c, c}).reshape({b * groups, c, c});
     const Tensor quadratic = ops::unit_attention(g.q, g.k, g.v, scores);
     const Tensor gains = ops::product(g.k_linear.transpose(1, 2), g.v)
                              .reshape({b, groups, config_.d_key, config_.d_hidden});
@@ -106,7 +107,8 @@ class FlashGau final : public Mixer {
       sums = at::constant_pad_nd(gains.cumsum(1).narrow(1, 0, groups - 1), {0, 0, 0, 0, 1, 0}) /
              static_cast<double>(config_.group);
     } else {
-      sums = gains.sum(1, true).expand_as(gains) / static_cast<double>(t);
+      const Tensor sum = ops::ordered_sum(gains, {1}, true);
+      sums = ops::expanded(sum, gains.sizes()) / static_cast<double>(t);
     }
     const Tensor linear =
         ops::product(g.q_linear, sums.reshape({b * groups, config_.d_key, config_.d_hidden}));

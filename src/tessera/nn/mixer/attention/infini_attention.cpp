@@ -5,6 +5,7 @@
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/mixer/attention/segment_memory.h"
 #include "tessera/nn/parts.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/linear/linear_recurrence.h"
 
@@ -27,7 +28,8 @@ struct SegmentSums {
   Tensor read(const Tensor& x_BGTK) const {
     const Tensor y = ops::row_products(x_BGTK, sums_BGUK);
     const int64_t d = y.size(-1) - 1;
-    return y.narrow(-1, 0, d) / (y.narrow(-1, d, 1) + eps);
+    const Tensor values = y.narrow(-1, 0, d);
+    return values / ops::spread(y.narrow(-1, d, 1) + eps, values);
   }
 
   /// Adds a segment of keys and values [B, S, G, D], not rotated.
@@ -172,12 +174,13 @@ class InfiniAttention final : public Mixer {
                   g = config_.n_kv_heads;
     const Tensor gate_H1 =
         ops::activate(gate_->tensor().to(ops::wide(q_BTHD)), ops::Activation::sigmoid).unsqueeze(1);
-    Tensor y = (1 - gate_H1) * local_BTHD;
+    const Tensor gate_BTHD = ops::spread(gate_H1, local_BTHD);
+    Tensor y = (1 - gate_BTHD) * local_BTHD;
     if (memory.sums_BGUK.defined()) {
       // the query heads of a memory one after another
       const Tensor q_BGXD = elu1(q_BTHD).transpose(1, 2).reshape({b, g, h / g * t, d});
       const Tensor read_BTHD = memory.read(q_BGXD).reshape({b, h, t, d}).transpose(1, 2);
-      y = y + gate_H1 * read_BTHD;
+      y = y + gate_BTHD * read_BTHD;
     }
     return y.to(q_BTHD.scalar_type());
   }

@@ -4,6 +4,7 @@
 #include "tessera/nn/parts.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/ops/attention/kv_rows.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/weights/head_linear.h"
 #include "tessera/ops/weights/product.h"
 
@@ -85,7 +86,8 @@ class LatentAttention final : public Mixer {
                                .transpose(1, 2);
     const Tensor kn_HSK = ops::row_products(entries_SE.narrow(1, 0, c).unsqueeze(0), to_keys);
     const Tensor r_SR = entries_SE.narrow(1, c, entries_SE.size(1) - c);
-    return at::cat({kn_HSK, r_SR.unsqueeze(0).expand({heads, -1, -1})}, -1);
+    const std::vector<int64_t> of_heads{heads, r_SR.size(0), r_SR.size(1)};
+    return at::cat({kn_HSK, ops::expanded(r_SR, of_heads)}, -1);
   }
   /// The keys of inputs [R, d_model] as if they stood nowhere.
   Tensor unplaced_keys(const Tensor& x) const {
@@ -140,7 +142,8 @@ class LatentAttention final : public Mixer {
     const Tensor k_b = k_b_->tensor().to(c_NC.device(), type).reshape({h, c, -1});
     const Tensor kn_NHK = ops::einsum("nc,hck->nhk", c_NC.to(type), k_b).to(c_NC.scalar_type());
     const Tensor v_NHV = ops::linear(c_NC, *v_b_).reshape({n, h, config_.v_head_dim});
-    const Tensor k_NHK = at::cat({kn_NHK, r_N1R.expand({n, h, r_N1R.size(2)})}, -1);
+    const std::vector<int64_t> of_heads{n, h, r_N1R.size(2)};
+    const Tensor k_NHK = at::cat({kn_NHK, ops::expanded(r_N1R, of_heads)}, -1);
     return attend_documents(at::cat({q.n_NHK, q.r_NHR}, -1), k_NHK, v_NHV, *context.batch,
                             scores(q.n_NHK, q, context),
                             weight_dropout(context, name_, config_.dropout));

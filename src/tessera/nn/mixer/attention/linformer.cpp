@@ -5,6 +5,7 @@
 
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/parts.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/weighted_sum.h"
 
 namespace tessera::nn {
@@ -97,8 +98,12 @@ class Linformer final : public Mixer {
   // Sums are formed token after token: element by element, so that no bits depend on the shape.
   Tensor filtered(const Tensor& x_TC, const Tensor& w_CW) const {
     const Tensor x = runs(x_TC, w_CW.size(1), 0), w = w_CW.to(x.device(), x.scalar_type());
-    Tensor sum = x.select(1, 0) * w.select(1, 0);
-    for (int64_t j = 1; j < w.size(1); ++j) sum = sum + x.select(1, j) * w.select(1, j);
+    const auto term = [&](int64_t j) {
+      const Tensor x_SC = x.select(1, j);
+      return x_SC * ops::spread(w.select(1, j), x_SC);
+    };
+    Tensor sum = term(0);
+    for (int64_t j = 1; j < w.size(1); ++j) sum = sum + term(j);
     return sum.to(x_TC.scalar_type());
   }
 

@@ -12,6 +12,7 @@
 #include "tessera/ops/basic/l2_norm.h"
 #include "tessera/ops/attention/listed_attention.h"
 #include "tessera/ops/attention/lsh_attention.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
@@ -92,7 +93,7 @@ class Memorizing final : public Mixer {
   Tensor queries(const Tensor& x) const { return unit(heads(q_(x))); }
   Tensor keys(const Tensor& x) const { return unit(heads(k_(x))); }
   Tensor scaled(const Tensor& q_THD) const {
-    return q_THD * scale_->tensor().to(q_THD.scalar_type()).unsqueeze(-1);
+    return q_THD * ops::spread(scale_->tensor().to(q_THD.scalar_type()).unsqueeze(-1), q_THD);
   }
 
   ops::ScoreOptions options(Context& context) const {
@@ -183,7 +184,8 @@ class Memorizing final : public Mixer {
           continue;
         }
         const Read read = by_blocks(q, memory, {}, s.begin, how);
-        Tensor g = at::sigmoid(gate_->tensor().to(q.scalar_type())).unsqueeze(-1);
+        Tensor g =
+            ops::spread(at::sigmoid(gate_->tensor().to(q.scalar_type())).unsqueeze(-1), near);
         if (read.some_TH1.defined()) g = g * read.some_TH1.to(q.options());
         out.push_back(g * read.out + (1 - g) * near);
       } else {

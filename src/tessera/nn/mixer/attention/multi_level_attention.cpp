@@ -7,6 +7,7 @@
 #include "tessera/nn/parts.h"
 #include "tessera/nn/position/relative.h"
 #include "tessera/ops/attention/listed_term.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
@@ -179,7 +180,7 @@ class MultiLevelAttention final : public Mixer {
     Tensor sum;
     for (int64_t j = 0; j < r; ++j) {
       Tensor term = x.select(2, j);
-      if (w.defined()) term = term * w.select(0, j);
+      if (w.defined()) term = term * ops::spread(w.select(0, j), term);
       sum = sum.defined() ? sum + term : term;
     }
     if (!w.defined()) {
@@ -198,7 +199,9 @@ class MultiLevelAttention final : public Mixer {
     if (config_.pool == LevelPool::conv)
       return pool.whole(x_BNRGD.reshape({b * n, -1})).reshape({b, n, g, d});
     const Tensor placed =
-        x_BNRGD.transpose(2, 3) + pool.places->tensor().to(x_BNRGD.device(), x_BNRGD.scalar_type());
+        x_BNRGD.transpose(2, 3) +
+        ops::spread(pool.places->tensor().to(x_BNRGD.device(), x_BNRGD.scalar_type()),
+                    {b, n, g, x_BNRGD.size(2), d});
     const Tensor hidden =
         ops::activate(pool.up(placed.reshape({b * n * g, -1})), ops::Activation::gelu);
     return pool.down(hidden).reshape({b, n, g, d});

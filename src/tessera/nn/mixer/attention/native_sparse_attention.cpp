@@ -7,6 +7,7 @@
 #include "tessera/nn/position/relative.h"
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/attention/listed_term.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
@@ -38,8 +39,9 @@ class BlockCompressor {
       for (int64_t j = 1; j < l; ++j) sum = sum + wide_blocks.select(3, j);
       return (sum / static_cast<double>(l)).to(x_SGD.scalar_type());
     }
-    const Tensor placed =
-        blocks.transpose(2, 3) + place_->tensor().to(x_SGD.device(), x_SGD.scalar_type());
+    const Tensor placed = blocks.transpose(2, 3) +
+                          ops::spread(place_->tensor().to(x_SGD.device(), x_SGD.scalar_type()),
+                                      blocks.transpose(2, 3));
     const int64_t n = placed.size(0);
     const Tensor hidden = ops::activate(up_(placed.reshape({n * g, l * d})), ops::Activation::gelu);
     return down_(hidden).reshape({n, g, d});

@@ -5,6 +5,7 @@
 
 #include "tessera/nn/mixer/convolution/causal_conv.h"
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/convolution/long_conv.h"
 #include "tessera/ops/scan/lti_scan.h"
 
@@ -44,7 +45,7 @@ class Hyena final : public Mixer {
       const Tensor skip_D = bias_->tensor().select(0, order).to(ops::wide(x_ND));
       const Tensor far_ND =
           convolved(z_ND, k_LOD.select(1, order), batch, rows, static_cast<size_t>(1 + order));
-      v_ND = (far_ND + skip_D * z_ND).to(x_ND.scalar_type());
+      v_ND = (far_ND + ops::spread(skip_D, z_ND) * z_ND).to(x_ND.scalar_type());
     }
     return out_(v_ND * parts[0]);
   }
@@ -79,7 +80,10 @@ class Hyena final : public Mixer {
     const Tensor angle = f * (2 * M_PI / l) * t;
     const Tensor frequency = frequency_->tensor().to(at::kDouble);
     Tensor h = at::cat({t / (l - 1), angle.cos(), -angle.sin()}, 1);
-    for (const Linear& layer : layers_) h = at::sin(frequency * layer(h));
+    for (const Linear& layer : layers_) {
+      const Tensor z = layer(h);
+      h = at::sin(ops::spread(frequency, z) * z);
+    }
     const Tensor decay = at::linspace(std::log(1e-2) / 1.5, std::log(1e-2) / 0.3,
                                       (config_.order - 1) * x.size(1), options);
     const Tensor k = last_(h) * (t / (l - 1) * decay).exp();

@@ -35,7 +35,7 @@ struct HyenaConfig final : spec::Config {
         field("d_conv", &C::d_conv, "taps of the short convolution; 1 = a factor per channel",
               {.min = 1}),
         field("filter_width", &C::filter_width, "hidden width of the filter's network", {.min = 1}),
-        field("filter_layers", &C::filter_layers, "hidden layers of it, behind the first",
+        field("filter_layers", &C::filter_layers, "hidden layers of it, after the first",
               {.min = 0}),
         field("bands", &C::bands, "frequencies of the position's features", {.min = 1})};
   }

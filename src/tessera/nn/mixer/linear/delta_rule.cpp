@@ -7,6 +7,7 @@
 #include "tessera/nn/mixer/linear/kda.h"
 #include "tessera/nn/mixer/linear/recurrence.h"
 #include "tessera/ops/basic/l2_norm.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::nn {
 namespace {
@@ -86,9 +87,9 @@ class DeltaRule final : public Mixer {
   Tensor log_decay(const Tensor& x_ND, int64_t per_head) const {
     const Tensor raw = decay_(x_ND);
     const auto type = ops::wide(raw);
-    const Tensor step = ops::softplus(raw.to(type) + dt_bias_->tensor().to(type));
-    const Tensor rate = ops::minus_exp(a_log_->tensor().to(type)).repeat_interleave(per_head);
-    return step * rate;
+    const Tensor step = ops::softplus(raw.to(type) + ops::spread(dt_bias_->tensor().to(type), raw));
+    const Tensor rate = ops::repeat_each(ops::minus_exp(a_log_->tensor().to(type)), per_head, 0);
+    return step * ops::spread(rate, step);
   }
 
   /// Unit queries and keys, by heads; every value head gets its key head.
@@ -101,8 +102,7 @@ class DeltaRule final : public Mixer {
           ops::l2_norm(x.to(ops::wide(x)).reshape({run.b, run.t, c.n_key_heads, c.key_dim}),
                        kNormEps) *
           scale;
-      return c.n_heads == c.n_key_heads ? unit
-                                        : unit.repeat_interleave(c.n_heads / c.n_key_heads, 2);
+      return ops::repeat_each(unit, c.n_heads / c.n_key_heads, 2);
     };
     return {heads(parts[0], 1 / std::sqrt(static_cast<double>(c.key_dim))), heads(parts[1], 1),
             parts[2].reshape({run.b, run.t, c.n_heads, c.value_dim})};

@@ -5,6 +5,7 @@
 #include "tessera/nn/mixer/convolution/causal_conv.h"
 #include "tessera/nn/mixer/linear/lower_bound_table.h"
 #include "tessera/nn/mixer/linear/recurrence.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::nn {
 namespace {
@@ -33,7 +34,7 @@ class Hgrn2 final : public Mixer {
     const Tensor f_NE = parts[1].to(ops::wide(x_ND)), bound_E = bounds_(f_NE);
     const Tensor log_g_NE = ops::log_sigmoid_above(f_NE, bound_E);
     Tensor k_NE = ops::activate(-f_NE, ops::Activation::sigmoid);
-    if (bound_E.defined()) k_NE = k_NE * (1 - bound_E);
+    if (bound_E.defined()) k_NE = k_NE * (1 - ops::spread(bound_E, k_NE));
 
     const Tensor o_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
       return recur(run,

@@ -71,8 +71,10 @@ class LinearAttention final : public Mixer {
     if (config_.feature != FeatureMap::softmax) return feature(x_NE);
     const Tensor wide = x_NE.to(ops::wide(x_NE));
     const BySegment part(batch);
-    return over_segments(batch,
-                         [&](size_t i, const Segment&) { return at::softmax(part(wide, i), 0); });
+    return over_segments(batch, [&](size_t i, const Segment&) {
+      const Tensor x_TE = part(wide, i);
+      return at::GradMode::is_enabled() ? ops::softmax(x_TE.t()).t() : at::softmax(x_TE, 0);
+    });
   }
 
   /// phi, in float32 at least: the sums of many keys follow.

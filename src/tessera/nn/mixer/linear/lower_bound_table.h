@@ -3,6 +3,7 @@
 
 #include "tessera/nn/mixer/linear/lower_bounds.h"
 #include "tessera/nn/parts.h"
+#include "tessera/ops/basic/softmax.h"
 
 namespace tessera::nn {
 
@@ -21,8 +22,8 @@ class LowerBoundTable {
     if (bound_ == LowerBound::linear)
       return at::full({channels_}, static_cast<double>(layer_) / static_cast<double>(layers_),
                       like.options().requires_grad(false));
-    const Tensor shares = at::softmax(table_->tensor().to(like.options()), 0);
-    return shares.narrow(0, 1, layer_).sum(0);
+    const Tensor shares_CL = ops::softmax(table_->tensor().to(like.options()).t());
+    return shares_CL.narrow(1, 1, layer_).sum(1);
   }
 
  private:

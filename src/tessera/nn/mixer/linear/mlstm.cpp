@@ -4,6 +4,7 @@
 
 #include "tessera/nn/mixer/convolution/causal_conv.h"
 #include "tessera/nn/mixer/linear/recurrence.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/weights/head_linear.h"
 #include "tessera/ops/linear/mlstm.h"
 
@@ -48,8 +49,9 @@ class MlstmCell {
     Tensor normed =
         ops::layer_norm(h_NE.reshape({n, h, v}), Tensor(), Tensor(), 0, *config_.norm_eps)
             .reshape({n, h * v});
-    normed = normed * norm_weight_->tensor().to(normed.scalar_type());
-    if (norm_bias_) normed = normed + norm_bias_->tensor().to(normed.scalar_type());
+    normed = normed * ops::spread(norm_weight_->tensor().to(normed.scalar_type()), normed);
+    if (norm_bias_)
+      normed = normed + ops::spread(norm_bias_->tensor().to(normed.scalar_type()), normed);
     return normed.to(q_NE.scalar_type());
   }
 
@@ -125,7 +127,8 @@ class UpProjectedMlstm final : public Mixer {
     const Tensor q_NE = blocks(q_, c_NE), k_NE = blocks(k_, c_NE), v_NE = blocks(v_, x_NE);
     const Tensor all = at::cat({q_NE, k_NE, v_NE}, -1);
     const Tensor h_NE = cell_(q_NE, k_NE, v_NE, i_(all), f_(all), context, rows);
-    const Tensor skipped_NE = h_NE + skip_->tensor().to(c_NE.scalar_type()) * c_NE;
+    const Tensor skipped_NE =
+        h_NE + ops::spread(skip_->tensor().to(c_NE.scalar_type()), c_NE) * c_NE;
     return o_(ops::gated(halves[1], skipped_NE, ops::Activation::silu));
   }
 

@@ -5,6 +5,7 @@
 #include "tessera/nn/mixer/linear/recurrence.h"
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/nn/position/rope.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/linear/retention.h"
 
 namespace tessera::nn {
@@ -52,7 +53,8 @@ class Retention final : public Mixer {
     }
     const Tensor log_decay_H = log_decays(x_ND);
     // the gradient of decays is that of a number for each token
-    const Tensor log_decay_NH = log_decay_H.requires_grad() ? log_decay_H.expand({n, h}) : Tensor();
+    const Tensor log_decay_NH =
+        log_decay_H.requires_grad() ? ops::expanded(log_decay_H, {n, h}) : Tensor();
     const Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
       return recur(run,
                    {run.of(q_NHK, {h, k}), run.of(k_NHK, {h, k}), run.of(v_NE, {h, v}),

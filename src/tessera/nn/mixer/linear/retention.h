@@ -71,7 +71,7 @@ struct RetentionConfig final : RecurrentConfig {
             field("decay", &C::decay, "whether that is where a learned number begins"),
             field("normalise", &C::normalise,
                   "what a row is divided by before the norm: decays = the root of its decays' sum, "
-                  "scores = besides the sum of its scores' magnitudes, without a state"),
+                  "scores = also the sum of its scores' magnitudes, without a state"),
             field("norm_weight", &C::norm_weight, "whether the heads' norm has a weight"),
             field("norm_eps", &C::norm_eps, "added to its mean square", {.min = 0})});
   }

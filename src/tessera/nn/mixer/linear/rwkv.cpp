@@ -9,6 +9,7 @@
 #include "tessera/nn/mixer/linear/rwkv_channel_mix.h"
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/basic/l2_norm.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::nn {
 namespace {
@@ -50,7 +51,8 @@ struct TimeMix {
     const Tensor y = ops::layer_norm(y_NE.reshape({-1, shape.n_heads, shape.value_dim}), Tensor(),
                                      Tensor(), 0, norm_eps)
                          .reshape(y_NE.sizes());
-    return y * norm_weight->tensor().to(y.scalar_type()) + norm_bias->tensor().to(y.scalar_type());
+    return y * ops::spread(norm_weight->tensor().to(y.scalar_type()), y) +
+           ops::spread(norm_bias->tensor().to(y.scalar_type()), y);
   }
 };
 
@@ -69,7 +71,8 @@ class Rwkv5 final : public Mixer {
     const int64_t h = base_.shape.n_heads, k = base_.shape.key_dim, v = base_.shape.value_dim;
     const Tensor before_ND = token_shift(x_ND, *context.batch, rows, kLast);
     const auto mixed = [&](char name) {
-      return before_ND + mix_.at(name)->tensor().to(x_ND.scalar_type()) * (x_ND - before_ND);
+      return before_ND +
+             ops::spread(mix_.at(name)->tensor().to(x_ND.scalar_type()), x_ND) * (x_ND - before_ND);
     };
     const Tensor r_NE = base_.r(mixed('r')), k_NE = base_.k(mixed('k')), v_NE = base_.v(mixed('v'));
     const auto type = ops::wide(x_ND);
@@ -80,7 +83,7 @@ class Rwkv5 final : public Mixer {
                    {run.of(r_NE, {h, k}),
                     run.of(k_NE, {h, k}),
                     run.of(v_NE, {h, v}),
-                    log_decay_HK.expand({run.b, run.t, h, k}),
+                    ops::expanded(log_decay_HK, {run.b, run.t, h, k}),
                     {},
                     {},
                     {},
@@ -117,7 +120,9 @@ class Rwkv6 final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t h = base_.shape.n_heads, k = base_.shape.key_dim, v = base_.shape.value_dim;
     const Tensor step_ND = token_shift(x_ND, *context.batch, rows, kLast) - x_ND;
-    const auto share = [&](char name) { return mix_.at(name)->tensor().to(x_ND.scalar_type()); };
+    const auto share = [&](char name) {
+      return ops::spread(mix_.at(name)->tensor().to(x_ND.scalar_type()), x_ND);
+    };
     // how far each input steps back is itself decided by the token
     const Tensor z = tanh_of(mix_down_(x_ND + step_ND * share('x')));
     const auto mixed = [&](char name) {
@@ -181,7 +186,7 @@ class Rwkv7 final : public Mixer {
     const auto type = ops::wide(x_ND);
     const Tensor step_ND = token_shift(x_ND, *context.batch, rows, kLast) - x_ND;
     const auto mixed = [&](char name) {
-      return x_ND + step_ND * mix_.at(name)->tensor().to(x_ND.scalar_type());
+      return x_ND + step_ND * ops::spread(mix_.at(name)->tensor().to(x_ND.scalar_type()), step_ND);
     };
     // decay and rate
     const Tensor raw = decay_up_(tanh_of(decay_down_(mixed('w'))));
@@ -189,9 +194,11 @@ class Rwkv7 final : public Mixer {
     const Tensor rate_NE = sigmoid_of(rate_up_(rate_down_(mixed('a'))).to(type));
     // keys: the direction that is removed, and the key that is written
     const Tensor r_NE = base_.r(mixed('r')), raw_k_NE = base_.k(mixed('k')).to(type);
-    const Tensor removed_NHK =
-        ops::l2_norm((raw_k_NE * key_scale_->tensor().to(type)).reshape({n, h, k}), kNormEps);
-    const Tensor k_NE = raw_k_NE * (1 + (rate_NE - 1) * key_rate_->tensor().to(type));
+    const Tensor removed_NHK = ops::l2_norm(
+        (raw_k_NE * ops::spread(key_scale_->tensor().to(type), raw_k_NE)).reshape({n, h, k}),
+        kNormEps);
+    const Tensor k_NE =
+        raw_k_NE * (1 + (rate_NE - 1) * ops::spread(key_rate_->tensor().to(type), rate_NE));
     const Tensor v_NE = value(mixed('v'), context);
 
     const Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
@@ -252,7 +259,7 @@ class RwkvChannelMix final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const Tensor before_ND = token_shift(x_ND, *context.batch, rows, 0);
     const auto mixed = [&](char name) {
-      const Tensor mix = mix_.at(name)->tensor().to(x_ND.scalar_type());
+      const Tensor mix = ops::spread(mix_.at(name)->tensor().to(x_ND.scalar_type()), x_ND);
       return config_.weighs_present() ? before_ND + mix * (x_ND - before_ND)
                                       : x_ND + mix * (before_ND - x_ND);
     };

@@ -38,7 +38,7 @@ struct Rwkv7Config final : RecurrentConfig, spec::ReadsEarlierParts {
             field("gate_rank", &C::gate_rank,
                   "the same of the gate; 0 = 5 sqrt(d_model), rounded to 32s", {.min = 0}),
             field("value_residual", &C::value_residual,
-                  "mix v with that of the first rwkv7 mixer; null = in all behind it"),
+                  "mix v with that of the first rwkv7 mixer; null = in all after it"),
             field("norm_eps", &C::norm_eps, "added to the variance of a head's output",
                   {.min = 0})});
   }

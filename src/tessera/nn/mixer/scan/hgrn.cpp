@@ -4,6 +4,7 @@
 #include "tessera/nn/mixer/linear/lower_bound_table.h"
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/scan/channel_scan.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
@@ -33,8 +34,9 @@ class Hgrn final : public Mixer {
     Tensor keep_NW = ops::activate(f_NW, ops::Activation::sigmoid),
            write_NW = ops::activate(-f_NW, ops::Activation::sigmoid);
     if (bound_W.defined()) {
-      keep_NW = bound_W + (1 - bound_W) * keep_NW;
-      write_NW = (1 - bound_W) * write_NW;
+      const Tensor bound_NW = ops::spread(bound_W, f_NW);
+      keep_NW = bound_NW + (1 - bound_NW) * keep_NW;
+      write_NW = (1 - bound_NW) * write_NW;
     }
     const Tensor u_NW = ops::gated(parts[0].to(type), write_NW, ops::Activation::silu);
     const Tensor h_NW =

@@ -4,6 +4,7 @@
 
 #include "tessera/nn/mixer/convolution/causal_conv.h"
 #include "tessera/nn/mixer/linear/recurrence.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/scan/mamba2.h"
 
@@ -39,8 +40,8 @@ class Mamba2 final : public Mixer {
       return scan(run, inputs(run.of(xbc_NC, {channels}), run.of(dt_NH, {h})));
     });
     if (config_.d_per_channel)
-      y_NE =
-          y_NE + (d_->tensor().to(ops::wide(x_ND)) * xbc_NC.narrow(1, 0, e)).to(y_NE.scalar_type());
+      y_NE = y_NE + (ops::spread(d_->tensor().to(ops::wide(x_ND)), y_NE) * xbc_NC.narrow(1, 0, e))
+                        .to(y_NE.scalar_type());
     y_NE = config_.norm_groups == 0 ? ops::gated(parts[0], y_NE, ops::Activation::silu)
                                     : ops::gated_rms_norm(y_NE, parts[0], norm_->tensor(),
                                                           config_.norm_groups, config_.norm_eps);
@@ -50,7 +51,7 @@ class Mamba2 final : public Mixer {
  private:
   Tensor step_sizes(const Tensor& raw_NH) const {
     const auto type = ops::wide(raw_NH);
-    const Tensor biased = raw_NH.to(type) + dt_bias_->tensor().to(type);
+    const Tensor biased = raw_NH.to(type) + ops::spread(dt_bias_->tensor().to(type), raw_NH);
     const Tensor dt = ops::softplus(biased);
     if (config_.dt_min == 0 && !config_.dt_max) return dt;
     return at::clamp(dt, config_.dt_min,

@@ -1,6 +1,7 @@
 #include "tessera/nn/mixer/scan/rwkv4.h"
 
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/scan/rwkv4.h"
 
@@ -25,7 +26,7 @@ class Rwkv4 final : public Mixer {
     const Batch& batch = *context.batch;
     const Tensor before_ND = token_shift(x_ND, batch, rows, kShift);
     const auto mixed = [&](const WeightPtr& mix) {
-      const Tensor mu = mix->tensor().to(ops::wide(x_ND));
+      const Tensor mu = ops::spread(mix->tensor().to(ops::wide(x_ND)), x_ND);
       return (x_ND * mu + before_ND * (1 - mu)).to(x_ND.scalar_type());
     };
     const auto type = ops::wide(x_ND);

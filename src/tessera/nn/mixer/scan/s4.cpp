@@ -2,6 +2,7 @@
 
 #include "tessera/nn/mixer/scan/s4d.h"
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/scan/lti_scan.h"
 #include "tessera/ops/basic/pointwise.h"
 
@@ -67,7 +68,7 @@ class LtiMixer : public Mixer {
     if (rows == nullptr && !ops::use_kernels(u_ND)) {
       const auto lengths = lengths_of(batch);
       const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-      const Tensor skip = d_->tensor().to(ops::wide(u_ND)) * u_ND;
+      const Tensor skip = ops::spread(d_->tensor().to(ops::wide(u_ND)), u_ND) * u_ND;
       return (ops::fft_conv(u_ND, response(longest), lengths) + skip).to(u_ND.scalar_type());
     }
     return recurrence(u_ND, batch, rows);

@@ -2,6 +2,7 @@
 
 #include "tessera/nn/mixer/convolution/causal_conv.h"
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/weights/head_linear.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/scan/slstm.h"
@@ -31,12 +32,13 @@ class Slstm final : public Mixer {
       parts.push_back(ops::head_linear((g < 2 ? seen_ND : x_ND).reshape({n, -1, p}), *gates_[g])
                           .reshape({n, d})
                           .to(type));
-    const ops::Slstm in{at::stack(parts, 1) + bias_->tensor().to(type),
+    const Tensor gates = at::stack(parts, 1);
+    const ops::Slstm in{gates + ops::spread(bias_->tensor().to(type), gates),
                         recurrent_->tensor().to(type).view({4, d, p})};
     const Tensor h_ND = scan(in, batch, rows).to(x_ND.scalar_type());
     const Tensor normed = ops::layer_norm(h_ND.reshape({n * config_.n_heads, p}), Tensor(),
                                           Tensor(), 0, config_.norm_eps);
-    return normed.reshape({n, d}) * norm_->tensor().to(x_ND.scalar_type());
+    return normed.reshape({n, d}) * ops::spread(norm_->tensor().to(x_ND.scalar_type()), x_ND);
   }
 
  private:

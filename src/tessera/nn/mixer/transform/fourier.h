@@ -47,9 +47,10 @@ struct FourierConfig final : spec::Config {
     return std::tuple{
         field("transform", &C::transform, "which matrices mix"),
         field("real", &C::real, "of `fourier`: the real part once, or after either transform"),
-        field("blend", &C::blend,
-              "a, the share of `fourier` beside 1 - a of two learned matrices; 1 = alone",
-              {.min = 0}),
+        field(
+            "blend", &C::blend,
+            "a: mix of a times `fourier` and 1 - a times two learned matrices; 1 = `fourier` only",
+            {.min = 0}),
         field("max_length", &C::max_length,
               "longest document; what has matrices over tokens needs it, for `fourier` 0 = any",
               {.min = 0}),
