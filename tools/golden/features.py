@@ -1,4 +1,4 @@
-"""Prints what torch and transformers make of features, for nn/embed/features_test.cpp and infer/log_mel_test.cpp:
+"""Prints what torch and transformers make of features, for nn/embed/features_test.cpp and infer/encoders/log_mel_test.cpp:
 patches by conv2d with a class token and positions as transformers' ViTEmbeddings, Whisper's stem by conv1d, and
 WhisperFeatureExtractor's spectrogram of a sound of 1.25 s (both in its own precision).
 Parameters and inputs as in sequence_mixers.py. Written with transformers 5.23, torch 2.15. Run: python tools/golden/features.py"""

@@ -217,7 +217,7 @@ def pre_tokenizers(source):
     model's own pattern: classes of cased letters in youtu, ends of words in tiny_aya."""
     reader = gguf.GGUFReader(source)
     lists = {key: reader.fields[f"tokenizer.ggml.{key}"].contents() for key in ("tokens", "token_type", "merges")}
-    table = json.loads(pathlib.Path("src/tessera/text/gguf_tokenizers.json").read_text())
+    table = json.loads(pathlib.Path("src/tessera/text/tokenizer_files/gguf_tokenizers.json").read_text())
     golden = json.loads(pathlib.Path("tests/golden/text/gguf_pre.json").read_text())["text"]
     for name in (name for entry in table["pre"] for name in entry["names"]):
         if name in ("youtu", "tiny_aya", "cohere2moe"):

@@ -58,11 +58,11 @@ FOUR_NORMS = {
 }
 
 
-SPARSE = ("olmoe", "qwen2moe", "qwen3moe", "granitemoe", "deepseek2", "llama4", "gpt-oss")
+SPARSE = ("granitehybrid", "glm4moe", "dots1", "ernie4_5-moe", "olmoe", "qwen2moe", "qwen3moe", "granitemoe", "deepseek2", "llama4", "gpt-oss")
 LISTED = ("llama", "phi3", "gpt2", "gemma2", "gemma3", "qwen2", "qwen3")  # in the tables above
-PAIRED = ("llama", "smollm3", "granitemoe")  # rows of a head in pairs
+PAIRED = ("llama", "smollm3", "granitemoe", "granite", "olmo", "arcee")  # rows of a head in pairs
 COHERE = ("cohere2", "command-r")
-LAYER_NORMS = ("gpt2", "phi2", "gptneox", "bloom", "falcon", "mpt", "stablelm") + COHERE
+LAYER_NORMS = ("gpt2", "phi2", "gptneox", "bloom", "falcon", "mpt", "stablelm", "olmo", "starcoder", "starcoder2", "nemotron") + COHERE
 
 
 def package_name(architecture, name, layers):
@@ -107,13 +107,14 @@ def query_groups(config):
 
 def converted(architecture, config, name, value):
     """The tensor's values in the GGUF's layout."""
-    if architecture in PAIRED and ".q_proj." in name:
+    paired = architecture in PAIRED or config.get("position_embedding_type") == "rope"
+    if paired and ".q_proj." in name:
         return pairs(value, config["num_attention_heads"])
-    if architecture in PAIRED and ".k_proj." in name:
+    if paired and ".k_proj." in name:
         return pairs(value, config["num_key_value_heads"])
     if ".query_key_value." in name:
         return ungrouped(value, query_groups(config))
-    if architecture.startswith("gemma") and name.endswith("norm.weight"):
+    if (architecture.startswith("gemma") or architecture == "nemotron") and name.endswith("norm.weight"):
         return value + numpy.float32(1)
     if architecture == "gpt2" and ".c_" in name and name.endswith(".weight"):
         return value.T
@@ -123,7 +124,8 @@ def converted(architecture, config, name, value):
 def llama3_factors(config):
     """What each frequency is divided by."""
     rope = config["rope_parameters"]
-    width, trained = config["head_dim"], rope["original_max_position_embeddings"]
+    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    trained = rope["original_max_position_embeddings"]
     low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
     factors = []
     for index in range(0, width, 2):
@@ -156,18 +158,22 @@ def add_metadata(writer, architecture, config, older):
     writer.add_context_length(first_of(config, *lengths) or 2048)
     writer.add_embedding_length(width)
     writer.add_block_count(first_of(config, "num_hidden_layers", "n_layer", "n_layers"))
-    feed_forward = ("intermediate_size_mlp", "intermediate_size", "ffn_hidden_size")
+    if architecture == "granitehybrid" and not expert_count(config):
+        config = {**config, "intermediate_size": config["shared_intermediate_size"]}
+    feed_forward = ("intermediate_size_mlp", "intermediate_size", "ffn_hidden_size", "n_inner")
     writer.add_feed_forward_length(first_of(config, *feed_forward) or 4 * width)
     writer.add_head_count(heads)
     if architecture in ("bloom", "falcon"):
         writer.add_head_count_kv(query_groups(config)[1])
     elif architecture == "deepseek2":
         add_deepseek2(writer, config, older)
+    elif architecture == "granitehybrid":
+        add_granite_hybrid(writer, config)
     elif "num_key_value_heads" in config:
         writer.add_head_count_kv(config["num_key_value_heads"])
     if architecture in LAYER_NORMS:
-        keys = ("layer_norm_epsilon", "layer_norm_eps")
-        writer.add_layer_norm_eps(first_of(config, *keys))
+        keys = ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
+        writer.add_layer_norm_eps(first_of(config, *keys) or 1e-5)  # OLMo's is not said
     else:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     scaled = full_rope(config).get("rope_type", "default") != "default"
@@ -176,6 +182,8 @@ def add_metadata(writer, architecture, config, older):
     elif scaled or "head_dim" in config and architecture not in ("smollm3",) + COHERE:
         writer.add_key_length(head)
         writer.add_value_length(head)
+    if "linear_num_key_heads" in config:
+        add_delta_net(writer, config)
     if "rope_parameters" in config:
         add_rope(writer, architecture, config, head)
     if architecture in ("llama", "smollm3") + SPARSE + COHERE:
@@ -192,6 +200,14 @@ def add_metadata(writer, architecture, config, older):
             writer.add_clamp_kqv(config["attn_config"]["clip_qkv"])
     if architecture in ("gemma2", "gemma3", "cohere2"):
         writer.add_sliding_window(config["sliding_window"])
+    if architecture in ("olmo2", "exaone4") and config.get("sliding_window") is not None:
+        writer.add_sliding_window(config["sliding_window"])
+        ropes = config["rope_parameters"]
+        if "sliding_attention" in ropes:
+            writer.add_float32(f"{architecture}.rope.freq_base_swa", ropes["sliding_attention"]["rope_theta"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    if architecture == "starcoder":
+        writer.add_head_count_kv(1)
     if architecture in ("gemma2", "gemma3"):
         for key, add in (
             ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
@@ -203,20 +219,43 @@ def add_metadata(writer, architecture, config, older):
         writer.add_sliding_window(config["sliding_window"] or 0)
     if architecture == "gemma3":
         add_gemma3(writer, config)
+    if "embedding_multiplier" in config and architecture.startswith("granite"):
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+    if architecture == "olmo" and config["clip_qkv"] is not None:
+        writer.add_clamp_kqv(config["clip_qkv"])
     if expert_count(config):
         add_experts(writer, architecture, config)
 
 
 def expert_count(config):
-    return first_of(config, "num_local_experts", "num_experts", "n_routed_experts") or 0
+    return first_of(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts") or 0
 
 
 def add_experts(writer, architecture, config):
     writer.add_expert_count(expert_count(config))
-    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_used_count(first_of(config, "num_experts_per_tok", "moe_k"))
+    if architecture == "ernie4_5-moe":
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+        writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+        writer.add_expert_shared_count(config["moe_num_shared_experts"])
     if architecture in ("qwen2moe", "qwen3moe", "deepseek2"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
-    if architecture == "qwen2moe":
+    if architecture in ("glm4moe", "dots1"):
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if config.get("shared_intermediate_size") and expert_count(config):
+        writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+    if architecture == "qwen35moe":
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if architecture in ("qwen2moe", "qwen35moe"):
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     if architecture in ("llama4", "gpt-oss"):
         writer.add_expert_feed_forward_length(config["intermediate_size"])
@@ -224,11 +263,6 @@ def add_experts(writer, architecture, config):
         writer.add_interleave_moe_layer_step(2)
     if architecture == "gpt-oss":
         writer.add_sliding_window(config["sliding_window"])
-    if architecture == "granitemoe":
-        writer.add_attention_scale(config["attention_multiplier"])
-        writer.add_embedding_scale(config["embedding_multiplier"])
-        writer.add_residual_scale(config["residual_multiplier"])
-        writer.add_logit_scale(config["logits_scaling"])
 
 
 def add_deepseek2(writer, config, older):
@@ -259,6 +293,93 @@ def add_deepseek2(writer, config, older):
         writer.add_rope_scaling_yarn_log_mul(0.1 * mscale)
 
 
+def add_granite_hybrid(writer, config):
+    """Layers without heads of keys and values are recurrences."""
+    attends = [kind == "full_attention" for kind in config["layer_types"]]
+    writer.add_head_count_kv([config["num_key_value_heads"] if a else 0 for a in attends])
+    writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+    writer.add_ssm_state_size(config["mamba_d_state"])
+    writer.add_ssm_group_count(config["mamba_n_groups"])
+    writer.add_ssm_inner_size(config["mamba_n_heads"] * config["mamba_d_head"])
+    writer.add_ssm_time_step_rank(config["mamba_n_heads"])
+    writer.add_rope_scaling_finetuned(config["position_embedding_type"] == "rope")
+
+
+def state_space(tensors, config):
+    """Parts of Mamba-2 in their names and layouts."""
+    result = {}
+    for name, value in tensors.items():
+        stem, found, part = name.partition(".mamba.")
+        if not found:
+            result[name] = value
+            continue
+        block = f"blk.{stem.split('.')[2]}"
+        if part == "A_log":
+            result[f"{block}.ssm_a"] = -value.exp().unsqueeze(1)
+        elif part == "D":
+            result[f"{block}.ssm_d"] = value.unsqueeze(1)
+        elif part == "dt_bias":
+            result[f"{block}.ssm_dt.bias"] = value
+        elif part == "norm.weight":
+            result[f"{block}.ssm_norm.weight"] = value.reshape(config["mamba_n_groups"], -1)
+        else:
+            kind = {"in_proj": "ssm_in", "out_proj": "ssm_out", "conv1d": "ssm_conv1d"}[part.split(".")[0]]
+            result[f"{block}.{kind}.{part.split('.')[1]}"] = value.squeeze(1) if part == "conv1d.weight" else value
+    return result
+
+
+def add_delta_net(writer, config):
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+    writer.add_ssm_inner_size(config["linear_num_value_heads"] * config["linear_value_head_dim"])
+    attends = [kind == "full_attention" for kind in config["layer_types"]]
+    interval = attends.index(True) + 1
+    if attends != [(i + 1) % interval == 0 for i in range(len(attends))]:
+        writer.add_array(f"{writer.arch}.attention.recurrent_layers", [not a for a in attends])
+        interval = 4
+    writer.add_full_attention_interval(interval)
+    writer.add_rope_dimension_sections([1, 1, 0, 0])
+
+
+def tiled(value, config, width):
+    """Value heads: the first of every key head, then the second of every one."""
+    keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    return value.reshape(keys, heads // keys, width, *value.shape[1:]).transpose(0, 1).reshape(value.shape)
+
+
+def delta_net(tensors, config):
+    """Parts of gated DeltaNet in their names and layouts; norms with their 1 added, but for the one of heads."""
+    result = {}
+    for name, value in tensors.items():
+        stem, found, part = name.partition(".linear_attn.")
+        if name.endswith("shared_expert_gate.weight"):  # a matrix of one row
+            result[f"blk.{name.split('.')[2]}.ffn_gate_inp_shexp.weight"] = value
+            continue
+        if not found:
+            result[name] = value + 1 if name.endswith("norm.weight") else value
+            continue
+        block, width = f"blk.{stem.split('.')[2]}", config["linear_value_head_dim"]
+        first = 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"]
+        if part == "A_log":
+            result[f"{block}.ssm_a"] = tiled(-value.exp(), config, 1)
+        elif part == "dt_bias":
+            result[f"{block}.ssm_dt.bias"] = tiled(value, config, 1)
+        elif part == "norm.weight":
+            result[f"{block}.ssm_norm.weight"] = value
+        elif part == "out_proj.weight":
+            result[f"{block}.ssm_out.weight"] = tiled(value.T, config, width).T
+        elif part in ("in_proj_qkv.weight", "conv1d.weight"):
+            value = value.squeeze(1) if part.startswith("conv1d") else value
+            kind = "ssm_conv1d" if part.startswith("conv1d") else "attn_qkv"
+            result[f"{block}.{kind}.weight"] = torch.cat([value[:first], tiled(value[first:], config, width)])
+        else:
+            kind, rows = {"z": ("attn_gate", width), "b": ("ssm_beta", 1), "a": ("ssm_alpha", 1)}[part.split(".")[0][-1]]
+            result[f"{block}.{kind}.weight"] = tiled(value, config, rows)
+    return result
+
+
 def full_rope(config):
     """The rope parameters, or those of the layers that see all; empty where there are none."""
     rope = config.get("rope_parameters", {})
@@ -281,7 +402,7 @@ def add_rope(writer, architecture, config, head):
         writer.add_rope_freq_base(rope["rope_theta"])
     elif rope["rope_theta"] != 10000.0:
         writer.add_rope_freq_base(rope["rope_theta"])
-    partial = ("llama", "smollm3", "phi3", "phi2", "gptneox", "stablelm") + COHERE
+    partial = ("llama", "smollm3", "granitehybrid", "qwen35", "qwen35moe", "glm4moe", "ernie4_5-moe", "chatglm", "glm4", "nemotron", "ernie4_5", "phi3", "phi2", "gptneox", "stablelm") + COHERE
     if architecture == "deepseek2":
         pass
     elif architecture in partial or rope["rope_type"] in ("linear", "yarn"):
@@ -355,6 +476,12 @@ def experts_together(tensors, older):
             stem = name.removesuffix("input_linear.weight")
             gate, up = value.chunk(2, dim=1)
             result[f"{stem}experts.w1.weight"], result[f"{stem}experts.w3.weight"] = gate, up
+        elif name.endswith("shared_mlp.input_linear.weight"):
+            layer = name.split(".")[2]
+            gate, up = value.chunk(2, dim=0)
+            result[f"blk.{layer}.ffn_gate_shexp.weight"], result[f"blk.{layer}.ffn_up_shexp.weight"] = gate, up
+        elif name.endswith("shared_mlp.output_linear.weight"):
+            result[f"blk.{name.split('.')[2]}.ffn_down_shexp.weight"] = value
         elif name.endswith("block_sparse_moe.output_linear.weight"):
             result[name.replace("output_linear", "experts.w2")] = value
         elif name.endswith("feed_forward.experts.gate_up_proj"):  # llama 4: (expert, in, out)
@@ -373,6 +500,8 @@ def experts_together(tensors, older):
             result[name.replace("_bias", ".bias")] = value
         elif name.endswith("self_attn.sinks"):
             result[f"{name}.weight"] = value
+        elif name.endswith("mlp.moe_statics.e_score_correction_bias"):
+            result[f"blk.{name.split('.')[2]}.exp_probs_b.bias"] = value.squeeze(0)
         elif name.endswith("mlp.gate.e_score_correction_bias"):
             result[name.replace("e_score_correction_bias", "e_score_correction.bias")] = value
         elif name.endswith("shared_expert_gate.weight"):
@@ -417,7 +546,7 @@ def write(path, architecture, config, tensors, older=False, storage=""):
     writer = gguf.GGUFWriter(str(path), architecture)
     add_metadata(writer, architecture, config, older)
     add_tokenizer(writer, config["vocab_size"])
-    names = {**NAMES, **(FOUR_NORMS if architecture.startswith("gemma") else TWO_NORMS)}
+    names = {**NAMES, **(TWO_NORMS if architecture == "gemma" or not architecture.startswith("gemma") else FOUR_NORMS)}
     extra = {}
     rope = config.get("rope_parameters", {})
     if rope.get("rope_type") == "llama3":
@@ -428,7 +557,11 @@ def write(path, architecture, config, tensors, older=False, storage=""):
     for name, value in extra.items():
         writer.add_tensor(name, value)
     layers = first_of(config, "num_hidden_layers", "n_layer", "n_layers")
-    tensors = experts_together(heads_stacked(tensors), older)
+    if architecture in ("qwen35", "qwen35moe"):
+        tensors = delta_net(tensors, config)
+    tensors = experts_together(heads_stacked(state_space(tensors, config)), older)
+    if architecture == "granitehybrid" and not expert_count(config):  # the shared layer is all there is
+        tensors = {name.replace("_shexp.", "."): value for name, value in tensors.items()}
     if architecture == "deepseek2" and not older:
         tensors = latents_apart(tensors, config)
     for name in sorted(tensors):

@@ -1,6 +1,6 @@
 """What the `tokenizers` library makes of a difficult text by the patterns of every pre-tokenizer that GGUF files name.
 
-    python tools/golden/gguf_pre.py src/tessera/text/gguf_tokenizers.json tests/golden/text/gguf_pre.json
+    python tools/golden/gguf_pre.py src/tessera/text/tokenizer_files/gguf_tokenizers.json tests/golden/text/gguf_pre.json
 
 Needs tokenizers. Whether the patterns are llama.cpp's, gguf_check.py says.
 """

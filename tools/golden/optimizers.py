@@ -1,4 +1,4 @@
-"""Numbers of src/tessera/train/optimizers/*_test.cpp, in float64.
+"""Numbers of src/tessera/train/optimizer/*_test.cpp, in float64.
 
 On W = gen(2,3; 0.5, 0.1) and G_t = gen(2,3; 0.7, t), where element n of gen(shape; a, b) is
 sin(a n + b). schedule_free: the package schedulefree. int8: the table and the rounding of

@@ -235,6 +235,8 @@ def run(model, batch, padding):
     for name in RESULTS + ("prediction_logits",):
         if getattr(output, name, None) is not None:
             result["logits" if name == "prediction_logits" else name] = getattr(output, name)
+    if type(model).__name__.endswith("ForPreTraining") and result["logits"].dim() == 2:
+        result["logits"] = result["logits"].unsqueeze(-1)  # one score a token
     if getattr(output, "start_logits", None) is not None:
         result["logits"] = torch.stack([output.start_logits, output.end_logits], -1)
     return {name: value.detach().float().contiguous() for name, value in result.items()}

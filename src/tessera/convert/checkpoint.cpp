@@ -1,3 +1,4 @@
+#include "tessera/convert/checkpoint_place.h"
 #include "tessera/convert/checkpoint.h"
 
 #include <algorithm>
@@ -7,12 +8,14 @@
 #include "tessera/base/output_file.h"
 #include "tessera/convert/foreign_config.h"
 #include "tessera/convert/mapping.h"
+#include "tessera/convert/no_model.h"
 #include "tessera/convert/quantized_folder.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/ggmf.h"
 #include "tessera/format/llama2c.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/model/kept_tokens.h"
+#include "tessera/text/tokenizer_files/companions.h"
 
 namespace tessera::convert {
 namespace {
@@ -22,28 +25,60 @@ namespace fs = std::filesystem;
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 constexpr std::string_view kGgufMagic = "GGUF";
 constexpr std::string_view kGgmfMagic = "fmgg";  // format::kGgmfMagic as it lies in the file
+constexpr const char* kSpec = "tessera_spec";
+constexpr const char* kOrigin = "tessera_origin";
 constexpr const char* kTokenizer = "tessera_tokenizer";
 constexpr std::string_view kKept = "kept.";  // prefix in our folders of what the model does not use
+/// Besides text::kTokenizerCompanions.
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
-                                           "tokenizer_config.json",
                                            "tokenizer.model",
-                                           "special_tokens_map.json",
-                                           "added_tokens.json",
+                                           "spiece.model",
+                                           "sentencepiece.bpe.model",
+                                           "spm.model",
+                                           "source.spm",
+                                           "target.spm",
+                                           "target_vocab.json",
+                                           "normalizer.json",
+                                           "preprocessor_config.json",
+                                           "processor_config.json",
                                            "vocab.json",
                                            "vocab.txt",
                                            "merges.txt",
-                                           "chat_template.jinja",
-                                           "chat_template.json",
                                            "generation_config.json"};
 
-/// Opens the tensors of a folder, naming the folder where there are none.
-format::TensorFile open_folder(const fs::path& folder) {
-  return format::open_safetensors_folder(folder);
+/// Whether a folder holds tensors under the names that transformers and tessera give their files.
+bool holds_tensors(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / "model.safetensors", ignored) ||
+         fs::exists(folder / "model.safetensors.index.json", ignored);
 }
 
-Checkpoint import(const Foreign& foreign, std::string_view type, FamilySet& families) {
-  const Family& family = families.of_type(foreign.dialect, type, foreign.config, foreign.file);
-  Importer importer(family, foreign, families.unmathematical(foreign.dialect));
+format::TensorFile open_folder(const fs::path& folder, std::vector<std::string>& notes) {
+  if (!holds_tensors(folder)) refuse_folder(folder);
+  return format::open_safetensors_folder(folder, &notes);
+}
+
+/// What load_checkpoint() was asked for.
+struct Loading {
+  const LoadOptions& options;
+  FamilySet& families;
+};
+
+/// Takes out the keys that the user wants ignored.
+void erase_keys(Json& config, const std::vector<std::string>& globs, const std::string& prefix) {
+  for (auto it = config.begin(); it != config.end();) {
+    const std::string path = prefix + it.key();
+    if (matches_any(path, globs)) {
+      it = config.erase(it);
+      continue;
+    }
+    if (it->is_object()) erase_keys(*it, globs, path + ".");
+    ++it;
+  }
+}
+
+/// All but the tensors.
+Checkpoint import_spec(Importer& importer, const Foreign& foreign, const Family& family) {
   Checkpoint checkpoint;
   checkpoint.family = family.name;
   checkpoint.dialect = foreign.dialect;
@@ -51,21 +86,48 @@ Checkpoint import(const Foreign& foreign, std::string_view type, FamilySet& fami
   checkpoint.foreign_dialect = foreign.dialect;
   checkpoint.spec = model::read_model_spec(importer.spec_json());
   checkpoint.spec_json = model::resolve(checkpoint.spec);
-  importer.read_tensors(checkpoint);
+  checkpoint.remarks = importer.remarks();
   return checkpoint;
 }
 
-Checkpoint load_hf(const fs::path& folder, FamilySet& families) {
+Checkpoint import(Foreign& foreign, std::string_view type, const Loading& loading) {
+  FamilySet& families = loading.families;
+  erase_keys(foreign.config, loading.options.keys.ignore, "");
+  const Family& family = families.of_type(foreign.dialect, type, foreign.config, foreign.file);
+  Importer importer(family, foreign, families, loading.options.keys);
+  Checkpoint checkpoint = import_spec(importer, foreign, family);
+  importer.read_tensors(checkpoint);
+  if (!importer.head_differs(checkpoint)) {
+    importer.check_same(checkpoint);
+    return checkpoint;
+  }
+  // transformers keeps both; what merging an adapter into a tied model leaves
+  Importer apart(family, foreign, families, loading.options.keys, Tied::never);
+  Checkpoint both = import_spec(apart, foreign, family);
+  apart.read_tensors(both);
+  apart.check_same(both);
+  both.remarks.emplace_back(
+      "the output matrix differs from the token embedding, to which the config ties it; both are "
+      "kept, as transformers keeps them (tie_word_embeddings false silences this)");
+  return both;
+}
+
+std::string type_of(const Foreign& foreign) {
+  const auto type = foreign.config.find("model_type");
+  if (type == foreign.config.end() || !type->is_string())
+    fail(ErrorKind::file, foreign.file, "\"model_type\" is {}; expected the name of a family",
+         type == foreign.config.end() ? "missing" : type->dump());
+  return type->get<std::string>();
+}
+
+Checkpoint load_hf(const fs::path& folder, const Loading& loading) {
   const fs::path path = folder / "config.json";
   Foreign foreign{"hf", parse_hf_config(read_text_file(path, kMaxConfigBytes), path.string()),
                   nullptr, path.string()};
-  const auto type = foreign.config.find("model_type");
-  if (type == foreign.config.end() || !type->is_string())
-    fail(ErrorKind::file, path.string(), "\"model_type\" is {}; expected the name of a family",
-         type == foreign.config.end() ? "missing" : type->dump());
-  families.of_type("hf", type->get<std::string>(), foreign.config,
-                   path.string());  // before the tensors are looked at
-  const format::TensorFile tensors = open_folder(folder);
+  const std::string type = type_of(foreign);
+  loading.families.of_type("hf", type, foreign.config, foreign.file);  // before the tensors
+  std::vector<std::string> notes;
+  const format::TensorFile tensors = open_folder(folder, notes);
   // what auto-gptq wrote before configs held it
   std::string quantized_by = path.string();
   if (const fs::path older = folder / "quantize_config.json";
@@ -78,37 +140,38 @@ Checkpoint load_hf(const fs::path& folder, FamilySet& families) {
   const auto quantized = read_quantized_folder(foreign.config, quantized_by, tensors);
   foreign.tensors = quantized ? &quantized->tensors : &tensors;
   if (quantized) foreign.packed = &quantized->packed;
-  Checkpoint checkpoint = import(foreign, type->get<std::string>(), families);
+  Checkpoint checkpoint = import(foreign, type, loading);
   if (quantized)
     checkpoint.remarks.insert(checkpoint.remarks.begin(), quantized->remarks.begin(),
                               quantized->remarks.end());
+  checkpoint.remarks.insert(checkpoint.remarks.begin(), notes.begin(), notes.end());
   checkpoint.folder = folder;
   return checkpoint;
 }
 
-Checkpoint load_gguf(const fs::path& path, FamilySet& families) {
+Checkpoint load_gguf(const fs::path& path, const Loading& loading) {
   auto file = std::make_shared<format::GgufFile>(format::open_gguf(path));
-  const Foreign foreign{"gguf", gguf_config(file->metadata, path.string()), &file->tensors,
-                        path.string()};
+  Foreign foreign{"gguf", gguf_config(file->metadata, path.string()), &file->tensors,
+                  path.string()};
   Checkpoint checkpoint =
-      import(foreign, foreign.config.at("architecture").get<std::string>(), families);
+      import(foreign, foreign.config.at("architecture").get<std::string>(), loading);
   checkpoint.folder = path.parent_path();
   checkpoint.gguf = std::move(file);
   return checkpoint;
 }
 
-Checkpoint load_llama2c(const fs::path& path, FamilySet& families) {
+Checkpoint load_llama2c(const fs::path& path, const Loading& loading) {
   const format::Llama2cFile file = format::open_llama2c(path);
-  const Foreign foreign{"llama2c", llama2c_config(file.header), &file.tensors, path.string()};
-  Checkpoint checkpoint = import(foreign, "", families);
+  Foreign foreign{"llama2c", llama2c_config(file.header), &file.tensors, path.string()};
+  Checkpoint checkpoint = import(foreign, "", loading);
   checkpoint.folder = path.parent_path();
   return checkpoint;
 }
 
-Checkpoint load_ggmf(const fs::path& path, FamilySet& families) {
+Checkpoint load_ggmf(const fs::path& path, const Loading& loading) {
   const format::GgmfFile file = format::open_ggmf(path);
-  const Foreign foreign{"ggmf", ggmf_config(file.header), &file.tensors, path.string()};
-  Checkpoint checkpoint = import(foreign, "", families);
+  Foreign foreign{"ggmf", ggmf_config(file.header), &file.tensors, path.string()};
+  Checkpoint checkpoint = import(foreign, "", loading);
   checkpoint.folder = path.parent_path();
   return checkpoint;
 }
@@ -144,20 +207,29 @@ void read_in_order(const format::TensorFile& file, Checkpoint& checkpoint) {
          format::in_quotes(tensor.name));
 }
 
-Checkpoint load_tessera(const fs::path& folder, const format::TensorFile& file) {
-  const auto where = fmt::format("{}, tessera_spec", file.file());
+/// The spec that the file's metadata hold, else that of --spec.
+model::ModelSpec spec_of(const format::TensorFile& file, const LoadOptions& options) {
+  const auto own = file.metadata().find(kSpec);
+  if (own != file.metadata().end())
+    return model::read_model_spec(
+        spec::parse_json(own->second, fmt::format("{}, {}", file.file(), kSpec)));
+  return model::load_model_spec(options.spec, {});
+}
+
+/// Tensors under our names, with their spec in the metadata, or beside them.
+Checkpoint load_tessera(const fs::path& folder,
+                        const format::TensorFile& file,
+                        const LoadOptions& options) {
   Checkpoint checkpoint;
   checkpoint.dialect = "tessera";
-  checkpoint.spec =
-      model::read_model_spec(spec::parse_json(file.metadata().find("tessera_spec")->second, where));
+  checkpoint.spec = spec_of(file, options);
   checkpoint.spec_json = model::resolve(checkpoint.spec);
   read_in_order(file, checkpoint);
   checkpoint.folder = folder;
   if (const auto found = file.metadata().find(kTokenizer); found != file.metadata().end())
     checkpoint.of_bytes = found->second == "bytes";
-  if (const auto found = file.metadata().find("tessera_origin"); found != file.metadata().end()) {
-    const Json origin =
-        parse_hf_config(found->second, fmt::format("{}, tessera_origin", file.file()));
+  if (const auto found = file.metadata().find(kOrigin); found != file.metadata().end()) {
+    const Json origin = parse_hf_config(found->second, fmt::format("{}, {}", file.file(), kOrigin));
     const auto text = [&](const char* key) {
       return origin.is_object() && origin.contains(key) && origin[key].is_string()
                  ? origin[key].get<std::string>()
@@ -171,51 +243,41 @@ Checkpoint load_tessera(const fs::path& folder, const format::TensorFile& file) 
   return checkpoint;
 }
 
-Checkpoint load_folder(const fs::path& folder, FamilySet& families) {
+Checkpoint load_folder(const fs::path& folder, const Loading& loading) {
   std::error_code ignored;
   const bool has_config = fs::exists(folder / "config.json", ignored);
-  const bool has_tensors = fs::exists(folder / "model.safetensors", ignored) ||
-                           fs::exists(folder / "model.safetensors.index.json", ignored);
-  if (has_tensors) {
-    const format::TensorFile file = open_folder(folder);
-    if (file.metadata().contains("tessera_spec")) return load_tessera(folder, file);
+  const fs::path& spec = loading.options.spec;
+  if (holds_tensors(folder)) {
+    std::vector<std::string> notes;
+    const format::TensorFile file = open_folder(folder, notes);
+    const bool own = file.metadata().contains(kSpec);
+    if (own) refuse_second_spec(spec, folder);
+    if (own || !spec.empty()) {
+      Checkpoint checkpoint = load_tessera(folder, file, loading.options);
+      checkpoint.remarks = std::move(notes);
+      return checkpoint;
+    }
+    if (!has_config) refuse_without_spec(folder);
   }
-  if (has_config) return load_hf(folder, families);
-  for (const char* adapter : {"adapter_config.json", "adapter.safetensors"})
-    if (fs::exists(folder / adapter, ignored))
-      fail(ErrorKind::file, folder.string(),
-           "is an adapter; expected the model that it stands beside, and this as --adapter");
-  fail(ErrorKind::file, folder.string(),
-       "is no model: no config.json, and no model.safetensors with a tessera spec");
-}
-
-/// A file that is none of ours: what it is, where that can be told, and what to do.
-[[noreturn]] void refuse_unknown(const fs::path& path, std::string_view text) {
-  constexpr size_t kLength = 8;  // of what precedes the JSON header of safetensors
-  const char* found =
-      "is no model that tessera reads; expected a folder with a config.json, a GGUF "
-      "file, or one of rwkv.cpp or llama2.c";
-  if (text.size() > kLength && text[kLength] == '{')
-    found = "begins as a safetensors file; expected the folder that holds it and its config.json";
-  else if (text.starts_with("PK\x03\x04") || text.starts_with("\x80\x02"))
-    found =
-        "begins as a PyTorch pickle, which can run code when it is read; expected safetensors: "
-        "save it once more in that format";
-  else if (text.starts_with('{'))
-    found = "is JSON; expected the folder that holds the checkpoint";
-  fail(ErrorKind::file, path.string(), "{}", found);
+  if (has_config) return load_hf(folder, loading);
+  refuse_folder(folder);
 }
 
 Checkpoint load_any(const fs::path& path, const LoadOptions& options) {
   FamilySet families = FamilySet::load(options.families);
+  const Loading loading{options, families};
   std::error_code error;
-  if (fs::is_directory(path, error)) return load_folder(path, families);
+  if (fs::is_directory(path, error)) return load_folder(path, loading);
   const auto file = MappedFile::open(path);
-  const auto magic = format::text_of(file->bytes()).substr(0, kGgufMagic.size());
-  if (magic == kGgufMagic) return load_gguf(path, families);
-  if (magic == kGgmfMagic) return load_ggmf(path, families);
-  if (format::begins_as_llama2c(file->bytes())) return load_llama2c(path, families);
-  refuse_unknown(path, format::text_of(file->bytes()));
+  const std::string_view text = format::text_of(file->bytes());
+  if (!options.spec.empty() && begins_as_safetensors(text))
+    return load_tessera(path.parent_path(), format::open_safetensors(path), options);
+  refuse_second_spec(options.spec, path);
+  const auto magic = text.substr(0, kGgufMagic.size());
+  if (magic == kGgufMagic) return load_gguf(path, loading);
+  if (magic == kGgmfMagic) return load_ggmf(path, loading);
+  if (format::begins_as_llama2c(file->bytes())) return load_llama2c(path, loading);
+  refuse_file(path, text);
 }
 
 }  // namespace
@@ -227,7 +289,9 @@ const TensorView& Checkpoint::tensor(std::string_view name) const {
 }
 
 Checkpoint load_checkpoint(const fs::path& path, const LoadOptions& options) {
-  Checkpoint checkpoint = load_any(path, options);
+  Checkpoint checkpoint = load_any(checkpoint_place(path), options);
+  if (const std::string about = about_place(path); !about.empty())
+    checkpoint.remarks.insert(checkpoint.remarks.begin(), about);
   if (options.keep_last > 0 || options.keep_heavy > 0) {
     checkpoint.spec_json = model::with_kept_tokens(checkpoint.spec, options.keep_first,
                                                    options.keep_last, options.keep_heavy);
@@ -239,21 +303,28 @@ Checkpoint load_checkpoint(const fs::path& path, const LoadOptions& options) {
   return checkpoint;
 }
 
-void write_hf_folder(const Checkpoint& checkpoint,
-                     const fs::path& folder,
-                     const HfOptions& options) {
+Checkpoint load_config(const fs::path& config, const LoadOptions& options) {
   FamilySet families = FamilySet::load(options.families);
-  const std::string name = options.family.empty() ? checkpoint.family : options.family;
-  if (name.empty())
-    fail(ErrorKind::usage, "convert", "this checkpoint does not know its family; name one of {}",
-         fmt::join(families.names(), ", "));
-  const Exported exported = export_checkpoint(families.named(name), "hf", checkpoint,
-                                              families.unmathematical("hf"), options.float32);
-  create_folder(folder);
-  format::write_safetensors_folder(folder, exported.tensors, {{"format", "pt"}},
-                                   options.max_shard_bytes);
-  write_file_atomically(folder / "config.json", hf_config_text(exported.config, 2) + "\n");
-  if (!checkpoint.gguf) copy_tokenizer_files(checkpoint.folder, folder);
+  const format::TensorFile none;
+  Foreign foreign{"hf", parse_hf_config(read_text_file(config, kMaxConfigBytes), config.string()),
+                  &none, config.string()};
+  for (const char* key : {"quantization_config", "compression_config"}) foreign.config.erase(key);
+  erase_keys(foreign.config, options.keys.ignore, "");
+  const Family& family = families.of_type("hf", type_of(foreign), foreign.config, foreign.file);
+  Importer importer(family, foreign, families, options.keys);
+  return import_spec(importer, foreign, family);
+}
+
+format::StringMap origin_metadata(const Checkpoint& checkpoint) {
+  if (!checkpoint.foreign_config.is_object()) return {};
+  return {{kOrigin, hf_config_text({{"family", checkpoint.family},
+                                    {"dialect", checkpoint.foreign_dialect},
+                                    {"config", checkpoint.foreign_config}})}};
+}
+
+format::StringMap origin_of(const format::StringMap& metadata) {
+  const auto found = metadata.find(kOrigin);
+  return found == metadata.end() ? format::StringMap() : format::StringMap{*found};
 }
 
 void write_tessera_folder(const Json& spec_json,
@@ -272,10 +343,7 @@ void write_tessera_folder(const Json& spec_json,
 void write_tessera_folder(const Checkpoint& checkpoint,
                           const fs::path& folder,
                           TesseraFolderOptions options) {
-  if (checkpoint.foreign_config.is_object())
-    options.metadata["tessera_origin"] = hf_config_text({{"family", checkpoint.family},
-                                                         {"dialect", checkpoint.foreign_dialect},
-                                                         {"config", checkpoint.foreign_config}});
+  options.metadata.merge(origin_metadata(checkpoint));
   if (checkpoint.of_bytes) options.metadata[kTokenizer] = "bytes";
   if (options.tokenizer.empty() && !checkpoint.gguf) options.tokenizer = checkpoint.folder;
   std::vector<TensorView> tensors = checkpoint.tensors;
@@ -285,17 +353,21 @@ void write_tessera_folder(const Checkpoint& checkpoint,
   }
   for (TensorView& tensor : tensors) tensor = as_plain_float(tensor);
   write_tessera_folder(checkpoint.spec_json, tensors, folder, options);
+  write_sentence_modules_of(checkpoint, folder);
 }
 
 std::vector<std::string> copy_tokenizer_files(const fs::path& from, const fs::path& to) {
   std::vector<std::string> copied;
   std::error_code error;
   if (fs::equivalent(from, to, error)) return copied;
-  for (const char* name : kTokenizerFiles) {
-    if (!fs::is_regular_file(from / name, error)) continue;
+  const auto copy = [&](const char* name) {
+    if (!fs::is_regular_file(from / name, error)) return;
+    create_folder((to / name).parent_path());
     write_file_atomically(to / name, read_text_file(from / name));
     copied.emplace_back(name);
-  }
+  };
+  for (const char* name : kTokenizerFiles) copy(name);
+  for (const char* name : text::kTokenizerCompanions) copy(name);
   return copied;
 }
 

@@ -4,8 +4,9 @@
 //   load_checkpoint("model.gguf")            a GGUF file
 //   load_checkpoint("stories15M.bin")        a llama2.c file
 //   load_checkpoint("rwkv-4-169M.bin")       an rwkv.cpp file
-//   load_checkpoint("runs/7/last")           a tessera folder (model.safetensors with
-//   "tessera_spec")
+//   load_checkpoint("runs/7")                a run's folder: its best or newest checkpoint, which
+//   is
+//                                            a tessera folder (safetensors with "tessera_spec")
 // Told apart by content, never by name. Tensors point into the mapped file wherever the family's
 // steps are moves of whole rows; they keep their storage type unless arithmetic is needed. Errors:
 // Error(file) for what does not match (a key, a tensor, a shape: named), Error(spec) for a
@@ -17,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/convert/key_options.h"
 #include "tessera/format/gguf.h"
 #include "tessera/format/tensor_view.h"
 #include "tessera/model/model_spec.h"
@@ -54,24 +56,47 @@ struct LoadOptions {
   /// Tokens whose keys and values attention keeps (model/kept_tokens.h); 0 last and heavy ones =
   /// all.
   int64_t keep_first = 0, keep_last = 0, keep_heavy = 0;
+  KeyOptions keys = {};             // of a foreign config
+  std::filesystem::path spec = {};  // the spec of tensors of ours whose file has lost it
 };
 
 Checkpoint load_checkpoint(const std::filesystem::path& path, const LoadOptions& options = {});
+
+/// A Hugging Face config alone: a Checkpoint without tensors, for what follows from the spec. What
+/// only weights show (heads of encoders) it lacks.
+Checkpoint load_config(const std::filesystem::path& config, const LoadOptions& options = {});
 
 struct HfOptions {
   std::string family;  // "" = the checkpoint's own
   std::filesystem::path families;
   bool float32 = false;  // else bfloat16 and float16 stay; block types become float32
   int64_t max_shard_bytes = int64_t{5} << 30;
+  std::filesystem::path tokenizer = {};  // a model, a tokenizer file, "bytes"; empty = its own
 };
 
-/// config.json and model.safetensors as the family's other readers know them; tokenizer files are
-/// copied when the checkpoint came from a folder. What is written is read back as a spec first:
+/// What transformers opens: config.json and model.safetensors as the family's other readers know
+/// them, the tokenizer in their form, generation_config.json, and the ids of special tokens where
+/// the checkpoint's own config does not say them. What is written is read back as a spec first:
 /// where the family cannot say this architecture, Error(spec) names the first difference, and
-/// nothing is written.
-void write_hf_folder(const Checkpoint& checkpoint,
-                     const std::filesystem::path& folder,
-                     const HfOptions& options = {});
+/// nothing is written. Returns what the folder lacks, one line each.
+std::vector<std::string> write_hf_folder(const Checkpoint& checkpoint,
+                                         const std::filesystem::path& folder,
+                                         const HfOptions& options = {});
+
+/// How the model makes one vector of a text (sentence_modules.h), put into a folder of it: the
+/// files of its own folder, or what a GGUF file says. Nothing where it says nothing.
+void write_sentence_modules_of(const Checkpoint& checkpoint, const std::filesystem::path& folder);
+
+/// Why write_hf_folder() would refuse a checkpoint by its spec, of which alone this depends; ""
+/// where it would not.
+std::string why_not_hf(const Checkpoint& checkpoint, const HfOptions& options = {});
+
+/// Where a checkpoint came from, as metadata of a folder of ours: its family, and the config that
+/// it was read with; empty where neither is known. A run that begins from it writes the same, so
+/// that its model goes back into that family's files.
+format::StringMap origin_metadata(const Checkpoint& checkpoint);
+/// The part of a file's metadata that origin_metadata() wrote.
+format::StringMap origin_of(const format::StringMap& metadata);
 
 struct TesseraFolderOptions {
   format::StringMap metadata;       // beside tessera_spec

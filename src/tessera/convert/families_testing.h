@@ -14,6 +14,7 @@ inline const std::map<std::string, std::string>& refused_cases() {
        "apply_residual_connection_post_layernorm"},
       {"falcon_h1/mamba_norm_before_gate", "mamba_norm_before_gate"},
       {"mamba2/hidden_act_gelu", "hidden_act"},
+      {"roformer/rotary_value", "rotary_value"},
       {"xlnet/bi_data", "bi_data"},
   };
   return list;

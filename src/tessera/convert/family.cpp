@@ -163,7 +163,7 @@ Dialect dialect_of(const Json& json, const std::string& where) {
   spec::check_keys(
       json,
       {"types", "when", "lift", "read", "write", "read_only", "written", "fixed", "expect",
-       "ignored_keys", "ignored_tensors", "ignored_heads", "claims", "about"},
+       "ignored_keys", "ignored_tensors", "ignored_heads", "claims", "remark", "about"},
       where);
   Dialect dialect;
   if (const Json* types = get(json, "types")) dialect.types = strings_of(*types, where + ".types");
@@ -178,6 +178,8 @@ Dialect dialect_of(const Json& json, const std::string& where) {
   if ((dialect.write == nullptr) != !dialect.read_only.empty())
     fail(ErrorKind::spec, where,
          "expected either \"write\", or \"read_only\" with the reason why there is none");
+  if (const Json* remark = get(json, "remark"))
+    dialect.remark = Template::compile(*remark, where + ".remark");
   dialect.written = templates_of(get(json, "written"), where + ".written");
   dialect.fixed = templates_of(get(json, "fixed"), where + ".fixed");
   if (const Json* expect = get(json, "expect")) {
@@ -323,6 +325,14 @@ void FamilySet::add_readers(const std::string& family, const Json& dialects) {
   }
 }
 
+void FamilySet::add_keys(const Json& lists, const std::string& where, KeyLists& to) {
+  if (!lists.is_object())
+    fail(ErrorKind::spec, where, "found {}; expected the keys of each dialect",
+         spec::kind_of(lists));
+  for (const auto& [kind, keys] : lists.items())
+    for (const std::string& key : strings_of(keys, where)) to[kind].push_back(key);
+}
+
 void FamilySet::add(std::string_view name, std::string_view text, bool fragment) {
   spec::JsonLimits limits;
   limits.max_bytes = kMaxFamilyBytes;
@@ -331,15 +341,16 @@ void FamilySet::add(std::string_view name, std::string_view text, bool fragment)
   if (!json.is_object())
     fail(ErrorKind::spec, name, "found {}; expected a family file", spec::kind_of(json));
   check_members(json, name, ErrorKind::spec);
-  if (const Json* lists = get(json, "unmathematical")) {
-    if (!lists->is_object())
-      fail(ErrorKind::spec, name, "unmathematical: found {}; expected the keys of each dialect",
-           spec::kind_of(*lists));
-    for (const auto& [kind, keys] : lists->items())
-      for (const std::string& key : strings_of(keys, std::string(name)))
-        unmathematical_[kind].push_back(key);
-    return;
-  }
+  bool shared = false;
+  for (const auto& [key, to] :
+       {std::pair("unmathematical", &unmathematical_), std::pair("factors", &factors_),
+        std::pair("null_where_zero", &null_where_zero_),
+        std::pair("true_where_absent", &true_without_)})
+    if (const Json* lists = get(json, key)) {
+      add_keys(*lists, fmt::format("{}: {}", name, key), *to);
+      shared = true;
+    }
+  if (shared) return;
   if (fragment || json.contains("fragment")) {
     fragments_.insert_or_assign(std::string(name), std::move(json));
     return;
@@ -424,10 +435,49 @@ std::vector<std::string> FamilySet::types(std::string_view kind) const {
   return list;
 }
 
-const std::vector<std::string>& FamilySet::unmathematical(std::string_view kind) const {
+const std::vector<std::string>& FamilySet::list_of(const KeyLists& lists, std::string_view kind) {
   static const std::vector<std::string> none;
-  const auto found = unmathematical_.find(kind);
-  return found == unmathematical_.end() ? none : found->second;
+  const auto found = lists.find(kind);
+  return found == lists.end() ? none : found->second;
+}
+
+const std::vector<std::string>& FamilySet::unmathematical(std::string_view kind) const {
+  return list_of(unmathematical_, kind);
+}
+
+const std::vector<std::string>& FamilySet::null_where_zero(std::string_view kind) const {
+  return list_of(null_where_zero_, kind);
+}
+
+std::vector<std::string> FamilySet::readers_of(std::string_view kind, std::string_view path) {
+  std::vector<std::string> readers;
+  for (const auto& [name, source] : families_) {
+    const auto& dialects = compile(name).dialects;
+    const auto found = dialects.find(kind);
+    if (found == dialects.end()) continue;
+    const auto at = found->second.claims.lower_bound(std::string(path));
+    if (at == found->second.claims.end()) continue;
+    if (*at == path || (path.ends_with('.') && at->starts_with(path))) readers.push_back(name);
+  }
+  return readers;
+}
+
+bool FamilySet::switched_off(std::string_view kind,
+                             std::string_view path,
+                             const Json& value) const {
+  if (value.is_null()) return true;
+  if (value.is_array())
+    return std::all_of(value.begin(), value.end(),
+                       [&](const Json& element) { return switched_off(kind, path, element); });
+  if (value.is_object()) {
+    for (const auto& [key, member] : value.items())
+      if (!switched_off(kind, fmt::format("{}.{}", path, key), member)) return false;
+    return true;
+  }
+  if (value.is_string()) return value == "" || value == "none";
+  if (value.is_number() && value == 1) return matches_any(path, list_of(factors_, kind));
+  if (value.is_number()) return value == 0;
+  return value == false && !matches_any(path, list_of(true_without_, kind));
 }
 
 const Family& FamilySet::compile(const std::string& name) {
@@ -473,6 +523,11 @@ bool matches_glob(std::string_view text, std::string_view glob) {
   }
   while (g < glob.size() && glob[g] == '*') ++g;
   return g == glob.size();
+}
+
+bool matches_any(std::string_view text, const std::vector<std::string>& globs) {
+  return std::any_of(globs.begin(), globs.end(),
+                     [&](const std::string& glob) { return matches_glob(text, glob); });
 }
 
 }  // namespace tessera::convert

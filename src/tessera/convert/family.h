@@ -59,8 +59,9 @@ struct Dialect {
   std::optional<Expr> when;  // of the files of these types, those of which this holds
   std::string lift;          // a key whose members stand above the others (a model inside a model)
   NamedTemplates read;       // value <- config
-  std::shared_ptr<const Template> write;  // config <- values; null: read only
-  std::string read_only;                  // why it cannot be written
+  std::shared_ptr<const Template> write;   // config <- values; null: read only
+  std::string read_only;                   // why it cannot be written
+  std::shared_ptr<const Template> remark;  // what to say when it was written, or null
   NamedTemplates written;  // values that only this dialect's writing needs (a prefix)
   NamedTemplates fixed;    // values that take another form in this dialect (a row order)
   std::map<std::string, Json> expect;                  // key -> the list of values it may have
@@ -106,13 +107,25 @@ class FamilySet {
   std::vector<std::string> types(std::string_view kind) const;
   /// Keys without mathematics, by dialect; "*" stands for any text.
   const std::vector<std::string>& unmathematical(std::string_view kind) const;
+  /// Keys that no family reads as 0: null is meant.
+  const std::vector<std::string>& null_where_zero(std::string_view kind) const;
+  /// The families that give a key of a dialect a meaning, or a member of it where the path ends
+  /// with a dot.
+  std::vector<std::string> readers_of(std::string_view kind, std::string_view path);
+  /// Whether a key with this value asks for nothing, whichever family reads it: null, an empty text
+  /// or list, "none", 0 and false (where absence does not mean true), a factor of 1, or a list of
+  /// these.
+  bool switched_off(std::string_view kind, std::string_view path, const Json& value) const;
 
  private:
+  using KeyLists = std::map<std::string, std::vector<std::string>, std::less<>>;  // by dialect
   struct Source {
     Json json;
     std::shared_ptr<const Family> compiled;
   };
   void add(std::string_view name, std::string_view text, bool fragment);
+  static const std::vector<std::string>& list_of(const KeyLists& lists, std::string_view kind);
+  static void add_keys(const Json& lists, const std::string& where, KeyLists& to);
   void add_readers(const std::string& family, const Json& dialects);
   const Family& compile(const std::string& name);
 
@@ -125,7 +138,7 @@ class FamilySet {
   using Readers = std::map<std::string, std::vector<Reader>, std::less<>>;  // by type
   std::map<std::string, Readers, std::less<>> readers_;                     // by dialect
   bool of_user_ = false;                                                    // what is being added
-  std::map<std::string, std::vector<std::string>, std::less<>> unmathematical_;
+  KeyLists unmathematical_, factors_, null_where_zero_, true_without_;
 };
 
 /// Compiles one file's JSON, fragments already merged in.
@@ -135,5 +148,6 @@ void merge_family(Json& base, const Json& over);
 
 /// "*" stands for any text, everything else for itself.
 bool matches_glob(std::string_view text, std::string_view glob);
+bool matches_any(std::string_view text, const std::vector<std::string>& globs);
 
 }  // namespace tessera::convert

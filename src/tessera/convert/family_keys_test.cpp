@@ -107,7 +107,7 @@ class Held {
   std::string outcome(const Json& config, const format::TensorFile& file, bool all = true) {
     try {
       const Foreign foreign{dialect_name_, config, &file, "config"};
-      Importer importer(family_, foreign, set_.unmathematical(dialect_name_));
+      Importer importer(family_, foreign, set_);
       Checkpoint checkpoint;
       checkpoint.spec = model::read_model_spec(importer.spec_json());
       Json spec = model::resolve(checkpoint.spec);

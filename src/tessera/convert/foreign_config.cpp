@@ -122,6 +122,21 @@ Json value_json(const format::GgufValue& value, std::string_view key, std::strin
 
 }  // namespace
 
+namespace {
+
+/// A number for each layer, all alike, as the number.
+void collapse_layers(Json& config, const Json& n_layers) {
+  for (Json& value : config) {
+    if (value.is_object()) collapse_layers(value, n_layers);
+    if (!value.is_array() || value.empty() || n_layers != value.size()) continue;
+    if (std::all_of(value.begin(), value.end(),
+                    [&](const Json& one) { return one.is_number() && one == value.front(); }))
+      value = Json(value.front());
+  }
+}
+
+}  // namespace
+
 void check_members(const Json& json, std::string_view where, ErrorKind kind) {
   if (json.is_object() && json.size() > kMaxMembers)
     fail(kind, where, "an object of {} members; expected at most {}", json.size(), kMaxMembers);
@@ -176,6 +191,8 @@ Json gguf_config(const format::GgufMetadata& metadata, std::string_view where) {
            format::in_quotes(entry.key));
     *at = value_json(entry.value, entry.key, where);
   }
+  if (const auto layers = config.find("block_count"); layers != config.end())
+    collapse_layers(config, Json(*layers));
   return config;
 }
 

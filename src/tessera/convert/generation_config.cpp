@@ -2,102 +2,408 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/output_file.h"
 #include "tessera/convert/foreign_config.h"
 
 namespace tessera::convert {
 namespace {
 
+using spec::Json;
+
 constexpr size_t kMaxBytes = size_t{64} << 20;
+constexpr size_t kMostIds = 65536;  // of a list
+constexpr int64_t kMostTokens = int64_t{1} << 40;
 
-/// null, an id, or a list of one.
-std::optional<int64_t> id_of(const spec::Json& config,
-                             const char* key,
-                             int64_t vocab,
-                             const std::string& where) {
-  const auto found = config.find(key);
-  if (found == config.end() || found->is_null()) return std::nullopt;
-  const spec::Json& value = found->is_array() && found->size() == 1 ? found->front() : *found;
-  if (!value.is_number_integer() || value.get<int64_t>() < 0 || value.get<int64_t>() >= vocab)
-    fail(ErrorKind::file, where, "\"{}\" is {}; expected one id from 0 to {}", key, found->dump(),
-         vocab - 1);
-  return value.get<int64_t>();
+// keys of older versions that no longer stand in GenerationConfig come last
+constexpr GenerationKey kKeys[] = {
+    {"max_length", KeyUse::read},
+    {"max_new_tokens", KeyUse::read},
+    {"min_length", KeyUse::read},
+    {"min_new_tokens", KeyUse::read},
+    {"early_stopping", KeyUse::read},
+    {"max_time", KeyUse::unsupported},
+    {"stop_strings", KeyUse::read},
+    {"do_sample", KeyUse::read},
+    {"num_beams", KeyUse::read},
+    {"use_mtp", KeyUse::without_effect},
+    {"use_cache", KeyUse::without_effect},
+    {"cache_implementation", KeyUse::without_effect},
+    {"cache_config", KeyUse::without_effect},
+    {"max_cache_len", KeyUse::without_effect},
+    {"temperature", KeyUse::read},
+    {"top_k", KeyUse::read},
+    {"top_p", KeyUse::read},
+    {"min_p", KeyUse::read},
+    {"top_h", KeyUse::read},
+    {"typical_p", KeyUse::read},
+    {"epsilon_cutoff", KeyUse::read},
+    {"eta_cutoff", KeyUse::read},
+    {"repetition_penalty", KeyUse::read},
+    {"encoder_repetition_penalty", KeyUse::read},
+    {"length_penalty", KeyUse::read},
+    {"no_repeat_ngram_size", KeyUse::read},
+    {"bad_words_ids", KeyUse::read},
+    {"renormalize_logits", KeyUse::read},
+    {"forced_bos_token_id", KeyUse::read},
+    {"forced_eos_token_id", KeyUse::read},
+    {"remove_invalid_values", KeyUse::unsupported},
+    {"exponential_decay_length_penalty", KeyUse::read},
+    {"suppress_tokens", KeyUse::read},
+    {"begin_suppress_tokens", KeyUse::read},
+    {"sequence_bias", KeyUse::read},
+    {"token_healing", KeyUse::unsupported},
+    {"guidance_scale", KeyUse::unsupported},
+    {"watermarking_config", KeyUse::unsupported},
+    {"num_return_sequences", KeyUse::unsupported},
+    {"output_attentions", KeyUse::without_effect},
+    {"output_hidden_states", KeyUse::without_effect},
+    {"output_scores", KeyUse::without_effect},
+    {"output_logits", KeyUse::without_effect},
+    {"return_dict_in_generate", KeyUse::without_effect},
+    {"pad_token_id", KeyUse::without_effect},
+    {"bos_token_id", KeyUse::without_effect},
+    {"eos_token_id", KeyUse::read},
+    {"encoder_no_repeat_ngram_size", KeyUse::read},
+    {"decoder_start_token_id", KeyUse::read},
+    {"is_assistant", KeyUse::without_effect},
+    {"num_assistant_tokens", KeyUse::without_effect},
+    {"num_assistant_tokens_schedule", KeyUse::without_effect},
+    {"assistant_confidence_threshold", KeyUse::without_effect},
+    {"prompt_lookup_num_tokens", KeyUse::without_effect},
+    {"max_matching_ngram_size", KeyUse::without_effect},
+    {"assistant_early_exit", KeyUse::without_effect},
+    {"assistant_lookbehind", KeyUse::without_effect},
+    {"target_lookbehind", KeyUse::without_effect},
+    {"assistant_ensemble_weight", KeyUse::unsupported},
+    {"speculation_type", KeyUse::without_effect},
+    {"compile_config", KeyUse::without_effect},
+    {"disable_compile", KeyUse::without_effect},
+    {"continuous_batching_config", KeyUse::without_effect},
+    {"low_memory", KeyUse::without_effect},
+    {"penalty_alpha", KeyUse::unsupported},
+    {"dola_layers", KeyUse::unsupported},
+    {"diversity_penalty", KeyUse::unsupported},
+    {"num_beam_groups", KeyUse::unsupported},
+    {"constraints", KeyUse::unsupported},
+    {"force_words_ids", KeyUse::unsupported},
+    {"prefill_chunk_size", KeyUse::without_effect},
+    {"_from_model_config", KeyUse::without_effect},
+    {"transformers_version", KeyUse::without_effect},
+    {"forced_decoder_ids", KeyUse::unsupported},
+};
+
+/// A sampling option that is a number, alike in the file and in the table of sampling options.
+struct NumberKey {
+  const char* name;
+  double least, most;
+  bool whole = false;
+  bool draws = false;  // of sampling: without effect where do_sample is not true
+};
+constexpr NumberKey kNumbers[] = {
+    {"temperature", 0, 1e6, false, true},   {"top_k", -1, 1e9, true, true},
+    {"top_p", 0, 1, false, true},           {"min_p", 0, 1, false, true},
+    {"top_h", 0, 1, false, true},           {"typical_p", 0, 1, false, true},
+    {"epsilon_cutoff", 0, 1, false, true},  {"eta_cutoff", 0, 1, false, true},
+    {"repetition_penalty", 1e-6, 1e6},      {"encoder_repetition_penalty", 1e-6, 1e6},
+    {"no_repeat_ngram_size", 0, 1e6, true}, {"encoder_no_repeat_ngram_size", 0, 1e6, true}};
+
+/// The keys of one file, typed and checked.
+class Keys {
+ public:
+  Keys(const Json& config, int64_t vocab, std::string where)
+      : config_(config), vocab_(vocab), where_(std::move(where)) {}
+
+  /// Null is a key that is not there.
+  const Json* find(const char* key) const {
+    const auto found = config_.find(key);
+    return found == config_.end() || found->is_null() ? nullptr : &*found;
+  }
+  std::optional<bool> flag(const char* key) const {
+    const Json* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_boolean()) refuse(key, *value, "true or false");
+    return value->get<bool>();
+  }
+  std::optional<double> number(const char* key, double least, double most) const {
+    const Json* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_number() || !(value->get<double>() >= least && value->get<double>() <= most))
+      refuse(key, *value, fmt::format("a number from {} to {}", least, most));
+    return value->get<double>();
+  }
+  std::optional<int64_t> whole(const char* key, int64_t least, int64_t most) const {
+    const auto value = number(key, static_cast<double>(least), static_cast<double>(most));
+    if (!value) return std::nullopt;
+    if (*value != std::floor(*value)) refuse(key, *find(key), "a whole number");
+    return static_cast<int64_t>(*value);
+  }
+  /// null, an id, or a list of one.
+  std::optional<int64_t> id(const char* key) const {
+    const Json* found = find(key);
+    if (found == nullptr) return std::nullopt;
+    const Json& value = found->is_array() && found->size() == 1 ? found->front() : *found;
+    if (!value.is_number_integer() || !known(value))
+      refuse(key, *found, fmt::format("one id from 0 to {}", vocab_ - 1));
+    return value.get<int64_t>();
+  }
+  /// An id or a list of them, each once, without those that the vocabulary lacks.
+  std::vector<int64_t> ids(const char* key, size_t most) const {
+    std::vector<int64_t> out;
+    const Json* found = find(key);
+    if (found == nullptr) return out;
+    const Json all = found->is_array() ? *found : Json::array({*found});
+    for (const Json& value : all) {
+      if (!value.is_number_integer() || all.size() > most)
+        refuse(key, *found, fmt::format("an id, or a list of at most {}", most));
+      if (known(value) && std::find(out.begin(), out.end(), value.get<int64_t>()) == out.end())
+        out.push_back(value.get<int64_t>());
+    }
+    return out;
+  }
+  /// One of several sequences; an empty one has no effect.
+  std::vector<int64_t> sequence(const char* key, const Json& value) const {
+    constexpr size_t kMostLength = 1024;
+    if (!value.is_array() || value.size() > kMostLength)
+      refuse(key, value, fmt::format("lists of at most {} ids", kMostLength));
+    std::vector<int64_t> out;
+    for (const Json& id : value) {
+      if (!id.is_number_integer() || !known(id))
+        refuse(key, value, fmt::format("lists of ids from 0 to {}", vocab_ - 1));
+      out.push_back(id.get<int64_t>());
+    }
+    return out;
+  }
+  const Json& list(const char* key) const {
+    static const Json kNone = Json::array();
+    const Json* value = find(key);
+    if (value == nullptr) return kNone;
+    if (!value->is_array() || value->size() > kMostIds)
+      refuse(key, *value, fmt::format("a list of at most {}", kMostIds));
+    return *value;
+  }
+  [[noreturn]] void refuse(const char* key, const Json& value, const std::string& expected) const {
+    fail(ErrorKind::file, where_, "\"{}\" is {}; expected {}", key, shown(value), expected);
+  }
+  static std::string shown(const Json& value) {
+    return value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 100);
+  }
+
+ private:
+  bool known(const Json& id) const {
+    if (id.is_number_unsigned()) return id.get<uint64_t>() < static_cast<uint64_t>(vocab_);
+    return id.get<int64_t>() >= 0 && id.get<int64_t>() < vocab_;
+  }
+  const Json& config_;
+  int64_t vocab_;
+  std::string where_;
+};
+
+void read_sampling(GenerationConfig& out, const Keys& keys) {
+  out.do_sample = keys.flag("do_sample");
+  for (const NumberKey& key : kNumbers) {
+    const Json* const found = keys.find(key.name);
+    // as transformers, which does not look at what a greedy text does not use
+    if (key.draws && !out.do_sample.value_or(false) && found != nullptr && found->is_number() &&
+        !(found->get<double>() >= key.least && found->get<double>() <= key.most)) {
+      out.unsupported.push_back(fmt::format("{} = {} (not from {} to {})", key.name,
+                                            Keys::shown(*found), key.least, key.most));
+      continue;
+    }
+    if (const auto value = keys.number(key.name, key.least, key.most)) {
+      if (key.whole && *value != std::floor(*value))
+        keys.refuse(key.name, *keys.find(key.name), "a whole number");
+      out.sampling[key.name] = key.least < 0 ? std::max(0.0, *value) : *value;
+    }
+  }
+  const char* const kDecay = "exponential_decay_length_penalty";
+  if (const Json* decay = keys.find(kDecay)) {
+    const bool pair = decay->is_array() && decay->size() == 2 && (*decay)[0].is_number() &&
+                      (*decay)[1].is_number();
+    const double start = pair ? (*decay)[0].get<double>() : -1,
+                 factor = pair ? (*decay)[1].get<double>() : -1;
+    constexpr double kMostFactor = 1e38;  // of float32
+    if (!(start >= 0 && start <= 1e9 && start == std::floor(start) && factor > 0 &&
+          factor <= kMostFactor))
+      keys.refuse(kDecay, *decay, "[tokens, factor above 0]");
+    out.sampling["exponential_decay_start"] = start;
+    out.sampling["exponential_decay_factor"] = factor;
+  }
 }
 
-std::vector<int64_t> ends_of(const spec::Json& config, int64_t vocab, const std::string& where) {
-  std::vector<int64_t> ends;
-  const auto found = config.find("eos_token_id");
-  if (found == config.end() || found->is_null()) return ends;
-  const spec::Json all = found->is_array() ? *found : spec::Json::array({*found});
-  constexpr size_t kMostEnds = 1024;
-  for (const spec::Json& value : all) {
-    if (!value.is_number_integer() || all.size() > kMostEnds)
-      fail(ErrorKind::file, where, "\"eos_token_id\" is {}; expected an id, or a list of them",
-           found->dump().substr(0, 100));
-    const bool said = !(value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) &&
-                      value.get<int64_t>() >= 0 && value.get<int64_t>() < vocab;
-    if (said && std::find(ends.begin(), ends.end(), value.get<int64_t>()) == ends.end())
-      ends.push_back(value.get<int64_t>());
+void read_lengths(GenerationConfig& out, const Keys& keys) {
+  out.max_new_tokens = keys.whole("max_new_tokens", 0, kMostTokens);
+  out.max_length = keys.whole("max_length", 0, kMostTokens);
+  out.min_new_tokens = keys.whole("min_new_tokens", 0, kMostTokens);
+  out.min_length = keys.whole("min_length", 0, kMostTokens);
+  const Json* stops = keys.find("stop_strings");
+  if (stops == nullptr) return;
+  constexpr size_t kMostStops = 64, kMostBytes = 1024;
+  const Json all = stops->is_array() ? *stops : Json::array({*stops});
+  for (const Json& stop : all) {
+    if (!stop.is_string() || all.size() > kMostStops || stop.get<std::string>().empty() ||
+        stop.get<std::string>().size() > kMostBytes)
+      keys.refuse(
+          "stop_strings", *stops,
+          fmt::format("a text of 1 to {} bytes, or a list of at most {}", kMostBytes, kMostStops));
+    out.stop_strings.push_back(stop.get<std::string>());
   }
-  return ends;
 }
 
-/// null, or a number of this range.
-std::optional<double> number_of(const spec::Json& config,
-                                const char* key,
-                                double least,
-                                double most,
-                                const std::string& where) {
-  const auto found = config.find(key);
-  if (found == config.end() || found->is_null()) return std::nullopt;
-  if (!found->is_number() || !(found->get<double>() >= least && found->get<double>() <= most))
-    fail(ErrorKind::file, where, "\"{}\" is {}; expected a number from {} to {}", key,
-         found->dump().substr(0, 100), least, most);
-  return found->get<double>();
+void read_biases(GenerationConfig& out, const Keys& keys) {
+  out.suppressed = keys.ids("suppress_tokens", kMostIds);
+  out.suppressed_at_begin = keys.ids("begin_suppress_tokens", kMostIds);
+  // of a sequence that comes twice the last one counts
+  std::map<std::vector<int64_t>, double> biases;
+  for (const Json& pair : keys.list("sequence_bias")) {
+    if (!pair.is_array() || pair.size() != 2 || !pair[1].is_number() ||
+        std::isnan(pair[1].get<double>()))
+      keys.refuse("sequence_bias", pair, "[[ids], number]");
+    constexpr double kMost = 1e30;  // infinity among logits would leave no probabilities
+    const std::vector<int64_t> sequence = keys.sequence("sequence_bias", pair[0]);
+    if (!sequence.empty()) biases[sequence] = std::min(pair[1].get<double>(), kMost);
+  }
+  out.sequence_bias.assign(biases.begin(), biases.end());
+  for (const Json& word : keys.list("bad_words_ids")) {
+    const std::vector<int64_t> sequence = keys.sequence("bad_words_ids", word);
+    // a text may end all the same
+    const bool end = sequence.size() == 1 && std::find(out.ends.begin(), out.ends.end(),
+                                                       sequence.front()) != out.ends.end();
+    if (!sequence.empty() && !end)
+      out.sequence_bias.emplace_back(sequence, -std::numeric_limits<double>::infinity());
+  }
 }
 
-void read_sampling(GenerationConfig& out, const spec::Json& config, const std::string& where) {
-  if (const auto found = config.find("do_sample"); found != config.end() && !found->is_null()) {
-    if (!found->is_boolean())
-      fail(ErrorKind::file, where, "\"do_sample\" is {}; expected true or false",
-           found->dump().substr(0, 100));
-    out.do_sample = found->get<bool>();
-  }
-  out.temperature = number_of(config, "temperature", 0, 1e6, where);
-  out.top_p = number_of(config, "top_p", 0, 1, where);
-  out.min_p = number_of(config, "min_p", 0, 1, where);
-  out.typical_p = number_of(config, "typical_p", 0, 1, where);
-  out.repetition_penalty = number_of(config, "repetition_penalty", 1e-6, 1e6, where);
-  if (const auto k = number_of(config, "top_k", -1, 1e9, where)) {
-    if (*k != std::floor(*k))
-      fail(ErrorKind::file, where, "\"top_k\" is {}; expected a whole number", *k);
-    out.top_k = std::max<int64_t>(0, static_cast<int64_t>(*k));
-  }
+void read_search(GenerationConfig& out, const Keys& keys) {
+  out.beams = keys.whole("num_beams", 1, 1 << 16);
+  out.length_penalty = keys.number("length_penalty", -1e6, 1e6);
+  out.renormalize = keys.flag("renormalize_logits").value_or(false);
+  const Json* early = keys.find("early_stopping");
+  if (early == nullptr) return;
+  if (!early->is_boolean() && *early != "never")
+    keys.refuse("early_stopping", *early, "true, false or \"never\"");
+  out.early_stopping = !early->is_boolean() ? EarlyStopping::never
+                       : early->get<bool>() ? EarlyStopping::always
+                                            : EarlyStopping::heuristic;
+}
+
+/// Values that switch off what is not supported.
+bool is_neutral(const std::string& key, const Json& value) {
+  if (value.is_null() || value == false || value == 0) return true;
+  if (value.is_array() || value.is_object()) return value.empty();
+  return value == 1 &&
+         (key == "guidance_scale" || key == "num_return_sequences" || key == "num_beam_groups");
 }
 
 }  // namespace
+
+bool GenerationConfig::samples() const {
+  const auto draws = [](const auto& entry) {
+    constexpr std::string_view kPenalties[] = {"repetition_penalty",
+                                               "encoder_repetition_penalty",
+                                               "no_repeat_ngram_size",
+                                               "encoder_no_repeat_ngram_size",
+                                               "exponential_decay_start",
+                                               "exponential_decay_factor",
+                                               "repeat_last_n"};
+    return std::find(std::begin(kPenalties), std::end(kPenalties), entry.first) ==
+           std::end(kPenalties);
+  };
+  return do_sample.has_value() || std::any_of(sampling.begin(), sampling.end(), draws);
+}
 
 GenerationConfig read_generation_config(const std::filesystem::path& folder, int64_t vocab) {
   for (const char* name : {"generation_config.json", "config.json"}) {
     const std::filesystem::path path = folder / name;
     if (!std::filesystem::is_regular_file(path)) continue;
     const std::string where = path.string();
-    const spec::Json config = parse_hf_config(read_text_file(path, kMaxBytes), where);
+    const Json config = parse_hf_config(read_text_file(path, kMaxBytes), where);
     if (!config.is_object())
       fail(ErrorKind::file, where, "{}; expected an object", spec::kind_of(config));
-    GenerationConfig found{id_of(config, "forced_bos_token_id", vocab, where),
-                           id_of(config, "forced_eos_token_id", vocab, where),
-                           ends_of(config, vocab, where)};
-    read_sampling(found, config, where);
+    const Keys keys(config, vocab, where);
+    GenerationConfig out;
+    out.source = name;
+    out.forced_begin = keys.id("forced_bos_token_id");
+    out.forced_end = keys.id("forced_eos_token_id");
+    constexpr size_t kMostEnds = 1024;
+    out.ends = keys.ids("eos_token_id", kMostEnds);
+    out.start = keys.id("decoder_start_token_id");
+    read_sampling(out, keys);
+    read_lengths(out, keys);
+    read_biases(out, keys);
+    read_search(out, keys);
+    for (const GenerationKey& key : kKeys)
+      if (const Json* value = keys.find(key.name);
+          key.use == KeyUse::unsupported && value != nullptr && !is_neutral(key.name, *value))
+        out.unsupported.push_back(fmt::format("{} = {}", key.name, Keys::shown(*value)));
     // how older files say it
     const auto older = config.find("force_bos_token_to_be_generated");
-    if (!found.forced_begin && older != config.end() && *older == true)
-      found.forced_begin = id_of(config, "bos_token_id", vocab, where);
-    return found;
+    if (!out.forced_begin && older != config.end() && *older == true)
+      out.forced_begin = keys.id("bos_token_id");
+    return out;
   }
   return {};
+}
+
+GenerationConfig read_generation_config(const format::GgufFile& file) {
+  struct Name {
+    const char *key, *field;
+    double least, most;
+  };
+  constexpr double kMost = 1e9;
+  constexpr Name kNames[] = {{"temp", "temperature", 0, 1e6},
+                             {"top_k", "top_k", -kMost, kMost},
+                             {"top_p", "top_p", 0, 1},
+                             {"min_p", "min_p", 0, 1},
+                             {"xtc_probability", "xtc_probability", 0, 1},
+                             {"xtc_threshold", "xtc_threshold", 0, 1},
+                             {"penalty_last_n", "repeat_last_n", -1, kMost},
+                             {"penalty_repeat", "repetition_penalty", 1e-6, 1e6},
+                             {"mirostat", "mirostat", 0, 2},
+                             {"mirostat_tau", "mirostat_tau", 0, 1e6},
+                             {"mirostat_eta", "mirostat_eta", 0, 1}};
+  const std::string prefix = "general.sampling.";
+  GenerationConfig out;
+  for (const Name& name : kNames) {
+    const std::string key = prefix + name.key;
+    const format::GgufValue* value = file.metadata.find(key);
+    if (value == nullptr) continue;
+    out.source = prefix + "*";
+    const double number = value->as_f64();
+    if (!(number >= name.least && number <= name.most))
+      fail(ErrorKind::file, "gguf", "{} is {}; expected a number from {} to {}", key, number,
+           name.least, name.most);
+    if (std::string_view(name.key) == "mirostat" && number == 1)
+      out.unsupported.push_back(key + " = 1");
+    else
+      out.sampling[name.field] =
+          std::string_view(name.key) == "top_k" ? std::max(0.0, number) : number;
+  }
+  if (const format::GgufValue* order = file.metadata.find(prefix + "sequence")) {
+    out.source = prefix + "*";
+    const std::string names(order->as_string());
+    for (size_t begin = 0; begin <= names.size();) {
+      const size_t end = std::min(names.find(';', begin), names.size());
+      if (end > begin) out.samplers.push_back(names.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  const auto temperature = out.sampling.find("temperature");
+  if (temperature != out.sampling.end()) out.do_sample = temperature->second > 0;
+  return out;
+}
+
+void copy_generation_config(const std::filesystem::path& from, const std::filesystem::path& to) {
+  constexpr const char* kName = "generation_config.json";
+  if (std::filesystem::is_regular_file(from / kName) && !std::filesystem::exists(to / kName))
+    write_file_atomically(to / kName, read_text_file(from / kName));
+}
+
+std::span<const GenerationKey> generation_keys() {
+  return kKeys;
 }
 
 }  // namespace tessera::convert

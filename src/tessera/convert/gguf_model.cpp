@@ -97,29 +97,36 @@ void by_family(const Checkpoint& checkpoint,
     }
   }
   fail(ErrorKind::spec, own.empty() ? "gguf" : own,
-       "no family that is written as GGUF says this architecture; write a Hugging Face or tessera "
-       "folder");
+       "this architecture has no GGUF export; write a Hugging Face or tessera folder");
 }
 
 /// How a folder of sentence-transformers pools; the rest of what it says is for who embeds.
 void add_sentences(const fs::path& folder, int64_t context, GgufModel& model) {
   if (!fs::is_regular_file(folder / "modules.json")) return;
   const SentenceModules said = sentence_modules_of(folder);
-  const std::optional<int64_t> pooling = gguf_pooling(said.pooling);
+  const std::optional<int64_t> pooling =
+      said.poolings.size() == 1 ? gguf_pooling(said.poolings[0]) : std::nullopt;
   if (!pooling)
-    fail(ErrorKind::spec, "gguf", "{} pools by {}; GGUF files say mean, cls or last",
-         folder.string(), name_of(said.pooling));
+    fail(ErrorKind::spec, "gguf", "{} has pooling {}; GGUF files support mean, cls or last",
+         folder.string(), names_of(said.poolings));
+  if (!said.layers.empty())
+    fail(ErrorKind::spec, "gguf",
+         "{} has modules after the pooling, which GGUF files do not support", folder.string());
   model.set(model.architecture + ".pooling_type",
             GgufValue::number(static_cast<uint32_t>(*pooling)));
   std::vector<std::string> flags;
   if (said.max_tokens > 0 && said.max_tokens != context)
     flags.push_back(fmt::format("--max-tokens {}", said.max_tokens));
+  if (said.dimensions > 0) flags.push_back(fmt::format("--dimensions {}", said.dimensions));
   if (!said.normalize) flags.emplace_back("--no-normalize");
   if (!said.prompt.empty()) flags.push_back(fmt::format("--prompt {}", in_quotes(said.prompt)));
   if (!flags.empty())
-    model.remarks.push_back(fmt::format(
-        "GGUF files do not say all that the folder says of texts; tessera embed takes {}",
-        fmt::join(flags, " ")));
+    model.remarks.push_back(
+        fmt::format("GGUF files lack settings of the folder; use tessera embed with {}",
+                    fmt::join(flags, " ")));
+  if (said.lower_case)
+    model.remarks.emplace_back(
+        "do_lower_case of the folder has no place in GGUF files, nor among the flags");
   if (!said.include_prompt)
     model.remarks.emplace_back(
         "include_prompt = false of the folder has no place in GGUF files, nor among the flags");
@@ -216,9 +223,10 @@ GgufModel gguf_model_of(const Checkpoint& checkpoint, const GgufModelOptions& op
   FamilySet families = FamilySet::load(options.families);
   Exported out;
   by_family(checkpoint, families, options.family, [&](const Family& family) {
-    out = export_checkpoint(family, "gguf", checkpoint, families.unmathematical("gguf"), false);
+    out = export_checkpoint(family, "gguf", checkpoint, families, false);
   });
   GgufModel model;
+  if (!out.remark.empty()) model.remarks.push_back(out.remark);
   model.architecture = out.config.at("architecture").get<std::string>();
   model.entries = {{"general.architecture", GgufValue::string(model.architecture)},
                    {"general.type", GgufValue::string("model")}};
@@ -272,13 +280,18 @@ std::vector<std::pair<std::string, std::vector<std::string>>> gguf_names(
   return names;
 }
 
-GgufModel load_gguf_model(const fs::path& path, const GgufModelOptions& options) {
+GgufModel load_gguf_model(const fs::path& path,
+                          const LoadOptions& loading,
+                          const GgufModelOptions& options) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
     const auto file = MappedFile::open(path);
     if (format::text_of(file->bytes()).starts_with("GGUF")) return read_gguf_model(path);
   }
-  return gguf_model_of(load_checkpoint(path, {options.families}), options);
+  const Checkpoint checkpoint = load_checkpoint(path, loading);
+  GgufModel model = gguf_model_of(checkpoint, options);
+  model.remarks.insert(model.remarks.begin(), checkpoint.remarks.begin(), checkpoint.remarks.end());
+  return model;
 }
 
 void widen(GgufModel& model) {

@@ -13,7 +13,7 @@ struct GgufModel {
   std::vector<TensorView> tensors;
   std::string architecture;
   std::string widened;  // a matrix that was in fewer bits, in a form that GGUF lacks; "" = none
-  std::vector<std::string> remarks;  // what the folder says and GGUF files do not
+  std::vector<std::string> remarks;  // what is not said, or made of it otherwise, one line each
   /// An entry's value; null when there is none. `key` is without the architecture's prefix where it
   /// begins with a dot: ".block_count".
   const format::GgufValue* find(std::string_view key) const;
@@ -49,7 +49,9 @@ std::vector<std::pair<std::string, std::vector<std::string>>> gguf_names(
     const Checkpoint& checkpoint, const GgufModelOptions& options = {});
 
 /// Either, by what lies at the path.
-GgufModel load_gguf_model(const std::filesystem::path& path, const GgufModelOptions& options = {});
+GgufModel load_gguf_model(const std::filesystem::path& path,
+                          const LoadOptions& loading = {},
+                          const GgufModelOptions& options = {});
 
 /// Every tensor as float32.
 void widen(GgufModel& model);

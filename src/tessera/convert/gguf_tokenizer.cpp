@@ -11,9 +11,12 @@
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/file_source.h"
 #include "tessera/spec/json.h"
-#include "tessera/text/gguf_tokenizer.h"
-#include "tessera/text/gguf_tokenizer_json.h"
-#include "tessera/text/tokenizer_json.h"
+#include "tessera/text/tokenizer_files/sentence_piece.h"
+#include "tessera/text/tokenizer/added_tokens.h"
+#include "tessera/text/tokenizer/byte_level.h"
+#include "tessera/text/tokenizer_files/gguf_tokenizer.h"
+#include "tessera/text/tokenizer_files/gguf_tokenizer_json.h"
+#include "tessera/text/tokenizer_files/tokenizer_json.h"
 
 namespace tessera::convert {
 namespace {
@@ -72,7 +75,7 @@ std::vector<GgufEntry> entries_of(const fs::path& gguf) {
 /// What a tokenizer.json says that GGUF metadata say too.
 class JsonTokenizer {
  public:
-  JsonTokenizer(const fs::path& path, int64_t vocab)
+  JsonTokenizer(const fs::path& path, const text::Tokenizer& tokenizer, int64_t vocab)
       : where_(path.string()), json_(spec::parse_json(read_text_file(path), where_)), data_{} {
     const Json& model = member(json_, "model");
     // old files do not say their type; only BPE has merges
@@ -92,10 +95,9 @@ class JsonTokenizer {
       for (const auto& [token, id] : member(model, "vocab").items()) put(token, id, kNormal);
       merges(model);
     }
-    if (json_.contains("added_tokens"))
-      for (const Json& added : json_["added_tokens"])
-        put(added.value("content", ""), member(added, "id"),
-            added.value("special", false) ? kControl : kUserDefined);
+    // with those that only the files next to it name
+    for (const text::AddedToken& added : tokenizer.added_tokens())
+      put(added.content, added.id, added.special ? kControl : kUserDefined);
     if (data_.unk_id) data_.token_types[static_cast<size_t>(*data_.unk_id)] = kUnknown;
     // names that no other token has
     for (size_t id = 0; id < data_.tokens.size(); ++id)
@@ -192,6 +194,22 @@ class JsonTokenizer {
   bool unigram_ = false;
 };
 
+/// Which tokens a file of GGUF puts around a text: its bos and its eos. Where the tokenizer ends a
+/// text with another token than an answer, as Qwen3-Embedding does, that one is eos, and the end of
+/// an answer is the end of a turn (eot), as llama.cpp's converter writes it.
+void set_surroundings(const text::Tokenizer& tokenizer, GgufTokenizerData& data) {
+  constexpr int32_t kText = -1;
+  const std::vector<int32_t> around = tokenizer.surround(std::vector{kText});
+  const auto text = std::find(around.begin(), around.end(), kText);
+  const bool before = text == around.begin() + 1, behind = std::end(around) - text == 2;
+  data.add_bos = before;
+  data.add_eos = behind;
+  if (before) data.bos_id = around.front();
+  if (!behind || tokenizer.eos() == around.back()) return;
+  data.eot_id = tokenizer.eos();
+  data.eos_id = around.back();
+}
+
 /// What llama2.c's files of tokens say.
 GgufTokenizerData data_of(const text::Tokenizer& tokenizer, const JsonTokenizer& json) {
   GgufTokenizerData data =
@@ -200,10 +218,7 @@ GgufTokenizerData data_of(const text::Tokenizer& tokenizer, const JsonTokenizer&
   data.eos_id = tokenizer.eos();
   if (tokenizer.unk()) data.unk_id = tokenizer.unk();
   data.pad_id = tokenizer.pad();
-  const std::vector<int32_t> around = tokenizer.surround({});
-  data.add_bos = tokenizer.bos() && !around.empty() && around.front() == *tokenizer.bos();
-  data.add_eos = tokenizer.eos() && !around.empty() && around.back() == *tokenizer.eos() &&
-                 (around.size() > 1 || !*data.add_bos);
+  set_surroundings(tokenizer, data);
   data.chat_template = tokenizer.chat_template();
   if (tokenizer.tool_template() != tokenizer.chat_template())
     data.tool_template = tokenizer.tool_template();
@@ -226,7 +241,8 @@ std::vector<GgufEntry> entries_of(const GgufTokenizerData& data) {
                                 {"unknown_token_id", data.unk_id},
                                 {"padding_token_id", data.pad_id},
                                 {"cls_token_id", data.cls_id},
-                                {"seperator_token_id", data.sep_id}})
+                                {"seperator_token_id", data.sep_id},
+                                {"eot_token_id", data.eot_id}})
     if (id) add(key, GgufValue::number(static_cast<uint32_t>(*id)));
   add("add_bos_token", GgufValue::number(data.add_bos.value_or(false)));
   add("add_eos_token", GgufValue::number(data.add_eos.value_or(false)));
@@ -244,6 +260,13 @@ std::vector<GgufEntry> entries_of(const GgufTokenizerData& data) {
   if (!data.tool_template.empty())
     entries.push_back({"tokenizer.chat_template.tool_use", GgufValue::string(data.tool_template)});
   return entries;
+}
+
+/// Spaces as SentencePiece writes them.
+std::string with_marked_spaces(std::string_view token) {
+  std::string out;
+  for (const char c : token) out += c == ' ' ? std::string("\u2581") : std::string(1, c);
+  return out;
 }
 
 /// The token for unknown words where the file's model is WordPiece.
@@ -338,6 +361,37 @@ std::vector<GgufEntry> word_piece_entries(const text::Tokenizer& original,
       "no other WordPiece");
 }
 
+/// A model of sentencepiece, with the tokens that the files next to it add.
+std::vector<GgufEntry> sentence_piece_entries(const text::Tokenizer& original,
+                                              const fs::path& file,
+                                              int64_t vocab) {
+  const std::string where = file.string();
+  GgufTokenizerData data =
+      text::gguf_data_of(text::read_sentence_piece(MappedFile::open(file)->bytes(), where));
+  for (auto id = static_cast<int32_t>(data.tokens.size()); id < vocab; ++id) {
+    const bool known = original.has(id);
+    data.tokens.push_back(known ? std::string(original.token(id)) : fmt::format("[PAD{}]", id));
+    data.token_types.push_back(!known                    ? kUnused
+                               : original.is_special(id) ? kControl
+                                                         : kUserDefined);
+    data.scores.push_back(0);
+  }
+  // rows of the table that the model has not
+  if (vocab > 0 && std::ssize(data.tokens) > vocab)
+    fail(ErrorKind::file, where, "{} tokens; the model has {}", data.tokens.size(), vocab);
+  data.bos_id = original.bos();
+  data.eos_id = original.eos();
+  data.pad_id = original.pad();
+  set_surroundings(original, data);
+  data.chat_template = original.chat_template();
+  if (original.tool_template() != original.chat_template())
+    data.tool_template = original.tool_template();
+  if (!cuts_alike(original, tokenizer_from_gguf(data, where)))
+    fail(ErrorKind::file, where,
+         "normalizes text in a way that GGUF files do not name; expected a tokenizer.json");
+  return entries_of(data);
+}
+
 }  // namespace
 
 std::vector<GgufEntry> gguf_tokenizer_entries(const fs::path& path, int64_t vocab) {
@@ -351,10 +405,13 @@ std::vector<GgufEntry> gguf_tokenizer_entries(const fs::path& path, int64_t voca
   const std::string where = file.string();
   if (const auto unk = word_piece_unk(original, file))
     return word_piece_entries(original, *unk, vocab, where);
+  if (file.extension() == ".model") return sentence_piece_entries(original, file, vocab);
   if (file.filename() != "tokenizer.json")
-    fail(ErrorKind::file, where,
-         "has no form in GGUF files; expected a tokenizer.json, a vocab.txt or a GGUF file");
-  const JsonTokenizer json(file, vocab);
+    fail(
+        ErrorKind::file, where,
+        "has no form in GGUF files; expected a tokenizer.json, a vocab.txt, a tokenizer.model or a "
+        "GGUF file");
+  const JsonTokenizer json(file, original, vocab);
   GgufTokenizerData data = data_of(original, json);
   const auto fits = [&] { return cuts_alike(original, tokenizer_from_gguf(data, where)); };
   if (json.unigram()) {
@@ -380,29 +437,99 @@ std::vector<GgufEntry> gguf_tokenizer_entries(const fs::path& path, int64_t voca
        "no kind of tokenizer that GGUF files name cuts text as this one does");
 }
 
+namespace {
+
+/// Writes tokenizer.json and its config where they cut as `wanted` does; returns why not, or "".
+std::string write_tokenizer_json(const GgufTokenizerData& data,
+                                 const text::Tokenizer& wanted,
+                                 const fs::path& folder) {
+  try {
+    const text::TokenizerJson json = text::tokenizer_json_of(data, "the tokenizer");
+    if (!cuts_alike(wanted,
+                    text::tokenizer_from_json(json.tokenizer, "tokenizer.json", {json.config})))
+      return "BPE by its scores cuts a text in another way";
+    write_file_atomically(folder / "tokenizer.json", json.tokenizer);
+    write_file_atomically(folder / "tokenizer_config.json", json.config);
+    return "";
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::file) throw;
+    return error.what();
+  }
+}
+
+/// The bytes of a text, each a token of byte-level BPE that never merges.
+GgufTokenizerData data_of_bytes() {
+  GgufTokenizerData data;
+  data.model = text::gguf_tokenizer_model("byte_level");
+  data.pre = "gpt-2";
+  const auto& characters = text::byte_characters();
+  data.tokens.assign(characters.begin(), characters.end());
+  data.token_types.assign(data.tokens.size(), kNormal);
+  return data;
+}
+
+/// A file of token scores (text/tokenizer_files/score_file.h), which has been read before.
+GgufTokenizerData data_of_scores(std::span<const std::byte> file) {
+  GgufTokenizerData data;
+  data.model = text::gguf_tokenizer_model("scores");
+  data.pre = "default";
+  data.unk_id = 0, data.bos_id = 1, data.eos_id = 2;
+  data.add_bos = true;
+  constexpr size_t kFirstByte = 3, kFirstPiece = 259;
+  format::ByteReader reader(file, {"tokenizer", "tokenizer.bin"});
+  reader.read<int32_t>("the longest token");
+  while (reader.remaining() > 0) {
+    const size_t id = data.tokens.size();
+    data.scores.push_back(reader.read<float>("a score"));
+    const auto length = reader.read<uint32_t>("a length");
+    std::string token(format::text_of(reader.take(length, "a token")));
+    if (id >= kFirstPiece) token = with_marked_spaces(token);
+    if (id >= kFirstByte && id < kFirstPiece) token = fmt::format("<0x{:02X}>", id - kFirstByte);
+    data.tokens.push_back(id == 0   ? "<unk>"
+                          : id == 1 ? "<s>"
+                          : id == 2 ? "</s>"
+                                    : std::move(token));
+    data.token_types.push_back(id == 0            ? kUnknown
+                               : id < kFirstByte  ? kControl
+                               : id < kFirstPiece ? kByte
+                                                  : kNormal);
+  }
+  return data;
+}
+
+}  // namespace
+
+std::string copy_tokenizer_to_hf(const format::GgufFile& from, const fs::path& folder) {
+  const auto data = tokenizer_data_of(from);
+  if (!data) return "";
+  const std::string why =
+      write_tokenizer_json(*data, tokenizer_from_gguf(*data, "the GGUF file"), folder);
+  if (!why.empty()) write_tokenizer_gguf(from, folder);
+  return why;
+}
+
 std::string copy_tokenizer_to_hf(const fs::path& from, const fs::path& folder) {
-  const fs::path file = fs::is_directory(from) ? from / "tokenizer.gguf" : from;
-  const bool is_gguf = fs::is_regular_file(file) && !text::tokenizer_file_in(from) &&
-                       format::text_of(MappedFile::open(file)->bytes()).starts_with("GGUF");
-  const auto data = is_gguf ? tokenizer_data_of(format::open_gguf(file)) : std::nullopt;
-  std::string why;
-  if (data) {
-    try {
-      const text::TokenizerJson json = text::tokenizer_json_of(*data, file.string());
-      if (cuts_alike(tokenizer_from_gguf(*data, file.string()),
-                     text::tokenizer_from_json(json.tokenizer, "tokenizer.json", json.config))) {
-        write_file_atomically(folder / "tokenizer.json", json.tokenizer);
-        write_file_atomically(folder / "tokenizer_config.json", json.config);
-        return "";
-      }
-      why = "BPE by its scores cuts a text in another way";
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::file) throw;
-      why = error.what();
-    }
+  if (from == "bytes")
+    return write_tokenizer_json(data_of_bytes(), find_tokenizer("bytes"), folder);
+  if (fs::is_directory(from) && text::tokenizer_file_in(from) &&
+      text::tokenizer_file_in(from)->filename() != "tokenizer.bin") {
+    copy_tokenizer(from, folder);
+    return "";
+  }
+  for (const char* name : {"tokenizer.gguf", "tokenizer.bin"}) {
+    const fs::path file = fs::is_directory(from) ? from / name : from;
+    if (!fs::is_regular_file(file)) continue;
+    const auto mapped = MappedFile::open(file);
+    const std::string_view text = format::text_of(mapped->bytes());
+    if (text.starts_with("GGUF")) return copy_tokenizer_to_hf(format::open_gguf(file), folder);
+    if (text::tokenizer_file_name(std::string(text)) != std::string_view("tokenizer.bin")) break;
+    const std::string why =
+        write_tokenizer_json(data_of_scores(mapped->bytes()), find_tokenizer(file), folder);
+    if (!why.empty()) copy_tokenizer(file, folder);
+    return why;
   }
   copy_tokenizer(from, folder);
-  return why;
+  return "";
 }
 
 }  // namespace tessera::convert

@@ -19,10 +19,13 @@ namespace tessera::convert {
 std::vector<format::GgufEntry> gguf_tokenizer_entries(const std::filesystem::path& path,
                                                       int64_t vocab);
 
-/// As copy_tokenizer(), into a Hugging Face folder: what GGUF metadata hold becomes tokenizer.json
-/// and tokenizer_config.json, where these cut a text full of pitfalls alike. Otherwise it stays
-/// tokenizer.gguf, which tessera alone reads; returns why ("" where nothing stayed).
+/// As copy_tokenizer(), into a Hugging Face folder: what GGUF metadata hold, token scores
+/// (tokenizer.bin) and "bytes" become tokenizer.json and tokenizer_config.json, where these cut a
+/// text full of pitfalls alike. Otherwise it stays tokenizer.gguf or tokenizer.bin, which other
+/// programs do not read; returns why ("" where nothing stayed).
 std::string copy_tokenizer_to_hf(const std::filesystem::path& from,
                                  const std::filesystem::path& folder);
+/// The same of an open GGUF file.
+std::string copy_tokenizer_to_hf(const format::GgufFile& from, const std::filesystem::path& folder);
 
 }  // namespace tessera::convert

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "tessera/base/base64.h"
 #include "tessera/base/testing.h"
 #include "tessera/convert/tokenizer.h"
 #include "tessera/spec/json.h"
@@ -121,6 +122,43 @@ TEST_F(WordPieceGguf, BecomesTokenizerJson) {
       EXPECT_EQ(written.encode(kText, {special, parse}), original.encode(kText, {special, parse}));
   EXPECT_EQ(written.surround(Ids{5}, Ids{9}).ids, original.surround(Ids{5}, Ids{9}).ids);
   EXPECT_EQ(written.decode(written.encode(kText)), original.decode(original.encode(kText)));
+}
+
+// models of sentencepiece that GGUF files have a kind for; tools/golden/sentence_piece.py
+TEST(SentencePieceGguf, CutsAsTheModelDoes) {
+  const Json golden =
+      spec::read_json_file(TESSERA_SOURCE_DIR "/tests/golden/text/sentence_piece.json");
+  const auto entries = [&](const test::TemporaryFolder& folder, const char* name, int64_t vocab) {
+    folder.write("tokenizer.model",
+                 bytes_of_base64(golden["cases"][name]["model"].get<std::string>()).value());
+    folder.write("tokenizer_config.json", R"({"chat_template": "x", "additional_special_tokens":
+                                              ["<|im_end|>"], "eos_token": "<|im_end|>"})");
+    const auto all = gguf_tokenizer_entries(folder.path(), vocab);
+    format::write_gguf(folder / "written.gguf", all, {});
+  };
+  for (const auto& [name, pieces] :
+       {std::pair{"bpe_bytes", 520}, {"unigram", 300}, {"unigram_t5", 300}}) {
+    SCOPED_TRACE(name);
+    const test::TemporaryFolder folder;
+    entries(folder, name, pieces + 5);
+    const text::Tokenizer original = find_tokenizer(folder.path()),
+                          written = find_tokenizer(folder / "written.gguf");
+    EXPECT_EQ(written.eos(), pieces);
+    EXPECT_EQ(written.chat_template(), "x");
+    EXPECT_EQ(written.surround(Ids{-1}), original.surround(Ids{-1}));
+    // a Unigram model of a GGUF file keeps U+2581 of a text where SentencePiece removes spaces
+    const bool spaces = std::string_view(name) != "bpe_bytes";
+    for (const Json& each : golden["texts"]) {
+      const std::string text = each;
+      if (spaces && text.find("\xE2\x96\x81") != std::string::npos) continue;
+      EXPECT_EQ(written.encode(text), original.encode(text)) << text;
+    }
+  }
+  // llama.cpp has no BPE with scores behind a map of characters
+  const test::TemporaryFolder folder;
+  EXPECT_THAT(test::error_of([&] { entries(folder, "bpe", 300); }), HasSubstr("normalizes text"));
+  EXPECT_THAT(test::error_of([&] { entries(folder, "unigram", 299); }),
+              HasSubstr("the model has 299"));
 }
 
 }  // namespace

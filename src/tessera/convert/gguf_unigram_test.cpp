@@ -7,7 +7,7 @@
 #include "tessera/convert/gguf_tokenizer.h"
 #include "tessera/convert/tokenizer.h"
 #include "tessera/spec/json.h"
-#include "tessera/text/charsmap.h"
+#include "tessera/text/tokenizer/charsmap.h"
 
 namespace tessera::convert::gguf_unigram_test {
 namespace {

@@ -62,9 +62,9 @@ TensorView drawn(const spec::ParamDecl& decl, DType dtype, uint64_t seed) {
 }
 
 /// The old tensors that tensor `decl` of the new model comes from.
-class Pooling {
+class HeadPooling {
  public:
-  Pooling(const std::vector<TensorView>& tensors, const KvHeadsOptions& options)
+  HeadPooling(const std::vector<TensorView>& tensors, const KvHeadsOptions& options)
       : options_(options) {
     for (const TensorView& tensor : tensors) by_name_.emplace(tensor.name, &tensor);
   }
@@ -152,7 +152,7 @@ Checkpoint with_kv_heads(Checkpoint checkpoint, const KvHeadsOptions& options) {
          others.empty() ? "no mixer" : fmt::format("{}", fmt::join(others, ", ")));
   checkpoint.spec = model::read_model_spec(json);
   checkpoint.spec_json = model::resolve(checkpoint.spec);
-  const Pooling pooling(checkpoint.tensors, options);
+  const HeadPooling pooling(checkpoint.tensors, options);
   std::vector<TensorView> tensors;
   for (const spec::ParamDecl& decl : model::parameters(checkpoint.spec))
     tensors.push_back(pooling.tensor(decl));

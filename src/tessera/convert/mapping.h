@@ -5,6 +5,7 @@
 
 #include "tessera/convert/checkpoint.h"
 #include "tessera/convert/family.h"
+#include "tessera/convert/key_options.h"
 
 namespace tessera::convert {
 
@@ -13,39 +14,60 @@ struct Foreign {
   std::string dialect;
   Json config;
   const format::TensorFile* tensors = nullptr;
-  std::string file;  // of the config, for messages
+  std::string file;                                            // of the config, for messages
   const std::set<std::string, std::less<>>* packed = nullptr;  // quantised matrices, [out, in]
 };
 
-/// Spec JSON of a foreign config. Throws Error(file) for a key that nobody claims, a value that the
-/// family does not support, a missing key.
+/// Whether the output matrix is the token embedding: as the config says, or never, where the file
+/// has another one all the same.
+enum class Tied { as_configured, never };
+
+/// Spec JSON of a foreign config. A key that the family does not claim is read over where its value
+/// switches off what it names (FamilySet::switched_off), and, with a line of remarks(), where no
+/// family gives it a meaning. Throws Error(file) for any other, for a value that the family does
+/// not support, a missing key.
 class Importer {
  public:
   Importer(const Family& family,
            const Foreign& foreign,
-           const std::vector<std::string>& unmathematical);
+           FamilySet& families,
+           KeyOptions options = {},
+           Tied tied = Tied::as_configured);
 
   /// As the family's template gives it, unresolved.
   Json spec_json();
   /// Fills tensors, kept and notes; the spec must be there.
   void read_tensors(Checkpoint& checkpoint);
+  /// What of the config was read over, one line each.
+  const std::vector<std::string>& remarks() const { return remarks_; }
+  /// Throws Error(file) for a tensor that differs from the one that it is another name of.
+  void check_same(const Checkpoint& checkpoint) const;
+  /// Whether that is a head that the config ties to the token embedding.
+  bool head_differs(const Checkpoint& checkpoint) const;
 
  private:
   void add_tensor_functions();
   bool exists(const std::string& name) const;
   void check_claims(const Json& config, const std::string& prefix);
+  void check_key(const std::string& path, const Json& value);
+  bool has_claims_below(const std::string& path) const;
+  void report_unknown();
   void check_expected();
   void bind_rule(const TensorRule& rule, const Local* locals, Checkpoint& checkpoint);
   void bind_convert(const TensorRule& rule, const ForeignSide& side, const Local* locals);
   [[noreturn]] void refuse_turned(const std::string& name) const;
   std::string known_name(const std::vector<NamePattern>& spellings, const Local* locals);
+  std::string other_name(const std::string& ours);
   void check_unused(Checkpoint& checkpoint);
 
   const Family& family_;
   const Dialect& dialect_;
   const Foreign& foreign_;
-  const std::vector<std::string>& unmathematical_;
-  Json config_;  // with what the dialect lifts
+  FamilySet& families_;
+  KeyOptions options_;
+  Json config_;                       // with what the dialect lifts
+  std::vector<std::string> unknown_;  // keys that no family gives a meaning
+  std::vector<std::string> remarks_;
   Environment env_;
   struct Found {
     TensorView tensor;
@@ -63,9 +85,10 @@ class Importer {
 /// One rule as it stands for a model: matrices of a dialect, and those of ours that they give.
 struct BoundRule {
   std::vector<std::string> foreign, ours;
+  std::vector<std::vector<std::string>> spellings;  // of each foreign name, the written one first
   const TensorSteps& steps;
   /// The steps, foreign to ours and back.
-  std::function<void(std::vector<TensorView>& tensors)> apply, invert;
+  std::function<void(std::vector<TensorView>&tensors)> apply, invert;
 };
 
 /// Calls `body` with every rule that gives parameters of the checkpoint in a dialect that the
@@ -75,17 +98,45 @@ void for_each_rule(const Family& family,
                    const Checkpoint& checkpoint,
                    const std::function<void(const BoundRule& rule)>& body);
 
+/// Other names in a dialect of parameters of the checkpoint ("same_as": tied matrices), by the
+/// spellings of each.
+struct BoundAlias {
+  std::vector<std::string> spellings;
+  std::string ours;
+};
+std::vector<BoundAlias> aliases_of(const Family& family,
+                                   std::string_view dialect,
+                                   const Checkpoint& checkpoint);
+
+/// The resolved spec of a checkpoint in the form that a dialect has (orders of rows, norms plus
+/// one). Throws Error(spec) where the family cannot say the spec.
+Json spec_in_form_of(const Family& family, std::string_view dialect, const Checkpoint& checkpoint);
+
+/// What a family's file calls `name`, as it stands for a checkpoint; null where it says nothing.
+Json family_value(const Family& family,
+                  std::string_view dialect,
+                  const Checkpoint& checkpoint,
+                  std::string_view name);
+
 struct Exported {
   Json config;
   std::vector<TensorView> tensors;
+  std::string remark;  // what readers of the dialect make of it otherwise; "" = nothing
 };
+
+/// Why a family cannot say a checkpoint's spec in a dialect; "" where it can. Of tensors names and
+/// shapes count, which follow from the spec.
+std::string why_not_said(const Family& family,
+                         std::string_view dialect,
+                         const Checkpoint& checkpoint,
+                         FamilySet& families);
 
 /// A checkpoint in another dialect's terms. Throws Error(spec) where the family cannot say the
 /// spec.
 Exported export_checkpoint(const Family& family,
                            std::string_view dialect,
                            const Checkpoint& checkpoint,
-                           const std::vector<std::string>& unmathematical,
+                           FamilySet& families,
                            bool float32);
 
 /// A resolved spec as expressions see it: layers unfolded, and in each layer the branches by name:

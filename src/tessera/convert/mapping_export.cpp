@@ -43,17 +43,21 @@ Json nested(const Json& flat) {
   return out;
 }
 
+/// What configs say of the labels of one task.
+const std::vector<std::string> kOfLabels = {"label2id", "*num_labels", "problem_type",
+                                            "finetuning_task"};
+
 class Exporter {
  public:
   Exporter(const Family& family,
            std::string_view dialect,
            const Checkpoint& checkpoint,
-           const std::vector<std::string>& unmathematical)
+           FamilySet* families)
       : family_(family),
         kind_(dialect),
         dialect_(family.dialect(dialect)),
         checkpoint_(checkpoint),
-        unmathematical_(unmathematical) {
+        families_(families) {
     if (!dialect_.write)
       fail(ErrorKind::usage, family.name, "cannot be written as {}: {}", kind_, dialect_.read_only);
     same_origin_ = checkpoint.foreign_dialect == kind_ && checkpoint.family == family.name;
@@ -62,15 +66,9 @@ class Exporter {
   }
 
   Exported run(bool float32) {
-    // the values must say the whole spec
     check_said();
     Exported out;
-    out.config = dialect_.write->evaluate(canonical_);
-    if (kind_ == "gguf") {
-      out.config = nested(out.config);
-      // a family of several says itself which
-      if (!out.config.contains("architecture")) out.config["architecture"] = dialect_.types.front();
-    }
+    out.config = written_config();
     float32_ = float32;
     for (const TensorRule& rule : family_.rules)
       walk(rule, nullptr, [&](const TensorRule& one, const ForeignSide& side, const Local* locals) {
@@ -78,6 +76,9 @@ class Exporter {
       });
     check_read_back(out);
     carry_over(out.config);
+    if (dialect_.remark != nullptr)
+      if (const Json remark = dialect_.remark->evaluate(own_); remark.is_string())
+        out.remark = remark.get<std::string>();
     return out;
   }
 
@@ -85,17 +86,68 @@ class Exporter {
     check_said();
     const auto visit = [&](const TensorRule& rule, const ForeignSide& side, const Local* locals) {
       if (rule.kind != TensorRule::Kind::convert) return;
-      body({foreign_names(side, locals), our_names(rule, locals), side.steps,
+      body({foreign_names(side, locals), our_names(rule, locals), spellings(side, locals),
+            side.steps,
             [&](std::vector<TensorView>& tensors) { side.steps.apply(tensors, own_, locals); },
             [&](std::vector<TensorView>& tensors) { side.steps.invert(tensors, own_, locals); }});
     };
     for (const TensorRule& rule : family_.rules) walk(rule, nullptr, visit);
   }
 
- private:
+  std::vector<BoundAlias> aliases() {
+    std::vector<BoundAlias> out;
+    const auto visit = [&](const TensorRule& rule, const ForeignSide& side, const Local* locals) {
+      if (rule.kind != TensorRule::Kind::same_as) return;
+      const std::string ours = rule.ours.front().spellings.front().expand(own_, locals);
+      for (std::vector<std::string>& names : spellings(side, locals))
+        out.push_back({std::move(names), ours});
+    };
+    for (const TensorRule& rule : family_.rules) walk(rule, nullptr, visit);
+    return out;
+  }
+
+  Json spec_in_form() {
+    check_said();
+    return resolved(family_.spec->evaluate(canonical_));
+  }
+
+  Json value(std::string_view name) {
+    const Json* found = own_.find(name);
+    return found == nullptr ? Json() : *found;
+  }
+
+  /// Throws Error(spec) unless the values say the whole spec.
   void check_said() {
     expect_same(family_.name, checkpoint_.spec_json, resolved(family_.spec->evaluate(own_)),
-                "this family cannot say the architecture; its nearest differs");
+                "this family cannot express the architecture; its nearest differs");
+  }
+
+  /// Throws as run() does, by the spec alone.
+  void check_by_names() {
+    check_said();
+    Exported out;
+    out.config = written_config();
+    std::map<std::string, std::vector<int64_t>> shapes;
+    for (const spec::ParamDecl& decl : model::parameters(checkpoint_.spec))
+      shapes[decl.name] = decl.shape;
+    for (const TensorRule& rule : family_.rules)
+      walk(rule, nullptr, [&](const TensorRule& one, const ForeignSide& side, const Local* locals) {
+        if (one.kind != TensorRule::Kind::convert) return;
+        const std::vector<std::string> ours = our_names(one, locals);
+        for (const std::string& name : foreign_names(side, locals))
+          out.tensors.push_back({name, DType::f32, shapes[ours.front()], {}});
+      });
+    check_read_back(out);
+  }
+
+ private:
+  Json written_config() {
+    Json config = dialect_.write->evaluate(canonical_);
+    if (kind_ != "gguf") return config;
+    config = nested(config);
+    // a family of several says itself which
+    if (!config.contains("architecture")) config["architecture"] = dialect_.types.front();
+    return config;
   }
 
   /// `canonical`: in the form that the dialect has, where it fixes one.
@@ -117,21 +169,33 @@ class Exporter {
   void check_read_back(const Exported& out) {
     const format::TensorFile tensors(kind_, "the tensors to be written", out.tensors);
     const Foreign foreign{kind_, out.config, &tensors, "the config to be written"};
-    Importer importer(family_, foreign, unmathematical_);
+    Importer importer(family_, foreign, *families_, {.strict = true});
     const Json wanted = resolved(family_.spec->evaluate(canonical_));
-    expect_same(
-        family_.name, wanted, resolved(importer.spec_json()),
-        fmt::format("this family's {} config cannot say the architecture; read back it differs",
-                    kind_));
+    const std::string what =
+        fmt::format("this family's {} config cannot express the architecture; read back it", kind_);
+    Json said;
+    try {
+      said = resolved(importer.spec_json());
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::spec) throw;
+      fail(ErrorKind::spec, family_.name, "{} is no model: {}", what, error.what());
+    }
+    expect_same(family_.name, wanted, said, what + " differs");
   }
 
-  /// Keys without mathematics come along.
+  /// Keys without mathematics come along; of labels only where the class and its labels are those
+  /// that the config came with.
   void carry_over(Json& config) const {
-    if (!same_origin_) return;
+    if (!same_origin_ || !checkpoint_.foreign_config.is_object()) return;
+    const Json& origin = checkpoint_.foreign_config;
+    const auto same = [&](const char* key) {
+      return config.value(key, Json()) == origin.value(key, Json());
+    };
+    const bool labels = same("architectures") && same("id2label");
     for (const auto& [key, value] : checkpoint_.foreign_config.items())
       if (!config.contains(key) && !dialect_.claims.contains(key) &&
-          std::any_of(unmathematical_.begin(), unmathematical_.end(),
-                      [&](const std::string& glob) { return matches_glob(key, glob); }))
+          matches_any(key, families_->unmathematical(kind_)) &&
+          (labels || !matches_any(key, kOfLabels)))
         config[key] = value;
   }
 
@@ -174,12 +238,22 @@ class Exporter {
     return names;
   }
 
-  std::vector<std::string> foreign_names(const ForeignSide& side, const Local* locals) {
-    std::vector<std::string> names;
+  /// Every foreign name of a rule, the written spelling of each first.
+  std::vector<std::vector<std::string>> spellings(const ForeignSide& side, const Local* locals) {
+    std::vector<std::vector<std::string>> names;
     for (const RuleName& name : side.names)
       name.each(own_, locals, [&](const Local* inner) {
-        names.push_back(name.spellings.front().expand(own_, inner));
+        names.emplace_back();
+        for (const NamePattern& spelling : name.spellings)
+          names.back().push_back(spelling.expand(own_, inner));
       });
+    return names;
+  }
+
+  std::vector<std::string> foreign_names(const ForeignSide& side, const Local* locals) {
+    std::vector<std::string> names;
+    for (std::vector<std::string>& one : spellings(side, locals))
+      names.push_back(std::move(one.front()));
     return names;
   }
 
@@ -238,7 +312,7 @@ class Exporter {
   std::string kind_;
   const Dialect& dialect_;
   const Checkpoint& checkpoint_;
-  const std::vector<std::string>& unmathematical_;
+  FamilySet* families_;  // null where nothing is read back
   bool same_origin_ = false;
   bool float32_ = false;
   std::map<std::string, const TensorView*, std::less<>> by_name_;
@@ -247,19 +321,50 @@ class Exporter {
 
 }  // namespace
 
+std::string why_not_said(const Family& family,
+                         std::string_view dialect,
+                         const Checkpoint& checkpoint,
+                         FamilySet& families) {
+  try {
+    Exporter(family, dialect, checkpoint, &families).check_by_names();
+    return "";
+  } catch (const Error& error) {
+    // a family speaks of what the spec lacks, or has no files to write
+    if (error.kind() == ErrorKind::internal) throw;
+    return error.what();
+  }
+}
+
 Exported export_checkpoint(const Family& family,
                            std::string_view dialect,
                            const Checkpoint& checkpoint,
-                           const std::vector<std::string>& unmathematical,
+                           FamilySet& families,
                            bool float32) {
-  return Exporter(family, dialect, checkpoint, unmathematical).run(float32);
+  return Exporter(family, dialect, checkpoint, &families).run(float32);
 }
 
 void for_each_rule(const Family& family,
                    std::string_view dialect,
                    const Checkpoint& checkpoint,
                    const std::function<void(const BoundRule& rule)>& body) {
-  Exporter(family, dialect, checkpoint, {}).each_rule(body);
+  Exporter(family, dialect, checkpoint, nullptr).each_rule(body);
+}
+
+std::vector<BoundAlias> aliases_of(const Family& family,
+                                   std::string_view dialect,
+                                   const Checkpoint& checkpoint) {
+  return Exporter(family, dialect, checkpoint, nullptr).aliases();
+}
+
+Json spec_in_form_of(const Family& family, std::string_view dialect, const Checkpoint& checkpoint) {
+  return Exporter(family, dialect, checkpoint, nullptr).spec_in_form();
+}
+
+Json family_value(const Family& family,
+                  std::string_view dialect,
+                  const Checkpoint& checkpoint,
+                  std::string_view name) {
+  return Exporter(family, dialect, checkpoint, nullptr).value(name);
 }
 
 }  // namespace tessera::convert

@@ -75,15 +75,22 @@ const Json* at_path(const Json& config, std::string_view path) {
 
 Importer::Importer(const Family& family,
                    const Foreign& foreign,
-                   const std::vector<std::string>& unmathematical)
+                   FamilySet& families,
+                   KeyOptions options,
+                   Tied tied)
     : family_(family),
       dialect_(family.dialect(foreign.dialect)),
       foreign_(foreign),
-      unmathematical_(unmathematical) {
+      families_(families),
+      options_(std::move(options)) {
   add_family(env_, family);
   config_ = lifted(foreign.config, dialect_.lift);
+  for (const std::string& key : families.null_where_zero(foreign.dialect))
+    if (const auto found = config_.find(key); found != config_.end() && *found == 0)
+      *found = nullptr;
   env_.constant("config", config_);
   for (const auto& [name, body] : dialect_.read) env_.lazy(name, body);
+  if (tied == Tied::never) env_.constant("tied", false);
   add_tensor_functions();
 }
 
@@ -125,31 +132,71 @@ Json Importer::spec_json() {
     fail(ErrorKind::file, foreign_.file, "is not of family {}, which reads files where {}",
          family_.name, dialect_.when->text());
   check_claims(config_, "");
+  report_unknown();
   check_expected();
   return family_.spec->evaluate(env_);
 }
 
 void Importer::check_claims(const Json& config, const std::string& prefix) {
+  const std::vector<std::string>& unmathematical = families_.unmathematical(foreign_.dialect);
   for (const auto& [key, value] : config.items()) {
     const std::string path = prefix.empty() ? key : prefix + "." + key;
-    if (dialect_.ignored_keys.contains(path)) continue;
-    if (prefix.empty() && !dialect_.claims.contains(path) &&
-        std::any_of(unmathematical_.begin(), unmathematical_.end(),
-                    [&](const std::string& glob) { return matches_glob(key, glob); }))
+    if (dialect_.ignored_keys.contains(path) || dialect_.claims.contains(path + ".*")) continue;
+    if (prefix.empty() && !dialect_.claims.contains(path) && matches_any(key, unmathematical))
       continue;
-    if (value.is_object() && !value.empty()) {
-      // members may have any names where all are read
-      if (!dialect_.claims.contains(path + ".*")) check_claims(value, path);
-    } else if (!dialect_.claims.contains(path)) {
-      const std::string near =
-          spec::nearest_name(path, {dialect_.claims.begin(), dialect_.claims.end()});
-      fail(ErrorKind::file, foreign_.file,
-           "key {} = {} is not known to family {}{}; a key without mathematics belongs into its "
-           "ignored_keys",
-           format::in_quotes(path), shown(value), family_.name,
-           near.empty() ? "" : fmt::format(" (did they mean \"{}\"?)", near));
-    }
+    const bool members = value.is_object() && !value.empty();
+    if (members &&
+        (has_claims_below(path) || !families_.readers_of(foreign_.dialect, path + ".").empty()))
+      check_claims(value, path);
+    else if (members || !dialect_.claims.contains(path))
+      check_key(path, value);
   }
+}
+
+bool Importer::has_claims_below(const std::string& path) const {
+  const auto at = dialect_.claims.lower_bound(path + ".");
+  return at != dialect_.claims.end() && at->starts_with(path + ".");
+}
+
+/// A key that the family does not know.
+void Importer::check_key(const std::string& path, const Json& value) {
+  if (families_.switched_off(foreign_.dialect, path, value)) return;
+  std::vector<std::string> readers = families_.readers_of(foreign_.dialect, path);
+  if (readers.empty()) {
+    unknown_.push_back(path);
+    return;
+  }
+  constexpr size_t kShown = 3;
+  const bool more = readers.size() > kShown;
+  if (more) readers.resize(kShown);
+  fail(
+      ErrorKind::file, foreign_.file,
+      "key {} = {} is not known to family {}, and changes what {}{} compute; --ignore-key {} reads "
+      "the model as if the key were not there",
+      format::in_quotes(path), shown(value), family_.name, fmt::join(readers, ", "),
+      more ? " and others" : "", path);
+}
+
+/// Keys that mean nothing to any family: a line, or with `strict` an error.
+void Importer::report_unknown() {
+  if (unknown_.empty()) return;
+  constexpr size_t kShown = 8;
+  std::string names;
+  for (size_t i = 0; i < std::min(unknown_.size(), kShown); ++i) {
+    const std::string near =
+        spec::nearest_name(unknown_[i], {dialect_.claims.begin(), dialect_.claims.end()});
+    names += fmt::format("{}{}{}", i == 0 ? "" : ", ", format::in_quotes(unknown_[i]),
+                         near.empty() ? "" : fmt::format(" (did they mean \"{}\"?)", near));
+  }
+  if (unknown_.size() > kShown) names += fmt::format(" and {} more", unknown_.size() - kShown);
+  const std::string keys =
+      unknown_.size() == 1 ? "1 key is" : fmt::format("{} keys are", unknown_.size());
+  if (options_.strict)
+    fail(ErrorKind::file, foreign_.file,
+         "{} known to no family: {}; without --strict they are ignored", keys, names);
+  remarks_.push_back(
+      fmt::format("{}: {} known to no family and ignored: {} (--strict refuses them)",
+                  foreign_.file, keys, names));
 }
 
 void Importer::check_expected() {
@@ -159,7 +206,9 @@ void Importer::check_expected() {
     std::string known;
     bool found = false;
     for (const Json& candidate : allowed) {
-      found = found || equal(candidate, *value);
+      // null is how some files say false or 0
+      found = found || equal(candidate, *value) ||
+              (value->is_null() && (candidate == false || candidate == 0));
       known += (known.empty() ? "" : " or ") + shown(candidate);
     }
     if (!found)
@@ -178,6 +227,27 @@ std::string Importer::known_name(const std::vector<NamePattern>& spellings, cons
     if (first.empty()) first = name;
   }
   return "!" + first;  // none is there
+}
+
+/// A tensor of the file under another name of a parameter; "" = none.
+std::string Importer::other_name(const std::string& ours) {
+  std::string found;
+  const std::function<void(const TensorRule&, const Local*)> look = [&](const TensorRule& rule,
+                                                                        const Local* locals) {
+    // aliases of the whole model stand in no loop
+    if (rule.loop || (rule.condition && !rule.condition->test(env_, locals))) return;
+    for (const TensorRule& child : rule.rules) look(child, locals);
+    const auto side = rule.sides.find(foreign_.dialect);
+    if (rule.kind != TensorRule::Kind::same_as || side == rule.sides.end() ||
+        rule.ours.front().spellings.front().expand(env_, locals) != ours)
+      return;
+    for (const RuleName& name : side->second.names)
+      if (!name.loop)
+        if (const std::string known = known_name(name.spellings, locals); !known.starts_with('!'))
+          found = known;
+  };
+  for (const TensorRule& rule : family_.rules) look(rule, nullptr);
+  return found;
 }
 
 void Importer::bind_rule(const TensorRule& rule, const Local* locals, Checkpoint& checkpoint) {
@@ -230,7 +300,10 @@ void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, con
   bool in_blocks = false;  // a quantised matrix among them
   for (const RuleName& foreign : side.names)
     foreign.each(env_, locals, [&](const Local* inner) {
-      const std::string name = known_name(foreign.spellings, inner);
+      std::string name = known_name(foreign.spellings, inner);
+      // of tied matrices a file may hold either
+      if (name.starts_with('!') && ours.size() == 1 && ours[0] == model::kTokenTable)
+        if (const std::string other = other_name(ours[0]); !other.empty()) name = other;
       if (name.starts_with('!'))
         fail(ErrorKind::file, foreign_.tensors->file(),
              "tensor {} is missing; family {} needs it for {}", format::in_quotes(name.substr(1)),
@@ -295,16 +368,32 @@ void Importer::read_tensors(Checkpoint& checkpoint) {
         fail(ErrorKind::file, file,
              "tensor {} is given for {}, which the spec of this config lacks", found.source, name);
   }
-  for (const auto& [ours, name] : same_)
-    if (!equal_values(checkpoint.tensor(ours), foreign_.tensors->at(name)))
-      fail(ErrorKind::file, file, "tensor {} differs from {}, which the config says it is tied to",
-           format::in_quotes(name), ours);
   check_unused(checkpoint);
   if (!widened_.empty())
     checkpoint.remarks.push_back(
         fmt::format("{} matrices of quantised ones are held in float32, as the family computes "
                     "them or joins several kinds: {}{}",
                     widened_.size(), widened_.front(), widened_.size() > 1 ? ", ..." : ""));
+}
+
+void Importer::check_same(const Checkpoint& checkpoint) const {
+  for (const auto& [ours, name] : same_)
+    if (!equal_values(checkpoint.tensor(ours), foreign_.tensors->at(name)))
+      fail(
+          ErrorKind::file, foreign_.tensors->file(),
+          "tensor {} differs from {}, which the config says it is tied to; expected equal ones, or "
+          "tie_word_embeddings false",
+          format::in_quotes(name), ours);
+}
+
+bool Importer::head_differs(const Checkpoint& checkpoint) const {
+  const auto differs = [&](const Same& same) {
+    return !equal_values(checkpoint.tensor(same.ours), foreign_.tensors->at(same.foreign));
+  };
+  const auto of_table = [](const Same& same) { return same.ours == model::kTokenTable; };
+  return checkpoint.spec.head && std::count_if(same_.begin(), same_.end(), of_table) == 1 &&
+         std::any_of(same_.begin(), same_.end(),
+                     [&](const Same& same) { return of_table(same) && differs(same); });
 }
 
 void Importer::check_unused(Checkpoint& checkpoint) {
@@ -314,13 +403,14 @@ void Importer::check_unused(Checkpoint& checkpoint) {
     for (const auto& [glob, what] : dialect_.ignored_heads)
       if (matches_glob(name, glob)) {
         checkpoint.notes.push_back(
-            fmt::format("left out {}: a head for {}", format::in_quotes(name), what));
+            fmt::format("unused tensors {}: a head for {}", format::in_quotes(name), what));
         heads.emplace(glob, what);
         return;
       }
     for (const auto& [glob, why] : dialect_.ignored_tensors)
       if (matches_glob(name, glob)) {
-        checkpoint.notes.push_back(fmt::format("left out {}: {}", format::in_quotes(name), why));
+        checkpoint.notes.push_back(
+            fmt::format("unused tensors {}: {}", format::in_quotes(name), why));
         return;
       }
     fail(ErrorKind::file, foreign_.tensors->file(),
@@ -354,6 +444,7 @@ Json spec_view(const Json& resolved) {
       for (const char* key : {"inputs", "add", "share", "adapters"})
         if (branch.contains(key)) flat[name + "_" + key] = branch[key];
     };
+    if (layer.contains("share")) flat["share"] = layer["share"];
     for (const Json& group : layer.at("branches")) {
       if (group.contains("parallel")) {
         for (const Json& branch : group["parallel"]) add_branch(branch, group.at("residual"));

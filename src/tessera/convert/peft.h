@@ -1,9 +1,8 @@
-// The files in which PEFT keeps adapters (LoRA, DoRA, (IA)^3, prefixes and prompts:
-// model/overlay.h): a folder with adapter_config.json and adapter_model.safetensors, whose tensors
-// are named after the modules of the Hugging Face model:
-// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight". Torch-free. A model's family
-// (family.h) takes those names to ours, whatever the model's own file is: a GGUF file reads an
-// adapter that was trained beside the folder it was made from.
+// Adapters of PEFT 0.21 (LoRA, DoRA, (IA)^3, trainable tokens, prefixes and prompts:
+// model/overlay.h): a folder with adapter_config.json (peft_config.h) and
+// adapter_model.safetensors (peft_file.h), whose tensors are named after the modules of the Hugging
+// Face model. Torch-free. A model's family (family.h) maps those names to ours, whatever the
+// model's own file is: a GGUF file reads an adapter that was trained for its Hugging Face folder.
 #pragma once
 
 #include "tessera/convert/checkpoint.h"
@@ -23,9 +22,22 @@ struct AdapterTensors {
   bool by_root = false;  // whether it is alpha / sqrt(rank)
 };
 
-/// An adapter in our terms. A matrix that several of ours are cut from gives each of them the same
-/// A. Throws Error(file) for a key of the config that asks for something that is not here, for a
-/// tensor without a place in `base`, and for the adapter of another model.
+/// The type of a weight that an adapter was merged into: its own, rounded again where that is
+/// blocks of a type that can be written; float32 in place of blocks; or always float32.
+enum class MergedAs { own_type, floats, float32 };
+
+/// The model that the adapter of a folder was trained for, where that is `base` with a larger
+/// vocabulary, or with an output matrix of its own in place of one tied to the token embedding: a
+/// module that PEFT trains a copy of, or a product for, is tied no longer. Else `base` itself.
+/// Throws what read_peft() does, and Error(usage) where the family has no such model.
+Checkpoint peft_base(Checkpoint base,
+                     const std::filesystem::path& folder,
+                     const LoadOptions& options = {});
+
+/// An adapter in our terms, for a model of peft_base(). A matrix that several of ours are cut from
+/// gives each of them the same A; products of experts become stacks. Throws Error(file) for a key
+/// of the config that asks for something that is not here, for a rank that the config does not
+/// give, and Error(usage) for a tensor without a place in `base`: the adapter of another model.
 std::vector<AdapterTensors> read_peft(const std::filesystem::path& folder,
                                       const Checkpoint& base,
                                       const LoadOptions& options = {});

@@ -1,5 +1,5 @@
 // How models of sentences pool, in folders and in GGUF files; what folders say otherwise stands in
-// infer/embed_test.cpp.
+// infer/encoders/embed_test.cpp.
 #include "tessera/convert/sentence_modules.h"
 
 #include <gmock/gmock.h>
@@ -55,15 +55,15 @@ TEST_F(SentenceGguf, FilesSayThePooling) {
     EXPECT_EQ(model.integer_or(".pooling_type", -1), number);
     EXPECT_TRUE(model.remarks.empty());
     EXPECT_TRUE(read().said);
-    EXPECT_EQ(read().pooling, pooling);
+    EXPECT_EQ(read().poolings, std::vector{pooling});
     // a file that is made of the file says it too
     write_gguf_model(gguf_model_of(load_checkpoint(folder_ / "written.gguf")),
                      folder_ / "again.gguf");
-    EXPECT_EQ(sentence_modules_of(folder_ / "again.gguf").pooling, pooling);
+    EXPECT_EQ(sentence_modules_of(folder_ / "again.gguf").poolings, std::vector{pooling});
   }
   says(R"({"pooling_mode_max_tokens": true})");
   EXPECT_THAT(test::error_of([&] { written(); }),
-              HasSubstr("pools by max; GGUF files say mean, cls or last"));
+              HasSubstr("has pooling max; GGUF files support mean, cls or last"));
 }
 
 TEST_F(SentenceGguf, WhatFilesDoNotSayIsRemarked) {
@@ -71,12 +71,11 @@ TEST_F(SentenceGguf, WhatFilesDoNotSayIsRemarked) {
   folder_.write("sentence_bert_config.json", R"({"max_seq_length": 32})");  // as many as positions
   folder_.write("config_sentence_transformers.json",
                 R"({"prompts": {"query": "q: "}, "default_prompt_name": "query"})");
-  EXPECT_THAT(written().remarks,
-              ElementsAre("GGUF files do not say all that the folder says of texts; tessera embed "
-                          "takes --no-normalize --prompt \"q: \"",
-                          HasSubstr("include_prompt = false")));
+  EXPECT_THAT(written().remarks, ElementsAre("GGUF files lack settings of the folder; use tessera "
+                                             "embed with --no-normalize --prompt \"q: \"",
+                                             HasSubstr("include_prompt = false")));
   folder_.write("sentence_bert_config.json", R"({"max_seq_length": 31})");
-  EXPECT_THAT(written().remarks.at(0), HasSubstr("takes --max-tokens 31 --no-normalize"));
+  EXPECT_THAT(written().remarks.at(0), HasSubstr("embed with --max-tokens 31 --no-normalize"));
 }
 
 TEST_F(SentenceGguf, OtherNumbers) {

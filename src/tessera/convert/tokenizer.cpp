@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tessera/convert/checkpoint_place.h"
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/convert/checkpoint.h"
-#include "tessera/text/byte_tokenizer.h"
-#include "tessera/text/gguf_tokenizer.h"
+#include "tessera/format/safetensors.h"
+#include "tessera/text/tokenizer/byte_tokenizer.h"
+#include "tessera/text/tokenizer_files/gguf_tokenizer.h"
 
 namespace tessera::convert {
 namespace {
@@ -68,6 +70,8 @@ std::optional<text::GgufTokenizerData> tokenizer_data_of(const format::GgufFile&
   data.pad_id = id_of("padding_token_id");
   data.cls_id = id_of("cls_token_id");
   data.sep_id = id_of("seperator_token_id");  // as the format spells it
+  data.eot_id = id_of("eot_token_id");
+  data.eom_id = id_of("eom_token_id");
   data.add_bos = flag_of("add_bos_token");
   data.add_eos = flag_of("add_eos_token");
   data.add_space_prefix = flag_of("add_space_prefix");
@@ -90,22 +94,57 @@ std::optional<text::Tokenizer> tokenizer_of(const format::GgufFile& file,
   return text::tokenizer_from_gguf(std::move(*data), where);
 }
 
+std::string named_tokenizer(const std::filesystem::path& weights) {
+  const bool folder = std::filesystem::is_directory(weights);
+  const bool some = folder ? std::filesystem::exists(weights / "model.safetensors") ||
+                                 std::filesystem::exists(weights / "model.safetensors.index.json")
+                           : weights.extension() == ".safetensors";
+  if (!some) return "";
+  const format::TensorFile file =
+      folder ? format::open_safetensors_folder(weights) : format::open_safetensors(weights);
+  const auto found = file.metadata().find("tessera_tokenizer");
+  if (found == file.metadata().end()) return "";
+  const std::string& name = found->second;
+  if (name.empty() || name.find('/') != std::string::npos || name.front() == '.')
+    fail(ErrorKind::file, "tokenizer",
+         "{}: tessera_tokenizer = \"{}\"; expected a name within the folder", weights.string(),
+         name);
+  return name;
+}
+
+namespace {
+
+/// The tokenizer file of another name that a run's weights refer to; "" without one.
+std::filesystem::path named_file(const std::filesystem::path& folder) {
+  const std::string name = named_tokenizer(folder);
+  return name.empty() || !std::filesystem::exists(folder / name) ? std::filesystem::path()
+                                                                 : folder / name;
+}
+
+}  // namespace
+
 bool holds_tokenizer(const std::filesystem::path& folder) {
-  return text::tokenizer_file_in(folder) ||
+  return text::tokenizer_file_in(folder) || !named_file(folder).empty() ||
          std::any_of(std::begin(kOwnFiles), std::end(kOwnFiles),
                      [&](const char* name) { return std::filesystem::exists(folder / name); });
 }
 
-text::Tokenizer find_tokenizer(const std::filesystem::path& path, int32_t vocab_size) {
-  if (path == "bytes") return text::byte_tokenizer();
+text::Tokenizer find_tokenizer(const std::filesystem::path& given, int32_t vocab_size) {
+  if (given == "bytes") return text::byte_tokenizer();
+  const std::filesystem::path path = checkpoint_place(given);
   if (std::filesystem::is_directory(path)) {
     if (text::tokenizer_file_in(path)) return text::load_tokenizer(path, vocab_size);
     for (const char* name : kOwnFiles)
       if (std::filesystem::exists(path / name)) return find_tokenizer(path / name, vocab_size);
+    if (const std::string name = named_tokenizer(path); !name.empty())
+      return find_tokenizer(name == "bytes" ? std::filesystem::path(name) : path / name,
+                            vocab_size);
     fail(ErrorKind::file, "tokenizer",
-         "{}: no tokenizer.json, vocab.txt, tokenizer.gguf or tokenizer.bin in this folder",
+         "{}: no tokenizer.json, vocab.txt, tokenizer.model, vocab.json with merges.txt, "
+         "tokenizer.gguf or tokenizer.bin in this folder",
          path.string());
   }
+  if (named_tokenizer(path) == "bytes") return text::byte_tokenizer();
   if (is_gguf(path)) {
     auto tokenizer = tokenizer_of(format::open_gguf(path), path.string());
     if (!tokenizer)
@@ -121,6 +160,8 @@ void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::pa
     for (const char* name : kOwnFiles)
       if (std::filesystem::exists(from / name))
         write_file_atomically(folder / name, read_text_file(from / name));
+    if (const auto named = named_file(from); !named.empty() && !holds_tokenizer(folder))
+      copy_tokenizer(named, folder);
     return;
   }
   if (!is_gguf(from)) {
@@ -128,7 +169,10 @@ void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::pa
     write_file_atomically(folder / text::tokenizer_file_name(content), content);
     return;
   }
-  const format::GgufFile file = format::open_gguf(from);
+  write_tokenizer_gguf(format::open_gguf(from), folder);
+}
+
+void write_tokenizer_gguf(const format::GgufFile& file, const std::filesystem::path& folder) {
   std::vector<format::GgufEntry> entries;
   for (const format::GgufEntry& entry : file.metadata.entries())
     if (entry.key.rfind("tokenizer.", 0) == 0) entries.push_back(entry);

@@ -1,0 +1,185 @@
+// A folder that transformers opens: config.json, weights, tokenizer, ids of special tokens.
+#include <algorithm>
+#include <map>
+
+#include "tessera/base/error.h"
+#include "tessera/base/mapped_file.h"
+#include "tessera/base/output_file.h"
+#include "tessera/convert/generation_config.h"
+#include "tessera/convert/checkpoint.h"
+#include "tessera/convert/foreign_config.h"
+#include "tessera/convert/gguf_tokenizer.h"
+#include "tessera/convert/mapping.h"
+#include "tessera/convert/sentence_modules.h"
+#include "tessera/convert/tokenizer.h"
+#include "tessera/format/safetensors.h"
+
+namespace tessera::convert {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kGenerationConfig = "generation_config.json";
+
+/// The type that most of the numbers have, as configs name it.
+std::string float_type_of(std::span<const TensorView> tensors) {
+  std::map<DType, int64_t> numbers;
+  for (const TensorView& tensor : tensors)
+    numbers[tensor.dtype] += format::element_count(tensor.shape);
+  const auto most =
+      std::max_element(numbers.begin(), numbers.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most == numbers.end()) return "float32";
+  return most->first == DType::f16    ? "float16"
+         : most->first == DType::bf16 ? "bfloat16"
+                                      : "float32";
+}
+
+/// How the weights are stored: readers that take the config at its word round to it.
+void set_float_type(Json& config, std::span<const TensorView> tensors) {
+  const bool older = config.contains("torch_dtype");
+  config[older ? "torch_dtype" : "dtype"] = float_type_of(tensors);
+  if (older) config.erase("dtype");
+}
+
+/// Puts the tokenizer into the folder; returns why other programs do not read it, or "".
+std::string write_tokenizer(const Checkpoint& checkpoint,
+                            const fs::path& folder,
+                            const fs::path& tokenizer) {
+  if (!tokenizer.empty()) return copy_tokenizer_to_hf(tokenizer, folder);
+  if (checkpoint.of_bytes) return copy_tokenizer_to_hf("bytes", folder);
+  if (checkpoint.gguf) return copy_tokenizer_to_hf(*checkpoint.gguf, folder);
+  if (checkpoint.dialect == "tessera" && holds_tokenizer(checkpoint.folder))
+    return copy_tokenizer_to_hf(checkpoint.folder, folder);
+  copy_tokenizer_files(checkpoint.folder, folder);
+  return "";
+}
+
+}  // namespace
+
+void write_sentence_modules_of(const Checkpoint& checkpoint, const fs::path& folder) {
+  if (!checkpoint.gguf) {
+    if (!checkpoint.folder.empty()) copy_sentence_modules(checkpoint.folder, folder);
+    return;
+  }
+  const SentenceModules modules = sentence_modules_of(*checkpoint.gguf, checkpoint.folder.string());
+  if (modules.said) write_sentence_modules(modules, checkpoint.spec.width_out(), folder);
+}
+
+namespace {
+
+/// Further tokens that end a text, as GGUF metadata name them.
+std::vector<int64_t> further_ends(const Checkpoint& checkpoint) {
+  std::vector<int64_t> ends;
+  if (!checkpoint.gguf) return ends;
+  for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
+    if (checkpoint.gguf->metadata.find(key) != nullptr)
+      ends.push_back(checkpoint.gguf->metadata.get_i64(key));
+  return ends;
+}
+
+/// Ids of special tokens that the model has rows for, by the keys of configs.
+Json special_ids(const text::Tokenizer& tokenizer, const Checkpoint& checkpoint) {
+  const int64_t vocab = checkpoint.spec.vocab;
+  Json ids = Json::object();
+  const auto add = [&](const char* key, std::optional<int32_t> id) {
+    if (id && *id < vocab) ids[key] = *id;
+  };
+  add("pad_token_id", tokenizer.pad());
+  if (checkpoint.spec.arch == model::Arch::encoder) return ids;
+  add("bos_token_id", tokenizer.bos());
+  add("eos_token_id", tokenizer.eos());
+  Json ends = ids.contains("eos_token_id") ? Json::array({ids["eos_token_id"]}) : Json::array();
+  for (const int64_t end : further_ends(checkpoint))
+    if (end >= 0 && end < vocab && std::find(ends.begin(), ends.end(), Json(end)) == ends.end())
+      ends.push_back(end);
+  if (ends.size() > 1) ids["eos_token_id"] = ends;
+  if (ends.size() == 1) ids["eos_token_id"] = ends[0];
+  return ids;
+}
+
+/// What generate() of transformers begins and ends a text with; the config says it too, for older
+/// readers.
+void write_ids(const Json& ids, Json& config, const fs::path& folder, bool anew) {
+  for (const auto& [key, id] : ids.items())
+    if (anew || !config.contains(key) || config[key].is_null()) config[key] = id;
+  const fs::path file = folder / kGenerationConfig;
+  if (!config.contains("eos_token_id") || (fs::is_regular_file(file) && !anew)) return;
+  Json generation = {{"_from_model_config", true}};
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"})
+    if (config.contains(key) && !config[key].is_null()) generation[key] = config[key];
+  write_file_atomically(file, generation.dump(2) + "\n");
+}
+
+const Family& family_for(const Checkpoint& checkpoint,
+                         FamilySet& families,
+                         const HfOptions& options) {
+  const std::string name = options.family.empty() ? checkpoint.family : options.family;
+  if (name.empty())
+    fail(ErrorKind::usage, "convert",
+         "this checkpoint does not know its family; expected --family with one of {}",
+         fmt::join(families.names(), ", "));
+  return families.named(name);
+}
+
+}  // namespace
+
+std::string why_not_hf(const Checkpoint& checkpoint, const HfOptions& options) {
+  FamilySet families = FamilySet::load(options.families);
+  return why_not_said(family_for(checkpoint, families, options), "hf", checkpoint, families);
+}
+
+namespace {
+
+/// As export_checkpoint(); of texts that are pooled as no class of the family does, with the
+/// remedy.
+Exported exported_as(const Family& family,
+                     const Checkpoint& checkpoint,
+                     FamilySet& families,
+                     bool float32) {
+  try {
+    return export_checkpoint(family, "hf", checkpoint, families, float32);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::spec || !checkpoint.spec.pooler) throw;
+    const std::string own = fmt::format("[{}] ", family.name);
+    const std::string_view what = error.what();
+    fail(ErrorKind::spec, family.name,
+         "{}; if its pooling is what differs: objective.pool = null trains the pooler of the "
+         "family's class, --to tessera writes this model",
+         what.starts_with(own) ? what.substr(own.size()) : what);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> write_hf_folder(const Checkpoint& checkpoint,
+                                         const fs::path& folder,
+                                         const HfOptions& options) {
+  FamilySet families = FamilySet::load(options.families);
+  Exported exported =
+      exported_as(family_for(checkpoint, families, options), checkpoint, families, options.float32);
+  create_folder(folder);
+  format::write_safetensors_folder(folder, exported.tensors, {{"format", "pt"}},
+                                   options.max_shard_bytes);
+  std::vector<std::string> lines;
+  if (const std::string why = write_tokenizer(checkpoint, folder, options.tokenizer); !why.empty())
+    lines.push_back(
+        fmt::format("the tokenizer stays in a form that other programs do not read: {}", why));
+  write_sentence_modules_of(checkpoint, folder);
+  if (options.tokenizer.empty() && !checkpoint.gguf)
+    copy_generation_config(checkpoint.folder, folder);
+  set_float_type(exported.config, exported.tensors);
+  if (holds_tokenizer(folder)) try {
+      const text::Tokenizer tokenizer =
+          find_tokenizer(folder, static_cast<int32_t>(checkpoint.spec.vocab));
+      write_ids(special_ids(tokenizer, checkpoint), exported.config, folder,
+                !options.tokenizer.empty());
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::file) throw;
+      lines.push_back(fmt::format("ids of special tokens stay as they were: {}", error.what()));
+    }
+  write_file_atomically(folder / "config.json", hf_config_text(exported.config, 2) + "\n");
+  return lines;
+}
+
+}  // namespace tessera::convert

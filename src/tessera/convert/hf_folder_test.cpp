@@ -1,0 +1,185 @@
+// What write_hf_folder() puts beside the weights, so that transformers opens the folder and its
+// generate() ends a text: the keys of LlamaForCausalLM saved by save_pretrained() of transformers
+// 5.24. tools/golden/hf_folders_check.py opens such folders with transformers itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/mapped_file.h"
+#include "tessera/base/testing.h"
+#include "tessera/convert/checkpoint.h"
+#include "tessera/convert/family.h"
+#include "tessera/convert/foreign_config.h"
+#include "tessera/convert/gguf_tokenizer.h"
+#include "tessera/convert/tokenizer.h"
+#include "tessera/format/gguf.h"
+#include "tessera/format/test_support.h"
+
+namespace tessera::convert::hf_folder_test {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TemporaryFolder;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+fs::path golden(const std::string& family) {
+  return fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families" / family;
+}
+
+Json json_of(const fs::path& file) {
+  return parse_hf_config(read_text_file(file), file.string());
+}
+
+/// llama's base case as a GGUF file; `entries` replace or join its metadata.
+Checkpoint gguf_base(const TemporaryFolder& folder, std::vector<format::GgufEntry> entries = {}) {
+  const format::GgufFile base = format::open_gguf(golden("llama") / "gguf/base.gguf");
+  for (const format::GgufEntry& entry : base.metadata.entries())
+    if (std::none_of(entries.begin(), entries.end(),
+                     [&](const auto& other) { return other.key == entry.key; }))
+      entries.push_back(entry);
+  format::write_gguf(folder / "model.gguf", entries, base.tensors.tensors());
+  return load_checkpoint(folder / "model.gguf");
+}
+
+void expect_ids(const fs::path& folder, const Json& eos) {
+  for (const char* name : {"config.json", "generation_config.json"}) {
+    const Json config = json_of(folder / name);
+    EXPECT_EQ(config.value("bos_token_id", Json()), Json(1)) << name;
+    EXPECT_EQ(config.value("eos_token_id", Json()), eos) << name;
+    EXPECT_EQ(config.value("pad_token_id", Json()), Json(0)) << name;
+  }
+}
+
+TEST(HfFolder, AGgufFileKeepsItsSpecialTokens) {
+  const TemporaryFolder scratch;
+  const fs::path out = scratch / "hf";
+  EXPECT_THAT(write_hf_folder(gguf_base(scratch), out), IsEmpty());
+  expect_ids(out, 2);
+  const Json config = json_of(out / "config.json");
+  EXPECT_EQ(config.at("architectures"), Json({"LlamaForCausalLM"}));
+  EXPECT_EQ(config.at("dtype"), "float32");
+  const Json tokenizer = json_of(out / "tokenizer_config.json");
+  EXPECT_EQ(tokenizer.at("eos_token"), "</s>");
+  EXPECT_EQ(tokenizer.at("bos_token"), "<s>");
+  EXPECT_TRUE(fs::exists(out / "tokenizer.json"));
+  EXPECT_FALSE(fs::exists(out / "tokenizer.gguf"));
+  // by way of a folder of ours
+  write_tessera_folder(gguf_base(scratch), scratch / "ours");
+  copy_tokenizer(scratch / "model.gguf", scratch / "ours");
+  EXPECT_THAT(write_hf_folder(load_checkpoint(scratch / "ours"), scratch / "again"), IsEmpty());
+  expect_ids(scratch / "again", 2);
+}
+
+TEST(HfFolder, FurtherEndsOfAGgufFileAreAList) {
+  const TemporaryFolder scratch;
+  write_hf_folder(
+      gguf_base(scratch,
+                {{"tokenizer.ggml.eot_token_id", format::GgufValue::number(uint32_t{5})},
+                 {"tokenizer.ggml.eom_token_id", format::GgufValue::number(uint32_t{99})}}),
+      scratch / "hf");
+  expect_ids(scratch / "hf", {2, 5});  // 99 is behind the vocabulary
+}
+
+TEST(HfFolder, WhatTheSourceSaysOfGenerationStays) {
+  const TemporaryFolder scratch;
+  const fs::path base = golden("llama") / "base", from = scratch / "from";
+  fs::create_directories(from);
+  for (const char* name : {"config.json", "model.safetensors"})
+    fs::copy_file(base / name, from / name);
+  scratch.write("from/generation_config.json", R"({"eos_token_id": [2, 7], "temperature": 0.6})");
+  write_hf_folder(gguf_base(scratch), scratch / "tokens");
+  fs::copy_file(scratch / "tokens/tokenizer.json", from / "tokenizer.json");
+  write_hf_folder(load_checkpoint(from), scratch / "hf");
+  EXPECT_EQ(json_of(scratch / "hf/generation_config.json").at("temperature"), Json(0.6));
+  EXPECT_EQ(json_of(scratch / "hf/generation_config.json").at("eos_token_id"), Json({2, 7}));
+  EXPECT_EQ(json_of(scratch / "hf/config.json").at("eos_token_id"), Json(2));
+  // and by way of a folder of ours
+  write_tessera_folder(load_checkpoint(from), scratch / "ours");
+  write_hf_folder(load_checkpoint(scratch / "ours"), scratch / "again");
+  EXPECT_EQ(json_of(scratch / "again/generation_config.json").at("temperature"), Json(0.6));
+}
+
+// float32 weights under "torch_dtype": "bfloat16" would be rounded by whoever opens the folder
+TEST(HfFolder, TheConfigNamesTheTypeOfTheWeights) {
+  const TemporaryFolder scratch;
+  Checkpoint checkpoint = load_checkpoint(golden("llama") / "base");
+  checkpoint.foreign_config.erase("dtype");
+  checkpoint.foreign_config["torch_dtype"] = "bfloat16";
+  write_hf_folder(checkpoint, scratch / "hf");
+  const Json config = json_of(scratch / "hf/config.json");
+  EXPECT_EQ(config.at("torch_dtype"), "float32");
+  EXPECT_FALSE(config.contains("dtype"));
+}
+
+TEST(HfFolder, EveryFamilyNamesTheClassThatOpensIt) {
+  FamilySet families = FamilySet::load();
+  for (const std::string& name : families.names()) {
+    const auto& dialects = families.named(name).dialects;
+    if (!dialects.contains("hf") || dialects.at("hf").write == nullptr) continue;
+    const TemporaryFolder scratch;
+    write_hf_folder(load_checkpoint(golden(name) / "base"), scratch.path());
+    const Json config = json_of(scratch / "config.json");
+    ASSERT_TRUE(config.contains("architectures")) << name;
+    EXPECT_EQ(config["architectures"].size(), 1u) << name;
+    EXPECT_TRUE(config.contains("dtype") || config.contains("torch_dtype")) << name;
+    EXPECT_TRUE(config.contains("model_type")) << name;
+  }
+}
+
+TEST(HfFolder, BytesBecomeATokenizerOfBytes) {
+  const TemporaryFolder scratch;
+  EXPECT_EQ(copy_tokenizer_to_hf("bytes", scratch.path()), "");
+  const text::Tokenizer tokenizer = find_tokenizer(scratch.path());
+  const std::string text = "A \u00fc\n\t'll 12  \u4f60";
+  std::vector<int32_t> bytes;
+  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  EXPECT_EQ(tokenizer.encode(text), bytes);
+  EXPECT_EQ(tokenizer.decode(bytes), text);
+  EXPECT_EQ(tokenizer.vocab_size(), 256);
+}
+
+TEST(HfFolder, TokenScoresBecomeATokenizerOfTheirs) {
+  const TemporaryFolder scratch;
+  format::test::ByteString file;
+  file.number(int32_t{8});
+  const auto token = [&](float score, const std::string& text) {
+    file.number(score).number(static_cast<int32_t>(text.size())).raw(text);
+  };
+  for (const char* special : {"<unk>", "\n<s>\n", "\n</s>\n"}) token(0, special);
+  for (int byte = 0; byte < 256; ++byte) token(0, fmt::format("<0x{:02X}>", byte));
+  float score = 0;
+  for (const char* piece : {" t", "he", " the", "a", "e", "h", "t", " ", "n"})
+    token(--score, piece);
+  scratch.write("scores/tokenizer.bin", file.text());
+  EXPECT_EQ(copy_tokenizer_to_hf(scratch / "scores", scratch.path()), "");
+  EXPECT_FALSE(fs::exists(scratch / "tokenizer.bin"));
+  const text::Tokenizer tokenizer = find_tokenizer(scratch.path()),
+                        wanted = find_tokenizer(scratch / "scores");
+  for (const char* text : {"the then", "a  hen", "\u00fc the\n"})
+    EXPECT_EQ(tokenizer.encode(text), wanted.encode(text)) << text;
+  EXPECT_EQ(tokenizer.eos(), wanted.eos());
+}
+
+TEST(HfFolder, AHeadThatItsClassLacksIsToldBySpecAlone) {
+  Checkpoint checkpoint = load_checkpoint(golden("bert") / "base");
+  checkpoint.tensors.clear();
+  EXPECT_EQ(why_not_hf(checkpoint), "");
+  const auto with_heads = [&](const Json& heads) {
+    Json spec = checkpoint.spec_json;
+    spec.erase("head");
+    spec["heads"] = heads;
+    Checkpoint other = checkpoint;
+    other.spec = model::read_model_spec(spec);
+    other.spec_json = model::resolve(other.spec);
+    return why_not_hf(other);
+  };
+  const Json classifier = {{"type", "classifier"}, {"n_labels", 3}};
+  EXPECT_EQ(with_heads({classifier, {{"type", "pooler"}}}), "");
+  EXPECT_THAT(
+      with_heads({classifier,
+                  {{"type", "pooler"}, {"of", "mean"}, {"dense", false}, {"act", "identity"}}}),
+      HasSubstr("pooler"));
+}
+
+}  // namespace
+}  // namespace tessera::convert::hf_folder_test
