@@ -117,7 +117,8 @@ std::string cost_text(const CostRun& run) {
 std::string cost_markdown(const CostRun& run,
                           const std::vector<std::pair<std::string, std::string>>& plots) {
   std::string out = fmt::format(
-      "# Cost\n\nWritten by `{}` on {} ({}), {} threads: one layer of width {} over one document "
+      "# Measured time and memory of mechanisms\n\nWritten by `{}` on {} ({}), {} threads: one "
+      "layer of width {} over one document "
       "of "
       "float32, medians of {} interleaved repeats. How to read it: "
       "[docs/guide/mixer_costs.md](../guide/mixer_costs.md).\n\n",

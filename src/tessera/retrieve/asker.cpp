@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tessera/infer/classify.h"
+#include "tessera/infer/encoders/classify.h"
 #include "tessera/nn/head/classifier.h"
 #include "tessera/retrieve/cited.h"
 
@@ -12,15 +12,16 @@ namespace {
 
 constexpr int64_t kWider = 4;  // a reranker chooses among so many times the passages
 
-std::unique_ptr<infer::LoadedModel> reranker_of(const std::string& path) {
+std::unique_ptr<infer::LoadedModel> reranker_of(const std::string& path,
+                                                const convert::LoadOptions& loading) {
   if (path.empty()) return nullptr;
-  auto loaded = std::make_unique<infer::LoadedModel>(infer::load_model(path));
+  auto loaded = std::make_unique<infer::LoadedModel>(infer::load_model(path, loading));
   const auto* const head =
       dynamic_cast<const nn::ClassifierConfig*>(loaded->model.spec().head.config.get());
   if (infer::judgement_of(*loaded) != infer::Judgement::texts || head == nullptr ||
       head->n_labels != 1)
     fail(ErrorKind::usage, path,
-         "it does not say how well two texts fit; expected a classifier of one number");
+         "it is no reranker; expected a cross-encoder (a classifier with one output)");
   return loaded;
 }
 
@@ -38,7 +39,8 @@ spec::Json Sourced::sources(std::string_view answer) const {
 }
 
 Asker::Asker(const AskerOptions& options)
-    : retriever_(options.index, options.model), reranker_(reranker_of(options.reranker)) {}
+    : retriever_(options.index, options.model, options.loading),
+      reranker_(reranker_of(options.reranker, options.loading)) {}
 
 Asker::~Asker() = default;
 

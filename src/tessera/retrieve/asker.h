@@ -20,6 +20,7 @@ struct AskerOptions {
   std::string index;     // a folder (index_file.h)
   std::string model;     // that made it; "" = where it lay then
   std::string reranker;  // a pair classifier of one number, which orders what is near; "" = none
+  convert::LoadOptions loading = {};  // how the files of both are read
 };
 
 /// How much stands before a question.

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/testing.h"
-#include "tessera/infer/classify.h"
-#include "tessera/infer/judge_testing.h"
+#include "tessera/infer/encoders/classify.h"
+#include "tessera/infer/encoders/judge_testing.h"
 
 namespace tessera::retrieve::asker_test {
 namespace {
@@ -64,7 +64,7 @@ TEST(Asker, ARerankerChoosesAmongMore) {
     EXPECT_EQ(asked.hits[i].where, want[i].second);
     EXPECT_DOUBLE_EQ(asked.hits[i].score, -want[i].first);
   }
-  test::expect_error(ErrorKind::usage, "expected a classifier of one number", [&] {
+  test::expect_error(ErrorKind::usage, "expected a cross-encoder", [&] {
     Asker({.index = index, .model = model, .reranker = bert_with_words(folder, "classifier")});
   });
 }

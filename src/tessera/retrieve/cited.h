@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/text/tokenizer.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 
 namespace tessera::retrieve {
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/text/byte_tokenizer.h"
+#include "tessera/text/tokenizer/byte_tokenizer.h"
 
 namespace tessera::retrieve::cited_test {
 namespace {

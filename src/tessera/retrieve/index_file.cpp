@@ -64,7 +64,7 @@ fs::path file_named(const fs::path& folder, const Members& index, const char* ke
   const std::string name = index.text(key);
   if (name.empty() || name.find('/') != std::string::npos || name.starts_with('.'))
     fail(ErrorKind::file, (folder / kIndex).string(),
-         "\"{}\" is \"{}\"; expected the name of a file beside it", key, name.substr(0, 100));
+         "\"{}\" is \"{}\"; expected the name of a file in its folder", key, name.substr(0, 100));
   return folder / name;
 }
 
@@ -99,7 +99,8 @@ IndexFile open_index(const fs::path& folder) {
   const Json json = spec::read_json_file(path);
   const Members index(json, where);
   if (const int64_t version = index.number("tessera_index", 1); version != kVersion)
-    fail(ErrorKind::file, where, "version {}; expected {}: make the index anew", version, kVersion);
+    fail(ErrorKind::file, where,
+         "version {}; expected {}: rebuild the index (tessera index --rebuild)", version, kVersion);
   IndexFile out;
   out.model = index.text("model");
   out.print = index.text("print");
@@ -131,6 +132,29 @@ IndexFile open_index(const fs::path& folder) {
   return out;
 }
 
+namespace {
+
+/// Files of an index that is being written: without keep(), those that were not there before are
+/// removed again (a full disk).
+class NewFiles {
+ public:
+  explicit NewFiles(std::vector<fs::path> paths) : paths_(std::move(paths)) {
+    std::error_code ignored;
+    std::erase_if(paths_, [&](const fs::path& path) { return fs::exists(path, ignored); });
+  }
+  NewFiles(const NewFiles&) = delete;
+  ~NewFiles() {
+    std::error_code ignored;
+    for (const fs::path& path : paths_) fs::remove(path, ignored);
+  }
+  void keep() { paths_.clear(); }
+
+ private:
+  std::vector<fs::path> paths_;
+};
+
+}  // namespace
+
 void write_index(const fs::path& folder, const IndexFile& index) {
   if (fs::exists(folder) && !fs::is_directory(folder))
     fail(ErrorKind::usage, folder.string(), "a file; expected a folder for the index");
@@ -153,6 +177,7 @@ void write_index(const fs::path& folder, const IndexFile& index) {
       Sha256().update(lines).update(index.vectors.data).finish().substr(0, 16);
   const std::string passages = fmt::format("passages-{}.jsonl", number),
                     vectors = fmt::format("vectors-{}.safetensors", number);
+  NewFiles made({folder / passages, folder / vectors});
   write_file_atomically(folder / passages, lines);
   format::TensorView view = index.vectors;
   view.name = "vectors";
@@ -164,6 +189,7 @@ void write_index(const fs::path& folder, const IndexFile& index) {
   for (const IndexFile::File& file : index.files)
     json["files"].push_back({{"path", file.path}, {"sha256", file.sha256}});
   write_file_atomically(folder / kIndex, json.dump(1) + "\n");
+  made.keep();
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
     const bool ours = (name.starts_with("passages-") && name.ends_with(".jsonl")) ||

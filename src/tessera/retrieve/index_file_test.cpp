@@ -62,6 +62,24 @@ TEST(IndexFile, ANewOneReplacesTheOldOneAndNothingElse) {
                [&] { write_index(folder / "mine/thesis.tex", small()); });
 }
 
+// as with a full disk: the second file cannot be written
+TEST(IndexFile, WhatIsNotWrittenToItsEndLeavesNothing) {
+  const TemporaryFolder folder;
+  write_index(folder / "index", small());
+  std::string vectors;
+  for (const auto& entry : fs::directory_iterator(folder / "index"))
+    if (entry.path().extension() == ".safetensors") vectors = entry.path().filename();
+  fs::create_directories(folder / "full" / vectors);
+  folder.write("full/index.json", "{}");  // an index, so that the folder is taken
+  EXPECT_ANY_THROW(write_index(folder / "full", small()));
+  for (const auto& entry : fs::directory_iterator(folder / "full"))
+    EXPECT_TRUE(entry.path().filename() == vectors || entry.path().filename() == "index.json")
+        << entry;
+  // an index that was there stays
+  EXPECT_NO_THROW(write_index(folder / "index", small()));
+  EXPECT_EQ(open_index(folder / "index").passages.size(), 2u);
+}
+
 TEST(IndexFile, PartsMustAgree) {
   const TemporaryFolder folder;
   const fs::path path = folder / "index";
@@ -80,7 +98,7 @@ TEST(IndexFile, PartsMustAgree) {
   refused("\"width\": 3", "\"width\": \"3\"", "\"width\" is a string; expected an integer from 1");
   refused("\"width\": 3", "\"width\": -1", "\"width\" is -1");
   refused("\"tessera_index\": 1", "\"tessera_index\": 2", "version 2; expected 1");
-  refused("\"passages\": \"", "\"passages\": \"../", "expected the name of a file beside it");
+  refused("\"passages\": \"", "\"passages\": \"../", "expected the name of a file in its folder");
   refused("\"print\"", "\"prunt\"", "\"print\" is missing");
   refused("\"sha256\"", "\"sha\"", "\"sha256\" is missing");
   refused("\"a.md\",", "7,", "\"path\" is 7; expected a string");

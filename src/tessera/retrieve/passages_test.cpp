@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/testing.h"
-#include "tessera/text/byte_tokenizer.h"
+#include "tessera/text/tokenizer/byte_tokenizer.h"
 
 namespace tessera::retrieve::passages_test {
 namespace {

@@ -1,13 +1,15 @@
 #include "tessera/retrieve/retriever.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/ranking.h"
 #include "tessera/base/sha256.h"
-#include "tessera/infer/base_print.h"
+#include "tessera/infer/loading/base_print.h"
 
 namespace tessera::retrieve {
 namespace {
@@ -33,20 +35,22 @@ Tensor tensor_of(const format::TensorView& view) {
 
 }  // namespace
 
-Embedder::Embedder(const std::string& path, const infer::LoadedModel* loaded)
+Embedder::Embedder(const std::string& path,
+                   const infer::LoadedModel* loaded,
+                   const convert::LoadOptions& loading)
     : options_(infer::embed_options_of(path)) {
   if (loaded == nullptr)
     own_ = std::make_unique<infer::LoadedModel>(
-        infer::load_model(path, {}, kernels::Arithmetic::exact));
+        infer::load_model(path, loading, kernels::Arithmetic::exact));
   loaded_ = loaded != nullptr ? loaded : own_.get();
   if (!loaded_->tokenizer)
     fail(ErrorKind::usage, "index", "{} has no tokenizer; expected a model that embeds texts",
          path);
-  options_.normalize = true;
+  options_.normalize = options_.renormalize = true;
 }
 
 int64_t Embedder::width() const {
-  return loaded_->model.spec().width_out();
+  return infer::embedding_width(loaded_->model.spec(), options_);
 }
 
 int64_t Embedder::longest() const {
@@ -60,7 +64,7 @@ int64_t Embedder::longest() const {
 
 std::string Embedder::print() const {
   const spec::Json said = {{"weights", infer::base_print(loaded_->model.weights())},
-                           {"pooling", infer::name_of(options_.pooling)},
+                           {"pooling", infer::names_of(options_.poolings)},
                            {"passage", prompt_of({"passage", "document"})},
                            {"longest", longest()}};
   return sha256(said.dump());
@@ -175,16 +179,17 @@ Indexed make_index(const std::string& model,
   return out;
 }
 
-Retriever::Retriever(const std::filesystem::path& index, const std::string& model)
+Retriever::Retriever(const std::filesystem::path& index,
+                     const std::string& model,
+                     const convert::LoadOptions& loading)
     : index_(open_index(index)),
-      embedder_(model.empty() ? index_.model : model),
+      embedder_(model.empty() ? index_.model : model, nullptr, loading),
       vectors_RD_(tensor_of(index_.vectors)) {
   if (embedder_.print() != index_.print)
-    fail(
-        ErrorKind::usage, index.string(),
-        "its vectors were made by another model than {}, or otherwise; expected that one (--with), "
-        "or the index made anew",
-        model.empty() ? index_.model : model);
+    fail(ErrorKind::usage, index.string(),
+         "the embedding model is another one than {}, or embeds differently; expected that one "
+         "(--with), or rebuild the index (tessera index --rebuild)",
+         model.empty() ? index_.model : model);
 }
 
 std::vector<Hit> Retriever::find(const std::string& question,
@@ -196,11 +201,14 @@ std::vector<Hit> Retriever::find(const std::string& question,
   std::vector<size_t> order(index_.passages.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const size_t n = std::min(order.size(), static_cast<size_t>(std::max<int64_t>(0, k)));
-  std::partial_sort(
-      order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(),
-      [&](size_t a, size_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(),
+                    [&](size_t a, size_t b) { return ranks_before(scores[a], a, scores[b], b); });
+  if (n > 0 && std::isnan(scores[order[0]]))
+    fail(ErrorKind::input, "search",
+         "no similarity of the question to a passage is a number; expected a model and an index "
+         "whose vectors are finite");
   std::vector<Hit> out;
-  for (size_t i = 0; i < n; ++i) {
+  for (size_t i = 0; i < n && !std::isnan(scores[order[i]]); ++i) {
     const Passage& passage = index_.passages[order[i]];
     out.push_back({scores[order[i]], index_.source(passage), passage.text});
   }

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/infer/embed.h"
+#include "tessera/infer/encoders/embed.h"
 #include "tessera/retrieve/index_file.h"
 #include "tessera/retrieve/text_files.h"
 
@@ -21,7 +21,9 @@ namespace tessera::retrieve {
 /// that it names for them ("passage" or "document", "query"), else its default one.
 class Embedder {
  public:
-  explicit Embedder(const std::string& path, const infer::LoadedModel* loaded = nullptr);
+  explicit Embedder(const std::string& path,
+                    const infer::LoadedModel* loaded = nullptr,
+                    const convert::LoadOptions& loading = {});
   /// [texts, width], each of length 1.
   Tensor passages(const std::vector<std::string>& texts, const CancelToken* cancel) const;
   Tensor question(const std::string& text, const CancelToken* cancel) const;
@@ -72,7 +74,9 @@ class Retriever {
  public:
   /// `model`: instead of the one that the index names. Throws Error(usage) where that is another
   /// one than made it.
-  explicit Retriever(const std::filesystem::path& index, const std::string& model = "");
+  explicit Retriever(const std::filesystem::path& index,
+                     const std::string& model = "",
+                     const convert::LoadOptions& loading = {});
   /// The nearest `k`, best first; of equals the one that was read first.
   std::vector<Hit> find(const std::string& question,
                         int64_t k,

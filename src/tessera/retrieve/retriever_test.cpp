@@ -1,5 +1,6 @@
 #include "tessera/retrieve/retriever.h"
 
+#include <cmath>
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -50,6 +51,30 @@ TEST(Retriever, FindsThePassagesOfNearestVectors) {
   EXPECT_EQ(retriever.find("sun", 1).size(), 1u);
 }
 
+TEST(Retriever, VectorsThatAreNoNumbersAreNotFound) {
+  const TemporaryFolder folder;
+  const std::string model = model_in(folder);
+  const Embedder embedder(model);
+  std::string text;
+  for (const char* word : {"cat", "dog", "sun", "moon"})
+    for (int i = 0; i < 8; ++i) text += std::string(word) + "\n\n";
+  Indexed made = make_index(model, embedder, {folder.write("a.txt", text)}, nullptr,
+                            {{.tokens = 1, .overlap = 0}});
+  const Tensor vectors = at::from_blob(const_cast<std::byte*>(made.index.vectors.data.data()),
+                                       made.index.vectors.shape, at::kFloat);
+  const int64_t n = vectors.size(0);
+  ASSERT_GE(n, 4);
+  for (int64_t i = 0; i < n; i += 2) vectors[i].fill_(NAN);
+  write_index(folder / "some", made.index);
+  const std::vector<Hit> hits = Retriever(folder / "some").find("sun", n);
+  EXPECT_EQ(std::ssize(hits), n / 2);
+  for (size_t i = 0; i + 1 < hits.size(); ++i) EXPECT_GE(hits[i].score, hits[i + 1].score);
+  vectors.fill_(NAN);
+  write_index(folder / "none", made.index);
+  expect_error(ErrorKind::input, "no similarity of the question to a passage is a number",
+               [&] { Retriever(folder / "none").find("sun", 3); });
+}
+
 TEST(Retriever, TextsThatAreKnownKeepTheirVectors) {
   const TemporaryFolder folder;
   const std::string model = model_in(folder);
@@ -87,7 +112,7 @@ TEST(Retriever, AnotherModelIsRefused) {
       {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}])");
   fs::create_directory(folder / "other/1_Pooling");
   folder.write("other/1_Pooling/config.json", R"({"pooling_mode_cls_token": true})");
-  expect_error(ErrorKind::usage, "made by another model",
+  expect_error(ErrorKind::usage, "the embedding model is another one",
                [&] { Retriever(folder / "index", other); });
   expect_error(ErrorKind::input, "no text in 1 file", [&] {
     make_index(model, embedder, {folder.write("empty.txt", "\n")}, nullptr,

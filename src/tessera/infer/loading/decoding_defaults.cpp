@@ -1,0 +1,114 @@
+#include "tessera/infer/loading/decoding_defaults.h"
+
+#include <cmath>
+
+#include <fmt/ranges.h>
+
+namespace tessera::infer {
+namespace {
+
+constexpr double kTemperature = 0.7, kMinP = 0.05;  // of a conversation
+
+/// Whether tokens are drawn.
+bool draws(const convert::GenerationConfig& config, TextKind kind) {
+  return config.do_sample.value_or(kind == TextKind::conversation);
+}
+
+void set_sampling(DecodingDefaults& out, const convert::GenerationConfig& config, bool drawn) {
+  SamplingOptions& options = out.sampling;
+  if (drawn && config.samples())
+    options.temperature = 1;
+  else if (drawn)
+    options.temperature = kTemperature, options.min_p = kMinP;
+  for (const auto& [name, value] : config.sampling) {
+    const SamplingField* field = sampling_field(name);
+    require(field != nullptr, "generate", "no sampling option {}", name);
+    const bool acts = drawn || !(field->filters || name == "temperature");
+    if (acts) field->set(options, value);
+  }
+  if (config.samplers.empty()) return;
+  try {
+    options.samplers = samplers_named(config.samplers);
+  } catch (const Error&) {
+    out.unsupported.push_back(
+        fmt::format("general.sampling.sequence = {}", fmt::join(config.samplers, ";")));
+  }
+}
+
+void set_beams(DecodingDefaults& out,
+               const convert::GenerationConfig& config,
+               bool drawn,
+               TextKind kind) {
+  if (config.beams.value_or(1) == 1) return;
+  if (drawn || kind == TextKind::conversation) {
+    out.unsupported.push_back(fmt::format("num_beams = {} ({})", *config.beams,
+                                          drawn ? "tokens are sampled" : "in a conversation"));
+    return;
+  }
+  out.beams = BeamOptions{*config.beams, config.length_penalty.value_or(1),
+                          config.early_stopping.value_or(convert::EarlyStopping::heuristic),
+                          config.renormalize};
+}
+
+}  // namespace
+
+DecodingDefaults decoding_defaults(const convert::GenerationConfig& config, TextKind kind) {
+  DecodingDefaults out;
+  out.source = config.source;
+  out.unsupported = config.unsupported;
+  const bool drawn = draws(config, kind);
+  set_sampling(out, config, drawn);
+  set_beams(out, config, drawn, kind);
+  for (const int64_t id : config.suppressed) out.sampling.logit_bias.emplace_back(id, -INFINITY);
+  out.sampling.sequence_bias = config.sequence_bias;
+  out.begin_suppress = config.suppressed_at_begin;
+  out.stop_strings = config.stop_strings;
+  out.max_new_tokens = config.max_new_tokens;
+  if (!config.max_new_tokens) out.max_length = config.max_length.value_or(0);
+  out.min_new_tokens = config.min_new_tokens.value_or(0);
+  if (!config.min_new_tokens) out.min_length = config.min_length.value_or(0);
+  out.forced_begin = config.forced_begin;
+  out.forced_end = config.forced_end;
+  return out;
+}
+
+void take_bans(const DecodingDefaults& defaults, Writing& writing) {
+  const auto append = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  append(writing.sampling.logit_bias, defaults.sampling.logit_bias);
+  append(writing.sampling.sequence_bias, defaults.sampling.sequence_bias);
+  append(writing.begin_suppress, defaults.begin_suppress);
+}
+
+std::string describe(const Writing& writing, const std::optional<BeamOptions>& beams) {
+  const SamplingOptions& o = writing.sampling;
+  const SamplingOptions neutral;
+  const bool searches = beams && beams->beams > 1, drawn = !searches && o.temperature > 0;
+  std::string out = searches ? fmt::format("beam search with {} beams", beams->beams)
+                    : drawn  ? fmt::format("temperature {}", o.temperature)
+                             : "greedy";
+  const auto add = [&](const std::string& text) { out += ", " + text; };
+  if (searches && beams->length_penalty != 1)
+    add(fmt::format("length-penalty {}", beams->length_penalty));
+  if (searches && beams->early_stopping == convert::EarlyStopping::always) add("early stopping");
+  for (const SamplingField& field : sampling_fields()) {
+    const double value = field.get(o);
+    const bool acts = drawn || !field.filters;
+    if (acts && std::string_view(field.name) != "temperature" && value != field.get(neutral))
+      add(fmt::format("{} {}", field.flag().substr(2), value));
+  }
+  if (drawn && o.samplers != neutral.samplers)
+    add(fmt::format("samplers {}", to_string(o.samplers)));
+  if (!o.sequence_bias.empty()) add(fmt::format("{} biased sequences", o.sequence_bias.size()));
+  if (!o.logit_bias.empty()) add(fmt::format("{} biased tokens", o.logit_bias.size()));
+  if (!writing.begin_suppress.empty())
+    add(fmt::format("{} tokens that may not come first", writing.begin_suppress.size()));
+  if (writing.min_new_tokens > 0) add(fmt::format("min-new-tokens {}", writing.min_new_tokens));
+  if (writing.min_length > 0) add(fmt::format("min_length {}", writing.min_length));
+  if (writing.max_length > 0) add(fmt::format("max_length {}", writing.max_length));
+  if (drawn) add(fmt::format("seed {}", o.seed));
+  return out;
+}
+
+}  // namespace tessera::infer

@@ -1,0 +1,174 @@
+#include "tessera/infer/loading/load_in_blocks.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tessera/convert/checkpoint_place.h"
+#include "tessera/convert/tokenizer.h"
+#include "tessera/format/safetensors.h"
+#include "tessera/infer/loading/adapter.h"
+#include "tessera/nn/head/head_config.h"
+
+namespace tessera::infer {
+namespace {
+
+/// The parameters that products read, by name.
+std::set<std::string> multiplied(const model::ModelSpec& spec) {
+  const bool tied = spec.head && spec.head.as<nn::HeadConfig>().tied();
+  std::set<std::string> names;
+  for (const spec::ParamDecl& decl : model::parameters(spec))
+    if (decl.quantises() && (decl.kind == spec::ParamKind::matrix ||
+                             (tied && decl.name == spec.under(model::kTokenTable))))
+      names.insert(decl.name);
+  return names;
+}
+
+bool is_plain(DType type) {
+  return type == DType::f32 || type == DType::f16 || type == DType::bf16;
+}
+
+model::Weights held_weights(const convert::Checkpoint& checkpoint,
+                            const model::ModelSpec& spec,
+                            const Products& products) {
+  const std::set<std::string> matrices =
+      products.blocks ? multiplied(spec) : std::set<std::string>();
+  bool any = false;
+  std::map<std::string, model::WeightPtr> weights;
+  for (const format::TensorView& view : checkpoint.tensors) {
+    ops::Weight weight = ops::Weight::stored(view);
+    if (matrices.contains(view.name) && is_plain(view.dtype) &&
+        view.shape.back() % layout_of(*products.blocks).block_elements == 0) {
+      weight = weight.converted(*products.blocks);
+      any = true;
+    }
+    weights[view.name] = std::make_shared<ops::Weight>(weight.multiplied_in(products.arithmetic));
+  }
+  if (products.blocks && !any)
+    fail(ErrorKind::usage, "blocks",
+         "no matrix of this model can be rounded to {}; expected one of f32, f16 or bf16 with rows "
+         "of whole blocks of {}",
+         name_of(*products.blocks), layout_of(*products.blocks).block_elements);
+  return model::Weights::check(spec, std::move(weights));
+}
+
+}  // namespace
+
+model::Weights weights_of(const convert::Checkpoint& checkpoint, kernels::Arithmetic arithmetic) {
+  return weights_of(checkpoint, checkpoint.spec, arithmetic);
+}
+
+model::Weights weights_of(const convert::Checkpoint& checkpoint,
+                          const model::ModelSpec& spec,
+                          kernels::Arithmetic arithmetic) {
+  return held_weights(checkpoint, spec, {arithmetic});
+}
+
+std::vector<int64_t> end_ids(const LoadedModel& loaded) {
+  std::vector<int64_t> ids;
+  if (loaded.tokenizer)
+    for (const int32_t id : loaded.tokenizer->ends()) ids.push_back(id);
+  for (const int64_t id : loaded.generation.ends)
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  return ids;
+}
+
+namespace {
+
+/// What is to be known of a tokenizer that does not fit its model.
+void add_remarks(const text::Tokenizer& tokenizer, convert::Checkpoint& source) {
+  for (const std::string& note : tokenizer.notes()) source.remarks.push_back(note);
+  const int64_t rows = source.spec.vocab;
+  if (tokenizer.vocab_size() <= rows) return;
+  int32_t id = static_cast<int32_t>(rows);
+  while (!tokenizer.has(id)) ++id;
+  source.remarks.push_back(fmt::format(
+      "the tokenizer has {} tokens and the model embeddings of {}: token {} (\"{}\") and those "
+      "after it are refused in prompts and never generated; in transformers, "
+      "resize_token_embeddings adds rows",
+      tokenizer.vocab_size(), rows, id, tokenizer.token(id)));
+}
+
+/// A checkpoint of `path` with what lies beside it.
+LoadedModel load_model(const std::filesystem::path& given,
+                       convert::Checkpoint source,
+                       const Products& products) {
+  const std::filesystem::path path = convert::checkpoint_place(given);
+  std::optional<text::Tokenizer> tokenizer;
+  if (source.gguf != nullptr) {
+    tokenizer = convert::tokenizer_of(*source.gguf, path.string());
+  } else if (const std::string named =
+                 source.dialect == "tessera" ? convert::named_tokenizer(source.folder) : "";
+             !named.empty()) {
+    // the folder, not the file alone, also knows tokenizer_config.json
+    const bool of_folder = text::tokenizer_file_in(path) == path / named;
+    const std::filesystem::path from = of_folder          ? path
+                                       : named == "bytes" ? std::filesystem::path(named)
+                                                          : path / named;
+    tokenizer = convert::find_tokenizer(from, static_cast<int32_t>(source.spec.vocab));
+  } else if (std::filesystem::is_directory(path)) {
+    if (convert::holds_tokenizer(path)) try {
+        tokenizer = convert::find_tokenizer(path, static_cast<int32_t>(source.spec.vocab));
+      } catch (const Error& error) {
+        // of a class that is not read: the model goes without
+        if (error.kind() != ErrorKind::spec) throw;
+        source.remarks.push_back(fmt::format("no tokenizer: {}", error.what()));
+      }
+  }
+  if (tokenizer) add_remarks(*tokenizer, source);
+  convert::GenerationConfig generation;
+  if (std::filesystem::is_directory(path))
+    generation = convert::read_generation_config(path, source.spec.vocab);
+  else if (source.gguf != nullptr)
+    generation = convert::read_generation_config(*source.gguf);
+  if (source.spec.encoder != nullptr && !source.spec.mask && generation.start)
+    source.spec.start = *generation.start;
+  model::Model model(source.spec, held_weights(source, source.spec, products));
+  return {std::move(model), std::move(tokenizer), std::move(source), generation};
+}
+
+}  // namespace
+
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       kernels::Arithmetic arithmetic) {
+  return load_model(path, convert::load_checkpoint(path, options), {arithmetic});
+}
+
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       const std::vector<std::string>& adapters,
+                       kernels::Arithmetic arithmetic) {
+  return load_model(path, options, adapters, Products{arithmetic});
+}
+
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       const std::vector<std::string>& adapters,
+                       const Products& products) {
+  convert::Checkpoint source = convert::load_checkpoint(path, options);
+  std::string with_tokens;  // an adapter whose vocabulary is another one
+  for (const std::string& adapter : adapters) {
+    const int64_t vocab = source.spec.vocab;
+    source = base_for_adapter(std::move(source), adapter, options);
+    if (source.spec.vocab != vocab) with_tokens = adapter;
+  }
+  LoadedModel loaded = load_model(path, std::move(source), products);
+  if (!with_tokens.empty() && convert::holds_tokenizer(with_tokens))
+    loaded.tokenizer =
+        convert::find_tokenizer(with_tokens, static_cast<int32_t>(loaded.source.spec.vocab));
+  std::vector<model::Overlay> all;
+  for (const std::string& adapter : adapters)
+    for (model::Overlay& overlay : read_adapter(adapter, loaded.source, options))
+      all.push_back(std::move(overlay));
+  if (!all.empty()) loaded.model = model::with_overlays(loaded.model, all);
+  return loaded;
+}
+
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       const std::filesystem::path& adapter,
+                       kernels::Arithmetic arithmetic) {
+  return load_model(path, options, std::vector<std::string>{adapter.string()}, arithmetic);
+}
+
+}  // namespace tessera::infer
