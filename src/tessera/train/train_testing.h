@@ -11,7 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/testing.h"
-#include "tessera/train/recipe.h"
+#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 

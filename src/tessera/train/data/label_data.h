@@ -1,0 +1,134 @@
+// Files whose lines say what a text is: tables (TSV, CSV), JSON lines, texts with a label a line
+// beside them, words in columns (CoNLL), questions of SQuAD. Torch-free.
+//
+//   "data": {"train": ["train.tsv"], "columns": ["label", "text"], "separator": " ",
+//            "max_splits": 1, "valid": ["dev.tsv"]}
+//
+// What an example needs has a role (text, text_b, label, score, words, labels, context, question,
+// answers), and is read from the column or key of that name, or the one that ROLE_key names.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/base/cancel.h"
+#include "tessera/spec/fields.h"
+#include "tessera/spec/json.h"
+
+namespace tessera::train {
+
+using spec::Json;
+
+enum class LabelFormat {
+  tsv,    // cells between separators, without quotes: a quote is a character (GLUE)
+  csv,    // RFC 4180: cells may stand in quotes, and then hold separators and ends of lines
+  jsonl,  // an object a line, or one list of them
+  lines,  // a text a line; labels stand in files of their own
+  conll,  // a word a line, its label in the last column; an empty line ends a sentence
+  squad,  // {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}
+};
+
+}  // namespace tessera::train
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::LabelFormat> {
+  using E = tessera::train::LabelFormat;
+  static constexpr std::array names{std::pair{E::tsv, "tsv"},     std::pair{E::csv, "csv"},
+                                    std::pair{E::jsonl, "jsonl"}, std::pair{E::lines, "lines"},
+                                    std::pair{E::conll, "conll"}, std::pair{E::squad, "squad"}};
+};
+
+namespace tessera::train {
+
+/// Where labelled examples lie, and how they are written.
+struct LabelData {
+  std::vector<std::string> train = {};
+  std::vector<std::string> valid = {};
+  double valid_fraction = 0;
+  std::vector<std::string> train_labels = {};
+  std::vector<std::string> valid_labels = {};
+  std::optional<LabelFormat> format = {};
+  std::vector<std::string> columns = {};
+  std::optional<bool> header = {};
+  std::string separator = {};
+  int64_t max_splits = 0;
+  std::string label_separator = ",";
+  std::string text_key = "text";
+  std::string text_b_key = "text_b";
+  std::string label_key = "label";
+  std::string score_key = "score";
+  std::string words_key = "words";
+  std::string labels_key = "labels";
+  std::string context_key = "context";
+  std::string question_key = "question";
+  std::string answers_key = "answers";
+  std::string tokenizer = "bytes";
+
+  /// The format, said or by the name of the file. Throws Error(spec) where neither tells.
+  LabelFormat format_of(const std::string& path) const;
+
+  static constexpr auto fields() {
+    using C = LabelData;
+    using spec::field;
+    return std::tuple{
+        field("train", &C::train, "files to learn from", {.required = true}),
+        field("valid", &C::valid, "files to evaluate on"),
+        field("valid_fraction", &C::valid_fraction,
+              "instead of valid: this share of the examples, drawn from all of them, always the "
+              "same ones",
+              {.min = 0}),
+        field("train_labels", &C::train_labels,
+              "files with a label for every example of train, a line each"),
+        field("valid_labels", &C::valid_labels, "the same for valid"),
+        field("format", &C::format, "null = by the end of the file's name"),
+        field("columns", &C::columns, "tsv, csv, conll: names of the columns"),
+        field("header", &C::header,
+              "tsv, csv: whether the first line holds names; null = where there are no columns"),
+        field("separator", &C::separator, "tsv, csv: between cells; \"\" = tab, comma"),
+        field("max_splits", &C::max_splits,
+              "tsv: separators of a line that count, the first ones; 0 = all", {.min = 0}),
+        field("label_separator", &C::label_separator, "tables: between several labels of a text"),
+        field("text_key", &C::text_key, "column or key of the text"),
+        field("text_b_key", &C::text_b_key, "of the second text of a pair"),
+        field("label_key", &C::label_key, "of the class, or the list of classes"),
+        field("score_key", &C::score_key, "of the number"),
+        field("words_key", &C::words_key, "of the words, a list, or in a table with spaces"),
+        field("labels_key", &C::labels_key, "of the labels of the words"),
+        field("context_key", &C::context_key, "of the text that holds the answer"),
+        field("question_key", &C::question_key, "of the question"),
+        field("answers_key", &C::answers_key,
+              "of the answers, each with its first character in the context"),
+        field("tokenizer", &C::tokenizer,
+              "\"bytes\", or a tokenizer.json or vocab.txt, or its folder")};
+  }
+};
+
+/// Throws Error(spec) where keys do not go together; `where` is the place of the data.
+void check_label_data(const LabelData& data, const std::string& where);
+
+/// One example of a file: an object, whatever the format.
+struct Record {
+  std::string where;  // "dev.tsv: line 3"
+  Json values;
+  /// Of a table, all of whose values are strings.
+  bool is_table = false;
+  size_t offset = 0;  // of a table: where it begins in the file's bytes
+};
+
+/// Visits the examples of a file in order. Throws Error(file) naming file and line: what is not
+/// UTF-8, an empty line, cells that are too few or too many, quotes that do not close.
+void for_each_record(const LabelData& data,
+                     const std::string& path,
+                     const std::function<void(Record&&)>& visit);
+
+/// The rows of a table (tsv, csv) whose first line names its columns.
+void for_each_row(const std::string& path,
+                  LabelFormat format,
+                  const std::function<void(Record&&)>& visit);
+
+/// The labels of a file of them, a line each. Throws Error(file).
+std::vector<std::string> read_label_file(const std::string& path);
+
+}  // namespace tessera::train

@@ -1,0 +1,182 @@
+#include "tessera/train/loop/adapter.h"
+
+#include <algorithm>
+
+#include "tessera/convert/checkpoint.h"
+#include "tessera/infer/loading/load_model.h"
+#include "tessera/train/data/token_cache.h"
+#include "tessera/train/loop/parameters.h"
+#include "tessera/train/loop/start_weights.h"
+#include "tessera/train/recipe/start.h"
+
+namespace tessera::train {
+
+namespace {
+
+/// What factors stand at where a recipe does not say so, as PEFT has it.
+constexpr const char *kFactored[] = {"mixer.k", "mixer.v"}, *kFactoredInput = "ffn.down";
+
+std::vector<model::OverlayTarget> targets_of(const AdapterRecipe& how,
+                                             const std::vector<std::string>& inputs) {
+  std::vector<std::string> names = how.targets;
+  if (names.empty() && how.type == AdapterType::ia3) {
+    names.assign(std::begin(kFactored), std::end(kFactored));
+    names.insert(names.end(), inputs.begin(), inputs.end());
+  }
+  if (names.empty()) names.emplace_back();
+  std::vector<model::OverlaySize> sizes;
+  for (const AdapterSizeRecipe& size : how.sizes)
+    sizes.push_back({size.target, size.rank, size.alpha});
+  std::vector<model::OverlayTarget> targets;
+  for (const std::string& name : names)
+    targets.push_back({.name = name,
+                       .rank = how.rank,
+                       .alpha = how.alpha,
+                       .dropout = how.dropout,
+                       .by_root = how.rslora,
+                       .exclude = how.exclude,
+                       .layers = how.layers,
+                       .sizes = sizes});
+  return targets;
+}
+
+/// The tokens whose vectors a prompt begins with.
+std::vector<int64_t> first_prompt(const Recipe& recipe) {
+  const AdapterRecipe& how = *recipe.adapter;
+  std::vector<int64_t> ids;
+  if (how.text) {
+    if (recipe.task)
+      fail(ErrorKind::spec, "adapter.text",
+           "given for the task \"{}\", which has no tokenizer; leave it out",
+           spec::enum_name(recipe.task->type));
+    const auto own = open_tokenizer(recipe.data).encode(*how.text, {.add_special = false});
+    if (own.empty()) fail(ErrorKind::spec, "adapter.text", "has no tokens; expected some");
+    while (std::ssize(ids) < how.tokens) ids.insert(ids.end(), own.begin(), own.end());
+  } else {
+    const RandomKey key =
+        RandomKey(static_cast<uint64_t>(recipe.train.seed)).fold("overlay").fold("prompt");
+    for (int64_t i = 0; i < how.tokens; ++i)
+      ids.push_back(
+          static_cast<int64_t>(static_cast<double>(key.uniform(static_cast<uint64_t>(i))) *
+                               static_cast<double>(recipe.spec.vocab)));
+  }
+  ids.resize(static_cast<size_t>(how.tokens));
+  return ids;
+}
+
+std::vector<model::Overlay> fresh(const Recipe& recipe, const model::Model& frozen) {
+  const AdapterRecipe& how = *recipe.adapter;
+  const auto seed = static_cast<uint64_t>(recipe.train.seed);
+  std::vector<std::string> inputs = how.inputs;
+  if (inputs.empty() && how.targets.empty()) inputs.emplace_back(kFactoredInput);
+  switch (how.type) {
+    case AdapterType::lora:
+    case AdapterType::dora: {
+      auto overlays = model::fresh_overlays(recipe.spec, targets_of(how, {}), seed);
+      if (how.type == AdapterType::dora) model::add_magnitudes(overlays, frozen.weights());
+      return overlays;
+    }
+    case AdapterType::ia3:
+      return model::fresh_factors(recipe.spec, targets_of(how, inputs), inputs);
+    case AdapterType::prefix:
+      return model::fresh_prefix(recipe.spec, how.tokens, seed);
+    case AdapterType::prompt:
+      return {model::prompt_of(frozen, first_prompt(recipe))};
+  }
+  fail(ErrorKind::internal, "adapter", "type {}", static_cast<int>(how.type));
+}
+
+/// The parameters that a recipe's patterns name.
+std::vector<std::string> saved_names(const model::Model& model,
+                                     const std::vector<std::string>& patterns) {
+  std::vector<std::string> names;
+  for (const std::string& pattern : patterns) {
+    const size_t before = names.size();
+    for (const auto& [decl, weight] : model.weights().all())
+      if (matches(decl.name, pattern) &&
+          std::find(names.begin(), names.end(), decl.name) == names.end())
+        names.push_back(decl.name);
+    if (names.size() == before)
+      fail(ErrorKind::usage, "adapter",
+           "save \"{}\" names no parameter of this model that an earlier pattern has left (see "
+           "`tessera show --parameters`)",
+           pattern);
+  }
+  return names;
+}
+
+/// Gives a model the head that the recipe's spec has, with fresh values where its own is another.
+/// All else must be there.
+void give_head(const Recipe& recipe, convert::Checkpoint& base) {
+  const auto initial =
+      model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed));
+  std::vector<format::TensorView> kept;
+  for (const format::TensorView& view : base.tensors) {
+    const model::WeightPtr own = is_of_head(view.name) ? initial.find(view.name) : nullptr;
+    if (!is_of_head(view.name) || (own != nullptr && own->shape() == view.shape))
+      kept.push_back(view);
+  }
+  for (const auto& [decl, weight] : initial.all()) {
+    const bool there = std::any_of(kept.begin(), kept.end(), [&](const format::TensorView& view) {
+      return view.name == decl.name;
+    });
+    if (there || !is_of_head(decl.name)) continue;
+    kept.push_back(
+        {decl.name,
+         DType::f32,
+         decl.shape,
+         {static_cast<const std::byte*>(weight->data()), static_cast<size_t>(weight->bytes())},
+         weight});
+  }
+  base.tensors = std::move(kept);
+}
+
+int64_t elements_of(const std::vector<model::Overlay>& adapters) {
+  int64_t n = 0;
+  for (const model::Overlay& adapter : adapters) {
+    for (const auto& [decl, tensor] : parameters_of(adapter)) n += decl.elements();
+    if (adapter.whole != nullptr) n += adapter.whole->elements();
+  }
+  return n;
+}
+
+}  // namespace
+
+model::Model start_model(const Recipe& recipe) {
+  if (!recipe.adapter) return {recipe.spec, start_weights(recipe).weights};
+  convert::Checkpoint base = load_start(*recipe.init);
+  if (recipe.init->partial) give_head(recipe, base);
+  // the recipe's spec may say otherwise what no parameter depends on, such as a router's losses
+  return {recipe.spec, infer::weights_of(base, recipe.spec)};
+}
+
+AdapterStart adapter_start(const Recipe& recipe) {
+  const model::Model frozen = start_model(recipe);
+  std::vector<model::Overlay> adapters = fresh(recipe, frozen);
+  const size_t matrices = adapters.size();
+  std::vector<std::string> saved = saved_names(frozen, recipe.adapter->save);
+  // labels mean nothing to a head that has not learned them
+  if (recipe.labels)
+    for (const auto& [decl, weight] : frozen.weights().all())
+      if (is_of_head(decl.name) && std::find(saved.begin(), saved.end(), decl.name) == saved.end())
+        saved.push_back(decl.name);
+  for (model::Overlay& whole : model::whole_weights(frozen, saved))
+    adapters.push_back(std::move(whole));
+  int64_t all = 0;
+  for (const auto& [decl, weight] : frozen.weights().all()) all += decl.elements();
+  const int64_t trainable = elements_of(adapters);
+  std::string line =
+      fmt::format("trainable parameters: {} of {} ({:.2f} %), ", trainable, all + trainable,
+                  100.0 * static_cast<double>(trainable) /
+                      static_cast<double>(std::max<int64_t>(1, all + trainable)));
+  line += recipe.adapter->virtual_tokens()
+              ? fmt::format("{} virtual tokens in front of every document", recipe.adapter->tokens)
+              : fmt::format("in {} matrices", matrices);
+  if (adapters.size() > matrices)
+    line += fmt::format(", {} parameter tensors in full", adapters.size() - matrices);
+  line += fmt::format("; base model {} frozen", recipe.init->from);
+  model::Model model = model::with_overlays(frozen, adapters);
+  return {std::move(model), std::move(adapters), std::move(line)};
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,21 @@
+// What products of a run are rounded to.
+#pragma once
+
+#include "tessera/ops/weights/product.h"
+#include "tessera/train/recipe/recipe.h"
+
+namespace tessera::train {
+
+inline ops::ProductType product_type(Precision precision) {
+  switch (precision) {
+    case Precision::bf16:
+      return ops::ProductType::bf16;
+    case Precision::fp16:
+      return ops::ProductType::fp16;
+    case Precision::float32:
+      break;
+  }
+  return ops::ProductType::float32;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,68 @@
+#include "tessera/train/objective/chat/chat_objective.h"
+
+#include "tessera/base/output_file.h"
+#include "tessera/text/chat/chat_formats.h"
+#include "tessera/train/objective/chat/chat_source.h"
+#include "tessera/train/objective/next_token/next_token_objective.h"
+
+namespace tessera::train {
+namespace {
+
+class ChatObjective final : public ObjectiveOf<ChatRecipe> {
+ public:
+  using ObjectiveOf::ObjectiveOf;
+
+  void check(const Recipe& recipe) const override {
+    check_predicts_tokens(recipe);
+    if (recipe.spec.arch != model::Arch::decoder)
+      fail(ErrorKind::spec, "spec.arch", "\"{}\" with objective \"chat\"; expected \"decoder\"",
+           name_of(recipe.spec.arch));
+    if (recipe.task)
+      fail(ErrorKind::spec, "data.type",
+           "a task with objective \"chat\"; expected files of messages");
+    if (!recipe.data.mix.empty())
+      fail(ErrorKind::spec, "data.mix", "given with objective \"chat\"; expected files in train");
+    if (recipe.train.curriculum.steps > 0)
+      fail(ErrorKind::spec, "train.curriculum",
+           "conversations have the length that they have; expected steps 0");
+    if (recipe.data.source_key)
+      fail(ErrorKind::spec, "data.source_key",
+           "given with objective \"chat\", which reads messages; leave it out");
+    if (!has_keys(recipe.data.format))
+      fail(ErrorKind::spec, "data.format",
+           "found \"{}\"; objective \"chat\" reads \"jsonl\", \"csv\" or \"tsv\"",
+           spec::enum_name(recipe.data.format));
+    if (recipe.train.windows == WindowOrder::carried)
+      fail(ErrorKind::spec, "train.windows",
+           "\"carried\" continues documents, but conversations are independent; use \"isolated\"");
+    if (!keys_.plain()) prompts_of(keys_, open_tokenizer(recipe.data));
+  }
+
+  std::unique_ptr<Source> open(const Recipe& recipe,
+                               const std::filesystem::path&,
+                               const CancelToken* cancel) const override {
+    return open_chats(recipe, keys_, open_tokenizer(recipe.data), cancel);
+  }
+
+  /// A tokenizer that has no template of the format, nor ends texts with what ends its answers.
+  void write_beside(const Recipe& recipe, const std::filesystem::path& checkpoint) const override {
+    if (!keys_.format || keys_.plain() || recipe.data.tokenizer == "bytes") return;
+    write_file_atomically(checkpoint / "chat_template.jinja",
+                          text::chat_format_source(*keys_.format).value());
+    const spec::Json ends = prompts_of(keys_, open_tokenizer(recipe.data)).ends();
+    if (ends.empty()) return;
+    const std::filesystem::path file = checkpoint / "generation_config.json";
+    spec::Json generation =
+        std::filesystem::is_regular_file(file) ? spec::read_json_file(file) : spec::Json::object();
+    generation["eos_token_id"] = ends;
+    write_file_atomically(file, generation.dump(1));
+  }
+};
+
+}  // namespace
+
+ObjectiveKind chat_kind() {
+  return objective_kind<ChatObjective, ChatRecipe>();
+}
+
+}  // namespace tessera::train

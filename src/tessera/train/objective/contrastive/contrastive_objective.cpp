@@ -1,0 +1,102 @@
+#include "tessera/train/objective/contrastive/contrastive_objective.h"
+
+#include <algorithm>
+
+#include "tessera/convert/checkpoint_place.h"
+#include "tessera/convert/sentence_modules.h"
+#include "tessera/train/data/example_lines.h"
+#include "tessera/train/objective/contrastive/contrastive_source.h"
+
+namespace tessera::train {
+namespace {
+
+/// Whether a part drops something in training: the same text read twice then has two vectors.
+bool drops(const spec::Json& json) {
+  if (json.is_array() || json.is_object())
+    for (const auto& [key, value] : json.items()) {
+      if (key.ends_with("dropout") && value.is_number() && value.get<double>() > 0) return true;
+      if (drops(value)) return true;
+    }
+  return false;
+}
+
+/// Whether a folder of sentence-transformers makes a vector by these poolings alone. Others, such
+/// as those with a dense layer, are trained without what follows the pooling.
+bool are_modules_of(const std::filesystem::path& folder,
+                    const std::vector<convert::Pooling>& poolings) {
+  try {
+    const convert::SentenceModules own = convert::sentence_modules_of(folder);
+    return own.said && own.poolings == poolings &&
+           std::all_of(own.layers.begin(), own.layers.end(),
+                       [](const convert::SentenceLayer& layer) {
+                         return layer.kind == convert::SentenceLayer::Kind::normalize;
+                       });
+  } catch (const Error&) {
+    return false;  // modules that embed() does not have
+  }
+}
+
+class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
+ public:
+  using ObjectiveOf::ObjectiveOf;
+
+  void check(const Recipe& recipe) const override {
+    if (recipe.spec.encoder)
+      fail(ErrorKind::spec, "spec.arch",
+           "\"{}\" with objective \"contrastive\"; expected \"encoder\" or \"decoder\"",
+           name_of(recipe.spec.arch));
+    check_example_recipe(recipe, type());
+    examples_of(recipe.data);
+    if (!(keys_.temperature > 0))
+      fail(ErrorKind::spec, "objective.temperature", "found {}; expected more than 0",
+           keys_.temperature);
+    const bool pools = keys_.pooling == TextVector::pooler;
+    if (pools && !recipe.spec.pooler)
+      fail(ErrorKind::spec, "objective.pooling",
+           "\"pooler\", and the spec has none; expected mean, cls, max or last");
+    if (keys_.pooling == TextVector::cls && recipe.spec.causal())
+      fail(ErrorKind::spec, "objective.pooling",
+           "\"cls\" of a decoder, whose first token has seen nothing else; expected mean, max or "
+           "last");
+    const int64_t width = pools ? recipe.spec.d_model : recipe.spec.width_out();
+    for (size_t i = 0; i < keys_.dims.size(); ++i)
+      if (keys_.dims[i] < 1 || keys_.dims[i] >= width)
+        fail(ErrorKind::spec, fmt::format("objective.dims[{}]", i),
+             "found {}; expected 1 to {}, fewer than the vector has", keys_.dims[i], width - 1);
+  }
+
+  std::unique_ptr<Source> open(const Recipe& recipe,
+                               const std::filesystem::path&,
+                               const CancelToken* cancel) const override {
+    auto source = open_contrastive(recipe, keys_, open_tokenizer(recipe.data), cancel);
+    if (source->unsupervised() && !(recipe.adapter && recipe.adapter->dropout > 0) &&
+        !drops(model::resolve(recipe.spec)))
+      fail(ErrorKind::spec, "spec",
+           "no line has a \"{}\", so that every text is compared with itself under other dropout, "
+           "and the spec has dropout 0; expected 0.1 or so",
+           keys_.positive_key);
+    return source;
+  }
+
+  /// How a vector of a text is made, in the files of sentence-transformers: those of the model that
+  /// the run began from where they say the same, its prompts and longest text with them.
+  void write_beside(const Recipe& recipe, const std::filesystem::path& checkpoint) const override {
+    if (keys_.pooling == TextVector::pooler) return;  // not among their poolings
+    convert::SentenceModules modules;
+    modules.poolings = {convert::pooling_named(spec::enum_name(keys_.pooling))};
+    const std::filesystem::path start =
+        recipe.init ? convert::checkpoint_place(recipe.init->from) : std::filesystem::path();
+    if (std::filesystem::is_directory(start) && are_modules_of(start, modules.poolings))
+      convert::copy_sentence_modules(start, checkpoint);
+    else
+      convert::write_sentence_modules(modules, recipe.spec.width_out(), checkpoint);
+  }
+};
+
+}  // namespace
+
+ObjectiveKind contrastive_kind() {
+  return objective_kind<ContrastiveObjective, ContrastiveRecipe>();
+}
+
+}  // namespace tessera::train

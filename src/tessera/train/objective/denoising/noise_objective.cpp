@@ -1,0 +1,85 @@
+#include "tessera/train/objective/denoising/noise_objective.h"
+
+#include <fmt/format.h>
+
+#include "tessera/train/objective/denoising/noise_source.h"
+#include "tessera/train/objective/next_token/next_token_objective.h"
+
+namespace tessera::train {
+namespace {
+
+/// What the noises of a recipe share.
+NoiseScope noise_scope(const Recipe& recipe, const text::Tokenizer& tokenizer) {
+  return {recipe.spec,
+          tokenizer,
+          {recipe.spec.encoder != nullptr, recipe.train.length},
+          separator_of(recipe.data, tokenizer)};
+}
+
+class NoiseObjective final : public ObjectiveConfig {
+ public:
+  explicit NoiseObjective(std::vector<NoiseShare> shares) : shares_(std::move(shares)) {}
+  std::string type() const override { return type_of(shares_); }
+  spec::Json dump() const override { return dump_noises(shares_); }
+
+  std::vector<std::string> kinds() const override {
+    std::vector<std::string> out;
+    for (size_t i = 0; i < shares_.size(); ++i)
+      out.push_back(fmt::format("{}_{}", shares_[i].noise->type(), i + 1));
+    return out;
+  }
+
+  void check(const Recipe& recipe) const override {
+    check_text_alone(recipe, type());
+    if (recipe.train.windows == WindowOrder::carried)
+      fail(ErrorKind::spec, "train.windows",
+           "objective \"{}\" rearranges texts, and samples are independent; use "
+           "\"isolated\"",
+           type());
+    if (recipe.train.length > kMaxTokens)
+      fail(ErrorKind::spec, "train.length", "{} tokens; expected at most {}", recipe.train.length,
+           kMaxTokens);
+    const text::Tokenizer tokenizer = open_tokenizer(recipe.data);
+    build_noises(shares_, noise_scope(recipe, tokenizer));
+    check_predicts_tokens(recipe);
+  }
+
+  std::unique_ptr<Source> open(const Recipe& recipe,
+                               const std::filesystem::path& cache,
+                               const CancelToken* cancel) const override {
+    std::vector<double> weights;
+    for (const NoiseShare& share : shares_) weights.push_back(share.weight);
+    return of_texts(
+        recipe, cache, cancel,
+        [&](TokenData data, const text::Tokenizer& tokenizer, const LengthRamp& ramp) {
+          NoiseSource::Options options{std::nullopt, recipe.train.length, recipe.train.seed, ramp};
+          if (recipe.spec.encoder) options.start = recipe.spec.start;
+          return std::make_unique<NoiseSource>(
+              std::move(data), weights, build_noises(shares_, noise_scope(recipe, tokenizer)),
+              options);
+        });
+  }
+
+ private:
+  std::vector<NoiseShare> shares_;
+};
+
+ObjectivePtr read(const spec::Json& json, const spec::Scope& scope, const Recipe& recipe) {
+  std::vector<NoiseShare> shares = read_noises(json, scope);
+  // the next token alone is what a recipe without an objective learns
+  if (type_of(shares) == "causal_lm" && recipe.spec.arch == model::Arch::decoder &&
+      !recipe.data.source_key)
+    return default_objective(recipe);
+  return std::make_shared<NoiseObjective>(std::move(shares));
+}
+
+}  // namespace
+
+std::vector<ObjectiveKind> noise_objective_kinds() {
+  std::vector<ObjectiveKind> out;
+  for (const std::string& type : noise_types())
+    out.push_back({type, read, [type] { return noise_schema(type); }});
+  return out;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,61 @@
+// Objectives out of a text alone, as data: what a recipe's "objective" says of them.
+//
+//   {"type": "span_corruption", "rate": 0.15, "mean_span": 3}
+//   {"type": "mixture", "of": [{"weight": 1, "type": "prefix_lm", "mode": "[S2S]"},
+//                              {"weight": 2, "type": "span_corruption", "mode": "[NLU]"}]}
+#pragma once
+
+#include "tessera/model/model_spec.h"
+#include "tessera/text/tokenizer/tokenizer.h"
+#include "tessera/train/data/token_name.h"
+#include "tessera/train/objective/denoising/noise.h"
+
+namespace tessera::train {
+
+/// What noises of a recipe share.
+struct NoiseScope {
+  const model::ModelSpec& spec;
+  const text::Tokenizer& tokenizer;
+  NoiseRoom room;
+  std::optional<int64_t> separator = {};  // behind every document of the data
+  std::string where = "objective";        // in the recipe
+  std::vector<int64_t> named = {};        // ids that the recipe names, none of them a sentinel
+};
+
+class NoiseConfig {
+ public:
+  virtual ~NoiseConfig() = default;
+  virtual std::string type() const = 0;
+  /// Every default written out.
+  virtual spec::Json dump() const = 0;
+  /// Ids that it names.
+  virtual std::vector<int64_t> named(const NoiseScope& scope) const = 0;
+  /// Throws Error(spec) where it does not fit the spec, the tokenizer or the length.
+  virtual std::unique_ptr<Noise> build(const NoiseScope& scope) const = 0;
+};
+
+using NoiseConfigPtr = std::shared_ptr<const NoiseConfig>;
+
+/// Several noises, of which every sample draws one by their weights.
+struct NoiseShare {
+  double weight = 1;
+  NoiseConfigPtr noise;
+};
+
+/// What an objective's JSON says: the shares of a mixture, or one noise alone. Weights are at least
+/// 0 and not all 0. Unknown types and keys throw Error(spec).
+std::vector<NoiseShare> read_noises(const spec::Json& json, const spec::Scope& scope);
+/// "mixture" for several.
+std::string type_of(const std::vector<NoiseShare>& shares);
+spec::Json dump_noises(const std::vector<NoiseShare>& shares);
+
+/// Types that read_noises() knows, "mixture" the last.
+const std::vector<std::string>& noise_types();
+/// JSON schema of one of them, without "type".
+spec::Json noise_schema(const std::string& type);
+
+/// One for each share. Throws what NoiseConfig::build() does.
+std::vector<std::unique_ptr<Noise>> build_noises(const std::vector<NoiseShare>& shares,
+                                                 NoiseScope scope);
+
+}  // namespace tessera::train

@@ -1,0 +1,64 @@
+// Windows of a text, each document of which a noise makes a question of. Torch-free.
+#pragma once
+
+#include "tessera/train/data/source.h"
+#include "tessera/train/data/token_cache.h"
+#include "tessera/train/objective/denoising/noise_recipe.h"
+
+namespace tessera::train {
+
+/// Samples of a text under the noises of a recipe. A training sample draws its noise, by the
+/// weights, and what that does from the seed and its number, which goes on through the epochs; what
+/// is held out always has the same noise and is spoilt the same way, whatever the seed.
+class NoiseSource final : public Source {
+ public:
+  struct Options {
+    std::optional<int64_t> start;  // a decoder's beside an encoder begins with it
+    int64_t length = 0;            // tokens that a stack reads at most
+    int64_t seed = 0;
+    LengthRamp ramp = {};
+  };
+  /// Throws Error(input) for data of which no document has 2 tokens.
+  NoiseSource(TokenData data,
+              std::vector<double> weights,
+              std::vector<std::unique_ptr<Noise>> noises,
+              Options options);
+
+  PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>& begun) const override;
+  int64_t valid_samples() const override { return static_cast<int64_t>(valid_.size()); }
+  PackedBatch valid(const std::vector<int64_t>& samples) const override;
+  double tokens_per_byte() const override { return 0; }
+  const std::string& key() const override { return data_.key; }
+
+ private:
+  size_t draw(const RandomKey& key) const;
+  /// The documents of a window, or their parts in it; separators left out.
+  struct Part {
+    std::vector<int64_t> ids;
+    bool ends = false;
+  };
+  std::vector<Part> parts(const TokenSplit& split, const Window& window) const;
+  /// Whether a document of it can be asked anything.
+  bool has_text(const TokenSplit& split, const Window& window) const;
+  /// The questions of a window, by the key of its sample; `documents` is that of documents that
+  /// are told as wholes.
+  struct Keys {
+    RandomKey sample, documents;
+  };
+  void add(std::vector<NoisedPiece>& to,
+           const TokenSplit& split,
+           const Window& window,
+           size_t noise,
+           int64_t row,
+           const Keys& keys) const;
+
+  TokenData data_;
+  std::vector<double> weights_;
+  std::vector<std::unique_ptr<Noise>> noises_;
+  Options options_;
+  RandomKey key_;
+  std::vector<SampleOrder> orders_;  // for each noise, of windows of its length
+  std::vector<Window> valid_;
+};
+
+}  // namespace tessera::train

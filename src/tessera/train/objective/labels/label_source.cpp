@@ -1,0 +1,274 @@
+#include "tessera/train/data/data_file.h"
+#include "tessera/train/objective/labels/label_source.h"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "tessera/nn/embed/token.h"
+#include "tessera/text/tokenizer/text_pair.h"
+#include "tessera/text/tokenizer/token_spans.h"
+
+namespace tessera::train {
+namespace {
+
+class LabelSource final : public Source {
+ public:
+  LabelSource(std::vector<LabelSample> train,
+              std::vector<LabelSample> valid,
+              std::vector<std::string> notes,
+              std::string key,
+              int64_t seed)
+      : train_(std::move(train)),
+        valid_(std::move(valid)),
+        key_(std::move(key)),
+        order_(std::ssize(train_), static_cast<uint64_t>(seed)) {
+    for (std::string& line : notes) remark(std::move(line));
+  }
+
+  PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>&) const override {
+    std::vector<const LabelSample*> samples;
+    for (int64_t sample = first; sample < first + count; ++sample)
+      samples.push_back(&train_[static_cast<size_t>(order_.at(sample))]);
+    return numbered(packed_samples(samples), first);
+  }
+  int64_t valid_samples() const override { return std::ssize(valid_); }
+  PackedBatch valid(const std::vector<int64_t>& numbers) const override {
+    std::vector<const LabelSample*> samples;
+    for (const int64_t number : numbers) samples.push_back(&valid_.at(static_cast<size_t>(number)));
+    return packed_samples(samples);
+  }
+  double tokens_per_byte() const override { return 0; }
+  const std::string& key() const override { return key_; }
+
+ private:
+  std::vector<LabelSample> train_, valid_;
+  std::string key_;
+  PairOrder order_;
+};
+
+/// Makes samples, and counts what whoever trains should know.
+class SampleMaker {
+ public:
+  SampleMaker(const Recipe& recipe, const LabelTask& task, const text::Tokenizer& tokenizer)
+      : recipe_(recipe),
+        task_(task),
+        tokenizer_(tokenizer),
+        words_(tokenizer),
+        types_(token_types(recipe)),
+        counts_(static_cast<size_t>(task.classes.size()), 0) {}
+
+  LabelSample of(const LabelledText& text) {
+    LabelSample sample;
+    at(text.where, [&] {
+      const auto judged = text::judged_text(
+          tokenizer_, text.text,
+          text.text_b.empty() ? std::nullopt : std::optional<std::string_view>(text.text_b),
+          recipe_.train.length);
+      sample.ids = judged.ids;
+      if (types_ > 1 && judged.second < judged.ids.size()) sample.types = types_of(judged);
+      cut_ += judged.cut ? 1 : 0;
+    });
+    if (task_.kind == LabelTask::Kind::score) {
+      sample.label = {text.score};
+      return sample;
+    }
+    if (task_.kind == LabelTask::Kind::several_classes)
+      sample.label.assign(static_cast<size_t>(task_.classes.size()), 0.0);
+    for (const std::string& label : text.labels) {
+      const int64_t number = task_.classes.number(label, text.where);
+      ++counts_[static_cast<size_t>(number)];
+      if (task_.kind == LabelTask::Kind::several_classes)
+        sample.label[static_cast<size_t>(number)] = 1;
+      else
+        sample.label = {static_cast<double>(number)};
+    }
+    return sample;
+  }
+
+  LabelSample of(const LabelledWords& sentence) {
+    LabelSample sample;
+    std::vector<int32_t> ids;
+    std::vector<int64_t> targets;
+    for (size_t i = 0; i < sentence.words.size(); ++i) {
+      const int64_t number = task_.classes.number(sentence.labels[i], sentence.where);
+      ++counts_[static_cast<size_t>(number)];
+      const std::vector<int32_t> word = words_.of(sentence.words[i], i == 0);
+      ids.insert(ids.end(), word.begin(), word.end());
+      // a word that the tokenizer makes nothing of is asked nothing
+      for (size_t piece = 0; piece < word.size(); ++piece)
+        targets.push_back(piece == 0 ? number : -1);
+    }
+    at(sentence.where, [&] {
+      const auto judged =
+          text::judged_tokens(tokenizer_, std::move(ids), std::nullopt, recipe_.train.length);
+      sample.ids = judged.ids;
+      sample.targets.assign(judged.ids.size(), -1);
+      std::copy_n(targets.begin(), judged.first_length,
+                  sample.targets.begin() + static_cast<std::ptrdiff_t>(judged.first_begin));
+      cut_ += judged.cut ? 1 : 0;
+    });
+    return sample;
+  }
+
+  /// Counts begin anew.
+  std::vector<std::string> notes(std::string_view split, size_t examples) {
+    std::vector<std::string> out{fmt::format("{}: {} examples", split, examples)};
+    std::vector<std::string> classes;
+    for (size_t i = 0; i < counts_.size() && i < 20; ++i)
+      classes.push_back(fmt::format("{} {}", task_.classes.names()[i], counts_[i]));
+    if (!classes.empty())
+      out.back() +=
+          fmt::format(" ({}{})", fmt::join(classes, ", "), counts_.size() > 20 ? ", ..." : "");
+    if (cut_ > 0)
+      out.push_back(fmt::format("{} of them were longer than train.length = {} tokens and cut",
+                                cut_, recipe_.train.length));
+    std::fill(counts_.begin(), counts_.end(), 0);
+    cut_ = 0;
+    return out;
+  }
+
+ private:
+  template <class Make>
+  void at(const std::string& where, Make make) {
+    try {
+      make();
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::internal) throw;
+      fail(error.kind(), "data", "{}: {}", where, without_place(error, "data"));
+    }
+  }
+
+  const Recipe& recipe_;
+  const LabelTask& task_;
+  const text::Tokenizer& tokenizer_;
+  text::WordTokens words_;
+  int64_t types_;
+  std::vector<int64_t> counts_;
+  int64_t cut_ = 0;
+};
+
+/// Examples of the two splits, held out where the data say so.
+template <class Example, class Read>
+std::pair<std::vector<Example>, std::vector<Example>> splits(const LabelData& data, Read read) {
+  std::vector<Example> train = read(LabelSplit::train), valid;
+  if (!data.valid.empty()) valid = read(LabelSplit::valid);
+  if (data.valid_fraction > 0) {
+    const std::vector<bool> out = held_out(std::ssize(train), data.valid_fraction);
+    std::vector<Example> kept;
+    for (size_t i = 0; i < train.size(); ++i)
+      (out[i] ? valid : kept).push_back(std::move(train[i]));
+    train = std::move(kept);
+  }
+  return {std::move(train), std::move(valid)};
+}
+
+template <class Example>
+std::unique_ptr<Source> source_of(const Recipe& recipe,
+                                  const LabelTask& task,
+                                  const text::Tokenizer& tokenizer,
+                                  const std::pair<std::vector<Example>, std::vector<Example>>& all,
+                                  const CancelToken* cancel) {
+  SampleMaker make(recipe, task, tokenizer);
+  Sha256 key;
+  std::vector<std::string> notes;
+  const auto samples_of = [&](const std::vector<Example>& examples, const char* split) {
+    std::vector<LabelSample> out;
+    for (const Example& example : examples) {
+      if (cancel != nullptr) cancel->check("data");
+      out.push_back(make.of(example));
+      check_vocabulary(recipe, out.back(), example.where);
+      add_to_key(key, out.back());
+    }
+    key.update(split);
+    if (out.empty()) return out;
+    for (std::string& note : make.notes(split, out.size())) notes.push_back(std::move(note));
+    return out;
+  };
+  std::vector<LabelSample> train = samples_of(all.first, "train"),
+                           valid = samples_of(all.second, "valid");
+  for (const auto* split : {&train, &valid})
+    for (const LabelSample& sample : *split)
+      if (!sample.types.empty() && recipe.adapter && recipe.adapter->virtual_tokens())
+        fail(ErrorKind::spec, "adapter.type",
+             "\"{}\" puts tokens before a text, which have no type, and pairs of texts have token "
+             "types in this model; expected another type",
+             spec::enum_name(recipe.adapter->type));
+  if (task.kind == LabelTask::Kind::words && recipe.spec.causal())
+    notes.push_back(
+        "a decoder classifies each word without the words after it; an encoder sees all");
+  return std::make_unique<LabelSource>(std::move(train), std::move(valid), std::move(notes),
+                                       key.finish(), recipe.train.seed);
+}
+
+}  // namespace
+
+PackedBatch packed_samples(const std::vector<const LabelSample*>& samples) {
+  PackedBatch out;
+  const bool typed = std::any_of(samples.begin(), samples.end(),
+                                 [](const LabelSample* sample) { return !sample->types.empty(); });
+  for (const LabelSample* sample : samples) {
+    const auto n = std::ssize(sample->ids);
+    out.pieces.push_back({std::ssize(out.pieces), std::ssize(out.ids), n});
+    out.ids.insert(out.ids.end(), sample->ids.begin(), sample->ids.end());
+    const auto add = [&](std::vector<int64_t>& to, const std::vector<int64_t>& from,
+                         int64_t otherwise) {
+      if (from.empty())
+        to.insert(to.end(), static_cast<size_t>(n), otherwise);
+      else
+        to.insert(to.end(), from.begin(), from.end());
+    };
+    add(out.targets, sample->targets, -1);
+    if (typed) add(out.types, sample->types, 0);
+    if (!sample->label.empty()) out.labels.push_back(sample->label);
+  }
+  out.n_targets =
+      std::ssize(out.targets) - std::count(out.targets.begin(), out.targets.end(), int64_t{-1});
+  return out;
+}
+
+void add_to_key(Sha256& key, const LabelSample& sample) {
+  const auto add = [&](const auto& values) {
+    key.update(std::string_view(reinterpret_cast<const char*>(values.data()),
+                                values.size() * sizeof(values[0])));
+    key.update("|");
+  };
+  add(sample.ids);
+  add(sample.types);
+  add(sample.targets);
+  add(sample.label);
+}
+
+int64_t token_types(const Recipe& recipe) {
+  const auto* embed = dynamic_cast<const nn::TokenEmbedConfig*>(recipe.spec.embed.config.get());
+  return embed == nullptr ? 0 : embed->n_types;
+}
+
+void check_vocabulary(const Recipe& recipe, const LabelSample& sample, const std::string& where) {
+  for (const int64_t id : sample.ids)
+    if (id >= recipe.spec.vocab)
+      fail(ErrorKind::input, "data", "{}: token id {}; the spec has a vocabulary of {}", where, id,
+           recipe.spec.vocab);
+}
+
+std::unique_ptr<Source> open_labels(const Recipe& recipe,
+                                    const LabelTask& task,
+                                    const text::Tokenizer& tokenizer,
+                                    const CancelToken* cancel) {
+  const LabelData& data = *recipe.labels;
+  if (task.kind == LabelTask::Kind::words)
+    return source_of(recipe, task, tokenizer,
+                     splits<LabelledWords>(
+                         data, [&](LabelSplit split) { return read_words(data, split, cancel); }),
+                     cancel);
+  const LabelOf kind = task.kind == LabelTask::Kind::score             ? LabelOf::score
+                       : task.kind == LabelTask::Kind::several_classes ? LabelOf::several_classes
+                                                                       : LabelOf::one_class;
+  return source_of(
+      recipe, task, tokenizer,
+      splits<LabelledText>(data,
+                           [&](LabelSplit split) { return read_texts(data, split, kind, cancel); }),
+      cancel);
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,155 @@
+#include "tessera/train/objective/loss.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/infer/evaluation/score.h"
+#include "tessera/ops/weights/product.h"
+
+namespace tessera::train {
+namespace {
+
+/// exp(z - max) in place of the logits; returns {ln sum exp z, sum exp(z - max)}, [N, 1] each.
+std::pair<Tensor, Tensor> exponentiate_(Tensor& logits_NC) {
+  const Tensor max = logits_NC.amax(-1, true);
+  logits_NC.sub_(max).exp_();
+  const Tensor sum = logits_NC.sum(-1, true);
+  return {sum.log() + max, sum};
+}
+
+/// Some of the rows of hidden states, by number.
+struct ScoredRows {
+  Tensor hidden_ND, targets_N, weight_N, rows_N;
+};
+
+/// Without the rows that have no target, where they are the most: a task scores few of its tokens.
+ScoredRows with_targets(const Tensor& hidden_ND, const Tensor& targets_N, const Tensor& weight_N) {
+  const Tensor rows = infer::rows_with_targets(targets_N);
+  if (2 * rows.size(0) > targets_N.size(0))
+    return {hidden_ND, targets_N, weight_N, at::arange(targets_N.size(0), at::kLong)};
+  return {hidden_ND.index_select(0, rows), targets_N.index_select(0, rows),
+          weight_N.defined() ? weight_N.index_select(0, rows) : Tensor(), rows};
+}
+
+double masked_sum(const Tensor& values_N1, const Tensor& valid_N1) {
+  return infer::sum_in_order(at::where(valid_N1, values_N1.to(at::kDouble), 0.0));
+}
+
+}  // namespace
+
+int64_t loss_chunk(int64_t vocab) {
+  // 16 MiB of logits: enough rows for the product to run at full speed, small against activations
+  return std::max<int64_t>(16, (int64_t{1} << 22) / vocab);
+}
+
+TokenLosses& TokenLosses::operator+=(const TokenLosses& other) {
+  nll += other.nll;
+  smoothed += other.smoothed;
+  z += other.z;
+  return *this;
+}
+
+TokenLosses cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOptions& options) {
+  const Tensor valid = (targets_N >= 0).unsqueeze(-1),
+               targets = targets_N.clamp_min(0).unsqueeze(-1);
+  const int64_t classes = logits_NC.size(-1);
+  const double e = options.smoothing.over_all(classes);
+  const Tensor hit = logits_NC.gather(-1, targets);
+  Tensor mean, largest, where_largest;
+  if (e != 0) mean = logits_NC.mean(-1, true);
+  if (options.l2_wrap != 0) std::tie(largest, where_largest) = logits_NC.max(-1, true);
+  const auto [lse, sum] = exponentiate_(logits_NC);
+  TokenLosses out;
+  const Tensor nll = lse - hit;
+  out.nll = masked_sum(nll, valid);
+  if (options.nll_N != nullptr)
+    *options.nll_N = at::where(valid, nll.to(at::kDouble), 0.0).squeeze(-1);
+  out.smoothed = e == 0 ? out.nll : (1 - e) * out.nll + e * masked_sum(lse - mean, valid);
+  if (options.z_loss != 0) out.z = options.z_loss * masked_sum(lse.square(), valid);
+  // softmax times the row's factor, less what the targets are to have
+  Tensor weight = valid.to(logits_NC.scalar_type()) * options.scale;
+  if (options.weight_N.defined())
+    weight = weight * options.weight_N.unsqueeze(-1).to(weight.scalar_type());
+  Tensor factor = weight / sum;
+  if (options.z_loss != 0) factor = factor * (1 + 2 * options.z_loss * lse);
+  logits_NC.mul_(factor);
+  if (e != 0) logits_NC.sub_(weight * (e / static_cast<double>(classes)));
+  logits_NC.scatter_add_(-1, targets, weight * (e - 1));
+  if (options.l2_wrap != 0)
+    logits_NC.scatter_add_(-1, where_largest, weight * largest * options.l2_wrap);
+  return out;
+}
+
+HeadLoss head_loss(const model::Model& model,
+                   const Tensor& hidden_ND,
+                   const Tensor& targets_N,
+                   const LossOptions& options) {
+  const auto [scored, targets, weights, numbers] =
+      with_targets(hidden_ND, targets_N, options.weight_N);
+  const int64_t n = scored.size(0), width = infer::head_width(model.spec()),
+                chunk = loss_chunk(width);
+  const bool learns = options.gradients && (options.scale != 0 || options.beside != nullptr);
+  const bool behind = learns && scored.requires_grad();  // or nothing behind the head is trained
+  HeadLoss out;
+  if (behind) out.gradient = at::zeros(scored.sizes(), scored.options());
+  const ops::InPlaceGradients of_the_head;
+  LossOptions here = options;
+  Tensor of_chunk;
+  std::vector<Tensor> nll;
+  if (options.nll_N != nullptr) here.nll_N = &of_chunk;
+  for (int64_t begin = 0; begin < n; begin += chunk) {
+    const int64_t length = std::min(chunk, n - begin);
+    const Tensor rows = scored.detach().narrow(0, begin, length).requires_grad_(behind);
+    const Tensor logits = model.logits(rows);
+    if (weights.defined()) here.weight_N = weights.narrow(0, begin, length);
+    Tensor gradient = logits.detach();
+    if (gradient.scalar_type() != ops::wide(gradient)) gradient = gradient.to(ops::wide(gradient));
+    Tensor beside;
+    if (options.beside)
+      beside = options.beside(gradient, numbers.narrow(0, begin, length),
+                              targets.narrow(0, begin, length));
+    out.sums += cross_entropy_(gradient, targets.narrow(0, begin, length), here);
+    if (of_chunk.defined()) nll.push_back(of_chunk);
+    if (beside.defined()) gradient.add_(beside);
+    if (!learns || !logits.requires_grad()) continue;
+    logits.backward(gradient.to(logits.scalar_type()));
+    if (behind) out.gradient.narrow(0, begin, length).copy_(rows.grad());
+  }
+  if (behind) out.root = scored;
+  if (options.nll_N != nullptr) {
+    const bool some = scored.size(0) < hidden_ND.size(0);
+    Tensor all = nll.empty() ? at::zeros({0}, at::kDouble) : at::cat(nll);
+    if (some)
+      all = at::zeros({hidden_ND.size(0)}, at::kDouble)
+                .index_copy(0, infer::rows_with_targets(targets_N), all);
+    *options.nll_N = all;
+  }
+  return out;
+}
+
+void backward_behind(const HeadLoss& head, const Tensor& added) {
+  std::vector<Tensor> roots, gradients;
+  if (head.root.defined()) {
+    roots.push_back(head.root);
+    gradients.push_back(head.gradient);
+  }
+  if (added.defined() && added.requires_grad()) {
+    roots.push_back(added);
+    gradients.push_back(at::ones_like(added));
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, gradients);
+}
+
+TokenLosses loss_and_backward(const model::Model& model,
+                              const Tensor& hidden_ND,
+                              const Tensor& targets_N,
+                              const LossOptions& options,
+                              const Tensor& added) {
+  const HeadLoss head = head_loss(model, hidden_ND, targets_N, options);
+  if (std::isfinite(head.sums.smoothed)) backward_behind(head, added);
+  return head.sums;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,34 @@
+// The objective "mask_predict": some tokens of a pair's text, which a decoder sees whole
+// (model::ModelSpec::mask), from its other tokens and the source, and from the source alone how
+// long the text is. Torch-free.
+//
+// Of N tokens n are masked, n uniform in 1 .. N, each n of them as likely as any other.
+// Ghazvininejad, Levy, Liu, Zettlemoyer 2019, arXiv:1904.09324, sec. 2.
+#pragma once
+
+#include "tessera/train/data/packing.h"
+#include "tessera/train/objective/objective_config.h"
+
+namespace tessera::train {
+
+struct MaskPredictRecipe {
+  static constexpr const char* kType = "mask_predict";
+  double length_weight = 0.1;
+
+  static constexpr auto fields() {
+    return std::tuple{spec::field(
+        "length_weight", &MaskPredictRecipe::length_weight,
+        "weight of the length loss (mean over pairs), added to the token loss", {.min = 0})};
+  }
+};
+
+ObjectiveKind mask_predict_kind();
+
+/// Pairs whose texts stand in `pairs` as targets, row r masked by keys[r]. A `separator` at the end
+/// of a text is none of its tokens: its length says where it ends.
+PackedBatch mask_texts(const PackedBatch& pairs,
+                       int64_t mask,
+                       std::optional<int32_t> separator,
+                       const std::vector<RandomKey>& keys);
+
+}  // namespace tessera::train

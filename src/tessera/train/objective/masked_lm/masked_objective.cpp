@@ -1,0 +1,164 @@
+#include "tessera/train/objective/masked_lm/masked_objective.h"
+
+#include <algorithm>
+
+#include "tessera/model/call_plan.h"
+#include "tessera/train/data/source.h"
+#include "tessera/train/objective/masked_lm/masking.h"
+
+namespace tessera::train {
+namespace {
+
+/// The windows of another source, with tokens hidden: anew in every training sample, and always the
+/// same in what is held out, whatever the seed.
+class MaskedSource final : public Source {
+ public:
+  MaskedSource(std::unique_ptr<Source> texts, Masking masking, int64_t seed)
+      : texts_(std::move(texts)),
+        masking_(std::move(masking)),
+        key_(RandomKey(static_cast<uint64_t>(seed)).fold("objective")) {}
+
+  PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>& begun) const override {
+    std::vector<RandomKey> keys;
+    for (int64_t sample = first; sample < first + count; ++sample)
+      keys.push_back(key_.fold(static_cast<uint64_t>(sample)));
+    return hide_tokens(texts_->train(first, count, begun), masking_, keys);
+  }
+  int64_t valid_samples() const override { return texts_->valid_samples(); }
+  PackedBatch valid(const std::vector<int64_t>& samples) const override {
+    std::vector<RandomKey> keys;
+    for (const int64_t sample : samples)
+      keys.push_back(RandomKey(hash_name("valid")).fold(static_cast<uint64_t>(sample)));
+    return hide_tokens(texts_->valid(samples), masking_, keys);
+  }
+  double tokens_per_byte() const override { return 0; }
+  const std::string& key() const override { return texts_->key(); }
+
+ private:
+  std::unique_ptr<Source> texts_;
+  Masking masking_;
+  RandomKey key_;
+};
+
+/// The mask; Error(spec) where it is none of the tokenizer's, or beyond the vocabulary.
+int64_t mask_id(const MaskedRecipe& how, const Recipe& recipe, const text::Tokenizer& tokenizer) {
+  if (how.mask_id) {
+    if (*how.mask_id >= recipe.spec.vocab)
+      fail(ErrorKind::spec, "objective.mask_id", "found {}; the spec has a vocabulary of {}",
+           *how.mask_id, recipe.spec.vocab);
+    return *how.mask_id;
+  }
+  const auto id = tokenizer.id(*how.mask_token);
+  if (!id)
+    fail(ErrorKind::spec, "objective.mask_token",
+         "found \"{}\", which the tokenizer does not have; expected one of its tokens, or mask_id",
+         *how.mask_token);
+  if (*id >= recipe.spec.vocab)
+    fail(ErrorKind::spec, "objective.mask_token",
+         "found \"{}\", id {}; the spec has a vocabulary "
+         "of {}",
+         *how.mask_token, *id, recipe.spec.vocab);
+  return *id;
+}
+
+}  // namespace
+
+Masking masking_of(const MaskedRecipe& how,
+                   const Recipe& recipe,
+                   const text::Tokenizer& tokenizer) {
+  Masking out{how, mask_id(how, recipe, tokenizer), {}, {}};
+  if (how.unit != MaskUnit::token) out.starts = word_starts(tokenizer);
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    if (!tokenizer.is_special(id) && id != out.mask_id) out.ordinary.push_back(id);
+  return out;
+}
+
+namespace {
+
+class MaskedObjective final : public ObjectiveOf<MaskedRecipe> {
+ public:
+  using ObjectiveOf::ObjectiveOf;
+
+  void check(const Recipe& recipe) const override {
+    check_masked(recipe, keys_, type(), "masked_lm");
+  }
+
+  std::unique_ptr<Source> open(const Recipe& recipe,
+                               const std::filesystem::path& cache,
+                               const CancelToken* cancel) const override {
+    return masked_windows(recipe, keys_, cache, cancel);
+  }
+};
+
+}  // namespace
+
+ObjectiveKind masked_lm_kind() {
+  return objective_kind<MaskedObjective, MaskedRecipe>();
+}
+
+void check_masked(const Recipe& recipe,
+                  const MaskedRecipe& how,
+                  std::string_view type,
+                  std::string_view head) {
+  if (recipe.spec.arch != model::Arch::encoder)
+    fail(ErrorKind::spec, "objective.type",
+         "\"{}\" with arch \"{}\", which does not see what follows; expected \"encoder\"", type,
+         name_of(recipe.spec.arch));
+  if (!recipe.spec.head || (!head.empty() && recipe.spec.head.type() != head))
+    fail(ErrorKind::spec, "spec.head", "found {}; objective \"{}\" needs \"{}\"",
+         recipe.spec.head ? fmt::format("\"{}\"", recipe.spec.head.type()) : "none", type,
+         head.empty() ? "masked_lm" : head);
+  check_text_alone(recipe, type);
+  if (recipe.train.windows == WindowOrder::carried)
+    fail(ErrorKind::spec, "train.windows",
+         "an encoder reads its whole input at once and carries nothing on; use \"isolated\"");
+  if (!(how.rate > 0 && how.rate <= 1))
+    fail(ErrorKind::spec, "objective.rate", "found {}; expected more than 0, at most 1", how.rate);
+  if (how.mask + how.random > 1)
+    fail(ErrorKind::spec, "objective.random", "found {} with mask {}; expected at most 1 together",
+         how.random, how.mask);
+  if (how.unit == MaskUnit::span && how.count == MaskCount::bernoulli)
+    fail(ErrorKind::spec, "objective.count",
+         "\"bernoulli\" with unit \"span\", which does not draw words independently; expected "
+         "\"exact\"");
+  if (how.mask_token.has_value() == how.mask_id.has_value())
+    fail(ErrorKind::spec, "objective.mask_token", "{}; expected either it or mask_id",
+         how.mask_id ? "given together with mask_id" : "missing");
+  mask_id(how, recipe, open_tokenizer(recipe.data));
+}
+
+PackedBatch hide_tokens(PackedBatch batch,
+                        const Masking& masking,
+                        const std::vector<RandomKey>& keys) {
+  std::vector<int64_t> begins;  // of documents in their row
+  for (size_t i = 0; i < batch.pieces.size();) {
+    const int64_t row = batch.pieces[i].row, begin = batch.pieces[i].begin;
+    int64_t length = 0;
+    begins.clear();
+    for (; i < batch.pieces.size() && batch.pieces[i].row == row; ++i) {
+      begins.push_back(length);
+      length += batch.pieces[i].length;
+    }
+    const auto first = static_cast<size_t>(begin), size = static_cast<size_t>(length);
+    masking.apply(std::span(batch.ids).subspan(first, size),
+                  std::span(batch.targets).subspan(first, size),
+                  MaskDraws::of(keys[static_cast<size_t>(row)], length), begins);
+  }
+  batch.n_targets = static_cast<int64_t>(batch.targets.size()) -
+                    std::count(batch.targets.begin(), batch.targets.end(), -1);
+  return batch;
+}
+
+std::unique_ptr<Source> masked_windows(const Recipe& recipe,
+                                       const MaskedRecipe& how,
+                                       const std::filesystem::path& cache,
+                                       const CancelToken* cancel) {
+  return of_texts(recipe, cache, cancel,
+                  [&](TokenData data, const text::Tokenizer& tokenizer, const LengthRamp& ramp) {
+                    return std::make_unique<MaskedSource>(
+                        text_windows(std::move(data), recipe.train, 0, ramp),
+                        masking_of(how, recipe, tokenizer), recipe.train.seed);
+                  });
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,235 @@
+#include "tessera/train/objective/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "tessera/base/error.h"
+#include "tessera/text/utf8.h"
+
+namespace tessera::train {
+namespace {
+
+template <class A, class B>
+void check_sizes(const A& truth, const B& said) {
+  require(truth.size() == said.size(), "metrics", "{} answers; expected {}", said.size(),
+          truth.size());
+}
+
+double ratio(double part, double whole) {
+  return whole > 0 ? part / whole : 0;
+}
+
+std::vector<std::string> words_of(std::string_view normalized) {
+  std::vector<std::string> words;
+  for (size_t at = 0; (at = normalized.find_first_not_of(' ', at)) != normalized.npos;) {
+    const size_t end = std::min(normalized.find(' ', at), normalized.size());
+    words.emplace_back(normalized.substr(at, end - at));
+    at = end;
+  }
+  return words;
+}
+
+}  // namespace
+
+double accuracy(std::span<const int64_t> truth, std::span<const int64_t> said) {
+  check_sizes(truth, said);
+  int64_t hits = 0;
+  for (size_t i = 0; i < truth.size(); ++i) hits += truth[i] == said[i] ? 1 : 0;
+  return ratio(static_cast<double>(hits), static_cast<double>(truth.size()));
+}
+
+double f1_of_class(std::span<const int64_t> truth,
+                   std::span<const int64_t> said,
+                   int64_t positive) {
+  check_sizes(truth, said);
+  Overlap overlap;
+  for (size_t i = 0; i < truth.size(); ++i) {
+    overlap.truth += truth[i] == positive ? 1 : 0;
+    overlap.said += said[i] == positive ? 1 : 0;
+    overlap.hits += truth[i] == positive && said[i] == positive ? 1 : 0;
+  }
+  return overlap.f1();
+}
+
+double macro_f1(std::span<const int64_t> truth, std::span<const int64_t> said) {
+  std::set<int64_t> classes(truth.begin(), truth.end());
+  classes.insert(said.begin(), said.end());
+  double sum = 0;
+  for (const int64_t one : classes) sum += f1_of_class(truth, said, one);
+  return ratio(sum, static_cast<double>(classes.size()));
+}
+
+double micro_f1(std::span<const std::vector<int64_t>> truth,
+                std::span<const std::vector<int64_t>> said) {
+  check_sizes(truth, said);
+  Overlap overlap;
+  for (size_t i = 0; i < truth.size(); ++i) {
+    overlap.truth += std::ssize(truth[i]);
+    overlap.said += std::ssize(said[i]);
+    for (const int64_t one : said[i])
+      overlap.hits += std::count(truth[i].begin(), truth[i].end(), one);
+  }
+  return overlap.f1();
+}
+
+double matthews(std::span<const int64_t> truth, std::span<const int64_t> said) {
+  check_sizes(truth, said);
+  std::map<int64_t, double> of_truth, of_said;
+  double hits = 0;
+  for (size_t i = 0; i < truth.size(); ++i) {
+    ++of_truth[truth[i]];
+    ++of_said[said[i]];
+    hits += truth[i] == said[i] ? 1 : 0;
+  }
+  const auto n = static_cast<double>(truth.size());
+  double by_chance = 0, true_squares = 0, said_squares = 0;
+  for (const auto& [one, count] : of_truth) {
+    true_squares += count * count;
+    if (const auto found = of_said.find(one); found != of_said.end())
+      by_chance += count * found->second;
+  }
+  for (const auto& [one, count] : of_said) said_squares += count * count;
+  return ratio(hits * n - by_chance,
+               std::sqrt(n * n - true_squares) * std::sqrt(n * n - said_squares));
+}
+
+double pearson(std::span<const double> truth, std::span<const double> said) {
+  check_sizes(truth, said);
+  const auto n = static_cast<double>(std::max<size_t>(1, truth.size()));
+  const double mean_a = std::accumulate(truth.begin(), truth.end(), 0.0) / n;
+  const double mean_b = std::accumulate(said.begin(), said.end(), 0.0) / n;
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < truth.size(); ++i) {
+    const double a = truth[i] - mean_a, b = said[i] - mean_b;
+    ab += a * b, aa += a * a, bb += b * b;
+  }
+  return ratio(ab, std::sqrt(aa) * std::sqrt(bb));
+}
+
+std::vector<double> average_ranks(std::span<const double> values) {
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
+  std::vector<double> ranks(values.size());
+  for (size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+    while (end < order.size() && values[order[end]] == values[order[begin]]) ++end;
+    // ranks begin + 1 to end have this mean
+    const double rank = static_cast<double>(begin + 1 + end) / 2;
+    for (size_t i = begin; i < end; ++i) ranks[order[i]] = rank;
+  }
+  return ranks;
+}
+
+double spearman(std::span<const double> truth, std::span<const double> said) {
+  return pearson(average_ranks(truth), average_ranks(said));
+}
+
+bool is_iob2(std::span<const std::string> labels) {
+  bool marks = false;
+  for (const std::string& label : labels) {
+    const bool entity = label.size() > 2 && (label.starts_with("B-") || label.starts_with("I-"));
+    if (label != "O" && !entity) return false;
+    marks = marks || entity;
+  }
+  return marks;
+}
+
+std::vector<Entity> entities(std::span<const std::string> labels) {
+  std::vector<Entity> out;
+  bool open = false;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const std::string& label = labels[i];
+    const auto at = static_cast<int64_t>(i);
+    const bool inside = label.starts_with("I-");
+    if (!inside && !label.starts_with("B-")) {
+      open = false;
+      continue;
+    }
+    const std::string kind = label.substr(2);
+    if (inside && open && out.back().kind == kind)
+      out.back().end = at + 1;
+    else
+      out.push_back({at, at + 1, kind});
+    open = true;
+  }
+  return out;
+}
+
+double Overlap::precision() const {
+  return ratio(static_cast<double>(hits), static_cast<double>(said));
+}
+double Overlap::recall() const {
+  return ratio(static_cast<double>(hits), static_cast<double>(truth));
+}
+double Overlap::f1() const {
+  return ratio(2 * static_cast<double>(hits), static_cast<double>(said + truth));
+}
+Overlap& Overlap::operator+=(const Overlap& other) {
+  hits += other.hits, said += other.said, truth += other.truth;
+  return *this;
+}
+
+Overlap entity_overlap(std::span<const std::string> truth, std::span<const std::string> said) {
+  check_sizes(truth, said);
+  const std::vector<Entity> right = entities(truth), found = entities(said);
+  Overlap out{0, std::ssize(found), std::ssize(right)};
+  for (const Entity& one : found) out.hits += std::count(right.begin(), right.end(), one);
+  return out;
+}
+
+std::string normalized_answer(std::string_view text) {
+  constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
+  std::string plain, word;
+  const auto end_word = [&] {
+    plain += word == "a" || word == "an" || word == "the" ? " " : word;
+    word.clear();
+  };
+  text::for_each_character(text, [&](char32_t c, size_t, size_t) {
+    if (c < 128 && kPunctuation.find(static_cast<char>(c)) != kPunctuation.npos) return;
+    if (text::is_word_character(c)) return text::append_lower_case(word, c);
+    end_word();
+    if (text::is_white_space(c))
+      plain += ' ';
+    else
+      text::append_character(plain, c);
+  });
+  end_word();
+  return fmt::format("{}", fmt::join(words_of(plain), " "));
+}
+
+bool exact_match(std::string_view truth, std::string_view said) {
+  return normalized_answer(truth) == normalized_answer(said);
+}
+
+double answer_f1(std::string_view truth, std::string_view said) {
+  const auto right = words_of(normalized_answer(truth)), found = words_of(normalized_answer(said));
+  if (right.empty() || found.empty()) return right.empty() && found.empty() ? 1 : 0;
+  std::map<std::string, int64_t> left;
+  for (const std::string& word : right) ++left[word];
+  Overlap overlap{0, std::ssize(found), std::ssize(right)};
+  for (const std::string& word : found)
+    if (left[word] > 0) --left[word], ++overlap.hits;
+  return overlap.f1();
+}
+
+double best_exact_match(std::span<const std::string> truths, std::string_view said) {
+  if (truths.empty()) return exact_match("", said) ? 1 : 0;
+  return std::any_of(truths.begin(), truths.end(),
+                     [&](const std::string& truth) { return exact_match(truth, said); })
+             ? 1
+             : 0;
+}
+
+double best_answer_f1(std::span<const std::string> truths, std::string_view said) {
+  if (truths.empty()) return answer_f1("", said);
+  double best = 0;
+  for (const std::string& truth : truths) best = std::max(best, answer_f1(truth, said));
+  return best;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,183 @@
+#include "tessera/train/objective/preference/preference.h"
+
+#include <cmath>
+
+#include "tessera/infer/evaluation/score.h"
+#include "tessera/ops/weights/product.h"
+#include "tessera/train/loop/batch_tensors.h"
+#include "tessera/train/loop/precision.h"
+#include "tessera/train/objective/loss.h"
+#include "tessera/train/objective/objective_config.h"
+#include "tessera/train/objective/part_losses.h"
+#include "tessera/train/objective/preference/preference_loss.h"
+#include "tessera/train/objective/preference/reference_scores.h"
+
+namespace tessera::train {
+namespace {
+
+/// Sum of ln p over the targets of each piece, from the nats of all tokens.
+std::vector<double> log_p_of(const PackedBatch& packed, const Tensor& nll_N) {
+  std::vector<double> out;
+  for (const Piece& piece : packed.pieces)
+    out.push_back(-infer::sum_in_order(nll_N.narrow(0, piece.begin, piece.length)));
+  return out;
+}
+
+/// Without a gradient, by the products that have one: blocks of a file are multiplied in another
+/// arithmetic where none is recorded.
+Tensor nats_of(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N) {
+  Tensor nll_N;
+  head_loss(model, hidden_ND.detach(), targets_N, {.gradients = false, .nll_N = &nll_N});
+  return nll_N;
+}
+
+int64_t targets_in(const PackedBatch& packed, const Piece& piece) {
+  const auto first = packed.targets.begin() + piece.begin;
+  return piece.length - std::count(first, first + piece.length, int64_t{-1});
+}
+
+/// Sums over pairs, by the names that the log has them under.
+struct PairSums {
+  LossSums of;
+  PairSums() {
+    for (const char* name : kNames) of[name] = 0;
+  }
+  void add(const PairLoss& pair, const AnswerScore& chosen, const AnswerScore& rejected) {
+    of["loss"] += pair.loss;
+    of["accuracy"] += pair.reward_chosen > pair.reward_rejected ? 1 : 0;
+    of["margin"] += pair.reward_chosen - pair.reward_rejected;
+    of["reward_chosen"] += pair.reward_chosen;
+    of["reward_rejected"] += pair.reward_rejected;
+    of["log_p_chosen"] += chosen.log_p;
+    of["log_p_rejected"] += rejected.log_p;
+  }
+  static constexpr const char* kNames[] = {"loss",          "accuracy",        "margin",
+                                           "reward_chosen", "reward_rejected", "log_p_chosen",
+                                           "log_p_rejected"};
+};
+
+class Preference final : public Objective {
+ public:
+  Preference(const Recipe& recipe,
+             std::unique_ptr<Source> source,
+             std::vector<PairScore> references)
+      : Objective(std::move(source)),
+        how_(keys_of<PreferenceRecipe>(*recipe.objective)),
+        precision_(recipe.train.precision),
+        references_(std::move(references)) {}
+
+  std::string_view name() const override { return PreferenceRecipe::kType; }
+  std::string main_loss() const override { return "loss"; }
+  double predicted(const Denominators& whole) const override { return whole.of(kTargets); }
+
+  Denominators denominators(const PackedBatch& packed) const override {
+    Denominators out;
+    for (const char* name : PairSums::kNames)
+      out.losses[name] = static_cast<double>(packed.items.size());
+    out.losses[kTargets] = static_cast<double>(packed.n_targets);
+    out.tokens = static_cast<double>(packed.ids.size());
+    return out;
+  }
+
+  LossSums learn(const model::Model& model,
+                 const PackedBatch& packed,
+                 const nn::Batch& batch,
+                 const model::ForwardOptions& given,
+                 const Denominators& whole) const override {
+    PartLosses parts(whole);
+    model::ForwardOptions forward = given;
+    forward.training = false;  // nothing is dropped
+    forward.add_loss = parts.sink();
+    const Tensor hidden = hidden_of(model, packed, batch, forward), targets = targets_of(packed);
+    // the factors of the gradients turn on both answers of a pair
+    std::vector<double> slopes;
+    LossSums sums = compare(packed, log_p_of(packed, nats_of(model, hidden, targets)), &slopes).of;
+    for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
+    if (!std::isfinite(sums.at("loss"))) return sums;
+    std::vector<double> factors(packed.ids.size());
+    for (size_t i = 0; i < packed.pieces.size(); ++i)
+      // d/d nats is less d/d ln p
+      std::fill_n(factors.begin() + packed.pieces[i].begin, packed.pieces[i].length, -slopes[i]);
+    const HeadLoss head = head_loss(model, hidden, targets,
+                                    {.scale = 1 / whole.divisor("loss"),
+                                     .weight_N = at::tensor(factors, at::kDouble)});
+    backward_behind(head, parts.weighted());
+    return sums;
+  }
+
+  Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const override {
+    LossSums sums;
+    int64_t pairs = 0, tokens = 0;
+    for (const std::vector<int64_t>& pass : passes_of(source().valid_samples(), options)) {
+      if (options.cancel != nullptr) options.cancel->check("evaluate");
+      const PackedBatch packed = source().valid(pass);
+      for (const auto& [name, sum] :
+           compare(packed, answer_log_p(model, packed, precision_), nullptr).of)
+        sums[name] += sum;
+      pairs += std::ssize(pass);
+      tokens += packed.n_targets;
+    }
+    Evaluation out;
+    out.tokens = tokens;
+    for (auto& [name, sum] : sums) {
+      const double mean = sum / static_cast<double>(std::max<int64_t>(1, pairs));
+      if (name == "loss")
+        out.loss = mean;
+      else
+        out.scores[name] = mean;
+    }
+    out.accuracy = out.scores["accuracy"];
+    return out;
+  }
+
+ private:
+  static constexpr const char* kTargets = "targets";
+
+  /// `slopes`, where given: of each answer, the derivative of its pair's loss by its ln p.
+  PairSums compare(const PackedBatch& packed,
+                   const std::vector<double>& log_p,
+                   std::vector<double>* slopes) const {
+    PairSums out;
+    for (size_t row = 0; row < packed.items.size(); ++row) {
+      const auto answer = [&](size_t i) {
+        AnswerScore score{log_p[2 * row + i], 0, targets_in(packed, packed.pieces[2 * row + i])};
+        if (!references_.empty())
+          score.reference = references_.at(static_cast<size_t>(packed.items[row]))[i];
+        return score;
+      };
+      const AnswerScore chosen = answer(0), rejected = answer(1);
+      const PairLoss pair = pair_loss(chosen, rejected, how_);
+      out.add(pair, chosen, rejected);
+      if (slopes != nullptr) slopes->insert(slopes->end(), {pair.d_chosen, pair.d_rejected});
+    }
+    return out;
+  }
+
+  PreferenceRecipe how_;
+  Precision precision_;
+  std::vector<PairScore>
+      references_;  // by the number of the pair; none where there is no reference
+};
+
+}  // namespace
+
+std::vector<double> answer_log_p(const model::Model& model,
+                                 const PackedBatch& packed,
+                                 Precision precision) {
+  const ops::TrainingProducts products(product_type(precision));
+  const at::AutoGradMode recorded(true);
+  const Tensor hidden = hidden_of(model, packed, batch_of(packed), {});
+  return log_p_of(packed, nats_of(model, hidden, targets_of(packed)));
+}
+
+std::unique_ptr<Objective> preference(const Recipe& recipe,
+                                      std::unique_ptr<Source> source,
+                                      const ObjectiveOptions& options) {
+  check_head_of_tokens(recipe);
+  std::vector<PairScore> references;
+  if (keys_of<PreferenceRecipe>(*recipe.objective).has_reference())
+    references = reference_scores(recipe, dynamic_cast<const PreferenceSource&>(*source), options);
+  return std::make_unique<Preference>(recipe, std::move(source), std::move(references));
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,77 @@
+#include "tessera/train/objective/preference/preference_objective.h"
+
+#include <fmt/ranges.h>
+
+#include "tessera/model/call_plan.h"
+#include "tessera/text/chat/chat_formats.h"
+#include "tessera/train/data/example_lines.h"
+#include "tessera/train/objective/next_token/next_token_objective.h"
+#include "tessera/train/objective/preference/preference_source.h"
+
+namespace tessera::train {
+namespace {
+
+class PreferenceObjective final : public ObjectiveOf<PreferenceRecipe> {
+ public:
+  using ObjectiveOf::ObjectiveOf;
+
+  spec::Json dump() const override {
+    spec::Json json = ObjectiveOf::dump();
+    if (keys_.loss != PreferenceLoss::simpo) json.erase("margin");
+    return json;
+  }
+
+  void check(const Recipe& recipe) const override {
+    check_predicts_tokens(recipe);
+    if (recipe.spec.arch != model::Arch::decoder)
+      fail(ErrorKind::spec, "spec.arch",
+           "\"{}\" with objective \"preference\"; expected \"decoder\"", name_of(recipe.spec.arch));
+    check_example_recipe(recipe, type());
+    if (!has_keys(recipe.data.format))
+      fail(ErrorKind::spec, "data.format",
+           "found \"{}\"; objective \"preference\" reads \"jsonl\", \"csv\" or \"tsv\"",
+           spec::enum_name(recipe.data.format));
+    if (const int64_t prefix = model::CallPlan(recipe.spec).first_call(0); prefix > 0)
+      fail(ErrorKind::spec, "spec",
+           "the first {} tokens of every document see each other, answers among them; expected "
+           "pattern \"prefix\" with length 0, which reads the prompt as its prefix",
+           prefix);
+    if (keys_.format && !text::chat_format_source(*keys_.format))
+      fail(ErrorKind::spec, "objective.format", "found \"{}\"; expected one of {}", *keys_.format,
+           fmt::join(text::chat_format_names(), ", "));
+    if (keys_.strength() <= 0)
+      fail(ErrorKind::spec, "objective.beta", "found {}; expected more than 0", keys_.strength());
+    if (keys_.smoothing >= 0.5)
+      fail(ErrorKind::spec, "objective.smoothing", "found {}; expected less than 0.5",
+           keys_.smoothing);
+    const bool smooths = keys_.loss == PreferenceLoss::dpo || keys_.loss == PreferenceLoss::simpo;
+    if (keys_.smoothing > 0 && !smooths)
+      fail(ErrorKind::spec, "objective.smoothing", "has no meaning for loss \"{}\"",
+           spec::enum_name(keys_.loss));
+    if (keys_.loss == PreferenceLoss::orpo && !keys_.means())
+      fail(ErrorKind::spec, "objective.by_length",
+           "false, but the odds of \"orpo\" are those of mean log-probabilities; leave it out");
+  }
+
+  std::unique_ptr<Source> open(const Recipe& recipe,
+                               const std::filesystem::path&,
+                               const CancelToken* cancel) const override {
+    return open_pairs(recipe, keys_, open_tokenizer(recipe.data), cancel);
+  }
+};
+
+}  // namespace
+
+ObjectiveKind preference_kind() {
+  ObjectiveKind kind = objective_kind<PreferenceObjective, PreferenceRecipe>();
+  kind.read = [](const spec::Json& json, const spec::Scope& scope, const Recipe&) -> ObjectivePtr {
+    const auto keys = read_objective_keys<PreferenceRecipe>(json, scope);
+    if (json.contains("margin") && keys.loss != PreferenceLoss::simpo)
+      fail(ErrorKind::spec, scope.at("margin").path,
+           "has no meaning for loss \"{}\"; only \"simpo\" has it", spec::enum_name(keys.loss));
+    return std::make_shared<PreferenceObjective>(keys);
+  };
+  return kind;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,164 @@
+#include "tessera/train/objective/preference/reference_scores.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "tessera/base/output_file.h"
+#include "tessera/format/safetensors.h"
+#include "tessera/train/loop/adapter.h"
+#include "tessera/train/objective/preference/preference.h"
+#include "tessera/base/sha256.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char *kPrefix = "reference-", *kTensor = "log_p";
+
+/// All that the scores depend on but the model.
+std::string key_of_data(const Recipe& recipe, const PreferenceSource& source) {
+  return sha256(fmt::format("{} in groups of {}, {}", source.key(), recipe.train.batch,
+                            spec::enum_name(recipe.train.precision)));
+}
+
+std::string key_of(const model::Model& model) {
+  Sha256 key;
+  key.update(model::resolve(model.spec()).dump());
+  for (const auto& [decl, weight] : model.weights().all()) {
+    key.update(decl.name);
+    key.update(
+        {static_cast<const std::byte*>(weight->data()), static_cast<size_t>(weight->bytes())});
+  }
+  return key.finish();
+}
+
+struct Kept {
+  std::vector<PairScore> scores;
+  std::string model;
+};
+
+std::optional<Kept> read(const fs::path& file, const std::string& data, int64_t pairs) {
+  try {
+    const format::TensorFile tensors = format::open_safetensors(file);
+    const auto said = [&](const char* key) {
+      const auto found = tensors.metadata().find(key);
+      return found == tensors.metadata().end() ? std::string() : found->second;
+    };
+    const format::TensorView& view = tensors.at(kTensor);
+    if (said("data") != data || view.dtype != DType::f64 ||
+        view.shape != std::vector<int64_t>{pairs, 2})
+      return std::nullopt;
+    Kept kept{std::vector<PairScore>(static_cast<size_t>(pairs)), said("model")};
+    std::memcpy(kept.scores.data(), view.data.data(), view.data.size());
+    return kept;
+  } catch (const Error&) {  // not whole: it is only a cache
+    return std::nullopt;
+  }
+}
+
+/// The newest that fits the data and, unless that is not known, the model.
+std::optional<Kept> find(const fs::path& cache,
+                         const std::string& data,
+                         const std::optional<std::string>& model,
+                         int64_t pairs) {
+  std::optional<Kept> newest;
+  fs::file_time_type written;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(cache, ignored)) {
+    if (!entry.path().filename().string().starts_with(kPrefix)) continue;
+    std::optional<Kept> kept = read(entry.path(), data, pairs);
+    if (!kept || (model && kept->model != *model)) continue;
+    if (newest && entry.last_write_time() <= written) continue;
+    newest = std::move(kept);
+    written = entry.last_write_time();
+  }
+  return newest;
+}
+
+void write(const fs::path& cache, const std::string& data, const Kept& kept) {
+  create_folder(cache);
+  const fs::path file =
+      cache / fmt::format("{}{}.safetensors", kPrefix, sha256(data + kept.model).substr(0, 16));
+  const std::vector<format::TensorView> views{
+      {kTensor,
+       DType::f64,
+       {std::ssize(kept.scores), 2},
+       {reinterpret_cast<const std::byte*>(kept.scores.data()),
+        kept.scores.size() * sizeof(PairScore)},
+       {}}};
+  format::write_safetensors(file, views, {{"data", data}, {"model", kept.model}});
+}
+
+/// Numbers of the groups of which the run sees a pair.
+std::vector<int64_t> groups_needed(const Recipe& recipe, const PreferenceSource& source) {
+  const int64_t size = recipe.train.batch, pairs = source.pairs(),
+                samples = recipe.train.steps * recipe.train.accumulate * size,
+                to_learn = pairs - source.valid_samples();
+  std::vector<bool> seen(static_cast<size_t>(pairs), samples >= to_learn);
+  for (int64_t pair = to_learn; pair < pairs; ++pair) seen[static_cast<size_t>(pair)] = true;
+  // an epoch shows every pair once
+  for (int64_t sample = 0; sample < std::min(samples, to_learn); ++sample)
+    seen[static_cast<size_t>(source.pair_of(sample))] = true;
+  std::vector<int64_t> out;
+  for (int64_t pair = 0; pair < pairs; ++pair)
+    if (seen[static_cast<size_t>(pair)] && (out.empty() || out.back() != pair / size))
+      out.push_back(pair / size);
+  return out;
+}
+
+}  // namespace
+
+std::vector<PairScore> reference_scores(const Recipe& recipe,
+                                        const PreferenceSource& source,
+                                        const ObjectiveOptions& options) {
+  const int64_t size = recipe.train.batch, pairs = source.pairs();
+  const std::string data = key_of_data(recipe, source);
+  const std::vector<int64_t> needed = groups_needed(recipe, source);
+  const auto missing = [&](const Kept& kept) {
+    std::vector<int64_t> out;
+    for (const int64_t group : needed)
+      if (std::isnan(kept.scores[static_cast<size_t>(group * size)][0])) out.push_back(group);
+    return out;
+  };
+  if (options.goes_on)
+    if (const auto kept = find(options.cache, data, std::nullopt, pairs);
+        kept && missing(*kept).empty())
+      return kept->scores;
+
+  const model::Model model = start_model(recipe);
+  const std::string name = key_of(model);
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  Kept kept =
+      find(options.cache, data, name, pairs)
+          .value_or(
+              Kept{std::vector<PairScore>(static_cast<size_t>(pairs), {kUnknown, kUnknown}), name});
+  const std::vector<int64_t> groups = missing(kept);
+  if (groups.empty()) return kept.scores;
+  const auto say = [&](const std::string& line) {
+    if (options.say) options.say(line);
+  };
+  say(fmt::format("reference model: log-probabilities of {} of {} pairs, before the first step",
+                  std::min(std::ssize(groups) * size, pairs), pairs));
+  using Clock = std::chrono::steady_clock;
+  auto said = Clock::now();
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (options.cancel != nullptr) options.cancel->check("reference");
+    std::vector<int64_t> numbers;
+    for (int64_t pair = groups[i] * size; pair < std::min(pairs, (groups[i] + 1) * size); ++pair)
+      numbers.push_back(pair);
+    const std::vector<double> log_p =
+        answer_log_p(model, source.numbered_pairs(numbers), recipe.train.precision);
+    for (size_t row = 0; row < numbers.size(); ++row)
+      kept.scores[static_cast<size_t>(numbers[row])] = {log_p[2 * row], log_p[2 * row + 1]};
+    if (Clock::now() - said > std::chrono::seconds(20)) {
+      said = Clock::now();
+      say(fmt::format("reference: {} of {} batches", i + 1, groups.size()));
+    }
+  }
+  write(options.cache, data, kept);
+  return kept.scores;
+}
+
+}  // namespace tessera::train

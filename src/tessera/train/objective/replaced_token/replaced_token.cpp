@@ -1,0 +1,275 @@
+#include "tessera/train/objective/replaced_token/replaced_token.h"
+
+#include <cmath>
+
+#include "tessera/infer/evaluation/score.h"
+#include "tessera/train/loop/batch_tensors.h"
+#include "tessera/train/objective/loss.h"
+#include "tessera/train/objective/objective_config.h"
+#include "tessera/train/objective/part_losses.h"
+#include "tessera/train/objective/replaced_token/replaced_objective.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr const char *kFound = "loss", *kGenerator = "generator", *kDifference = "difference";
+
+struct Found {
+  double hits = 0, said = 0, truth = 0, right = 0;
+};
+
+/// Names of the parameters that two stacks may have in common.
+bool is_table(const std::string& name) {
+  return name.starts_with("embed.") && !name.starts_with("embed.project");
+}
+
+class ReplacedToken final : public Objective {
+ public:
+  ReplacedToken(const Recipe& recipe, std::unique_ptr<Source> source)
+      : Objective(std::move(source)),
+        how_(keys_of<ReplacedTokenRecipe>(*recipe.objective)),
+        spec_(generator_of(recipe)),
+        seed_(static_cast<uint64_t>(recipe.train.seed)) {}
+
+  std::string_view name() const override { return ReplacedTokenRecipe::kType; }
+  std::string main_loss() const override { return kFound; }
+
+  Beside join(const model::Model& model) override {
+    const model::Weights fresh =
+        model::Weights::initial(spec_, RandomKey(seed_).fold(kGenerator).bits(0));
+    std::map<std::string, model::WeightPtr> weights;
+    Beside out;
+    tables_.clear();
+    int64_t alike = 0;
+    for (const auto& [decl, weight] : fresh.all()) {
+      weights[decl.name] = weight;
+      const model::WeightPtr other = model.weights().find(decl.name);
+      if (how_.share == SharedTables::none || !is_table(decl.name) || other == nullptr ||
+          other->shape() != weight->shape())
+        continue;
+      ++alike;
+      if (how_.share == SharedTables::embeddings) {
+        weights[decl.name] = other;
+        continue;
+      }
+      // both begin with the table of the spec
+      const at::NoGradGuard values;
+      Table table{other->dense_tensor(), weight->dense_tensor(),
+                  at::zeros_like(other->dense_tensor())};
+      table.of_generator.copy_(table.own);
+      spec::ParamDecl difference = decl;
+      difference.name = fmt::format("{}.{}", kDifference, decl.name);
+      out.parameters.push_back({std::move(difference), table.difference.requires_grad_(true)});
+      out.derived.push_back(decl.name);
+      table.own.requires_grad_(true);  // learn() hands its gradient on
+      tables_.push_back(std::move(table));
+    }
+    if (how_.share != SharedTables::none && alike == 0)
+      fail(ErrorKind::spec, "objective.share",
+           "\"{}\", and no table of the generator is as wide as the spec's; expected its "
+           "embed.width to be that of the spec, or \"none\"",
+           spec::enum_name(how_.share));
+    generator_ = std::make_unique<model::Model>(spec_, model::Weights::check(spec_, weights));
+    out.companion = {kGenerator, generator_.get()};
+    if (!tables_.empty()) out.derive = [this] { derive(); };
+    return out;
+  }
+
+  Denominators denominators(const PackedBatch& packed) const override {
+    Denominators out;
+    out.tokens = static_cast<double>(packed.ids.size());
+    out.losses[kFound] = out.tokens;
+    out.losses[kGenerator] = static_cast<double>(packed.n_targets);
+    return out;
+  }
+
+  LossSums learn(const model::Model& model,
+                 const PackedBatch& packed,
+                 const nn::Batch& batch,
+                 const model::ForwardOptions& given,
+                 const Denominators& whole) const override {
+    derive();
+    PartLosses parts(whole), parts_of_generator(whole);
+    model::ForwardOptions forward = given;
+    forward.add_loss = parts_of_generator.sink();
+    forward.key = given.key.fold(kGenerator);
+    forward.add_statistic = nullptr;  // names of its parts are those of the discriminator's
+    const Tensor hidden = hidden_of(*generator_, packed, batch, forward);
+    const Replaced replaced = replace(packed, hidden, [&](int64_t row) {
+      return RandomKey(seed_)
+          .fold("objective")
+          .fold(static_cast<uint64_t>(packed.first_sample + row));
+    });
+    const HeadLoss hidden_tokens =
+        head_loss(*generator_, hidden, targets_of(packed),
+                  {.scale = how_.generator_weight / whole.divisor(kGenerator)});
+
+    forward.key = given.key;
+    forward.add_statistic = given.add_statistic;
+    forward.add_loss = parts.sink();
+    const Tensor losses_N =
+        found(model, hidden_of(model, replaced.packed, batch_of(replaced.packed), forward),
+              replaced.is_other_N, nullptr);
+    LossSums sums{{kFound, infer::sum_in_order(losses_N.detach())},
+                  {kGenerator, hidden_tokens.sums.nll}};
+    for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
+    for (const auto& [name, sum] : parts_of_generator.sums())
+      sums[fmt::format("{}.{}", kGenerator, name)] = sum.item<double>();
+    if (!std::isfinite(sums[kFound]) || !std::isfinite(sums[kGenerator])) {
+      sums[kFound] = std::numeric_limits<double>::quiet_NaN();  // the run stops at either
+      return sums;
+    }
+    Tensor added = losses_N.sum() * (how_.weight / whole.divisor(kFound));
+    for (const PartLosses* of : {&parts, &parts_of_generator})
+      if (of->weighted().defined()) added = added + of->weighted();
+    backward_behind(hidden_tokens, added);
+    for (const Table& table : tables_) {
+      Tensor &from = Tensor(table.own).mutable_grad(),
+             &to = Tensor(table.difference).mutable_grad();
+      if (from.defined()) to = to.defined() ? to.add_(from) : from;
+      from = Tensor();
+    }
+    return sums;
+  }
+
+  Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const override {
+    const at::NoGradGuard no_gradients;
+    derive();
+    double nats = 0, of_generator = 0;
+    int64_t tokens = 0, asked = 0;
+    Found sum;
+    for (const std::vector<int64_t>& pass : passes_of(source().valid_samples(), options)) {
+      if (options.cancel != nullptr) options.cancel->check("evaluate");
+      const PackedBatch packed = source().valid(pass);
+      const Tensor hidden = hidden_of(*generator_, packed, batch_of(packed), {});
+      of_generator += infer::score(*generator_, hidden, targets_of(packed)).nats;
+      const Replaced replaced = replace(packed, hidden, [&](int64_t row) {
+        return RandomKey(hash_name("valid"))
+            .fold(static_cast<uint64_t>(pass[static_cast<size_t>(row)]));
+      });
+      nats += infer::sum_in_order(
+          found(model, hidden_of(model, replaced.packed, batch_of(replaced.packed), {}),
+                replaced.is_other_N, &sum));
+      tokens += std::ssize(packed.ids);
+      asked += packed.n_targets;
+    }
+    const auto share = [](double part, double all) { return all > 0 ? part / all : 0; };
+    Evaluation out;
+    out.tokens = tokens;
+    out.loss = share(nats, static_cast<double>(tokens));
+    out.accuracy = share(sum.right, static_cast<double>(tokens));
+    out.losses[kGenerator] = share(of_generator, static_cast<double>(asked));
+    out.scores = {{"accuracy", out.accuracy},
+                  {"precision", share(sum.hits, sum.said)},
+                  {"recall", share(sum.hits, sum.truth)}};
+    return out;
+  }
+
+ private:
+  /// Tables under "disentangled".
+  struct Table {
+    Tensor own, of_generator, difference;
+  };
+  void derive() const {
+    const at::NoGradGuard values;
+    for (const Table& table : tables_) {
+      Tensor own = table.own;
+      at::add_out(own, table.of_generator, table.difference);
+    }
+  }
+
+  /// What the generator draws in the place of all tokens that it was asked for; those that stayed
+  /// as they were too.
+  template <class Key>
+  Replaced replace(const PackedBatch& packed, const Tensor& hidden_ND, Key key) const {
+    const at::NoGradGuard no_gradients;
+    const Tensor targets_N = targets_of(packed), rows_M = infer::rows_with_targets(targets_N);
+    std::vector<int64_t> rows(packed.ids.size()), places(packed.ids.size());
+    int64_t row = -1, begin = 0;
+    for (const Piece& piece : packed.pieces) {
+      if (piece.row != row) row = piece.row, begin = piece.begin;
+      for (int64_t i = piece.begin; i < piece.begin + piece.length; ++i) {
+        rows[static_cast<size_t>(i)] = row;
+        places[static_cast<size_t>(i)] = i - begin;
+      }
+    }
+    std::vector<int64_t> drawn;
+    const int64_t vocab = spec_.vocab, chunk = loss_chunk(vocab);
+    for (int64_t first = 0; first < rows_M.size(0); first += chunk) {
+      const Tensor some = rows_M.narrow(0, first, std::min(chunk, rows_M.size(0) - first));
+      const Tensor logits = generator_->logits(hidden_ND.detach().index_select(0, some));
+      Tensor u = at::empty({some.size(0), vocab}, at::kDouble);
+      for (int64_t m = 0; m < some.size(0); ++m) {
+        const auto token = static_cast<size_t>(some[m].item<int64_t>());
+        const RandomKey own =
+            key(rows[token]).fold("draw").fold(static_cast<uint64_t>(places[token]));
+        auto* to = u.mutable_data_ptr<double>() + m * vocab;
+        // between 0 and 1, neither of them
+        for (int64_t c = 0; c < vocab; c += 4) {
+          const auto four = own.block(static_cast<uint64_t>(c / 4));
+          for (int64_t i = 0; i < std::min<int64_t>(4, vocab - c); ++i)
+            to[c + i] = (static_cast<double>(four[static_cast<size_t>(i)]) + 0.5) * 0x1p-32;
+        }
+      }
+      const Tensor of_some = drawn_classes(logits, u);
+      for (int64_t m = 0; m < some.size(0); ++m) drawn.push_back(of_some[m].item<int64_t>());
+    }
+    return replaced_by(packed, drawn);
+  }
+
+  /// Of every token, what saying whether it is another's costs.
+  static Tensor found(const model::Model& model,
+                      const Tensor& hidden_ND,
+                      const Tensor& is_other_N,
+                      Found* count) {
+    const Tensor z_N = model.logits(hidden_ND).squeeze(-1).to(at::kDouble);
+    if (count != nullptr) {
+      const Tensor said = (z_N.detach() > 0).to(at::kDouble);
+      count->hits += (said * is_other_N).sum().item<double>();
+      count->said += said.sum().item<double>();
+      count->truth += is_other_N.sum().item<double>();
+      count->right += (said == is_other_N).sum().item<double>();
+    }
+    return nats_of_found(z_N, is_other_N);
+  }
+
+  ReplacedTokenRecipe how_;
+  model::ModelSpec spec_;
+  uint64_t seed_;
+  std::unique_ptr<model::Model> generator_;
+  std::vector<Table> tables_;
+};
+
+}  // namespace
+
+Tensor drawn_classes(const Tensor& logits_MC, const Tensor& u_MC) {
+  const Tensor noise = -at::log(-at::log(u_MC));
+  return (logits_MC.to(noise.scalar_type()) + noise).argmax(-1);
+}
+
+Replaced replaced_by(const PackedBatch& packed, const std::vector<int64_t>& drawn) {
+  Replaced out{packed, at::zeros({std::ssize(packed.ids)}, at::kDouble)};
+  size_t next = 0;
+  for (size_t i = 0; i < packed.ids.size(); ++i) {
+    if (packed.targets[i] < 0) continue;
+    const int64_t id = drawn.at(next++);
+    out.packed.ids[i] = id;
+    if (id != packed.targets[i]) out.is_other_N[static_cast<int64_t>(i)] = 1;
+  }
+  out.packed.targets.assign(packed.ids.size(), -1);
+  out.packed.n_targets = 0;
+  return out;
+}
+
+Tensor nats_of_found(const Tensor& z_N, const Tensor& is_other_N) {
+  const Tensor z = z_N.to(at::kDouble);
+  return -(is_other_N * at::log_sigmoid(z) + (1 - is_other_N) * at::log_sigmoid(-z));
+}
+
+std::unique_ptr<Objective> replaced_token(const Recipe& recipe,
+                                          std::unique_ptr<Source> source,
+                                          const ObjectiveOptions&) {
+  return std::make_unique<ReplacedToken>(recipe, std::move(source));
+}
+
+}  // namespace tessera::train

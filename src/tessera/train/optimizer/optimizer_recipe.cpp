@@ -1,0 +1,258 @@
+#include "tessera/train/optimizer/optimizer_recipe.h"
+
+namespace tessera::train {
+namespace {
+
+using spec::Json;
+using spec::Scope;
+
+/// What every optimiser of a recipe has beside its rule's own keys.
+template <class R>
+struct Whole : R {
+  std::string type = R::kName;
+  double lr = R::kRate;
+  double weight_decay = R::kDecay;
+  std::optional<AverageRecipe> average = {};
+  std::vector<GroupRecipe> groups = {};
+
+  static constexpr auto fields() {
+    using C = Whole;
+    using spec::field;
+    return std::tuple_cat(
+        std::tuple{
+            field("type", &C::type, "update rule"),
+            field("lr", &C::lr, "base learning rate; the schedule multiplies it", {.min = 0})},
+        R::fields(),
+        std::tuple{field("weight_decay", &C::weight_decay,
+                         "of matrices and embeddings alone; of sgd and adam a term of the gradient",
+                         {.min = 0}),
+                   field("average", &C::average,
+                         "mean of the weights, evaluated and saved in their place; null = none"),
+                   field("groups", &C::groups,
+                         "parameters treated otherwise; of several that match the first holds")});
+  }
+};
+
+/// The optimiser of a group.
+template <class R>
+struct Part : R {
+  std::string type = R::kName;
+  double lr = R::kRate;
+  static constexpr auto fields() {
+    using C = Part;
+    using spec::field;
+    return std::tuple_cat(
+        std::tuple{field("type", &C::type, "update rule"),
+                   field("lr", &C::lr, "its base rate; the schedule multiplies it", {.min = 0})},
+        R::fields());
+  }
+};
+
+/// f(R{}) for every rule of the table.
+template <class F, size_t... I>
+void for_each_rule(const F& f, std::index_sequence<I...>) {
+  (f(std::variant_alternative_t<I, RuleKeys>{}), ...);
+}
+template <class F>
+void for_each_rule(const F& f) {
+  for_each_rule(f, std::make_index_sequence<std::variant_size_v<RuleKeys>>());
+}
+
+std::string rule_in(const Json& json, const Scope& scope) {
+  if (!json.is_object() || !json.contains("type")) return AdamWKeys::kName;
+  std::vector<std::string> names;
+  for_each_rule([&](const auto& rule) { names.emplace_back(rule.kName); });
+  return names[spec::detail::read_name(json["type"], names, scope.at("type"))];
+}
+
+/// Throws where a key is another rule's.
+template <class R>
+void refuse_keys_of_others(const Json& json, const Scope& scope) {
+  const Json own = spec::dump_struct(Whole<R>{});
+  if (!json.is_object()) return;
+  for (const auto& [key, value] : json.items()) {
+    if (own.contains(key)) continue;
+    std::vector<std::string> owners;
+    for_each_rule([&](const auto& rule) {
+      if (spec::dump_struct(rule).contains(key)) owners.emplace_back(rule.kName);
+    });
+    if (!owners.empty())
+      fail(ErrorKind::spec, scope.at(key).path, "has no meaning for type \"{}\"; \"{}\" {} it",
+           R::kName, fmt::join(owners, "\", \""), owners.size() == 1 ? "has" : "have");
+  }
+}
+
+void check_share(double value, const Scope& scope) {
+  if (!(value >= 0 && value < 1))
+    fail(ErrorKind::spec, scope.path, "found {}; expected a number in [0, 1)", value);
+}
+
+void check_keys(const RuleKeys& rule, const Scope& scope) {
+  std::visit(
+      [&](const auto& keys) {
+        if constexpr (requires { keys.betas; }) check_betas(keys.betas, scope.at("betas").path);
+        if constexpr (requires { keys.momentum; }) check_share(keys.momentum, scope.at("momentum"));
+        if constexpr (requires { keys.beta1; }) check_share(keys.beta1, scope.at("beta1"));
+        if constexpr (requires { keys.adamw; })
+          check_betas(keys.adamw.betas, scope.at("adamw").at("betas").path);
+      },
+      rule);
+  if (const auto* sgd = std::get_if<SgdKeys>(&rule)) {
+    check_share(sgd->dampening, scope.at("dampening"));
+    if (sgd->nesterov && (sgd->momentum == 0 || sgd->dampening > 0))
+      fail(ErrorKind::spec, scope.at("nesterov").path,
+           "true with momentum {} and dampening {}; expected momentum and no dampening",
+           sgd->momentum, sgd->dampening);
+  }
+  if (const auto* adafactor = std::get_if<AdafactorKeys>(&rule)) {
+    if (adafactor->form == AdafactorForm::torch &&
+        (adafactor->beta1 > 0 || !adafactor->scale_parameter))
+      fail(ErrorKind::spec, scope.at("form").path,
+           "\"torch\" has neither beta1 nor scale_parameter false; expected \"transformers\"");
+    if (adafactor->clip <= 0)
+      fail(ErrorKind::spec, scope.at("clip").path, "found {}; expected more than 0",
+           adafactor->clip);
+  }
+  if (const auto* free = std::get_if<ScheduleFreeKeys>(&rule); free && free->betas[0] <= 0)
+    fail(ErrorKind::spec, scope.at("betas").path,
+         "found 0; the average is a part of what gradients are taken at: expected more than 0");
+}
+
+RuleRecipe read_part(const Json& json, const Scope& scope) {
+  const std::string type = rule_in(json, scope);
+  RuleRecipe out;
+  for_each_rule([&]<class R>(const R&) {
+    if (type != R::kName) return;
+    refuse_keys_of_others<R>(json, scope);
+    Part<R> part = spec::read_struct<Part<R>>(json, scope);
+    out.lr = part.lr;
+    out.keys = R(std::move(part));
+  });
+  check_keys(out.keys, scope);
+  return out;
+}
+
+/// Keys that recipes had not at first, where they say nothing: a run of then goes on.
+void leave_out_defaults(Json& json) {
+  if (json.value("moments", "") == "float32") json.erase("moments");
+}
+
+Json dump_part(const RuleRecipe& recipe) {
+  Json json;
+  std::visit(
+      [&]<class R>(const R& keys) {
+        Part<R> part;
+        static_cast<R&>(part) = keys;
+        part.lr = recipe.lr;
+        json = spec::dump_struct(part);
+      },
+      recipe.keys);
+  leave_out_defaults(json);
+  return json;
+}
+
+/// The optimisers of groups, taken out of `json`; null where a group has none.
+std::vector<Json> taken_from_groups(Json& json) {
+  std::vector<Json> taken;
+  if (!json.is_object() || !json.contains("groups") || !json["groups"].is_array()) return taken;
+  for (Json& group : json["groups"]) {
+    taken.emplace_back(nullptr);
+    if (!group.is_object() || !group.contains("optimizer")) continue;
+    taken.back() = group["optimizer"];
+    group.erase("optimizer");
+  }
+  return taken;
+}
+
+}  // namespace
+
+const char* name_of(const RuleKeys& rule) {
+  return std::visit([](const auto& keys) { return keys.kName; }, rule);
+}
+
+void check_betas(const std::vector<double>& betas, const std::string& where) {
+  if (betas.size() != 2) fail(ErrorKind::spec, where, "{} numbers; expected 2", betas.size());
+  for (const double beta : betas)
+    if (!(beta >= 0 && beta < 1))
+      fail(ErrorKind::spec, where, "found {}; expected numbers in [0, 1)", beta);
+}
+
+OptimizerRecipe read_optimizer(const Json& json, const Scope& scope) {
+  const std::string type = rule_in(json, scope);
+  Json rest = json;
+  const std::vector<Json> parts = taken_from_groups(rest);
+  OptimizerRecipe out;
+  for_each_rule([&]<class R>(const R&) {
+    if (type != R::kName) return;
+    refuse_keys_of_others<R>(rest, scope);
+    Whole<R> whole = spec::read_struct<Whole<R>>(rest, scope);
+    out.lr = whole.lr;
+    out.weight_decay = whole.weight_decay;
+    out.average = whole.average;
+    out.groups = std::move(whole.groups);
+    out.rule = R(std::move(whole));
+  });
+  check_keys(out.rule, scope);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].is_null()) continue;
+    const Scope at = scope.at(fmt::format("groups[{}]", i));
+    if (out.groups[i].frozen)
+      fail(ErrorKind::spec, at.at("optimizer").path, "given for parameters that are frozen");
+    out.groups[i].optimizer = read_part(parts[i], at.at("optimizer"));
+  }
+  if (out.average) {
+    check_share(out.average->decay, scope.at("average").at("decay"));
+    const auto averages = [](const RuleKeys& rule) {
+      return std::holds_alternative<ScheduleFreeKeys>(rule);
+    };
+    bool twice = averages(out.rule);
+    for (const GroupRecipe& group : out.groups)
+      twice = twice || (group.optimizer && averages(group.optimizer->keys));
+    if (twice)
+      fail(ErrorKind::spec, scope.at("average").path,
+           "given with \"{}\", which has an average of its own; expected one of the two",
+           ScheduleFreeKeys::kName);
+  }
+  return out;
+}
+
+Json dump_optimizer(const OptimizerRecipe& recipe) {
+  Json json;
+  std::visit(
+      [&]<class R>(const R& keys) {
+        Whole<R> whole;
+        static_cast<R&>(whole) = keys;
+        whole.lr = recipe.lr;
+        whole.weight_decay = recipe.weight_decay;
+        whole.average = recipe.average;
+        whole.groups = recipe.groups;
+        json = spec::dump_struct(whole);
+      },
+      recipe.rule);
+  leave_out_defaults(json);
+  if (!recipe.average) json.erase("average");
+  if (recipe.groups.empty()) json.erase("groups");
+  for (size_t i = 0; i < recipe.groups.size(); ++i)
+    if (recipe.groups[i].optimizer)
+      json["groups"][i]["optimizer"] = dump_part(*recipe.groups[i].optimizer);
+  return json;
+}
+
+Json optimizer_schema() {
+  Json parts = Json::array(), wholes = Json::array();
+  for_each_rule([&]<class R>(const R&) {
+    Json part = spec::struct_schema<Part<R>>();
+    part["properties"]["type"] = {{"const", R::kName}};
+    parts.push_back(std::move(part));
+  });
+  for_each_rule([&]<class R>(const R&) {
+    Json whole = spec::struct_schema<Whole<R>>();
+    whole["properties"]["type"] = {{"const", R::kName}};
+    whole["properties"]["groups"]["items"]["properties"]["optimizer"] = {
+        {"description", "another one than the rest's, with a rate of its own"}, {"anyOf", parts}};
+    wholes.push_back(std::move(whole));
+  });
+  return {{"description", "how parameters are updated"}, {"anyOf", wholes}};
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,258 @@
+// Plans of labels, of texts that belong together, of pairs and of texts alone.
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "tessera/format/file_source.h"
+#include "tessera/nn/head/classifier.h"
+#include "tessera/text/tokenizer/answer_windows.h"
+#include "tessera/text/tokenizer/text_pair.h"
+#include "tessera/text/tokenizer/vocabularies.h"
+#include "tessera/train/data/data_file.h"
+#include "tessera/train/data/label_examples.h"
+#include "tessera/train/recipe/finetune_planner.h"
+
+namespace tessera::train {
+namespace {
+
+/// Names that columns have for a role, the likeliest first.
+const std::vector<std::string> kSources = {"source", "src",      "input",   "question",
+                                           "prompt", "document", "article", "text"};
+const std::vector<std::string> kTargets = {"target",  "tgt",         "output",  "answer",
+                                           "summary", "translation", "response"};
+
+std::string shown_text(std::string_view text) {
+  return format::in_quotes(excerpt(text));
+}
+
+/// The value of a key in a line of ours.
+std::string shown_text(const Json& example, const std::string& key) {
+  const auto found = example.find(key);
+  if (found == example.end()) return "nothing";
+  return found->is_string() ? shown_text(found->get<std::string>())
+                            : excerpt(found->dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+}  // namespace
+
+void Planner::plan_labels() {
+  const LabelData data = label_data();
+  std::vector<std::string> labels;
+  std::vector<int64_t> lengths;
+  const bool words = out_.task == kWords, answers = out_.task == kAnswers;
+  int64_t n = 0;
+  if (answers) {
+    const std::vector<Question> all = read_questions(data, LabelSplit::train, o_.cancel);
+    n = std::ssize(all);
+    if (n > 0)
+      say("first example: question {}, context {} -> {}", shown_text(all[0].question),
+          shown_text(all[0].context),
+          all[0].answers.empty() ? "no answer" : shown_text(all[0].answers[0].text));
+  } else if (words) {
+    const text::WordTokens tokens(*tokenizer_);
+    for (const LabelledWords& one : read_words(data, LabelSplit::train, o_.cancel)) {
+      if (n == 0)
+        say("first example: {} -> {}", excerpt(fmt::format("{}", fmt::join(one.words, " "))),
+            excerpt(fmt::format("{}", fmt::join(one.labels, " "))));
+      labels.insert(labels.end(), one.labels.begin(), one.labels.end());
+      int64_t length = text::tokens_around(*tokenizer_, false);
+      for (size_t i = 0; i < one.words.size(); ++i)
+        length += std::ssize(tokens.of(one.words[i], i == 0));
+      lengths.push_back(length);
+      ++n;
+    }
+  } else {
+    const LabelOf kind = out_.task == kNumber    ? LabelOf::score
+                         : out_.task == kSeveral ? LabelOf::several_classes
+                                                 : LabelOf::one_class;
+    for (const LabelledText& one : read_texts(data, LabelSplit::train, kind, o_.cancel)) {
+      if (n == 0)
+        say("first example: {}{} -> {}", shown_text(one.text),
+            one.text_b.empty() ? "" : ", " + shown_text(one.text_b),
+            kind == LabelOf::score ? fmt::format("{}", one.score)
+                                   : fmt::format("{}", fmt::join(one.labels, ", ")));
+      labels.insert(labels.end(), one.labels.begin(), one.labels.end());
+      lengths.push_back(std::ssize(
+          text::judged_text(
+              *tokenizer_, one.text,
+              one.text_b.empty() ? std::nullopt : std::optional<std::string_view>(one.text_b), 0)
+              .ids));
+      ++n;
+    }
+  }
+  Json objective = {{"type", answers                ? "question_answering"
+                             : words                ? "token_classification"
+                             : out_.task == kNumber ? "regression"
+                                                    : "classification"}};
+  if (!answers && out_.task != kNumber) objective["labels"] = classes_of(labels, n);
+  if (out_.task == kSeveral) objective["multi_label"] = true;
+  if (const std::string pool = words || answers || o_.measured != nullptr ? "" : own_pooling();
+      pool == "mean" || pool == "max") {
+    objective["pool"] = pool;
+    say("pooling: {} (from the model; objective.pool)", pool);
+  }
+  set_length(lengths, answers ? 384 : 512);
+  if (answers) objective["stride"] = std::min<int64_t>(128, length_ / 3);
+  say_export(objective);
+  recipe_["objective"] = std::move(objective);
+  hold_out(n);
+  batch_ = o_.batch.value_or(length_ > 256 ? 16 : 32);
+  samples_ = n;
+}
+
+std::vector<std::string> Planner::classes_of_head() const {
+  const auto* head = dynamic_cast<const nn::ClassifierConfig*>(spec_.head.config.get());
+  if (head == nullptr)
+    fail(ErrorKind::usage, "eval",
+         "{} has the head \"{}\", which gives no classes; expected a model that was fine-tuned on "
+         "labels",
+         o_.model, spec_.head ? spec_.head.type() : "none");
+  std::vector<std::string> names = head->labels;
+  // classes without names are numbers
+  for (int64_t i = std::ssize(names); i < head->n_labels; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
+std::vector<std::string> Planner::classes_of(const std::vector<std::string>& labels, int64_t n) {
+  if (labels.empty()) fail(ErrorKind::input, verb(), "no example has a label; expected some");
+  if (o_.measured != nullptr) return classes_of_head();
+  std::vector<std::string> names = ClassNames::of(labels).names();
+  constexpr int64_t kMany = 1000;
+  if (std::ssize(names) > kMany ||
+      (out_.task != kWords && std::ssize(names) > std::max<int64_t>(20, n / 2)))
+    fail(ErrorKind::usage, verb(),
+         "{} different labels in {} examples; expected classes (--task regression for numbers, "
+         "{} for another column)",
+         names.size(), n, option("label"));
+  if (names.size() < 2 && out_.task != kSeveral)
+    fail(ErrorKind::usage, verb(),
+         "every label is \"{}\"; expected at least two classes ({} for another column)",
+         names.front(), option("label"));
+  // the order of a model that has these classes already
+  if (const auto* head = dynamic_cast<const nn::ClassifierConfig*>(spec_.head.config.get())) {
+    std::set<std::string> own(head->labels.begin(), head->labels.end());
+    if (own == std::set<std::string>(names.begin(), names.end())) names = head->labels;
+  }
+  std::vector<std::string> shown(names.begin(),
+                                 names.begin() + std::min<std::ptrdiff_t>(10, std::ssize(names)));
+  say("{} classes: {}{} (objective.labels)", names.size(), fmt::join(shown, ", "),
+      names.size() > shown.size() ? ", ..." : "");
+  return names;
+}
+
+void Planner::plan_together() {
+  const LabelData data = label_data();
+  std::vector<int64_t> lengths;
+  int64_t n = 0;
+  for (const std::string& path : o_.data)
+    for_each_record(data, path, [&](Record&& record) {
+      ++n;
+      for (const auto& [key, value] : record.values.items())
+        if (value.is_string() &&
+            (key == data.text_key || key == together_.value("positive_key", std::string())))
+          lengths.push_back(std::ssize(tokenizer_->encode(value.get<std::string>(), {})));
+    });
+  say("first example: anchor {}, positive {}", shown_text(first_, data.text_key),
+      together_.contains("positive_key")
+          ? shown_text(first_, together_["positive_key"].get<std::string>())
+          : "itself");
+  const std::string own = own_pooling(), pool = own.empty() ? "mean" : own;
+  together_["pooling"] = pool;
+  say("sentence-embedding pooling: {}{}", pool, key_of_recipe("objective.pooling"));
+  if (!o_.adapter.empty() && own.empty() && spec_.causal())
+    say("an adapter does not record the pooling: embed with --pooling {}", pool);
+  recipe_["objective"] = together_;
+  // this data's format is told by the names of its files
+  if (!is_keyed(o_.data.front())) data_.erase("format");
+  set_length(lengths, 512);
+  hold_out(n);
+  batch_ = o_.batch.value_or(std::min<int64_t>(64, std::max<int64_t>(2, n / 4)));
+  samples_ = n;
+  say("in-batch negatives: {} per text (--batch)", batch_ - 1);
+}
+
+void Planner::plan_similarity() {
+  if (!data_.contains("text_b_key")) missing("text-b", "the second text");
+  if (!data_.contains("score_key")) missing("label", "the similarity");
+  length_ = o_.length.value_or(0);
+  batch_ = o_.batch.value_or(32);
+  samples_ = 1;
+}
+
+void Planner::plan_pairs() {
+  LabelFormat format = LabelFormat::jsonl;
+  for (const std::string& path : o_.data) format = keyed_format(path);
+  const Peek data = peek();
+  names_ = data.names;
+  say_format();
+  const std::string source = role(o_.text, kSources, "text"),
+                    target = role(o_.label, kTargets, "label");
+  if (source.empty()) missing("text", "the source");
+  if (target.empty()) missing("label", "what is answered");
+  say("task: sequence to sequence, source \"{}\", target \"{}\" ({}, {})", source, target,
+      option("text"), option("label"));
+  say("first example: {} -> {}", shown_text(data.some.front(), source),
+      shown_text(data.some.front(), target));
+  data_["format"] = spec::enum_name(format);
+  data_["source_key"] = source;
+  data_["text_key"] = target;
+  if (spec_.mask) recipe_["objective"] = {{"type", "mask_predict"}};
+  std::vector<int64_t> lengths;  // of the longer one, with what ends it
+  for (const std::string& path : o_.data)
+    for_each_record(label_data(), path, [&](Record&& record) {
+      int64_t most = 0;
+      for (const std::string& key : {source, target})
+        if (const Json value = record.values.value(key, Json()); value.is_string())
+          most = std::max(most, std::ssize(tokenizer_->encode(value.get<std::string>(),
+                                                              {.add_special = false})) +
+                                    (tokenizer_->eos() ? 1 : 0));
+      lengths.push_back(most);
+    });
+  set_length(lengths, 512);
+  hold_out(std::ssize(lengths));
+  batch_ = o_.batch.value_or(length_ > 256 ? 16 : 32);
+  samples_ = std::ssize(lengths);
+}
+
+void Planner::plan_text() {
+  const bool keyed = !text_key_.empty() || is_keyed(o_.data.front());
+  if (keyed) data_["format"] = spec::enum_name(keyed_format(o_.data.front()));
+  if (keyed && !(text_key_.empty() ? o_.text : text_key_).empty())
+    data_["text_key"] = text_key_.empty() ? o_.text : text_key_;
+  if (!spec_.causal()) {
+    std::string mask;
+    for (const std::string& name : text::known_tokens().masks)
+      if (mask.empty() || !tokenizer_->id(mask)) mask = name;
+    if (!spec_.head || spec_.head.type() != "masked_lm" || !tokenizer_->id(mask))
+      fail(ErrorKind::usage, verb(),
+           "{} is an encoder without a head for hidden tokens, or without a mask; expected "
+           "labelled data, a decoder, or an encoder with such a head",
+           o_.model);
+    recipe_["objective"] = {{"type", "masked_lm"}, {"mask_token", mask}};
+  }
+  set_length({}, 512);
+  // tokens of the first part tell those of all
+  int64_t bytes = 0;
+  for (const std::string& path : o_.data)
+    bytes += static_cast<int64_t>(DataFile::of_bytes(path).bytes());
+  constexpr size_t kPart = 65536;
+  const DataFile file = DataFile::of_bytes(o_.data.front());
+  const std::string_view part = file.text().substr(0, kPart);
+  if (part.empty())
+    fail(ErrorKind::input, verb(), "{}: the file is empty; expected text", o_.data.front());
+  if (!keyed) say("first example: {}", shown_text(part));
+  const auto tokens = static_cast<double>(tokenizer_->encode(part, {.add_special = false}).size());
+  samples_ = std::max<int64_t>(
+      1, static_cast<int64_t>(tokens / static_cast<double>(part.size()) *
+                              static_cast<double>(bytes) / static_cast<double>(length_)));
+  length_ = std::min<int64_t>(length_, std::max<int64_t>(16, static_cast<int64_t>(tokens / 20)));
+  hold_out(0);
+  if (o_.valid.empty() && data_.contains("valid_fraction"))
+    say("validation split: the last {:.3g} % of the text (--valid FILE, --valid-fraction)",
+        100 * data_["valid_fraction"].get<double>());
+  batch_ = o_.batch.value_or(8);
+}
+
+}  // namespace tessera::train

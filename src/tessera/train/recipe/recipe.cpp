@@ -1,0 +1,752 @@
+#include "tessera/train/recipe/recipe.h"
+
+#include <fmt/ranges.h>
+
+#include "tessera/convert/checkpoint.h"
+#include "tessera/convert/experts.h"
+#include "tessera/model/call_plan.h"
+#include "tessera/model/virtual_tokens.h"
+#include "tessera/nn/position/position_config.h"
+#include "tessera/nn/registry.h"
+#include "tessera/nn/router/router_config.h"
+#include "tessera/spec/json_difference.h"
+#include "tessera/spec/names.h"
+#include "tessera/train/data/check_files.h"
+#include "tessera/train/data/tasks.h"
+#include "tessera/train/data/token_cache.h"
+#include "tessera/train/objective/objective_config.h"
+#include "tessera/train/recipe/start.h"
+#include "tessera/train/recipe/task_head.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// All of a recipe but the spec, which is a document of its own, and the data, of which there are
+/// two kinds.
+struct Sections {
+  TrainRecipe train;
+  Schedule schedule;
+  CheckpointRecipe checkpoint;
+  std::optional<InitRecipe> init = {};
+  std::optional<AdapterRecipe> adapter = {};
+  std::optional<ExpertsRecipe> experts = {};
+  std::optional<StopRecipe> stop = {};
+  std::optional<WatchRecipe> watch = {};
+
+  static constexpr auto fields() {
+    using C = Sections;
+    using spec::field;
+    return std::tuple{
+        field("train", &C::train, "length and shape of the run", {.required = true}),
+        field("schedule", &C::schedule, "learning rate over the run"),
+        field("checkpoint", &C::checkpoint, "when to save"),
+        field("init", &C::init, "a model to begin from; null = fresh values"),
+        field("adapter", &C::adapter,
+              "adapter (LoRA, ...) to train, with the model frozen; null = train the model"),
+        field("experts", &C::experts, "growing, pruning and balancing of experts; null = none"),
+        field("stop", &C::stop, "early stopping; null = none"),
+        field("watch", &C::watch, "warnings and measurements during training")};
+  }
+};
+
+Json read_commented(const fs::path& path) {
+  spec::JsonLimits limits;
+  limits.comments = true;
+  return spec::read_json_file(path, limits);
+}
+
+fs::path under(const fs::path& folder, const std::string& path) {
+  return fs::path(path).is_absolute() ? fs::path(path) : folder / path;
+}
+
+void inline_spec(Json& json, const fs::path& folder) {
+  if (json.is_object() && json.contains("spec") && json["spec"].is_string())
+    json["spec"] = read_commented(under(folder, json["spec"].get<std::string>()));
+}
+
+/// Paths of a recipe that stands in `folder`, made independent of it.
+void rebase(Json& json, const fs::path& folder) {
+  inline_spec(json, folder);
+  if (!json.is_object()) return;
+  const auto move = [&](Json& path) {
+    if (path.is_string())
+      path =
+          under(fs::current_path() / folder, path.get<std::string>()).lexically_normal().string();
+  };
+  if (json.contains("init") && json["init"].is_object() && json["init"].contains("from"))
+    move(json["init"]["from"]);
+  if (json.contains("objective")) for_each_objective_path(json["objective"], move);
+  if (!json.contains("data") || !json["data"].is_object()) return;
+  Json& data = json["data"];
+  const auto move_files = [&](Json& of) {
+    for (const char* key : {"train", "valid", "train_labels", "valid_labels"})
+      if (of.is_object() && of.contains(key) && of[key].is_array())
+        for (Json& path : of[key]) move(path);
+  };
+  move_files(data);
+  if (data.contains("mix") && data["mix"].is_array())
+    for (Json& part : data["mix"]) move_files(part);
+  if (data.contains("tokenizer") && data["tokenizer"] != "bytes") move(data["tokenizer"]);
+}
+
+/// The recipe with all that it extends merged in; no key "extends" is left.
+Json extended(Json json, const fs::path& folder, int depth = 0) {
+  if (!json.is_object() || !json.contains("extends")) return json;
+  if (depth == 8) fail(ErrorKind::spec, "extends", "more than 8 recipes extend one another");
+  if (!json["extends"].is_string())
+    fail(ErrorKind::spec, "extends", "found {}; expected the path of a recipe",
+         spec::kind_of(json["extends"]));
+  const fs::path path = under(folder, json["extends"].get<std::string>());
+  json.erase("extends");
+  rebase(json, folder);
+  Json base = extended(read_commented(path), path.parent_path(), depth + 1);
+  if (!base.is_object())
+    fail(ErrorKind::spec, "extends", "{}: found {}; expected an object", path.string(),
+         spec::kind_of(base));
+  rebase(base, path.parent_path());
+  base.merge_patch(json);
+  return base;
+}
+
+void ignore_keys_of_models(Json& json, const std::vector<std::string>& keys) {
+  if (keys.empty() || !json.is_object()) return;
+  int64_t models = 0;
+  for (const auto& [section, names] : {std::pair{"init", "from"}, {"objective", "teacher"}}) {
+    if (!json.contains(section) || !json[section].is_object() || !json[section].contains(names))
+      continue;
+    Json& all = json[section]["ignore_keys"];
+    if (!all.is_array() && !all.is_null()) continue;  // refused where it is read
+    for (const std::string& key : keys) all.push_back(key);
+    ++models;
+  }
+  if (models == 0)
+    fail(ErrorKind::usage, "train",
+         "--ignore-key {}: the recipe opens no model; expected init.from or objective.teacher",
+         keys.front());
+}
+
+/// What a recipe that begins with a model takes from it: the spec, and how text becomes tokens.
+void take_from_model(Json& json, const fs::path& folder) {
+  if (!json.is_object() || !json.contains("init") || json["init"].is_null()) return;
+  // without a spec of its own the recipe stands on it
+  InitRecipe init;
+  if (!json.contains("spec"))
+    init = spec::read_struct<InitRecipe>(json["init"], spec::Scope().at("init"));
+  if (!json["init"].is_object()) return;
+  const auto from = json["init"].find("from");
+  if (from == json["init"].end() || !from->is_string()) return;
+  const fs::path model = under(folder, from->get<std::string>()).lexically_normal();
+  if (!json.contains("spec")) {
+    init.from = model.string();
+    json["spec"] = load_start(init).spec_json;
+  }
+  const auto found = json.find("data");
+  if (found == json.end()) return;
+  Json& data = *found;
+  if (!data.is_object() || data.contains("tokenizer")) return;
+  if (data.contains("type") && data["type"] != "text") return;
+  data["tokenizer"] = tokenizer_of_start(model);
+}
+
+/// A resolved recipe writes out what stands beside a mix; only what was said counts.
+Json without_defaults(Json data) {
+  const Json defaults = spec::dump_struct(DataRecipe());
+  for (const auto& [key, value] : defaults.items())
+    if (data.contains(key) && data[key] == value) data.erase(key);
+  return data;
+}
+
+void check_mix(const DataRecipe& data, const Json& json) {
+  for (const char* key : {"train", "valid", "valid_fraction", "format", "text_key", "source_key"})
+    if (json.contains(key))
+      fail(ErrorKind::spec, fmt::format("data.{}", key),
+           "given with data.mix, whose parts have their own; expected one of the two");
+  for (size_t i = 0; i < data.mix.size(); ++i) {
+    check_files(data.mix[i], fmt::format("data.mix[{}]", i));
+    if (!(data.mix[i].weight > 0))
+      fail(ErrorKind::spec, fmt::format("data.mix[{}].weight", i),
+           "found 0; expected more, or the part left out");
+  }
+}
+
+/// Gives the spec of a recipe that learns from labels their names, and one that is a model's the
+/// head that they need.
+void take_task_head(Json& json, bool own_spec, Recipe& recipe) {
+  TaskHead made = with_task_head(std::move(json["spec"]), json["objective"], /*replace=*/!own_spec);
+  json["spec"] = std::move(made.spec);
+  if (made.note.empty()) return;
+  recipe.notes.push_back(made.note);
+  json["init"]["partial"] = true;
+}
+
+void read_data(const Json& json, bool labelled, Recipe& recipe) {
+  const auto data = json.find("data");
+  if (data == json.end())
+    fail(ErrorKind::spec, "recipe", "\"data\" is missing; expected files to learn from, or a task");
+  spec::Scope scope;
+  scope.path = "data";
+  if (labelled) {
+    recipe.labels = spec::read_struct<LabelData>(*data, scope);
+    recipe.data.tokenizer = recipe.labels->tokenizer;
+    return;
+  }
+  DataType type = DataType::text;
+  if (data->is_object() && data->contains("type"))
+    spec::detail::read_value((*data)["type"], type, {}, scope.at("type"));
+  if (type == DataType::text) {
+    recipe.data = spec::read_struct<DataRecipe>(*data, scope);
+    if (!recipe.data.mix.empty()) check_mix(recipe.data, without_defaults(*data));
+  } else {
+    recipe.task = spec::read_struct<TaskRecipe>(*data, scope);
+    spec::check_keys_of_type(*recipe.task, *data, scope);
+  }
+}
+
+void check_data(const DataRecipe& data) {
+  if (!data.mix.empty()) return;
+  if (data.temperature)
+    fail(ErrorKind::spec, "data.temperature", "has no meaning without data.mix");
+  check_files(data, "data");
+  if (data.source_key && !has_keys(data.format))
+    fail(ErrorKind::spec, "data.source_key",
+         "given for format \"{}\"; expected format \"jsonl\", \"csv\" or \"tsv\"",
+         spec::enum_name(data.format));
+}
+
+/// The optimiser, taken out of `json`; one that needs no schedule has none where nothing is said.
+void take_optimizer(Json& json, Recipe& recipe) {
+  if (const auto found = json.find("optimizer"); found != json.end())
+    recipe.optimizer = read_optimizer(*found, spec::Scope().at("optimizer"));
+  json.erase("optimizer");
+  if (!std::holds_alternative<ScheduleFreeKeys>(recipe.optimizer.rule)) return;
+  Json& schedule = json["schedule"];
+  if (schedule.is_null()) schedule = Json::object();
+  if (schedule.is_object() && !schedule.contains("type")) schedule["type"] = "constant";
+}
+
+/// Experts that come and go need states that lie apart by expert.
+void check_states(const OptimizerRecipe& optimizer) {
+  const auto check = [](const RuleKeys& rule, const std::string& where) {
+    std::string what = name_of(rule);
+    bool apart = what != "adafactor" && what != "soap" && what != "shampoo";
+    if (const auto* adam = std::get_if<AdamKeys>(&rule);
+        adam != nullptr && adam->moments == MomentStorage::int8)
+      apart = false;
+    if (const auto* adamw = std::get_if<AdamWKeys>(&rule);
+        adamw != nullptr && adamw->moments == MomentStorage::int8)
+      apart = false;
+    if (!apart)
+      fail(ErrorKind::spec, where,
+           "\"{}\" keeps states that belong to several experts, and some come or go; expected "
+           "adamw, adam, lion, sgd, muon or schedule_free_adamw with moments \"float32\"",
+           what);
+  };
+  check(optimizer.rule, "optimizer.type");
+  for (size_t i = 0; i < optimizer.groups.size(); ++i)
+    if (optimizer.groups[i].optimizer)
+      check(optimizer.groups[i].optimizer->keys, fmt::format("optimizer.groups[{}].optimizer", i));
+}
+
+/// Throws Error(spec) where a router learns by the losses of tokens that do not come back to it:
+/// those of an encoder, of predictors, of layers that choose among tokens.
+void check_rewards(const model::ModelSpec& stack, std::string_view why) {
+  const auto refuse = [](const spec::AnyPart& part, std::string_view reason) {
+    spec::for_each_part(part, [&](const spec::AnyPart& inner) {
+      const auto* router = dynamic_cast<const nn::RouterConfig*>(inner.config.get());
+      if (router != nullptr && router->by_reward())
+        fail(
+            ErrorKind::spec, "spec",
+            "router \"{}\" learns from the losses of its tokens, {}; expected another router there",
+            inner.type(), reason);
+    });
+  };
+  for (const model::LayerSpec& layer : stack.layers)
+    for (const model::GroupSpec& group : layer.groups)
+      for (const model::BranchSpec& branch : group.branches) {
+        if (!why.empty()) refuse(branch.part, why);
+        if (layer.depth)
+          refuse(branch.part, fmt::format("and depth \"{}\" takes them apart", layer.depth.type()));
+      }
+}
+
+void check_model(const Recipe& recipe) {
+  const int64_t length = recipe.train.length;
+  if (!recipe.spec.encoder && recipe.data.source_key && !model::CallPlan(recipe.spec).reads_given())
+    fail(ErrorKind::spec, "data.source_key",
+         "given for a \"{}\" without a prefix, which reads no source; expected arch "
+         "\"encoder_decoder\", or attention with pattern \"prefix\"",
+         name_of(recipe.spec.arch));
+  if (recipe.spec.encoder)
+    if (const int64_t limit = recipe.spec.encoder->max_positions(); limit > 0 && length > limit)
+      fail(ErrorKind::spec, "train.length", "{} tokens; the encoder has {} positions", length,
+           limit);
+  if (const int64_t limit = recipe.spec.max_positions(); limit > 0 && length > limit)
+    fail(ErrorKind::spec, "train.length", "{} tokens; the spec has {} positions", length, limit);
+  else if (limit > 0 && recipe.task && recipe.task->valid_length > limit)
+    fail(ErrorKind::spec, "data.valid_length", "{} tokens; the spec has {} positions",
+         recipe.task->valid_length, limit);
+  check_rewards(recipe.spec, "");
+  if (recipe.spec.encoder)
+    check_rewards(*recipe.spec.encoder, "and what an encoder reads has none");
+  for (const model::PredictorSpec& predictor : recipe.spec.predictors)
+    check_rewards(*predictor.stack, "which those of a predictor do not reach");
+  if (recipe.train.label_smoothing.share >= 1)
+    fail(ErrorKind::spec, "train.label_smoothing.share", "found {}; expected less than 1",
+         recipe.train.label_smoothing.share);
+  if (recipe.train.early_exit.scale > 0) {
+    if (recipe.spec.encoder)
+      fail(ErrorKind::spec, "train.early_exit",
+           "not available with an encoder: expected a \"decoder\", or scale 0");
+    for (int64_t layers = 1; layers <= std::ssize(recipe.spec.layers); ++layers)
+      if (const std::string reason = recipe.spec.no_exit_reason(layers); !reason.empty())
+        fail(ErrorKind::spec, "train.early_exit", "{}; expected scale 0", reason);
+  }
+  if (recipe.train.batch > kMaxTokens / length || recipe.train.accumulate > kMaxTokens)
+    fail(ErrorKind::spec, "train.batch", "{} sequences of {} tokens; expected at most {} tokens",
+         recipe.train.batch, length, kMaxTokens);
+}
+
+/// Whether parts of this type have a router.
+bool routes(const Json& type) {
+  if (!type.is_string()) return false;
+  for (const spec::Slot slot : {spec::Slot::ffn, spec::Slot::mixer})
+    if (const auto* mechanism = spec::find_mechanism(slot, type.get<std::string>()))
+      for (const spec::FieldDoc& field : mechanism->fields())
+        if (field.name == "router") return true;
+  return false;
+}
+
+/// Whether a router that says nothing of losses wants one; of what cannot be read, the spec's own
+/// error tells.
+bool wants_balance(const Json& router) {
+  if (!router.is_object() || router.contains("losses")) return false;
+  spec::Scope any;
+  any.n_experts = int64_t{1} << 20;
+  try {
+    const spec::AnyPart part = spec::read_part(spec::Slot::router, router, any);
+    return part && part.as<nn::RouterConfig>().wants_balance();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Gives routers of a spec that want one a balance loss; returns how many.
+int64_t balance_routers(Json& json) {
+  int64_t n = 0;
+  if (json.is_array())
+    for (Json& one : json) n += balance_routers(one);
+  if (!json.is_object()) return n;
+  for (auto& [key, value] : json.items()) n += balance_routers(value);
+  if (!routes(json.value("type", Json()))) return n;
+  Json router = json.value("router", Json("top_k"));
+  if (router.is_string()) router = {{"type", router}};
+  if (!wants_balance(router)) return n;
+  router["losses"] = {{"balance", "per_choice_mean"}};
+  json["router"] = std::move(router);
+  return n + 1;
+}
+
+void check_curriculum(const Recipe& recipe) {
+  const Curriculum& how = recipe.train.curriculum;
+  if (how.steps == 0) return;
+  if (how.from > recipe.train.length)
+    fail(ErrorKind::spec, "train.curriculum.from", "found {}; expected at most train.length = {}",
+         how.from, recipe.train.length);
+  if (recipe.task)
+    fail(ErrorKind::spec, "train.curriculum",
+         "examples of a task have the length that they are made with; expected steps 0");
+  if (recipe.train.windows == WindowOrder::carried)
+    fail(ErrorKind::spec, "train.curriculum",
+         "\"carried\" windows are consecutive and have one length; expected steps 0, or "
+         "\"isolated\"");
+}
+
+/// What a row that goes on from step to step needs.
+void check_carried(const Recipe& recipe) {
+  const TrainRecipe& train = recipe.train;
+  if (train.windows != WindowOrder::carried) {
+    if (train.carry_limit > 0)
+      fail(ErrorKind::spec, "train.carry_limit",
+           "has no meaning for windows \"isolated\"; only \"carried\" has it");
+    return;
+  }
+  constexpr const char* kWhere = "train.windows";
+  if (!recipe.data.mix.empty())
+    fail(ErrorKind::spec, kWhere,
+         "\"carried\" reads on in one text, but data.mix has several; use \"isolated\"");
+  if (recipe.task)
+    fail(ErrorKind::spec, kWhere, "examples of a task are independent; use \"isolated\"");
+  if (recipe.data.source_key)
+    fail(ErrorKind::spec, kWhere,
+         "\"carried\" continues documents, but pairs are independent; use \"isolated\"");
+  if (train.recompute.of != nn::RecomputeOf::none)
+    fail(ErrorKind::spec, "train.recompute",
+         "\"carried\" rows continue from a state, which recomputation would advance twice; use "
+         "\"isolated\", or recompute nothing");
+  if (!recipe.spec.predictors.empty() && train.predictors > 0)
+    fail(ErrorKind::spec, "train.predictors",
+         "{} of them, and \"carried\" rows whose state they do not share; use \"isolated\", or a "
+         "factor of 0",
+         recipe.spec.predictors.size());
+  const model::CallPlan calls(recipe.spec);
+  if (const std::string& reason = calls.whole_reason(); !reason.empty())
+    fail(ErrorKind::spec, kWhere, "\"carried\" needs a state, but {}; use \"isolated\"", reason);
+  if (const int64_t prefix = model::CallPlan(recipe.spec).first_call(0); prefix > 0)
+    fail(ErrorKind::spec, kWhere,
+         "\"carried\" cuts documents anywhere, but the first {} tokens of each see each other and "
+         "are read in one call; use \"isolated\", or pattern \"prefix\" with length 0",
+         prefix);
+  const auto layout = model::state_layout(recipe.spec);
+  if (layout.empty())
+    fail(ErrorKind::spec, kWhere, "no part of this spec has a state to carry; use \"isolated\"");
+  if (train.carry_limit > 0 && train.carry_limit < train.length)
+    fail(ErrorKind::spec, "train.carry_limit", "found {}; expected at least train.length = {}",
+         train.carry_limit, train.length);
+  if (const int64_t limit = calls.longest_in_cuts();
+      limit > 0 && (train.carry_limit == 0 || train.carry_limit > limit))
+    fail(ErrorKind::spec, "train.carry_limit",
+         "found {}; expected 1 to {}: rows continue through a document, and this spec has no "
+         "further positions",
+         train.carry_limit, limit);
+  for (const model::LayerSpec& layer : recipe.spec.layers)
+    if (layer.depth)
+      fail(
+          ErrorKind::spec, kWhere,
+          "\"carried\" with layers that choose among the tokens of whole documents (depth \"{}\"); "
+          "use \"isolated\"",
+          layer.depth.type());
+  for (const model::BranchState& branch : layout)
+    for (const spec::StateDecl& decl : branch.tensors)
+      if (train.carry_limit == 0 && decl.kind == spec::StateDecl::Kind::per_token && decl.keep == 0)
+        fail(ErrorKind::spec, "train.carry_limit",
+             "missing: {} keeps every token of a document; give the tokens after which a row "
+             "restarts, or that part a window",
+             branch.name);
+}
+
+/// What experts that come and go need, of the spec and of one another.
+void check_experts(const Recipe& recipe) {
+  if (!recipe.experts) return;
+  if (recipe.experts->balance_steps > 0) {
+    const std::vector<spec::ParamDecl> all = model::parameters(recipe.spec);
+    if (std::none_of(all.begin(), all.end(),
+                     [](const spec::ParamDecl& decl) { return static_cast<bool>(decl.rule); }))
+      fail(ErrorKind::spec, "experts.balance_steps",
+           "found {}, but no router has a balancing bias; expected \"balance\": true of a top_k",
+           recipe.experts->balance_steps);
+  }
+  if (!recipe.experts->changes()) return;
+  constexpr int64_t kMost = 65536;
+  const std::map<std::string, convert::Mixture> mixtures = convert::mixtures(recipe.spec);
+  if (mixtures.empty())
+    fail(ErrorKind::spec, "experts", "no mixture of experts in the layers of this spec");
+  for (const auto& [name, mixture] : mixtures)
+    if (!mixture.reason.empty()) fail(ErrorKind::spec, "experts", "{}: {}", name, mixture.reason);
+  if (recipe.experts->remove && recipe.experts->remove->below > 1)
+    fail(ErrorKind::spec, "experts.remove.below",
+         "found {}; expected a part of an even share, 0 to 1", recipe.experts->remove->below);
+  int64_t before = 0;
+  for (size_t i = 0; i < recipe.experts->grow.size(); ++i) {
+    const GrowRecipe& grow = recipe.experts->grow[i];
+    const std::string where = fmt::format("experts.grow[{}]", i);
+    if (grow.at <= before || grow.at >= recipe.train.steps)
+      fail(ErrorKind::spec, where + ".at",
+           "found {}; expected {} to {}: after the one before, and before the last of the run",
+           grow.at, before + 1, recipe.train.steps - 1);
+    if (grow.to > kMost)
+      fail(ErrorKind::spec, where + ".to", "found {}; expected at most {}", grow.to, kMost);
+    if (grow.k > grow.to)
+      fail(ErrorKind::spec, where + ".k", "found {} of {} experts", grow.k, grow.to);
+    for (const auto& [name, mixture] : mixtures)
+      if (grow.k > 0 && mixture.k == 0)
+        fail(ErrorKind::spec, where + ".k", "{} has no number of choices; leave it out", name);
+    before = grow.at;
+  }
+}
+
+/// An adapter stands beside a model that is there, whole, and does not change.
+void check_adapter(const Recipe& recipe) {
+  if (!recipe.adapter) return;
+  if (!recipe.init)
+    fail(ErrorKind::spec, "adapter",
+         "given without \"init\"; expected \"init\": {{\"from\": MODEL}}, the base model");
+  // labels need a head of their own, which is trained whole beside the adapter
+  if (recipe.init->partial && !recipe.labels)
+    fail(ErrorKind::spec, "init.partial",
+         "true with an adapter, whose base model is frozen; expected false");
+  const AdapterRecipe& how = *recipe.adapter;
+  if (how.dropout >= 1)
+    fail(ErrorKind::spec, "adapter.dropout", "found {}; expected less than 1", how.dropout);
+  if (how.virtual_tokens()) {
+    if (const std::string reason =
+            model::no_virtual_reason(recipe.spec, how.type == AdapterType::prefix);
+        !reason.empty())
+      fail(ErrorKind::spec, "adapter.type", "\"{}\": {}", spec::enum_name(how.type), reason);
+    if (recipe.train.windows == WindowOrder::carried)
+      fail(ErrorKind::spec, "train.windows",
+           "\"carried\" rows continue from a state, and virtual tokens precede whole documents; "
+           "use \"isolated\"");
+    if (recipe.train.early_exit.scale > 0)
+      fail(ErrorKind::spec, "train.early_exit",
+           "not available with virtual tokens; expected "
+           "scale 0");
+    if (const int64_t limit = recipe.spec.max_positions();
+        limit > 0 && recipe.train.length + how.tokens > limit)
+      fail(ErrorKind::spec, "adapter.tokens",
+           "{} virtual tokens and train.length = {}; the spec has {} positions", how.tokens,
+           recipe.train.length, limit);
+  }
+  if (recipe.experts && recipe.experts->changes())
+    fail(ErrorKind::spec, "experts",
+         "growing or pruning with an adapter, whose base model is frozen; expected one of the two");
+}
+
+/// What ends a run, and what chooses checkpoints, needs evaluations on the way.
+void check_watched(const Recipe& recipe) {
+  const auto needs_evaluations = [&](const std::string& where, bool given) {
+    if (!given) return;
+    if (recipe.train.eval_every == 0)
+      fail(ErrorKind::spec, where,
+           "given without train.eval_every, so that nothing is evaluated on the way; expected "
+           "steps between evaluations there");
+    const auto held_out = [](const auto& data) {
+      return !data.valid.empty() || data.valid_fraction > 0;
+    };
+    const bool some =
+        recipe.task     ? recipe.task->valid > 0
+        : recipe.labels ? held_out(*recipe.labels)
+                        : held_out(recipe.data) ||
+                              std::any_of(recipe.data.mix.begin(), recipe.data.mix.end(), held_out);
+    if (!some)
+      fail(ErrorKind::spec, where,
+           "given without validation data; expected data.valid or data.valid_fraction");
+  };
+  if (recipe.stop) needs_evaluations("stop.patience", recipe.stop->patience > 0);
+  if (recipe.stop) needs_evaluations("stop.reach", recipe.stop->reach.has_value());
+  needs_evaluations("checkpoint.best", recipe.checkpoint.best > 0);
+  if (recipe.watch && recipe.watch->noise_scale > 0 && recipe.train.accumulate < 2)
+    fail(ErrorKind::spec, "watch.noise_scale",
+         "given with train.accumulate = 1: it compares gradients of micro-batches with that of the "
+         "update; expected 2 or more parts, such as train.batch = {} and train.accumulate = 2",
+         std::max<int64_t>(1, recipe.train.batch / 2));
+}
+
+void check_schedule(const Recipe& recipe) {
+  if (std::holds_alternative<ScheduleFreeKeys>(recipe.optimizer.rule) &&
+      recipe.schedule.type != ScheduleType::constant)
+    fail(ErrorKind::spec, "schedule.type",
+         "found \"{}\" with optimizer \"schedule_free_adamw\", whose average replaces a decaying "
+         "rate; expected \"constant\"",
+         spec::enum_name(recipe.schedule.type));
+}
+
+/// Keys under which two runs may differ and still be the same run.
+bool is_free(const std::string& path, bool constant_schedule) {
+  if (path == "train.steps") return constant_schedule;
+  for (const char* key :
+       {"train.threads", "train.eval_every", "train.eval_batches", "train.log_every", "checkpoint",
+        "stop", "watch", "data.train", "data.valid", "data.train_labels", "data.valid_labels",
+        "init.ignore_keys", "objective.ignore_keys"})
+    if (path == key) return true;
+  return path.starts_with("data.mix[") && (path.ends_with(".train") || path.ends_with(".valid"));
+}
+
+}  // namespace
+
+std::optional<LabelFormat> label_format(DataFormat format) {
+  switch (format) {
+    case DataFormat::jsonl:
+      return LabelFormat::jsonl;
+    case DataFormat::tsv:
+      return LabelFormat::tsv;
+    case DataFormat::csv:
+      return LabelFormat::csv;
+    case DataFormat::text:
+    case DataFormat::tokens:
+      break;
+  }
+  return std::nullopt;
+}
+
+DataRecipe DataRecipe::only(const DataPart& part) const {
+  DataRecipe out = *this;
+  out.mix.clear();
+  out.temperature.reset();
+  out.train = part.train;
+  out.valid = part.valid;
+  out.valid_fraction = part.valid_fraction;
+  out.format = part.format;
+  out.text_key = part.text_key;
+  return out;
+}
+
+Recipe read_recipe(Json json,
+                   const fs::path& folder,
+                   const std::vector<std::string>& overrides,
+                   const std::vector<std::string>& ignore_keys) {
+  nn::register_mechanisms();
+  json = extended(std::move(json), folder);
+  // what changes parts of a spec waits until there is one, from `init`, which others may name
+  const auto changes_a_spec = [](const std::string& assignment) {
+    return assignment.starts_with("spec.") || assignment.starts_with("spec[");
+  };
+  for (const std::string& assignment : overrides)
+    if (!changes_a_spec(assignment)) model::apply_override(json, assignment);
+  ignore_keys_of_models(json, ignore_keys);
+  const bool own_spec = json.is_object() && json.contains("spec");
+  inline_spec(json, folder);
+  Json written = json;
+  take_from_model(json, folder);
+  for (const std::string& assignment : overrides) {
+    if (!changes_a_spec(assignment)) continue;
+    model::apply_override(json, assignment);
+    if (own_spec)
+      model::apply_override(written, assignment);
+    else
+      written["set"].push_back(assignment);
+  }
+  if (!json.is_object())
+    fail(ErrorKind::spec, "recipe", "found {}; expected an object", spec::kind_of(json));
+  if (!json.contains("spec"))
+    fail(ErrorKind::spec, "recipe",
+         "\"spec\" is missing; expected a path or an object (the architecture), or \"init\" with a "
+         "model to begin from");
+
+  Recipe recipe;
+  recipe.written = std::move(written);
+  const bool labelled = learns_from_labels(json.value("objective", Json()));
+  if (labelled) take_task_head(json, own_spec, recipe);
+  if (const int64_t routers = balance_routers(json["spec"]); routers > 0)
+    recipe.notes.push_back(fmt::format(
+        "{} router{} without \"losses\" learn{} with \"balance\": \"per_choice_mean\"; \"none\" "
+        "leaves it out",
+        routers, routers == 1 ? "" : "s", routers == 1 ? "s" : ""));
+  recipe.spec = model::read_model_spec(json["spec"]);
+  json.erase("spec");
+  read_data(json, labelled, recipe);
+  json.erase("data");
+  Json objective = json.value("objective", Json());
+  for_each_objective_path(objective, [&](Json& path) {
+    path = under(folder, path.get<std::string>()).lexically_normal().string();
+  });
+  recipe.objective = read_objective(objective, recipe);
+  json.erase("objective");
+  take_optimizer(json, recipe);
+  auto sections = spec::read_struct<Sections>(json, {});
+  const spec::Scope top;
+  if (json.contains("schedule"))
+    spec::check_keys_of_type(sections.schedule, json["schedule"], top.at("schedule"));
+  if (sections.adapter)
+    spec::check_keys_of_type(*sections.adapter, json["adapter"], top.at("adapter"));
+  recipe.train = sections.train;
+  recipe.schedule = sections.schedule;
+  recipe.checkpoint = sections.checkpoint;
+  recipe.stop = std::move(sections.stop);
+  recipe.watch = sections.watch;
+  recipe.init = std::move(sections.init);
+  if (recipe.init) recipe.init->from = under(folder, recipe.init->from).lexically_normal().string();
+
+  const auto place = [&](auto& data) {
+    for (auto* files : {&data.train, &data.valid})
+      for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
+  };
+  place(recipe.data);
+  if (recipe.labels) {
+    place(*recipe.labels);
+    for (auto* files : {&recipe.labels->train_labels, &recipe.labels->valid_labels})
+      for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
+  }
+  for (DataPart& part : recipe.data.mix) place(part);
+  if (recipe.data.tokenizer != "bytes")
+    recipe.data.tokenizer = under(folder, recipe.data.tokenizer).lexically_normal().string();
+  if (recipe.labels) recipe.labels->tokenizer = recipe.data.tokenizer;
+  if (recipe.task)
+    for (const auto& [path, length] : {std::pair("train.length", recipe.train.length),
+                                       std::pair("data.valid_length", recipe.task->valid_length)})
+      if (length > 0) check_task(*recipe.task, recipe.spec.vocab, length, path);
+  if (recipe.labels)
+    check_label_data(*recipe.labels, "data");
+  else if (!recipe.task)
+    check_data(recipe.data);
+  if (const std::string note = recipe.schedule.fit(recipe.train.steps, "schedule"); !note.empty())
+    recipe.notes.push_back(note);
+  recipe.schedule.check(recipe.train.steps, "schedule");
+  recipe.experts = std::move(sections.experts);
+  recipe.objective->check(recipe);
+  recipe.adapter = std::move(sections.adapter);
+  check_model(recipe);
+  check_adapter(recipe);
+  check_carried(recipe);
+  check_curriculum(recipe);
+  check_experts(recipe);
+  if (recipe.experts && recipe.experts->changes()) check_states(recipe.optimizer);
+  check_schedule(recipe);
+  check_watched(recipe);
+  return recipe;
+}
+
+Recipe load_recipe(const fs::path& path,
+                   const std::vector<std::string>& overrides,
+                   const std::vector<std::string>& ignore_keys) {
+  return read_recipe(read_commented(path), path.parent_path(), overrides, ignore_keys);
+}
+
+Json resolve(const Recipe& recipe) {
+  Json json = Json::object();
+  json["spec"] = model::resolve(recipe.spec);
+  json["data"] = recipe.task     ? spec::dump_of_type(*recipe.task)
+                 : recipe.labels ? spec::dump_struct(*recipe.labels)
+                                 : spec::dump_struct(recipe.data);
+  json["train"] = spec::dump_struct(recipe.train);
+  if (recipe.data.mix.empty())
+    for (const char* key : {"mix", "temperature"}) json["data"].erase(key);
+  if (recipe.train.curriculum.steps == 0) json["train"].erase("curriculum");
+  json["optimizer"] = dump_optimizer(recipe.optimizer);
+  // absent where there is nothing to say, as in recipes of checkpoints without these keys
+  if (recipe.init) json["init"] = spec::dump_struct(*recipe.init);
+  if (Json objective = recipe.objective->dump(); !objective.is_null())
+    json["objective"] = std::move(objective);
+  if (recipe.adapter) json["adapter"] = spec::dump_of_type(*recipe.adapter);
+  if (recipe.experts) json["experts"] = spec::dump_struct(*recipe.experts);
+  json["schedule"] = spec::dump_of_type(recipe.schedule);
+  if (recipe.schedule.cycles == 1) json["schedule"].erase("cycles");
+  json["schedule"].erase("warmup_fraction");  // warmup has it in steps
+  json["checkpoint"] = spec::dump_struct(recipe.checkpoint);
+  if (recipe.stop) json["stop"] = spec::dump_struct(*recipe.stop);
+  if (recipe.watch) json["watch"] = spec::dump_struct(*recipe.watch);
+  return json;
+}
+
+std::string differing_key(const Json& before, const Json& now) {
+  const auto constant = [](const Json& json) {
+    // `before` comes from a file
+    const Json::json_pointer type("/schedule/type");
+    return json.contains(type) && json[type] == "constant";
+  };
+  const bool both = constant(before) && constant(now);
+  const auto found = spec::first_difference(
+      before, now, [&](const std::string& path) { return is_free(path, both); });
+  if (!found) return "";
+  return found->path.empty() ? "recipe" : found->path;
+}
+
+Json recipe_schema() {
+  Json schema = spec::struct_schema<Sections>();
+  schema["properties"]["spec"] = {
+      {"description", "the architecture: a path, or the object itself; optional with init"}};
+  schema["properties"]["data"] = {
+      {"description", "files to learn from, a task whose examples are made, or labelled examples"},
+      {"anyOf",
+       {spec::struct_schema<DataRecipe>(), spec::struct_schema<TaskRecipe>(),
+        spec::struct_schema<LabelData>()}}};
+  schema["properties"]["objective"] = objective_schema();
+  schema["properties"]["optimizer"] = optimizer_schema();
+  schema["properties"]["extends"] = {
+      {"type", "string"}, {"description", "base recipe, for all keys that this one lacks"}};
+  schema["required"].push_back("data");
+  return schema;
+}
+
+}  // namespace tessera::train
