@@ -1,9 +1,13 @@
 #include "tessera/serve/access.h"
 
 #include <algorithm>
+#include <array>
 #include <mutex>
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
@@ -18,10 +22,12 @@ std::string lowered(std::string text) {
   return text;
 }
 
-/// "[::1]:8080" without the port.
+/// "[::1]:8080" without the port and brackets, "Name.:80" as "name".
 std::string host_name(const std::string& host) {
-  if (host.starts_with('[')) return lowered(host.substr(0, host.find(']') + 1));
-  return lowered(host.substr(0, host.rfind(':')));
+  if (host.starts_with('[')) return lowered(host.substr(1, host.find(']') - 1));
+  std::string name = lowered(host.substr(0, host.rfind(':')));
+  if (name.ends_with('.')) name.pop_back();
+  return name;
 }
 
 /// As long for every pair of digests.
@@ -34,7 +40,24 @@ bool equal(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-Access::Access(AccessOptions options) : options_(std::move(options)) {
+std::vector<std::string> machine_names() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return {};
+  const std::string whole = lowered(name.data()), first = whole.substr(0, whole.find('.'));
+  std::vector<std::string> names;
+  if (!first.empty()) names = {whole, first, first + ".local"};
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+bool is_numeric_address(const std::string& host) {
+  std::array<unsigned char, sizeof(in6_addr)> address{};
+  return ::inet_pton(AF_INET, host.c_str(), address.data()) == 1 ||
+         ::inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), address.data()) == 1;
+}
+
+Access::Access(AccessOptions options) : options_(std::move(options)), machine_(machine_names()) {
+  for (std::string& host : options_.hosts) host = lowered(host);
   read_keys();
 }
 
@@ -68,22 +91,31 @@ size_t Access::keys() const {
   return digests_.size();
 }
 
+bool Access::is_known(const std::string& host) const {
+  static const std::set<std::string> kOwn = {"localhost", "127.0.0.1", "::1", ""};
+  const auto among = [&](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), host) != names.end();
+  };
+  return kOwn.contains(host) || among(options_.hosts) ||
+         (needs_key() && (is_numeric_address(host) || among(machine_)));
+}
+
 void Access::check_origin(const HttpRequest& request) const {
   const std::string host = host_name(request.header("host"));
-  static const std::set<std::string> kOwn = {"localhost", "127.0.0.1", "[::1]", ""};
-  const bool known = kOwn.contains(host) || std::find(options_.hosts.begin(), options_.hosts.end(),
-                                                      host) != options_.hosts.end();
-  // a page that has its own name point here would be let in
-  if (!known)
+  if (!is_known(host)) {
+    const std::string shown =
+        Json(host.substr(0, 100)).dump(-1, ' ', true, Json::error_handler_t::replace);
     throw ApiError(403, "bad_host",
-                   "this server is not called by that name; start it with --allow-host NAME");
+                   fmt::format("host name {} not allowed; start the server with --allow-host {}",
+                               shown, shown));
+  }
   const std::string& origin = request.header("origin");
   if (origin.empty()) {
     // browsers that leave the origin out say where the page is from; to look at something is free
     const std::string site = lowered(request.header("sec-fetch-site"));
     const bool looks = request.method == "GET" || request.method == "HEAD";
     if (!looks && (site == "cross-site" || site == "same-site"))
-      throw ApiError(403, "bad_origin", "pages from elsewhere may not ask");
+      throw ApiError(403, "bad_origin", "cross-site request refused");
     return;
   }
   const size_t scheme = origin.find("://");
@@ -92,7 +124,7 @@ void Access::check_origin(const HttpRequest& request) const {
   if (!same && std::find(options_.cors_origins.begin(), options_.cors_origins.end(), origin) ==
                    options_.cors_origins.end())
     throw ApiError(403, "bad_origin",
-                   "pages from elsewhere may not ask; start the server with --cors-origin ORIGIN");
+                   "cross-origin request refused; start the server with --cors-origin ORIGIN");
 }
 
 void Access::check_type(const HttpRequest& request) {
@@ -120,9 +152,9 @@ int Access::key_of(const HttpRequest& request) const {
   for (size_t i = 0; i < digests_.size(); ++i)
     if (equal(digests_[i], digest)) found = static_cast<int>(i);
   if (found < 0)
-    throw ApiError(401, "invalid_api_key",
-                   shown.empty() ? "a key is needed: Authorization: Bearer KEY"
-                                 : "this key is not known here");
+    throw ApiError(
+        401, "invalid_api_key",
+        shown.empty() ? "API key required: Authorization: Bearer KEY" : "invalid API key");
   return found;
 }
 

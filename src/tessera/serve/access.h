@@ -15,9 +15,16 @@ namespace tessera::serve {
 struct AccessOptions {
   std::filesystem::path key_file;         // a key a line; "" = none
   std::string key;                        // one more; "" = none
-  std::vector<std::string> hosts;         // names that the server may be called by
+  std::vector<std::string> hosts;         // further names that the server may be called by
   std::vector<std::string> cors_origins;  // pages from elsewhere that may ask
 };
+
+/// Names of this machine, without a look-up: its host name, whole, without its domain, and that
+/// with
+/// ".local" (mDNS).
+std::vector<std::string> machine_names();
+/// "192.168.0.7", "fd00::7": what no foreign name can be made to stand for.
+bool is_numeric_address(const std::string& host);
 
 /// For many threads.
 class Access {
@@ -30,7 +37,10 @@ class Access {
   bool needs_key() const { return keys() > 0; }
   size_t keys() const;
 
-  /// Throws ApiError 403 unless the request names this server, and comes from no foreign page.
+  /// Throws ApiError 403 unless the request names this server, and comes from no foreign page. A
+  /// foreign page can have its own name point here (DNS rebinding), and so would be let in: known
+  /// are loopback and the names of the options; where a key is needed, which such a page does not
+  /// have, numeric addresses and the machine's names too.
   void check_origin(const HttpRequest& request) const;
   /// Throws ApiError 415 for a body that does not say it is JSON, where a browser sends it: a page
   /// from elsewhere may send forms and plain text without being asked about. Others may leave it
@@ -42,7 +52,10 @@ class Access {
   Headers cors_headers(const HttpRequest& request) const;
 
  private:
+  bool is_known(const std::string& host) const;
+
   AccessOptions options_;
+  std::vector<std::string> machine_;  // names
   mutable std::shared_mutex mutex_;
   std::vector<std::string> digests_;  // SHA-256 of the keys
 };

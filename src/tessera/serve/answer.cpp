@@ -13,10 +13,10 @@ bool fail_unless_done(Exchange& exchange, Ending ending, const std::exception_pt
       if (exchange.streams()) exchange.end_events(false);
       return true;
     case Ending::deadline:
-      exchange.fail({504, "deadline_exceeded", "the request did not end within its deadline"});
+      exchange.fail({504, "deadline_exceeded", "request timeout (--deadline, timeout_ms)"});
       return true;
     case Ending::shutdown:
-      exchange.fail({503, "server_shutting_down", "the server ends", "", 10});
+      exchange.fail({503, "server_shutting_down", "server is shutting down", "", 10});
       return true;
     case Ending::failed:
       break;
@@ -111,6 +111,11 @@ Choice Answer::take(Text& text, size_t index) {
   return choice;
 }
 
+std::string limit_of(const infer::Generation& text) {
+  if (text.limit == infer::Limit::none) return "";
+  return text.limit == infer::Limit::context ? "context" : "max_tokens";
+}
+
 void Answer::begin() {
   begun_ = Exchange::Clock::now();
 }
@@ -165,6 +170,7 @@ Json Answer::content_of(const Choice& choice, const Usage& usage) {
                         : word                           ? "word"
                                                          : "eos"},
           {"stopping_word", word ? choice.stop_reason : Json("")},
+          {"truncated", choice.limit == "context"},
           {"tokens_evaluated", usage.prompt_tokens},
           {"tokens_predicted", usage.completion_tokens},
           {"tokens_cached", usage.cached_tokens}};
@@ -249,6 +255,7 @@ void Answer::end(std::vector<infer::Generation> made,
     Choice choice = take(text, i);
     choice.finish_reason =
         text.called && one.finish_reason == "stop" ? "tool_calls" : one.finish_reason;
+    choice.limit = limit_of(one);
     if (!one.stop_string.empty())
       choice.stop_reason = one.stop_string;
     else if (one.stop_id && std::find(options_.stop_ids.begin(), options_.stop_ids.end(),

@@ -4,14 +4,18 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/infer/request.h"
+#include "tessera/infer/engine/request.h"
 #include "tessera/retrieve/asker.h"
 #include "tessera/serve/exchange.h"
 #include "tessera/serve/engine_loop.h"
 #include "tessera/serve/frames.h"
-#include "tessera/text/reply.h"
+#include "tessera/text/chat/reply.h"
 
 namespace tessera::serve {
+
+/// What cut a text that ends for its length, as answers say it: "max_tokens" or "context"; empty
+/// where none did. Of both it is the context, where more tokens would not help.
+std::string limit_of(const infer::Generation& text);
 
 /// Tells the client why there is no answer; false where there is one to give.
 bool fail_unless_done(Exchange& exchange, Ending ending, const std::exception_ptr& error);

@@ -6,7 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/infer/sampling.h"
+#include "tessera/convert/generation_config.h"
+#include "tessera/infer/sampling/sampling.h"
 #include "tessera/serve/fields.h"
 #include "tessera/serve/limits.h"
 
@@ -15,16 +16,30 @@ namespace tessera::serve {
 /// The JSON of a body. 400 `invalid_json` for what is none, is too deep, or has a key twice.
 Json parse_body(std::string_view text, const Limits& limits);
 
+/// Beam search, of requests that may have it.
+struct SearchBody {
+  std::optional<int64_t> beams;
+  std::optional<double> length_penalty;
+  std::optional<convert::EarlyStopping> early_stopping;
+
+  bool searches() const { return beams.value_or(1) > 1; }
+  /// Throws ApiError for options of a search without one.
+  void check_search() const;
+};
+
 /// What every request that makes text may say. Fields that are not given are the model's own.
-struct GenerationBody {
+struct GenerationBody : SearchBody {
   std::string model;
   std::optional<int64_t> max_tokens;
+  bool unbounded = false;  // -1: as many as there is room for
   /// Options of sampling, as far as they are given.
   std::vector<std::pair<const infer::SamplingField*, double>> sampling;
   std::optional<double> sampled(std::string_view name) const;
   std::optional<std::vector<std::string>> dry_sequence_breakers;
   std::vector<std::pair<int64_t, double>> logit_bias;     // -infinity = never
   std::vector<std::pair<std::string, double>> text_bias;  // of all tokens of a text
+  /// Of the last token of a sequence where the others precede it; -infinity = never.
+  std::vector<std::pair<std::vector<int64_t>, double>> sequence_bias;
   std::optional<std::vector<infer::Sampler>> samplers;
   std::vector<std::string> bad_words;
   std::optional<std::vector<int64_t>> allowed_token_ids;
@@ -35,11 +50,10 @@ struct GenerationBody {
   bool keep_stop = false;  // the text that ended the answer is in it
   bool ignore_eos = false;
   int64_t n = 1, best_of = 1;
-  std::optional<int64_t> beams;
-  std::optional<double> length_penalty;
   bool stream = false, include_usage = false;
   /// So many of the likeliest tokens beside each one's own logarithm; nothing: neither.
   std::optional<int64_t> top_logprobs;
+  int64_t n_probs = 0;               // llama.cpp's name of the same; 0 = none
   bool post_sampling_probs = false;  // these are of what is drawn from
   int64_t timeout_ms = 0;            // 0 = the server's
   int64_t priority = 0;              // the lower goes first
@@ -52,6 +66,7 @@ struct GenerationBody {
   std::string prediction;  // what the answer may hold, word for word
   /// What the text must be: at most one of them is given, as it was sent.
   Json response_format = nullptr, json_schema = nullptr, structured_outputs = nullptr;
+  Json guided = nullptr;  // of one member, as structured_outputs
   std::string grammar;
   bool constrained() const;
 };
@@ -71,11 +86,11 @@ struct CompletionBody : GenerationBody {
 
 /// What stands in a text between two parts of it.
 struct InfillBody : GenerationBody {
-  std::string before, behind, begun;
+  std::string prefix, suffix, prompt;
   struct File {
     std::string name, text;
   };
-  std::vector<File> files;  // beside it
+  std::vector<File> files;  // other files of the project
 };
 
 struct ChatBody : GenerationBody {
@@ -123,18 +138,22 @@ struct FillMaskBody {
   std::vector<std::string> targets;
 };
 
-struct TranslateBody {
+struct TranslateBody : SearchBody {
   std::string model;
   std::vector<std::string> input;
   std::string source_lang, target_lang;
-  std::optional<int64_t> beams, iterations, lengths, max_tokens;
+  std::optional<int64_t> iterations, lengths, max_tokens;
 };
 
 struct TokenizeBody {
   std::string model;
   std::optional<std::string> content;
   Json messages = nullptr;  // null = not these
-  bool add_special = true, parse_special = false, with_pieces = false;
+  /// Without a value those of the API whose name the text has: llama.cpp's `content` gets none,
+  /// vLLM's `prompt` does.
+  std::optional<bool> add_special;
+  bool as_prompt = false;
+  bool parse_special = false, with_pieces = false;
 };
 
 struct DetokenizeBody {
@@ -158,5 +177,6 @@ const Fields<DetokenizeBody>& detokenize_fields();
 CompletionBody read_completion(const Json& json, std::vector<std::string>* ignored = nullptr);
 InfillBody read_infill(const Json& json, std::vector<std::string>* ignored = nullptr);
 ChatBody read_chat(const Json& json, std::vector<std::string>* ignored = nullptr);
+TranslateBody read_translate(const Json& json, std::vector<std::string>* ignored = nullptr);
 
 }  // namespace tessera::serve

@@ -6,24 +6,49 @@
 namespace tessera::serve {
 
 inline constexpr int64_t kMostTokens = int64_t{1} << 30;
+inline constexpr uint64_t kMostSeed = UINT64_MAX;
 inline constexpr size_t kMostText = size_t{8} << 20;  // as much as a body
 inline constexpr size_t kMostMessages = 4096, kMostTools = 128;
+inline constexpr size_t kMostName = 64;  // bytes of a function's
 
 /// A string, or a list of up to `most`.
 std::vector<std::string> texts_of(const Json& value, const std::string& name, size_t most);
 /// A string, ids, or a list of up to `most` of either.
 std::vector<Prompt> prompts_of(const Json& value, const std::string& name, size_t most);
-/// The text of a message's content: a string, or text parts one after another; null where it may
-/// be lacking.
-Json content_of(const Json& value, const std::string& name, bool may_lack);
-/// A conversation as templates want it.
-Json messages_of(const Json& value, const std::string& name);
+/// The text of a message's content: a string, or text parts one after another.
+std::string content_of(const Json& value, const std::string& name, const UnknownMembers& unknown);
+/// A conversation as templates want it: contents are strings, arguments of calls are objects.
+/// Members that clients keep in their histories and that are no part of the text (cache_control,
+/// id, refusal, ...) are left out.
+Json messages_of(const Json& value, const std::string& name, const UnknownMembers& unknown);
 
 template <class Body>
 void add_model(Fields<Body>& fields) {
   fields.text("model", &Body::model, 512,
               "which of the models of /v1/models; not needed where there is one");
-  fields.inert("user", "string", "not used");
+  fields.hint("user", "string", "not used");
+}
+
+template <class Body>
+void add_search(Fields<Body>& fields) {
+  using S = SearchBody;
+  fields.integer("beams", &S::beams, 1, 16, "beam search: number of beams; 1 = none")
+      .alias("num_beams")
+      .number("length_penalty", &S::length_penalty, -10, 10,
+              "beam search: scores are log p / length^penalty; default 1")
+      .add("early_stopping", {{"enum", {false, true, "never"}}},
+           "beam search: when it ends with as many finished hypotheses as beams. true: at once; "
+           "false (default): where no running one has a better score at its present length; "
+           "\"never\": where none can reach one at any length",
+           [](Body& body, const Json& value, const std::string& name) {
+             using convert::EarlyStopping;
+             if (!value.is_boolean() && value != "never")
+               refuse(name, name + " is " + std::string(spec::kind_of(value)) +
+                                "; expected true, false or \"never\"");
+             body.early_stopping = value == true    ? EarlyStopping::always
+                                   : value == false ? EarlyStopping::heuristic
+                                                    : EarlyStopping::never;
+           });
 }
 
 }  // namespace tessera::serve

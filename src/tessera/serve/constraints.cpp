@@ -4,9 +4,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/serve/api_error.h"
-#include "tessera/text/grammar_constraint.h"
-#include "tessera/text/json_schema.h"
-#include "tessera/text/regex_grammar.h"
+#include "tessera/text/grammar/grammar_constraint.h"
+#include "tessera/text/grammar/json_schema.h"
+#include "tessera/text/grammar/regex_grammar.h"
 
 namespace tessera::serve {
 namespace {
@@ -48,13 +48,18 @@ text::Grammar of_response_format(const Json& format, std::vector<std::string>& i
   const std::string field = "response_format";
   const std::string type =
       format.is_object() ? string_of(member(format, "type", field), field) : "";
+  // llama.cpp's clients give a schema to either type, beside it
+  const bool beside = format.is_object() && format.contains("schema") &&
+                      !format["schema"].is_null() && !format.contains("json_schema");
+  if (beside && (type == "json_object" || type == "json_schema"))
+    return of_schema(format["schema"], field + ".schema");
   if (type == "json_object") return of_schema({{"type", "object"}}, field);
   if (type == "json_schema") {
     const Json& named = member(format, "json_schema", field);
     if (!named.is_object()) refuse(field, "response_format.json_schema is no object");
     const Json& schema = member(named, "schema", field + ".json_schema");
     // who says that it need not be strict gets what can be held to
-    const bool strict = named.value("strict", Json(true)) != false;
+    const bool strict = named.value("strict", Json()) != false;
     return asked(field, [&] {
       text::SchemaGrammar made = text::schema_grammar(schema, field, strict);
       ignored = std::move(made.ignored);
@@ -66,10 +71,14 @@ text::Grammar of_response_format(const Json& format, std::vector<std::string>& i
 
 text::Grammar of_structured(const Json& outputs) {
   const std::string field = "structured_outputs";
-  if (!outputs.is_object() || outputs.size() != 1)
+  // clients send all members, of which one is not null
+  std::string key;
+  if (outputs.is_object())
+    for (const auto& [name, value] : outputs.items())
+      if (!value.is_null() && value != false) key = key.empty() ? name : "more than one";
+  if (!outputs.is_object() || !outputs.contains(key))
     refuse(field, "structured_outputs: expected one of json, regex, choice and grammar");
-  const std::string key = outputs.begin().key();
-  const Json& value = outputs.begin().value();
+  const Json& value = outputs[key];
   if (key == "json") {
     if (!value.is_string()) return of_schema(value, field);
     return of_schema(

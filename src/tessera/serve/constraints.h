@@ -9,11 +9,11 @@
 #include <string>
 
 #include "tessera/serve/bodies.h"
-#include "tessera/text/constraint.h"
-#include "tessera/text/grammar.h"
-#include "tessera/text/reply.h"
-#include "tessera/text/token_trie.h"
-#include "tessera/text/tokenizer.h"
+#include "tessera/text/chat/reply.h"
+#include "tessera/text/grammar/constraint.h"
+#include "tessera/text/grammar/grammar.h"
+#include "tessera/text/grammar/token_trie.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 
 namespace tessera::serve {
 

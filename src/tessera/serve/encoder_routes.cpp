@@ -5,10 +5,11 @@
 #include <numeric>
 
 #include "tessera/base/base64.h"
-#include "tessera/infer/classify.h"
+#include "tessera/base/ranking.h"
+#include "tessera/infer/encoders/classify.h"
 #include "tessera/nn/head/classifier.h"
 #include "tessera/serve/service_state.h"
-#include "tessera/text/token_spans.h"
+#include "tessera/text/tokenizer/token_spans.h"
 
 namespace tessera::serve {
 namespace {
@@ -41,7 +42,7 @@ void read_rows(ServiceState& state,
                std::function<Json(const Reading& reading)> answer) {
   const int64_t context = reading->model->context();
   for (const auto& row : reading->rows) {
-    if (row.empty()) refuse("input", "input has a text without a token; expected at least one");
+    if (row.empty()) refuse("input", "input has an empty text; expected at least one token");
     if (context > 0 && infer::size_of(row) > context)
       refuse("input",
              fmt::format("a text has {} tokens; this model's context is {}", row.size(), context),
@@ -89,10 +90,10 @@ Json usage_of(const Reading& reading) {
 Rows rows_of(const ServedModel& model, const std::vector<std::string>& texts, int64_t& behind) {
   const infer::EmbedTokens read = infer::embed_tokens(model.loaded, texts, model.embedding);
   if (read.cut > 0)
-    refuse(
-        "input",
-        fmt::format("{} of {} texts are longer than what this model reads", read.cut, texts.size()),
-        "context_length_exceeded");
+    refuse("input",
+           fmt::format("{} of {} texts are longer than the model's maximum length", read.cut,
+                       texts.size()),
+           "context_length_exceeded");
   behind = read.behind;
   return read.rows;
 }
@@ -102,12 +103,14 @@ void embed(ServiceState& state,
            const EmbeddingsBody& body,
            const ServedModelPtr& model) {
   need(model->can.embedding, *model,
-       model->spec().causal() ? "makes no vectors unless the server is started with --pooling"
-                              : "makes no vectors");
-  const int64_t width = model->spec().width_out();
-  if (body.dimensions && *body.dimensions != width)
+       model->spec().causal() ? "embeddings (start the server with --pooling)" : "embeddings");
+  infer::EmbedOptions options = model->embedding;
+  options.renormalize = true;
+  const int64_t width = infer::embedding_width(model->spec(), options);
+  if (body.dimensions && *body.dimensions > width)
     refuse("dimensions",
            fmt::format("dimensions is {}; this model's vectors have {}", *body.dimensions, width));
+  if (body.dimensions) options.dimensions = *body.dimensions;
   const auto reading = std::make_shared<Reading>(Reading{exchange, model, {}});
   int64_t behind = 0;
   for (const Prompt& prompt : body.input)
@@ -119,8 +122,8 @@ void embed(ServiceState& state,
            "unsupported_parameter");
   read_rows(
       state, reading,
-      [model, behind](const Rows& rows, size_t) {
-        return infer::embed_rows(model->loaded, rows, model->embedding, behind);
+      [model, behind, options](const Rows& rows, size_t) {
+        return infer::embed_rows(model->loaded, rows, options, behind);
       },
       [base64 = body.base64](const Reading& done) {
         const Tensor vectors_RD = at::cat(done.parts).contiguous();
@@ -191,7 +194,7 @@ void rerank(ServiceState& state,
             const ExchangePtr& exchange,
             const RerankBody& body,
             const ServedModelPtr& model) {
-  need(model->can.rerank, *model, "ranks no texts");
+  need(model->can.rerank, *model, "reranking");
   if (body.query.empty()) refuse("query", "query is empty", "missing_parameter");
   const auto reading = std::make_shared<Reading>(Reading{exchange, model, {}});
   if (model->can.classify) {
@@ -322,7 +325,7 @@ void classify(ServiceState& state,
               const ExchangePtr& exchange,
               const ClassifyBody& body,
               const ServedModelPtr& model) {
-  need(model->can.classify, *model, "has no classes");
+  need(model->can.classify, *model, "classification");
   const auto& head = dynamic_cast<const nn::ClassifierConfig&>(*model->spec().head.config);
   const auto reading = std::make_shared<Reading>(Reading{exchange, model, {}});
   judge(*reading, body.input);
@@ -373,7 +376,7 @@ void fill_mask(ServiceState& state,
                const ExchangePtr& exchange,
                const FillMaskBody& body,
                const ServedModelPtr& model) {
-  need(model->can.fill_mask, *model, "fills no masks");
+  need(model->can.fill_mask, *model, "fill-mask");
   const auto reading =
       std::make_shared<Reading>(Reading{exchange, model, encoded(*model, body.input, true)});
   for (size_t i = 0; i < reading->rows.size(); ++i)
@@ -416,10 +419,9 @@ void fill_mask(ServiceState& state,
               std::iota(candidates.begin(), candidates.end(), int64_t{0});
             }
             const auto n = std::min(candidates.size(), static_cast<size_t>(k));
-            std::partial_sort(
-                candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(n),
-                candidates.end(),
-                [&](int64_t a, int64_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
+            std::partial_sort(candidates.begin(),
+                              candidates.begin() + static_cast<std::ptrdiff_t>(n), candidates.end(),
+                              [&](int64_t a, int64_t b) { return ranks_before(p[a], a, p[b], b); });
             candidates.resize(n);
             masks.push_back(mask_json(done, done.rows[r], place, p, candidates));
             p += width;
@@ -458,15 +460,16 @@ void add(ServiceState& state,
 }  // namespace
 
 void ServiceState::add_encoder_routes() {
-  add(*this, "/v1/embeddings", "vectors of texts", embeddings_fields(), embed);
+  add(*this, "/v1/embeddings", "embeddings", embeddings_fields(), embed);
   routes.alias("/embeddings");
-  add(*this, "/v1/rerank", "texts by how well they answer a query", rerank_fields(), rerank);
+  add(*this, "/v1/rerank", "reranks documents by their relevance to a query", rerank_fields(),
+      rerank);
   routes.alias("/rerank");
   routes.alias("/v1/reranking");
   routes.alias("/reranking");
-  add(*this, "/v1/classify", "classes of texts, or of their tokens", classify_fields(), classify);
+  add(*this, "/v1/classify", "text or token classification", classify_fields(), classify);
   routes.alias("/classify");
-  add(*this, "/v1/fill-mask", "what may stand in place of a mask", fill_mask_fields(), fill_mask);
+  add(*this, "/v1/fill-mask", "predictions for a mask token", fill_mask_fields(), fill_mask);
 }
 
 }  // namespace tessera::serve

@@ -1,13 +1,14 @@
 // What is read off a text at once, and translations, over loopback.
+#include <cmath>
 #include <set>
 
 #include "tessera/format/safetensors.h"
-#include "tessera/infer/classify.h"
-#include "tessera/infer/generate.h"
-#include "tessera/infer/judge_testing.h"
-#include "tessera/infer/tensor_files.h"
+#include "tessera/infer/encoders/classify.h"
+#include "tessera/infer/encoders/judge_testing.h"
+#include "tessera/infer/engine/generate.h"
+#include "tessera/infer/loading/tensor_files.h"
 #include "tessera/serve/serve_testing.h"
-#include "tessera/text/vocab_file.h"
+#include "tessera/text/tokenizer_files/vocab_file.h"
 
 namespace tessera::serve::encoder_routes_test {
 namespace {
@@ -154,6 +155,16 @@ TEST(EncoderRoutes, PairClassifiersRank) {
     EXPECT_NEAR(got["results"][i]["relevance_score"].get<double>(),
                 1 / (1 + std::exp(want[i].first)), 1e-6);
   }
+  // Jina's and Cohere's form of the same
+  Json objects = body;
+  for (size_t i = 0; i < documents.size(); i += 2)
+    objects["documents"][i] = {{"text", documents[i]}};
+  EXPECT_EQ(client.post("/v1/rerank", objects).json()["results"], got["results"]);
+  for (const Json& wrong : {Json{{"image", "a"}}, Json(3), Json{{"text", 3}}}) {
+    objects["documents"][1] = wrong;
+    const Json error = client.post("/v1/rerank", objects).json()["error"];
+    EXPECT_TRUE(error["param"].get<std::string>().starts_with("documents[1]")) << error;
+  }
   Json raw = body;
   raw["use_activation"] = false;
   raw["top_n"] = 2;
@@ -164,6 +175,19 @@ TEST(EncoderRoutes, PairClassifiersRank) {
   EXPECT_FALSE(numbers[0].contains("document"));
   EXPECT_EQ(client.post("/v1/rerank", {{"query", ""}, {"documents", documents}}).status, 400);
   EXPECT_EQ(client.post("/v1/rerank", {{"query", "cat"}}).code(), "missing_parameter");
+}
+
+// llama.cpp's server adds none to content unless it is asked, vLLM's does to prompt
+TEST(EncoderRoutes, SpecialTokensAroundATextAreThoseOfTheApiThatIsSpoken) {
+  Running server(options_for({"fits"}));
+  Client client = server.client();
+  const auto count = [&](const Json& body) {
+    return client.post("/tokenize", body).json()["count"];
+  };
+  EXPECT_EQ(count({{"content", "cat"}}), 1);
+  EXPECT_EQ(count({{"content", "cat"}, {"add_special", true}}), 3);
+  EXPECT_EQ(count({{"prompt", "cat"}}), 3);
+  EXPECT_EQ(count({{"prompt", "cat"}, {"add_special_tokens", false}}), 1);
 }
 
 // of a folder, as people have them
@@ -364,19 +388,44 @@ TEST(EncoderRoutes, WhatAModelCannotIsSaid) {
   Client client = server.client();
   const auto refused = [&](const char* path, Json body, const char* can) {
     const Client::Reply reply = client.post(path, body);
-    EXPECT_EQ(reply.status, 501) << path << reply.body;
+    EXPECT_EQ(reply.status, 400) << path << reply.body;
     EXPECT_EQ(reply.code(), "model_capability");
     EXPECT_NE(reply.body.find(can), std::string::npos) << reply.body;
   };
-  refused("/v1/classify", {{"input", "a"}}, "it can: chat, completion");
-  refused("/v1/fill-mask", {{"input", "a"}}, "it can: chat, completion");
-  refused("/v1/translate", {{"input", "a"}}, "it can: chat, completion");
+  refused("/v1/classify", {{"input", "a"}}, "supported: chat, completion");
+  refused("/v1/fill-mask", {{"input", "a"}}, "supported: chat, completion");
+  refused("/v1/translate", {{"input", "a"}}, "supported: chat, completion");
   refused("/v1/embeddings", {{"input", "a"}}, "--pooling");
-  refused("/v1/rerank", {{"query", "a"}, {"documents", {"b"}}}, "it can: chat, completion");
-  refused("/infill", {{"input_prefix", "a"}}, "fill in the middle");
+  refused("/v1/rerank", {{"query", "a"}, {"documents", {"b"}}}, "supported: chat, completion");
+  refused("/infill", {{"input_prefix", "a"}}, "fill-in-the-middle");
   refused("/v1/completions", {{"model", "mask"}, {"prompt", "a"}}, "fill_mask");
   // three numbers do not say how well two texts fit
   refused("/v1/rerank", {{"model", "classes"}, {"query", "a"}, {"documents", {"b"}}}, "classify");
+}
+
+// Matryoshka truncation: the first numbers, of length 1 again.
+TEST(EncoderRoutes, VectorsHaveTheDimensionsThatAreAskedFor) {
+  ServiceOptions options = options_for({"attention"});
+  options.models.pooling = "mean";
+  Running server(options);
+  Client client = server.client();
+  const auto vector = [&](const Json& more) {
+    Json body = {{"input", "cat"}};
+    body.update(more);
+    const Client::Reply reply = client.post("/v1/embeddings", body);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return reply.json()["data"][0]["embedding"].get<std::vector<double>>();
+  };
+  const auto whole = vector(Json::object()), cut = vector({{"dimensions", 5}});
+  ASSERT_EQ(cut.size(), 5U);
+  double length = 0;
+  for (size_t i = 0; i < cut.size(); ++i) length += whole[i] * whole[i];
+  for (size_t i = 0; i < cut.size(); ++i) EXPECT_NEAR(cut[i], whole[i] / std::sqrt(length), 1e-6);
+  EXPECT_EQ(vector({{"dimensions", whole.size()}}), whole);
+  const Client::Reply reply =
+      client.post("/v1/embeddings", {{"input", "cat"}, {"dimensions", whole.size() + 1}});
+  EXPECT_EQ(reply.status, 400) << reply.body;
+  EXPECT_EQ(reply.json()["error"]["param"], "dimensions");
 }
 
 // whatever is asked for, it is given up in time

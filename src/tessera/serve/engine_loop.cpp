@@ -4,7 +4,9 @@
 #include <limits>
 #include <tuple>
 
+#include "tessera/base/heap.h"
 #include "tessera/base/error.h"
+#include "tessera/ops/block_cache.h"
 #include "tessera/serve/api_error.h"
 
 namespace tessera::serve {
@@ -77,24 +79,28 @@ EngineLoop::EngineLoop(const EngineLoopOptions& options, Metrics& metrics)
 }
 
 EngineLoop::~EngineLoop() {
+  stop();
+}
+
+void EngineLoop::stop() {
   abort();
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void EngineLoop::submit(Job job) {
   if (options_.state_bytes > 0 && job.row_bytes > options_.state_bytes)
     throw ApiError(400, "state_memory_exceeded",
-                   "so long a text takes more memory than this server gives to states; ask for "
-                   "fewer tokens");
+                   fmt::format("request needs {} MiB of KV cache, --state-memory is {} MiB; "
+                               "request fewer tokens",
+                               (job.row_bytes + (1 << 20) - 1) >> 20, options_.state_bytes >> 20));
   {
     const std::lock_guard lock(mutex_);
-    if (stopping_ || aborting_)
-      throw ApiError(503, "draining", "the server is about to end", "", 10);
+    if (stopping_ || aborting_) throw ApiError(503, "draining", "server is shutting down", "", 10);
     const int64_t waiting = static_cast<int64_t>(waiting_.size());
     const bool full =
         waiting >= options_.limits.waiting_requests ||
@@ -103,8 +109,10 @@ void EngineLoop::submit(Job job) {
       metrics_.add("rejected_total", 1, {{"reason", "queue_full"}});
       const double seconds =
           static_cast<double>(waiting_tokens_) / std::max(1.0, tokens_per_second_.load());
-      throw ApiError(429, "queue_full", "too many requests wait already", "",
-                     std::clamp(static_cast<int>(seconds), 1, 60));
+      const int wait = std::clamp(static_cast<int>(seconds), 1, 60);
+      throw ApiError(429, "queue_full",
+                     fmt::format("request queue is full ({}); retry after {} s", waiting, wait), "",
+                     wait);
     }
     const int64_t tokens = job.prompt_tokens;
     waiting_.push_back(std::move(job));
@@ -130,6 +138,28 @@ void EngineLoop::abort() {
   changed_.notify_all();
 }
 
+void EngineLoop::give_back_memory() {
+  {
+    const std::lock_guard lock(mutex_);
+    trims_ = true;
+  }
+  changed_.notify_all();
+}
+
+/// What give_back_memory() asks for.
+void EngineLoop::trim() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(trims_, false)) return;
+  }
+  if (running_.empty() && dropped_.empty())
+    for (const Known& known : known_)
+      if (const ServedModelPtr model = known.model.lock()) model->engine.reset();
+  ops::release_block_cache();
+  give_back_freed_memory();
+  metrics_.add("memory_trims_total");
+}
+
 void EngineLoop::run() {
   for (;;) try {
       if (!turn()) return;
@@ -145,9 +175,10 @@ bool EngineLoop::turn() {
   if (running_.empty()) {
     measure();
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+    changed_.wait(lock, [&] { return stopping_ || trims_ || !waiting_.empty(); });
     if (stopping_ && waiting_.empty()) return false;
   }
+  trim();
   const int64_t arrivals = [&] {
     const std::lock_guard lock(mutex_);
     return arrivals_;

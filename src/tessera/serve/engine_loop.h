@@ -85,6 +85,11 @@ class EngineLoop {
   Json view() const;
   /// Ends what there is with Ending::shutdown, and takes nothing more.
   void abort();
+  /// Freed memory goes back to the system, between two steps: kept blocks and free pages of heaps,
+  /// and where nothing runs what engines hold of earlier requests.
+  void give_back_memory();
+  /// abort(), and the end of the thread; more than once does nothing more.
+  void stop();
   /// Seconds until what waits may have begun, for who is turned away.
   int retry_after() const;
 
@@ -126,6 +131,7 @@ class EngineLoop {
   void collect(Running& running);
   void end(std::list<Running>::iterator at, Ending ending, std::exception_ptr error) noexcept;
   int64_t budget(const ServedModelPtr& model);
+  void trim();
   void measure();
   void measure_models();
 
@@ -137,7 +143,7 @@ class EngineLoop {
   int64_t waiting_tokens_ = 0, arrivals_ = 0;
   Json view_ = Json::array();
   std::atomic<int64_t> running_count_{0};
-  bool stopping_ = false, aborting_ = false;
+  bool stopping_ = false, aborting_ = false, trims_ = false;
   std::atomic<double> tokens_per_second_{0};  // of prompts
 
   // of the thread

@@ -3,7 +3,7 @@
 
 #include <future>
 
-#include "tessera/infer/generate.h"
+#include "tessera/infer/engine/generate.h"
 #include "tessera/serve/serve_testing.h"
 
 namespace tessera::serve::engine_loop_test {

@@ -73,15 +73,25 @@ std::vector<int64_t> ids_of(const Json& value, const std::string& name, size_t m
   return ids;
 }
 
-void refuse_unknown(const std::string& name, const std::vector<std::string>& known) {
+void UnknownMembers::meet(const std::string& path,
+                          const std::string& name,
+                          const std::vector<std::string>& known) const {
   // the name is whatever somebody sent
-  std::string shown = Json(name.substr(0, 60)).dump(-1, ' ', true, Json::error_handler_t::replace);
+  const std::string where = (path.empty() ? "" : path + ".") + name.substr(0, 60);
+  const std::string shown = Json(where).dump(-1, ' ', true, Json::error_handler_t::replace);
+  constexpr size_t kMostNames = 64;
+  if (ignored_ != nullptr) {
+    if (ignored_->size() < kMostNames) ignored_->push_back(where);
+    return;
+  }
   const std::string nearest = spec::nearest_name(name, known);
-  throw ApiError(400, "unknown_parameter",
-                 fmt::format("there is no parameter {}{}", shown,
-                             nearest.empty() ? "; /openapi.json lists them"
-                                             : fmt::format("; did you mean \"{}\"?", nearest)),
-                 name.substr(0, 60));
+  const std::string otherwise =
+      path.empty() ? "/openapi.json lists them" : "--lenient lets it pass";
+  throw ApiError(
+      400, "unknown_parameter",
+      fmt::format("there is no parameter {}; {}", shown,
+                  nearest.empty() ? otherwise : fmt::format("did you mean \"{}\"?", nearest)),
+      where);
 }
 
 }  // namespace tessera::serve

@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -27,12 +28,42 @@ std::string text_of(const Json& value, const std::string& name, size_t most_byte
 /// A list of ids, each 0 or more.
 std::vector<int64_t> ids_of(const Json& value, const std::string& name, size_t most);
 
-/// 400 for a field that no list has: "did you mean", or that it is known elsewhere and not here.
-[[noreturn]] void refuse_unknown(const std::string& name, const std::vector<std::string>& known);
+/// What becomes of members of a request that are unknown: a 400 that names the nearest known one,
+/// or, of a lenient server, a list of their paths.
+class UnknownMembers {
+ public:
+  /// Null: they are refused.
+  explicit UnknownMembers(std::vector<std::string>* ignored = nullptr) : ignored_(ignored) {}
+  /// `path`: of the object that holds it, "" = the body.
+  void meet(const std::string& path,
+            const std::string& name,
+            const std::vector<std::string>& known) const;
+
+ private:
+  std::vector<std::string>* ignored_;
+};
+
+/// Calls `read(name, value, path of the member)` for each member of an object that is known and not
+/// null: null asks for nothing, whatever its name.
+template <class Read>
+void read_members(const Json& object,
+                  const std::string& path,
+                  const std::vector<std::string>& known,
+                  const UnknownMembers& unknown,
+                  const Read& read) {
+  for (const auto& [name, value] : object.items()) {
+    if (value.is_null()) continue;
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      unknown.meet(path, name, known);
+    else
+      read(name, value, path.empty() ? name : path + "." + name);
+  }
+}
 
 template <class Body>
 struct Field {
-  using Read = std::function<void(Body& body, const Json& value, const std::string& name)>;
+  using Read = std::function<void(
+      Body& body, const Json& value, const std::string& name, const UnknownMembers& unknown)>;
   std::string name;
   std::vector<std::string> aliases;
   Json schema;
@@ -46,7 +77,17 @@ class Fields {
  public:
   using Read = typename Field<Body>::Read;
 
-  Fields& add(std::string name, Json schema, std::string doc, Read read) {
+  /// `read(body, value, name)`, or with a fourth argument, of an object whose members are read by
+  /// read_members().
+  template <class Reader>
+  Fields& add(std::string name, Json schema, std::string doc, Reader reader) {
+    Read read;
+    if constexpr (std::is_invocable_v<Reader&, Body&, const Json&, const std::string&,
+                                      const UnknownMembers&>)
+      read = std::move(reader);
+    else
+      read = [reader = std::move(reader)](Body& body, const Json& value, const std::string& said,
+                                          const UnknownMembers&) { reader(body, value, said); };
     all_.push_back({std::move(name), {}, std::move(schema), std::move(doc), std::move(read)});
     return *this;
   }
@@ -75,14 +116,15 @@ class Fields {
   }
   template <class C, class T>
   Fields& integer(std::string name, T C::*member, int64_t least, int64_t most, std::string doc) {
-    return add(std::move(name), {{"type", "integer"}, {"minimum", least}, {"maximum", most}},
+    return add(std::move(name),
+               with_default({{"type", "integer"}, {"minimum", least}, {"maximum", most}}, member),
                std::move(doc), [=](Body& body, const Json& value, const std::string& said) {
                  body.*member = integer_of(value, said, least, most);
                });
   }
   template <class C, class T>
   Fields& flag(std::string name, T C::*member, std::string doc) {
-    return add(std::move(name), {{"type", "boolean"}}, std::move(doc),
+    return add(std::move(name), with_default({{"type", "boolean"}}, member), std::move(doc),
                [=](Body& body, const Json& value, const std::string& said) {
                  body.*member = flag_of(value, said);
                });
@@ -94,53 +136,61 @@ class Fields {
                  body.*member = text_of(value, said, most_bytes);
                });
   }
-  /// What clients send without need: these values change nothing, others are refused.
+  /// What clients send without need: these values change nothing, others are refused. Without
+  /// values only null is accepted.
   Fields& inert(std::string name, std::vector<Json> values, std::string doc) {
-    Json schema = values.empty() ? Json::object() : Json{{"enum", values}};
-    return add(
-        std::move(name), std::move(schema), std::move(doc),
-        [values](Body&, const Json& value, const std::string& said) {
-          if (values.empty() || std::find(values.begin(), values.end(), value) != values.end())
-            return;
-          refuse(said, said + " is not supported here but for " + Json(values).dump(),
-                 "unsupported_parameter");
-        });
-  }
-
-  /// What clients send without need, of any value of this JSON type.
-  Fields& inert(std::string name, const char* type, std::string doc) {
-    return add(std::move(name), {{"type", type}}, std::move(doc),
-               [type](Body&, const Json& value, const std::string& said) {
-                 if (value.type_name() != std::string_view(type))
-                   refuse(said, fmt::format("{} is {}; expected of type {}", said,
-                                            spec::kind_of(value), type));
+    Json schema = {{"x-no-effect", true}};  // no control for it
+    for (const Json& value : values) schema["anyOf"].push_back(Json{{"const", value}});
+    return add(std::move(name), std::move(schema), std::move(doc),
+               [values](Body&, const Json& value, const std::string& said) {
+                 if (std::find(values.begin(), values.end(), value) != values.end()) return;
+                 refuse(said,
+                        values.empty() ? said + " is not supported; leave it out"
+                                       : fmt::format("{} is not supported; expected {}, or leave "
+                                                     "it out",
+                                                     said, Json(values).dump()),
+                        "unsupported_parameter");
                });
   }
 
-  /// Null is as good as absent. With `ignored`, unknown fields are listed there instead of refused.
+  /// A hint that changes nothing: any value of this JSON type.
+  Fields& hint(std::string name, const char* type, std::string doc) {
+    return add(
+        std::move(name), {{"anyOf", Json::array({Json{{"type", type}}})}, {"x-no-effect", true}},
+        std::move(doc), [type](Body&, const Json& value, const std::string& said) {
+          if (value.type_name() != std::string_view(type))
+            refuse(said,
+                   fmt::format("{} is {}; expected of type {}", said, spec::kind_of(value), type));
+        });
+  }
+
+  /// Null is as good as absent, also of an unknown field. With `ignored`, unknown fields and
+  /// members are listed there instead of refused.
   Body read(const Json& json, std::vector<std::string>* ignored = nullptr) const {
     if (!json.is_object())
       refuse("", "the body is " + std::string(spec::kind_of(json)) + "; expected an object");
     Body body{};
-    std::vector<std::pair<const Field<Body>*, const Json*>> given;
-    for (const auto& [name, value] : json.items()) {
-      const Field<Body>* const field = find(name);
-      if (field == nullptr) {
-        if (ignored == nullptr) refuse_unknown(name, names());
-        ignored->push_back(name);
-        continue;
-      }
-      if (value.is_null()) continue;
-      for (const auto& [other, before] : given)
-        if (other == field && *before != value)
-          refuse(name, name + " is another name of " + field->name +
-                           ", which is given too, with another value");
-      given.emplace_back(field, &value);
-      field->read(body, value, name);
-    }
+    struct Given {
+      const Field<Body>* field;
+      std::string name;
+      const Json* value;
+    };
+    std::vector<Given> given;
+    const UnknownMembers unknown(ignored);
+    read_members(json, "", names(), unknown,
+                 [&](const std::string& name, const Json& value, const std::string&) {
+                   const Field<Body>* const field = find(name);
+                   for (const Given& before : given)
+                     if (before.field == field && *before.value != value)
+                       refuse(name, fmt::format("{} and {} are names of one parameter and have "
+                                                "different values; leave one of them out",
+                                                before.name, name));
+                   given.push_back({field, name, &value});
+                   field->read(body, value, name, unknown);
+                 });
     for (const Field<Body>& field : all_)
       if (field.required && std::none_of(given.begin(), given.end(),
-                                         [&](const auto& one) { return one.first == &field; }))
+                                         [&](const Given& one) { return one.field == &field; }))
         refuse(field.name, field.name + " is missing", "missing_parameter");
     return body;
   }
@@ -158,13 +208,24 @@ class Fields {
       for (const std::string& alias : field.aliases)
         properties[alias] = {{"description", "another name of " + field.name}};
     }
-    Json out = {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+    Json out = {{"type", "object"},
+                {"properties", properties},
+                {"additionalProperties", Json{{"type", "null"}}}};
     for (const Field<Body>& field : all_)
       if (field.required) out["required"].push_back(field.name);
     return out;
   }
 
  private:
+  /// With what holds where a request does not say, unless that depends on model or server.
+  template <class C, class T>
+  static Json with_default(Json schema, T C::*member) {
+    if constexpr (std::is_arithmetic_v<T>) {
+      const Json value = C{}.*member;
+      if (!schema.contains("minimum") || value >= schema["minimum"]) schema["default"] = value;
+    }
+    return schema;
+  }
   const Field<Body>* find(const std::string& name) const {
     for (const Field<Body>& field : all_)
       if (field.name == name ||

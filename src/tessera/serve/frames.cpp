@@ -120,6 +120,7 @@ Json Frames::whole(const std::vector<Choice>& choices, const Usage& used) const 
                                         : completion_logprobs(*choice.chances, choice.offset);
     entry["finish_reason"] = choice.finish_reason;
     entry["stop_reason"] = choice.stop_reason;
+    if (!choice.limit.empty()) entry["limit"] = choice.limit;
     if (choice.token_ids) entry["token_ids"] = *choice.token_ids;
     if (!choice.sources.is_null()) entry["sources"] = choice.sources;
     out["choices"].push_back(std::move(entry));
@@ -158,6 +159,7 @@ Json Frames::chunk(const Choice& piece) const {
                              : completion_logprobs(*piece.chances, piece.offset);
   entry["finish_reason"] = piece.finish_reason.empty() ? Json() : Json(piece.finish_reason);
   if (!piece.finish_reason.empty()) entry["stop_reason"] = piece.stop_reason;
+  if (!piece.limit.empty()) entry["limit"] = piece.limit;
   if (piece.token_ids) entry["token_ids"] = *piece.token_ids;
   if (!piece.sources.is_null()) entry["sources"] = piece.sources;
   out["choices"] = Json::array({std::move(entry)});

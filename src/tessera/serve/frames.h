@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/text/reply.h"
+#include "tessera/text/chat/reply.h"
 
 namespace tessera::serve {
 
@@ -39,6 +39,7 @@ struct Choice {
   int64_t index = 0;
   std::string text = {}, reasoning = {};
   std::string finish_reason = {};  // "" = not yet
+  std::string limit = {};          // limit_of() the text
   Json stop_reason = nullptr;      // the text or token that ended it, where one was asked for
   std::optional<std::vector<TokenChance>> chances = {};
   int64_t offset = 0;  // of the text, in characters

@@ -1,20 +1,17 @@
 // Completions, chats and translations.
-#include <random>
+#include <limits>
 
 #include <fmt/ranges.h>
 
 #include "tessera/base/sha256.h"
-#include "tessera/infer/mask_predict.h"
+#include "tessera/infer/engine/mask_predict.h"
+#include "tessera/infer/loading/decoding_defaults.h"
+#include "tessera/infer/sampling/seed.h"
 #include "tessera/serve/service_state.h"
+#include "tessera/text/tokenizer/vocabularies.h"
 
 namespace tessera::serve {
 namespace {
-
-/// Above 2^48 clients that hold numbers as doubles would give another one back.
-uint64_t fresh_seed() {
-  std::random_device random;
-  return (uint64_t{random()} << 32 | random()) & ((uint64_t{1} << 48) - 1);
-}
 
 std::vector<int64_t> widened(const std::vector<int32_t>& ids) {
   return {ids.begin(), ids.end()};
@@ -29,9 +26,7 @@ infer::SamplingOptions sampling_of(const GenerationBody& body,
                                    const ServedModel& model,
                                    bool config,
                                    uint64_t seed) {
-  infer::SamplingOptions out;
-  out.temperature = 1;
-  if (config) out = infer::sampling_defaults(model.loaded.generation, false);
+  infer::SamplingOptions out = model.decoding(config).sampling;
   for (const auto& [field, value] : body.sampling)
     field->set(out, std::max(value, field->least));  // -1 of a request is 0 here
   if (body.dry_sequence_breakers) out.dry_sequence_breakers = *body.dry_sequence_breakers;
@@ -39,8 +34,13 @@ infer::SamplingOptions sampling_of(const GenerationBody& body,
   out.bad_words = body.bad_words;
   if (model.loaded.tokenizer) infer::find_ids(out, *model.loaded.tokenizer);
   if (out.mirostat == 1) refuse("mirostat", "mirostat is 1; expected 0 (off) or 2");
-  const std::string conflict = infer::conflict_among(
-      out, [&](const infer::SamplingField& field) { return body.sampled(field.name).has_value(); });
+  // clients send the options of all samplers, most of them switched off
+  const std::string conflict = infer::conflict_among(out, [&](const infer::SamplingField& field) {
+    const bool range = field.filters && field.sampler == infer::Sampler::temperature;
+    return body.sampled(field.name) && (range           ? out.dynatemp_range > 0
+                                        : field.sampler ? infer::acts(*field.sampler, out)
+                                                        : true);
+  });
   if (!conflict.empty()) refuse(out.mirostat != 0 ? "mirostat" : "samplers", conflict);
   const auto known = [&](int64_t id, const char* field) {
     if (id >= model.spec().vocab)
@@ -48,13 +48,25 @@ infer::SamplingOptions sampling_of(const GenerationBody& body,
              fmt::format("{} names token {}; expected 0 to {}", field, id, model.spec().vocab - 1));
   };
   for (const auto& [id, bias] : body.logit_bias) known(id, "logit_bias");
-  out.logit_bias = body.logit_bias;
+  out.logit_bias.insert(out.logit_bias.end(), body.logit_bias.begin(), body.logit_bias.end());
   for (const auto& [text, bias] : body.text_bias)
     for (const int64_t id : plain_ids(model, text)) out.logit_bias.emplace_back(id, bias);
   for (const int64_t id : body.allowed_token_ids.value_or(std::vector<int64_t>()))
     known(id, "allowed_token_ids");
   out.allowed_ids = body.allowed_token_ids;
+  for (const auto& [ids, bias] : body.sequence_bias)
+    for (const int64_t id : ids) known(id, "sequence_bias");
+  out.sequence_bias.insert(out.sequence_bias.end(), body.sequence_bias.begin(),
+                           body.sequence_bias.end());
   out.seed = seed;
+  return out;
+}
+
+infer::BeamOptions beams_of(const SearchBody& body) {
+  infer::BeamOptions out;
+  out.beams = body.beams.value_or(1);
+  out.length_penalty = body.length_penalty.value_or(out.length_penalty);
+  out.early_stopping = body.early_stopping.value_or(out.early_stopping);
   return out;
 }
 
@@ -66,7 +78,7 @@ int64_t room_for(const GenerationBody& body,
                  const char* param) {
   const bool pair = model.spec().encoder != nullptr;
   const auto exceeded = [&](const std::string& what, int64_t context) {
-    refuse(param, fmt::format("{}; this model's context is {}", what, context),
+    refuse(param, fmt::format("{}; {} is {}", what, model.context_name, context),
            "context_length_exceeded");
   };
   const int64_t context = model.context();
@@ -91,7 +103,8 @@ struct Asked {
   std::vector<std::string> echo = {};
   std::vector<retrieve::Sourced> asked = {};  // what stands before each prompt, where anything does
   bool content = false;                       // see AnswerOptions
-  int64_t otherwise = 16;                     // new tokens where the request does not say
+  /// New tokens where the request does not say; without, as the model's makers or the server do.
+  std::optional<int64_t> otherwise = 16;
   const char* param = "prompt";
   std::optional<text::ReplyReader::Options> reply = {};
   std::vector<int64_t> ends = {};                           // of an answer of a chat
@@ -128,8 +141,10 @@ infer::Writing writing_of(const GenerationBody& body,
   const ServedModel& model = *asked.model;
   infer::Writing out;
   out.sampling = sampling_of(body, model, config, seed);
-  if (body.beams.value_or(1) > 1) out.sampling = {};
-  out.min_new_tokens = body.min_tokens;
+  const infer::DecodingDefaults defaults = model.decoding(config);
+  out.begin_suppress = defaults.begin_suppress;
+  out.min_new_tokens = std::max(body.min_tokens, defaults.min_new_tokens);
+  out.min_length = defaults.min_length;
   // a mark of calls may be a special token
   if (asked.reply && asked.reply->format != nullptr) {
     const text::ReplyFormat& format = *asked.reply->format;
@@ -137,6 +152,7 @@ infer::Writing writing_of(const GenerationBody& body,
     out.show_special = id && model.tokenizer().is_special(*id);
   }
   out.stop_strings = body.stop;
+  if (out.stop_strings.empty() && !body.searches()) out.stop_strings = defaults.stop_strings;
   out.keep_stop = body.keep_stop;
   if (!body.ignore_eos) out.stop_ids = asked.chat ? asked.ends : model.ends;
   for (const int64_t id : body.stop_token_ids)
@@ -153,11 +169,9 @@ infer::Writing writing_of(const GenerationBody& body,
                                one_line(fmt::format("not held to: {}", fmt::join(ignored, ", "))));
   out.thoughts = asked.thought_limit;
   out.context = model.longest;
-  if (model.spec().encoder) {
-    if (model.loaded.generation.forced_begin)
-      out.forced_begin = {*model.loaded.generation.forced_begin};
-    if (!body.ignore_eos) out.forced_end = model.loaded.generation.forced_end;
-  }
+  if (out.constraint) return out;
+  if (model.spec().encoder && defaults.forced_begin) out.forced_begin = {*defaults.forced_begin};
+  if (!body.ignore_eos) out.forced_end = defaults.forced_end;
   return out;
 }
 
@@ -175,9 +189,11 @@ int64_t salt_of(const ServiceState& state, const Exchange& exchange, const Gener
 /// Hands the texts to the engine.
 void submit(ServiceState& state, const Asked& asked, const GenerationBody& body, bool echo) {
   const ServedModel& model = *asked.model;
-  const uint64_t seed = body.seed.value_or(fresh_seed());
+  const uint64_t seed = body.seed ? *body.seed : infer::fresh_seed();
   const infer::Writing writing = writing_of(body, asked, state.options.generation_config, seed);
-  const bool searches = body.beams.value_or(1) > 1, chances = body.top_logprobs.has_value();
+  const bool chances = body.top_logprobs.has_value();
+  const infer::DecodingDefaults defaults = model.decoding(state.options.generation_config);
+  const int64_t most = defaults.max_new_tokens.value_or(state.options.max_tokens);
   Job job = state.job_of(asked.exchange, asked.model, body.timeout_ms);
   job.choices = body.n;
   if (body.priority != 0 && !state.options.engine.priorities)
@@ -207,7 +223,12 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
                                         model.spec().vocab - 1));
     infer::Request request{infer::first_sequence(model.spec(), prompt)};
     request.writing = writing;
-    request.writing.max_new_tokens = room_for(body, model, tokens, asked.otherwise, asked.param);
+    request.writing.max_new_tokens =
+        room_for(body, model, tokens, asked.otherwise.value_or(most), asked.param);
+    if (!body.max_tokens && !asked.otherwise && defaults.max_length > 0)
+      request.writing.max_new_tokens =
+          std::clamp<int64_t>(defaults.max_length - infer::size_of(request.begin.tokens), 1,
+                              request.writing.max_new_tokens);
     request.begin.salt = salt_of(state, *asked.exchange, body);
     if (!body.prediction.empty() && model.guesses.lookup > 0) {
       const auto ids = model.tokenizer().encode(body.prediction, {.add_special = false});
@@ -215,9 +236,7 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
     }
     if (chances) request.chances = *body.top_logprobs;
     request.chances_of_choice = body.post_sampling_probs;
-    if (searches)
-      request.beams = infer::BeamOptions{.beams = *body.beams,
-                                         .length_penalty = body.length_penalty.value_or(1)};
+    if (body.searches()) request.beams = beams_of(body);
     const int64_t held = infer::size_of(request.begin.tokens) + request.writing.max_new_tokens;
     longest = std::max(longest, held);
     source = std::max(source, infer::size_of(request.begin.source));
@@ -282,8 +301,8 @@ void with_passages(ServiceState& state,
 /// A text without its middle, which begins with `begun`.
 std::vector<int64_t> around_middle(const ServedModel& model, const InfillBody& body) {
   if (!model.fim)
-    throw ApiError(501, "model_capability",
-                   "this model's vocabulary has no tokens to fill in the middle of a text with");
+    throw ApiError(400, "model_capability",
+                   "this model's vocabulary has no tokens for fill-in-the-middle");
   std::vector<int64_t> ids;
   if (const auto bos = model.tokenizer().bos())
     if (const auto around = model.tokenizer().surround({}); !around.empty() && around[0] == *bos)
@@ -301,11 +320,11 @@ std::vector<int64_t> around_middle(const ServedModel& model, const InfillBody& b
   }
   if (!body.files.empty() && model.fim->file) ids.push_back(*model.fim->file);
   ids.push_back(model.fim->prefix);
-  add(body.before);
+  add(body.prefix);
   ids.push_back(model.fim->suffix);
-  add(body.behind);
+  add(body.suffix);
   ids.push_back(model.fim->middle);
-  add(body.begun);
+  add(body.prompt);
   return ids;
 }
 
@@ -318,7 +337,7 @@ void infill(ServiceState& state,
           .model = model,
           .prompts = {around_middle(*model, body)},
           .content = true,
-          .otherwise = 128,
+          .otherwise = body.unbounded ? state.options.max_tokens : 128,
           .param = "input_prefix"},
          body, false);
 }
@@ -339,17 +358,17 @@ void complete_asked(ServiceState& state,
                     const ServedModelPtr& model,
                     std::vector<retrieve::Sourced> passages) {
   Asked asked{.exchange = exchange, .model = model, .content = body.native};
-  if (body.native) asked.otherwise = state.options.max_tokens;
+  if (body.native || body.unbounded) asked.otherwise.reset();
   for (size_t i = 0; i < body.prompts.size(); ++i) {
     const Prompt& prompt = body.prompts[i];
     if (!body.suffix.empty()) {
       InfillBody around;
       if (prompt.ids)
-        around.before = model->tokenizer().decode(
+        around.prefix = model->tokenizer().decode(
             std::vector<int32_t>(prompt.ids->begin(), prompt.ids->end()), false);
       else
-        around.before = prompt.text;
-      around.behind = body.suffix;
+        around.prefix = prompt.text;
+      around.suffix = body.suffix;
       asked.prompts.push_back(around_middle(*model, around));
       continue;
     }
@@ -367,8 +386,7 @@ void complete_asked(ServiceState& state,
   }
   asked.asked = std::move(passages);
   if (body.echo && model->spec().encoder)
-    refuse("echo", "echo: this model answers its prompt, and does not go on with it",
-           "unsupported_parameter");
+    refuse("echo", "echo: not available for encoder-decoder models", "unsupported_parameter");
   submit(state, asked, body, body.echo);
 }
 
@@ -376,17 +394,17 @@ void complete(ServiceState& state,
               const ExchangePtr& exchange,
               const std::shared_ptr<const CompletionBody>& body,
               const ServedModelPtr& model) {
-  need(model->can.completion, *model, "makes no text");
+  need(model->can.completion, *model, "completions");
   // what a text goes on with is no question unless somebody says so
   if (!body->retrieve.value_or(false)) return complete_asked(state, exchange, *body, model, {});
   std::vector<std::string> questions;
   for (const Prompt& prompt : body->prompts) {
-    if (prompt.ids)
-      refuse("prompt", "prompt: token ids beside retrieve; expected a question in words");
+    if (prompt.ids) refuse("prompt", "prompt: token ids with retrieve; expected a text");
     questions.push_back(prompt.text);
   }
   if (body->parse_special)
-    refuse("parse_special", "parse_special beside retrieve: passages could hold special tokens");
+    refuse("parse_special",
+           "parse_special is not available with retrieve: passages could contain special tokens");
   with_passages(state, exchange, *body, model, questions,
                 [&state, exchange, body, model](std::vector<retrieve::Sourced> asked) {
                   complete_asked(state, exchange, *body, model, std::move(asked));
@@ -403,11 +421,7 @@ Json chosen_tools(const ChatBody& body) {
   };
   std::vector<Json> names;
   if (choice.value("type", Json()) == "allowed_tools") {
-    const Json allowed = choice.value("allowed_tools", choice);
-    const Json mode = allowed.value("mode", Json("auto"));
-    if (mode != "auto" && mode != "required")
-      refuse("tool_choice", "tool_choice.mode: expected auto or required");
-    for (const Json& one : allowed.value("tools", Json::array())) names.push_back(name_of(one));
+    for (const Json& one : choice["tools"]) names.push_back(name_of(one));
   } else {
     names.push_back(name_of(choice));
   }
@@ -432,12 +446,11 @@ std::shared_ptr<const text::Constraint> held_calls(const ChatBody& body,
   const Json& choice = body.tool_choice;
   const bool some = choice.is_object() && choice.value("type", Json()) == "allowed_tools";
   const bool named = choice.is_object() && !some;
-  const bool required =
-      named || choice == "required" ||
-      (some && choice.value("allowed_tools", choice).value("mode", Json()) == "required");
+  const bool required = named || choice == "required" || (some && choice["mode"] == "required");
   if (!required && !some && body.parallel_tool_calls) return nullptr;
   if (body.constrained())
-    refuse("tool_choice", "calls that are held to a form beside another form of the text",
+    refuse("tool_choice",
+           "required tool calls with another structured output; leave one of them out",
            "unsupported_parameter");
   text::CallGrammarOptions options{.format = chats.calls,
                                    .tools = chosen_tools(body),
@@ -449,40 +462,21 @@ std::shared_ptr<const text::Constraint> held_calls(const ChatBody& body,
   return model.constraints.of_calls(options, model.tokenizer());
 }
 
-/// The model's, or those of the request's own template.
-ServedModel::Chats chats_of(const ServiceState& state,
-                            const ChatBody& body,
-                            const ServedModel& model) {
-  if (body.chat_template.empty()) {
-    if (!model.can.chat) throw ApiError(400, "no_chat_template", model.no_chat);
-    return *model.conversation;
-  }
-  if (!state.options.request_templates)
-    refuse("chat_template",
-           "chat_template: this server takes none; it is started with --request-templates",
-           "unsupported_parameter");
-  need(model.can.completion && model.spec().encoder == nullptr, model, "goes on with no text");
-  try {
-    return model.chats_of(body.chat_template, "chat_template");
-  } catch (const Error& error) {
-    refuse("chat_template", error.what(), "template_error");
-  }
-}
-
 void chat_asked(ServiceState& state,
                 const ExchangePtr& exchange,
                 const ChatBody& body,
                 const ServedModelPtr& model,
                 std::vector<retrieve::Sourced> passages) {
-  const ServedModel::Chats chats = chats_of(state, body, *model);
+  const ServedModel::Chats chats = state.chats_of(
+      body.chat_template, *model, !body.tools.is_null() && body.tool_choice != "none");
   const text::ChatPrompt& prompts = chats.prompts;
   Json messages = body.messages;
   if (!passages.empty()) messages.back()["content"] = passages[0].prompt;
   const bool calls = !body.tools.is_null() && body.tool_choice != "none";
   if (calls && chats.calls == nullptr)
     refuse("tools",
-           "this model's chat template tells it of no functions, or in a form that is not known; "
-           "the server is started with --tool-format generic, or a known form",
+           "this model's chat template shows no tools; --tool-format auto puts them into the "
+           "conversation",
            "tools_unsupported");
   const text::MarkedText prompt =
       chats.render({.messages = messages,
@@ -495,7 +489,7 @@ void chat_asked(ServiceState& state,
               .chat = true,
               .prompts = {widened(prompts.encode(prompt))},
               .asked = std::move(passages),
-              .otherwise = state.options.max_tokens,
+              .otherwise = std::nullopt,
               .param = "messages",
               .ends = chats.ends};
   const bool thinking = prompts.thinks(prompt);
@@ -539,10 +533,9 @@ void chat(ServiceState& state,
 
 /// How vocabularies write a language.
 std::optional<int64_t> language_of(const text::Tokenizer& tokenizer, const std::string& name) {
-  for (const char* form : {"{}", "__{}__", ">>{}<<", "<2{}>", "<|{}|>", "<{}>"}) {
-    const std::string token = fmt::format(fmt::runtime(form), name);
-    if (const auto id = tokenizer.id(token); id && tokenizer.is_special(*id)) return *id;
-  }
+  for (const auto& [open, close] : text::known_tokens().languages)
+    if (const auto id = tokenizer.id(open + name + close); id && tokenizer.is_special(*id))
+      return *id;
   return std::nullopt;
 }
 
@@ -558,13 +551,11 @@ std::optional<int64_t> language_token(const ServedModel& model,
     if (!model.tokenizer().is_special(i)) continue;
     // a language is a word of letters within the marks
     std::string word(model.tokenizer().token(i));
-    for (const auto& [open, close] :
-         {std::pair{"__", "__"}, {">>", "<<"}, {"<2", ">"}, {"<|", "|>"}})
-      if (word.starts_with(open) && word.ends_with(close) &&
-          word.size() > std::string_view(open).size() + std::string_view(close).size())
-        word =
-            word.substr(std::string_view(open).size(), word.size() - std::string_view(open).size() -
-                                                           std::string_view(close).size());
+    for (const auto& [open, close] : text::known_tokens().languages)
+      // <pad> and its like are no languages
+      if (open.size() > 1 && word.starts_with(open) && word.ends_with(close) &&
+          word.size() > open.size() + close.size())
+        word = word.substr(open.size(), word.size() - open.size() - close.size());
     if (word.size() >= 2 && word.size() <= 8 &&
         word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-") ==
             std::string::npos)
@@ -577,20 +568,32 @@ std::optional<int64_t> language_token(const ServedModel& model,
          "unknown_language");
 }
 
+/// Takes over what the model's makers say of a translation; of its length where the request does
+/// not.
+void decode_by(const infer::DecodingDefaults& defaults, bool bounded, infer::Writing& writing) {
+  writing.sampling = defaults.sampling;
+  writing.begin_suppress = defaults.begin_suppress;
+  writing.min_new_tokens = defaults.min_new_tokens;
+  writing.min_length = defaults.min_length;
+  if (!bounded && defaults.max_length > 1)
+    writing.max_new_tokens = std::min(writing.max_new_tokens, defaults.max_length - 1);
+}
+
 /// Answers of a pair of encoder and decoder. Where a token names the language of the output, it
 /// stands before the source (">>de<<") or begins the answer ("__de__", "de_DE").
 void translate(ServiceState& state,
                const ExchangePtr& exchange,
                const TranslateBody& body,
                const ServedModelPtr& model) {
-  need(model->can.translate, *model, "does not translate");
+  need(model->can.translate, *model, "translation");
   const auto source = language_token(*model, body.source_lang, "source_lang"),
              target = language_token(*model, body.target_lang, "target_lang");
   const std::string target_token =
       target ? std::string(model->tokenizer().token(static_cast<int32_t>(*target))) : "";
   const bool before = target_token.starts_with(">>") || target_token.starts_with("<2");
   Job job = state.job_of(exchange, model);
-  int64_t longest = 0, source_tokens = 0;
+  int64_t longest = 0, source_tokens = 0, beams = 1;
+  const infer::DecodingDefaults defaults = model->decoding(state.options.generation_config);
   GenerationBody limits;
   limits.max_tokens = body.max_tokens;
   std::optional<infer::MaskPredictOptions> mask_predict;
@@ -604,23 +607,27 @@ void translate(ServiceState& state,
     infer::Request request{infer::first_sequence(model->spec(), ids)};
     infer::Writing& writing = request.writing;
     writing.max_new_tokens =
-        room_for(limits, *model, infer::size_of(ids), state.options.max_tokens, "input");
+        room_for(limits, *model, infer::size_of(ids),
+                 defaults.max_new_tokens.value_or(state.options.max_tokens), "input");
     writing.stop_ids = model->ends;
     writing.context = model->longest;
     writing.mask_predict = mask_predict;
     if (target && !before)
       writing.forced_begin = {*target};
-    else if (model->loaded.generation.forced_begin)
-      writing.forced_begin = {*model->loaded.generation.forced_begin};
-    writing.forced_end = model->loaded.generation.forced_end;
-    if (body.beams.value_or(1) > 1) request.beams = infer::BeamOptions{.beams = *body.beams};
+    else if (defaults.forced_begin)
+      writing.forced_begin = {*defaults.forced_begin};
+    writing.forced_end = defaults.forced_end;
+    if (!model->spec().mask) decode_by(defaults, body.max_tokens.has_value(), writing);
+    if (body.searches()) request.beams = beams_of(body);
+    if (!body.beams && !model->spec().mask) request.beams = defaults.beams;
+    beams = request.beams ? request.beams->beams : 1;
     infer::check_mask_predict(model->spec(), request);
     longest = std::max(longest, writing.max_new_tokens + 1);
     source_tokens = std::max(source_tokens, infer::size_of(ids));
     job.prompt_tokens += infer::size_of(ids);
     job.requests.push_back(std::move(request));
   }
-  job.row_bytes = model->state_bytes(longest, source_tokens) * body.beams.value_or(1);
+  job.row_bytes = model->state_bytes(longest, source_tokens) * beams;
   job.on_end = [exchange, model](std::vector<infer::Generation> made, Ending ending,
                                  std::exception_ptr error) {
     if (fail_unless_done(*exchange, ending, error)) return;
@@ -631,6 +638,7 @@ void translate(ServiceState& state,
       usage.completion_tokens += infer::size_of(made[i].token_ids);
       data.push_back(
           {{"index", i}, {"text", made[i].text}, {"finish_reason", made[i].finish_reason}});
+      if (const std::string limit = limit_of(made[i]); !limit.empty()) data.back()["limit"] = limit;
     }
     exchange->count({.prompt_tokens = usage.prompt_tokens,
                      .generated_tokens = usage.completion_tokens,
@@ -644,57 +652,75 @@ void translate(ServiceState& state,
   state.engine->submit(std::move(job));
 }
 
+/// llama.cpp's default as its settings show it, -1 in 32 bits; clients send it back.
+void settle_native_seed(GenerationBody& body) {
+  if (body.seed == std::numeric_limits<uint32_t>::max()) body.seed.reset();
+}
+
 }  // namespace
 
 void ServiceState::add_generation_routes() {
-  routes.add({"POST", "/v1/completions", "goes on with texts",
+  routes.add({"POST", "/v1/completions", "completions of prompts",
               [this](const ExchangePtr& exchange, const std::string&) {
                 const auto body =
                     std::make_shared<const CompletionBody>(body_of(exchange, read_completion));
-                with_model(exchange, body->model,
-                           [this, exchange, body](const ServedModelPtr& model) {
-                             complete(*this, exchange, body, model);
-                           });
+                with_model(
+                    exchange, body->model,
+                    [this, exchange, body](const ServedModelPtr& model) {
+                      complete(*this, exchange, body, model);
+                    },
+                    body->timeout_ms);
               },
               false, false, [] { return completion_fields().schema(); }});
   routes.alias("/completions");
   routes.add(
       {"POST", "/completion",
-       "the same as llama.cpp's own clients ask: the text as \"content\", and as long as the "
-       "context has room for",
+       "completion in llama.cpp's native format: text in \"content\", n_predict unlimited by "
+       "default",
        [this](const ExchangePtr& exchange, const std::string&) {
          CompletionBody asked = body_of(exchange, read_completion);
          asked.native = true;
+         settle_native_seed(asked);
          const auto body = std::make_shared<const CompletionBody>(std::move(asked));
-         with_model(exchange, body->model, [this, exchange, body](const ServedModelPtr& model) {
-           complete(*this, exchange, body, model);
-         });
+         with_model(
+             exchange, body->model,
+             [this, exchange, body](const ServedModelPtr& model) {
+               complete(*this, exchange, body, model);
+             },
+             body->timeout_ms);
        },
        false, false, [] { return completion_fields().schema(); }});
-  routes.add(
-      {"POST", "/infill", "what stands between two parts of a text",
-       [this](const ExchangePtr& exchange, const std::string&) {
-         const auto body = std::make_shared<const InfillBody>(body_of(exchange, read_infill));
-         with_model(exchange, body->model, [this, exchange, body](const ServedModelPtr& model) {
-           infill(*this, exchange, *body, model);
-         });
-       },
-       false, false, [] { return infill_fields().schema(); }});
-  routes.add({"POST", "/v1/chat/completions", "answers a conversation",
+  routes.add({"POST", "/infill", "fill-in-the-middle (FIM) completion between two parts of a text",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                InfillBody asked = body_of(exchange, read_infill);
+                settle_native_seed(asked);
+                const auto body = std::make_shared<const InfillBody>(std::move(asked));
+                with_model(
+                    exchange, body->model,
+                    [this, exchange, body](const ServedModelPtr& model) {
+                      infill(*this, exchange, *body, model);
+                    },
+                    body->timeout_ms);
+              },
+              false, false, [] { return infill_fields().schema(); }});
+  routes.add({"POST", "/v1/chat/completions", "chat completion",
               [this](const ExchangePtr& exchange, const std::string&) {
                 const auto body = std::make_shared<const ChatBody>(body_of(exchange, read_chat));
-                with_model(exchange, body->model,
-                           [this, exchange, body](const ServedModelPtr& model) {
-                             chat(*this, exchange, body, model);
-                           });
+                with_model(
+                    exchange, body->model,
+                    [this, exchange, body](const ServedModelPtr& model) {
+                      chat(*this, exchange, body, model);
+                    },
+                    body->timeout_ms);
               },
               false, false, [] { return chat_fields().schema(); }});
   routes.alias("/chat/completions");
-  routes.add({"POST", "/v1/translate", "the answers of a pair of encoder and decoder",
+  routes.add({"POST", "/v1/translate",
+              "translation and other sequence-to-sequence output of an encoder-decoder",
               [this](const ExchangePtr& exchange, const std::string&) {
                 const auto body = std::make_shared<const TranslateBody>(
                     body_of(exchange, [](const Json& json, std::vector<std::string>* ignored) {
-                      return translate_fields().read(json, ignored);
+                      return read_translate(json, ignored);
                     }));
                 with_model(exchange, body->model,
                            [this, exchange, body](const ServedModelPtr& model) {

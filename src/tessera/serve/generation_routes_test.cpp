@@ -1,5 +1,8 @@
 // What requests for texts may say, over loopback: each field acts, or is refused by its name.
-#include "tessera/infer/generate.h"
+#include <set>
+
+#include "tessera/infer/engine/beam.h"
+#include "tessera/infer/engine/generate.h"
 #include "tessera/serve/serve_testing.h"
 
 namespace tessera::serve::generation_routes_test {
@@ -64,7 +67,7 @@ TEST_F(GenerationRoutes, SamplersActInTheOrderOfTheRequest) {
   refused({{"samplers", {"topk"}}}, "samplers", "did you mean top_k?");
   refused({{"samplers", {"top_k", "top_k"}}}, "samplers", "top_k comes twice");
   refused({{"samplers", {"temperature"}}, {"top_p", 0.5}}, "samplers", "top_p without top_p");
-  refused({{"samplers", {"temperature"}}, {"mirostat", 2}}, "mirostat", "samplers beside mirostat");
+  refused({{"samplers", {"temperature"}}, {"mirostat", 2}}, "mirostat", "samplers with mirostat");
   refused({{"samplers", "top_k and top_p"}}, "samplers", "there is no");
 }
 
@@ -120,7 +123,7 @@ TEST_F(GenerationRoutes, WhatEndsATextMayStayInIt) {
 TEST_F(GenerationRoutes, OtherNamesAndHints) {
   EXPECT_EQ(completed({{"n_cmpl", 2}})["choices"].size(), 2u);
   EXPECT_EQ(completed({{"n", 2}, {"best_of", 2}})["choices"].size(), 2u);
-  refused({{"n", 2}, {"best_of", 3}}, "best_of", "best_of is 3 beside n 2");
+  refused({{"n", 2}, {"best_of", 3}}, "best_of", "best_of is 3, n is 2");
   EXPECT_TRUE(completed({{"return_tokens", true}})["choices"][0].contains("token_ids"));
   EXPECT_EQ(completed({{"n_probs", 2}})["choices"][0]["logprobs"]["top_logprobs"][0].size(), 2u);
   const Json hint = {{"type", "content"}, {"content", "hello"}};
@@ -159,6 +162,191 @@ TEST_F(GenerationRoutes, LlamaCppsOwnClientsReadTheContent) {
   EXPECT_EQ(client_.post("/completion", {{"prompt", "a"}, {"seed", 1}, {"ignore_eos", true}})
                 .json()["tokens_predicted"],
             40);
+}
+
+// -1 is a new seed each time, as for llama.cpp's clients, and every answer names the one it had
+TEST_F(GenerationRoutes, SeedMinusOneIsANewOneEachTime) {
+  for (const char* path : {"/v1/completions", "/completion", "/infill", "/v1/chat/completions"}) {
+    if (path == std::string("/infill")) continue;  // of models whose vocabulary has the tokens
+    std::set<std::string> texts;
+    std::set<uint64_t> seeds;
+    Json body = {{"max_tokens", 20}, {"temperature", 1}, {"seed", -1}};
+    if (path == std::string("/v1/chat/completions"))
+      body["messages"] = user("hello");
+    else
+      body["prompt"] = "hello";
+    const auto text_of = [&](const Json& answer) {
+      const Json& choice = answer["choices"][0];
+      return (choice.contains("text") ? choice["text"] : choice["message"]["content"])
+          .get<std::string>();
+    };
+    Json last;
+    for (int i = 0; i < 4; ++i) {
+      last = client_.post(path, body).json();
+      ASSERT_TRUE(last.contains("seed")) << last.dump();
+      seeds.insert(last["seed"].get<uint64_t>());
+      texts.insert(text_of(last));
+    }
+    EXPECT_EQ(seeds.size(), 4u) << path;
+    EXPECT_GT(texts.size(), 1u) << path;
+    body["seed"] = last["seed"];
+    EXPECT_EQ(text_of(client_.post(path, body).json()), text_of(last)) << path;
+  }
+  // llama.cpp shows the same in 32 bits
+  const Json shown = {{"prompt", "a"}, {"seed", 4294967295u}, {"n_predict", 1}};
+  EXPECT_NE(client_.post("/completion", shown).json()["seed"], 4294967295u);
+  EXPECT_EQ(client_.post("/v1/completions", shown).json()["seed"], 4294967295u);
+}
+
+TEST_F(GenerationRoutes, MinusOneTokenIsAsManyAsThereIsRoomFor) {
+  for (const char* name : {"max_tokens", "n_predict", "max_completion_tokens"}) {
+    const Json tail = {{name, -1}, {"seed", 1}, {"ignore_eos", true}};
+    Json body = tail;
+    body["prompt"] = "a";
+    EXPECT_EQ(client_.post("/v1/completions", body).json()["usage"]["completion_tokens"], 40)
+        << name;
+    EXPECT_EQ(client_.post("/completion", body).json()["tokens_predicted"], 40) << name;
+    body = tail;
+    body["messages"] = user("a");
+    EXPECT_EQ(client_.post("/v1/chat/completions", body).json()["usage"]["completion_tokens"], 40)
+        << name;
+  }
+}
+
+// all of llama.cpp's samplers by name, with options of others that are switched off
+TEST_F(GenerationRoutes, OptionsThatSwitchTheirSamplerOffGoWithAnySamplers) {
+  const Json samplers = {"penalties", "dry",   "top_k", "typ_p",
+                         "top_p",     "min_p", "xtc",   "temperature"};
+  const Json off = {{"samplers", samplers},      {"top_n_sigma", -1}, {"top_h", 0},
+                    {"no_repeat_ngram_size", 0}, {"top_k", 40},       {"temperature", 0.8}};
+  EXPECT_EQ(said(off), said({{"top_k", 40}, {"temperature", 0.8}, {"samplers", samplers}}));
+  Json on = off;
+  on["top_n_sigma"] = 1;
+  refused(on, "samplers", "top_n_sigma without top_n_sigma among samplers");
+  refused({{"mirostat", 2}, {"top_k", 40}}, "mirostat", "top_k with mirostat");
+  EXPECT_NE(said({{"mirostat", 2}, {"top_k", 0}, {"top_p", 1}, {"min_p", 0}}), "");
+}
+
+TEST_F(GenerationRoutes, ASearchRefusesWhatItWouldNotUse) {
+  for (const auto& [name, value] : {std::pair<const char*, Json>{"temperature", 1},
+                                    {"stream", true},
+                                    {"n", 2},
+                                    {"stop", "a"},
+                                    {"logprobs", 1}})
+    refused({{"beams", 2}, {name, value}}, name, "is not available with beam search");
+  EXPECT_TRUE(
+      completed({{"beams", 2}, {"presence_penalty", 0}, {"top_p", 0.9}}).contains("choices"));
+  for (const auto& [name, value] :
+       {std::pair<const char*, Json>{"early_stopping", true}, {"length_penalty", 2}})
+    refused({{name, value}}, name, "without beam search; expected beams of 2 or more");
+  // the defaults, which clients send along
+  for (const auto& [name, value] : {std::pair<const char*, Json>{"early_stopping", false},
+                                    {"length_penalty", 1},
+                                    {"num_beams", 1}})
+    EXPECT_TRUE(completed({{name, value}, {"max_tokens", 1}}).contains("choices")) << name;
+  refused({{"beams", 2}, {"early_stopping", "always"}}, "early_stopping",
+          "is a string; expected true, false or \"never\"");
+}
+
+// what changes single logits changes log p in a search, and it ends as early_stopping says
+TEST_F(GenerationRoutes, ASearchIsThatOfTheLibrary) {
+  const infer::LoadedModel alone = tiny_loaded("attention");
+  const auto ids = alone.tokenizer->encode("hello_there");
+  const auto id = [&](const char* text) { return static_cast<int64_t>(*tokenizer_.id(text)); };
+  infer::GenerateOptions options;
+  options.max_new_tokens = 12;
+  options.stop_ids = infer::end_ids(alone);
+  options.stop_ids.push_back(id("e"));
+  options.sampling.logit_bias = {{id("q"), 3}};
+  options.sampling.sequence_bias = {{{id("q"), id("q")}, -INFINITY}, {{id("z")}, 2}};
+  options.sampling.frequency_penalty = 0.5;
+  options.sampling.bad_words = {"ab"};
+  Json body = {{"num_beams", 3},
+               {"length_penalty", 2},
+               {"logit_bias", {{"q", 3}}},
+               {"sequence_bias", {{{id("q"), id("q")}, false}, {{id("z")}, 2}}},
+               {"frequency_penalty", 0.5},
+               {"bad_words", {"ab"}},
+               {"stop_token_ids", {id("e")}}};
+  using convert::EarlyStopping;
+  for (const auto& [said, means] : {std::pair<Json, EarlyStopping>{true, EarlyStopping::always},
+                                    {false, EarlyStopping::heuristic},
+                                    {"never", EarlyStopping::never}}) {
+    body["early_stopping"] = said;
+    const auto want =
+        infer::beam_search(alone.model, &*alone.tokenizer, {{ids.begin(), ids.end()}}, options,
+                           {.beams = 3, .length_penalty = 2, .early_stopping = means});
+    EXPECT_EQ(this->said(body), want.rows[0].text) << said;
+  }
+}
+
+TEST_F(GenerationRoutes, SequencesAreBiasedAsGenerationConfigSays) {
+  const auto id = [&](const char* text) { return static_cast<int64_t>(*tokenizer_.id(text)); };
+  const Json greedy = {{"temperature", 0}, {"allowed_token_ids", {id("a"), id("b")}}};
+  Json body = greedy;
+  body["sequence_bias"] = {{{id("a")}, -50}};
+  EXPECT_EQ(said(body), "bbbbbbbbbbbb");
+  body["sequence_bias"] = {{{id("a")}, false}};
+  EXPECT_EQ(said(body), "bbbbbbbbbbbb");
+  // of a sequence the last token alone is biased, where the others precede it
+  body["sequence_bias"] = {{{id("a"), id("a")}, 50}, {{id("b"), id("a")}, 50}};
+  EXPECT_EQ(said(body).substr(1), "aaaaaaaaaaa");
+  for (const auto& [value, message] :
+       {std::pair<Json, const char*>{{{"a", 1}}, "sequence_bias is no list of at most 1024"},
+        {{{3, 1}}, "sequence_bias"},
+        {Json::array({Json::array({Json::array(), 1})}), "without a token"},
+        {Json::array({Json::array({Json::array({3})})}), "expected [[[id, ...], bias], ...]"},
+        {Json::array({Json::array({Json::array({3}), "x"})}), "sequence_bias"},
+        {Json::array({Json::array({Json::array({9999}), 1})}), "names token 9999; expected 0 to"}})
+    refused({{"sequence_bias", value}}, "sequence_bias", message);
+}
+
+// OpenAI's finish_reason is "length" of both
+TEST_F(GenerationRoutes, AnswersSayWhetherTheContextOrTheRequestCutThem) {
+  ServiceOptions options = options_of({"attention"});
+  options.models.context = 48;
+  Running server(options);
+  Client client = server.client();
+  const Json greedy = {{"prompt", "hello_there"}, {"temperature", 0}, {"ignore_eos", true}};
+  const auto ends = [&](const char* path, const Json& more) {
+    Json body = greedy;
+    body.update(more);
+    return client.post(path, body).json();
+  };
+  for (const auto& [most, limit] : {std::pair{3, "max_tokens"}, {-1, "context"}}) {
+    const Json choice = ends("/v1/completions", {{"max_tokens", most}})["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "length");
+    EXPECT_EQ(choice["limit"], limit) << choice;
+    const Json search = ends("/v1/completions", {{"max_tokens", most}, {"beams", 2}})["choices"][0];
+    EXPECT_EQ(search["limit"], limit) << search;
+    const Json own = ends("/completion", {{"n_predict", most}});
+    EXPECT_EQ(own["stop_type"], "limit");
+    EXPECT_EQ(own["truncated"], most < 0) << own;
+    Json chat = {{"messages", user("hello")}, {"ignore_eos", true}, {"max_tokens", most}};
+    EXPECT_EQ(client.post("/v1/chat/completions", chat).json()["choices"][0]["limit"], limit);
+    chat["stream"] = true;
+    const Events events(client.post("/v1/chat/completions", chat).body);
+    EXPECT_EQ(events.all.back()["choices"][0]["limit"], limit);
+  }
+  // a text that ends by itself was cut by neither
+  const Json stopped = ends(
+      "/v1/completions", {{"max_tokens", 12}, {"stop", said({{"temperature", 0}}).substr(1, 1)}});
+  EXPECT_FALSE(stopped["choices"][0].contains("limit")) << stopped;
+}
+
+TEST_F(GenerationRoutes, SchemasOfLlamaCppsClientsStandBesideTheType) {
+  // the vocabulary has letters alone
+  const Json schema = {{"enum", {"b"}}};
+  for (const char* type : {"json_object", "json_schema"}) {
+    const Json got =
+        completed({{"response_format", {{"type", type}, {"schema", {{"not", {{"const", 1}}}}}}}});
+    EXPECT_EQ(got["error"]["code"], "unsupported_schema") << got.dump();
+  }
+  // members of structured_outputs that are null are none
+  EXPECT_EQ(said({{"structured_outputs", {{"json", nullptr}, {"regex", "ab+c"}}}}).substr(0, 2),
+            "ab");
+  EXPECT_EQ(said({{"guided_regex", "ab+c"}}), said({{"structured_outputs", {{"regex", "ab+c"}}}}));
+  EXPECT_EQ(said({{"guided_choice", {"hello"}}}), "hello");
 }
 
 TEST_F(GenerationRoutes, WarnsOfWhatIsNotDone) {
@@ -207,6 +395,79 @@ TEST_F(GenerationRoutes, ATemplateOfTheRequestIsTheServersToAllow) {
   Json broken = body;
   broken["chat_template"] = "{% if %}";
   EXPECT_EQ(client.post("/v1/chat/completions", broken).code(), "template_error");
+  // the same on the route that shows the prompt
+  EXPECT_EQ(client_.post("/apply-template", body).json()["error"]["param"], "chat_template");
+  EXPECT_EQ(client.post("/apply-template", body).json()["prompt"], "hi<|end|>");
+  EXPECT_EQ(client.post("/apply-template", broken).code(), "template_error");
+  EXPECT_EQ(client.post("/apply-template", {{"messages", user("hi")}}).code(), "no_chat_template");
+}
+
+// one of the model's own files: it answers without, and says why it does not chat
+TEST_F(GenerationRoutes, ATemplateThatCannotBeReadIsNoFaultOfTheServer) {
+  ServiceOptions options = options_of({"attention", "mamba2"});
+  options.models.chat_template = "";
+  std::vector<std::string> warnings;
+  options.models.say = [&](const std::string& line) { warnings.push_back(line); };
+  options.models.load = [](const ModelEntry& entry) {
+    infer::LoadedModel loaded = tiny_loaded(entry.path);
+    loaded.tokenizer = text::chat_tokenizer({}, "{% with a = 1 %}{{ a }}{% endwith %}");
+    return loaded;
+  };
+  Running server(options);
+  Client client = server.client();
+  for (const char* model : {"attention", "mamba2"}) {
+    EXPECT_EQ(client.post("/v1/completions", {{"model", model}, {"prompt", "a"}}).status, 200);
+    for (const char* path : {"/v1/chat/completions", "/apply-template", "/tokenize"}) {
+      const Client::Reply chat = client.post(path, {{"model", model}, {"messages", user("hi")}});
+      EXPECT_EQ(chat.status, 400) << chat.body;
+      EXPECT_EQ(chat.code(), "no_chat_template");
+      EXPECT_NE(chat.body.find("cannot be read"), std::string::npos) << chat.body;
+      EXPECT_NE(chat.body.find("--chat-template FILE"), std::string::npos) << chat.body;
+    }
+  }
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_EQ(warnings[0].substr(0, 10), "attention:");
+  // one that the caller has given is the caller's to mend
+  options.models.chat_template = "{% if %}";
+  EXPECT_THROW(Service s(options), Error);
+}
+
+// a model has once called a function with what is no JSON: the conversation goes on
+TEST_F(GenerationRoutes, AMalformedCallOfAnOldTurnIsWritten) {
+  const auto body = [](const Json& arguments) {
+    Json messages = user("x");
+    messages.push_back({{"role", "assistant"},
+                        {"content", nullptr},
+                        {"tool_calls",
+                         {{{"id", "c"},
+                           {"type", "function"},
+                           {"function", {{"name", "f"}, {"arguments", arguments}}}}}}});
+    messages.push_back({{"role", "tool"}, {"tool_call_id", "c"}, {"content", "1"}});
+    return Json{{"messages", messages}, {"max_tokens", 1}};
+  };
+  const auto prompt = [&](const char* way, const Json& arguments) {
+    ServiceOptions options = options_of({"attention"});
+    options.models.chat_template =
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% for c in "
+        "m.tool_calls or [] %}" +
+        std::string(way) + "{% endfor %}{% endfor %}";
+    options.models.tool_format = "hermes";  // else calls of an unknown form become plain text
+    Running server(options);
+    Client client = server.client();
+    EXPECT_EQ(client.post("/v1/chat/completions", body(arguments)).status, 200);
+    const Client::Reply reply = client.post("/apply-template", body(arguments));
+    return reply.status == 200 ? reply.json()["prompt"].get<std::string>() : reply.body;
+  };
+  const char* const whole = "{{ c.function.arguments | tojson }}";
+  const char* const members =
+      "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% "
+      "endfor %}";
+  EXPECT_EQ(prompt(whole, R"({"a": 1})"), R"(x{"a": 1})");
+  EXPECT_EQ(prompt(members, R"({"a": 1})"), "xa=1;");
+  EXPECT_EQ(prompt(whole, R"({"a": )"), R"(x"{\"a\": ")");
+  EXPECT_EQ(prompt(members, R"({"a": )"), R"(xarguments={"a": ;)");
+  EXPECT_EQ(prompt(whole, ""), "x{}");
+  EXPECT_EQ(prompt(whole, nullptr), "x{}");
 }
 
 class ThinkingRoutes : public GenerationRoutes {

@@ -28,12 +28,13 @@ std::string lower(std::string_view text) {
 void check_raw(std::string_view head) {
   for (size_t at = head.find("\r\n"); at != std::string_view::npos; at = head.find("\r\n", at + 2))
     if (at + 2 < head.size() && (head[at + 2] == ' ' || head[at + 2] == '\t'))
-      throw ApiError(400, "bad_request", "a header field goes on over a line end");
+      throw ApiError(400, "bad_request",
+                     "header folding (a field over several lines) is not supported");
   for (size_t i = 0; i < head.size(); ++i) {
     const auto c = static_cast<unsigned char>(head[i]);
     if ((c < 0x20 && c != '\r' && c != '\n' && c != '\t') || c == 0x7F ||
         (c == '\n' && (i == 0 || head[i - 1] != '\r')))
-      throw ApiError(400, "bad_request", "a control character in the head of the request");
+      throw ApiError(400, "bad_request", "control character in the request head");
   }
 }
 
@@ -52,9 +53,9 @@ void set_target(HttpRequest& request, std::string_view target) {
 
 [[noreturn]] void refuse_bytes(const boost::system::error_code& error) {
   if (error == http::error::body_limit)
-    throw ApiError(413, "body_too_large", "the body is larger than this server takes");
+    throw ApiError(413, "body_too_large", "request body too large (--max-body)");
   if (error == http::error::bad_version) throw ApiError(505, "bad_version", "expected HTTP/1.1");
-  throw ApiError(400, "bad_request", "this is no HTTP request: " + error.message());
+  throw ApiError(400, "bad_request", "not an HTTP request: " + error.message());
 }
 
 }  // namespace
@@ -92,17 +93,17 @@ void RequestReader::read_head() {
   // the method and the version stand around the target
   if (std::min(line, held_.size()) > limits_.target_bytes + 32)
     throw ApiError(414, "uri_too_long",
-                   fmt::format("the request's line is longer than {} bytes", limits_.target_bytes));
+                   fmt::format("request line longer than {} bytes", limits_.target_bytes));
   if (std::min(end, held_.size()) > limits_.head_bytes)
     throw ApiError(431, "head_too_large",
-                   fmt::format("the head has more than {} bytes", limits_.head_bytes));
+                   fmt::format("request head longer than {} bytes", limits_.head_bytes));
   if (end == std::string::npos) return;
   const std::string head = held_.substr(0, end + kEnd.size());
   held_.erase(0, head.size());
   check_raw(std::string_view(head).substr(0, end));
   if (static_cast<size_t>(std::count(head.begin(), head.end(), '\n')) > limits_.fields + 2)
     throw ApiError(431, "too_many_fields",
-                   fmt::format("the head has more than {} fields", limits_.fields));
+                   fmt::format("request head has more than {} fields", limits_.fields));
   parser_ = std::make_unique<Parser>();
   parser_->header_limit(static_cast<uint32_t>(limits_.head_bytes + 1024));
   parser_->body_limit(limits_.body_bytes);
@@ -121,14 +122,14 @@ void RequestReader::read_head() {
     const bool fresh = request_.headers.emplace(name, std::string(field.value())).second;
     if (!fresh && (name == "host" || name == "content-type" || name == "authorization" ||
                    name == "content-length" || name == "transfer-encoding"))
-      throw ApiError(400, "bad_request", "the field " + name + " comes twice");
+      throw ApiError(400, "bad_request", "header " + name + " is repeated");
   }
   set_target(request_, std::string_view(message.target().data(), message.target().size()));
   const std::string coding = lower(request_.header("transfer-encoding"));
   if (!coding.empty() && coding != "chunked")
     throw ApiError(501, "bad_transfer_encoding", "Transfer-Encoding: expected chunked alone");
   if (request_.version == 11 && request_.header("host").empty())
-    throw ApiError(400, "bad_request", "the field Host is missing");
+    throw ApiError(400, "bad_request", "header Host is missing");
   const std::string expects = lower(request_.header("expect"));
   if (!expects.empty() && expects != "100-continue")
     throw ApiError(417, "bad_expectation", "Expect: expected 100-continue");
@@ -150,7 +151,7 @@ void RequestReader::read_body() {
   if (!parser_->is_done()) {
     // a line of a chunk's size that does not end
     if (held_.size() > limits_.head_bytes)
-      throw ApiError(400, "bad_request", "a chunk of the body has too long a head");
+      throw ApiError(400, "bad_request", "chunk header too long");
     return;
   }
   request_.body = std::move(parser_->get().body());
@@ -212,7 +213,7 @@ std::string unescaped(std::string_view path) {
     const int high = i + 2 < path.size() ? digit(path[i + 1]) : -1,
               low = i + 2 < path.size() ? digit(path[i + 2]) : -1;
     if (high < 0 || low < 0 || (high == 0 && low == 0))
-      throw ApiError(400, "bad_request", "a % in the path without two digits behind it");
+      throw ApiError(400, "bad_request", "% in the path without two hexadecimal digits");
     out += static_cast<char>(high * 16 + low);
     i += 2;
   }

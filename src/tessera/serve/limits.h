@@ -27,6 +27,7 @@ struct Limits {
   std::chrono::milliseconds ping_time{15'000};   // of silence in a stream of events
   std::chrono::milliseconds deadline{600'000};   // of a request, unless it asks for less
   std::chrono::milliseconds grace{30'000};       // for what runs when the server is to end
+  std::chrono::milliseconds trim_time{5'000};    // of rest, until freed memory is given back
   // of a stream that its reader does not take
   size_t send_buffer = size_t{128} << 10;  // what the system takes of it; it doubles this
   size_t behind_bytes = size_t{64} << 10;  // events wait beyond this, and are joined

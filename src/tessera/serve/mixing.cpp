@@ -43,7 +43,7 @@ Tensor MixingMap::outputs(const std::vector<int64_t>& without) const {
   };
   run(batch, std::move(options));
   if (!out.defined() || out.size(0) != copies * n)
-    fail(ErrorKind::input, "mixing", "{} does not compute every token of a text by itself", name_);
+    fail(ErrorKind::input, "mixing", "{} does not compute every token of a text separately", name_);
   return out.view({copies, n, -1});
 }
 

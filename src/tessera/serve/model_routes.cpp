@@ -20,9 +20,8 @@ Json json_of(const ModelEntry& entry, const ServedModelPtr& loaded, int64_t crea
 
 /// How texts are sampled where a request does not say.
 Json defaults_of(const ServedModel& model, const ServiceOptions& options) {
-  infer::SamplingOptions o;
-  o.temperature = 1;
-  if (options.generation_config) o = infer::sampling_defaults(model.loaded.generation, false);
+  const infer::DecodingDefaults defaults = model.decoding(options.generation_config);
+  const infer::SamplingOptions& o = defaults.sampling;
   Json out = Json::object();
   for (const infer::SamplingField& field : infer::sampling_fields())
     if (const double value = field.get(o); field.whole())
@@ -33,7 +32,8 @@ Json defaults_of(const ServedModel& model, const ServiceOptions& options) {
   out["samplers"] = Json::array();
   for (const infer::Sampler sampler : o.samplers)
     out["samplers"].push_back(infer::sampler_names()[static_cast<size_t>(sampler)]);
-  out["max_tokens"] = options.max_tokens;
+  out["source"] = defaults.source.empty() ? "server" : defaults.source;
+  out["max_tokens"] = defaults.max_new_tokens.value_or(options.max_tokens);
   out["stop_token_ids"] = model.conversation ? model.conversation->ends : model.ends;
   return out;
 }
@@ -69,7 +69,7 @@ const Fields<ModelBody>& model_fields() {
 }  // namespace
 
 void ServiceState::add_model_routes() {
-  routes.add({"GET", "/v1/models", "the models that can be asked for",
+  routes.add({"GET", "/v1/models", "list of models",
               [this](const ExchangePtr& exchange, const std::string&) {
                 Json all = Json::array();
                 for (const ModelEntry& entry : pool->entries())
@@ -78,12 +78,12 @@ void ServiceState::add_model_routes() {
               },
               false, true});
   routes.alias("/models");
-  routes.add({"GET", "/v1/models/{id}", "one of them",
+  routes.add({"GET", "/v1/models/{id}", "one model",
               [this](const ExchangePtr& exchange, const std::string& id) {
                 exchange->answer(json_of(pool->entry(id), pool->loaded(id), created));
               },
               false, true});
-  routes.add({"GET", "/props", "of every loaded model its spec, costs and limits",
+  routes.add({"GET", "/props", "specs, costs and limits of loaded models",
               [this](const ExchangePtr& exchange, const std::string&) {
                 Json all = Json::array();
                 for (const ModelEntry& entry : pool->entries()) {
@@ -112,8 +112,8 @@ void ServiceState::add_model_routes() {
                                       {"limits", json_of(options.server.limits)}});
               }});
   routes.add({"GET", "/requests",
-              "what runs now: of each request its model, client, priority, tokens, and texts that "
-              "run or wait for their places; nothing of what they say",
+              "running and queued requests: model, client, priority, token counts, sequences; no "
+              "content",
               [this](const ExchangePtr& exchange, const std::string&) {
                 exchange->answer(Json{{"running", engine->view()}, {"waiting", engine->waiting()}});
               },
@@ -137,8 +137,8 @@ void ServiceState::add_model_routes() {
                 },
                 false, false, [] { return model_fields().schema(); }});
   };
-  add("/models/load", "loads a model before it is asked for", true);
-  add("/models/unload", "gives up a model's memory until it is asked for again", false);
+  add("/models/load", "loads a model", true);
+  add("/models/unload", "unloads a model; the next request loads it again", false);
 }
 
 }  // namespace tessera::serve

@@ -90,7 +90,9 @@ TEST(ModelRoutes, PropertiesTellDefaultsAndLimits) {
   Running server(options);
   const Json props = server.client().get("/props").json();
   const Json& defaults = props["models"][0]["default_generation_settings"];
-  EXPECT_EQ(defaults["temperature"], 1.0);
+  // where a model's makers say nothing
+  EXPECT_EQ(defaults["temperature"], 0.7);
+  EXPECT_EQ(defaults["min_p"], 0.05);
   EXPECT_EQ(defaults["max_tokens"], 77);
   EXPECT_EQ(props["limits"]["json_depth"], 64);
   EXPECT_EQ(props["limits"]["deadline_seconds"], 600.0);
@@ -123,6 +125,7 @@ TEST(ModelRoutes, EveryMetricIsSet) {
   options.engine.priorities = true;
   options.engine.state_bytes = int64_t{1} << 33;
   options.server.limits.waiting_requests = 1;
+  options.server.limits.trim_time = std::chrono::milliseconds(50);
   options.engine.limits = options.server.limits;
   Running server(options);
   Client client = server.client();
@@ -158,6 +161,7 @@ TEST(ModelRoutes, EveryMetricIsSet) {
   EXPECT_TRUE(server.comes([&] { return server.metrics().value("recomputed_tokens_total") > 0; }));
   for (Client& one : clients) one.close();
   EXPECT_TRUE(server.comes([&] { return server.metrics().value("requests_running") == 0; }));
+  EXPECT_TRUE(server.comes([&] { return server.metrics().value("memory_trims_total") > 0; }));
   client.get("/metrics");
   EXPECT_EQ(server.metrics().untouched(), std::vector<std::string>{});
   EXPECT_GT(server.metrics().value("state_limit_bytes"), 0);
@@ -184,6 +188,8 @@ TEST(ModelRoutes, RoutesAreCountedByTheirNames) {
   EXPECT_EQ(lines[0]["route"], "/inspect/{id}");
   EXPECT_EQ(lines[1]["route"], "/v1/models/{id}");
   EXPECT_EQ(lines[2]["route"], "none");
+  EXPECT_EQ(lines[2]["path"], "/no/such/path");
+  EXPECT_FALSE(lines[0].contains("path"));
 }
 
 }  // namespace

@@ -2,19 +2,28 @@
 
 #include <algorithm>
 #include <chrono>
-#include <tuple>
+
+#include <fmt/ranges.h>
 
 #include "tessera/base/cpu.h"
-#include "tessera/infer/base_print.h"
+#include "tessera/infer/loading/base_print.h"
 #include "tessera/model/plan.h"
 #include "tessera/nn/head/classifier.h"
 #include "tessera/serve/api_error.h"
+#include "tessera/text/tokenizer/vocabularies.h"
 #include "tessera/base/sha256.h"
+#include "tessera/convert/checkpoint_place.h"
 
 namespace tessera::serve {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{1000};  // for models that nobody uses
+/// So long a model waits for others to go before these take no further request.
+constexpr std::chrono::seconds kPatience{2};
+
+ApiError shutting_down() {
+  return {503, "server_shutting_down", "the server ends", "", 10};
+}
 
 const nn::HeadConfig* head_of(const model::ModelSpec& spec) {
   return dynamic_cast<const nn::HeadConfig*>(spec.head.config.get());
@@ -53,29 +62,23 @@ bool shows_system(const text::ChatPrompt& prompts) {
 
 /// What the vocabulary calls a mask.
 std::optional<int64_t> mask_of(const text::Tokenizer& tokenizer) {
-  for (const char* name : {"[MASK]", "<mask>"})
+  for (const std::string& name : text::known_tokens().masks)
     if (const auto id = tokenizer.id(name); id && tokenizer.is_special(*id)) return *id;
   return std::nullopt;
 }
 
 /// The names that vocabularies have for the parts of a text whose middle is missing.
 std::optional<ServedModel::Middle> fim_of(const text::Tokenizer& tokenizer) {
-  const auto special = [&](const char* name) -> std::optional<int64_t> {
+  const auto special = [&](const std::string& name) -> std::optional<int64_t> {
     const auto id = tokenizer.id(name);
     return id && tokenizer.is_special(*id) ? std::optional<int64_t>(*id) : std::nullopt;
   };
-  for (const auto& [prefix, suffix, middle] :
-       {std::tuple{"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},
-        {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},
-        {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},
-        {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"},
-        {"▁<PRE>", "▁<SUF>", "▁<MID>"},
-        {"<PRE>", "<SUF>", "<MID>"},
-        {"[PREFIX]", "[SUFFIX]", "[MIDDLE]"}}) {
+  for (const auto& [prefix, suffix, middle] : text::known_tokens().fill_in_middle) {
     const auto a = special(prefix), b = special(suffix), c = special(middle);
     if (!a || !b || !c) continue;
-    auto file = special("<|file_sep|>");
-    if (!file) file = special("<file_sep>");
+    std::optional<int64_t> file;
+    for (const std::string& name : text::known_tokens().file_separators)
+      if (!file) file = special(name);
     return ServedModel::Middle{*a, *b, *c, file};
   }
   return std::nullopt;
@@ -117,19 +120,47 @@ std::vector<std::string> Capabilities::names() const {
   return out;
 }
 
+namespace {
+
+/// Arguments of calls that are no JSON object (a model has written them so), as objects of one
+/// member; false where there are none.
+bool wrap_raw_arguments(Json& messages) {
+  bool any = false;
+  for (Json& message : messages) {
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || !calls->is_array()) continue;
+    for (Json& call : *calls) {
+      Json& arguments = call["function"]["arguments"];
+      if (!arguments.is_string()) continue;
+      arguments = Json{{"arguments", std::move(arguments)}};
+      any = true;
+    }
+  }
+  return any;
+}
+
+}  // namespace
+
 text::MarkedText ServedModel::Chats::render(text::Chat chat, bool goes_on) const {
   if (told)
     chat.messages = text::tell_of_tools(chat.messages, std::exchange(chat.tools, nullptr), system);
-  return prompts.render(std::move(chat), goes_on);
+  // most templates write arguments as they are; some walk over the members of an object
+  text::Chat wrapped = chat;
+  if (!wrap_raw_arguments(wrapped.messages)) return prompts.render(std::move(chat), goes_on);
+  try {
+    return prompts.render(std::move(chat), goes_on);
+  } catch (const Error&) {
+    return prompts.render(std::move(wrapped), goes_on);
+  }
 }
 
 ServedModel::Chats ServedModel::chats_of(const std::string& source,
                                          const std::string& where) const {
-  Chats out{.prompts = {tokenizer(), source, where}, .ends = ends};
+  Chats out{.prompts = {tokenizer(), source, where, clock_}, .ends = ends};
   const text::ReplyFormat* const named = text::reply_format_named(tool_format_);
-  if (shows_tools(out.prompts)) {
-    out.calls = named != nullptr ? named : text::reply_format_of(source);
-  } else if (tool_format_ == "generic") {
+  const bool shows = shows_tools(out.prompts);
+  if (shows) out.calls = named != nullptr ? named : text::reply_format_of(source);
+  if (out.calls == nullptr && (tool_format_ == "auto" || (tool_format_ == "generic" && !shows))) {
     out.calls = text::reply_format_named("hermes");
     out.told = true;
     out.system = shows_system(out.prompts);
@@ -150,6 +181,8 @@ ServedModel::ServedModel(const ModelEntry& named,
   if (options.kv) kv = options.kv(loaded.model);
   longest = infer::longest_sequence(spec, options.context);
   if (longest > 0) longest = std::max<int64_t>(1, longest - loaded.model.virtual_tokens());
+  context_name =
+      longest < spec.longest_sequence() ? "the server's --context" : "this model's context";
   bytes = loaded.model.weights().bytes();
   for (const spec::ParamDecl& decl : model::parameters(spec)) {
     int64_t n = 1;
@@ -161,6 +194,10 @@ ServedModel::ServedModel(const ModelEntry& named,
   for (int32_t id = 0; id < tokenizer().vocab_size(); ++id)
     if (tokenizer().is_special(id)) specials.emplace_back(tokenizer().token(id));
   mask = mask_of(tokenizer());
+  const infer::DecodingDefaults makers = decoding(true);
+  if (options.say && !makers.unsupported.empty())
+    options.say(fmt::format("{}: {}: without effect: {}", entry.id, makers.source,
+                            fmt::join(makers.unsupported, ", ")));
 
   // what it can do
   const bool generates =
@@ -173,16 +210,40 @@ ServedModel::ServedModel(const ModelEntry& named,
   const std::string source =
       options.chat_template.empty() ? tokenizer().chat_template() : options.chat_template;
   if (!generates || pair)
-    no_chat = "this model does not go on with a text";
+    no_chat = "encoder-only or encoder-decoder model: no chat";
   else if (source.empty())
     no_chat =
         "this model has no chat template; start the server with --chat-template FILE, or use "
         "/v1/completions";
+  if (options.say)
+    for (const std::string& remark : loaded.source.remarks)
+      options.say(fmt::format("{}: {}", entry.id, remark));
   tool_format_ = options.tool_format;
-  if (no_chat.empty()) conversation.emplace(chats_of(source, entry.id));
+  clock_ = options.clock;
+  if (no_chat.empty()) {
+    try {
+      conversation.emplace(chats_of(source, entry.id));
+    } catch (const Error& error) {
+      // one of the command line is to be mended there
+      if (!options.chat_template.empty()) throw;
+      no_chat = fmt::format(
+          "this model's chat template cannot be read: {}; start the server with --chat-template "
+          "FILE, or use /v1/completions",
+          error.what());
+      if (options.say) options.say(fmt::format("{}: {}", entry.id, no_chat));
+    }
+  }
   can.chat = conversation.has_value();
+  // the model's makers may write conversations with tools by a template of their own
+  if (can.chat && options.chat_template.empty() && tokenizer().tool_template() != source)
+    tool_conversation.emplace(chats_of(tokenizer().tool_template(), entry.id));
+  if (can.chat && chats_for(true).told && options.say)
+    options.say(fmt::format(
+        "{}: the chat template shows no tools in a known form; requests with tools get the generic "
+        "tool prompt, and calls are read as JSON between <tool_call> tags (--tool-format)",
+        entry.id));
   const nn::HeadConfig* const head = head_of(spec);
-  const std::filesystem::path path = entry.path;
+  const std::filesystem::path path = convert::checkpoint_place(entry.path);
   const bool of_sentences = std::filesystem::is_directory(path)
                                 ? std::filesystem::is_regular_file(path / "modules.json")
                                 : convert::sentence_modules_of(path).said;
@@ -197,7 +258,7 @@ ServedModel::ServedModel(const ModelEntry& named,
       !pair && !spec.causal() && head != nullptr && head->of_vocabulary() && mask.has_value();
   if (can.embedding) {
     embedding = infer::embed_options_of(entry.path);
-    if (!options.pooling.empty()) embedding.pooling = infer::pooling_named(options.pooling);
+    if (!options.pooling.empty()) embedding.poolings = {infer::pooling_named(options.pooling)};
   }
 
   if (generates && options.speculation.on()) {
@@ -231,6 +292,12 @@ ServedModel::ServedModel(const ModelEntry& named,
   fingerprint = fingerprint_of(loaded, kv, options.arithmetic);
 }
 
+infer::DecodingDefaults ServedModel::decoding(bool config) const {
+  return infer::decoding_defaults(
+      config ? loaded.generation : convert::GenerationConfig(),
+      spec().encoder ? infer::TextKind::continuation : infer::TextKind::conversation);
+}
+
 int64_t ServedModel::context() const {
   return spec().encoder ? infer::longest_sequence(*spec().encoder, 0) : longest;
 }
@@ -251,7 +318,7 @@ ModelPool::ModelPool(std::vector<ModelEntry> entries,
   for (const ModelEntry& entry : entries_) {
     int64_t& bytes = bytes_[entry.id];
     if (options_.load) continue;
-    bytes = bytes_of(convert::load_checkpoint(entry.path, {options_.families}));
+    bytes = bytes_of(convert::load_checkpoint(entry.path, options_.loading));
     if (budget_ > 0 && bytes > budget_)
       fail(ErrorKind::usage, "serve",
            "{} has {} MiB of weights, and --model-memory is {} MiB; expected more of it",
@@ -261,12 +328,17 @@ ModelPool::ModelPool(std::vector<ModelEntry> entries,
 }
 
 ModelPool::~ModelPool() {
+  stop();
+}
+
+void ModelPool::stop() {
+  abort();
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 const ModelEntry& ModelPool::entry(const std::string& name) const {
@@ -283,40 +355,99 @@ const ModelEntry& ModelPool::entry(const std::string& name) const {
   const std::string nearest = spec::nearest_name(name, names);
   throw ApiError(
       404, "model_not_found",
-      fmt::format("there is no such model here; {}",
+      fmt::format("model \"{}\" not found; {}", name,
                   nearest.empty() ? names.size() == 1 ? "it is \"" + names[0] + "\""
                                                       : std::string("/v1/models lists them")
                                   : "did you mean \"" + nearest + "\"?"),
       "model");
 }
 
-ServedModelPtr ModelPool::loaded(const std::string& id) const {
-  const std::lock_guard lock(mutex_);
+ServedModelPtr ModelPool::find(const std::string& id) const {
   for (const ServedModelPtr& model : loaded_)
     if (model->entry.id == id) return model;
   return nullptr;
 }
 
-void ModelPool::with(const ModelEntry& entry, Use use) {
+ServedModelPtr ModelPool::loaded(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  return find(id);
+}
+
+/// Whether a model that is loaded is to go before anybody else uses it: others have waited for its
+/// memory for so long that an unbroken row of requests would keep them waiting for ever.
+bool ModelPool::must_wait(const std::string& id) const {
+  if (making_room_for_.empty() || making_room_for_ == id) return false;
+  const auto found = waiting_.find(making_room_for_);
+  return found != waiting_.end() && !found->second.empty() &&
+         std::chrono::steady_clock::now() - found->second.front().since > kPatience;
+}
+
+void ModelPool::with(const ModelEntry& entry, Wait wait) {
   ServedModelPtr model;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::find_if(loaded_.begin(), loaded_.end(),
-                                    [&](const auto& m) { return m->entry.id == entry.id; });
-    if (found != loaded_.end()) {
-      loaded_.splice(loaded_.begin(), loaded_, found);
+    if (aborting_) throw shutting_down();
+    model = find(entry.id);
+    if (model && !must_wait(entry.id)) {
+      loaded_.splice(loaded_.begin(), loaded_, std::find(loaded_.begin(), loaded_.end(), model));
       used_[entry.id] = std::chrono::steady_clock::now();
-      model = loaded_.front();
     } else {
-      std::vector<Use>& users = waiting_[entry.id];
-      if (users.empty()) asked_.push_back(entry.id);
-      users.push_back(std::move(use));
+      model.reset();
+      std::vector<Wait>& waits = waiting_[entry.id];
+      if (waits.empty()) asked_.push_back(entry.id);
+      waits.push_back(std::move(wait));
     }
   }
   if (model)
-    use(model, nullptr);
+    wait.use(model, nullptr);
   else
     changed_.notify_all();
+}
+
+/// Of one model, who wait for it.
+std::vector<ModelPool::Use> ModelPool::take_waits(const std::string& id) {
+  std::vector<Use> uses;
+  const auto found = waiting_.find(id);
+  if (found == waiting_.end()) return uses;
+  for (Wait& wait : found->second) uses.push_back(std::move(wait.use));
+  waiting_.erase(found);
+  return uses;
+}
+
+template <class Over>
+void ModelPool::end_waits(const Over& over, const std::exception_ptr& error) {
+  std::vector<Use> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [id, waits] : waiting_)
+      for (auto at = waits.begin(); at != waits.end();) {
+        if (!over(*at)) {
+          ++at;
+          continue;
+        }
+        ended.push_back(std::move(at->use));
+        at = waits.erase(at);
+      }
+  }
+  // the thread makes room for nobody that has left
+  if (!ended.empty()) changed_.notify_all();
+  for (Use& use : ended) use(nullptr, error);
+}
+
+void ModelPool::expire() {
+  const auto now = std::chrono::steady_clock::now();
+  end_waits([&](const Wait& wait) { return now >= wait.deadline || (wait.gone && wait.gone()); },
+            std::make_exception_ptr(
+                ApiError(504, "deadline_exceeded",
+                         "request timeout while the model was loading or waiting for memory")));
+}
+
+void ModelPool::abort() {
+  {
+    const std::lock_guard lock(mutex_);
+    aborting_ = true;
+  }
+  end_waits([](const Wait&) { return true; }, std::make_exception_ptr(shutting_down()));
 }
 
 int64_t ModelPool::used() const {
@@ -325,9 +456,16 @@ int64_t ModelPool::used() const {
   return bytes;
 }
 
-/// Waits until there is room for so many bytes, and gives up what was used longest ago.
-void ModelPool::make_room(int64_t bytes, std::unique_lock<std::mutex>& lock) {
-  while (budget_ > 0 && !stopping_ && used() + bytes > budget_) {
+/// Waits until there is room for a model, and gives up what was used longest ago; false where
+/// nobody waits for it any more. What is given up is destroyed without the lock: that takes its
+/// time.
+bool ModelPool::make_room(const std::string& id, Lock& lock) {
+  const auto wanted = [&] {
+    const auto found = waiting_.find(id);
+    return !stopping_ && found != waiting_.end() && !found->second.empty();
+  };
+  making_room_for_ = id;
+  while (budget_ > 0 && wanted() && used() + bytes_.at(id) > budget_) {
     // nobody but this list holds it
     const auto idle = std::find_if(loaded_.rbegin(), loaded_.rend(),
                                    [](const auto& model) { return model.use_count() == 1; });
@@ -335,10 +473,15 @@ void ModelPool::make_room(int64_t bytes, std::unique_lock<std::mutex>& lock) {
       changed_.wait_for(lock, std::chrono::milliseconds(50));
       continue;
     }
-    const ServedModelPtr gone = *idle;
+    ServedModelPtr gone = std::move(*idle);
     loaded_.erase(std::next(idle).base());
     gave_up();
+    lock.unlock();
+    gone.reset();
+    lock.lock();
   }
+  making_room_for_.clear();
+  return wanted();
 }
 
 void ModelPool::gave_up() {
@@ -354,16 +497,17 @@ void ModelPool::unload(const ModelEntry& entry) {
                                   [&](const auto& model) { return model->entry.id == entry.id; });
   if (found == loaded_.end()) return;
   if (found->use_count() > 1)
-    throw ApiError(409, "model_in_use", "requests use this model; it can go when they have ended",
-                   "model");
+    throw ApiError(409, "model_in_use",
+                   "model is in use; unload it when its requests have finished", "model");
   gone = std::move(*found);
   loaded_.erase(found);
   gave_up();
 }
 
 /// Those that nobody has used for the time that a model is kept.
-void ModelPool::give_up_idle() {
+void ModelPool::give_up_idle(Lock& lock) {
   const auto now = std::chrono::steady_clock::now();
+  std::vector<ServedModelPtr> gone;
   for (auto at = loaded_.begin(); at != loaded_.end();) {
     auto& last = used_[(*at)->entry.id];
     if (at->use_count() > 1) last = now;
@@ -371,14 +515,18 @@ void ModelPool::give_up_idle() {
       ++at;
       continue;
     }
+    gone.push_back(std::move(*at));
     at = loaded_.erase(at);
     gave_up();
   }
+  lock.unlock();
+  gone.clear();
+  lock.lock();
 }
 
 ServedModelPtr ModelPool::load(const ModelEntry& entry) {
   infer::LoadedModel model = options_.load ? options_.load(entry)
-                                           : infer::load_model(entry.path, {options_.families},
+                                           : infer::load_model(entry.path, options_.loading,
                                                                entry.adapters, options_.arithmetic);
   const auto served = std::make_shared<ServedModel>(entry, std::move(model), options_);
   const std::lock_guard lock(mutex_);
@@ -391,31 +539,32 @@ ServedModelPtr ModelPool::load(const ModelEntry& entry) {
 }
 
 void ModelPool::run() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   for (;;) {
     const auto wanted = [&] { return stopping_ || !asked_.empty(); };
     if (options_.keep_alive.count() == 0)
       changed_.wait(lock, wanted);
     else
-      while (!changed_.wait_for(lock, std::min(options_.keep_alive, kLook), wanted)) give_up_idle();
+      while (!changed_.wait_for(lock, std::min(options_.keep_alive, kLook), wanted))
+        give_up_idle(lock);
     if (stopping_) return;
     const std::string id = std::move(asked_.front());
     asked_.pop_front();
-    make_room(bytes_.at(id), lock);
-    if (stopping_) return;
-    lock.unlock();
-    ServedModelPtr model;
+    // one that had to make room for another may be there still
+    ServedModelPtr model = find(id);
+    if (!model && !make_room(id, lock)) continue;
     std::exception_ptr error;
-    try {
-      model = load(entry(id));
-    } catch (...) {
-      error = std::current_exception();
-    }
-    lock.lock();
-    std::vector<Use> users = std::move(waiting_.extract(id).mapped());
     lock.unlock();
-    for (Use& use : users) use(model, error);
-    users.clear();
+    if (!model) try {
+        model = load(entry(id));
+      } catch (...) {
+        error = std::current_exception();
+      }
+    lock.lock();
+    std::vector<Use> uses = take_waits(id);
+    lock.unlock();
+    for (Use& use : uses) use(model, error);
+    uses.clear();
     model.reset();
     lock.lock();
   }

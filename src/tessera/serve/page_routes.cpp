@@ -93,7 +93,7 @@ void mix(ServiceState& state,
          const ServedModelPtr& model) {
   const Json mixers = outline(model->spec(), 1)["mixers"];
   if (mixers.empty() || model->loaded.model.virtual_tokens() > 0)
-    need(false, *model, "has no mixer to look at");
+    need(false, *model, "token mixing (it has no mixer)");
   const std::string name = body.branch.empty() ? mixers[0]["name"].get<std::string>() : body.branch;
   std::string type;
   for (const Json& mixer : mixers)
@@ -137,7 +137,7 @@ void mix(ServiceState& state,
 void ServiceState::add_page_routes() {
   for (const PageFile& file : page_files()) {
     const std::string tag = "\"" + sha256(file.body).substr(0, 32) + "\"";
-    routes.add({"GET", file.path, "the page",
+    routes.add({"GET", file.path, "web UI",
                 [&file, tag](const ExchangePtr& exchange, const std::string&) {
                   answer_file(exchange, file, tag);
                 },
@@ -145,7 +145,8 @@ void ServiceState::add_page_routes() {
   }
   routes.alias("/favicon.ico");
   routes.add({"GET", "/inspect/{id}",
-              "a model as its page draws it: stacks, branches, shapes, parameters and costs",
+              "architecture of a model for the web UI: stacks, branches, shapes, parameters, FLOPs "
+              "and state",
               [this](const ExchangePtr& exchange, const std::string& id) {
                 with_model(exchange, id, [exchange](const ServedModelPtr& model) {
                   exchange->answer(inspection_of(*model));
@@ -153,8 +154,8 @@ void ServiceState::add_page_routes() {
               }});
   routes.add(
       {"POST", "/token-mixing",
-       "which token of a text a layer mixes into which: how much the layer's output at a row "
-       "changes when its input at a column is taken away",
+       "token mixing and attention maps: how much a layer's output at a row changes when its "
+       "input at a column is replaced by the mean",
        [this](const ExchangePtr& exchange, const std::string&) {
          const auto body = std::make_shared<const MixingBody>(
              body_of(exchange, [](const Json& json, std::vector<std::string>* ignored) {

@@ -1,5 +1,5 @@
 // Passages before questions, over loopback.
-#include "tessera/infer/judge_testing.h"
+#include "tessera/infer/encoders/judge_testing.h"
 #include "tessera/serve/serve_testing.h"
 
 namespace tessera::serve::retrieval_test {

@@ -63,10 +63,9 @@ Routes::Match Routes::find(const std::string& method, const std::string& path) c
   std::vector<std::string> paths;
   for (const Route& route : all_) paths.push_back(route.path);
   const std::string nearest = spec::nearest_name(path.substr(0, 100), paths);
-  throw ApiError(
-      404, "unknown_route",
-      "there is nothing at this path" + (nearest.empty() ? "; /openapi.json lists what there is"
-                                                         : "; did you mean " + nearest + "?"));
+  throw ApiError(404, "unknown_route",
+                 "no such endpoint" + (nearest.empty() ? std::string("; /openapi.json lists them")
+                                                       : "; did you mean " + nearest + "?"));
 }
 
 std::string Routes::name_of(const std::string& path) const {

@@ -15,7 +15,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/infer/infer_testing.h"
 #include "tessera/serve/service.h"
-#include "tessera/text/chat_testing.h"
+#include "tessera/text/chat/chat_testing.h"
 
 namespace tessera::serve {
 
@@ -138,7 +138,7 @@ inline constexpr const char* kTemplate =
     "{% for m in messages %}<|start|>{{ m.role }}_{{ m.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant_{% endif %}";
 
-/// A model of this kind, of infer_testing.h, with the tokens of text/chat_testing.h.
+/// A model of this kind, of infer_testing.h, with the tokens of text/chat/chat_testing.h.
 inline infer::LoadedModel tiny_loaded(const std::string& kind) {
   const text::Tokenizer tokenizer = text::chat_tokenizer();
   std::string layers = infer::tiny_layers()[0].second;

@@ -60,8 +60,8 @@ struct Server::State : std::enable_shared_from_this<Server::State> {
   tcp::acceptor acceptor;
   asio::steady_timer pause, clock;
   std::set<std::shared_ptr<Connection>> connections;
-  std::atomic<int64_t> count{0}, busy{0};
-  std::atomic<bool> closing{false};
+  std::atomic<int64_t> count{0}, busy{0}, unsent{0}, answered{0};
+  std::atomic<bool> closing{false}, over{false};
   bool accepts = false, ticks = false;  // something waits for a client, for the time
   int spare = -1;                       // a descriptor to give up when there is no other left
   std::function<void()> on_tick;
@@ -136,8 +136,12 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
    public:
     explicit Sink(const std::shared_ptr<Connection>& connection)
         : connection_(connection), state_(connection->state_) {}
+    // what a client never took
+    ~Sink() override { state_->unsent -= static_cast<int64_t>(unsent_.load()); }
     void send(std::string bytes, bool last) override {
+      if (state_->over) return;
       unsent_ += bytes.size();
+      state_->unsent += static_cast<int64_t>(bytes.size());
       const auto self = own.lock();
       asio::post(state_->context,
                  [connection = connection_, self, bytes = std::move(bytes), last]() mutable {
@@ -145,14 +149,18 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
                    if (const auto to = connection.lock(); to && to->sink_ == self && !to->closed_)
                      to->guarded([&] { to->write(std::move(bytes), last); });
                    else
-                     self->unsent_ -= n;
+                     self->taken(n);
                  });
     }
     size_t unsent() const override { return unsent_.load(); }
+    void taken(size_t bytes) {
+      unsent_ -= bytes;
+      state_->unsent -= static_cast<int64_t>(bytes);
+    }
     std::weak_ptr<Sink> own;
-    std::atomic<size_t> unsent_{0};
 
    private:
+    std::atomic<size_t> unsent_{0};
     std::weak_ptr<Connection> connection_;
     std::shared_ptr<State> state_;
   };
@@ -277,7 +285,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
           if (error) return self->close();
           Piece& front = self->queue_.front();
           self->written_ += n;
-          if (front.sink) front.sink->unsent_ -= n;
+          if (front.sink) front.sink->taken(n);
           if (self->written_ == front.bytes.size()) {
             self->queue_.pop_front();
             self->written_ = 0;
@@ -295,6 +303,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     exchange_.reset();
     sink_.reset();
     --state_->busy;
+    ++state_->answered;
   }
 
   /// The answer is written.
@@ -440,7 +449,21 @@ Server::Server(const ServerOptions& options, Handler handler)
 }
 
 Server::~Server() {
+  state_->over = true;
   while (!state_->connections.empty()) (*state_->connections.begin())->close();
+  // what waits in the context holds the state, and the state the context: it has its last turn
+  state_->closing = true;
+  Code ignored;
+  state_->acceptor.close(ignored);
+  state_->pause.cancel(ignored);
+  state_->clock.cancel(ignored);
+  state_->on_tick = nullptr;
+  state_->context.restart();
+  for (bool more = true; more;) try {
+      more = state_->context.poll_one() > 0;
+    } catch (const std::exception&) {
+      // as in run(): the next one
+    }
   if (state_->spare >= 0) ::close(state_->spare);
 }
 
@@ -449,6 +472,12 @@ int Server::port() const {
 }
 int64_t Server::connections() const {
   return state_->count;
+}
+int64_t Server::answered() const {
+  return state_->answered;
+}
+int64_t Server::buffered_bytes() const {
+  return state_->unsent + state_->count * static_cast<int64_t>(sizeof(Connection));
 }
 int64_t Server::busy() const {
   return state_->busy;

@@ -30,12 +30,16 @@ class Server {
   int port() const;
   /// Connections now.
   int64_t connections() const;
+  /// Of what they hold: parts of requests, and answers that are not sent.
+  int64_t buffered_bytes() const;
   /// Serves until stop(). `tick` is called on this thread about four times a second.
   void run(const std::function<void()>& tick = {});
   /// No further connection is taken, and those that wait for a request are closed. From any thread.
   void close_door();
   /// Ends run(), with all connections. From any thread.
   void stop();
+  /// Requests that were answered, or whose clients have left.
+  int64_t answered() const;
   /// Requests that have no answer yet, or one that is still being written.
   int64_t busy() const;
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <random>
 
+#include "tessera/base/heap.h"
+#include "tessera/base/resident.h"
+#include "tessera/ops/block_cache.h"
 #include "tessera/serve/service_state.h"
 
 namespace tessera::serve {
@@ -16,6 +19,14 @@ struct Counted {
   Counted& operator=(const Counted&) = delete;
   std::atomic<int64_t>& all;
 };
+
+/// A path that nobody knows, for a line of a log.
+std::string printable_path(const std::string& path) {
+  std::string out = path.substr(0, 200);
+  for (char& c : out)
+    if (c <= 0x20 || c >= 0x7F) c = '?';
+  return out;
+}
 
 int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -34,23 +45,32 @@ std::string fresh_id(const char* kind) {
 
 void need(bool can, const ServedModel& model, const char* what) {
   if (can) return;
-  throw ApiError(
-      501, "model_capability",
-      fmt::format("this model {}; it can: {}", what, fmt::join(model.can.names(), ", ")));
+  throw ApiError(400, "model_capability",
+                 fmt::format("model does not support {}; supported: {}", what,
+                             fmt::join(model.can.names(), ", ")));
 }
 
 ServiceState::ServiceState(const ServiceOptions& given)
     : options(given), access(given.access), created(seconds_now()) {}
 
 ServiceState::~ServiceState() {
-  // nothing is handed to what is gone: first who takes, then who gives
-  pool.reset();
+  end();
+}
+
+/// Threads end before anything that they use goes: the one that loads models and the one that
+/// computes, which hand work to the workers, then these. What is queued and will never run holds
+/// the state itself, and is dropped by hand.
+void ServiceState::end() {
+  if (pool) pool->stop();
+  if (engine) engine->stop();
   if (workers) {
     workers->stop();
     workers->join();
   }
-  engine.reset();
+  workers.reset();
   server.reset();
+  engine.reset();
+  pool.reset();
 }
 
 void ServiceState::refuse(const ExchangePtr& exchange,
@@ -74,17 +94,25 @@ void ServiceState::work(const ExchangePtr& exchange, std::function<void()> answe
 
 void ServiceState::refuse_more() {
   metrics.add("rejected_total", 1, {{"reason", "queue_full"}});
-  throw ApiError(429, "queue_full", "too many requests wait already", "", engine->retry_after());
+  const int wait = engine->retry_after();
+  throw ApiError(
+      429, "queue_full",
+      fmt::format("request queue is full ({}); retry after {} s", in_workers.load(), wait), "",
+      wait);
 }
 
 void ServiceState::with_model(const ExchangePtr& exchange,
                               const std::string& name,
-                              std::function<void(const ServedModelPtr& model)> answer) {
+                              std::function<void(const ServedModelPtr& model)> answer,
+                              int64_t timeout_ms) {
   const ModelEntry& entry = pool->entry(name);
   if (in_loading >= options.server.limits.waiting_requests) refuse_more();
-  pool->with(entry, [self = shared_from_this(), exchange, answer = std::move(answer),
-                     counted = std::make_shared<Counted>(in_loading)](
-                        ServedModelPtr model, std::exception_ptr error) mutable {
+  ModelPool::Wait wait;
+  wait.deadline = deadline_of(exchange, timeout_ms);
+  wait.gone = [exchange] { return exchange->gone().requested(); };
+  wait.use = [self = shared_from_this(), exchange, answer = std::move(answer),
+              counted = std::make_shared<Counted>(in_loading)](ServedModelPtr model,
+                                                               std::exception_ptr error) mutable {
     counted.reset();
     try {
       self->work(exchange, [model = std::move(model), error, answer] {
@@ -94,7 +122,8 @@ void ServiceState::with_model(const ExchangePtr& exchange,
     } catch (...) {
       self->refuse(exchange, std::current_exception());
     }
-  });
+  };
+  pool->with(entry, std::move(wait));
 }
 
 Exchange::Clock::time_point ServiceState::deadline_of(const ExchangePtr& exchange,
@@ -119,6 +148,26 @@ Job ServiceState::job_of(const ExchangePtr& exchange,
   return job;
 }
 
+ServedModel::Chats ServiceState::chats_of(const std::string& chat_template,
+                                          const ServedModel& model,
+                                          bool tools) const {
+  if (chat_template.empty()) {
+    if (!model.can.chat) throw ApiError(400, "no_chat_template", model.no_chat);
+    return model.chats_for(tools);
+  }
+  if (!options.request_templates)
+    serve::refuse("chat_template",
+                  "chat_template: this server accepts none in requests; start it with "
+                  "--request-templates",
+                  "unsupported_parameter");
+  need(model.can.completion && model.spec().encoder == nullptr, model, "chat");
+  try {
+    return model.chats_of(chat_template, "chat_template");
+  } catch (const Error& error) {
+    serve::refuse("chat_template", error.what(), "template_error");
+  }
+}
+
 void ServiceState::handle(const ExchangePtr& exchange) {
   const HttpRequest& request = exchange->request();
   try {
@@ -132,7 +181,7 @@ void ServiceState::handle(const ExchangePtr& exchange) {
     const Routes::Match match = routes.find(request.method, request.path);
     if (!match.route->open) exchange->key = access.key_of(request);
     if (draining && !match.route->quick)
-      throw ApiError(503, "draining", "the server is about to end", "", 10);
+      throw ApiError(503, "draining", "server is shutting down", "", 10);
     if (request.method == "POST") Access::check_type(request);
     if (match.route->quick) return match.route->answer(exchange, match.id);
     if (in_workers >= options.server.limits.waiting_requests) refuse_more();
@@ -158,6 +207,7 @@ void ServiceState::ended(const Exchange& exchange) {
       {"status", exchange.status()},
       {"seconds",
        std::chrono::duration<double>(Exchange::Clock::now() - exchange.arrived()).count()}};
+  if (route == "none") line["path"] = printable_path(request.path);
   if (exchange.key >= 0) line["key"] = exchange.key;
   if (!counts.model.empty()) {
     line["model"] = counts.model;
@@ -175,6 +225,8 @@ void ServiceState::tick(const CancelToken& stop, const std::function<bool()>& re
   const Limits& limits = options.server.limits;
   for (const auto& weak : streams_)
     if (const ExchangePtr exchange = weak.lock()) exchange->ping_after(limits.ping_time);
+  pool->expire();
+  trim(now);
   if (reload && reload()) {
     try {
       access.read_keys();
@@ -185,12 +237,68 @@ void ServiceState::tick(const CancelToken& stop, const std::function<bool()>& re
   if (stop.requested() && !draining.exchange(true)) drain_until_ = now + limits.grace;
   if (!draining) return;
   server->close_door();
-  if (now >= drain_until_) engine->abort();
+  if (now >= drain_until_) {
+    engine->abort();
+    pool->abort();
+  }
   if (server->busy() == 0 || now >= drain_until_ + std::chrono::seconds(2)) server->stop();
 }
 
+void ServiceState::trim(Exchange::Clock::time_point now) {
+  constexpr auto kSeldom = std::chrono::seconds(30);
+  constexpr int64_t kMuch = int64_t{128} << 20;
+  if (server->busy() > 0 || engine->running() > 0 || engine->waiting() > 0) {
+    busy_at_ = now;
+    rested_ = false;
+    if (now - trimmed_at_ < kSeldom) return;
+    trimmed_at_ = now;
+    const HeapUse heap = heap_use();
+    if (heap.free > std::max(kMuch, heap.in_use)) engine->give_back_memory();
+    return;
+  }
+  // requests come and go between two looks
+  const int64_t answered = server->answered();
+  if (std::exchange(answered_, answered) != answered) {
+    busy_at_ = now;
+    rested_ = false;
+  }
+  if (rested_ || now - busy_at_ < options.server.limits.trim_time) return;
+  rested_ = true;
+  trimmed_at_ = now;
+  engine->give_back_memory();
+}
+
+/// Parts that do not overlap. What is in use of heaps and tensors is "other" where it is no state,
+/// no prefix cache and no buffer; pages that states share count once.
+void ServiceState::measure_memory() {
+  const ResidentParts parts = resident_parts();
+  const HeapUse heap = heap_use();
+  const ops::BlockCacheStats blocks = ops::block_cache_stats();
+  const auto live = static_cast<int64_t>(blocks.live_bytes),
+             cached = static_cast<int64_t>(blocks.cached_bytes);
+  const auto set = [&](const char* kind, int64_t bytes) {
+    metrics.set("memory_bytes", static_cast<double>(bytes), {{"kind", kind}});
+  };
+  int64_t used = heap.in_use + live;
+  const auto take = [&](const char* kind, double bytes) {
+    const int64_t part = std::min(used, static_cast<int64_t>(bytes));
+    used -= part;
+    set(kind, part);
+  };
+  set("program", parts.program);
+  set("weights_mapped", parts.files);
+  take("states", metrics.value("state_bytes"));
+  take("prefix_cache", metrics.value("prefix_cache_bytes"));
+  take("buffers", static_cast<double>(server->buffered_bytes()));
+  set("other", used);
+  set("blocks_free", cached);
+  // free pages of heaps, as far as they are resident
+  set("heap_free", std::clamp<int64_t>(parts.anonymous - heap.in_use - live - cached, 0,
+                                       std::max<int64_t>(0, heap.free)));
+}
+
 void ServiceState::add_routes() {
-  routes.add({"GET", "/health", "whether the server takes requests",
+  routes.add({"GET", "/health", "health check: 200 when the server accepts requests, else 503",
               [this](const ExchangePtr& exchange, const std::string&) {
                 const char* status = draining ? "draining" : loading ? "loading" : "ok";
                 exchange->answer(draining || loading ? 503 : 200, "application/json",
@@ -198,16 +306,17 @@ void ServiceState::add_routes() {
               },
               true, true});
   routes.alias("/v1/health");
-  routes.add({"GET", "/metrics", "counts and times, as Prometheus reads them",
+  routes.add({"GET", "/metrics", "metrics in Prometheus format",
               [this](const ExchangePtr& exchange, const std::string&) {
                 metrics.set("connections", static_cast<double>(server->connections()));
                 metrics.set("requests_waiting", static_cast<double>(engine->waiting()));
                 metrics.set("requests_running", static_cast<double>(engine->running()));
+                measure_memory();
                 exchange->answer(200, "text/plain; version=0.0.4; charset=utf-8",
                                  metrics.text(options.metrics_compat));
               },
               false, true});
-  routes.add({"GET", "/openapi.json", "what there is, as OpenAPI",
+  routes.add({"GET", "/openapi.json", "API description (OpenAPI)",
               [this](const ExchangePtr& exchange, const std::string&) {
                 exchange->answer(routes.openapi());
               },
@@ -235,17 +344,12 @@ Service::Service(const ServiceOptions& options) : state_(std::make_shared<Servic
   const ServedModelPtr first = s.pool->load(s.pool->entries().front());
   if (options.models.speculation.on() && !first->guesses.on())
     fail(ErrorKind::usage, "serve", "{}: {}", first->entry.path,
-         first->no_guesses.empty() ? "it writes no text to guess" : first->no_guesses);
+         first->no_guesses.empty() ? "it generates no text" : first->no_guesses);
   s.loading = false;
 }
 
 Service::~Service() {
-  // those who wait keep it until their turn comes
-  state_->pool.reset();
-  state_->workers->stop();
-  state_->workers->join();
-  state_->engine->abort();
-  state_->engine.reset();
+  state_->end();
 }
 
 int Service::port() const {

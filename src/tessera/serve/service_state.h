@@ -14,15 +14,20 @@ struct ServiceState : std::enable_shared_from_this<ServiceState> {
   explicit ServiceState(const ServiceOptions& given);
   ~ServiceState();
 
+  /// Ends all threads and drops what is queued; more than once does nothing more.
+  void end();
+
   // on the I/O thread
   void handle(const ExchangePtr& exchange);
   void ended(const Exchange& exchange);
   void tick(const CancelToken& stop, const std::function<bool()>& reload);
 
-  /// Calls `answer` with the model on a worker, once it is loaded; what it throws is told.
+  /// Calls `answer` with the model on a worker, once it is loaded; what it throws is told, as is
+  /// that it is not loaded by the deadline.
   void with_model(const ExchangePtr& exchange,
                   const std::string& name,
-                  std::function<void(const ServedModelPtr& model)> answer);
+                  std::function<void(const ServedModelPtr& model)> answer,
+                  int64_t timeout_ms = 0);
   /// Tells a client why there is no answer, and the log where it is the server's fault.
   void refuse(const ExchangePtr& exchange, const std::exception_ptr& error) const noexcept;
   /// Runs it on a worker; what it throws is told to the client.
@@ -43,6 +48,12 @@ struct ServiceState : std::enable_shared_from_this<ServiceState> {
   Job job_of(const ExchangePtr& exchange,
              const ServedModelPtr& model,
              int64_t timeout_ms = 0) const;
+
+  /// How conversations are written: by the model's template, or, where the server allows that, by
+  /// the request's ("" = none). Throws ApiError(400) where there is none, or it cannot be read.
+  ServedModel::Chats chats_of(const std::string& chat_template,
+                              const ServedModel& model,
+                              bool tools) const;
 
   // the routes, by file
   void add_routes();             // service.cpp: health, metrics, models, this list
@@ -68,13 +79,18 @@ struct ServiceState : std::enable_shared_from_this<ServiceState> {
  private:
   /// 429.
   [[noreturn]] void refuse_more();
+  /// Freed memory goes back where nothing is done, and now and then where much of it is free.
+  void trim(Exchange::Clock::time_point now);
+  void measure_memory();
   std::vector<std::weak_ptr<Exchange>> streams_;  // of the I/O thread
-  Exchange::Clock::time_point drain_until_{};
+  Exchange::Clock::time_point drain_until_{}, busy_at_{}, trimmed_at_{};
+  int64_t answered_ = 0;
+  bool rested_ = true;  // nothing was done since memory was given back
 };
 
 /// An id of an answer: "chatcmpl-" and what nobody else has.
 std::string fresh_id(const char* kind);
-/// Throws ApiError 501 that says what the model can do instead.
+/// Throws ApiError 400 that says what the model can do instead: no later try fares better.
 void need(bool can, const ServedModel& model, const char* what);
 
 }  // namespace tessera::serve

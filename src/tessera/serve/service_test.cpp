@@ -3,7 +3,7 @@
 
 #include <sys/stat.h>
 
-#include "tessera/infer/generate.h"
+#include "tessera/infer/engine/generate.h"
 #include "tessera/serve/serve_testing.h"
 
 namespace tessera::serve::service_test {
@@ -235,17 +235,25 @@ TEST(Service, FunctionsAreToldInTheConversationWhereTheTemplateKnowsNone) {
                      {"seed", 5},
                      {"tools", {tool}},
                      {"tool_choice", "required"}};
-  EXPECT_EQ(Running(options).client().post("/v1/chat/completions", body).code(),
-            "tools_unsupported");
   options.models.tool_format = "hermes";  // and the model is not told
   EXPECT_EQ(Running(options).client().post("/v1/chat/completions", body).code(),
             "tools_unsupported");
   options.models.tool_format = "generic";
+  EXPECT_NE(Running(options)
+                .client()
+                .post("/v1/chat/completions", body)
+                .body.find("the grammar expects '{'"),
+            std::string::npos);
+  options.models.tool_format = "auto";  // as by default
+  std::vector<std::string> notes;
+  options.models.say = [&](const std::string& line) { notes.push_back(line); };
   Running server(options);
   Client client = server.client();
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_NE(notes[0].find("generic tool prompt"), std::string::npos) << notes[0];
   // a forced call is JSON between tags, for which this vocabulary has no brace
   const std::string said = client.post("/v1/chat/completions", body).body;
-  EXPECT_NE(said.find("the constraint expects '{'"), std::string::npos) << said;
+  EXPECT_NE(said.find("the grammar expects '{'"), std::string::npos) << said;
   // the model reads of them, and of what came back
   Json asked = {{"messages", body["messages"]}, {"tools", body["tools"]}};
   const Json call = {{"id", "c1"},
@@ -261,6 +269,21 @@ TEST(Service, FunctionsAreToldInTheConversationWhereTheTemplateKnowsNone) {
   EXPECT_TRUE(has("<|start|>system_You may call functions")) << prompt;
   EXPECT_TRUE(has(R"({"name": "find", "arguments": {"a":1}})")) << prompt;
   EXPECT_TRUE(has("<|start|>user_<tool_response>\nyes\n</tool_response>")) << prompt;
+}
+
+TEST(Service, EveryRouteTellsTemplatesTheTime) {
+  ServiceOptions options = options_of({"attention"});
+  options.models.chat_template =
+      "{% if strftime_now('%Y') == '2024' %}july{% endif %}_{{ messages[0].content }}";
+  options.models.clock = text::template_clock("2024-07-26", "");
+  Running server(options);
+  Client client = server.client();
+  const Json body = {{"messages", user("x")}, {"max_tokens", 1}};
+  const Json shown = client.post("/apply-template", {{"messages", user("x")}}).json();
+  EXPECT_EQ(shown["prompt"], "july_x") << shown;
+  EXPECT_EQ(client.post("/tokenize", {{"messages", user("x")}}).json()["tokens"], shown["tokens"]);
+  const Json answer = client.post("/v1/chat/completions", body).json();
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], shown["tokens"].size()) << answer;
 }
 
 TEST(Service, TextsAreScored) {

@@ -26,7 +26,8 @@ const Fields<EmbeddingsBody>& embeddings_fields() {
             body.base64 = value == "base64";
           });
     f.integer("dimensions", &E::dimensions, 1, kMostTokens,
-              "not supported but for the model's own");
+              "the first so many numbers of each vector, again of length 1 where the model's "
+              "vectors are (Matryoshka truncation); default: all");
     return f;
   }();
   return fields;
@@ -75,15 +76,38 @@ void add_input(Fields<Body>& f) {
 
 }  // namespace
 
+namespace {
+
+/// A text, or Jina's and Cohere's {"text": ...}.
+std::string document_of(const Json& value, const std::string& name, const UnknownMembers& unknown) {
+  if (value.is_string()) return text_of(value, name, kMostText);
+  if (!value.is_object() || !value.contains("text"))
+    refuse(name, fmt::format("{} is {}; expected a string or {{\"text\": string}}", name,
+                             value.is_object() ? "an object without text"
+                                               : std::string(spec::kind_of(value))));
+  std::string out;
+  read_members(value, name, {"text"}, unknown,
+               [&](const std::string&, const Json& text, const std::string& where) {
+                 out = text_of(text, where, kMostText);
+               });
+  return out;
+}
+
+}  // namespace
+
 const Fields<RerankBody>& rerank_fields() {
   static const Fields<RerankBody> fields = [] {
     using R = RerankBody;
     Fields<R> f;
-    f.text("query", &R::query, kMostText, "what is asked").required();
-    f.add("documents", {{"type", "array"}, {"maxItems", kMostInputs}}, "up to 2048 texts",
-          [](R& body, const Json& value, const std::string& name) {
-            if (!value.is_array()) refuse(name, name + " is no list of texts");
-            body.documents = texts_of(value, name, kMostInputs);
+    f.text("query", &R::query, kMostText, "query").required();
+    f.add("documents", {{"type", "array"}, {"maxItems", kMostInputs}},
+          "up to 2048 texts, each a string or {\"text\": string}",
+          [](R& body, const Json& value, const std::string& name, const UnknownMembers& unknown) {
+            if (!value.is_array() || value.empty() || value.size() > kMostInputs)
+              refuse(name, fmt::format("{} is no list of 1 to {} texts", name, kMostInputs));
+            for (size_t i = 0; i < value.size(); ++i)
+              body.documents.push_back(
+                  document_of(value[i], fmt::format("{}[{}]", name, i), unknown));
           });
     f.required();
     add_model(f);
@@ -132,15 +156,21 @@ const Fields<TranslateBody>& translate_fields() {
     add_input(f);
     f.text("source_lang", &T::source_lang, 64, "the language of the input, where a token names it")
         .text("target_lang", &T::target_lang, 64, "the language of the output")
-        .integer("beams", &T::beams, 1, 16, "search with so many hypotheses; default 1")
         .integer("iterations", &T::iterations, 1, 64,
                  "of a model that predicts whole answers: so many times; default 10")
         .integer("length_candidates", &T::lengths, 1, 64,
                  "of such a model: answers of so many lengths, the likeliest is taken; default 5")
         .integer("max_tokens", &T::max_tokens, 1, kMostTokens, "of each answer, at most");
+    add_search(f);
     return f;
   }();
   return fields;
+}
+
+TranslateBody read_translate(const Json& json, std::vector<std::string>* ignored) {
+  TranslateBody body = translate_fields().read(json, ignored);
+  body.check_search();
+  return body;
 }
 
 const Fields<TokenizeBody>& tokenize_fields() {
@@ -150,17 +180,20 @@ const Fields<TokenizeBody>& tokenize_fields() {
     f.add("content", {{"type", "string"}}, "the text",
           [](T& body, const Json& value, const std::string& name) {
             body.content = text_of(value, name, kMostText);
+            body.as_prompt = name == "prompt";
           });
     f.alias("prompt");
     f.add("messages", {{"type", "array"}}, "or a conversation, by the model's chat template",
-          [](T& body, const Json& value, const std::string& name) {
-            body.messages = messages_of(value, name);
+          [](T& body, const Json& value, const std::string& name, const UnknownMembers& unknown) {
+            body.messages = messages_of(value, name, unknown);
           });
     add_model(f);
-    f.flag("add_special", &T::add_special, "what the model expects around a text")
+    f.flag("add_special", &T::add_special,
+           "add the special tokens that the model expects around a text (BOS, EOS, [CLS], ...); "
+           "default: false of content, as llama.cpp's server, true of prompt, as vLLM")
         .alias("add_special_tokens");
     f.flag("parse_special", &T::parse_special, "special tokens in the text become those tokens")
-        .flag("with_pieces", &T::with_pieces, "the text of each token beside its id");
+        .flag("with_pieces", &T::with_pieces, "the text of each token with its id");
     return f;
   }();
   return fields;

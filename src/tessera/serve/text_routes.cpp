@@ -10,8 +10,8 @@ void tokenize(const ExchangePtr& exchange, const TokenizeBody& body, const Serve
   const text::Tokenizer& tokenizer = model->tokenizer();
   std::vector<int32_t> ids;
   if (body.content) {
-    ids = tokenizer.encode(*body.content,
-                           {.add_special = body.add_special, .parse_special = body.parse_special});
+    ids = tokenizer.encode(*body.content, {.add_special = body.add_special.value_or(body.as_prompt),
+                                           .parse_special = body.parse_special});
   } else {
     if (!model->can.chat) throw ApiError(400, "no_chat_template", model->no_chat);
     ids = model->conversation->prompts.encode(
@@ -39,24 +39,25 @@ void detokenize(const ExchangePtr& exchange,
   exchange->answer(Json{{"content", model->tokenizer().decode(ids, false)}});
 }
 
-void apply_template(const ExchangePtr& exchange,
+void apply_template(const ServiceState& state,
+                    const ExchangePtr& exchange,
                     const ChatBody& body,
                     const ServedModelPtr& model) {
-  if (!model->can.chat) throw ApiError(400, "no_chat_template", model->no_chat);
+  const ServedModel::Chats chats = state.chats_of(
+      body.chat_template, *model, !body.tools.is_null() && body.tool_choice != "none");
   const text::MarkedText prompt =
-      model->conversation->render({.messages = body.messages,
-                                   .tools = body.tools,
-                                   .add_generation_prompt = *body.add_generation_prompt,
-                                   .variables = body.template_variables},
-                                  *body.continue_final_message);
-  exchange->answer(
-      Json{{"prompt", prompt.text}, {"tokens", model->conversation->prompts.encode(prompt)}});
+      chats.render({.messages = body.messages,
+                    .tools = body.tool_choice == "none" ? Json(nullptr) : body.tools,
+                    .add_generation_prompt = *body.add_generation_prompt,
+                    .variables = body.template_variables},
+                   *body.continue_final_message);
+  exchange->answer(Json{{"prompt", prompt.text}, {"tokens", chats.prompts.encode(prompt)}});
 }
 
 }  // namespace
 
 void ServiceState::add_text_routes() {
-  routes.add({"POST", "/tokenize", "a text, or a conversation, as tokens",
+  routes.add({"POST", "/tokenize", "tokenizes a text or a conversation",
               [this](const ExchangePtr& exchange, const std::string&) {
                 const auto body = std::make_shared<const TokenizeBody>(
                     body_of(exchange, [](const Json& json, std::vector<std::string>* ignored) {
@@ -67,7 +68,7 @@ void ServiceState::add_text_routes() {
                 });
               },
               false, false, [] { return tokenize_fields().schema(); }});
-  routes.add({"POST", "/detokenize", "tokens as a text",
+  routes.add({"POST", "/detokenize", "converts token ids to text",
               [this](const ExchangePtr& exchange, const std::string&) {
                 const auto body = std::make_shared<const DetokenizeBody>(
                     body_of(exchange, [](const Json& json, std::vector<std::string>* ignored) {
@@ -78,12 +79,13 @@ void ServiceState::add_text_routes() {
                 });
               },
               false, false, [] { return detokenize_fields().schema(); }});
-  routes.add({"POST", "/apply-template", "a conversation as the text that the model reads",
+  routes.add({"POST", "/apply-template", "prompt of a conversation by the chat template",
               [this](const ExchangePtr& exchange, const std::string&) {
                 const auto body = std::make_shared<const ChatBody>(body_of(exchange, read_chat));
-                with_model(exchange, body->model, [exchange, body](const ServedModelPtr& model) {
-                  apply_template(exchange, *body, model);
-                });
+                with_model(exchange, body->model,
+                           [this, exchange, body](const ServedModelPtr& model) {
+                             apply_template(*this, exchange, *body, model);
+                           });
               },
               false, false, [] { return chat_fields().schema(); }});
 }

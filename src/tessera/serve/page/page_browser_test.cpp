@@ -1,6 +1,8 @@
 // The page in a real browser, over loopback, against a server of tiny models in this process.
 // Skipped where there is no chromedriver: scripts/setup.sh browser.
 #include <cmath>
+#include <map>
+#include <set>
 
 #include "tessera/model/plan.h"
 #include "tessera/serve/page/web_driver.h"
@@ -109,11 +111,11 @@ TEST_F(Page, EditAndRetryMakeTheConversationAnother) {
   const Json first = conversation();
   browser_->run(
       "[...document.querySelectorAll('.turn.assistant .actions button')]"
-      ".find(b => b.textContent === 'Retry').click()");
+      ".find(b => b.textContent === 'Regenerate').click()");
   browser_->until(
       "return document.querySelector('.turn.assistant .hint')?.textContent === '2 of 2'");
   EXPECT_EQ(conversation()[1]["variants"][0]["content"], first[1]["content"]);
-  browser_->run("document.querySelector('[aria-label=\"The answer before\"]').click()");
+  browser_->run("document.querySelector('[aria-label=\"Previous answer\"]').click()");
   EXPECT_EQ(conversation()[1]["content"], first[1]["content"]);
   browser_->run(
       "[...document.querySelectorAll('.turn.user .actions button')]"
@@ -264,7 +266,7 @@ TEST_F(Page, AWrongKeyIsSaid) {
   open(options);
   browser_->until("return document.getElementById('key-dialog').open");
   browser_->type("#key-input", "wrong" + std::string(kEnter));
-  browser_->until("return document.getElementById('key-problem').textContent.includes('not know')");
+  browser_->until("return document.getElementById('key-problem').textContent.includes('Invalid API key')");
   browser_->type("#key-input", "right" + std::string(kEnter));
   wait_for_tabs();
   EXPECT_FALSE(browser_->run("return document.getElementById('key-dialog').open").get<bool>());
@@ -292,6 +294,336 @@ TEST_F(Page, WhatModelsWriteStaysText) {
   EXPECT_EQ(browser_->run("return document.title"), "Chat – tessera");
 }
 
+// --- settings
+
+/// Fields that the tabs set themselves, that mean nothing on a page, or that streams do not have.
+const std::set<std::string> kNoSettings = {"model",
+                                           "user",
+                                           "messages",
+                                           "prompt",
+                                           "stream",
+                                           "stream_options",
+                                           "logprobs",
+                                           "top_logprobs",
+                                           "n_probs",
+                                           "reasoning",  // reasoning_effort in an object
+                                           "echo",
+                                           "best_of",
+                                           "n",
+                                           "return_token_ids",
+                                           "continue_final_message",
+                                           "add_generation_prompt",
+                                           "cache_prompt",
+                                           "beams",
+                                           "length_penalty",
+                                           "early_stopping"};
+
+/// The type of a schema, without the null beside it.
+std::string type_of(const Json& schema) {
+  if (!schema.contains("type")) return "";
+  if (schema["type"].is_string()) return schema["type"];
+  for (const Json& type : schema["type"])
+    if (type != "null") return type;
+  return "";
+}
+
+/// The control that a person expects: tag, type of an input, and the role that a screen reader
+/// says.
+struct Expected {
+  std::string tag, type, role;
+};
+Expected control_of(const std::string& name, const Json& schema) {
+  static const std::map<std::string, Expected> kNamed = {
+      {"stop", {"TEXTAREA", "textarea", "textbox"}},
+      {"response_format", {"INPUT", "checkbox", "checkbox"}},
+      {"structured_outputs", {"", "", "textbox"}},  // a line for the pattern, lines for choices
+      {"tool_choice", {"SELECT", "select-one", "combobox"}},
+      {"retrieve", {"INPUT", "checkbox", "checkbox"}}};
+  if (const auto found = kNamed.find(name); found != kNamed.end()) return found->second;
+  if (schema.contains("enum")) return {"SELECT", "select-one", "combobox"};
+  const std::string type = type_of(schema);
+  if (type == "number" || type == "integer") return {"INPUT", "number", "spinbutton"};
+  if (type == "boolean") return {"INPUT", "checkbox", "checkbox"};
+  if (type == "string" && schema["maxLength"] <= 4096) return {"INPUT", "text", "textbox"};
+  if (type == "array" && schema["items"].value("type", "") == "integer")
+    return {"INPUT", "text", "textbox"};
+  return {"TEXTAREA", "textarea", "textbox"};  // long texts, lists of strings, JSON
+}
+
+TEST_F(Page, EverySettingHasTheControlOfItsTypeAndShowsWhatIsInForce) {
+  open_tabs(options_of({"attention"}));
+  const Json api = server_->client().get("/openapi.json").json();
+  const Json in_force =
+      server_->client().get("/props").json()["models"][0]["default_generation_settings"];
+  size_t checked = 0;
+  for (const std::string tab : {"chat", "completion"}) {
+    browser_->click("#tab-" + tab);
+    browser_->run("for (const d of document.querySelectorAll('main details')) d.open = true");
+    const std::string path = tab == "chat" ? "/v1/chat/completions" : "/v1/completions";
+    const Json& fields = api["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+                            ["schema"]["properties"];
+    for (const auto& [name, schema] : fields.items()) {
+      const std::string selector = "#panel-" + tab + " [data-field=\"" + name + "\"] ";
+      const Json found = browser_->run(
+          "return [...document.querySelectorAll(arguments[0])].map(e => ({name: e.name, "
+          "tag: e.tagName, type: e.type, min: e.min ?? '', max: e.max ?? '', step: e.step ?? '',"
+          " value: e.type === 'checkbox' ? e.checked : e.value, placeholder: e.placeholder ?? '',"
+          " label: e.labels[0]?.textContent ?? '', hint: e.getAttribute('aria-describedby')"
+          ".split(' ').map(id => document.getElementById(id).textContent).join('')}))",
+          {selector + ":is(input, select, textarea)"});
+      if (kNoSettings.contains(name) || schema.contains("x-no-effect") ||
+          schema.value("description", "").starts_with("another name of") ||
+          // of indexes, and of servers with priorities
+          name == "retrieve" || name == "priority") {
+        EXPECT_EQ(found, Json::array()) << tab << " " << name;
+        continue;
+      }
+      ASSERT_FALSE(found.empty()) << tab << " " << name << " has no control";
+      const Expected expected = control_of(name, schema);
+      for (const Json& control : found) {
+        const std::string what = tab + " " + name + " " + control.dump();
+        if (!expected.tag.empty()) {
+          EXPECT_EQ(control["tag"], expected.tag) << what;
+          EXPECT_EQ(control["type"], expected.type) << what;
+        }
+        EXPECT_EQ(browser_->role(browser_->element(
+                      selector + "[name=" + control["name"].get<std::string>() + "]")),
+                  expected.role)
+            << what;
+        // words of a person: no name of a field, and a sentence that helps
+        EXPECT_NE(control["label"], "") << what;
+        EXPECT_EQ(control["label"].get<std::string>().find('_'), std::string::npos) << what;
+        EXPECT_GT(control["hint"].get<std::string>().size(), 8u) << what;
+        EXPECT_EQ(control["placeholder"].get<std::string>().find("JSON"), std::string::npos)
+            << what;
+        ++checked;
+      }
+      const Json& control = found[0];
+      if (expected.type == "number") {
+        EXPECT_FALSE(control["step"].get<std::string>().empty()) << name;
+        for (const auto& [bound, attribute] :
+             {std::pair("minimum", "min"), std::pair("maximum", "max")})
+          if (schema.contains(bound) && std::abs(schema[bound].get<double>()) <= 1 << 20) {
+            EXPECT_EQ(std::stod(control[attribute].get<std::string>()), schema[bound].get<double>())
+                << name;
+          }
+      }
+      // what the server would do is what the field shows
+      Json shown = in_force.value(name, Json());
+      if (!shown.is_number()) shown = schema.value("default", Json());
+      if (shown.is_boolean()) {
+        EXPECT_EQ(control["value"], shown) << name;
+      } else if (shown.is_number()) {
+        EXPECT_EQ(std::stod(control["value"].get<std::string>()), shown.get<double>()) << name;
+      }
+    }
+  }
+  EXPECT_GT(checked, 90u);
+}
+
+/// The settings of a person, typed; `kind` is the event that a browser would send.
+const char* const kSet =
+    "const e = document.querySelector('#panel-chat [name=' + arguments[0] + ']');"
+    "if (e.type === 'checkbox') { if (e.checked !== arguments[1]) e.click(); return; }"
+    "e.value = arguments[1];"
+    "e.dispatchEvent(new Event(e.tagName === 'SELECT' ? 'change' : 'input'))";
+
+TEST_F(Page, SettingsAreWhatTheirNamesSay) {
+  open_tabs(options_of({"attention"}));
+  const auto label = [&](const char* name) {
+    return browser_->label(browser_->element("#panel-chat [name=" + std::string(name) + "]"));
+  };
+  browser_->run("for (const d of document.querySelectorAll('main details')) d.open = true");
+  EXPECT_EQ(label("temperature"), "Temperature");
+  EXPECT_EQ(browser_->run("const e = document.querySelector('[name=temperature]');"
+                          "return [e.type, e.min, e.max]"),
+            Json::array({"number", "0", "10"}));
+  EXPECT_EQ(label("ignore_eos"), "Ignore end of text");
+  EXPECT_EQ(browser_->run("const e = document.querySelector('[name=ignore_eos]');"
+                          "return [e.type, e.checked]"),
+            Json::array({"checkbox", false}));
+  EXPECT_EQ(label("grammar"), "Grammar (GBNF)");
+  EXPECT_EQ(label("regex"), "Regular expression");
+  // the most used first, the others folded
+  browser_->run("location.reload()");
+  wait_for_tabs();
+  const Json shown = browser_->run(
+      "return [...document.querySelectorAll('#panel-chat .settings [name]')]"
+      ".filter(e => e.checkVisibility()).map(e => e.name)");
+  EXPECT_EQ(shown, Json::array({"temperature", "top_p", "top_k", "min_p", "max_completion_tokens",
+                                "seed"}));
+  EXPECT_EQ(browser_->run("return [...document.querySelectorAll('#panel-chat [data-group]')]"
+                          ".slice(0, 5).map(g => g.dataset.group)"),
+            Json::array({"Sampling", "Penalties", "More samplers", "Length and stopping",
+                         "Constrained decoding"}));
+}
+
+TEST_F(Page, SettingsAreSentAsTheirTypes) {
+  open_tabs(options_of({"attention"}));
+  const std::vector<std::pair<const char*, Json>> typed = {
+      {"temperature", "0.9"},
+      {"top_k", "7"},
+      {"seed", "11"},
+      {"max_completion_tokens", "12"},
+      {"ignore_eos", true},
+      {"parallel_tool_calls", false},
+      {"stop", "one\\ntwo\nthree"},
+      {"stop_token_ids", "1, 2 3"},
+      {"logit_bias", "{\"5\": -3}"},
+      {"samplers", "penalties, temperature,top_k"},
+      {"reasoning_format", "none"},
+      {"choice", "aa\nbb"}};
+  for (const auto& [name, value] : typed) browser_->run(kSet, {name, value});
+  browser_->run(
+      "const real = fetch; window.sent = []; window.fetch = (path, how) => {"
+      " if (how?.body) sent.push(how.body); return real(path, how); }");
+  browser_->type("#message", "hello" + std::string(kEnter));
+  browser_->until("return window.sent.length > 0");
+  Json body = spec::parse_json(browser_->run("return sent[0]").get<std::string>(), "body");
+  for (const char* tab : {"model", "messages", "stream", "stream_options"}) body.erase(tab);
+  // what is as in force is left to the server
+  const Json expected = {{"temperature", 0.9},
+                         {"top_k", 7},
+                         {"seed", 11},
+                         {"max_completion_tokens", 12},
+                         {"ignore_eos", true},
+                         {"parallel_tool_calls", false},
+                         {"stop", {"one\ntwo", "three"}},
+                         {"stop_token_ids", {1, 2, 3}},
+                         {"logit_bias", {{"5", -3}}},
+                         {"samplers", {"penalties", "temperature", "top_k"}},
+                         {"reasoning_format", "none"},
+                         {"structured_outputs", {{"choice", {"aa", "bb"}}}}};
+  EXPECT_EQ(body.size(), expected.size()) << body.dump();
+  for (const auto& [name, value] : expected.items())
+    EXPECT_EQ(body.value(name, Json()), value) << name;
+  wait_for_answer();
+  const std::string answer = conversation()[1]["content"];
+  EXPECT_TRUE(answer == "aa" || answer == "bb") << answer;
+  // they outlive a reload, are marked, and go back to what is in force
+  browser_->run("location.reload()");
+  wait_for_tabs();
+  EXPECT_EQ(browser_->run("return document.querySelectorAll('#panel-chat .field.changed').length"),
+            typed.size());
+  browser_->run("document.querySelector('#panel-chat [data-field=temperature] .back').click()");
+  const Json in_force = server_->client()
+                            .get("/props")
+                            .json()["models"][0]["default_generation_settings"]["temperature"];
+  EXPECT_EQ(std::stod(browser_->run("return document.querySelector('[name=temperature]').value")
+                          .get<std::string>()),
+            in_force.get<double>());
+  browser_->run(
+      "[...document.querySelectorAll('#panel-chat .settings button')]"
+      ".find(b => b.textContent.startsWith('Reset all')).click()");
+  EXPECT_EQ(browser_->run("return document.querySelectorAll('.field.changed').length"), 0);
+}
+
+// who clicks into a field and types replaces its default
+TEST_F(Page, TypingReplacesADefault) {
+  open_tabs(options_of({"attention"}));
+  for (const auto& [name, value] :
+       {std::pair{"temperature", "0.5"}, {"max_completion_tokens", "57"}, {"top_k", "40"}}) {
+    const std::string field = "#panel-chat [name=" + std::string(name) + "]";
+    browser_->click(field);
+    for (const char* c = value; *c != 0; ++c) browser_->press(std::string(1, *c));
+    EXPECT_EQ(browser_->run("return document.querySelector(arguments[0]).value", {field}), value);
+    // and a second click does not select what was typed
+    browser_->click(field);
+    browser_->press("1");
+    EXPECT_EQ(browser_->run("return document.querySelector(arguments[0]).value", {field})
+                  .get<std::string>()
+                  .size(),
+              std::string_view(value).size() + 1)
+        << name;
+  }
+}
+
+TEST_F(Page, AGrammarIsPlainText) {
+  open_tabs(options_of({"attention"}));
+  browser_->run(kSet, {"grammar", "root ::= \"a\" \"b\""});
+  browser_->type("#message", "hello" + std::string(kEnter));
+  wait_for_answer();
+  EXPECT_EQ(conversation()[1]["content"], "ab");
+  browser_->run(kSet, {"grammar", ""});
+  browser_->run(kSet, {"regex", "b+a"});
+  browser_->run("document.getElementById('new-chat').click()");
+  browser_->type("#message", "hello" + std::string(kEnter));
+  wait_for_answer();
+  const std::string answer = conversation()[1]["content"];
+  EXPECT_TRUE(answer.ends_with("a") && answer.find_first_not_of("b") == answer.size() - 1)
+      << answer;
+}
+
+TEST_F(Page, WrongValuesAreMarkedAtTheirFields) {
+  open_tabs(options_of({"attention"}));
+  struct Wrong {
+    const char *name, *value, *says;
+  };
+  for (const Wrong& wrong : {Wrong{"temperature", "99", "Expected a number from 0 to 10"},
+                             Wrong{"top_k", "1.5", "Expected a whole number from -1"},
+                             Wrong{"stop_token_ids", "a, b", "Expected token ids"},
+                             Wrong{"logit_bias", "[1]", "Expected a JSON object"},
+                             Wrong{"json_schema", "{\"type\":", "This is no JSON"},
+                             Wrong{"samplers", "top_k, tpo_p", "There is no tpo_p"}}) {
+    browser_->run(kSet, {wrong.name, wrong.value});
+    const std::string field = "#panel-chat .field:has([name=" + std::string(wrong.name) + "]) ";
+    EXPECT_EQ(browser_->run("return document.querySelector(arguments[0]).getAttribute("
+                            "'aria-invalid')",
+                            {field + "[name]"}),
+              "true")
+        << wrong.name;
+    EXPECT_TRUE(browser_->text(field + ".field-error").starts_with(wrong.says))
+        << browser_->text(field + ".field-error");
+    // nothing is sent, and the field is where the eye and the keyboard are
+    browser_->run(
+        "const m = document.getElementById('message'); m.value = 'hello';"
+        "document.getElementById('send').click()");
+    browser_->until("return !document.getElementById('problem').hidden");
+    EXPECT_EQ(browser_->run("return document.querySelectorAll('.turn').length"), 0);
+    EXPECT_EQ(browser_->run("return document.activeElement.name"), wrong.name);
+    EXPECT_TRUE(browser_->run("return document.activeElement.checkVisibility()").get<bool>());
+    browser_->run(kSet, {wrong.name, ""});
+    EXPECT_EQ(browser_->run("return document.querySelectorAll('[aria-invalid]').length"), 0);
+  }
+  // two forms of an answer exclude each other
+  browser_->run(kSet, {"regex", "a"});
+  browser_->run(kSet, {"grammar", "root ::= \"a\""});
+  browser_->run("document.getElementById('send').click()");
+  browser_->until("return document.querySelector('[aria-invalid]')");
+  EXPECT_NE(browser_->text("#problem").find("empty: the answer can follow one of them"),
+            std::string::npos)
+      << browser_->text("#problem");
+  browser_->run(kSet, {"regex", ""});
+  // what only the server can know is marked too
+  expected_ = {"SEVERE"};  // the browser's own words for 400
+  browser_->run(kSet, {"grammar", "root ::= nope"});
+  browser_->run("document.getElementById('send').click()");
+  browser_->until("return document.querySelector('[name=grammar][aria-invalid]')");
+  EXPECT_EQ(browser_->run("return document.activeElement.name"), "grammar");
+}
+
+TEST_F(Page, MarkdownIsWhatAPersonReads) {
+  open_tabs(options_of({"attention"}));
+  browser_->run(
+      "sessionStorage.setItem('tessera.chat', JSON.stringify([{role: 'user', content: 'x'},"
+      "{role: 'assistant', content: arguments[0]}])); location.reload()",
+      {"# Title\n\n1. one\n   - in\n   - it\n2. two\n\n```py\nx = 1\n```\n\n~~no~~ "
+       "[a](http://127.0.0.1/x) [b](ftp://x)\n\n---\n- [x] done"});
+  wait_for_tabs();
+  browser_->until("return document.querySelectorAll('.turn').length === 2");
+  EXPECT_EQ(browser_->run("return [...document.querySelectorAll('.turn.assistant .said > *')]"
+                          ".map(e => e.tagName)"),
+            Json::array({"H3", "OL", "DIV", "P", "HR", "UL"}));
+  EXPECT_EQ(browser_->run("return document.querySelectorAll('.said ol > li > ul > li').length"), 2);
+  EXPECT_EQ(
+      browser_->run("return [...document.querySelectorAll('.said a')].map(a => [a.href,"
+                    " a.rel, a.target])"),
+      Json::array({Json::array({"http://127.0.0.1/x", "noopener noreferrer nofollow", "_blank"})}));
+  EXPECT_EQ(browser_->text(".said .code-head span"), "py");
+  EXPECT_EQ(browser_->text(".said .code-head button"), "Copy");
+  EXPECT_EQ(browser_->text(".said pre"), "x = 1");
+}
+
 const char* const kControls =
     "return [...document.querySelectorAll('button, input, select, textarea, summary, a[href], "
     "[tabindex=\"0\"], [role=button]')].filter(e => e.checkVisibility({visibilityProperty: true}) "
@@ -300,6 +632,7 @@ const char* const kControls =
 
 TEST_F(Page, EveryControlHasARoleAndAName) {
   open_tabs(options_of({"attention"}));
+  set_up_chat({{"seed", "11"}, {"ignore_eos", true}, {"max_completion_tokens", "8"}});
   browser_->type("#message", "hello" + std::string(kEnter));
   wait_for_answer();
   const Json tabs =
@@ -372,6 +705,7 @@ const char* const kContrast = R"(
 
 TEST_F(Page, LooksFineInEveryLight) {
   open_tabs(options_of({"attention"}));
+  set_up_chat({{"seed", "11"}, {"ignore_eos", true}, {"max_completion_tokens", "8"}});
   browser_->run("document.getElementById('chat-tokens').click()");
   browser_->type("#message", "hello" + std::string(kEnter));
   wait_for_answer();
