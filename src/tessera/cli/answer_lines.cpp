@@ -12,20 +12,18 @@ namespace tessera::cli {
 void AnswerLines::add(CLI::App& app) {
   auto* lines = app.add_option(
       "--prompts-from", file,
-      "JSON lines, or - for stdin: every line is printed again with an answer, to learn from");
-  app.add_option("--prompt-key", prompt_key, "with --prompts-from: key of the prompt in a line")
+      "batch inference from JSON lines (- = stdin): each is printed with its completion");
+  app.add_option("--prompt-key", prompt_key, "JSON key of the prompt")
       ->capture_default_str()
       ->needs(lines);
   app.add_option("--answer-key", answer_key,
-                 "with --prompts-from: key of the answer; the prompt's own = both as one text")
+                 "JSON key of the completion; the prompt's own key = appended to the prompt")
       ->capture_default_str()
       ->needs(lines);
-  app.add_option(
-         "--expected-key", expected_key,
-         "with --prompts-from: key of the text that is expected; at the end BLEU and chrF of all "
-         "answers are said, as sacrebleu counts them, and how many are that text")
+  app.add_option("--expected-key", expected_key,
+                 "JSON key of the reference: BLEU, chrF (as sacrebleu) and exact match are printed")
       ->needs(lines);
-  app.add_option("--at-once", at_once, "with --prompts-from: lines that are answered side by side")
+  app.add_option("--at-once", at_once, "batch size of --prompts-from")
       ->capture_default_str()
       ->needs(lines)
       ->check(positive());
@@ -74,9 +72,7 @@ void AnswerLines::run(const std::function<std::vector<std::string>(const std::ve
     fmt::print(stderr, "{} of {} lines\n", first + n, lines.size());
   }
   if (!expected.empty())
-    fmt::print(stderr,
-               "BLEU {:.2f}, chrF {:.2f}, {:.3f} words for each that was expected, {} of {} as "
-               "expected\n",
+    fmt::print(stderr, "BLEU {:.2f}, chrF {:.2f}, length ratio {:.3f}, exact match {} of {}\n",
                scores.bleu(), scores.chrf(), scores.length_ratio(), same, lines.size());
 }
 

@@ -18,8 +18,9 @@ struct AnswerLines {
   bool given() const { return !file.empty(); }
   void add(CLI::App& app);
   /// Prints every line with an answer under its key; where that is the prompt's, with prompt and
-  /// answer as one text. Where lines hold what is expected, says at the end how near it is. `answer`: the texts behind some prompts, the first of which stands in
-  /// line `first`, from 0. Throws Error(file) naming a line that lacks a text.
+  /// answer as one text. Where lines hold what is expected, says at the end how near it is.
+  /// `answer`: the texts behind some prompts, the first of which stands in line `first`, from 0.
+  /// Throws Error(file) naming a line that lacks a text.
   void run(const std::function<std::vector<std::string>(const std::vector<std::string>& prompts,
                                                         int64_t first)>& answer) const;
 };

@@ -5,16 +5,18 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/bench_limits.h"
 #include "tessera/cli/kv_flags.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
-#include "tessera/infer/load_model.h"
+#include "tessera/infer/loading/load_model.h"
 #include "tessera/model/call_plan.h"
 
 namespace tessera::cli {
 namespace {
 
 struct BenchArgs {
-  std::string model, families;
+  LoadFlags loading;
+  std::string model;
   int64_t prefill = 512, decode = 64, rows = 1, fill = 0;
   std::vector<int64_t> depths = {0};
   KvFlags kv;
@@ -105,7 +107,7 @@ void check_fill(const BenchArgs& o, const model::ModelSpec& spec) {
       if (decl.kind != spec::StateDecl::Kind::per_token || decl.every != 1 || branch.selective ||
           branch.name == model::kIds)
         fail(ErrorKind::usage, "bench",
-             "--fill {}, but {} keeps \"{}\", which follows from all tokens; leave it out", o.fill,
+             "--fill {}, but the state of {} (\"{}\") depends on all tokens; leave it out", o.fill,
              branch.name, decl.name);
 }
 
@@ -127,7 +129,7 @@ void check_depths(const BenchArgs& o, const model::ModelSpec& spec) {
         fail(
             ErrorKind::usage, "bench",
             "--depth {} and --{} {} are {} tokens, and all angles of this model change after {}: a "
-            "state does not go on from there; expected fewer",
+            "state cannot be continued beyond; expected fewer",
             depth, what, tokens, end, calls.until_in_cuts());
     };
     check("prefill", o.prefill, o.prefill);
@@ -140,7 +142,7 @@ void check_stateless(const BenchArgs& o, const std::string& reason) {
   for (const int64_t depth : o.depths)
     if (depth > 0)
       fail(ErrorKind::usage, "bench",
-           "--depth {} needs a state that goes on, but {}; expected depth 0", depth, reason);
+           "--depth {} needs a model with a state, but {}; expected depth 0", depth, reason);
   if (o.prefill == 0)
     fail(ErrorKind::usage, "bench",
          "--prefill 0 leaves nothing to measure: decoding needs a state, but {}", reason);
@@ -210,11 +212,12 @@ void print_row(const BenchArgs& o, const Json& row) {
     if (const auto found = row.find(std::string(what) + "_limits"); found != row.end()) {
       const Json& at = *found;
       fmt::print(
-          "  {}: {:.0f} % of what memory gives ({:.1f} GB/s), {:.0f} % of what products do "
-          "({:.0f} GFLOP/s): limited by {}\n",
+          "  {}: {:.0f} % of memory bandwidth ({:.1f} GB/s), {:.0f} % of compute peak ({:.0f} "
+          "GFLOP/s): "
+          "limited by {}\n",
           what, 100 * at["read_share"].get<double>(), at["read_bytes_per_s"].get<double>() / 1e9,
           100 * at["flops_share"].get<double>(), at["flops_per_s"].get<double>() / 1e9,
-          at["limited_by"].get<std::string>());
+          at["limited_by"] == "reading" ? "memory bandwidth" : "compute");
     }
 }
 
@@ -224,13 +227,13 @@ int bench(BenchArgs& o) {
     fail(ErrorKind::usage, "bench", "model is required; `tessera bench --help` shows examples");
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, o.kv.loading(o.families), {}, o.products.products());
+      infer::load_model(o.model, o.kv.loading(o.loading), {}, o.products.products());
   say_differences(loaded.source);
   o.products.check(loaded.model);
   const model::Model& model = loaded.model;
   if (model.spec().encoder)
     fail(ErrorKind::usage, "bench",
-         "{} answers a source; prefill and decode of a decoder are measured", o.model);
+         "{} is an encoder-decoder; only decoders have a prefill and decode benchmark", o.model);
   o.kv.check(model, o.products);
   const std::string stateless = model::CallPlan(model.spec()).whole_reason();
   bool left_out = false;
@@ -263,57 +266,63 @@ int bench(BenchArgs& o) {
 
 std::function<int()> add_bench(CLI::App& app) {
   auto o = std::make_shared<BenchArgs>();
-  app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file; required");
-  app.add_option("--prefill", o->prefill, "tokens of the prompt, in one pass")
+  group(app, "Workload");
+  add_model(app, o->model)->required(false);
+  app.add_option("--prefill,-p,--n-prompt", o->prefill, "prompt tokens, in one pass")
       ->capture_default_str()
       ->check(not_negative());
-  app.add_option("--decode", o->decode, "tokens, one at a time")
+  app.add_option("--decode,-n,--n-gen", o->decode, "generated tokens, one at a time")
       ->capture_default_str()
       ->check(not_negative());
-  app.add_option("--rows", o->rows, "texts that decode side by side; tokens/s are of all of them")
+  app.add_option("--rows,-b,--batch-size", o->rows,
+                 "batch size (sequences); tokens/s are of all of them")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 16));
-  app.add_option("--depth", o->depths, "tokens before both, with commas")
+  app.add_option("--depth,-d,--n-depth", o->depths,
+                 "context tokens already in the KV cache, comma-separated")
       ->delimiter(',')
       ->check(not_negative())
       ->capture_default_str();
-  app.add_option(
-         "--fill", o->fill,
-         "tokens of the depth that are computed, in calls of 1024; their keys and values, once "
-         "more and once more, stand for the others: what a deep row costs, without the hours "
-         "that reading it takes; 0 = all")
+  app.add_option("--fill", o->fill,
+                 "compute only the first N tokens of the depth and replicate their KV cache; 0 = "
+                 "compute all")
       ->capture_default_str()
       ->check(not_negative());
-  o->kv.add(app);
-  o->products.add(app);
-  app.add_option("--repeats", o->repeats, "medians over so many")
+  app.add_option("--repeats,-r,--repetitions", o->repeats, "repetitions (median)")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  app.add_option("--families", o->families, "a folder of further family files");
   app.add_flag("--json", o->json, "rows as JSON");
+  group(app, "KV cache");
+  o->kv.add(app);
+  group(app, "Precision and performance");
+  o->products.add(app);
+  add_threads(app, o->threads);
+  group(app, "Model");
+  o->loading.add(app);
   examples(
       app,
       {"tessera bench model.gguf --prefill 512 --decode 64 --depth 0,4096 --threads 2 --json",
        "tessera bench model.gguf --prefill 0 --depth 8192 --kv-type int8",
        "tessera bench model.gguf --prefill 0 --depth 131072 --fill 1024",
        "tessera bench model.gguf --prefill 0 --rows 8", "tessera bench sampling --vocab 131072",
-       "tessera bench grammar model.gguf", "tessera bench guesses model.gguf --text notes.txt",
+       "tessera bench grammar model.gguf", "tessera bench speculative model.gguf --text notes.txt",
        "tessera bench mixers --only mamba2,attention",
        "tessera bench quant SmolLM2-135M --text wiki.txt"});
   CLI::App* mixers = app.add_subcommand(
       "mixers",
-      "Time and memory of one layer of every mixer, pattern and position as T grows; "
-      "what misses its claim of time is timed once more at the end");
+      "Measures time and memory of one layer of every mixer, pattern and position by length");
   CLI::App* sampling = app.add_subcommand(
-      "sampling", "Time to choose one token, by vocabulary and filter; no model is needed");
+      "sampling", "Measures the time to sample one token, by vocabulary and filter");
   CLI::App* quant = app.add_subcommand(
       "quant",
-      "What storage types cost a model: size, perplexity, KL, the same most likely token, speed");
+      "Compares quantization types: size, perplexity, KL divergence, top-1 agreement, speed");
   CLI::App* grammar = app.add_subcommand(
-      "grammar", "Time to hold a text to a form, for each token, by grammar and vocabulary");
+      "grammar", "Measures constrained decoding: time per token by grammar and vocabulary");
   CLI::App* guesses =
-      app.add_subcommand("guesses", "Decoding with guesses beside decoding without, on one text");
+      app.add_subcommand("speculative", "Measures speculative decoding against plain decoding");
+  guesses->alias("guesses");
+  quant->alias("quantization");
+  for (CLI::App* below : {mixers, sampling, quant, grammar, guesses}) below->group("Benchmarks");
   return [o, mixers, sampling, quant, grammar, guesses, run_guesses = add_bench_guesses(*guesses),
           run_quant = add_bench_quant(*quant), run_mixers = add_bench_mixers(*mixers),
           run_sampling = add_bench_sampling(*sampling), run_grammar = add_bench_grammar(*grammar)] {

@@ -82,15 +82,16 @@ int bench_grammar(const BenchGrammarArgs& o) {
                    {"p99_ms", ms[ms.size() * 99 / 100]},
                    {"most_ms", ms.back()}};
       if (!o.json)
-        fmt::print("{:<9} {:<5}  p50 {:>7.3f}  p99 {:>7.3f}  most {:>7.3f} ms a token\n", name,
+        fmt::print("{:<9} {:<5}  p50 {:>7.3f}  p99 {:>7.3f}  max {:>7.3f} ms per token\n", name,
                    when, ms[ms.size() / 2], ms[ms.size() * 99 / 100], ms.back());
     }
     const auto counts = constraint.counts();
     row["remembered_bytes"] = counts.bytes;
     row["walks"] = counts.walks;
     if (!o.json)
-      fmt::print("{:<9} compiled in {:.2f} ms; {} places, {} walks, {:.1f} MiB\n", name, compile_ms,
-                 counts.masks, counts.walks, static_cast<double>(counts.bytes) / 0x1p20);
+      fmt::print("{:<9} compiled in {:.2f} ms; {} cached masks, {} walks, {:.1f} MiB\n", name,
+                 compile_ms, counts.masks, counts.walks,
+                 static_cast<double>(counts.bytes) / 0x1p20);
     rows.push_back(std::move(row));
   }
   if (o.json)
@@ -105,10 +106,13 @@ int bench_grammar(const BenchGrammarArgs& o) {
 
 std::function<int()> add_bench_grammar(CLI::App& app) {
   auto o = std::make_shared<BenchGrammarArgs>();
-  app.add_option("tokenizer", o->tokenizer, "a model, a tokenizer file, or \"bytes\"")->required();
+  group(app, "Workload");
+  app.add_option("tokenizer,-m,--model", o->tokenizer, "model, tokenizer file, or \"bytes\"")
+      ->required();
+  group(app, "Constrained decoding");
   o->constraint.add(app);
-  app.add_option("--tokens", o->tokens,
-                 "of a text that is drawn by chance; it is read twice, and then another")
+  group(app, "Workload");
+  app.add_option("--tokens", o->tokens, "length of the random test text, tokens")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
   app.add_flag("--json", o->json, "rows as JSON");

@@ -1,17 +1,19 @@
-// tessera bench guesses: decoding with guesses beside decoding without, in turns, on one text.
+// tessera bench speculative: speculative decoding against plain decoding, in turns, on one text.
 #include "tessera/base/cpu.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/guess_flags.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/product_flags.h"
-#include "tessera/infer/generate.h"
-#include "tessera/infer/load_model.h"
+#include "tessera/infer/engine/generate.h"
+#include "tessera/infer/loading/load_model.h"
 
 namespace tessera::cli {
 namespace {
 
 struct BenchGuessesArgs {
   std::string model, text;
+  LoadFlags loading;
   GuessFlags who;
   ProductFlags products;
   infer::GenerateOptions generate;
@@ -59,8 +61,9 @@ std::vector<int64_t> prompt_of(const BenchGuessesArgs& o, const infer::LoadedMod
 int bench_guesses(BenchGuessesArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   auto& g = o.generate;
-  const infer::LoadedModel loaded = infer::load_model(o.model, {}, {}, o.products.products());
-  g.speculation = o.who.load({}, o.products.arithmetic());
+  const infer::LoadedModel loaded =
+      infer::load_model(o.model, o.loading.options(), {}, o.products.products());
+  g.speculation = o.who.load(o.loading.others(), o.products.arithmetic());
   if (!g.speculation.on()) g.speculation.lookup = 3;
   g.cancel = &cancel_token();
   const std::vector<int64_t> prompt = prompt_of(o, loaded);
@@ -72,7 +75,7 @@ int bench_guesses(BenchGuessesArgs& o) {
       const infer::Generations got = infer::generate(loaded.model, nullptr, {prompt}, g);
       if (cancel_token().requested()) fail(ErrorKind::cancelled, "bench", "stopped on request");
       if (text.empty()) text = got.rows[0].token_ids;
-      require(got.rows[0].token_ids == text, "bench", "{} says another text", way.name);
+      require(got.rows[0].token_ids == text, "bench", "{} changed the output", way.name);
       way.speeds.push_back(static_cast<double>(got.decode_tokens) /
                            std::max(got.decode_seconds, 1e-9));
       way.guessed = got.guessed_tokens;
@@ -90,8 +93,9 @@ int bench_guesses(BenchGuessesArgs& o) {
                     {"guessed_tokens", way.guessed},
                     {"accepted_tokens", way.accepted}});
     if (!o.json)
-      fmt::print("{:<24} {:>8.1f} tokens/s {:>6.2f} times, {:>5} of {:>5} guesses right\n",
-                 way.name, speed, speed / plain, way.accepted, way.guessed);
+      fmt::print(
+          "{:<24} {:>8.1f} tokens/s, speed-up {:>5.2f}x, {:>5} of {:>5} draft tokens accepted\n",
+          way.name, speed, speed / plain, way.accepted, way.guessed);
   }
   if (o.json)
     print_json({{"rows", rows},
@@ -108,34 +112,42 @@ int bench_guesses(BenchGuessesArgs& o) {
 std::function<int()> add_bench_guesses(CLI::App& app) {
   auto o = std::make_shared<BenchGuessesArgs>();
   o->generate.max_new_tokens = 256;
-  app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
-  app.add_option("--text", o->text, "a file whose beginning the model goes on with")->required();
+  group(app, "Workload");
+  add_model(app, o->model);
+  app.add_option("--text,-f,--file", o->text, "file whose beginning is the prompt")->required();
+  group(app, "Speculative decoding");
   o->who.add_who(app);
-  app.add_option("--guesses", o->guesses,
-                 "places ahead, beside as many as pay; where nobody is said to guess: --lookup 3")
+  app.add_option("--guesses,--draft-max,--draft-n", o->guesses,
+                 "draft tokens per step, compared with auto; without a source of draft tokens: "
+                 "--lookup 3")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
-  app.add_option("--branches", o->branches, "candidates for each; 1 = no rows of branches")
+  app.add_option("--branches", o->branches,
+                 "tree verification: candidates per drafted position; 1 = not measured")
       ->capture_default_str()
       ->check(CLI::Range(1, 16));
-  app.add_option("--prompt-tokens", o->prompt_tokens, "of the text, at most")
+  group(app, "Workload");
+  app.add_option("--prompt-tokens", o->prompt_tokens, "maximum tokens of the prompt")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--max-new-tokens", o->generate.max_new_tokens, "of each turn")
+  app.add_option("--max-new-tokens,-n,--n-predict", o->generate.max_new_tokens,
+                 "new tokens per repetition")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--temperature", o->generate.sampling.temperature, "0 = the most likely token")
+  app.add_option("--temperature,--temp", o->generate.sampling.temperature,
+                 "sampling temperature; 0 = greedy decoding")
       ->capture_default_str();
-  app.add_option("--repeats", o->repeats, "medians over so many turns")
+  app.add_option("--repeats,-r", o->repeats, "repetitions (median)")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  o->products.add(app);
+  o->loading.add(app);
   app.add_flag("--json", o->json, "rows as JSON");
-  examples(
-      app,
-      {"tessera bench guesses model.gguf --text notes.txt",
-       "tessera bench guesses run --text examples/data/shakespeare.txt --predictors --guesses 3"});
+  group(app, "Precision and performance");
+  o->products.add(app);
+  add_threads(app, o->threads);
+  examples(app, {"tessera bench speculative model.gguf --text notes.txt",
+                 "tessera bench speculative run --text examples/data/shakespeare.txt --predictors "
+                 "--guesses 3"});
   return [o] { return bench_guesses(*o); };
 }
 

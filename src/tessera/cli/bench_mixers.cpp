@@ -162,41 +162,48 @@ int bench_mixers(BenchMixersArgs& o) {
 
 std::function<int()> add_bench_mixers(CLI::App& app) {
   auto o = std::make_shared<BenchMixersArgs>();
-  app.add_option("--only", o->only, "these mechanisms, with commas: mamba2,pattern/window")
+  group(app, "Workload");
+  app.add_option("--only", o->only, "mechanisms to measure, comma-separated: mamba2,pattern/window")
       ->delimiter(',');
-  app.add_option("--lengths", o->bench.lengths, "tokens of the documents, with commas")
+  app.add_option("--lengths", o->bench.lengths, "document lengths in tokens, comma-separated")
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::Range(2, 1 << 20));
   app.add_option("--documents", o->bench.document,
-                 "tokens of a document: lengths are those of batches of them, in which every "
-                 "mechanism has to be linear")
+                 "tokens per document: --lengths are then batches of such documents, so that every "
+                 "mechanism is linear")
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--width", o->bench.width, "d_model, heads 64 wide")
+  app.add_option("--width", o->bench.width, "d_model; heads are 64 wide")
       ->capture_default_str()
       ->check(CLI::Range(16, 1 << 14));
   CLI::Option* forward =
-      app.add_flag("--forward", o->forward_only, "only without gradients, and decoding");
-  app.add_flag("--backward", o->backward_only, "only with gradients and their backward pass")
+      app.add_flag("--forward", o->forward_only, "inference only: forward pass and decoding");
+  app.add_flag("--backward", o->backward_only, "training only: forward and backward pass")
       ->excludes(forward);
-  app.add_option("--repeats", o->bench.repeats, "medians over so many")
+  app.add_option("--repeats", o->bench.repeats, "repetitions (median)")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  app.add_option("--fit-from", o->bench.fit_from, "shorter documents are measured but not fitted")
+  app.add_option("--fit-from", o->bench.fit_from, "shortest length used in the fit")
       ->capture_default_str()
       ->check(CLI::Range(2, 1 << 20));
-  app.add_option("--limit", o->bench.limit, "seconds of one call; longer documents are left out")
+  group(app, "Limits");
+  app.add_option("--limit", o->bench.limit,
+                 "maximum seconds per call; longer documents are skipped")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--memory", o->memory_gigabytes, "GB that one call may hold, likewise")
+  app.add_option("--memory", o->memory_gigabytes,
+                 "maximum GB per call; longer documents are skipped")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  app.add_flag("--json", o->json, "everything as JSON");
-  app.add_option("--csv", o->csv, "a file for all points");
-  app.add_option("--svg", o->svg, "a file for a plot of time against tokens");
-  app.add_option("--out", o->out, "a folder for page, plots, csv and json");
-  app.add_option("--from", o->from, "measures nothing: reports what --json or --out wrote before");
+  group(app, "Precision and performance");
+  add_threads(app, o->threads);
+  group(app, "Output");
+  app.add_flag("--json", o->json, "all results as JSON");
+  app.add_option("--csv", o->csv, "write all points to this CSV file");
+  app.add_option("--svg", o->svg, "write a plot of time against length to this SVG file");
+  add_out(app, o->out, "folder for page, plots, CSV and JSON");
+  app.add_option("--from", o->from,
+                 "report from a file that --json or --out wrote; measure nothing");
   examples(app, {"tessera bench mixers --out docs/mechanisms",
                  "tessera bench mixers --only attention,window,mamba2 --svg cost.svg",
                  "tessera bench mixers --documents 64",

@@ -9,11 +9,12 @@
 #include "tessera/base/cpu.h"
 #include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
 #include "tessera/cli/quantize.h"
 #include "tessera/convert/gguf_model.h"
-#include "tessera/infer/load_model.h"
+#include "tessera/infer/loading/load_model.h"
 
 namespace tessera::cli {
 namespace {
@@ -22,7 +23,8 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 struct BenchQuantArgs {
-  std::string model, text, families, imatrix, work, calibration_text;
+  LoadFlags loading;
+  std::string model, text, imatrix, work, calibration_text;
   std::vector<std::string> types;
   int64_t tokens = 1024, calibration_tokens = 16384, window = 512, decode = 32;
   ProductFlags products;
@@ -197,7 +199,8 @@ Json row_of(const std::string& type, int64_t bytes, const Compared& c, double de
 
 void print_table(const Json& rows) {
   fmt::print(
-      "| type | MiB | bits | perplexity | KL, nats | same token | prefill | decode | bits of |\n");
+      "| type | MiB | bits | perplexity | KL, nats | top-1 agreement | prefill | decode | bits of "
+      "|\n");
   fmt::print("|---|---|---|---|---|---|---|---|---|\n");
   for (const Json& row : rows) {
     std::string kinds;
@@ -233,7 +236,7 @@ int bench_quant(BenchQuantArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   if (o.types.empty()) o.types = kDefaultTypes;
   // every mistake in the types before anything is computed
-  const convert::GgufModel source = convert::load_gguf_model(o.model, {o.families, "", ""});
+  const convert::GgufModel source = convert::load_gguf_model(o.model, o.loading.options());
   convert::Importance importance;
   if (!o.imatrix.empty()) importance = convert::read_importance(o.imatrix);
   std::vector<Variant> all;
@@ -250,7 +253,7 @@ int bench_quant(BenchQuantArgs& o) {
     if (!importance.empty()) own.options.importance = &importance;
     if (!by_text) convert::report_of(source, own.options);
   }
-  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  const infer::LoadedModel loaded = infer::load_model(o.model, o.loading.options());
   say_differences(loaded.source);
   if (loaded.model.spec().arch != model::Arch::decoder || !loaded.model.has_head())
     fail(ErrorKind::usage, "bench", "{} is no decoder with a head, whose next tokens are compared",
@@ -281,7 +284,8 @@ int bench_quant(BenchQuantArgs& o) {
 
   MeasuredImportance measured;
   if (reads)
-    measured = importance_meter()({o.model, o.calibration_text, o.families, o.calibration_tokens});
+    measured = importance_meter()(
+        {o.model, o.calibration_text, o.loading.options(), o.calibration_tokens});
 
   const WorkFolder work(o.work);
   for (size_t i = 0; i < all.size(); ++i) {
@@ -294,7 +298,7 @@ int bench_quant(BenchQuantArgs& o) {
     const convert::QuantizeReport report =
         convert::write_quantized(std::move(changed), work.path() / "model.gguf", all[i].options);
     const infer::LoadedModel own =
-        infer::load_model(report.files.front(), {o.families}, o.products.arithmetic());
+        infer::load_model(report.files.front(), {o.loading.families}, o.products.arithmetic());
     const Compared compared = compare(own.model, windows, reference);
     Json row = bits(
         row_of(o.types[i], report.bytes, compared, decode_speed(own.model, windows[0], o.decode)));
@@ -319,42 +323,46 @@ int bench_quant(BenchQuantArgs& o) {
 
 std::function<int()> add_bench_quant(CLI::App& app) {
   auto o = std::make_shared<BenchQuantArgs>();
-  app.add_option("model", o->model,
-                 "a Hugging Face or tessera folder of a family that is written as GGUF, or a GGUF "
-                 "file of floats")
-      ->required();
-  app.add_option("--text", o->text, "the text that is compared over; - = standard input")
-      ->required();
+  group(app, "Workload");
+  add_model(app, o->model,
+            "model with float weights: Hugging Face or tessera folder, GGUF file, or run");
+  app.add_option("--text,-f,--file", o->text, "evaluation text; - = standard input")->required();
+  group(app, "Quantization type");
   app.add_option("--type", o->types,
-                 "a mixture as `tessera quantize --type` names it, with rules behind it: "
+                 "quantization type (`tessera quantize --type`) with rules: "
                  "'Q4_K_M+blk.*.attn_*=q8_0', and '+importance', '+gptq', '+gptq+act-order', "
-                 "'+awq' or '+awq+gptq' by --calibration; repeat it for further rows. Default: "
-                 "Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q3_K_M")
+                 "'+awq' or '+awq+gptq' by --calibration; repeatable. Default: Q8_0, Q6_K, Q5_K_M, "
+                 "Q4_K_M, Q3_K_M")
       ->allow_extra_args(false);
-  auto* calibration =
-      app.add_option("--calibration", o->calibration_text,
-                     "a text that the model reads first, by which rows with '+' are rounded");
-  app.add_option("--calibration-tokens", o->calibration_tokens, "of it, at most")
+  auto* calibration = app.add_option("--calibration", o->calibration_text,
+                                     "calibration text of types with '+importance', '+gptq', ...");
+  app.add_option("--calibration-tokens", o->calibration_tokens,
+                 "maximum tokens of the calibration text")
       ->capture_default_str()
       ->needs(calibration)
       ->check(positive());
-  app.add_option("--tokens", o->tokens, "of the text, at most; all their logits stay in memory")
+  group(app, "Workload");
+  app.add_option("--tokens", o->tokens,
+                 "maximum tokens of the evaluation text; their logits stay in memory")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 24));
-  app.add_option("--window", o->window, "tokens per forward pass")
+  app.add_option("--window,-c,--ctx-size", o->window, "tokens per window")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 24));
-  app.add_option("--decode", o->decode, "tokens whose decoding is timed; 0 = none")
+  app.add_option("--decode,-n", o->decode, "generated tokens to measure speed; 0 = none")
       ->capture_default_str()
       ->check(not_negative());
-  app.add_option("--imatrix", o->imatrix, "importance of columns, a file of llama.cpp's imatrix");
-  app.add_option("--work", o->work,
-                 "where files are written and removed; default: a temporary one");
-  app.add_flag("--requantize", o->requantize, "take a model in blocks, at a loss");
-  o->products.add_arithmetic(app);
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  app.add_option("--families", o->families, "a folder of further family files");
+  group(app, "Quantization type");
+  app.add_option("--imatrix", o->imatrix, "read an imatrix file (llama.cpp)");
+  app.add_flag("--requantize,--allow-requantize", o->requantize, "allow quantized input");
+  group(app, "Output");
+  app.add_option("--work", o->work, "folder of temporary files");
   app.add_flag("--json", o->json, "rows as JSON instead of a Markdown table");
+  group(app, "Precision and performance");
+  o->products.add_arithmetic(app);
+  add_threads(app, o->threads);
+  group(app, "Model");
+  o->loading.add(app);
   examples(app, {"tessera bench quant SmolLM2-135M --text wiki.txt",
                  "tessera bench quant model-f16.gguf --text wiki.txt --type Q4_K_M "
                  "--type 'Q4_K_M+blk.*.attn_*=q8_0' --type 'Q4_K_M+blk.*_exps*=q3_k' --json",

@@ -1,9 +1,9 @@
-// tessera bench sampling: what the choice of one token costs, by vocabulary and filter.
+// tessera bench sampling: time to sample one token, by vocabulary and filter.
 #include <chrono>
 
 #include "tessera/base/cpu.h"
 #include "tessera/cli/cli.h"
-#include "tessera/infer/sampling.h"
+#include "tessera/infer/sampling/sampling.h"
 
 namespace tessera::cli {
 namespace {
@@ -60,7 +60,7 @@ int bench_sampling(const BenchSamplingArgs& o) {
     for (const auto& [name, options] : filters) {
       const double ms = median_ms(logits, options, o.repeats);
       rows.push_back({{"vocab", vocab}, {"filter", name}, {"ms_per_token", ms}});
-      if (!o.json) fmt::print("vocab {:>7} {:<22} {:>8.3f} ms a token\n", vocab, name, ms);
+      if (!o.json) fmt::print("vocab {:>7} {:<22} {:>8.3f} ms per token\n", vocab, name, ms);
     }
   }
   if (o.json) print_json({{"rows", rows}, {"repeats", o.repeats}, {"cpu", cpu_info().model}});
@@ -71,11 +71,12 @@ int bench_sampling(const BenchSamplingArgs& o) {
 
 std::function<int()> add_bench_sampling(CLI::App& app) {
   auto o = std::make_shared<BenchSamplingArgs>();
-  app.add_option("--vocab", o->vocabularies, "tokens to choose from, with commas")
+  group(app, "Workload");
+  app.add_option("--vocab", o->vocabularies, "vocabulary sizes, comma-separated")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
-  app.add_option("--repeats", o->repeats, "medians over so many")
+  app.add_option("--repeats", o->repeats, "repetitions (median)")
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
   app.add_flag("--json", o->json, "rows as JSON");

@@ -14,28 +14,30 @@
 #include <fmt/ranges.h>
 
 #include "tessera/base/mapped_file.h"
-#include "tessera/base/output_file.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/constraint_flags.h"
 #include "tessera/cli/guess_flags.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/line_editor.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
 #include "tessera/cli/retrieve_flags.h"
 #include "tessera/cli/sampling_flags.h"
 #include "tessera/format/file_source.h"
-#include "tessera/infer/generate.h"
-#include "tessera/infer/load_model.h"
-#include "tessera/text/chat_formats.h"
-#include "tessera/text/chat_prompt.h"
+#include "tessera/infer/engine/conversation.h"
+#include "tessera/infer/engine/generate.h"
+#include "tessera/infer/loading/load_model.h"
+#include "tessera/text/chat/chat_formats.h"
+#include "tessera/text/chat/chat_prompt.h"
 
 namespace tessera::cli {
 namespace chat_verb {
 
 struct ChatArgs {
+  LoadFlags loading;
   std::vector<std::string> adapters;
-  std::string model, question, families, system, template_file, load, date = "today";
+  std::string model, question, system, template_file, load, date = "today";
   infer::GenerateOptions generate;
   GuessFlags guesses;
   KvFlags kv;
@@ -70,7 +72,7 @@ void on_interrupt(int) {
     LineEditor::restore();
     _exit(128 + SIGINT);
   }
-  constexpr char kHint[] = "\n(Ctrl-C again leaves)\n";
+  constexpr char kHint[] = "\n(Ctrl-C again quits)\n";
   if (answer != nullptr)
     answer->request(SIGINT);
   else if (::write(STDERR_FILENO, kHint, sizeof kHint - 1) < 0)
@@ -137,103 +139,34 @@ class Printer {
   std::string waiting_;
 };
 
-/// What a conversation is made of, and how its file holds it: a message a line.
-struct History {
-  Json messages = Json::array();
-
-  void set_system(const std::string& text) {
-    if (!messages.empty() && messages[0]["role"] == "system") messages.erase(0);
-    if (!text.empty())
-      messages.insert(messages.begin(), Json{{"role", "system"}, {"content", text}});
-  }
-  std::string system() const {
-    return !messages.empty() && messages[0]["role"] == "system"
-               ? messages[0]["content"].get<std::string>()
-               : "";
-  }
-  void add(const char* role, const std::string& text) {
-    messages.push_back({{"role", role}, {"content", text}});
-  }
-  bool ends_with(const char* role) const {
-    return !messages.empty() && messages.back()["role"] == role;
-  }
-
-  void save(const std::filesystem::path& path) const {
-    std::string text;
-    for (const Json& message : messages)
-      text += message.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-    write_file_atomically(path, text);
-  }
-  static History load(const std::filesystem::path& path) {
-    constexpr size_t kMostBytes = size_t{64} << 20;
-    const std::string text = read_text_file(path, kMostBytes);
-    History out;
-    size_t number = 0;
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string where = fmt::format("{}: line {}", path.string(), ++number);
-      if (end > begin) {
-        const Json message =
-            spec::parse_json(std::string_view(text).substr(begin, end - begin), where);
-        if (!message.is_object() || message.size() != 2 || !message.contains("role") ||
-            !message["role"].is_string() || !message.contains("content") ||
-            !message["content"].is_string())
-          fail(ErrorKind::file, where, "no message; expected {{\"role\": ..., \"content\": ...}}");
-        const std::string role = message["role"];
-        if (role != "user" && role != "assistant" && !(role == "system" && out.messages.empty()))
-          fail(ErrorKind::file, where,
-               "role {}; expected user or assistant, or system on the first line",
-               format::in_quotes(role));
-        out.messages.push_back(message);
-      }
-      begin = end + 1;
-    }
-    return out;
-  }
-};
-
-/// What --template-date says: seconds of local time, or nothing.
-std::optional<int64_t> template_time(const std::string& date) {
-  if (date == "none") return std::nullopt;
-  if (date == "today") {
-    const std::time_t now = std::time(nullptr);
-    std::tm parts{};
-    localtime_r(&now, &parts);
-    return static_cast<int64_t>(timegm(&parts));
-  }
-  std::tm parts{};
-  const char* end = strptime(date.c_str(), "%Y-%m-%d", &parts);
-  if (end == nullptr || *end != '\0')
-    fail(ErrorKind::usage, "chat",
-         "--template-date {}; expected today, none or a day as in 2024-07-26", date);
-  return static_cast<int64_t>(timegm(&parts));
-}
-
 class Chat {
  public:
   explicit Chat(ChatArgs& args)
       : args_(args),
         loaded_(infer::load_model(
-            args.model, args.kv.loading(args.families), args.adapters, args.products.products())),
+            args.model, args.kv.loading(args.loading), args.adapters, args.products.products())),
         prompts_(make_prompts()) {
     say_differences(loaded_.source);
     args_.products.check(loaded_.model);
-    args_.sampling.fill(loaded_.generation);
     args_.kv.check(loaded_.model, args_.products);
     auto& g = args_.generate;
+    const auto defaults = args_.sampling.fill(loaded_.generation, infer::TextKind::conversation, g);
     g.kv = args_.kv.options();
-    g.speculation = args_.guesses.load(args_.families, args_.products.arithmetic());
+    g.speculation = args_.guesses.load(args_.loading.options(), args_.products.arithmetic());
     g.keep_first = args_.kv.keep_first;
     g.stop_ids = prompts_.ends();
     for (const int64_t id : args_.sampling.ends(loaded_))
       if (std::find(g.stop_ids.begin(), g.stop_ids.end(), id) == g.stop_ids.end())
         g.stop_ids.push_back(id);
     g.constraint = args_.constraint.make(args_.model, &*loaded_.tokenizer);
+    if (!g.constraint) g.forced_end = defaults.forced_end;
+    if (g.forced_end) g.stop_ids.push_back(*g.forced_end);
+    SamplingFlags::print(g, std::nullopt, defaults);
     if (args_.cache_mib > 0 && loaded_.model.spec().no_state_reason().empty())
       g.prefix_cache = &cache_.emplace(
           loaded_.model, infer::PrefixCacheOptions{.budget_bytes = args_.cache_mib << 20});
-    if (args_.retrieve.on()) passages_.emplace(args_.retrieve);
-    if (!args_.load.empty()) history_ = History::load(args_.load);
+    if (args_.retrieve.on()) passages_.emplace(args_.retrieve, args_.loading);
+    if (!args_.load.empty()) history_ = infer::Conversation::load(args_.load);
     if (!args_.system.empty()) history_.set_system(args_.system);
   }
 
@@ -252,7 +185,7 @@ class Chat {
       done_ = true;
     }
     if (editor.terminal() && !done_)
-      fmt::print(stderr, "/help lists what there is; Ctrl-C stops an answer; Ctrl-D leaves\n");
+      fmt::print(stderr, "/help: commands. Ctrl-C: stop generating. Ctrl-D: quit.\n");
     while (!done_ && !cancel_token().requested()) {
       const std::optional<std::string> text = read(editor);
       presses = 0;
@@ -277,24 +210,26 @@ class Chat {
   text::ChatPrompt make_prompts() const {
     if (!loaded_.tokenizer)
       fail(ErrorKind::usage, "chat", "{} has no tokenizer; expected a model with one", args_.model);
-    if (loaded_.model.spec().encoder != nullptr)
-      fail(ErrorKind::usage, "chat", "{} answers one text with another; use `tessera generate`",
+    if (loaded_.model.spec().arch == model::Arch::encoder)
+      fail(ErrorKind::usage, "chat",
+           "{} is an encoder and does not generate; expected a decoder (tessera embed, classify)",
            args_.model);
+    if (loaded_.model.spec().encoder != nullptr)
+      fail(ErrorKind::usage, "chat",
+           "{} is an encoder-decoder and has no chat; use `tessera generate`", args_.model);
     const std::optional<std::string> named = text::chat_format_source(args_.template_file);
     const std::string source = args_.template_file.empty() ? loaded_.tokenizer->chat_template()
                                : named                     ? *named
                                        : read_text_file(args_.template_file, size_t{1} << 20);
     if (source.empty())
       fail(ErrorKind::usage, "chat",
-           "{} has no chat template, so that it was hardly trained to converse; expected "
-           "--chat-template FILE or NAME, or use `tessera generate`",
+           "{} has no chat template and is probably a base model; expected --chat-template FILE "
+           "or NAME, or use `tessera generate`",
            args_.model);
     return {*loaded_.tokenizer, source,
-            args_.template_file.empty() ? args_.model : args_.template_file};
-  }
-
-  text::MarkedText rendered(const Json& messages, bool prompt) const {
-    return prompts_.render({.messages = messages, .add_generation_prompt = prompt, .now = now_});
+            args_.template_file.empty() ? args_.model : args_.template_file,
+            // one time for the whole conversation
+            text::template_clock(args_.date, "--template-date")};
   }
 
   /// What a pipe brings, as one question.
@@ -328,13 +263,13 @@ class Chat {
   }
 
   void say(const std::string& text) {
-    const History before = history_;
+    const infer::Conversation before = history_;
     history_.add("user", text);
     answer_or(before);
   }
 
   /// What fails leaves the conversation as it was.
-  void answer_or(const History& before) {
+  void answer_or(const infer::Conversation& before) {
     try {
       answer();
     } catch (...) {
@@ -343,33 +278,30 @@ class Chat {
     }
   }
 
-  /// The conversation, without its oldest messages where they would fill the context: then as many
-  /// go as leave half of it free. The system's message stays, and the last one.
-  /// The last question alone has its passages: a conversation would soon be full of them.
+  /// The last question alone has its passages.
   text::MarkedText fitting_prompt(Asked& asked) {
-    Json all = history_.messages;
+    infer::Conversation::Context context{
+        .longest = infer::longest_sequence(loaded_.model.spec(), args_.generate.context),
+        .shift = args_.generate.shift};
     if (passages_) {
-      asked = passages_->ask(all.back()["content"].get<std::string>(), *loaded_.tokenizer);
-      all.back()["content"] = asked.prompt;
+      asked = passages_->ask(history_.last(), *loaded_.tokenizer);
+      context.last = asked.prompt;
     }
+    infer::Conversation::Prompt prompt = history_.prompt(prompts_, context);
+    if (prompt.dropped_more)
+      fmt::print(stderr, "(context full: dropped the oldest {} messages)\n", history_.dropped());
+    return std::move(prompt.text);
+  }
+
+  /// At least one token must follow a prompt of n.
+  void check_room(int64_t n) const {
     const int64_t longest = infer::longest_sequence(loaded_.model.spec(), args_.generate.context);
-    const size_t begin = history_.system().empty() ? 0 : 1,
-                 most = history_.messages.size() - begin - 1;
-    forgotten_ = std::min(forgotten_, most / 2 * 2);
-    const size_t before = forgotten_;
-    for (int64_t room = longest;; room = longest / 2, forgotten_ += 2) {
-      Json messages = all;
-      const auto first = messages.begin() + static_cast<std::ptrdiff_t>(begin);
-      messages.erase(first, first + static_cast<std::ptrdiff_t>(forgotten_));
-      text::MarkedText text = rendered(messages, true);
-      const bool fits = !args_.generate.shift || longest == 0 ||
-                        std::ssize(prompts_.encode(text)) <= room || forgotten_ + 2 > most;
-      if (!fits) continue;
-      if (forgotten_ > before)
-        fmt::print(stderr, "(the context is full: the oldest {} messages are left out)\n",
-                   forgotten_);
-      return text;
-    }
+    if (longest == 0 || n < longest) return;
+    fail(ErrorKind::input, "chat", "the conversation has {} tokens, the context {}; expected {}", n,
+         longest,
+         history_.messages().size() > 2
+             ? "/reset or /undo, or --context-shift, which drops the oldest messages"
+             : "a shorter question, or a larger --context");
   }
 
   void answer() {
@@ -377,6 +309,7 @@ class Chat {
     const text::MarkedText prompt = fitting_prompt(asked);
     const std::vector<int32_t> read = prompts_.encode(prompt);
     const std::vector<int64_t> ids(read.begin(), read.end());
+    check_room(infer::size_of(ids));
     Printer printer(prompts_.thinks(prompt), prompts_.thoughts());
     CancelToken stopped;
     infer::GenerateOptions options = args_.generate;
@@ -398,9 +331,11 @@ class Chat {
     const infer::Generation& row = result.rows.at(0);
     if (row.error) std::rethrow_exception(row.error);
     if (row.finish_reason == "length")
-      fmt::print(stderr,
-                 "(cut at {} tokens: /set max-new-tokens N, or /reset where the context is full)\n",
-                 row.token_ids.size());
+      fmt::print(
+          stderr, "(stopped after {} tokens: {})\n", row.token_ids.size(),
+          row.limit == infer::Limit::context
+              ? "context full; /reset starts a new conversation, --context-shift drops old messages"
+              : "--max-new-tokens N, in the chat /set max-new-tokens N");
     history_.add("assistant", row.text);
     asked.print_sources(row.text);
     if (args_.probabilities) show_probabilities(ids, row.token_ids);
@@ -428,9 +363,8 @@ class Chat {
   }
 
   void retry() {
-    const History before = history_;
-    if (history_.ends_with("assistant")) history_.messages.erase(history_.messages.size() - 1);
-    if (!history_.ends_with("user"))
+    const infer::Conversation before = history_;
+    if (!history_.remove_answer())
       fail(ErrorKind::usage, "chat", "nothing to answer again; expected a question first");
     // or the answer would be the same
     ++args_.generate.sampling.seed;
@@ -441,28 +375,26 @@ class Chat {
 
   /// The last question in other words. Without them it is put before whoever types.
   void edit(const std::string& text) {
-    History rest = history_;
-    if (rest.ends_with("assistant")) rest.messages.erase(rest.messages.size() - 1);
-    if (!rest.ends_with("user"))
+    infer::Conversation rest = history_;
+    if (!rest.remove_answer())
       fail(ErrorKind::usage, "chat", "nothing to edit; expected a question first");
     std::string changed = text;
     if (changed.empty()) {
       if (!editor_->terminal())
         fail(ErrorKind::usage, "chat", "/edit: expected the question in other words");
-      editor_->begin_with(rest.messages.back()["content"].get<std::string>());
+      editor_->begin_with(rest.last());
       changed = read(*editor_).value_or("");
       if (changed.find_first_not_of(" \t\n") == std::string::npos) return;
     }
-    const History before = history_;
-    rest.messages.erase(rest.messages.size() - 1);
+    const infer::Conversation before = history_;
+    rest.remove_question();
     history_ = rest;
     history_.add("user", changed);
     answer_or(before);
   }
 
   void undo() {
-    if (history_.ends_with("assistant")) history_.messages.erase(history_.messages.size() - 1);
-    if (history_.ends_with("user")) history_.messages.erase(history_.messages.size() - 1);
+    if (history_.remove_answer()) history_.remove_question();
   }
 
   void command(const std::string& line) {
@@ -474,15 +406,12 @@ class Chat {
       if (rest.empty()) fail(ErrorKind::usage, "chat", "{}: expected the name of a file", name);
       return rest;
     };
-    if (name == "/help") {
+    if (name == "/help" || name == "/?") {
       help();
-    } else if (name == "/exit" || name == "/quit") {
+    } else if (name == "/exit" || name == "/quit" || name == "/bye") {
       done_ = true;
-    } else if (name == "/reset") {
-      const std::string system = history_.system();
-      history_ = {};
-      forgotten_ = 0;
-      history_.set_system(system);
+    } else if (name == "/reset" || name == "/clear") {
+      history_.clear();
     } else if (name == "/system") {
       history_.set_system(rest);
     } else if (name == "/retry") {
@@ -494,18 +423,20 @@ class Chat {
     } else if (name == "/save") {
       history_.save(file());
     } else if (name == "/load") {
-      history_ = History::load(file());
-      forgotten_ = 0;
+      history_ = infer::Conversation::load(file());
     } else if (name == "/set") {
       set(rest);
     } else if (name == "/show") {
       show();
     } else if (name == "/tokens") {
-      fmt::print("{} tokens\n", prompts_.encode(rendered(history_.messages, false)).size());
+      fmt::print("{} tokens\n", prompts_
+                                    .encode(prompts_.render({.messages = history_.messages(),
+                                                             .add_generation_prompt = false}))
+                                    .size());
     } else {
       const std::vector<std::string> names(kCommands.begin(), kCommands.end());
       const std::string nearest = spec::nearest_name(name, names);
-      fail(ErrorKind::usage, "chat", "there is no {}{}; /help lists what there is",
+      fail(ErrorKind::usage, "chat", "there is no command {}{}; /help lists them",
            format::in_quotes(name),
            nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
     }
@@ -514,19 +445,20 @@ class Chat {
 
   static void help() {
     fmt::print(
-        "/reset            forgets the conversation, but not the system message\n"
-        "/system TEXT      what the model is told before all; without a text none\n"
-        "/retry            answers again, by another seed\n"
-        "/edit [TEXT]      the last question again, in other words\n"
-        "/undo             takes back the last question and its answer\n"
-        "/save FILE        the conversation, a message a line; /load FILE goes on from one\n"
+        "/reset, /clear    start a new conversation; the system prompt stays\n"
+        "/system TEXT      set the system prompt; empty = none\n"
+        "/retry            regenerate the last answer with another seed\n"
+        "/edit [TEXT]      edit the last question and answer it again\n"
+        "/undo             delete the last question and its answer\n"
+        "/save FILE        save the conversation as JSON lines; /load FILE continues one\n"
         "/set NAME VALUE   {}, seed,\n"
         "                  max-new-tokens, probabilities (on or off),\n"
-        "                  samplers (what acts, in order: penalties,top_k,temperature)\n"
-        "/show, /tokens    the settings; how long the conversation is\n"
-        "/exit             leaves, as Ctrl-D does\n"
-        "A text of several lines stands between \"\"\" and \"\"\"; of one that is pasted, ends of\n"
-        "lines are shown as ↵ and stay.\n",
+        "                  samplers (their order: penalties,top_k,temperature)\n"
+        "/show, /tokens    print the settings; the length of the conversation\n"
+        "/exit, /bye       quit, as Ctrl-D\n"
+        "Put text of several lines between \"\"\" and \"\"\". In pasted text, line ends are shown "
+        "as\n"
+        "↵ and kept.\n",
         names(",\n                  "));
   }
 
@@ -565,7 +497,7 @@ class Chat {
              format::in_quotes(value));
       field->set(sampling, read);
     } else if (name == "seed")
-      number(sampling.seed);
+      sampling.seed = seed_named(value);
     else if (name == "max-new-tokens")
       number(longest);
     else if (name == "samplers")
@@ -582,6 +514,14 @@ class Chat {
       fail(ErrorKind::usage, "chat", "max-new-tokens = {}; expected 1 or more", longest);
     g.sampling = sampling;
     g.max_new_tokens = longest;
+  }
+
+  static uint64_t seed_named(const std::string& value) {
+    const std::optional<uint64_t> seed = infer::seed_of(value);
+    if (!seed)
+      fail(ErrorKind::usage, "chat", "/set seed {}: expected a whole number, or -1 for a new seed",
+           format::in_quotes(value));
+    return *seed;
   }
 
   void show() const {
@@ -609,12 +549,10 @@ class Chat {
   ChatArgs& args_;
   infer::LoadedModel loaded_;
   text::ChatPrompt prompts_;
-  std::optional<int64_t> now_ = template_time(args_.date);  // one for the whole conversation
   std::optional<infer::PrefixCache> cache_;
   std::optional<Passages> passages_;
-  History history_;
+  infer::Conversation history_;
   LineEditor* editor_ = nullptr;
-  size_t forgotten_ = 0;  // its oldest messages that are left out of prompts
   bool done_ = false;
 };
 
@@ -624,64 +562,64 @@ std::function<int()> add_chat(CLI::App& app) {
   auto o = std::make_shared<chat_verb::ChatArgs>();
   auto& g = o->generate;
   g.max_new_tokens = 2048;
-  app.add_option("model", o->model, "a model with a chat template: a folder or a GGUF file")
-      ->required();
-  app.add_option("question", o->question,
-                 "answered without a conversation; - = what a pipe brings, all of it");
-  app.add_option("--system", o->system, "what the model is told before all");
-  app.add_option("--load", o->load, "go on from a conversation that /save has written");
+  g.sampling = infer::decoding_defaults({}, infer::TextKind::conversation).sampling;
+  group(app, "Conversation");
+  add_model(app, o->model,
+            "model with a chat template: Hugging Face or tessera folder, GGUF file, or run");
+  app.add_option("question,-p,--prompt", o->question,
+                 "ask one question and exit; - = read it from stdin");
+  app.add_option("--system,--system-prompt", o->system, "system prompt");
+  app.add_option("--load", o->load, "continue a conversation saved by /save");
+  app.add_option("--chat-template,--chat-template-file", o->template_file,
+                 "Jinja file, or chatml, llama3, gemma, zephyr");
   app.add_option(
-      "--chat-template", o->template_file,
-      "instead of the model's own: a file with the template, or chatml, llama3, gemma or "
-      "zephyr");
-  app.add_option("--template-date", o->date,
-                 "the day that a template is told (strftime_now): today, none, or one as in "
-                 "2024-07-26, by which a conversation can be repeated")
+         "--template-date", o->date,
+         "date that strftime_now() of the chat template gives: today, none (undefined), YYYY-MM-DD")
       ->capture_default_str();
-  app.add_option("--max-new-tokens", g.max_new_tokens, "of an answer, at most")
+  app.add_option("--max-new-tokens,-n,--n-predict,--predict,--max-tokens", g.max_new_tokens,
+                 "maximum tokens per answer; -1 = until the end of text or of the context")
       ->capture_default_str()
-      ->check(positive());
-  o->sampling.add(app, g.sampling);
-  o->constraint.add(app);
-  app.add_option("--seed", g.sampling.seed, "of the random choices")
-      ->capture_default_str()
-      ->check(cli::seed());
-  app.add_flag("--probabilities", o->probabilities,
-               "after an answer, how likely each of its tokens was");
+      ->check(
+          [](const std::string& text) { return text == "-1" ? std::string() : positive()(text); });
+  app.add_flag("--probabilities", o->probabilities, "print the probability of each output token");
   app.add_flag("--no-history", o->no_history,
-               "do not keep the lines that are typed ($XDG_STATE_HOME/tessera/chat_history)");
-  app.add_option("--context", g.context,
-                 "longest conversation in tokens; 0 = what the model is made for")
+               "do not store typed lines ($XDG_STATE_HOME/tessera/chat_history)");
+  group(app, "Sampling");
+  o->sampling.add(app, g.sampling);
+  group(app, "Constrained decoding");
+  o->constraint.add(app);
+  group(app, "Speculative decoding");
+  o->guesses.add(app);
+  group(app, "Context and KV cache");
+  app.add_option("--context,-c,--ctx-size,--max-model-len", g.context,
+                 "context length: maximum tokens of the conversation; 0 = the model's")
       ->capture_default_str()
       ->check(not_negative());
-  app.add_flag(
-      "--context-shift", g.shift,
-      "where the context is full leave out the oldest messages, and within an answer go on "
-      "from the first tokens and the later half of the others");
-  app.add_option(
-         "--prefix-cache", o->cache_mib,
-         "MiB for what the conversation has computed, so that only what is new is read; 0 = none")
+  app.add_flag("--context-shift", g.shift,
+               "when the context is full: leave out the oldest messages; within an answer drop the "
+               "older half after the first tokens (--keep-first) and recompute");
+  app.add_option("--prefix-cache", o->cache_mib, "KV cache of earlier turns, MiB; 0 = off")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
-  o->guesses.add(app);
   o->kv.add(app);
+  group(app, "Retrieval (RAG)");
   o->retrieve.add(app);
+  group(app, "Precision and performance");
   o->products.add(app);
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  app.add_option("--adapter", o->adapters,
-                 "an adapter beside the model's weights: a folder of PEFT or of a run; of several "
-                 "the products add up")
-      ->allow_extra_args(false);
-  app.add_option("--families", o->families, "a folder of further family files");
+  add_threads(app, o->threads);
+  group(app, "Model");
+  add_adapters(app, o->adapters);
+  o->loading.add(app);
   examples(
       app,
-      {"tessera chat model.gguf", "tessera chat model.gguf --context 4096 --context-shift",
+      {"tessera chat model.gguf", "tessera chat model.gguf -c 4096 --context-shift",
        "tessera chat model.gguf --system 'Answer in one sentence.' --temperature 0.8 --top-p 0.95",
        "tessera chat model.gguf 'What is the capital of France?'",
        "cat question.txt | tessera chat model.gguf -",
        "echo 'What is the capital of France?' | tessera chat model.gguf"});
   return [o] {
     if (o->threads > 0) set_thread_count(o->threads);
+    o->generate.max_new_tokens = without_limit(o->generate.max_new_tokens);
     o->sampling.check();
     o->guesses.check();
     return chat_verb::Chat(*o).run();

@@ -1,4 +1,4 @@
-#include "tessera/infer/classify.h"
+#include "tessera/infer/encoders/classify.h"
 
 #include <algorithm>
 #include <sstream>
@@ -6,6 +6,7 @@
 #include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
 
@@ -13,7 +14,8 @@ namespace tessera::cli {
 namespace {
 
 struct ClassifyArgs {
-  std::string model, file, question, families;
+  LoadFlags loading;
+  std::string model, file, question;
   std::vector<std::string> adapters, texts, seconds;
   bool json = false, pairs = false;
   int64_t top = 1;
@@ -100,7 +102,7 @@ int judge_texts(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
   if (o.json) print_json(report);
   const auto cut = std::count_if(judged.begin(), judged.end(),
                                  [](const infer::TextJudgement& one) { return one.cut; });
-  if (cut > 0) fmt::print(stderr, "tessera: {} texts were too long and cut\n", cut);
+  if (cut > 0) fmt::print(stderr, "tessera: {} texts truncated to the maximum length\n", cut);
   return kExitOk;
 }
 
@@ -127,14 +129,15 @@ int judge_words(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
     report.push_back(std::move(entry));
   }
   if (o.json) print_json(report);
-  if (cut) fmt::print(stderr, "tessera: words that are too far behind have no class, shown as -\n");
+  if (cut)
+    fmt::print(stderr, "tessera: words after the maximum length have no class, shown as -\n");
   return kExitOk;
 }
 
 int find_answers(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
   if (o.question.empty())
     fail(ErrorKind::usage, "classify",
-         "this model answers questions about a text; expected --question Q beside --text or "
+         "this model does extractive question answering; expected --question Q with --text or "
          "--file");
   std::vector<std::string> contexts = o.texts;
   if (!o.file.empty()) contexts.push_back(read_text_input(o.file, &cancel_token()));
@@ -158,7 +161,7 @@ int find_answers(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
 int classify(const ClassifyArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, {o.families}, o.adapters, o.products.products());
+      infer::load_model(o.model, o.loading.options(), o.adapters, o.products.products());
   say_differences(loaded.source);
   o.products.check(loaded.model);
   switch (infer::judgement_of(loaded)) {
@@ -176,36 +179,38 @@ int classify(const ClassifyArgs& o) {
 
 std::function<int()> add_classify(CLI::App& app) {
   auto o = std::make_shared<ClassifyArgs>();
-  app.add_option("model", o->model,
-                 "a model with a classifier or a span head: a Hugging Face folder, a run's "
-                 "checkpoint (tessera finetune)")
-      ->required();
-  auto* text = add_texts(app, "--text", o->texts, "a text; repeat it for several");
-  auto* second = add_texts(app, "--text-b", o->seconds, "the second text of a pair, as often");
-  auto* file = app.add_option("--file", o->file,
-                              "a file with a text a line; - = standard input. Of a model that "
-                              "answers questions one text");
+  group(app, "Input");
+  add_model(app, o->model,
+            "classifier or question-answering model: Hugging Face folder, or run (tessera "
+            "finetune)");
+  auto* text = add_texts(app, "--text,-p", o->texts, "text to classify; repeatable");
+  auto* second =
+      add_texts(app, "--text-b", o->seconds, "second text of a pair; as often as --text");
+  auto* file = app.add_option("--file,-f", o->file,
+                              "file with one text a line; - = standard input. Question answering: "
+                              "the file is one text");
   second->needs(text);
   text->excludes(file);
-  app.add_flag("--pairs", o->pairs, "lines of --file are two texts with a tab between")
-      ->needs(file);
-  app.add_option("--question", o->question, "asked about the text");
-  app.add_flag("--may-lack", o->how.may_lack, "a text may hold no answer");
-  app.add_option("--top", o->top, "how many classes to show, the likeliest first")
+  app.add_flag("--pairs", o->pairs, "lines of --file are tab-separated text pairs")->needs(file);
+  app.add_option("--max-tokens", o->how.max_tokens, "truncate texts to N tokens")
       ->check(positive());
-  app.add_flag("--several", o->how.several,
-               "a text has any number of classes: those above one half");
-  app.add_option("--max-tokens", o->how.max_tokens, "cut longer texts")->check(positive());
-  app.add_flag("--json", o->json, "all of it as JSON");
+  group(app, "Task");
+  app.add_option("--question", o->question, "question about the text (extractive QA)");
+  app.add_flag("--allow-no-answer,--may-lack", o->how.may_lack,
+               "question answering with \"no answer\" (SQuAD 2.0)");
+  app.add_flag("--multi-label,--several", o->how.several, "multi-label: all classes above 0.5");
+  group(app, "Output");
+  app.add_option("--top,-k,--top-k", o->top, "number of classes shown, the most likely first")
+      ->check(positive());
+  app.add_flag("--json", o->json, "results as JSON");
+  group(app, "Precision and performance");
   o->products.add(app);
-  app.add_option("--adapter", o->adapters,
-                 "an adapter beside the model's weights, which may bring its head: a folder of a "
-                 "run or of PEFT")
-      ->allow_extra_args(false);
-  app.add_option("--families", o->families, "a folder of further family files");
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  examples(app, {"tessera classify run/latest --text 'What a film'",
-                 "tessera classify run/latest --file reviews.txt --json",
+  add_threads(app, o->threads);
+  group(app, "Model");
+  add_adapters(app, o->adapters);
+  o->loading.add(app);
+  examples(app, {"tessera classify run --text 'What a film'",
+                 "tessera classify run --file reviews.txt --json",
                  "tessera classify nli --text 'It rains' --text-b 'It is wet' --top 3",
                  "tessera classify qa --question 'Who wrote it?' --file article.txt",
                  "tessera classify all-MiniLM-L6-v2 --adapter run --text 'Well done'"});

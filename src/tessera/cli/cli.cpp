@@ -1,6 +1,7 @@
 #include "tessera/cli/cli.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -8,12 +9,15 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <optional>
 #include <sstream>
 #include <system_error>
 
 #include <unistd.h>
 
 #include "tessera/base/mapped_file.h"
+#include "tessera/cli/help.h"
+#include "tessera/cli/typed.h"
 #include "tessera/format/file_source.h"
 
 namespace tessera::cli {
@@ -100,6 +104,13 @@ CLI::Validator positive() {
   return number([](double x) { return x > 0 && x <= 0x1p40; }, "POSITIVE",
                 "a number above 0, up to 2^40");
 }
+CLI::Validator count_or_all() {
+  return number([](double x) { return x == -1 || (x >= 0 && x <= 0x1p40); }, "COUNT",
+                "a number from 0, up to 2^40, or -1 (no limit)");
+}
+int64_t without_limit(int64_t count) {
+  return count < 0 ? int64_t{1} << 40 : count;
+}
 CLI::Validator fraction() {
   return number([](double x) { return x >= 0 && x <= 1; }, "FRACTION", "a number from 0 to 1");
 }
@@ -113,6 +124,47 @@ CLI::Validator seed() {
     return fmt::format("{}; expected a whole number from 0 to 2^64 - 1", text);
   };
   return CLI::Validator(check, "SEED");
+}
+
+namespace {
+
+/// The numbers of "1,2,3"; nothing where one of them is empty or no number from 0 to 2^40.
+std::optional<std::vector<int64_t>> ids_in(const std::string& text) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  std::vector<int64_t> out;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (;;) {
+    const auto read = std::from_chars(at, end, out.emplace_back());
+    if (read.ec != std::errc() || out.back() < 0 || out.back() > kMost) return std::nullopt;
+    if (read.ptr == end) return out;
+    if (*read.ptr != ',') return std::nullopt;
+    at = read.ptr + 1;
+  }
+}
+
+}  // namespace
+
+CLI::Option* add_ids(CLI::App& app,
+                     const std::string& name,
+                     std::vector<int64_t>& ids,
+                     const std::string& help) {
+  const auto check = [](const std::string& text) -> std::string {
+    if (ids_in(text)) return "";
+    return fmt::format("{}; expected a number from 0, up to 2^40, or several with commas between",
+                       text);
+  };
+  return app
+      .add_option_function<std::vector<std::string>>(
+          name,
+          [&ids](const std::vector<std::string>& texts) {
+            for (const std::string& text : texts) {
+              const std::optional<std::vector<int64_t>> read = ids_in(text);
+              ids.insert(ids.end(), read->begin(), read->end());
+            }
+          },
+          help)
+      ->check(CLI::Validator(check, "IDS"));
 }
 
 CLI::Option* add_texts(CLI::App& app,
@@ -137,7 +189,58 @@ void examples(CLI::App& app, std::initializer_list<const char*> lines) {
   app.footer(text);
 }
 
-int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector<Verb>& elsewhere) {
+void group(CLI::App& app, const char* name) {
+  app.option_defaults()->group(name);
+}
+
+CLI::Option* add_model(CLI::App& app, std::string& model, const std::string& help) {
+  return app.add_option("model,-m,--model", model, help)->required();
+}
+
+CLI::Option* add_out(CLI::App& app,
+                     std::string& out,
+                     const std::string& help,
+                     const std::string& names) {
+  return app.add_option("--out,-o,--output" + (names.empty() ? "" : "," + names), out, help);
+}
+
+void add_threads(CLI::App& app, int& threads) {
+  app.add_option("--threads,-t", threads, "number of threads; 0 = all cores")
+      ->check(CLI::Range(0, 4096));
+}
+
+CLI::Option* add_families(CLI::App& app, std::string& folder) {
+  return app.add_option("--families", folder, "folder with more model family files");
+}
+
+CLI::Option* add_adapters(CLI::App& app, std::vector<std::string>& adapters) {
+  return app
+      .add_option("--adapter,--lora", adapters,
+                  "LoRA or other adapter (PEFT folder or run) to apply; repeat to add several")
+      ->allow_extra_args(false);
+}
+
+void add_overrides(CLI::App& app, std::vector<std::string>& overrides, const std::string& what) {
+  app.add_option("--set", overrides, "override a key of the " + what + ": path.to.key=value");
+}
+
+namespace {
+
+/// Adds the options of a verb, its help as the last.
+std::function<int()> add(CLI::App& app, const Verb& verb) {
+  const auto with_help = [](CLI::App& of) {
+    group(of, "Help");
+    of.set_help_flag("-h,--help", "print this help");
+  };
+  auto runs = verb.add(app);
+  with_help(app);
+  for (CLI::App* below : app.get_subcommands(nullptr)) with_help(*below);
+  return runs;
+}
+
+}  // namespace
+
+int run(const std::vector<std::string>& args, const std::vector<Verb>& verbs) {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   // a closed pipe and a file at its limit are errors of the call that writes
@@ -145,25 +248,33 @@ int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector
   std::signal(SIGXFSZ, SIG_IGN);
   install_truncation_guard();
 
-  CLI::App app("tessera: Transformer architectures, and what came after them, as data", "tessera");
+  CLI::App app(
+      "tessera: runs, fine-tunes, trains, quantizes and serves Transformer and post-Transformer "
+      "models "
+      "on the CPU",
+      "tessera");
+  app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
-  app.set_version_flag("--version", "tessera 0.1.0");
-  app.footer("`tessera VERB --help` explains a verb, with examples.");
+  app.set_version_flag("--version", "tessera 0.1.0", "print the version");
+  app.set_help_flag("-h,--help", "print this help");
+  examples(app, {"tessera chat model.gguf", "tessera generate model.gguf 'Once upon a time' -n 100",
+                 "tessera serve model.gguf", "tessera finetune model --data train.jsonl --out run",
+                 "tessera VERB --help"});
   std::vector<std::pair<CLI::App*, std::function<int()>>> runs;
   for (const Verb& verb : verbs) {
-    CLI::App* sub = app.add_subcommand(verb.name, verb.summary);
-    runs.emplace_back(sub, verb.add(*sub));
+    CLI::App* sub = app.add_subcommand(verb.name, verb.summary)->group(verb.group);
+    if (verb.add != nullptr) runs.emplace_back(sub, add(*sub, verb));
   }
-  for (const Verb& verb : elsewhere) app.add_subcommand(verb.name, verb.summary);
   try {
-    if (argc > 1) expect_known(argv[1], app);
-    app.parse(argc, argv);
+    if (args.size() > 1) expect_known(args[1], app);
+    const std::vector<std::string> known = as_tessera(app, args);
+    std::vector<std::string> reversed(known.rbegin(), known.rend() - 1);
+    app.parse(reversed);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return print_help(app, error);
     const std::string verb = verb_of(app);
-    complain(fmt::format("[{}] {}; `tessera {}--help` lists what there is",
-                         verb.empty() ? "tessera" : verb, error.what(),
-                         verb.empty() ? "" : verb + " "));
+    complain(fmt::format("[{}] {}; see `tessera {}--help`", verb.empty() ? "tessera" : verb,
+                         why(parsed_verb(app), error), verb.empty() ? "" : verb + " "));
     return kExitUsage;
   } catch (const Error& error) {
     complain(error.what());

@@ -20,15 +20,16 @@ using spec::Json;
 inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitCheckNotMet = 3;
 
 /// One verb: adds its options to `app`; what it returns runs after parsing and gives the exit code.
+/// Without `add` the other program has it.
 struct Verb {
   const char* name;
+  const char* group;  // of the help
   const char* summary;
   std::function<int()> (*add)(CLI::App& app);
 };
 
-/// Parses and runs; prints help when asked. Verbs listed in `elsewhere` belong to the other
-/// program.
-int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector<Verb>& elsewhere);
+/// Parses and runs; prints help when asked. `args`: the program first.
+int run(const std::vector<std::string>& args, const std::vector<Verb>& verbs);
 
 /// Set by SIGINT and SIGTERM.
 CancelToken& cancel_token();
@@ -38,6 +39,9 @@ CancelToken& cancel_token();
 /// does.
 CLI::Validator not_negative();
 CLI::Validator positive();
+/// From 0, or -1 = as many as there can be, which without_limit() makes a number.
+CLI::Validator count_or_all();
+int64_t without_limit(int64_t count);
 /// From 0 to 1.
 CLI::Validator fraction();
 /// Any number but NaN and the infinities.
@@ -47,6 +51,11 @@ CLI::Validator seed();
 
 /// An option that is repeated for every text. The parser takes one in brackets for a list of
 /// several where it may, and this says that it may not.
+/// Token ids, "1,2,3" or one after another. An empty id, as in "1,,2", is refused.
+CLI::Option* add_ids(CLI::App& app,
+                     const std::string& name,
+                     std::vector<int64_t>& ids,
+                     const std::string& help);
 CLI::Option* add_texts(CLI::App& app,
                        const std::string& name,
                        std::vector<std::string>& texts,
@@ -58,7 +67,27 @@ void print_json(const Json& json);
 /// that nobody reads any longer.
 void flush_output();
 
-/// Help text under the options: "Examples:" and the given lines.
+/// Options that are added from now on stand in this group of the help; groups stand in the order of
+/// their first option.
+void group(CLI::App& app, const char* name);
+/// The model as the first argument, or by -m, --model.
+CLI::Option* add_model(CLI::App& app,
+                       std::string& model,
+                       const std::string& help =
+                           "model: Hugging Face or tessera folder, GGUF "
+                           "file, or run");
+/// -o, --out, --output: one option of every verb that writes. `names`: further ones.
+CLI::Option* add_out(CLI::App& app,
+                     std::string& out,
+                     const std::string& help,
+                     const std::string& names = "");
+void add_threads(CLI::App& app, int& threads);
+CLI::Option* add_families(CLI::App& app, std::string& folder);
+CLI::Option* add_adapters(CLI::App& app, std::vector<std::string>& adapters);
+/// --set, for recipes and specs.
+void add_overrides(CLI::App& app, std::vector<std::string>& overrides, const std::string& what);
+
+/// "Examples:" and the given lines, which the help has before the options.
 void examples(CLI::App& app, std::initializer_list<const char*> lines);
 
 // Verbs that need no tensors.
@@ -81,6 +110,7 @@ std::function<int()> add_embed(CLI::App&);
 std::function<int()> add_eval(CLI::App&);
 std::function<int()> add_index(CLI::App&);
 std::function<int()> add_search(CLI::App&);
+std::function<int()> add_init(CLI::App&);
 std::function<int()> add_train(CLI::App&);
 std::function<int()> add_finetune(CLI::App&);
 std::function<int()> add_classify(CLI::App&);
@@ -98,7 +128,7 @@ std::function<int()> add_distilling_convert(CLI::App&);
 /// `quantize` where it measures importance.
 std::function<int()> add_measuring_quantize(CLI::App&);
 
+/// Of `tessera`: all, those with tensors without `add`.
 const std::vector<Verb>& plain_verbs();
-const std::vector<Verb>& tensor_verbs();
 
 }  // namespace tessera::cli

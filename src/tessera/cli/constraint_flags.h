@@ -1,12 +1,12 @@
-// What answers are held to: the same flags for every verb that makes texts.
+// Constrained decoding: the same flags for every verb that generates text.
 #pragma once
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/cli/cli.h"
-#include "tessera/infer/request.h"
-#include "tessera/text/grammar_constraint.h"
-#include "tessera/text/json_schema.h"
-#include "tessera/text/regex_grammar.h"
+#include "tessera/infer/engine/request.h"
+#include "tessera/text/grammar/grammar_constraint.h"
+#include "tessera/text/grammar/json_schema.h"
+#include "tessera/text/grammar/regex_grammar.h"
 
 namespace tessera::cli {
 
@@ -14,14 +14,14 @@ struct ConstraintFlags {
   std::string grammar, schema, pattern;
 
   void add(CLI::App& app) {
-    auto* gbnf = app.add_option("--grammar", grammar,
-                                "a file with a grammar (GBNF, as llama.cpp has it): every answer "
-                                "is a text of its rule \"root\"");
-    auto* json = app.add_option("--json-schema", schema,
-                                "a file with a JSON schema: every answer is JSON of it, without "
-                                "white space")
+    auto* gbnf = app.add_option("--grammar,--grammar-file", grammar,
+                                "constrain the output to a GBNF grammar: a file, or the grammar "
+                                "itself (text with ::=); rule \"root\"");
+    auto* json = app.add_option("--json-schema,-j,--json-schema-file", schema,
+                                "constrain the output to a JSON schema: a file, or the schema "
+                                "itself (text that begins with {); no white space")
                      ->excludes(gbnf);
-    app.add_option("--regex", pattern, "every answer matches this pattern as a whole")
+    app.add_option("--regex", pattern, "constrain the whole output to a regular expression")
         ->excludes(gbnf)
         ->excludes(json);
   }
@@ -39,8 +39,12 @@ struct ConstraintFlags {
   text::Grammar language() const {
     const std::string where = name();
     if (!grammar.empty())
-      return text::parse_gbnf(read_text_file(grammar, text::Grammar::kMostBytes), where);
-    if (!schema.empty()) return text::schema_grammar(spec::read_json_file(schema), where).grammar;
+      return text::parse_gbnf(
+          is_gbnf() ? grammar : read_text_file(grammar, text::Grammar::kMostBytes), where);
+    if (!schema.empty())
+      return text::schema_grammar(
+                 is_json() ? spec::parse_json(schema, where) : spec::read_json_file(schema), where)
+          .grammar;
     return text::regex_grammar(pattern, where);
   }
   /// The error of an answer that was cut; none where it is whole.
@@ -51,8 +55,16 @@ struct ConstraintFlags {
   }
 
  private:
+  // what is no name of a file that anybody has
+  bool is_gbnf() const { return grammar.find("::=") != std::string::npos; }
+  bool is_json() const {
+    const size_t first = schema.find_first_not_of(" \t\r\n");
+    return first != std::string::npos && schema[first] == '{';
+  }
   std::string name() const {
-    return !grammar.empty() ? grammar : !schema.empty() ? schema : "regex";
+    if (!grammar.empty()) return is_gbnf() ? "--grammar" : grammar;
+    if (!schema.empty()) return is_json() ? "--json-schema" : schema;
+    return "regex";
   }
 };
 

@@ -1,6 +1,7 @@
 #include "tessera/cli/convert.h"
 
 #include "tessera/cli/cli.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/convert/gguf_model.h"
 #include "tessera/convert/gguf_tokenizer.h"
 #include "tessera/convert/kv_heads.h"
@@ -14,7 +15,8 @@ const std::map<std::string, convert::PoolHeads> kPools = {{"mean", convert::Pool
                                                           {"random", convert::PoolHeads::random}};
 
 struct ConvertArgs {
-  std::string model, out, to, tokenizer, families, family, pool = "mean";
+  LoadFlags loading;
+  std::string model, out, to, tokenizer, family, pool = "mean";
   std::string use, text, merge_adapter, unmerge_adapter, export_adapter;
   int64_t kv_heads = 0, upcycle = 0, k = 2, every = 1, keep_experts = 0, grow_experts = 0;
   int64_t steps = 500, tokens = 16384, part_mib = 0;
@@ -33,25 +35,53 @@ void say_widened(const convert::Checkpoint& checkpoint, bool to_gguf) {
       wide += format::element_count(tensor.shape) * 4;
     }
   if (wide > 0)
-    fmt::print(stderr, "tessera: matrices of fewer bits are written as float32: {} MiB of {}{}\n",
+    fmt::print(stderr,
+               "tessera: quantized matrices are written as float32: {} MiB instead of {}{}\n",
                wide >> 20, bytes >> 20,
-               to_gguf ? "; tessera quantize --requantize makes them small again" : "");
+               to_gguf ? "; tessera quantize --requantize quantizes them again" : "");
+}
+
+/// Folders hold no blocks of a quantiser: only a GGUF file keeps those that a sum is rounded to.
+convert::Checkpoint with_or_without_adapter(const ConvertArgs& o,
+                                            convert::Checkpoint checkpoint,
+                                            const TensorConverters& converters) {
+  const convert::MergedAs as = o.float32        ? convert::MergedAs::float32
+                               : o.to == "gguf" ? convert::MergedAs::own_type
+                                                : convert::MergedAs::floats;
+  const size_t known = checkpoint.remarks.size();
+  const Merger& change = o.merge_adapter.empty() ? converters.unmerge : converters.merge;
+  checkpoint =
+      change(std::move(checkpoint), o.merge_adapter.empty() ? o.unmerge_adapter : o.merge_adapter,
+             as, o.loading.options());
+  for (size_t i = known; i < checkpoint.remarks.size(); ++i)
+    fmt::print(stderr, "tessera: {}\n", checkpoint.remarks[i]);
+  return checkpoint;
+}
+
+/// A folder of one format on top of the other would be read as neither.
+void check_other_folder(const ConvertArgs& o,
+                        const convert::Checkpoint& checkpoint,
+                        const std::string& format) {
+  std::error_code ignored;
+  if (checkpoint.dialect == format || !std::filesystem::equivalent(o.model, o.out, ignored)) return;
+  fail(ErrorKind::usage, "convert",
+       "--out {} is the input folder, which is in {} format; expected another folder for the {} "
+       "format",
+       o.out, checkpoint.dialect == "hf" ? "Hugging Face" : checkpoint.dialect,
+       format == "hf" ? "Hugging Face" : format);
 }
 
 int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
-  convert::Checkpoint checkpoint = convert::load_checkpoint(o.model, {o.families});
+  convert::Checkpoint checkpoint = convert::load_checkpoint(o.model, o.loading.options());
   for (const std::string& note : checkpoint.notes) fmt::print(stderr, "tessera: {}\n", note);
   for (const std::string& remark : checkpoint.remarks) fmt::print(stderr, "tessera: {}\n", remark);
   if (!o.export_adapter.empty()) {
-    converters.export_adapter(o.export_adapter, checkpoint, o.out, {o.families});
+    converters.export_adapter(o.export_adapter, checkpoint, o.out, o.loading.options());
     fmt::print(stderr, "tessera: wrote {} (an adapter)\n", o.out);
     return kExitOk;
   }
-  if (!o.merge_adapter.empty())
-    checkpoint = converters.merge(std::move(checkpoint), o.merge_adapter, o.float32, {o.families});
-  if (!o.unmerge_adapter.empty())
-    checkpoint =
-        converters.unmerge(std::move(checkpoint), o.unmerge_adapter, o.float32, {o.families});
+  if (!o.merge_adapter.empty() || !o.unmerge_adapter.empty())
+    checkpoint = with_or_without_adapter(o, std::move(checkpoint), converters);
   if (!o.tokenizer.empty())
     convert::find_tokenizer(
         o.tokenizer, static_cast<int32_t>(checkpoint.spec.vocab));  // before anything is written
@@ -85,7 +115,7 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
   say_widened(checkpoint, o.to == "gguf");
   if (o.to == "gguf") {
     convert::GgufModel model =
-        convert::gguf_model_of(checkpoint, {o.families, o.family, o.tokenizer});
+        convert::gguf_model_of(checkpoint, {o.loading.families, o.family, o.tokenizer});
     for (const std::string& remark : model.remarks) fmt::print(stderr, "tessera: {}\n", remark);
     if (o.float32) convert::widen(model);
     for (const auto& file : convert::write_gguf_model(model, o.out, o.part_mib << 20))
@@ -97,25 +127,25 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
                       !o.merge_adapter.empty() || !o.unmerge_adapter.empty()) &&
                      checkpoint.dialect == "hf";
   const bool to_hf = o.to == "hf" || (o.to.empty() && stays);
+  check_other_folder(o, checkpoint, to_hf ? "hf" : "tessera");
   if (to_hf) {
-    convert::write_hf_folder(checkpoint, o.out,
-                             {.family = o.family, .families = o.families, .float32 = o.float32});
+    for (const std::string& line : convert::write_hf_folder(checkpoint, o.out,
+                                                            {.family = o.family,
+                                                            .families = o.loading.families,
+                                                            .float32 = o.float32,
+                                                            .tokenizer = o.tokenizer}))
+      fmt::print(stderr, "tessera: {}\n", line);
   } else {
     convert::write_tessera_folder(checkpoint, o.out);
-  }
-  // a GGUF file carries its tokenizer in its metadata, and a folder of tessera's made of one has it
-  // as it was
-  const bool own = checkpoint.gguf != nullptr ||
-                   (checkpoint.dialect == "tessera" && convert::holds_tokenizer(o.model));
-  if (const std::string& from = o.tokenizer.empty() ? o.model : o.tokenizer;
-      !o.tokenizer.empty() || own) {
-    if (!to_hf)
-      convert::copy_tokenizer(from, o.out);
-    else if (const std::string why = convert::copy_tokenizer_to_hf(from, o.out); !why.empty())
-      fmt::print(
-          stderr,
-          "tessera: the tokenizer stays tokenizer.gguf, which other programs do not read: {}\n",
-          why);
+    // a GGUF file carries its tokenizer in its metadata, and a folder of tessera's made of one has
+    // it as it was
+    const std::filesystem::path model =
+        checkpoint.gguf != nullptr ? std::filesystem::path(o.model) : checkpoint.folder;
+    const bool own = checkpoint.gguf != nullptr ||
+                     (checkpoint.dialect == "tessera" && convert::holds_tokenizer(model));
+    if (!o.tokenizer.empty() || own)
+      convert::copy_tokenizer(o.tokenizer.empty() ? model : std::filesystem::path(o.tokenizer),
+                              o.out);
   }
   fmt::print(stderr, "tessera: wrote {} ({} tensors)\n", o.out, checkpoint.tensors.size());
   return kExitOk;
@@ -130,108 +160,103 @@ std::function<int()> add_convert(CLI::App& app) {
 
 std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
   auto o = std::make_shared<ConvertArgs>();
-  app.add_option("model", o->model,
-                 "a Hugging Face or tessera folder, or a file of GGUF, llama2.c or rwkv.cpp")
-      ->required();
-  app.add_option("--out", o->out, "the folder to write, or with --to gguf the file")->required();
-  app.add_option("--to", o->to,
-                 "what to write; default tessera, or with --kv-heads, --keep-experts, "
-                 "--grow-experts, --merge-adapter and --unmerge-adapter what the folder is")
+  group(app, "Input");
+  add_model(app, o->model,
+            "model: Hugging Face or tessera folder, GGUF, llama2.c or rwkv.cpp file, or run");
+  group(app, "Output");
+  add_out(app, o->out, "output folder, or file for gguf", "--outfile")->required();
+  app.add_option(
+         "--to", o->to,
+         "output format; default tessera, or for edited models (--kv-heads, --keep-experts, "
+         "--grow-experts, --merge-adapter, --unmerge-adapter) the format of the input")
       ->check(CLI::IsMember({"tessera", "hf", "gguf"}));
   app.add_option("--part-mib", o->part_mib,
-                 "with --to gguf: files of at most so many MiB, NAME-00001-of-00003.gguf; 0 = one")
+                 "split GGUF into shards of N MiB (NAME-00001-of-00003.gguf); 0 = one file")
       ->capture_default_str()
       ->check(not_negative());
   app.add_option("--tokenizer", o->tokenizer,
-                 "tokenizer to put beside the weights (llama2.c keeps it apart)");
-  app.add_option("--family", o->family, "the family to write as, where it is not the model's own");
-  app.add_option("--families", o->families, "a folder of further family files");
-  app.add_option("--kv-heads", o->kv_heads,
-                 "pool the key/value heads of attention to so many (1 = multi-query); divides the "
-                 "present number. A start for training on: about 5 % of the original steps")
+                 "tokenizer to write with the weights (llama2.c has it in a file of its own)");
+  app.add_option("--family", o->family, "model family to write as; default: the model's own");
+  app.add_flag("--float32", o->float32, "write float32 weights");
+  group(app, "Attention heads");
+  app.add_option(
+         "--kv-heads", o->kv_heads,
+         "convert MHA to GQA with G KV heads (1 = MQA), a divisor of their number; train on "
+         "for about 5 % of the original steps")
       ->check(positive());
-  app.add_option("--pool", o->pool, "with --kv-heads: the mean or first of a group, or drawn anew")
+  app.add_option("--pool", o->pool, "how heads are pooled: mean or first of a group, or random")
       ->capture_default_str()
       ->check(CLI::IsMember({"mean", "first", "random"}))
       ->needs("--kv-heads");
-  auto* drawn =
-      app.add_option("--seed", o->seed,
-                     "of --pool random, the routers of --upcycle, the noise of --grow-experts and "
-                     "the rows of --distill-experts")
-          ->check(seed());
-  auto* upcycle =
-      app.add_option(
-             "--upcycle", o->upcycle,
-             "so many copies of every feed-forward layer as experts, and a fresh router: the "
-             "same function, to be trained on")
+  auto* drawn = app.add_option("--seed,-s", o->seed,
+                               "random seed of --pool random, --upcycle, --grow-experts and "
+                               "--distill-experts")
+                    ->check(seed());
+  group(app, "Mixture of experts");
+  auto* upcycle = app.add_option("--upcycle", o->upcycle,
+                                 "sparse upcycling: E experts, copies of each feed-forward layer")
+                      ->check(positive());
+  app.add_option("--experts-per-token", o->k, "active experts per token")
+      ->capture_default_str()
+      ->needs(upcycle)
+      ->check(positive());
+  app.add_option("--upcycle-every", o->every, "upcycle every n-th layer only")
+      ->capture_default_str()
+      ->needs(upcycle)
+      ->check(positive());
+  auto* keep =
+      app.add_option("--keep-experts", o->keep_experts, "expert pruning: keep the N most used")
+          ->excludes(upcycle)
           ->check(positive());
-  app.add_option("--experts-per-token", o->k, "with --upcycle: experts that a token uses")
-      ->capture_default_str()
-      ->needs(upcycle)
-      ->check(positive());
-  app.add_option("--upcycle-every", o->every, "with --upcycle: in every so many layers alone")
-      ->capture_default_str()
-      ->needs(upcycle)
-      ->check(positive());
-  auto* keep = app.add_option("--keep-experts", o->keep_experts,
-                              "only so many experts of every mixture, the most used ones")
-                   ->excludes(upcycle)
-                   ->check(positive());
-  auto* use =
-      app.add_option("--expert-use", o->use,
-                     "how experts are used: what generate --json has printed, or a log.jsonl");
+  auto* use = app.add_option("--expert-use", o->use,
+                             "expert usage file: output of generate --json, or a run's log.jsonl");
   keep->needs(use);
   auto* grow = app.add_option("--grow-experts", o->grow_experts,
-                              "so many experts in every mixture: those there are, and copies of "
-                              "the most used ones")
+                              "grow to N experts by copies of the most used")
                    ->excludes(upcycle)
                    ->excludes(keep)
                    ->needs(use)
                    ->check(positive());
-  app.add_option("--noise", o->noise,
-                 "with --grow-experts: what tells a copy from its original, of its size")
+  app.add_option("--noise", o->noise, "noise of a copy, relative to its size")
       ->capture_default_str()
       ->needs(grow)
       ->check(not_negative());
   auto* merge =
-      app.add_flag(
-             "--merge-experts", o->merge_experts,
-             "one dense layer of every mixture: the mean of its experts, weighted by --expert-use")
+      app.add_flag("--merge-experts", o->merge_experts,
+                   "merge each mixture into one dense layer: mean weighted by --expert-use")
           ->excludes(upcycle)
           ->excludes(keep)
           ->excludes(grow);
-  auto* distill =
-      app.add_flag(kDistillExperts, o->distill_experts,
-                   "the same, then fitted layer by layer to what the mixtures make of --text")
-          ->excludes(upcycle)
-          ->excludes(keep)
-          ->excludes(grow)
-          ->excludes(merge);
-  auto* text =
-      app.add_option("--text", o->text, "with --distill-experts: a file, or - for standard input")
-          ->needs(distill);
+  auto* distill = app.add_flag(kDistillExperts, o->distill_experts,
+                               "merge, then fit each layer to the mixture's output on --text")
+                      ->excludes(upcycle)
+                      ->excludes(keep)
+                      ->excludes(grow)
+                      ->excludes(merge);
+  auto* text = app.add_option("--text", o->text, "text of --distill-experts; - = standard input")
+                   ->needs(distill);
   distill->needs(text);
-  app.add_option("--distill-tokens", o->tokens,
-                 "with --distill-experts: tokens of the text at most")
+  app.add_option("--distill-tokens", o->tokens, "maximum tokens of the text")
       ->capture_default_str()
       ->needs(distill)
       ->check(positive());
-  app.add_option("--distill-steps", o->steps, "with --distill-experts: steps for every layer")
+  app.add_option("--distill-steps", o->steps, "steps per layer")
       ->capture_default_str()
       ->needs(distill)
       ->check(positive());
-  auto* merge_adapter =
-      app.add_option(kMergeAdapter, o->merge_adapter,
-                     "the model with this adapter in its weights, which are floats");
-  auto* unmerge_adapter =
-      app.add_option(kUnmergeAdapter, o->unmerge_adapter,
-                     "the way back, to rounding: the model without this adapter, which was merged")
-          ->excludes(merge_adapter);
-  app.add_option(kExportAdapter, o->export_adapter,
-                 "only this adapter, as PEFT reads it beside the model's Hugging Face folder")
+  group(app, "Adapters");
+  auto* merge_adapter = app.add_option(
+      kMergeAdapter, o->merge_adapter,
+      "merge a LoRA adapter into the weights; quantized ones become float32, or with --to "
+      "gguf are rounded to their type again");
+  auto* unmerge_adapter = app.add_option(kUnmergeAdapter, o->unmerge_adapter,
+                                         "subtract a merged adapter again (to rounding)")
+                              ->excludes(merge_adapter);
+  app.add_option(kExportAdapter, o->export_adapter, "write only the adapter, as a PEFT folder")
       ->excludes(merge_adapter)
       ->excludes(unmerge_adapter);
-  app.add_flag("--float32", o->float32, "write float32 whatever the storage type");
+  group(app, "Input");
+  o->loading.add(app);
   examples(app,
            {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories",
             "tessera convert model.gguf --to hf --out folder",
@@ -248,11 +273,12 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
     if (!drawn->empty() && o->pool != "random" && upcycle->empty() && grow->empty() &&
         distill->empty())
       fail(ErrorKind::usage, "convert",
-           "--seed with nothing to draw; expected --pool random, --upcycle, --grow-experts or "
+           "--seed has no effect without random numbers; expected --pool random, --upcycle, "
+           "--grow-experts or "
            "--distill-experts");
     if (!use->empty() && keep->empty() && grow->empty() && merge->empty() && distill->empty())
       fail(ErrorKind::usage, "convert",
-           "--expert-use with nothing that reads it; expected --keep-experts, --grow-experts, "
+           "--expert-use has no effect alone; expected --keep-experts, --grow-experts, "
            "--merge-experts or --distill-experts");
     return convert_model(*o, converters);
   };

@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "tessera/convert/experts.h"
+#include "tessera/convert/peft.h"
 
 namespace tessera::cli {
 
@@ -25,7 +26,7 @@ using Distiller =
 /// The model with an adapter in its weights, or without one that was.
 using Merger = std::function<convert::Checkpoint(convert::Checkpoint checkpoint,
                                                  const std::string& adapter,
-                                                 bool float32,
+                                                 convert::MergedAs as,
                                                  const convert::LoadOptions& options)>;
 /// An adapter beside a model, written in the files of PEFT.
 using AdapterExporter = std::function<void(const std::string& adapter,

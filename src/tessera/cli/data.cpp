@@ -2,10 +2,11 @@
 
 #include "tessera/base/output_file.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/temporary_cache.h"
-#include "tessera/train/sample_view.h"
-#include "tessera/train/source.h"
-#include "tessera/train/token_cache.h"
+#include "tessera/train/data/sample_view.h"
+#include "tessera/train/data/source.h"
+#include "tessera/train/data/token_cache.h"
 
 namespace tessera::cli {
 namespace {
@@ -14,13 +15,13 @@ namespace fs = std::filesystem;
 
 struct DataArgs {
   std::string recipe, cache;
-  std::vector<std::string> overrides;
+  std::vector<std::string> overrides, ignore_keys;
   int64_t first = 0, samples = 2;
   bool valid = false, json = false;
 };
 
 int show_data(const DataArgs& o) {
-  const train::Recipe recipe = train::load_recipe(o.recipe, o.overrides);
+  const train::Recipe recipe = train::load_recipe(o.recipe, o.overrides, o.ignore_keys);
   for (const std::string& note : recipe.notes) fmt::print(stderr, "tessera: {}\n", note);
   std::optional<TemporaryCache> own;
   const fs::path cache = o.cache.empty() ? own.emplace().path() : fs::path(o.cache);
@@ -33,22 +34,22 @@ int show_data(const DataArgs& o) {
   int64_t count = o.samples;
   if (o.valid) {
     if (o.first >= held_out)
-      fail(ErrorKind::usage, "data", "--first {}: {} samples are held out", o.first, held_out);
+      fail(ErrorKind::usage, "data", "--first {}: there are {} validation samples", o.first,
+           held_out);
     count = std::min(count, held_out - o.first);
   }
   Json out = {{"valid_samples", held_out}, {"samples", Json::array()}};
   if (!o.json)
-    fmt::print("{} samples a step, {} held out\n", recipe.train.batch * recipe.train.accumulate,
-               held_out);
+    fmt::print("{} samples per step, {} validation samples\n",
+               recipe.train.batch * recipe.train.accumulate, held_out);
   for (int64_t number = o.first; number < o.first + count; ++number) {
     std::vector<int64_t> begun;
     const train::PackedBatch batch =
         o.valid ? source->valid({number}) : source->train(number, 1, begun);
     Json documents = Json::array();
     if (!o.json)
-      fmt::print("\nsample {}: {} tokens in {} document{}, {} asked for\n", number,
-                 batch.ids.size(), batch.pieces.size(), batch.pieces.size() == 1 ? "" : "s",
-                 batch.n_targets);
+      fmt::print("\nsample {}: {} tokens in {} document{}, {} targets\n", number, batch.ids.size(),
+                 batch.pieces.size(), batch.pieces.size() == 1 ? "" : "s", batch.n_targets);
     for (size_t i = 0; i < batch.pieces.size(); ++i) {
       if (o.json)
         documents.push_back(train::view_of(batch, i, tokenizer, recipe.labels.has_value()));
@@ -68,13 +69,18 @@ int show_data(const DataArgs& o) {
 
 std::function<int()> add_data(CLI::App& app) {
   auto o = std::make_shared<DataArgs>();
-  app.add_option("recipe", o->recipe, "what `tessera train` takes")->required();
-  app.add_option("--set", o->overrides, "path.to.key=value, changes the recipe first");
-  app.add_option("--samples", o->samples, "how many to show")->check(positive());
-  app.add_option("--first", o->first, "number of the first one")->check(not_negative());
-  app.add_flag("--valid", o->valid, "of what is held out");
-  app.add_option("--cache", o->cache,
-                 "where tokens are kept: RUN/cache of a run; none = made anew, and gone again");
+  group(app, "Input");
+  app.add_option("recipe", o->recipe, "training recipe (JSON)")->required();
+  add_overrides(app, o->overrides, "recipe");
+  add_ignore_key(app, o->ignore_keys);
+  group(app, "Samples");
+  app.add_option("--samples,-n", o->samples, "number of samples to show")->check(positive());
+  app.add_option("--first", o->first, "number of the first sample")->check(not_negative());
+  app.add_flag("--valid", o->valid, "validation samples instead");
+  app.add_option(
+      "--cache", o->cache,
+      "token cache to read: RUN/cache of a run; without it the texts are tokenized again");
+  group(app, "Output");
   app.add_flag("--json", o->json, "ids, tokens and targets as JSON");
   examples(app,
            {"tessera data recipe.json", "tessera data recipe.json --samples 1 --first 1000 --json",

@@ -5,8 +5,8 @@
 #include "tessera/cli/cli.h"
 #include "tessera/cli/convert.h"
 #include "tessera/convert/tokenizer.h"
-#include "tessera/infer/adapter.h"
-#include "tessera/train/distill_experts.h"
+#include "tessera/infer/loading/adapter.h"
+#include "tessera/train/experts/distill_experts.h"
 
 namespace tessera::cli {
 namespace {
@@ -18,10 +18,10 @@ convert::Checkpoint distil(convert::Checkpoint checkpoint, const DistillArgs& ar
   std::vector<int64_t> ids(all.begin(), all.end());
   if (std::ssize(ids) > args.tokens) ids.resize(static_cast<size_t>(args.tokens));
   const auto report = [](const train::DistilledLayer& line) {
-    fmt::print(stderr,
-               "tessera: {}: misses {:.4f} of what the mixture makes of {} other tokens, {:.4f} as "
-               "the mean of its experts\n",
-               line.mixture, line.after, line.held_out, line.before);
+    fmt::print(
+        stderr,
+        "tessera: {}: relative error {:.4f} on {} held-out tokens, {:.4f} before distillation\n",
+        line.mixture, line.after, line.held_out, line.before);
   };
   return train::distilled_experts(
       checkpoint, args.use, ids,

@@ -9,7 +9,8 @@ namespace tessera::cli {
 
 std::function<int()> add_docs(CLI::App& app) {
   auto out = std::make_shared<std::string>("docs");
-  app.add_option("--out", *out, "where to write")->capture_default_str();
+  group(app, "Output");
+  add_out(app, *out, "folder to write")->capture_default_str();
   examples(app, {"tessera docs --out docs"});
   return [out] {
     for (const auto& [path, content] : model::generated_pages()) {

@@ -42,6 +42,7 @@ int doctor(bool json) {
 
 std::function<int()> add_doctor(CLI::App& app) {
   auto json = std::make_shared<bool>(false);
+  group(app, "Output");
   app.add_flag("--json", *json, "as JSON");
   examples(app, {"tessera doctor"});
   return [json] { return doctor(*json); };

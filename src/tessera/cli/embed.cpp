@@ -1,24 +1,26 @@
-#include "tessera/infer/embed.h"
+#include "tessera/infer/encoders/embed.h"
 
 #include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/npy.h"
-#include "tessera/infer/tensor_files.h"
+#include "tessera/infer/loading/tensor_files.h"
 
 namespace tessera::cli {
 namespace {
 
 struct EmbedArgs {
-  std::string model, file, output, pooling, families, prompt, prompt_name;
+  LoadFlags loading;
+  std::string model, file, output, pooling, prompt, prompt_name;
   std::vector<std::string> adapters;
   std::vector<std::string> texts;
   bool json = false, normalize = false, no_normalize = false, parse_special = false;
   bool prompt_given = false;
-  int64_t max_tokens = 0;
+  int64_t max_tokens = 0, dimensions = 0;
   ProductFlags products;
   int threads = 0;
 };
@@ -79,22 +81,26 @@ void check_prompt(const text::Tokenizer& tokenizer, const infer::EmbedOptions& o
 int embed(const EmbedArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   infer::EmbedOptions options = infer::embed_options_of(o.model);
-  if (!o.pooling.empty()) options.pooling = infer::pooling_named(o.pooling);
+  if (!o.pooling.empty()) options.poolings = {infer::pooling_named(o.pooling)};
   if (o.normalize || o.no_normalize) options.normalize = o.normalize;
+  options.renormalize = o.normalize || o.dimensions > 0;
+  if (o.dimensions > 0) options.dimensions = o.dimensions;
   if (o.max_tokens > 0) options.max_tokens = o.max_tokens;
   if (!o.prompt_name.empty()) options.prompt = prompt_called(o.prompt_name, options);
   if (o.prompt_given) options.prompt = o.prompt;
   options.parse_special = o.parse_special;
   options.cancel = &cancel_token();
+  options.file = o.file == "-" ? "standard input" : o.file;
   const std::vector<std::string> texts =
       o.file.empty() ? o.texts : lines_of(read_text_input(o.file, &cancel_token()));
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, {o.families}, o.adapters, o.products.products());
+      infer::load_model(o.model, o.loading.options(), o.adapters, o.products.products());
   say_differences(loaded.source);
   o.products.check(loaded.model);
   if (!o.prompt_given && loaded.tokenizer) check_prompt(*loaded.tokenizer, options);
   const infer::Embeddings result = infer::embed(loaded, texts, options);
-  if (result.cut > 0) fmt::print(stderr, "tessera: {} texts were too long and cut\n", result.cut);
+  if (result.cut > 0)
+    fmt::print(stderr, "tessera: {} texts truncated to the maximum length\n", result.cut);
   if (!o.output.empty()) write(o.output, result.vectors_RD);
   if (o.json) {
     Json vectors = Json::array();
@@ -105,7 +111,7 @@ int embed(const EmbedArgs& o) {
                    {"width", result.vectors_RD.size(1)},
                    {"tokens", result.tokens},
                    {"cut", result.cut},
-                   {"pooling", infer::name_of(options.pooling)},
+                   {"pooling", infer::names_of(options.poolings)},
                    {"normalized", options.normalize},
                    {"prompt", options.prompt}};
     if (o.output.empty()) report["embeddings"] = vectors;
@@ -121,47 +127,47 @@ int embed(const EmbedArgs& o) {
 
 std::function<int()> add_embed(CLI::App& app) {
   auto o = std::make_shared<EmbedArgs>();
-  app.add_option("model", o->model,
-                 "a model with a tokenizer; a sentence-transformers folder says "
-                 "by itself how to pool")
-      ->required();
-  auto* text = add_texts(app, "--text", o->texts, "a text; repeat it for several");
-  auto* file = app.add_option("--file", o->file, "a file with one text a line; - = standard input");
+  group(app, "Input");
+  add_model(app, o->model,
+            "embedding model: Hugging Face or sentence-transformers folder, GGUF file, or run");
+  auto* text = add_texts(app, "--text,-p", o->texts, "text to embed; repeatable");
+  auto* file =
+      app.add_option("--file,-f", o->file, "file with one text a line; - = standard input");
   text->excludes(file);
-  app.add_option("--output", o->output, "write float32 [texts, width] here: .npy or .safetensors")
+  app.add_flag("--parse-special", o->parse_special,
+               "parse special tokens in the texts, such as [MASK]");
+  app.add_option("--max-tokens", o->max_tokens, "truncate texts to N tokens")->check(positive());
+  group(app, "Pooling and prompts");
+  app.add_option("--pooling", o->pooling, "pooling; default as the model says, else mean")
+      ->check(CLI::IsMember({"mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"}));
+  app.add_option("--dimensions,--truncate-dim", o->dimensions,
+                 "keep the first N numbers of each vector (Matryoshka models); normalized again "
+                 "where vectors are")
+      ->check(positive());
+  auto* prompt_name = app.add_option("--prompt-name", o->prompt_name,
+                                     "named prompt of the folder (sentence-transformers)");
+  auto* prompt = app.add_option("--prompt", o->prompt, "literal prefix for every text; '' = none");
+  prompt->excludes(prompt_name);
+  auto* normalize = app.add_flag("--normalize", o->normalize, "L2-normalize");
+  app.add_flag("--no-normalize", o->no_normalize,
+               "do not normalize; default as the model says, else normalized")
+      ->excludes(normalize);
+  group(app, "Output");
+  add_out(app, o->output, "write float32 [texts, width] to this .npy or .safetensors file")
       ->check([](const std::string& path) {
         return path.ends_with(".npy") || path.ends_with(".safetensors")
                    ? std::string()
                    : "\"" + path + "\"; expected a name that ends in .npy or .safetensors";
       });
-  app.add_flag("--json", o->json, "the vectors, or with --output the facts about them, as JSON");
-  app.add_option("--pooling", o->pooling,
-                 "mean, cls, max or last; default: as the folder or GGUF file says, else mean")
-      ->check(CLI::IsMember({"mean", "cls", "max", "last"}));
-  auto* prompt_name = app.add_option(
-      "--prompt-name", o->prompt_name,
-      "put this prompt of the folder before every text; default: the folder's default, if any");
-  auto* prompt = app.add_option("--prompt", o->prompt,
-                                "put this text before every text; '' = none, whatever the folder "
-                                "says");
-  prompt->excludes(prompt_name);
-  app.add_flag("--parse-special", o->parse_special,
-               "special tokens written in a text, such as [MASK], become those tokens; default: "
-               "they are text like any other");
-  auto* normalize = app.add_flag("--normalize", o->normalize, "to length 1");
-  app.add_flag("--no-normalize", o->no_normalize,
-               "as pooled; default: as the folder says, else to length 1")
-      ->excludes(normalize);
-  app.add_option("--max-tokens", o->max_tokens, "cut longer texts")->check(positive());
+  app.add_flag("--json", o->json, "vectors, or with --out facts about them, as JSON");
+  group(app, "Precision and performance");
   o->products.add(app);
-  app.add_option("--adapter", o->adapters,
-                 "an adapter beside the model's weights: a folder of PEFT or of a run; of several "
-                 "the products add up")
-      ->allow_extra_args(false);
-  app.add_option("--families", o->families, "a folder of further family files");
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
+  add_threads(app, o->threads);
+  group(app, "Model");
+  add_adapters(app, o->adapters);
+  o->loading.add(app);
   examples(app, {"tessera embed all-MiniLM-L6-v2 --text 'A cat' --text 'A dog' --json",
-                 "tessera embed all-MiniLM-L6-v2 --file lines.txt --output vectors.npy",
+                 "tessera embed all-MiniLM-L6-v2 --file lines.txt --out vectors.npy",
                  "grep -h TODO *.txt | tessera embed folder --file - --prompt 'query: '"});
   return [o, text, file, prompt] {
     o->prompt_given = !prompt->empty();

@@ -1,4 +1,4 @@
-#include "tessera/infer/evaluate.h"
+#include "tessera/infer/evaluation/evaluate.h"
 
 #include <chrono>
 #include <cmath>
@@ -7,19 +7,23 @@
 
 #include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
+#include "tessera/cli/eval_data.h"
 #include "tessera/cli/kv_flags.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
-#include "tessera/infer/load_model.h"
-#include "tessera/infer/ngram.h"
+#include "tessera/infer/evaluation/ngram.h"
+#include "tessera/infer/loading/load_model.h"
 
 namespace tessera::cli {
 namespace {
 
 struct EvalArgs {
-  std::string model, text, train, families;
+  LoadFlags loading;
+  std::string model, text, train;
   std::vector<std::string> adapters;
   infer::EvalOptions eval;
+  EvalData data;
   KvFlags kv;
   ProductFlags products;
   int ngram = 0;
@@ -55,15 +59,15 @@ Report evaluate_ngram(const EvalArgs& o) {
   const std::string other = o.train.empty() ? "" : read_text_input(o.train, &cancel_token());
   if (o.train.empty() && !(o.train_fraction > 0 && o.train_fraction < 1))
     fail(ErrorKind::usage, "eval",
-         "an n-gram needs text to count: --train FILE, or --train-fraction between 0 and 1, the "
-         "first part of --text");
+         "an n-gram model needs training text: --train FILE, or --train-fraction between 0 and 1, "
+         "the first part of --text");
   const size_t begin = border(text, o.train_fraction);
   size_t end = text.size();
   if (o.eval.max_tokens > 0) end = std::min(end, begin + static_cast<size_t>(o.eval.max_tokens));
   if (begin == end)
     fail(ErrorKind::input, "eval",
-         "{}: nothing is left to measure of {} bytes; expected some behind those for training",
-         o.text, text.size());
+         "{}: no evaluation text left of {} bytes; expected some after the training part", o.text,
+         text.size());
   const infer::NgramModel model(
       o.train.empty() ? std::string_view(text).substr(0, begin) : std::string_view(other), o.ngram);
   const auto start = std::chrono::steady_clock::now();
@@ -90,7 +94,7 @@ int64_t state_bytes_of(const model::ModelSpec& spec, const EvalArgs& o, int64_t 
 
 Report evaluate_model(EvalArgs& o) {
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, o.kv.loading(o.families), o.adapters, o.products.products());
+      infer::load_model(o.model, o.kv.loading(o.loading), o.adapters, o.products.products());
   say_differences(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
@@ -98,6 +102,9 @@ Report evaluate_model(EvalArgs& o) {
   const std::string text = read_text_input(o.text, &cancel_token());
   const auto ids = loaded.tokenizer->encode(text.substr(border(text, o.train_fraction)),
                                             {.add_special = !o.no_special});
+  if (ids.size() < 2)
+    fail(ErrorKind::input, "eval", "{}: {} tokens; expected a text of at least 2",
+         o.text == "-" ? "standard input" : o.text, ids.size());
   o.eval.cancel = &cancel_token();
   o.eval.kv = o.kv.options();
   const bool terminal = isatty(STDERR_FILENO) != 0;
@@ -125,7 +132,17 @@ Report evaluate_model(EvalArgs& o) {
 
 int evaluate(EvalArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
+  if (o.data.given()) {
+    o.data.how.data.model = o.model;
+    o.data.how.adapters = o.adapters;
+    o.data.how.loading = o.loading.options();
+    return evaluate_data(o.data, o.json);
+  }
   const Report report = o.ngram > 0 ? evaluate_ngram(o) : evaluate_model(o);
+  if (!std::isfinite(report.nll))
+    fail(ErrorKind::input, "eval",
+         "the loss is not a finite number, since some logits are not; expected a model with finite "
+         "weights");
   const auto targets = static_cast<double>(report.targets);
   const double bits_per_byte = report.nll * targets / std::log(2.0) /
                                static_cast<double>(std::max<int64_t>(report.bytes, 1));
@@ -143,11 +160,11 @@ int evaluate(EvalArgs& o) {
                 {"tokens_per_s", speed}});
   } else {
     fmt::print(
-        "nll {:.6f} nats a token, perplexity {:.4f}, {:.4f} bits a byte; {} tokens, window {}, "
+        "nll {:.6f} nats per token, perplexity {:.4f}, {:.4f} bits per byte; {} tokens, window {}, "
         "{:.1f} tokens/s\n",
         report.nll, std::exp(report.nll), bits_per_byte, report.targets, report.window, speed);
     if (report.state_bytes > 0)
-      fmt::print("a row keeps {:.2f} MiB at most ({})\n",
+      fmt::print("KV cache {:.2f} MiB per sequence ({})\n",
                  static_cast<double>(report.state_bytes) / (1 << 20), o.kv.type);
   }
   return kExitOk;
@@ -157,59 +174,64 @@ int evaluate(EvalArgs& o) {
 
 std::function<int()> add_eval(CLI::App& app) {
   auto o = std::make_shared<EvalArgs>();
-  auto* model =
-      app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file");
-  app.add_option("--text", o->text, "the text file; - = standard input")->required();
-  auto* window =
-      app.add_option("--window", o->eval.window, "tokens per forward pass")->capture_default_str();
-  auto* stride = app.add_option("--stride", o->eval.stride, "new tokens per window; 0 = no overlap")
+  group(app, "Input");
+  auto* model = add_model(app, o->model)->required(false);
+  auto* text = app.add_option("--text,-f,--file", o->text, "evaluation text; - = standard input");
+  app.add_option("--max-tokens", o->eval.max_tokens, "first N tokens only; 0 = all")
+      ->capture_default_str()
+      ->check(not_negative());
+  auto* special = app.add_flag("--no-special", o->no_special, "do not add special tokens (BOS)");
+  app.add_flag("--json", o->json,
+               "nll, perplexity, bits_per_byte, tokens, window and stride as JSON");
+  auto* adapter = add_adapters(app, o->adapters);
+  o->loading.add(app);
+  o->data.add(app);
+  text->excludes(app.get_option("--data"));
+  group(app, "Windows");
+  auto* window = app.add_option("--window,-c,--ctx-size", o->eval.window, "tokens per window")
+                     ->capture_default_str();
+  auto* stride = app.add_option("--stride", o->eval.stride,
+                                "new tokens per window (strided evaluation); 0 = no overlap")
                      ->capture_default_str()
                      ->check(not_negative());
   auto* carry =
-      app.add_flag("--carry", o->eval.carry,
-                   "every window goes on from the state of the one before, as a memory over "
-                   "segments or a recurrent model can");
-  app.add_option("--max-tokens", o->eval.max_tokens, "only the first tokens of the text; 0 = all")
-      ->capture_default_str()
-      ->check(not_negative());
-  app.add_option("--train-fraction", o->train_fraction,
-                 "the first part of the text, by bytes, was for training: it is not measured")
-      ->capture_default_str()
-      ->check(fraction());
-  auto* special =
-      app.add_flag("--no-special", o->no_special, "add nothing around the text (no begin-of-text)");
+      app.add_flag("--carry", o->eval.carry, "carry the state (KV cache) between windows");
+  group(app, "KV cache");
   o->kv.add(app);
-  o->products.add(app);
+  group(app, "n-gram baseline");
   auto* ngram = app.add_option("--ngram", o->ngram,
-                               "instead of a model: an interpolated Kneser-Ney n-gram of bytes")
+                               "baseline instead of a model: byte n-gram model (Kneser-Ney) of "
+                               "this order")
                     ->check(CLI::Range(1, infer::NgramModel::kMaxOrder));
   app.add_option("--train", o->train,
-                 "the n-gram's training text; - = standard input; default: --train-fraction")
+                 "its training text; - = standard input; without it, --train-fraction")
       ->needs(ngram);
-  app.add_flag("--json", o->json,
-               "nll, perplexity, bits_per_byte, tokens, window and stride as JSON");
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  auto* adapter =
-      app.add_option(
-             "--adapter", o->adapters,
-             "an adapter beside the model's weights: a folder of PEFT or of a run; of several "
-             "the products add up")
-          ->allow_extra_args(false);
-  auto* families = app.add_option("--families", o->families, "a folder of further family files");
+  app.add_option("--train-fraction", o->train_fraction,
+                 "leading fraction of the text (bytes) used for training, not evaluated")
+      ->capture_default_str()
+      ->check(fraction());
+  group(app, "Precision and performance");
+  o->products.add(app);
+  add_threads(app, o->threads);
+  for (CLI::Option* option : LoadFlags::of(app)) ngram->excludes(option);
   for (CLI::Option* option :
-       {model, adapter, window, stride, carry, special, families, app.get_option("--kv-type"),
+       {model, adapter, window, stride, carry, special, app.get_option("--kv-type"),
         app.get_option("--kv-page"), app.get_option("--keep-last"), app.get_option("--keep-first"),
         app.get_option("--keep-heavy"), app.get_option("--exact"), app.get_option("--fast"),
-        app.get_option("--blocks")})
+        app.get_option("--blocks"), app.get_option("--data")})
     ngram->excludes(option);
   examples(app,
            {"tessera eval model.gguf --text wiki.txt --window 2000 --max-tokens 2000 --json",
+            "tessera eval run --data test.tsv --label-key mood",
             "tessera eval model.gguf --text wiki.txt --kv-type int4",
             "tessera eval model.gguf --text wiki.txt --keep-last 256 --carry",
             "tessera eval --ngram 5 --text examples/data/shakespeare.txt --train-fraction 0.9"});
   return [o, model, ngram] {
     if (model->empty() && ngram->empty())
-      fail(ErrorKind::usage, "eval", "nothing to measure; expected a MODEL or --ngram");
+      fail(ErrorKind::usage, "eval", "nothing to evaluate; expected a MODEL or --ngram");
+    if (o->text.empty() && !o->data.given())
+      fail(ErrorKind::usage, "eval",
+           "no evaluation data; expected --text FILE, or --data FILE with labelled examples");
     return evaluate(*o);
   };
 }

@@ -1,7 +1,7 @@
 #include "tessera/cli/features.h"
 
 #include "tessera/format/wav.h"
-#include "tessera/infer/log_mel.h"
+#include "tessera/infer/encoders/log_mel.h"
 #include "tessera/nn/embed/frames.h"
 
 namespace tessera::cli {

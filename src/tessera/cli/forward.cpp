@@ -1,10 +1,11 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/features.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/format/safetensors.h"
-#include "tessera/infer/load_model.h"
-#include "tessera/infer/tensor_files.h"
+#include "tessera/infer/loading/load_model.h"
+#include "tessera/infer/loading/tensor_files.h"
 #include "tessera/model/padding.h"
 #include "tessera/model/call_plan.h"
 #include "tessera/nn/embed/feature_batch.h"
@@ -17,7 +18,8 @@ namespace tessera::cli {
 namespace {
 
 struct ForwardArgs {
-  std::string model, input, audio, output, families;
+  LoadFlags loading;
+  std::string model, input, audio, output;
   std::vector<std::string> adapters;
   std::vector<std::string> probes;
   int threads = 0;
@@ -129,7 +131,7 @@ int forward(const ForwardArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const format::TensorFile file =
       o.input.empty() ? format::TensorFile() : format::open_safetensors(o.input);
-  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families}, o.adapters);
+  const infer::LoadedModel loaded = infer::load_model(o.model, o.loading.options(), o.adapters);
   say_differences(loaded.source);
   const bool pair = loaded.model.spec().encoder != nullptr;
   if (o.audio.empty()) check_names(file, loaded.model.spec());
@@ -168,8 +170,8 @@ int forward(const ForwardArgs& o) {
                      [&](const auto& entry) { return entry.first == probe; }))
       fail(ErrorKind::usage, "forward",
            "no intermediate is called \"{}\"; expected \"embed\", \"final\" or "
-           "\"layers.<i>.<branch>.in\" or \".out\", behind \"encoder.\" or \"decoder.\" where "
-           "there are two stacks",
+           "\"layers.<i>.<branch>.in\" or \".out\", after \"encoder.\" or \"decoder.\" for two "
+           "stacks",
            probe);
   const model::ModelSpec& spec = loaded.model.spec();
   const Tensor pooled = spec.pooler ? loaded.model.pooled(hidden, read.batch) : Tensor();
@@ -188,35 +190,33 @@ int forward(const ForwardArgs& o) {
 
 std::function<int()> add_forward(CLI::App& app) {
   auto o = std::make_shared<ForwardArgs>();
-  app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
+  group(app, "Input");
+  add_model(app, o->model);
   auto* input = app.add_option(
       "--input", o->input,
-      "safetensors: input_ids [B,T], and where wanted attention_mask, position_ids, "
-      "token_type_ids (a model with types), global_attention_mask (pattern longformer), "
-      "prefix_lengths [B] (pattern prefix); position_ids may be [3,B,T] (m_rope); a model that "
-      "reads features has them in place of input_ids (pixel_values [B,C,H,W], "
-      "input_features [B,mels,frames]); "
-      "beside an encoder also decoder_input_ids "
-      "[B,T] and, where wanted, decoder_attention_mask. A mask may be 0 at the ends of "
-      "a row only; without position_ids the row's tokens count from 0");
+      "safetensors: input_ids [B,T]; optional attention_mask (0 at the ends of a row only), "
+      "position_ids [B,T] or [3,B,T] (m_rope; default from 0), token_type_ids, "
+      "global_attention_mask (longformer), prefix_lengths [B] (prefix). Images and audio: "
+      "pixel_values [B,C,H,W], input_features [B,mels,frames] instead of input_ids. "
+      "Encoder-decoder: also decoder_input_ids [B,T], decoder_attention_mask");
   auto* audio =
       app.add_option("--audio", o->audio,
-                     "instead of --input: a WAV file of 16 kHz, for an encoder with embed "
-                     "\"frames\"; cut or filled to 30 s, as a log-mel spectrogram");
+                     "instead of --input: 16 kHz WAV file (cut or padded to 30 s) for a speech "
+                     "encoder (embed \"frames\")");
   audio->excludes(input);
-  app.add_option("--output", o->output,
-                 "safetensors to write: last_hidden_state and, where the model has them, logits, "
-                 "pooler_output and encoder_last_hidden_state; float32, padding is 0")
+  group(app, "Output");
+  add_out(app, o->output,
+          "safetensors file to write: last_hidden_state and, where the model has them, logits, "
+          "pooler_output and encoder_last_hidden_state; float32, padding is 0")
       ->required();
   app.add_option("--probe", o->probes,
-                 "also write this intermediate: embed, final, layers.0.mixer.out ...; repeatable");
-  app.add_option("--adapter", o->adapters,
-                 "an adapter beside the model's weights: a folder of PEFT or of a run; of several "
-                 "the products add up")
-      ->allow_extra_args(false);
-  app.add_option("--families", o->families, "a folder of further family files");
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  examples(app, {"tessera forward folder --input in.safetensors --output out.safetensors --probe "
+                 "also write this activation: embed, final, layers.0.mixer.out ...; repeatable");
+  group(app, "Model");
+  add_adapters(app, o->adapters);
+  o->loading.add(app);
+  group(app, "Precision and performance");
+  add_threads(app, o->threads);
+  examples(app, {"tessera forward folder --input in.safetensors --out out.safetensors --probe "
                  "layers.0.mixer.out"});
   return [o, input, audio] {
     if (input->empty() && audio->empty())

@@ -1,25 +1,30 @@
+#include <array>
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 
-#include "tessera/infer/expert_use.h"
-#include "tessera/infer/beam.h"
+#include "tessera/infer/evaluation/expert_use.h"
+#include "tessera/infer/engine/beam.h"
 
+#include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/answer_lines.h"
 #include "tessera/cli/constraint_flags.h"
 #include "tessera/cli/features.h"
 #include "tessera/cli/guess_flags.h"
 #include "tessera/cli/kv_flags.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
 #include "tessera/cli/retrieve_flags.h"
 #include "tessera/cli/sampling_flags.h"
-#include "tessera/infer/load_model.h"
 
 namespace tessera::cli {
 namespace {
 
 struct GenerateArgs {
-  std::string model, families, session;
+  LoadFlags loading;
+  std::string model, session, prompt, prompt_file, early_stopping = "false";
   std::vector<std::string> adapters;
   std::vector<std::string> prompts, audio;
   std::vector<int64_t> input_ids;
@@ -34,7 +39,6 @@ struct GenerateArgs {
   SamplingFlags sampling;
   ConstraintFlags constraint;
   bool ignore_eos = false, json = false, parse_special = false, no_special = false, quiet = false;
-  bool seed_given = false;
   int64_t expert_mib = 0, prefix_cache_mib = 0, snapshot_every = 256;
   int threads = 0;
 };
@@ -49,17 +53,27 @@ std::vector<std::vector<int64_t>> prompt_ids(const GenerateArgs& o,
   if (o.prompts.empty()) {
     if (!resumed)
       fail(ErrorKind::usage, "generate",
-           "nothing to continue: there is no {} yet; expected --prompt or --input-ids", o.session);
+           "nothing to continue: there is no {} yet; expected a prompt or --input-ids", o.session);
     return std::vector<std::vector<int64_t>>(session.rows.size());
   }
   if (!loaded.tokenizer)
     fail(ErrorKind::usage, "generate", "{} has no tokenizer; give --input-ids", o.model);
+  const auto encode = [&](const std::string& text, bool parse) {
+    return loaded.tokenizer->encode(
+        text, {.add_special = !o.no_special && !resumed, .parse_special = parse});
+  };
   std::vector<std::vector<int64_t>> prompts;
+  bool spelled = false;  // a special token, which is read as text
   for (const std::string& text : o.prompts) {
-    const auto ids = loaded.tokenizer->encode(
-        text, {.add_special = !o.no_special && !resumed, .parse_special = o.parse_special});
+    const auto ids = encode(text, o.parse_special);
+    spelled = spelled || (!o.parse_special && !o.retrieve.on() && ids != encode(text, true));
     prompts.emplace_back(ids.begin(), ids.end());
   }
+  if (spelled)
+    fmt::print(stderr,
+               "warning: the prompt contains the text of special tokens, which is read as plain "
+               "text; --parse-special reads it as those tokens, tessera chat applies the chat "
+               "template\n");
   return prompts;
 }
 
@@ -73,7 +87,7 @@ infer::Session open_session(GenerateArgs& o,
   if (fs::exists(file)) {
     infer::Session session = infer::load_session(
         file, loaded.model, fingerprint, o.generate.speculation.max_pending(), o.generate.kv);
-    if (!o.seed_given) o.generate.sampling.seed = session.seed;
+    if (!o.sampling.given("--seed")) o.generate.sampling.seed = session.seed;
     return session;
   }
   const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
@@ -98,8 +112,8 @@ void print_stats(const infer::PrefixCache& cache) {
   const infer::PrefixCacheStats& stats = cache.stats();
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   fmt::print(stderr,
-             "prefix cache: {} hits, {} tokens not computed; {} snapshots of {:.1f} MiB in all, "
-             "{:.1f} of {:.0f} MiB held, {} evicted\n",
+             "prefix cache: {} hits, {} cached tokens; {} state snapshots ({:.1f} MiB), "
+             "{:.1f} of {:.0f} MiB used, {} evicted\n",
              stats.hits, stats.cached_tokens, stats.snapshots, mib(stats.snapshot_bytes),
              mib(cache.bytes()), mib(cache.options().budget_bytes), stats.evictions);
 }
@@ -110,13 +124,13 @@ std::vector<Asked> ask(GenerateArgs& o, const infer::LoadedModel& loaded) {
   if (!o.retrieve.on()) return out;
   if (o.prompts.empty() || !loaded.tokenizer)
     fail(ErrorKind::usage, "generate",
-         "--retrieve without a question; expected --prompt, and a "
+         "--retrieve without a question; expected a prompt, and a "
          "model with a tokenizer");
   if (o.parse_special)
     fail(ErrorKind::usage, "generate",
          "--parse-special with --retrieve: passages could hold special tokens; leave one of them "
          "out");
-  const Passages passages(o.retrieve);
+  const Passages passages(o.retrieve, o.loading);
   for (std::string& prompt : o.prompts) {
     out.push_back(passages.ask(prompt, *loaded.tokenizer));
     prompt = out.back().prompt;
@@ -135,24 +149,25 @@ void keep(const GenerateArgs& o, const infer::Session& session, const std::strin
   }
 }
 
-/// Beside an encoder: what its answers begin with, and end with at the longest length.
-void force_ids(infer::GenerateOptions& options, const infer::LoadedModel& loaded, bool to_the_end) {
-  if (!loaded.model.spec().encoder) {
-    if (!options.forced_begin.empty())
-      fail(ErrorKind::usage, "generate",
-           "--answer-prefix is for models that answer a source; write it into the prompt");
-    return;
-  }
-  if (options.forced_begin.empty() && loaded.generation.forced_begin)
-    options.forced_begin = {*loaded.generation.forced_begin};
-  // a session may go on beyond this length
-  if (!to_the_end || options.session != nullptr || !loaded.generation.forced_end) return;
-  options.forced_end = loaded.generation.forced_end;
-  options.stop_ids.push_back(*options.forced_end);
+/// What is forced goes beside no constraint, and the last token beside no session, which may go on
+/// beyond this length.
+void settle_forced(infer::GenerateOptions& options, const infer::LoadedModel& loaded, bool given) {
+  if (given && !loaded.model.spec().encoder)
+    fail(ErrorKind::usage, "generate",
+         "--answer-prefix is for models that answer a source; write it into the prompt");
+  if (options.constraint && !given) options.forced_begin.clear();
+  if (options.constraint || options.session != nullptr) options.forced_end.reset();
+  if (options.forced_end) options.stop_ids.push_back(*options.forced_end);
+}
+
+/// Tokens a second; none where no time was measured, as where nothing was computed.
+std::optional<double> speed(int64_t tokens, double seconds) {
+  if (tokens == 0 || seconds <= 0) return std::nullopt;
+  return static_cast<double>(tokens) / seconds;
 }
 
 struct Speeds {
-  double prefill, decode;  // tokens per second
+  std::optional<double> prefill, decode;
 };
 
 /// How likely tokens were, as numbers that JSON has.
@@ -176,6 +191,7 @@ void report_json(const GenerateArgs& o,
                  const infer::ExpertUse& experts,
                  const std::vector<Asked>& asked,
                  const text::Tokenizer* tokenizer) {
+  const auto number = [](std::optional<double> value) { return value ? Json(*value) : Json(); };
   Json rows = Json::array();
   for (const infer::Generation& row : result.rows) {
     rows.push_back({{"text", row.text},
@@ -184,8 +200,10 @@ void report_json(const GenerateArgs& o,
                     {"cached_tokens", row.cached_tokens},
                     {"finish_reason", row.finish_reason},
                     {"context_shifts", row.shifts},
-                    {"prefill_tokens_per_s", speeds.prefill},
-                    {"decode_tokens_per_s", speeds.decode}});
+                    {"prefill_tokens_per_s", number(speeds.prefill)},
+                    {"decode_tokens_per_s", number(speeds.decode)}});
+    if (row.limit != infer::Limit::none)
+      rows.back()["limit"] = row.limit == infer::Limit::context ? "context" : "max_new_tokens";
     if (o.constraint.on()) rows.back()["cut"] = row.cut.empty() ? Json() : Json(row.cut);
     if (o.generate.chances) {
       rows.back()["logprobs"] = Json::array();
@@ -208,26 +226,62 @@ void report_json(const GenerateArgs& o,
   print_json(rows.size() == 1 ? rows[0] : rows);
 }
 
+/// Why the texts ended, those that ended alike together, and what lets a full context go on.
+void print_endings(const infer::Generations& result) {
+  std::vector<std::pair<std::string, int64_t>> endings;
+  bool full = false;
+  for (const infer::Generation& row : result.rows) {
+    const std::string ending = infer::ending_of(row);
+    const auto known = std::find_if(endings.begin(), endings.end(),
+                                    [&](const auto& other) { return other.first == ending; });
+    if (known != endings.end())
+      ++known->second;
+    else
+      endings.emplace_back(ending, 1);
+    full = full || row.limit == infer::Limit::context;
+  }
+  std::vector<std::string> said;
+  for (const auto& [ending, count] : endings)
+    said.push_back(result.rows.size() == 1 ? ending : fmt::format("{} of {}", count, ending));
+  fmt::print(stderr, "ended by: {}{}\n", fmt::join(said, ", "),
+             full ? " (--context-shift continues)" : "");
+}
+
 void report_text(const GenerateArgs& o,
                  const infer::Generations& result,
                  const Speeds& speeds,
                  const infer::PrefixCache* cache) {
   flush_output();
-  fmt::print(stderr, "prefill {} tokens, {:.1f} tokens/s; decode {} tokens, {:.1f} tokens/s\n",
-             result.prefill_tokens, speeds.prefill, result.decode_tokens, speeds.decode);
+  const auto of = [](int64_t tokens, std::optional<double> per_s) {
+    return fmt::format("{} token{}{}", tokens, tokens == 1 ? "" : "s",
+                       per_s ? fmt::format(", {:.1f} tokens/s", *per_s) : "");
+  };
+  fmt::print(stderr, "prompt {}; generated {}\n", of(result.prefill_tokens, speeds.prefill),
+             of(result.decode_tokens, speeds.decode));
+  print_endings(result);
   int64_t shifts = 0;
   for (const infer::Generation& row : result.rows) shifts += row.shifts;
-  if (shifts > 0) fmt::print(stderr, "the context was full {} times, and was halved\n", shifts);
+  if (shifts > 0) fmt::print(stderr, "context shifted {} time{}\n", shifts, shifts == 1 ? "" : "s");
   if (o.generate.speculation.on()) {
-    fmt::print(stderr, "{} of {} guesses were right", result.accepted_tokens,
-               result.guessed_tokens);
-    if (result.plain_tokens_per_s > 0)
-      fmt::print(stderr,
-                 "; {:.2f} times as fast as without, by {:.1f} tokens/s measured in between",
-                 speeds.decode / result.plain_tokens_per_s, result.plain_tokens_per_s);
+    fmt::print(stderr, "speculative decoding: {} of {} draft tokens accepted ({:.0f} %)",
+               result.accepted_tokens, result.guessed_tokens,
+               100.0 * static_cast<double>(result.accepted_tokens) /
+                   static_cast<double>(std::max<int64_t>(1, result.guessed_tokens)));
+    if (result.plain_tokens_per_s > 0 && speeds.decode)
+      fmt::print(stderr, "; speed-up {:.2f}x over {:.1f} tokens/s without drafting",
+                 *speeds.decode / result.plain_tokens_per_s, result.plain_tokens_per_s);
     fmt::print(stderr, "\n");
   }
   if (cache != nullptr) print_stats(*cache);
+}
+
+/// Flags that say how tokens are drawn, which a search does not do.
+std::vector<std::string> drawing_flags() {
+  std::vector<std::string> flags = {"--seed", "--dry-sequence-breaker", "--samplers"};
+  for (const infer::SamplingField& field : infer::sampling_fields())
+    if (field.filters || field.sampler == infer::Sampler::temperature)
+      flags.push_back(field.flag());
+  return flags;
 }
 
 /// Options that would do nothing beside the others are a mistake of whoever gave them.
@@ -236,35 +290,33 @@ void check_options(const GenerateArgs& o, const CLI::App& app) {
   if (o.beams.beams > 1) {
     if (o.guesses.on())
       fail(ErrorKind::usage, "generate",
-           "{} with --beams {}: guesses are checked against one text, and a search keeps many; "
-           "leave one of them out",
+           "{} with --beams {}: speculative decoding and beam search exclude each other; leave "
+           "one of them out",
            o.guesses.given(), o.beams.beams);
-    std::vector<std::string> choices = {"--seed", "--logit-bias", "--dry-sequence-breaker"};
-    for (const infer::SamplingField& field : infer::sampling_fields())
-      choices.push_back(field.flag());
-    for (const std::string& choice : choices)
+    for (const std::string& choice : drawing_flags())
       if (given(choice.c_str()))
         fail(ErrorKind::usage, "generate",
-             "{} with --beams {}: a search ranks by the model's own probabilities and chooses "
-             "nothing by chance; leave one of them out",
-             choice, o.beams.beams);
+             "{} with --beams {}: beam search does not sample; leave one of them out", choice,
+             o.beams.beams);
   } else if (given("--length-penalty")) {
     fail(ErrorKind::usage, "generate",
-         "--length-penalty without a search; expected --beams of 2 or more");
+         "--length-penalty without beam search; expected --beams of 2 or more");
+  } else if (given("--early-stopping")) {
+    fail(ErrorKind::usage, "generate",
+         "--early-stopping without beam search; expected --beams of 2 or more");
   }
   if (o.beams.beams > 1)
-    for (const char* choice :
-         {"--choices", "--logprobs", "--min-new-tokens", "--grammar", "--json-schema", "--regex"})
+    for (const char* choice : {"--choices", "--logprobs", "--grammar", "--json-schema", "--regex"})
       if (given(choice))
         fail(ErrorKind::usage, "generate",
-             "{} with --beams {}: it goes with samples, not with a search; leave one of them out",
+             "{} with --beams {}: it is not available with beam search; leave one of them out",
              choice, o.beams.beams);
   if (given("--choices") && o.lines.given())
     fail(ErrorKind::usage, "generate",
-         "--choices with --prompts-from, where every line has one answer; leave one of them out");
+         "--choices with --prompts-from, which has one completion per line; leave one of them out");
   if (given("--logprobs") && !o.json)
     fail(ErrorKind::usage, "generate",
-         "--logprobs without --json, where they stand; expected both");
+         "--logprobs without --json, which prints them; expected both");
 }
 
 /// Every line of a file with its answer.
@@ -291,21 +343,54 @@ int answer_lines(GenerateArgs& o, const infer::LoadedModel& loaded) {
   return kExitOk;
 }
 
-/// How the model's makers choose tokens, where no flag says otherwise.
-void settle_sampling(GenerateArgs& o, const infer::LoadedModel& loaded) {
-  if (o.beams.beams > 1) return;
-  o.sampling.fill(loaded.generation);
-  if (o.generate.sampling.temperature > 0) return;
+/// The first flag given that no search goes with; empty where there is none.
+std::string no_search_with(const GenerateArgs& o) {
+  std::vector<std::string> flags = drawing_flags();
+  for (const char* flag :
+       {"--choices", "--logprobs", "--grammar", "--json-schema", "--regex", "--session", "--stop",
+        "--context-shift", "--iterations", "--length-candidates", "--draft", "--lookup",
+        "--predictors", "--exit-layer"})
+    flags.emplace_back(flag);
+  for (const std::string& flag : flags)
+    if (o.sampling.given(flag)) return flag;
+  return "";
+}
+
+/// What the model's makers say, where no flag says otherwise.
+infer::DecodingDefaults settle_decoding(GenerateArgs& o, const infer::LoadedModel& loaded) {
+  const bool flags = o.beams.beams > 1 || o.sampling.given("--beams");
+  auto defaults = o.sampling.fill(loaded.generation, infer::TextKind::continuation, o.generate);
+  if (defaults.beams && !flags) {
+    const std::string other = no_search_with(o);
+    if (other.empty())
+      o.beams = *defaults.beams;
+    else
+      fmt::print(stderr, "tessera: {}: without effect: num_beams = {} (with {})\n", defaults.source,
+                 defaults.beams->beams, other);
+  }
+  if (o.beams.beams > 1 && !o.sampling.given("--stop") && !o.generate.stop_strings.empty()) {
+    fmt::print(stderr, "tessera: {}: without effect: stop_strings (in beam search)\n",
+               defaults.source);
+    o.generate.stop_strings.clear();
+  }
+  if (o.sampling.given("--min-new-tokens") && o.generate.min_new_tokens > o.generate.max_new_tokens)
+    fail(ErrorKind::usage, "generate",
+         "--min-new-tokens {} is more than --max-new-tokens {}; expected at most as many",
+         o.generate.min_new_tokens, o.generate.max_new_tokens);
+  o.generate.forced_end = defaults.forced_end;
+  if (o.generate.forced_begin.empty() && defaults.forced_begin && loaded.model.spec().encoder)
+    o.generate.forced_begin = {*defaults.forced_begin};
+  if (o.beams.beams > 1 || o.generate.sampling.temperature > 0) return defaults;
   if (const std::string choice = o.sampling.filter_given(); !choice.empty())
     fail(ErrorKind::usage, "generate",
-         "{} at temperature 0, which takes the most likely token and chooses nothing by "
-         "chance; expected --temperature above 0",
+         "{} at temperature 0 (greedy decoding) has no effect; expected --temperature above 0",
          choice);
   if (o.generate.choices > 1)
     fail(ErrorKind::usage, "generate",
-         "--choices {} at temperature 0, where all texts are the same; expected --temperature "
-         "above 0",
+         "--choices {} at temperature 0 (greedy decoding) gives equal completions; expected "
+         "--temperature above 0",
          o.generate.choices);
+  return defaults;
 }
 
 int generate(GenerateArgs& o) {
@@ -313,15 +398,15 @@ int generate(GenerateArgs& o) {
   auto& g = o.generate;
   o.sampling.check();
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, o.kv.loading(o.families), o.adapters, o.products.products());
+      infer::load_model(o.model, o.kv.loading(o.loading), o.adapters, o.products.products());
   say_differences(loaded.source);
-  settle_sampling(o, loaded);
+  const infer::DecodingDefaults defaults = settle_decoding(o, loaded);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
   g.kv = o.kv.options();
   g.keep_first = o.kv.keep_first;
   const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
-  g.speculation = o.guesses.load(o.families, o.products.arithmetic());
+  g.speculation = o.guesses.load(o.loading.options(), o.products.arithmetic());
   infer::Session session;
   std::string fingerprint;
   if (!o.session.empty()) {
@@ -341,7 +426,13 @@ int generate(GenerateArgs& o) {
     g.features.push_back(spectrogram(file, loaded.model.spec(), "generate"));
   if (!o.ignore_eos) g.stop_ids = o.sampling.ends(loaded);
   g.constraint = o.constraint.make(o.model, tokenizer);
-  force_ids(g, loaded, !o.ignore_eos);
+  if (o.ignore_eos) g.forced_end.reset();
+  settle_forced(g, loaded, o.sampling.given("--answer-prefix"));
+  // once, and not before what is refused is refused
+  bool printed = loaded.model.spec().mask.has_value();
+  g.on_start = [&] {
+    if (!std::exchange(printed, true)) SamplingFlags::print(g, o.beams, defaults);
+  };
   g.cancel = &cancel_token();
   g.expert_memory = o.expert_mib << 20;
   if (o.lines.given()) return answer_lines(o, loaded);
@@ -357,7 +448,11 @@ int generate(GenerateArgs& o) {
   const bool stream =
       !o.json && g.choices == 1 && prompts.size() + o.audio.size() == 1 && tokenizer != nullptr;
   if (stream) {
-    if (!quiet) g.on_start = [&o] { fmt::print("{}", o.prompts.front()); };
+    if (!quiet)
+      g.on_start = [&o, print = g.on_start] {
+        print();
+        fmt::print("{}", o.prompts.front());
+      };
     g.on_text = [](size_t, std::string_view text) {
       fmt::print("{}", text);
       flush_output();
@@ -366,9 +461,8 @@ int generate(GenerateArgs& o) {
   const infer::Generations result =
       o.beams.beams > 1 ? infer::beam_search(loaded.model, tokenizer, prompts, g, o.beams)
                         : infer::generate(loaded.model, tokenizer, prompts, g);
-  const Speeds speeds{
-      static_cast<double>(result.prefill_tokens) / std::max(result.prefill_seconds, 1e-9),
-      static_cast<double>(result.decode_tokens) / std::max(result.decode_seconds, 1e-9)};
+  const Speeds speeds{speed(result.prefill_tokens, result.prefill_seconds),
+                      speed(result.decode_tokens, result.decode_seconds)};
   if (o.json) {
     report_json(o, result, speeds, g.prefix_cache, experts, asked, tokenizer);
   } else {
@@ -394,117 +488,145 @@ int generate(GenerateArgs& o) {
   return kExitOk;
 }
 
+/// The prompt of the command line: what it says, a file, or standard input.
+std::string prompt_of(const std::string& text) {
+  if (text != "-") return text;
+  std::string all = read_text_input("-", &cancel_token());
+  if (all.ends_with('\n')) all.pop_back();  // of the line, not of the prompt
+  return all;
+}
+
+/// What is generated from; the flag of each is checked against the others.
+void add_input(CLI::App& app, GenerateArgs& o) {
+  auto* positional = app.add_option("prompt", o.prompt, "prompt to complete; - = standard input");
+  auto* prompt = add_texts(app, "--prompt,-p", o.prompts,
+                           "prompt to complete; - = standard input; repeat for a batch");
+  auto* file = app.add_option("--prompt-file,-f,--file", o.prompt_file,
+                              "file with the prompt (its last line end is left out)");
+  auto* ids = add_ids(app, "--input-ids", o.input_ids, "prompt as token ids: 1,2,3");
+  const std::array inputs = {positional, prompt, file, ids};
+  for (size_t i = 0; i < inputs.size(); ++i)
+    for (size_t j = 0; j < i; ++j) inputs[i]->excludes(inputs[j]);
+  app.add_flag("--parse-special,--special", o.parse_special, "parse special tokens in the prompt");
+  app.add_flag("--no-special", o.no_special, "do not add special tokens (BOS)");
+}
+
+void add_length(CLI::App& app, infer::GenerateOptions& g, bool& ignore_eos) {
+  group(app, "Length and stopping");
+  app.add_option("--max-new-tokens,-n,--n-predict,--predict,--max-tokens", g.max_new_tokens,
+                 "maximum new tokens; -1 = until the end of text or of the context")
+      ->capture_default_str()
+      ->check(count_or_all());
+  app.add_option("--min-new-tokens", g.min_new_tokens, "minimum new tokens before end of text")
+      ->capture_default_str()
+      ->check(not_negative());
+  add_texts(app, "--stop,-r,--reverse-prompt", g.stop_strings,
+            "stop string, not printed; repeatable");
+  app.add_flag("--ignore-eos", ignore_eos, "do not stop at end of text");
+}
+
 }  // namespace
 
 std::function<int()> add_generate(CLI::App& app) {
   auto o = std::make_shared<GenerateArgs>();
   auto& g = o->generate;
-  app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
-  auto* prompt =
-      add_texts(app, "--prompt", o->prompts, "the text to continue; repeat it for a batch");
-  auto* ids = app.add_option("--input-ids", o->input_ids, "token ids instead of a text: 1,2,3")
-                  ->delimiter(',')
-                  ->check(not_negative());
-  prompt->excludes(ids);
-  auto* audio = app.add_option("--audio", o->audio,
-                               "instead of a text: a WAV file of 16 kHz that an encoder with embed "
-                               "\"frames\" hears; cut or filled to 30 s, as a log-mel "
-                               "spectrogram; repeat it for a batch")
-                    ->allow_extra_args(false);
-  audio->excludes(prompt);
-  audio->excludes(ids);
-  app.add_option("--max-new-tokens", g.max_new_tokens, "at most so many")
-      ->capture_default_str()
-      ->check(not_negative());
-  app.add_option("--min-new-tokens", g.min_new_tokens, "no end of text before so many")
-      ->capture_default_str()
-      ->check(not_negative());
-  o->sampling.add(app, g.sampling);
-  o->constraint.add(app);
-  auto* seed = app.add_option("--seed", g.sampling.seed,
-                              "of the random choices; a session goes on with its own")
-                   ->capture_default_str()
-                   ->check(cli::seed());
-  app.add_option("--choices", g.choices,
-                 "texts for each prompt, which is read once for them; each has random choices of "
-                 "its own")
+  group(app, "Input");
+  add_model(app, o->model);
+  add_input(app, *o);
+  group(app, "Output");
+  app.add_flag("--json", o->json,
+               "text, token_ids, prompt_tokens, cached_tokens, finish_reason and speeds as JSON");
+  app.add_flag("--no-echo,--no-display-prompt", o->quiet, "print the completion only");
+  app.add_option("--choices,--num-return-sequences", g.choices,
+                 "completions per prompt (n); the prompt is computed once")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
   app.add_option("--logprobs", g.chances,
-                 "with --json: ln p of every new token, and of the N most likely in its place, by "
-                 "the model itself: before temperature, penalties and filters")
+                 "with --json: log-probabilities of the output tokens and of the N most likely, "
+                 "before temperature, penalties and filters")
       ->check(CLI::Range(0, 1000));
-  app.add_option("--beams", o->beams.beams,
-                 "search for the most likely text with so many hypotheses instead of sampling or "
-                 "guessing; 1 = no search")
+  add_length(app, g, o->ignore_eos);
+  group(app, "Sampling");
+  o->sampling.add(app, g.sampling);
+  group(app, "Constrained decoding");
+  o->constraint.add(app);
+  group(app, "Beam search");
+  app.add_option("--beams,--num-beams", o->beams.beams,
+                 "beam search: number of beams, up to 1024; 1 = off")
       ->capture_default_str()
-      ->check(positive());
+      ->check(CLI::Range(1, 1024));
   app.add_option("--length-penalty", o->beams.length_penalty,
-                 "with --beams: scores are log p / length^penalty; 0 = none, above 0 favours long "
-                 "texts")
+                 "beam search: score = log p / length^penalty; above 0 favours long outputs")
       ->capture_default_str()
       ->check(finite());
-  app.add_option("--iterations", o->mask_predict.iterations,
-                 "of a model that predicts all tokens of an answer at once (objective "
-                 "mask_predict): so many times, between which the least likely ones are masked")
+  app.add_option("--early-stopping", o->early_stopping,
+                 "beam search: when it ends with as many finished hypotheses as beams. true: at "
+                 "once; false: no other is better at its present length; never: none can become "
+                 "better at any length")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--length-candidates", o->mask_predict.lengths,
-                 "of such a model: answers of so many lengths, of which the likeliest is taken")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--answer-prefix", g.forced_begin,
-                 "beside an encoder: ids that the answer begins with, such as a language; without "
-                 "it what the model's generation config forces")
-      ->delimiter(',');
-  add_texts(app, "--stop", g.stop_strings, "end before this text; repeatable");
-  app.add_option("--context", g.context,
-                 "longest sequence, prompt included; 0 = what the model is made for")
+      ->check(CLI::IsMember({"true", "false", "never"}));
+  group(app, "Speculative decoding");
+  o->guesses.add(app);
+  group(app, "Context and KV cache");
+  app.add_option("--context,-c,--ctx-size,--max-model-len", g.context,
+                 "context length: maximum tokens, prompt included; 0 = the model's")
       ->capture_default_str()
       ->check(not_negative());
   app.add_flag("--context-shift", g.shift,
-               "where the context is full go on from the first tokens and the later half of the "
-               "others, which are read anew");
-  o->guesses.add(app);
-  o->lines.add(app);
+               "when the context is full: drop the older half after the first tokens "
+               "(--keep-first) and recompute");
   o->kv.add(app);
-  o->retrieve.add(app);
-  o->products.add(app);
-  auto* session = app.add_option(
-      "--session", o->session,
-      "a file that the text goes on from, where it exists, and that keeps where it ended; prompts "
-      "continue its rows, none is needed");
+  group(app, "Caching and sessions");
+  app.add_option("--session,--prompt-cache", o->session,
+                 "save and resume: file with tokens, KV cache and seed; a further prompt "
+                 "continues it");
   auto* prefix_cache =
       app.add_option("--prefix-cache", o->prefix_cache_mib,
-                     "MiB for states of what prompts begin with: what they share is computed once")
+                     "prefix cache, MiB: prompts with a common prefix compute it once")
           ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_option("--snapshot-every", o->snapshot_every,
-                 "with --prefix-cache, for states that cannot be cut (recurrent, windows): one "
-                 "more snapshot after so many tokens of a prompt; 0 = none")
+                 "prefix cache of recurrent and windowed models: save the state every N prompt "
+                 "tokens; 0 = only at the end")
       ->capture_default_str()
       ->needs(prefix_cache)
       ->check(not_negative());
+  group(app, "Retrieval (RAG)");
+  o->retrieve.add(app);
+  group(app, "Batch files");
+  o->lines.add(app);
+  group(app, "Encoder-decoder and speech");
+  auto* audio = app.add_option("--audio", o->audio,
+                               "16 kHz WAV file to transcribe (cut or padded to 30 s); repeat for "
+                               "a batch")
+                    ->allow_extra_args(false);
+  for (const char* input : {"prompt", "--prompt", "--prompt-file", "--input-ids"})
+    audio->excludes(app.get_option(input));
+  add_ids(app, "--answer-prefix", g.forced_begin,
+          "encoder-decoder: token ids the decoder starts with (language, task); without it the "
+          "generation config's");
+  app.add_option("--iterations", o->mask_predict.iterations,
+                 "Mask-Predict models: refinement iterations")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--length-candidates", o->mask_predict.lengths,
+                 "Mask-Predict models: output lengths decoded in parallel")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  group(app, "Precision and performance");
+  o->products.add(app);
+  add_threads(app, o->threads);
   app.add_option("--expert-memory", o->expert_mib,
-                 "most MiB of routed experts that stay in memory, the most used ones; others are "
-                 "read from the file again when they are chosen. 0 = any")
+                 "mixture of experts: maximum MiB of routed experts in RAM; the least used are "
+                 "read again; 0 = no limit")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
-  app.add_flag("--ignore-eos", o->ignore_eos, "go on after the end-of-text token");
-  app.add_flag("--parse-special", o->parse_special,
-               "special tokens written in the prompt become those tokens");
-  app.add_flag("--no-special", o->no_special, "add nothing around the prompt (no begin-of-text)");
-  app.add_flag("--no-echo", o->quiet, "print only what is new");
-  app.add_flag("--json", o->json,
-               "text, token_ids, prompt_tokens, cached_tokens, finish_reason and speeds as JSON");
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  app.add_option("--adapter", o->adapters,
-                 "an adapter beside the model's weights: a folder of PEFT or of a run; of several "
-                 "the products add up")
-      ->allow_extra_args(false);
-  app.add_option("--families", o->families, "a folder of further family files");
+  group(app, "Model");
+  add_adapters(app, o->adapters);
+  o->loading.add(app);
   examples(
       app,
-      {"tessera generate model.gguf --prompt 'Once upon a time' --max-new-tokens 100",
+      {"tessera generate model.gguf 'Once upon a time' -n 100",
+       "echo 'Once upon a time' | tessera generate model.gguf -p - --temp 0.8 --top-p 0.95",
        "tessera generate folder --prompt 'A' --prompt 'B' --temperature 0.8 --top-p 0.95 "
        "--seed 7 --json",
        "tessera generate model.gguf --prompt 'Once upon a time' --temperature 1 --min-p 0.05 "
@@ -515,32 +637,46 @@ std::function<int()> add_generate(CLI::App& app) {
        "tessera generate run --prompt 'Once upon a time' --predictors --guesses 3 --branches 3",
        "tessera generate model.gguf --prompt 'Once upon a time' --temperature 1 --choices 3",
        "tessera generate model.gguf --prompt 'Once upon a time' --json --logprobs 5",
-       "tessera generate model.gguf --prompt 'A person as JSON: ' --json-schema person.json",
+       "tessera generate model.gguf --prompt 'A person as JSON: ' --json-schema '{\"type\": "
+       "\"object\"}'",
        "tessera generate model.gguf --prompt 'Is the sky blue? ' --regex 'yes|no'",
        "tessera generate model.gguf --prompt 'Once upon a time' --session tale",
        "tessera generate whisper --audio speech.wav --answer-prefix 50259,50359,50363",
        "tessera generate model.gguf --session tale",
        "tessera generate model.gguf --prompt 'Once upon a time' --context 512 --context-shift "
-       "--max-new-tokens 5000",
+       "-n 5000",
        "tessera generate teacher --prompts-from questions.jsonl --answer-key answer > taught.jsonl",
        "tessera generate student --prompt 'a source' --iterations 4 --length-candidates 3",
        "tessera generate model.gguf --prompt 'A long text. Q1' --prompt 'A long text. Q2' "
        "--prefix-cache 256"});
-  return [o, prompt, ids, audio, session, seed, &app] {
+  return [o, &app] {
+    const auto given = [&](const char* option) { return app.count(option) > 0; };
     if (o->lines.given())
-      for (const char* other : {"--prompt", "--input-ids", "--audio", "--session", "--json"})
-        if (app.count(other) > 0)
+      for (const char* other :
+           {"prompt", "--prompt", "--prompt-file", "--input-ids", "--audio", "--session", "--json"})
+        if (given(other))
           fail(ErrorKind::usage, "generate",
-               "{} beside --prompts-from, which answers the lines of a file; leave one of them out",
+               "{} with --prompts-from, which reads its prompts from a file; leave one of them out",
                other);
-    if (prompt->empty() && ids->empty() && audio->empty() && session->empty() && !o->lines.given())
+    if (given("prompt")) o->prompts = {o->prompt};
+    for (std::string& prompt : o->prompts) prompt = prompt_of(prompt);
+    if (given("--prompt-file")) {
+      o->prompts = {read_text_input(o->prompt_file, &cancel_token())};
+      if (o->prompts[0].ends_with('\n')) o->prompts[0].pop_back();
+    }
+    if (o->prompts.empty() && o->input_ids.empty() && o->audio.empty() && !given("--session") &&
+        !o->lines.given())
       fail(ErrorKind::usage, "generate",
-           "nothing to continue; expected --prompt, --input-ids, --audio or --prompts-from");
+           "nothing to complete; expected a prompt (`tessera generate MODEL 'Once upon a time'`), "
+           "--prompt-file, --input-ids, --audio or --prompts-from");
+    o->generate.max_new_tokens = without_limit(o->generate.max_new_tokens);
     check_options(*o, app);
+    o->beams.early_stopping = o->early_stopping == "true"    ? convert::EarlyStopping::always
+                              : o->early_stopping == "never" ? convert::EarlyStopping::never
+                                                             : convert::EarlyStopping::heuristic;
     o->guesses.check();
-    if (app.count("--iterations") + app.count("--length-candidates") > 0)
+    if (given("--iterations") || given("--length-candidates"))
       o->generate.mask_predict = o->mask_predict;
-    o->seed_given = !seed->empty();
     return generate(*o);
   };
 }

@@ -1,11 +1,12 @@
-// Who guesses what a model will say, and how far ahead: the same flags for every verb that writes.
+// Speculative decoding: the same flags for every verb that generates text.
 #pragma once
 
 #include <charconv>
+#include <filesystem>
 #include <optional>
 
-#include "tessera/infer/guesser.h"
-#include "tessera/infer/load_model.h"
+#include "tessera/infer/loading/load_model.h"
+#include "tessera/infer/speculation/guesser.h"
 
 namespace tessera::cli {
 
@@ -14,22 +15,25 @@ class GuessFlags {
   /// Who guesses.
   void add_who(CLI::App& app) {
     auto* draft_flag = app.add_option(
-        "--draft", draft_,
-        "a smaller model with the same tokens guesses; the text is the same. Beside an encoder "
-        "the draft has one too");
+        "--draft,--model-draft", draft_,
+        "draft model (same vocabulary); the output is unchanged. An encoder-decoder needs an "
+        "encoder-decoder draft");
     auto* lookup =
-        app.add_option("--lookup", how_.lookup,
-                       "guess what followed the last (at most N) tokens where they stood before")
+        app.add_option(
+               "--lookup", how_.lookup,
+               "prompt lookup decoding: draft what followed the last n-gram (up to N tokens) "
+               "earlier in the text")
             ->excludes(draft_flag)
             ->check(positive());
-    auto* predictors = app.add_flag("--predictors", how_.predictors,
-                                    "guess by the model's own predictors of tokens further ahead")
-                           ->excludes(draft_flag)
-                           ->excludes(lookup);
+    auto* predictors =
+        app.add_flag("--predictors", how_.predictors,
+                     "self-speculative: draft with the model's multi-token-prediction heads, "
+                     "at most one token each")
+            ->excludes(draft_flag)
+            ->excludes(lookup);
     auto* exit_layer =
         app.add_option("--exit-layer", how_.exit_layer,
-                       "guess by the first N layers of the model itself, which gives what it says "
-                       "early when it was trained to")
+                       "self-speculative: draft with the first N layers (early exit, LayerSkip)")
             ->excludes(draft_flag)
             ->excludes(lookup)
             ->excludes(predictors)
@@ -39,15 +43,14 @@ class GuessFlags {
   /// And how many.
   void add(CLI::App& app) {
     add_who(app);
-    guesses_flag_ = app.add_option("--guesses", guesses_,
-                                   "of whoever guesses, places ahead per step; predictors make one "
-                                   "each at most. auto = as many as pay, up to 8, by how often "
-                                   "they are right and what they cost")
+    guesses_flag_ = app.add_option("--guesses,--draft-max,--draft-n", guesses_,
+                                   "draft tokens per step; auto = 0 to 8, by measured acceptance "
+                                   "rate and cost")
                         ->capture_default_str();
     branches_flag_ =
         app.add_option("--branches", how_.branches,
-                       "candidates for each of these places: a tree, whose branches the model "
-                       "verifies in one call; where all layers are attention")
+                       "tree verification: candidates per drafted position; 1 = a chain; "
+                       "attention-only models")
             ->capture_default_str()
             ->check(CLI::Range(1, 64));
   }
@@ -59,12 +62,19 @@ class GuessFlags {
       if (flag->count() > 0) return flag->get_name();
     return "";
   }
-  /// Throws Error(usage) for numbers that are none, or without who guesses.
+  /// Throws Error(usage) for numbers that are none, or without a source of draft tokens.
   void check() {
+    // llama.cpp's --draft is a number of tokens
+    if (!draft_.empty() && draft_.find_first_not_of("0123456789") == std::string::npos &&
+        !std::filesystem::exists(draft_))
+      fail(ErrorKind::usage, "generate",
+           "--draft {}: expected a draft model; the number of draft tokens is --guesses {}", draft_,
+           draft_);
     for (const CLI::Option* flag : {guesses_flag_, branches_flag_})
       if (flag->count() > 0 && !on())
         fail(ErrorKind::usage, "generate",
-             "{} without who makes them; expected --draft, --lookup, --predictors or --exit-layer",
+             "{} needs a source of draft tokens; expected --draft, --lookup, --predictors or "
+             "--exit-layer",
              flag->get_name());
     how_.paced = guesses_ == "auto";
     how_.guesses = kMostPaced;
@@ -77,9 +87,12 @@ class GuessFlags {
     }
   }
   /// What was asked for, checked, the draft loaded; it lives as long as this does.
-  infer::Speculation load(const std::string& families, kernels::Arithmetic arithmetic) {
-    if (!draft_.empty())
-      how_.draft = &loaded_.emplace(infer::load_model(draft_, {families}, arithmetic)).model;
+  infer::Speculation load(const convert::LoadOptions& loading, kernels::Arithmetic arithmetic) {
+    if (!draft_.empty()) {
+      convert::LoadOptions own = loading;
+      own.spec.clear();  // of the model, not of its draft
+      how_.draft = &loaded_.emplace(infer::load_model(draft_, own, arithmetic)).model;
+    }
     return how_;
   }
 

@@ -8,8 +8,8 @@
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/quantize.h"
 #include "tessera/convert/gguf_model.h"
-#include "tessera/infer/evaluate.h"
-#include "tessera/infer/load_model.h"
+#include "tessera/infer/evaluation/evaluate.h"
+#include "tessera/infer/loading/load_model.h"
 #include "tessera/ops/weights/input_products.h"
 #include "tessera/ops/weights/input_squares.h"
 
@@ -45,7 +45,7 @@ std::vector<float> means_of(const ops::Weight& weight, const ops::InputSquares& 
 class Reading {
  public:
   explicit Reading(const ImportanceArgs& args)
-      : loaded_(infer::load_model(args.model, {args.families})), families_(args.families) {
+      : loaded_(infer::load_model(args.model, args.loading)), families_(args.loading.families) {
     say_differences(loaded_.source);
     if (!loaded_.tokenizer)
       fail(ErrorKind::usage, "quantize", "{} has no tokenizer, and --importance reads text",
@@ -82,7 +82,7 @@ class Reading {
 
  private:
   infer::LoadedModel loaded_;
-  std::string families_;
+  std::filesystem::path families_;
   std::vector<int64_t> ids_;
   infer::EvalOptions options_;
 };

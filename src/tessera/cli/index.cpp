@@ -5,6 +5,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/format/file_source.h"
 #include "tessera/retrieve/retriever.h"
 
@@ -16,8 +17,9 @@ namespace fs = std::filesystem;
 struct IndexArgs {
   std::vector<std::string> paths, names;
   std::string model, output;
+  LoadFlags loading;
   retrieve::PassageOptions cut;
-  bool anew = false, json = false;
+  bool rebuild = false, json = false;
   int threads = 0;
 };
 
@@ -35,17 +37,17 @@ int make_index(IndexArgs& o) {
   const fs::path output = o.output.empty() ? beside(o.paths.front()) : fs::path(o.output);
   const retrieve::TextFiles files = retrieve::text_files(o.paths, o.names);
   for (const auto& [path, reason] : files.left_out)
-    fmt::print(stderr, "tessera: left out {}: {}\n", path, format::printable(reason, 200));
+    fmt::print(stderr, "tessera: skipped {}: {}\n", path, format::printable(reason, 200));
   std::optional<retrieve::IndexFile> before;
-  if (!o.anew && fs::exists(output / "index.json")) before = retrieve::open_index(output);
+  if (!o.rebuild && fs::exists(output / "index.json")) before = retrieve::open_index(output);
   const std::string model = fs::absolute(o.model).lexically_normal();
-  const retrieve::Embedder embedder(model);
+  const retrieve::Embedder embedder(model, nullptr, o.loading.options());
   retrieve::IndexOptions options{o.cut, {}, &cancel_token()};
   const bool terminal = isatty(STDERR_FILENO) != 0;
   const auto begin = std::chrono::steady_clock::now();
   if (terminal)
     options.progress = [](size_t done, size_t all) {
-      fmt::print(stderr, "\r{} of {} passages", done, all);
+      fmt::print(stderr, "\r{} of {} chunks", done, all);
     };
   const retrieve::Indexed made =
       retrieve::make_index(model, embedder, files.paths, before ? &*before : nullptr, options);
@@ -62,7 +64,7 @@ int make_index(IndexArgs& o) {
                 {"width", made.index.width},
                 {"seconds", seconds}});
   else
-    fmt::print("{}: {} passages of {} files, {} of them as they were; {:.1f} s\n", output.string(),
+    fmt::print("{}: {} chunks of {} files, {} of them unchanged; {:.1f} s\n", output.string(),
                made.index.passages.size(), made.index.files.size(), made.kept, seconds);
   return kExitOk;
 }
@@ -71,27 +73,33 @@ int make_index(IndexArgs& o) {
 
 std::function<int()> add_index(CLI::App& app) {
   auto o = std::make_shared<IndexArgs>();
-  app.add_option("paths", o->paths, "text files, and folders of them")->required();
-  app.add_option("--with", o->model, "the model that embeds the passages, such as all-MiniLM-L6-v2")
+  group(app, "Input");
+  app.add_option("paths", o->paths, "text files and folders of them")->required();
+  app.add_option("--with,-m,--model,--embedder", o->model,
+                 "embedding model, such as all-MiniLM-L6-v2")
       ->required();
-  app.add_option("--output", o->output,
-                 "the index, a folder; default: the first path with .index behind it. One that is "
-                 "there is brought up to date: only texts that are new to it are embedded");
-  app.add_option("--name", o->names, "only files of folders whose name ends so, such as .md")
+  app.add_option("--name", o->names, "only files with this suffix, such as .md; repeatable")
       ->allow_extra_args(false);
-  app.add_option("--tokens", o->cut.tokens, "of a passage, at most")
+  group(app, "Chunking");
+  app.add_option("--tokens,--chunk-size", o->cut.tokens, "chunk size, tokens")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--overlap", o->cut.overlap, "tokens that a passage repeats of the one before")
+  app.add_option("--overlap,--chunk-overlap", o->cut.overlap, "chunk overlap, tokens")
       ->capture_default_str()
       ->check(not_negative());
-  app.add_flag("--anew", o->anew, "embed everything, whatever an index that is there has");
-  app.add_flag("--json", o->json, "what was done as JSON");
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  examples(app,
-           {"tessera index notes --with all-MiniLM-L6-v2",
-            "tessera index docs README.md --with all-MiniLM-L6-v2 --name .md --output docs.index",
-            "tessera search docs.index 'how is a model quantised?'"});
+  group(app, "Output");
+  add_out(app, o->output,
+          "index folder; default: the first path plus .index. An index that exists is updated: "
+          "only new texts are embedded");
+  app.add_flag("--rebuild,--anew", o->rebuild, "rebuild from scratch, all texts embedded again");
+  app.add_flag("--json", o->json, "report as JSON");
+  group(app, "Precision and performance");
+  add_threads(app, o->threads);
+  group(app, "Model");
+  o->loading.add(app);
+  examples(app, {"tessera index notes --with all-MiniLM-L6-v2",
+                 "tessera index docs README.md --with all-MiniLM-L6-v2 --name .md --out docs.index",
+                 "tessera search docs.index 'how is a model quantized?'"});
   return [o] { return make_index(*o); };
 }
 

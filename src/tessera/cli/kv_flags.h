@@ -1,12 +1,13 @@
-// How a run keeps keys and values: the same two flags for every verb that makes states.
+// The KV cache: the same flags for every verb that has one.
 #pragma once
 
 #include <algorithm>
 
 #include "tessera/cli/full_layers.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/product_flags.h"
-#include "tessera/infer/load_model.h"
-#include "tessera/infer/request.h"
+#include "tessera/infer/engine/request.h"
+#include "tessera/infer/loading/load_model.h"
 
 namespace tessera::cli {
 
@@ -16,37 +17,40 @@ struct KvFlags {
   int64_t keep_first = infer::kKeepFirst, keep_last = 0, keep_heavy = 0;
 
   void add(CLI::App& app) {
-    app.add_option("--kv-type", type,
-                   "how keys and values are kept: " + spec::kv_type_names() +
-                       "; int8 and fp8 take a quarter of f32's memory, int4 a sixth; auto = f16 "
-                       "where no matrix "
-                       "of the model has more bits, f32 elsewhere and with --exact")
+    app.add_option("--kv-type,--cache-type-k,--cache-type-v", type,
+                   "KV cache type: " + spec::kv_type_names() +
+                       "; auto = f16 if no weight matrix has more than 16 bits, else (and with "
+                       "--exact) f32")
         ->capture_default_str();
     app.add_option("--kv-page", page,
-                   "tokens per page of keys and values, 0 = no pages; the text is the same")
+                   "KV cache page size, tokens; 0 = contiguous; the output is unchanged")
         ->capture_default_str()
         ->check(not_negative());
     app.add_option("--keep-last", keep_last,
-                   "attention keeps the keys and values of so many last tokens, beside the first "
-                   "ones, and lets go of those between; 0 = it keeps all")
+                   "KV cache eviction (StreamingLLM): keep the last N tokens and the first "
+                   "--keep-first; 0 = keep all")
         ->capture_default_str()
         ->check(not_negative());
-    auto* first = app.add_option("--keep-first", keep_first,
-                                 "first tokens of a text that stay where others go")
+    auto* first = app.add_option("--keep-first,--keep", keep_first,
+                                 "attention sinks: first tokens that eviction and context shift "
+                                 "keep")
                       ->capture_default_str()
                       ->check(not_negative());
-    app.add_option(
-           "--keep-heavy", keep_heavy,
-           "with --keep-last: beside the last tokens every key/value head keeps so many keys "
-           "that were given the most weight (heavy hitters), in place of the first ones")
+    app.add_option("--keep-heavy", keep_heavy,
+                   "H2O eviction: per KV head keep the N keys with the most attention weight, "
+                   "instead of the first tokens")
         ->capture_default_str()
         ->check(not_negative())
         ->needs(app.get_option("--keep-last"))
         ->excludes(first);
   }
   /// How a model is loaded with these.
-  convert::LoadOptions loading(const std::string& families) const {
-    return {families, keep_first, keep_last, keep_heavy};
+  convert::LoadOptions loading(const LoadFlags& flags) const {
+    convert::LoadOptions options = flags.options();
+    options.keep_first = keep_first;
+    options.keep_last = keep_last;
+    options.keep_heavy = keep_heavy;
+    return options;
   }
   /// Once settle() has been called where the type is left open.
   spec::KvOptions options() const { return {spec::kv_type_named(type), page}; }

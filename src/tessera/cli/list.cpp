@@ -57,11 +57,12 @@ int list(const ListArgs& o) {
 
 std::function<int()> add_list(CLI::App& app) {
   auto o = std::make_shared<ListArgs>();
-  app.add_option("what", o->what,
-                 "mechanisms (and techniques that are no part of their own) or families")
+  group(app, "Input");
+  app.add_option("what", o->what, "mechanisms (with techniques), or families")
       ->capture_default_str()
       ->check(CLI::IsMember({"mechanisms", "families"}));
-  app.add_option("--families", o->families, "a folder of further family files");
+  add_families(app, o->families);
+  group(app, "Output");
   app.add_flag("--json", o->json, "as JSON");
   examples(app, {"tessera list mechanisms", "tessera list families"});
   return [o] { return list(*o); };

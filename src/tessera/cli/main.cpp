@@ -1,56 +1,69 @@
-// tessera: verbs that need no tensors run here; the others in tessera-tensors beside this program.
+// tessera: verbs that need no tensors run here; the others in tessera-tensors, in the same folder.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <span>
-#include <string_view>
+#include <string>
+#include <vector>
 
 #include <unistd.h>
 
 #include "tessera/cli/cli.h"
 #include "tessera/cli/convert.h"
 #include "tessera/cli/quantize.h"
-#include "tessera/cli/tensor_verbs.h"
+#include "tessera/cli/typed.h"
 
 namespace {
 
-bool needs_tensors(std::span<char*> args) {
+bool needs_tensors(const std::vector<std::string>& args) {
   using namespace tessera::cli;
   if (args.size() < 2) return false;
-  const std::string_view verb = args[1];
-  if (std::any_of(std::begin(kTensorVerbs), std::end(kTensorVerbs),
-                  [&](const VerbName& own) { return verb == own.name; }))
-    return true;
+  const std::string& verb = args[1];
+  for (const Verb& known : plain_verbs())
+    if (verb == known.name && known.add == nullptr) return true;
   const auto asks_for = [&](std::span<const char* const> options) {
-    return std::any_of(args.begin(), args.end(), [&](const char* arg) {
+    return std::any_of(args.begin(), args.end(), [&](const std::string& arg) {
       // also as --option=value
-      const std::string_view option =
-          std::string_view(arg).substr(0, std::string_view(arg).find('='));
-      return std::find(options.begin(), options.end(), option) != options.end();
+      return std::find(options.begin(), options.end(), option_name(arg)) != options.end();
     });
   };
   return (verb == "convert" && asks_for(kTensorOptions)) ||
          (verb == "quantize" && asks_for({&kImportance, 1}));
 }
 
+/// The environment that libraries read when they are loaded; what the user has set stays.
+void prepare_libraries() {
+  // On Intel's processors libtorch's MKL adds up in an order that turns on where its memory lies,
+  // unless told otherwise.
+  if (__builtin_cpu_is("intel")) setenv("MKL_CBWR", "AUTO,STRICT", /*overwrite=*/0);
+  // GNU's OpenMP lets a thread that waits for others spin 300,000 times, 10 ms and more, before it
+  // sleeps: on a machine with other work its core is then taken from the one that it waits for.
+  // 0.07 ms bridge what lies between two loops of a step.
+  constexpr const char* kSpins = "1000";
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", kSpins, /*overwrite=*/0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   using namespace tessera::cli;
-  if (needs_tensors({argv, static_cast<size_t>(argc)})) {
+  // `tessera help VERB` is `tessera VERB --help`
+  static char help[] = "--help";
+  if (argc > 1 && std::strcmp(argv[1], "help") == 0) {
+    if (argc > 2) argv[1] = argv[2];
+    argv[argc > 2 ? 2 : 1] = help;
+  }
+  const std::vector<std::string> args(argv, argv + argc);
+  if (needs_tensors(args)) {
     std::error_code error;
     const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
     const std::string program = (self.parent_path() / "tessera-tensors").string();
-    // On Intel's processors libtorch's MKL adds up in an order that turns on where its memory lies,
-    // unless its environment says otherwise when it is loaded.
-    if (__builtin_cpu_is("intel")) setenv("MKL_CBWR", "AUTO,STRICT", /*overwrite=*/0);
+    prepare_libraries();
     execv(program.c_str(), argv);
     fmt::print(stderr, "tessera: [install] {}: {}; build the target tessera-tensors\n", program,
                std::strerror(errno));
     return kExitFailed;
   }
-  std::vector<Verb> elsewhere;
-  for (const VerbName& verb : kTensorVerbs) elsewhere.push_back({verb.name, verb.summary, nullptr});
-  return run(argc, argv, plain_verbs(), elsewhere);
+  return run(args, plain_verbs());
 }

@@ -14,10 +14,11 @@ namespace tessera::cli {
 /// Whether the file is JSON text (a spec), by content.
 bool is_spec_file(const std::filesystem::path& path);
 
-/// The spec of a spec file or of a model; `overrides` only apply to spec files.
+/// The spec of a spec file, of a model, or of a config.json of Hugging Face (also in a folder whose
+/// weights are not there), which a line to stderr says; `overrides` only apply to spec files.
 model::ModelSpec spec_of(const std::filesystem::path& path,
                          const std::vector<std::string>& overrides,
-                         const std::filesystem::path& families);
+                         const convert::LoadOptions& options);
 
 /// Lines to stderr about what is not as the file has it: matrices of fewer bits that are held in
 /// float32, heads that the model is without.

@@ -1,11 +1,10 @@
-// How a run holds weights and multiplies those in blocks: the same flags for every verb that
-// computes with a loaded model as fast as it may.
+// Precision and performance: the same flags for every verb that computes with a loaded model.
 #pragma once
 
 #include <algorithm>
 
 #include "tessera/cli/cli.h"
-#include "tessera/infer/load_in_blocks.h"
+#include "tessera/infer/loading/load_in_blocks.h"
 #include "tessera/kernels/weights/quantize.h"
 
 namespace tessera::cli {
@@ -20,16 +19,16 @@ struct ProductFlags {
   }
   void add_arithmetic(CLI::App& app) {
     auto* float32 = app.add_flag("--exact", exact,
-                                 "multiply weights in blocks (Q4_1, Q8_0, ...) by float32 numbers "
-                                 "as they are; default: by numbers rounded to 15 bits");
-    app.add_flag("--fast", fast, "by numbers rounded to 8 bits: faster, and less like the model")
+                                 "float32 activations in products with quantized weights "
+                                 "(without it: 15 bits)");
+    app.add_flag("--fast", fast,
+                 "8-bit activations in products with quantized weights, as llama.cpp: faster, less "
+                 "exact")
         ->excludes(float32);
   }
   void add_blocks(CLI::App& app) {
-    app.add_option(
-           "--blocks", blocks,
-           "round matrices of float numbers to this type as they are loaded: q8_0, q4_k and "
-           "the other block types that quantize writes; default: as they are in the file")
+    app.add_option("--blocks", blocks,
+                   "quantize float weights to this type (q8_0, q4_k, ...) while loading")
         ->check([](const std::string& name) -> std::string {
           try {
             if (kernels::can_quantize(dtype_named(name))) return "";

@@ -1,3 +1,4 @@
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/quantize.h"
 
 #include <algorithm>
@@ -13,7 +14,9 @@ namespace tessera::cli {
 namespace {
 
 struct QuantizeArgs {
-  std::string model, type, out, text, imatrix, save_imatrix, tokenizer, families, family;
+  LoadFlags loading;
+  std::string model, type, type_option, out, out_option, text, imatrix, save_imatrix, tokenizer,
+      family;
   std::vector<std::string> rules;
   Calibration calibration;
   int64_t part_mib = 0, tokens = 65536, calibrate_mib = 2048;
@@ -53,7 +56,7 @@ void say(const QuantizeArgs& o, const convert::QuantizeReport& report, double se
     shares.push_back(fmt::format("{} {:.1f} %", name_of(type),
                                  100 * static_cast<double>(elements) /
                                      static_cast<double>(std::max<int64_t>(1, report.elements))));
-  fmt::print("{:.1f} MiB, {:.2f} bits a weight (before: {:.1f} MiB); {}; {:.1f} s\n",
+  fmt::print("{:.1f} MiB, {:.2f} bits per weight (before: {:.1f} MiB); {}; {:.1f} s\n",
              mib(report.bytes), bits_per_weight(report), mib(report.bytes_before),
              fmt::join(shares, ", "), seconds);
 }
@@ -61,14 +64,15 @@ void say(const QuantizeArgs& o, const convert::QuantizeReport& report, double se
 int quantize(const QuantizeArgs& o, const ImportanceMeter& meter) {
   if (o.threads > 0) set_thread_count(o.threads);
   if (!o.dry_run && o.out.empty())
-    fail(ErrorKind::usage, "quantize", "nowhere to write to; expected --out FILE or --dry-run");
+    fail(ErrorKind::usage, "quantize", "--out FILE is missing (or use --dry-run to report only)");
   convert::QuantizeOptions options;
   options.recipe = o.type;
   for (const std::string& rule : o.rules) options.rules.push_back(convert::parse_type_rule(rule));
   options.pure = o.pure;
   options.requantize = o.requantize;
   options.part_bytes = o.part_mib << 20;
-  convert::GgufModel model = convert::load_gguf_model(o.model, {o.families, o.family, o.tokenizer});
+  convert::GgufModel model = convert::load_gguf_model(o.model, o.loading.options(),
+                                                      {o.loading.families, o.family, o.tokenizer});
   for (const std::string& remark : model.remarks) fmt::print(stderr, "tessera: {}\n", remark);
   convert::Importance importance;
   if (!o.imatrix.empty()) importance = convert::read_importance(o.imatrix);
@@ -76,7 +80,7 @@ int quantize(const QuantizeArgs& o, const ImportanceMeter& meter) {
   // what is not known is said before the text is read
   if (o.calibration.has("awq")) convert::scaling_products(model);
   if (!o.text.empty()) {
-    measured = meter({o.model, o.text, o.families, o.tokens});
+    measured = meter({o.model, o.text, o.loading.options(), o.tokens});
     if (!o.save_imatrix.empty())
       convert::write_importance(o.save_imatrix, measured.by_name, measured.tokens, o.text);
     importance = measured.by_name;
@@ -87,7 +91,7 @@ int quantize(const QuantizeArgs& o, const ImportanceMeter& meter) {
     const auto known = [&](const format::TensorView& t) { return importance.contains(t.name); };
     if (std::none_of(model.tensors.begin(), model.tensors.end(), known))
       fail(ErrorKind::usage, "quantize",
-           "the importance speaks of none of the model's tensors; its first is {}",
+           "the importance matrix has none of the model's tensors; its first is {}",
            importance.begin()->first);
   }
   if (!o.calibration.method.empty() && !o.dry_run) {
@@ -113,7 +117,7 @@ int quantize(const QuantizeArgs& o, const ImportanceMeter& meter) {
   for (const auto* notes : {&unscaled, &report.notes}) {
     if (notes->empty()) continue;
     fmt::print(stderr, "tessera: {}", notes->front());
-    if (notes->size() > 1) fmt::print(stderr, ", and {} more tensors likewise", notes->size() - 1);
+    if (notes->size() > 1) fmt::print(stderr, ", and {} more tensors", notes->size() - 1);
     fmt::print(stderr, "\n");
   }
   report.notes.insert(report.notes.end(), unscaled.begin(), unscaled.end());
@@ -157,6 +161,22 @@ std::vector<std::string> calibrate(const Calibration& how,
   return notes;
 }
 
+namespace {
+
+/// llama-quantize has IN OUT TYPE or IN TYPE.
+void settle_positionals(QuantizeArgs& o) {
+  const std::vector<std::string>& types = convert::quantize_recipes();
+  if (!o.out_option.empty()) o.out = o.out_option;
+  if (!o.type_option.empty()) o.type = o.type_option;
+  if (o.type.empty() && std::find(types.begin(), types.end(), o.out) != types.end())
+    std::swap(o.type, o.out);
+  if (o.type.empty())
+    fail(ErrorKind::usage, "quantize", "--type is required; expected one of {}",
+         fmt::join(types, ", "));
+}
+
+}  // namespace
+
 std::function<int()> add_quantize(CLI::App& app) {
   // main() has handed what needs one to the other program
   return add_quantize(app, ImportanceMeter());
@@ -164,66 +184,65 @@ std::function<int()> add_quantize(CLI::App& app) {
 
 std::function<int()> add_quantize(CLI::App& app, ImportanceMeter meter) {
   auto o = std::make_shared<QuantizeArgs>();
-  app.add_option("model", o->model,
-                 "floating-point weights: a Hugging Face or tessera folder, or a GGUF file")
-      ->required();
-  app.add_option("--type", o->type,
-                 fmt::format("llama.cpp's name of a mixture of types: {}",
+  group(app, "Input");
+  add_model(app, o->model,
+            "model with float weights: Hugging Face or tessera folder, GGUF file, or run");
+  auto* out_file = app.add_option("out", o->out, "GGUF file to write, as --out");
+  auto* type_name = app.add_option("type", o->type, "quantization type, as --type");
+  group(app, "Output");
+  add_out(app, o->out_option, "GGUF file to write", "--outfile")->excludes(out_file);
+  app.add_option("--part-mib", o->part_mib,
+                 "split into shards of N MiB (NAME-00001-of-00003.gguf); 0 = one file")
+      ->capture_default_str()
+      ->check(not_negative());
+  app.add_flag("--dry-run", o->dry_run, "report only");
+  app.add_flag("--json", o->json, "report as JSON");
+  app.add_option("--family", o->family, "model family to write as; default: the model's own");
+  group(app, "Quantization type");
+  app.add_option("--type", o->type_option,
+                 fmt::format("quantization type, llama.cpp's names: {}",
                              fmt::join(convert::quantize_recipes(), ", ")))
-      ->required();
-  app.add_option("--out", o->out, "the GGUF file to write");
+      ->excludes(type_name);
   app.add_option("--rule", o->rules,
-                 "NAMES=TYPE: another type for the tensors whose GGUF names match ('*' is any "
-                 "text), one of f32, f16, bf16, q8_0, q4_k, ...; of several rules the first")
+                 "per-tensor type, GGUF-NAME-PATTERN=TYPE (f32, f16, bf16, q8_0, q4_k, ...), '*' = "
+                 "any; first match wins; repeatable")
       ->allow_extra_args(false)
       ->take_all();
+  app.add_flag("--pure", o->pure, "one type for all matrices");
+  app.add_flag("--requantize,--allow-requantize", o->requantize, "allow quantized input");
+  group(app, "Importance matrix");
   auto* text = app.add_option(kImportance, o->text,
-                              "a text that the model reads first, or - for standard input: errors "
-                              "then count by what columns multiply");
-  app.add_option("--importance-tokens", o->tokens, "with --importance: tokens of the text at most")
+                              "calibration text for an importance matrix; - = standard input");
+  app.add_option("--importance-tokens", o->tokens, "maximum tokens of the calibration text")
       ->capture_default_str()
       ->needs(text)
       ->check(positive());
+  app.add_option("--imatrix", o->imatrix, "read an imatrix file (GGUF)")->excludes(text);
   app.add_option("--save-imatrix", o->save_imatrix,
-                 "with --importance: writes what was measured, as llama.cpp reads it")
+                 "write the imatrix file (GGUF), as llama.cpp reads it")
       ->needs(text);
-  auto* calibrate =
-      app.add_option("--calibrate", o->calibration.method,
-                     "with --importance: 'gptq' feeds the error of each rounded column into those "
-                     "behind it, 'awq' first moves scales of channels between matrices; "
-                     "'awq+gptq' does both")
-          ->needs(text)
-          ->check(CLI::IsMember(calibration_methods()));
-  app.add_flag("--act-order", o->calibration.feedback.by_activity,
-               "with gptq: columns of large inputs first, by scales of the numbers as they were")
+  group(app, "Calibration (GPTQ, AWQ)");
+  auto* calibrate = app.add_option("--calibrate", o->calibration.method, "calibration method")
+                        ->needs(text)
+                        ->check(CLI::IsMember(calibration_methods()));
+  app.add_flag("--act-order", o->calibration.feedback.by_activity, "GPTQ: activation order")
       ->needs(calibrate);
   app.add_option("--damping", o->calibration.feedback.damping,
-                 "with gptq: what is added to the diagonal of the inputs' products, times its mean")
+                 "GPTQ: damping of the Hessian diagonal, times its mean")
       ->capture_default_str()
       ->needs(calibrate)
       ->check(CLI::Range(1e-8, 1e3));
   app.add_option("--calibrate-mib", o->calibrate_mib,
-                 "memory for products of inputs; what does not fit is gathered by further passes "
-                 "over the text")
+                 "memory for calibration, MiB; more passes over the text with less")
       ->capture_default_str()
       ->needs(calibrate)
       ->check(positive());
-  app.add_option("--imatrix", o->imatrix, "importance that was measured before: a GGUF imatrix")
-      ->excludes(text);
-  app.add_flag("--pure", o->pure, "the mixture's main type for every matrix");
-  app.add_flag("--requantize", o->requantize,
-               "take matrices that are in blocks already, which rounds them twice");
-  app.add_option("--part-mib", o->part_mib,
-                 "files of at most so many MiB, NAME-00001-of-00003.gguf; 0 = one file")
-      ->capture_default_str()
-      ->check(not_negative());
-  app.add_flag("--dry-run", o->dry_run, "only says what would be written");
+  group(app, "Input");
   app.add_option("--tokenizer", o->tokenizer,
-                 "a model or tokenizer file, where the folder has none");
-  app.add_option("--family", o->family, "the family to write as, where it is not the model's own");
-  app.add_option("--families", o->families, "a folder of further family files");
-  app.add_flag("--json", o->json, "the report as JSON");
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
+                 "model or tokenizer file, if the folder has no tokenizer");
+  o->loading.add(app);
+  group(app, "Precision and performance");
+  add_threads(app, o->threads);
   examples(app, {"tessera quantize SmolLM2-135M --type Q4_K_M --out smol.gguf",
                  "tessera quantize model-f16.gguf --type Q4_K_M --rule 'blk.*.attn_v.weight=q8_0' "
                  "--out model.gguf",
@@ -232,7 +251,10 @@ std::function<int()> add_quantize(CLI::App& app, ImportanceMeter meter) {
                  "tessera quantize folder --type Q3_K_M --importance text.txt --calibrate gptq "
                  "--out model.gguf",
                  "tessera quantize model-f16.gguf --type Q6_K --dry-run"});
-  return [=] { return quantize(*o, meter); };
+  return [=] {
+    settle_positionals(*o);
+    return quantize(*o, meter);
+  };
 }
 
 }  // namespace tessera::cli

@@ -12,7 +12,8 @@ namespace tessera::cli {
 
 /// What measuring importance reads.
 struct ImportanceArgs {
-  std::string model, text, families;
+  std::string model, text;
+  convert::LoadOptions loading;
   int64_t tokens = 0;  // of the text at most
 };
 struct MeasuredImportance {

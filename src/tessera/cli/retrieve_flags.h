@@ -1,9 +1,10 @@
-// Passages of an index before the prompts of a verb.
+// Retrieval-augmented generation (RAG): passages of an index before the prompts of a verb.
 #pragma once
 
 #include <string>
 
 #include "tessera/cli/cli.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/retrieve/asker.h"
 
 namespace tessera::cli {
@@ -14,25 +15,31 @@ struct RetrieveFlags {
 
   bool on() const { return !from.index.empty(); }
 
+  /// Its models are read as the verb reads its own.
+  retrieve::AskerOptions asker(const LoadFlags& loading) const {
+    retrieve::AskerOptions out = from;
+    out.loading = loading.others();
+    return out;
+  }
+
   void add(CLI::App& app, const char* help) {
     auto* retrieve = app.add_option("--retrieve", from.index, help);
     const auto needs = [&](CLI::Option* option) { option->needs(retrieve); };
-    needs(app.add_option("--passages", room.passages, "at most so many")
+    needs(app.add_option("--passages", room.passages, "maximum number of passages")
               ->capture_default_str()
               ->check(positive()));
-    needs(app.add_option("--passage-tokens", room.tokens, "of them together, at most")
+    needs(app.add_option("--passage-tokens", room.tokens, "maximum tokens of all passages")
               ->capture_default_str()
               ->check(positive()));
-    needs(app.add_option("--retrieve-with", from.model,
-                         "where the model lies that made the index; default: where it lay then"));
-    needs(app.add_option("--rerank-with", from.reranker,
-                         "a classifier of one number (a cross-encoder), which chooses among four "
-                         "times as many passages"));
+    needs(app.add_option("--retrieve-with,--embedder", from.model,
+                         "path of the embedding model, if it moved since indexing"));
+    needs(app.add_option("--rerank-with,--reranker", from.reranker,
+                         "cross-encoder that reranks four times as many passages"));
   }
   void add(CLI::App& app) {
     add(app,
-        "put the passages of this index (`tessera index`) that are nearest to a question before "
-        "it; the sources are listed behind the answer");
+        "retrieval-augmented generation: prepend the passages of this index (`tessera index`) "
+        "nearest to the question; sources are listed");
   }
 };
 
@@ -47,7 +54,8 @@ struct Asked : retrieve::Sourced {
 
 class Passages {
  public:
-  explicit Passages(const RetrieveFlags& flags) : room_(flags.room), asker_(flags.from) {}
+  Passages(const RetrieveFlags& flags, const LoadFlags& loading)
+      : room_(flags.room), asker_(flags.asker(loading)) {}
 
   Asked ask(const std::string& question, const text::Tokenizer& tokenizer) const {
     return {asker_.ask(question, tokenizer, room_, &cancel_token())};

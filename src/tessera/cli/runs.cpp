@@ -4,7 +4,7 @@
 
 #include "tessera/base/output_file.h"
 #include "tessera/cli/cli.h"
-#include "tessera/train/run_report.h"
+#include "tessera/train/runs/run_report.h"
 
 namespace tessera::cli {
 namespace {
@@ -55,14 +55,14 @@ int runs(const RunsArgs& o) {
 
 std::function<int()> add_runs(CLI::App& app) {
   auto o = std::make_shared<RunsArgs>();
-  app.add_option("runs", o->folders, "folders of runs (train --out), or what holds some")
-      ->required();
-  app.add_option("--html", o->html,
-                 "writes a page with the table, losses by steps, tokens and seconds, where recipes "
-                 "differ, and all else that was logged");
+  group(app, "Output");
+  app.add_option("runs", o->folders, "run folders (train --out), or folders of them")->required();
+  app.add_option(
+      "--html", o->html,
+      "write a web page: table, loss curves by step, token and second, differences of the recipes, "
+      "all logged metrics");
   app.add_flag("--watch", o->watch,
-               "anew every two seconds, table and page, until all are complete or Ctrl-C; an open "
-               "page follows");
+               "refresh table and page every two seconds until all runs are complete, or Ctrl-C");
   app.add_flag("--json", o->json, "as JSON");
   examples(app, {"tessera runs out/a out/b", "tessera runs out --html runs.html --watch",
                  "tessera runs out --json"});

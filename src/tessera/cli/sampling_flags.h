@@ -1,11 +1,16 @@
-// How tokens are chosen: the same flags for every verb that makes texts.
+// Sampling parameters: the same flags for every verb that generates text.
 #pragma once
 
 #include <charconv>
 #include <cmath>
+#include <map>
+
+#include <fmt/ranges.h>
 
 #include "tessera/cli/cli.h"
-#include "tessera/infer/load_model.h"
+#include "tessera/infer/loading/decoding_defaults.h"
+#include "tessera/infer/loading/load_model.h"
+#include "tessera/infer/sampling/seed.h"
 
 namespace tessera::cli {
 
@@ -18,31 +23,44 @@ class SamplingFlags {
     for (const infer::SamplingField& field : infer::sampling_fields())
       std::visit(
           [&](auto member) {
-            app.add_option(field.flag(), options.*member, field.doc)->capture_default_str();
+            app.add_option(names_of(field), options.*member, field.doc)->capture_default_str();
           },
           field.member);
     add_texts(app, "--dry-sequence-breaker", breakers_,
-              "no repeated run of DRY goes through this text: a line's end, :, \" and * unless "
-              "given; none = nothing; repeatable");
-    add_texts(app, "--bad-word", options.bad_words,
-              "a text that is never said, as the tokenizer writes it alone or behind a space; "
+              "DRY: string that ends a match (default newline : \" *); none = no breakers; "
               "repeatable");
+    add_texts(app, "--bad-word", options.bad_words,
+              "banned string, as tokenized alone or after a space; repeatable");
     app.add_option("--samplers", samplers_,
-                   "what acts on the logits, in this order, with commas; what is left out does "
-                   "nothing: some of penalties, no_repeat_ngram, dry, top_n_sigma, temperature, "
-                   "top_h, top_k, top_p, min_p, typical_p, epsilon, eta, xtc")
+                   "order of the samplers, comma-separated; those left out are off")
         ->default_str(infer::to_string(options.samplers));
     app.add_option("--logit-bias", biases_,
-                   "ID:NUMBER is added to the logit of a token; ID:-inf = never; repeatable")
+                   "ID:BIAS, added to the token's logit; ID:-inf bans it; of several ids (13,7:-2) "
+                   "to the last one's where the others precede; repeatable")
         ->allow_extra_args(false);
     app.add_option("--generation-config", config_,
-                   "auto = where no flag says otherwise, tokens are chosen as the model's "
-                   "generation_config.json says; none = as the flags' defaults say")
+                   "auto = unset options come from the model's generation_config.json or GGUF keys "
+                   "general.sampling.*; none = from the defaults here")
         ->capture_default_str()
         ->check(CLI::IsMember({"auto", "none"}));
+    app.add_option_function<std::string>(
+           "--seed,-s",
+           [&options](const std::string& text) { options.seed = *infer::seed_of(text); },
+           "random seed; -1 = a new one, which is printed. A session keeps its own")
+        ->default_str("0")
+        ->check(CLI::Validator(
+            [](const std::string& text) -> std::string {
+              if (infer::seed_of(text)) return "";
+              return fmt::format("{}; expected a whole number up to 2^64 - 1, or -1 for a new seed",
+                                 text);
+            },
+            "SEED"));
   }
 
-  bool given(const std::string& name) const { return app_->count(name) > 0; }
+  bool given(const std::string& name) const {
+    const CLI::Option* const option = app_->get_option_no_throw(name);
+    return option != nullptr && option->count() > 0;
+  }
   /// The first flag given of those that nothing is drawn by where nothing is drawn by chance; empty
   /// where there is none.
   std::string filter_given() const {
@@ -52,8 +70,7 @@ class SamplingFlags {
   }
   /// What the flags say, before a model is read.
   void check() {
-    options_->logit_bias.clear();
-    for (const std::string& bias : biases_) options_->logit_bias.push_back(bias_of(bias));
+    for (const std::string& bias : biases_) read_bias(bias);
     if (!breakers_.empty()) options_->dry_sequence_breakers = breakers_;
     if (breakers_ == std::vector<std::string>{"none"}) options_->dry_sequence_breakers.clear();
     if (given("--samplers")) options_->samplers = samplers_of(samplers_);
@@ -62,16 +79,33 @@ class SamplingFlags {
         *options_, [&](const infer::SamplingField& field) { return given(field.flag()); });
     if (!conflict.empty()) fail(ErrorKind::usage, "generate", "{}", conflict);
   }
-  /// And what the model's makers say where they are silent.
-  void fill(const convert::GenerationConfig& config) {
-    if (config_ == "none") return;
-    const infer::SamplingOptions made = infer::sampling_defaults(config, true);
+  /// And what the model's makers say where they are silent. Prints what of it has no effect.
+  infer::DecodingDefaults fill(const convert::GenerationConfig& config,
+                               infer::TextKind kind,
+                               infer::Writing& writing) {
+    const auto defaults =
+        infer::decoding_defaults(config_ == "none" ? convert::GenerationConfig() : config, kind);
     const auto take = [&](bool filters) {
       for (const infer::SamplingField& field : infer::sampling_fields())
-        if (field.filters == filters && !given(field.flag())) field.set(*options_, field.get(made));
+        if (field.filters == filters && !given(field.flag()))
+          field.set(*options_, field.get(defaults.sampling));
     };
     take(false);
     if (options_->temperature > 0) take(true);
+    if (!given("--samplers")) options_->samplers = defaults.sampling.samplers;
+    infer::take_bans(defaults, writing);
+    fill_limits(defaults, writing);
+    if (!defaults.unsupported.empty())
+      fmt::print(stderr, "tessera: {}: without effect: {}\n", defaults.source,
+                 fmt::join(defaults.unsupported, ", "));
+    return defaults;
+  }
+  /// The first line of a run: what is in force.
+  static void print(const infer::Writing& writing,
+                    const std::optional<infer::BeamOptions>& beams,
+                    const infer::DecodingDefaults& defaults) {
+    fmt::print(stderr, "decoding: {}{}\n", infer::describe(writing, beams),
+               defaults.source.empty() ? "" : fmt::format(" ({})", defaults.source));
   }
   /// "penalties,top_k", or with llama.cpp's semicolons.
   static std::vector<infer::Sampler> samplers_of(const std::string& text) {
@@ -91,14 +125,47 @@ class SamplingFlags {
   }
 
  private:
-  static std::pair<int64_t, double> bias_of(const std::string& text) {
+  /// Names of a field's flag: its own, and those that llama.cpp and others have for it.
+  static std::string names_of(const infer::SamplingField& field) {
+    static const std::map<std::string_view, const char*> kOthers = {
+        {"temperature", ",--temp"},
+        {"repetition_penalty", ",--repeat-penalty"},
+        {"typical_p", ",--typical"},
+        {"top_n_sigma", ",--top-nsigma"},
+        {"dynatemp_exponent", ",--dynatemp-exp"},
+        {"mirostat_tau", ",--mirostat-ent"},
+        {"mirostat_eta", ",--mirostat-lr"}};
+    const auto found = kOthers.find(field.name);
+    return field.flag() + (found == kOthers.end() ? "" : found->second);
+  }
+  void fill_limits(const infer::DecodingDefaults& defaults, infer::Writing& writing) const {
+    constexpr int64_t kAny = int64_t{1} << 40;
+    if (!given("--max-new-tokens")) {
+      if (defaults.max_new_tokens) writing.max_new_tokens = *defaults.max_new_tokens;
+      if (defaults.max_length > 0) writing.max_new_tokens = kAny;
+      writing.max_length = defaults.max_length;
+    }
+    if (!given("--min-new-tokens")) {
+      writing.min_new_tokens = defaults.min_new_tokens;
+      writing.min_length = defaults.min_length;
+    }
+    if (!given("--stop")) writing.stop_strings = defaults.stop_strings;
+  }
+
+  /// "13:-5" is of a token, "13,7:-5" of a sequence.
+  void read_bias(const std::string& text) {
     const size_t colon = text.find(':');
-    int64_t id = 0;
+    std::vector<int64_t> ids;
     double bias = 0;
     const char *const begin = text.data(), *const end = begin + text.size(),
                       *const middle = begin + std::min(colon, text.size());
-    const auto read = std::from_chars(begin, middle, id);
-    bool good = colon != std::string::npos && read.ec == std::errc() && read.ptr == middle;
+    bool good = colon != std::string::npos;
+    for (const char* at = begin; good;) {
+      const auto read = std::from_chars(at, middle, ids.emplace_back());
+      good = read.ec == std::errc() && (read.ptr == middle || *read.ptr == ',');
+      if (good && read.ptr == middle) break;
+      at = read.ptr + 1;
+    }
     if (good && text.substr(colon + 1) == "-inf") {
       bias = -INFINITY;
     } else if (good) {
@@ -107,9 +174,13 @@ class SamplingFlags {
     }
     if (!good)
       fail(ErrorKind::usage, "generate",
-           "--logit-bias {}; expected the id of a token and a number, as in 13:-5 or 13:-inf",
+           "--logit-bias {}; expected the id of a token and a number, as in 13:-5 or 13:-inf, or "
+           "several ids, as in 13,7:-5",
            text.substr(0, 60));
-    return {id, bias};
+    if (ids.size() == 1)
+      options_->logit_bias.emplace_back(ids.front(), bias);
+    else
+      options_->sequence_bias.emplace_back(std::move(ids), bias);
   }
 
   CLI::App* app_ = nullptr;

@@ -1,5 +1,6 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/retrieve/retriever.h"
 
 namespace tessera::cli {
@@ -7,6 +8,7 @@ namespace {
 
 struct SearchArgs {
   std::string index, question, model;
+  LoadFlags loading;
   int64_t top = 5;
   bool json = false;
   int threads = 0;
@@ -14,7 +16,7 @@ struct SearchArgs {
 
 int search(SearchArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
-  const retrieve::Retriever retriever(o.index, o.model);
+  const retrieve::Retriever retriever(o.index, o.model, o.loading.options());
   const std::vector<retrieve::Hit> hits = retriever.find(o.question, o.top, &cancel_token());
   Json list = Json::array();
   for (const retrieve::Hit& hit : hits) {
@@ -32,14 +34,21 @@ int search(SearchArgs& o) {
 
 std::function<int()> add_search(CLI::App& app) {
   auto o = std::make_shared<SearchArgs>();
-  app.add_option("index", o->index, "a folder that `tessera index` made")->required();
-  app.add_option("question", o->question, "what passages are looked for")->required();
-  app.add_option("--top", o->top, "how many passages")->capture_default_str()->check(positive());
-  app.add_option("--with", o->model,
-                 "where the model lies that made the index; default: where it lay then");
-  app.add_flag("--json", o->json, "source, score and text of each as JSON");
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  examples(app, {"tessera search docs.index 'how is a model quantised?'",
+  group(app, "Input");
+  app.add_option("index", o->index, "index folder (tessera index)")->required();
+  app.add_option("question,-p,--prompt", o->question, "query")->required();
+  app.add_option("--with,-m,--model,--embedder", o->model,
+                 "path of the embedding model, if it moved since indexing");
+  group(app, "Output");
+  app.add_option("--top,-k,--top-k", o->top, "number of results (top-k)")
+      ->capture_default_str()
+      ->check(positive());
+  app.add_flag("--json", o->json, "source, score and text of each result as JSON");
+  group(app, "Precision and performance");
+  add_threads(app, o->threads);
+  group(app, "Model");
+  o->loading.add(app);
+  examples(app, {"tessera search docs.index 'how is a model quantized?'",
                  "tessera search docs.index 'key rotation' --top 1 --json"});
   return [o] { return search(*o); };
 }

@@ -1,17 +1,24 @@
 // Models over HTTP.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
 
+#include "tessera/base/heap.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/guess_flags.h"
 #include "tessera/cli/kv_flags.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/product_flags.h"
 #include "tessera/cli/retrieve_flags.h"
 #include "tessera/serve/service.h"
@@ -20,16 +27,19 @@ namespace tessera::cli {
 namespace serve_verb {
 
 struct ServeArgs {
+  LoadFlags loading;
   std::vector<std::string> models, aliases, adapters;
   serve::ServiceOptions service;
   GuessFlags guesses;
   KvFlags kv;
   ProductFlags products;
   RetrieveFlags retrieve;
-  std::string families, template_file, generation_config = "model", log = "text";
+  std::string template_file, key, generation_config = "model", log = "text",
+                                  template_date = "today";
   int64_t context = 0, cache_mib = 256, model_mib = 0, state_mib = 0;
   int64_t queue_tokens = int64_t{1} << 20, body_mib = 8;
   double deadline = 600, grace = 30, keep_alive = 0;
+  bool jinja = false;
   int threads = 0;
 };
 
@@ -89,8 +99,7 @@ std::vector<serve::ModelEntry> entries_of(const ServeArgs& o) {
       name = name.substr(colon + 1);
     } else if (models > 1) {
       fail(ErrorKind::usage, "serve",
-           "--adapter {}: which of {} models it stands beside; expected MODEL:NAME=FOLDER", text,
-           models);
+           "--adapter {}: {} models, and none is named; expected MODEL:NAME=FOLDER", text, models);
     }
     const std::string folder = text.substr(equals + 1), base_id = base->id, path = base->path;
     // one name given twice: the products add up
@@ -113,8 +122,44 @@ void settle_connections(serve::Limits& limits) {
   const auto most = static_cast<int64_t>(std::min<rlim_t>(files.rlim_cur, 1 << 30)) - kOthers;
   if (limits.connections <= most) return;
   limits.connections = std::max<int64_t>(1, most);
-  fmt::print(stderr, "tessera: {} connections at most, by the limit of open files (ulimit -n)\n",
+  fmt::print(stderr, "tessera: maximum connections {}, by the limit of open files (ulimit -n)\n",
              limits.connections);
+}
+
+std::string url_of(const std::string& host, int port) {
+  const bool six = host.find(':') != std::string::npos;
+  return fmt::format("http://{}:{}", six ? "[" + host + "]" : host, port);
+}
+
+/// The addresses of this machine's interfaces, those that name one link alone left out.
+std::vector<std::string> own_addresses(bool six) {
+  std::vector<std::string> out;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return out;
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    const int family = at->ifa_addr != nullptr ? at->ifa_addr->sa_family : AF_UNSPEC;
+    if (family != AF_INET && !(six && family == AF_INET6)) continue;
+    std::array<char, NI_MAXHOST> text{};
+    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (getnameinfo(at->ifa_addr, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+      continue;
+    if (std::strchr(text.data(), '%') == nullptr) out.emplace_back(text.data());
+  }
+  freeifaddrs(list);
+  return out;
+}
+
+/// What a server that can be reached from elsewhere is called by.
+std::vector<std::string> urls_of(const serve::ServiceOptions& s, int port) {
+  std::vector<std::string> hosts;
+  const bool any = s.server.host == "0.0.0.0" || s.server.host == "::";
+  hosts = any ? own_addresses(s.server.host == "::") : std::vector{s.server.host};
+  for (const std::string& name : serve::machine_names()) hosts.push_back(name);
+  for (const std::string& name : s.access.hosts)
+    if (name != s.server.host) hosts.push_back(name);
+  std::vector<std::string> urls;
+  for (const std::string& host : hosts) urls.push_back(url_of(host, port));
+  return urls;
 }
 
 int serve(ServeArgs& o) {
@@ -133,15 +178,15 @@ int serve(ServeArgs& o) {
   s.model_bytes = (o.model_mib > 0 ? o.model_mib : available / 2) << 20;
   s.engine.state_bytes = (o.state_mib > 0 ? o.state_mib : available / 4) << 20;
   s.generation_config = o.generation_config == "model";
-  s.models.families = o.families;
+  s.models.loading = o.loading.options();
   s.models.arithmetic = o.products.arithmetic();
-  s.models.speculation = o.guesses.load(o.families, o.products.arithmetic());
+  s.models.speculation = o.guesses.load(o.loading.options(), o.products.arithmetic());
   if (const model::Model* draft = s.models.speculation.draft; draft != nullptr)
     s.model_bytes = std::max<int64_t>(1, s.model_bytes - draft->weights().bytes());
   s.models.context = o.context;
   s.models.cache_bytes = o.cache_mib << 20;
   s.models.keep_alive = std::chrono::milliseconds(static_cast<int64_t>(o.keep_alive * 1000));
-  s.retrieve = o.retrieve.from;
+  s.retrieve = o.retrieve.asker(o.loading);
   s.room = o.retrieve.room;
   if (!o.template_file.empty())
     s.models.chat_template = read_text_file(o.template_file, size_t{1} << 20);
@@ -151,14 +196,27 @@ int serve(ServeArgs& o) {
     return own.options();
   };
   if (const char* key = std::getenv("TESSERA_API_KEY"); key != nullptr) s.access.key = key;
+  if (!o.key.empty()) {
+    s.access.key = o.key;
+    fmt::print(stderr,
+               "tessera: --api-key can be seen by other users in the list of processes; "
+               "TESSERA_API_KEY or --api-key-file is safer\n");
+  }
   const bool loopback =
       s.server.host == "localhost" || s.server.host == "::1" || s.server.host.starts_with("127.");
   if (!loopback && s.access.key.empty() && s.access.key_file.empty())
     fail(ErrorKind::usage, "serve",
-         "{} can be reached from elsewhere, and there is no key; expected --api-key-file FILE (a "
-         "key a line), or TESSERA_API_KEY",
+         "{} can be reached from other machines, and there is no API key; expected --api-key-file "
+         "FILE (a key a line), or TESSERA_API_KEY",
          s.server.host);
   s.access.hosts.push_back(s.server.host);
+  if (o.template_date != "today")
+    s.models.clock = text::template_clock(o.template_date, "--template-date");
+  s.models.say = [json = o.log == "json"](const std::string& line) {
+    std::fputs(json ? (Json{{"note", line}}.dump() + "\n").c_str()
+                    : fmt::format("tessera: {}\n", line).c_str(),
+               stderr);
+  };
   if (o.log == "json")
     s.log = [](const Json& line) {
       fmt::print(stderr, "{}\n", line.dump(-1, ' ', true, Json::error_handler_t::replace));
@@ -166,7 +224,7 @@ int serve(ServeArgs& o) {
   else if (o.log == "text")
     s.log = [](const Json& line) {
       fmt::print(stderr, "{} {} {} {:.3f} s{}\n", line["method"].get<std::string>(),
-                 line["route"].get<std::string>(), line["status"].get<int>(),
+                 line.value("path", line["route"].get<std::string>()), line["status"].get<int>(),
                  line["seconds"].get<double>(),
                  line.contains("model")
                      ? fmt::format(", {}: {} + {} tokens, {}", line["model"].get<std::string>(),
@@ -175,20 +233,24 @@ int serve(ServeArgs& o) {
                                    line["finish"].get<std::string>())
                      : std::string());
     };
+  limit_heaps(1);
   serve::Service service(s);
   std::signal(SIGHUP, [](int) { reload_keys = true; });
-  const std::string host =
-      s.server.host.find(':') == std::string::npos ? s.server.host : "[" + s.server.host + "]";
-  fmt::print("http://{}:{}\n", host, service.port());
+  fmt::print("{}\n", url_of(s.server.host, service.port()));
   flush_output();
   std::vector<std::string> names;
   for (const auto& entry : s.entries) names.push_back(entry.id);
   // as of a line of the log: that nobody can write it is no reason to end
-  std::fputs(fmt::format("tessera: serves {} at http://{}:{}/v1; Ctrl-C ends it when its answers "
-                         "are complete, twice at once\n",
-                         fmt::join(names, ", "), host, service.port())
+  std::fputs(fmt::format("tessera: serving {} at {}/v1. Ctrl-C: graceful shutdown, twice: "
+                         "immediate\n",
+                         fmt::join(names, ", "), url_of(s.server.host, service.port()))
                  .c_str(),
              stderr);
+  if (!loopback)
+    std::fputs(fmt::format("tessera: reachable as {}; --allow-host NAME adds a host name\n",
+                           fmt::join(urls_of(s, service.port()), ", "))
+                   .c_str(),
+               stderr);
   service.run(cancel_token(), [] { return reload_keys.exchange(false); });
   fail(ErrorKind::cancelled, "serve", "stopped on request");
 }
@@ -200,126 +262,143 @@ std::function<int()> add_serve(CLI::App& app) {
   auto o = std::make_shared<ServeArgs>();
   serve::ServiceOptions& s = o->service;
   serve::Limits& limits = s.server.limits;
-  app.add_option("model", o->models,
-                 "folders or GGUF files; the first one is loaded at once, the "
-                 "others when they are asked for")
+  group(app, "Models");
+  app.add_option("model,-m,--model", o->models,
+                 "models: folders or GGUF files; the first is loaded at start, others on first "
+                 "request")
       ->required();
-  app.add_option("--alias", o->aliases,
-                 "the name that a model is asked for by; once for each model")
+  app.add_option("--alias,-a,--served-model-name", o->aliases,
+                 "model name in the API, once per model")
       ->allow_extra_args(false);
-  app.add_option(
-         "--adapter", o->adapters,
-         "NAME=FOLDER: a model of that name with an adapter (PEFT's or a run's) beside the "
-         "weights; MODEL:NAME=FOLDER of several models. One NAME twice: the products add up")
+  app.add_option("--adapter,--lora", o->adapters,
+                 "NAME=FOLDER serves the model with a LoRA adapter as NAME; MODEL:NAME=FOLDER of "
+                 "several models. One NAME twice: both adapters")
       ->allow_extra_args(false);
-  app.add_option("--host", s.server.host, "the address to listen on")->capture_default_str();
-  app.add_option("--port", s.server.port, "0 = any that is free; it is printed")
+  app.add_flag("--any-model", s.any_model, "serve unknown model names by the first model");
+  o->loading.add(app);
+  group(app, "Network and access");
+  app.add_option("--host", s.server.host, "address to bind")->capture_default_str();
+  app.add_option("--port", s.server.port, "port; 0 = any free (it is printed)")
       ->capture_default_str()
       ->check(CLI::Range(0, 65535));
+  app.add_option(
+         "--allow-host", s.access.hosts,
+         "further host name to accept (DNS-rebinding protection); loopback, --host and, with a "
+         "key, numeric addresses and this machine's names are accepted without; repeatable")
+      ->allow_extra_args(false);
+  app.add_option("--api-key", o->key,
+                 "API key that clients must send. Other users of this machine can see it in the "
+                 "list of processes: TESSERA_API_KEY or --api-key-file is safer");
   app.add_option("--api-key-file", s.access.key_file,
-                 "clients need one of these keys, a key a line; only you may read the file. Also "
-                 "TESSERA_API_KEY, one key. SIGHUP reads it again");
-  app.add_option("--allow-host", s.access.hosts, "a further name that the server is called by")
-      ->allow_extra_args(false);
+                 "file of API keys, one a line, chmod 600; SIGHUP reloads; or TESSERA_API_KEY");
   app.add_option("--cors-origin", s.access.cors_origins,
-                 "pages of this origin (https://example.org) may ask from a browser")
+                 "origin allowed by CORS (https://example.org); repeatable")
       ->allow_extra_args(false);
+  group(app, "Scheduling and memory");
+  app.add_option("--parallel,--max-num-seqs", s.engine.parallel,
+                 "maximum concurrent sequences; further ones queue")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
   app.add_option("--model-memory", o->model_mib,
-                 "MiB of weights in memory at most: a model that nobody uses goes when another is "
-                 "asked for; 0 = half of what is free at the start")
+                 "maximum MiB of loaded weights (LRU eviction); 0 = half of free memory")
       ->capture_default_str()
       ->check(not_negative());
   app.add_option("--state-memory", o->state_mib,
-                 "MiB that the states of running texts may come to; others wait. 0 = a quarter of "
-                 "what is free at the start")
+                 "maximum MiB of KV cache of all running requests, further ones queue; 0 = a "
+                 "quarter of free memory")
       ->capture_default_str()
       ->check(not_negative());
-  app.add_option("--prefix-cache", o->cache_mib,
-                 "MiB for each model: what prompts begin with alike is computed once; 0 = none")
+  app.add_option("--prefix-cache", o->cache_mib, "prefix cache per model, MiB; 0 = off")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
-  app.add_option("--parallel", s.engine.parallel, "texts that are made at a time; others wait")
+  app.add_option("--keep-alive", o->keep_alive, "unload models after N idle seconds; 0 = never")
       ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
+      ->check(not_negative());
   app.add_flag("--priorities", s.engine.priorities,
-               "requests may say a priority, -10 to 10: the lower goes first, and others let go of "
-               "their places for it");
-  app.add_option("--keep-alive", o->keep_alive,
-                 "seconds until a model that nobody uses is given up; 0 = when its memory is "
-                 "needed")
-      ->capture_default_str()
-      ->check(not_negative());
+               "priority scheduling: requests may set priority -10 to 10, lower first, with "
+               "preemption");
   app.add_option("--step-ms", s.engine.step_ms,
-                 "beside texts that go on, new prompts take about so long a step; else four times "
-                 "as long, 256 to 1,024 tokens")
+                 "chunked prefill: prefill time per step while others decode, ms; else four times "
+                 "that")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--context", o->context, "longest text in tokens; 0 = what a model is made for")
+  group(app, "API defaults");
+  app.add_option("--context,-c,--ctx-size,--max-model-len", o->context,
+                 "context length, tokens; 0 = the model's")
       ->capture_default_str()
       ->check(not_negative());
-  app.add_option("--max-tokens", s.max_tokens, "new tokens of a chat that does not say how many")
+  app.add_option("--max-tokens,-n,--n-predict,--predict", s.max_tokens,
+                 "default max_tokens of a chat")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--chat-template", o->template_file,
-                 "a file with the chat template, instead of the models' own");
+  app.add_option("--chat-template,--chat-template-file", o->template_file,
+                 "Jinja file in place of the models' chat templates");
+  app.add_flag("--jinja", o->jinja, "no effect: chat templates are always used");
   std::vector<std::string> tool_formats = {"auto", "generic"};
   for (const text::ReplyFormat& format : text::reply_formats()) tool_formats.push_back(format.name);
   app.add_option("--tool-format", s.models.tool_format,
-                 "how models call functions. auto: as their chat template shows; generic: those "
-                 "whose template knows of none are told in the conversation; else in this form")
+                 "tool-call format; auto = from the chat template, else the generic tool prompt "
+                 "(tools described in the prompt, calls as JSON between <tool_call> tags)")
       ->capture_default_str()
       ->check(CLI::IsMember(tool_formats));
+  app.add_option("--template-date", o->template_date,
+                 "date that strftime_now() of chat templates gives: today (of each request), none "
+                 "(undefined), YYYY-MM-DD")
+      ->capture_default_str();
   app.add_flag("--request-templates", s.request_templates,
-               "chats may bring a \"chat_template\" of their own");
+               "accept chat_template in requests (/v1/chat/completions, /apply-template)");
   app.add_option("--generation-config", o->generation_config,
-                 "model: how its makers sample it holds where a request does not say; none: it "
-                 "does not")
+                 "model = unset sampling parameters from generation_config.json; none = API "
+                 "defaults")
       ->capture_default_str()
       ->check(CLI::IsMember({"model", "none"}));
   app.add_option("--pooling", s.models.pooling,
-                 "mean, cls, max or last: decoders answer /v1/embeddings so; encoders as they say")
+                 "pooling of decoder embeddings; encoders use their own")
       ->check(CLI::IsMember({"mean", "cls", "max", "last"}));
-  app.add_flag("--any-model", s.any_model,
-               "requests for a model of another name get the first one");
   app.add_flag("--lenient", s.lenient,
-               "parameters that are not known are named in X-Tessera-Ignored, not refused");
-  app.add_option("--deadline", o->deadline, "seconds until a request is given up")
+               "ignore unknown parameters, also of messages and other nested objects, named in "
+               "X-Tessera-Ignored");
+  group(app, "Speculative decoding");
+  o->guesses.add(app);
+  group(app, "KV cache");
+  o->kv.add(app);
+  group(app, "Retrieval (RAG)");
+  o->retrieve.add(app,
+                  "retrieval-augmented generation: prepend the passages of this index (`tessera "
+                  "index`) nearest to a chat's question, unless the request says otherwise; "
+                  "answers have \"sources\"");
+  group(app, "Limits and timeouts");
+  app.add_option("--deadline,--timeout", o->deadline, "request timeout, s")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--grace", o->grace, "seconds for running answers when the server is to end")
+  app.add_option("--grace", o->grace, "graceful-shutdown timeout, s")
       ->capture_default_str()
       ->check(not_negative());
-  app.add_option("--queue", limits.waiting_requests, "requests that wait at most; others get 429")
+  app.add_option("--queue", limits.waiting_requests, "maximum queued requests (then 429)")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--queue-tokens", o->queue_tokens, "tokens of their prompts, at most")
+  app.add_option("--queue-tokens", o->queue_tokens, "maximum queued prompt tokens (then 429)")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--connections", limits.connections, "open at a time")
+  app.add_option("--connections", limits.connections, "maximum open connections")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--max-body", o->body_mib, "MiB of a request")
+  app.add_option("--max-body", o->body_mib, "maximum request body, MiB")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  app.add_option("--metrics-compat", s.metrics_compat,
-                 "vllm or llamacpp: /metrics has their names beside its own")
-      ->check(CLI::IsMember({"vllm", "llamacpp"}));
-  app.add_option("--log", o->log, "a line for each request on stderr: text, json or none")
+  group(app, "Logging and metrics");
+  app.add_option("--log", o->log, "request log on stderr")
       ->capture_default_str()
       ->check(CLI::IsMember({"text", "json", "none"}));
-  o->retrieve.add(app,
-                  "chats have the passages of this index (`tessera index`) that are nearest to "
-                  "their question before it, unless a request says otherwise; answers name them as "
-                  "\"sources\"");
-  o->guesses.add(app);
-  o->kv.add(app);
+  app.add_option("--metrics-compat", s.metrics_compat,
+                 "also export metrics under vLLM's or llama.cpp's names")
+      ->check(CLI::IsMember({"vllm", "llamacpp"}));
+  group(app, "Precision and performance");
   o->products.add_arithmetic(app);
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  app.add_option("--families", o->families, "a folder of further family files");
+  add_threads(app, o->threads);
   app.footer(
-      "Further limits: 16 KiB and 100 fields of a request's head, 2 KiB of its path, 64 levels of "
-      "JSON;\n10 s for a head, 30 s for a body, 75 s between requests, 30 s without a byte of an "
-      "answer taken.\n\nExamples:\n"
+      "Fixed limits: request head 16 KiB and 100 fields, path 2 KiB, JSON depth 64. Timeouts: head "
+      "10 s,\nbody 30 s, keep-alive 75 s, write 30 s.\n\nExamples:\n"
       "  tessera serve model.gguf\n"
       "  tessera serve folder --alias mine --adapter poet=runs/poet/last --port 9000\n"
       "  tessera serve chat.gguf all-MiniLM-L6-v2 --model-memory 4096\n"

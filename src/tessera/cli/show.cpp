@@ -1,4 +1,5 @@
 #include "tessera/cli/cli.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/convert/checkpoint.h"
 
@@ -6,14 +7,15 @@ namespace tessera::cli {
 namespace {
 
 struct ShowArgs {
-  std::string path, families;
+  LoadFlags loading;
+  std::string path;
   std::vector<std::string> overrides;
   bool resolved = false, parameters = false, metadata = false;
 };
 
 int show(const ShowArgs& o) {
   if (o.metadata) {
-    const convert::Checkpoint checkpoint = convert::load_checkpoint(o.path, {o.families});
+    const convert::Checkpoint checkpoint = convert::load_checkpoint(o.path, o.loading.options());
     if (checkpoint.gguf != nullptr) {
       for (const auto& entry : checkpoint.gguf->metadata.entries())
         fmt::print("{} = {}\n", entry.key, entry.value.text());
@@ -22,7 +24,7 @@ int show(const ShowArgs& o) {
     }
     return kExitOk;
   }
-  const model::ModelSpec spec = spec_of(o.path, o.overrides, o.families);
+  const model::ModelSpec spec = spec_of(o.path, o.overrides, o.loading.options());
   if (o.parameters) {
     for (const auto& decl : model::parameters(spec))
       fmt::print("{:<44} {:<12} [{}]\n", decl.name, spec::name_of(decl.kind),
@@ -43,12 +45,14 @@ int show(const ShowArgs& o) {
 
 std::function<int()> add_show(CLI::App& app) {
   auto o = std::make_shared<ShowArgs>();
-  app.add_option("spec", o->path, "a spec file, or a model")->required();
-  app.add_flag("--resolved", o->resolved, "with every default written out");
-  app.add_flag("--parameters", o->parameters, "the table of parameters instead");
-  app.add_flag("--metadata", o->metadata, "the model file's own metadata instead");
-  app.add_option("--set", o->overrides, "path.to.key=value, changes the spec first");
-  app.add_option("--families", o->families, "a folder of further family files");
+  group(app, "Output");
+  app.add_option("spec", o->path, "spec (JSON), or model")->required();
+  app.add_flag("--resolved", o->resolved, "architecture with all defaults");
+  app.add_flag("--parameters", o->parameters, "table of parameters: name, kind, shape");
+  app.add_flag("--metadata", o->metadata, "metadata of the model file");
+  group(app, "Input");
+  add_overrides(app, o->overrides, "spec");
+  o->loading.add(app);
   examples(app, {"tessera show zoo/llama/smollm2-135m.json --resolved",
                  "tessera show model.gguf --metadata"});
   return [o] { return show(*o); };

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <limits>
+
 #include "tessera/base/text_input.h"
 #include "tessera/cli/cli.h"
 #include "tessera/convert/tokenizer.h"
@@ -7,15 +10,21 @@ namespace {
 
 struct TokenizeArgs {
   std::string path, text, file;
-  std::vector<int32_t> ids;
+  std::vector<int64_t> ids;
   bool decode = false, special = false, no_special = false, json = false;
 };
 
 int tokenize(const TokenizeArgs& o) {
   const text::Tokenizer tokenizer = convert::find_tokenizer(o.path);
+  for (const std::string& note : tokenizer.notes()) fmt::print(stderr, "tessera: {}\n", note);
   if (o.decode) {
-    for (const int32_t id : o.ids) tokenizer.token(id);  // refuses what is none
-    const std::string text = tokenizer.decode(o.ids, !o.special);
+    std::vector<int32_t> ids;
+    for (const int64_t id : o.ids) {
+      ids.push_back(
+          static_cast<int32_t>(std::min<int64_t>(id, std::numeric_limits<int32_t>::max())));
+      tokenizer.token(ids.back());  // refuses what is none
+    }
+    const std::string text = tokenizer.decode(ids, !o.special);
     if (o.json)
       print_json({{"ids", o.ids}, {"text", text}});
     else
@@ -39,18 +48,19 @@ int tokenize(const TokenizeArgs& o) {
 
 std::function<int()> add_tokenize(CLI::App& app) {
   auto o = std::make_shared<TokenizeArgs>();
-  app.add_option("tokenizer", o->path, "a model, a tokenizer file, or \"bytes\"")->required();
-  auto* text = app.add_option("--text", o->text, "the text");
-  auto* file = app.add_option("--file", o->file, "a file with the text; - = standard input");
-  auto* ids = app.add_option("--ids", o->ids, "ids to decode, with commas")
-                  ->delimiter(',')
-                  ->check(not_negative());
-  app.add_flag("--decode", o->decode, "ids to text")->needs(ids);
+  group(app, "Input");
+  app.add_option("tokenizer,-m,--model", o->path, "model, tokenizer file, or \"bytes\"")
+      ->required();
+  auto* text = app.add_option("--text,-p,--prompt", o->text, "text to tokenize");
+  auto* file = app.add_option("--file,-f", o->file, "file with the text; - = standard input");
+  auto* ids = add_ids(app, "--ids", o->ids, "token ids to decode: 1,2,3");
+  app.add_flag("--decode", o->decode, "decode --ids to text")->needs(ids);
   text->excludes(file);
   for (CLI::Option* option : {text, file}) ids->excludes(option);
   app.add_flag("--parse-special", o->special,
-               "special tokens written in the text become those tokens; shown when decoding");
-  app.add_flag("--no-special", o->no_special, "add nothing around the text");
+               "parse special tokens in the text; print them when decoding");
+  app.add_flag("--no-special", o->no_special, "do not add special tokens (BOS, EOS)");
+  group(app, "Output");
   app.add_flag("--json", o->json, "ids and tokens as JSON");
   examples(app, {"tessera tokenize model.gguf --text 'Hello world'",
                  "tessera tokenize folder --decode --ids 1,2,3"});

@@ -5,19 +5,22 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/temporary_cache.h"
 #include "tessera/cli/train_progress.h"
 #include "tessera/model/plan.h"
-#include "tessera/train/find_batch.h"
-#include "tessera/train/run_folder.h"
-#include "tessera/train/trainer.h"
+#include "tessera/train/loop/find_batch.h"
+#include "tessera/train/runs/run_folder.h"
+#include "tessera/train/objective/objective_config.h"
+#include "tessera/train/runs/run_report.h"
+#include "tessera/train/loop/trainer.h"
 
 namespace tessera::cli {
 namespace {
 
 struct TrainArgs {
   std::string recipe, out;
-  std::vector<std::string> overrides;
+  std::vector<std::string> overrides, ignore_keys;
   std::string split;
   nn::SequenceSplit sequence = {};
   bool resume = false, json = false, find_batch = false;
@@ -70,17 +73,15 @@ void find_batch(const TrainArgs& o, train::Recipe& recipe) {
     if (batch * times == recipe.train.batch * recipe.train.accumulate) {
       recipe.train.batch = batch;
       recipe.train.accumulate = times;
-      fmt::print(stderr, "train.batch = {}, train.accumulate = {}, as the run has them\n", batch,
-                 times);
+      fmt::print(stderr, "resumed with train.batch = {}, train.accumulate = {}\n", batch, times);
       return;
     }
   }
   const int64_t there = train::available_bytes(),
                 budget = o.memory.empty() ? there / 5 * 4 : parse_bytes(o.memory);
   if (budget == 0)
-    fail(ErrorKind::usage, "train",
-         "the system does not say how much memory there is; expected --memory");
-  fmt::print(stderr, "{} sequences an update, within {:.0f} MB:\n",
+    fail(ErrorKind::usage, "train", "free memory is unknown on this system; expected --memory");
+  fmt::print(stderr, "effective batch size {}, memory limit {:.0f} MB:\n",
              recipe.train.batch * recipe.train.accumulate, static_cast<double>(budget) * 1e-6);
   std::optional<TemporaryCache> own;
   std::optional<train::RunLock> lock;
@@ -88,10 +89,10 @@ void find_batch(const TrainArgs& o, train::Recipe& recipe) {
   const train::BatchSearch search = train::find_batch(
       recipe, o.out.empty() ? own.emplace().path() : fs::path(o.out) / "cache", budget,
       [](const train::BatchTrial& trial) {
-        fmt::print(stderr, "  {:>5} a pass, {:>4} passes  {:>8.0f} MB{}\n", trial.batch,
-                   trial.accumulate, static_cast<double>(trial.bytes) * 1e-6,
+        fmt::print(stderr, "  micro-batch {:>5} x {:>4} accumulation steps  {:>8.0f} MB{}\n",
+                   trial.batch, trial.accumulate, static_cast<double>(trial.bytes) * 1e-6,
                    trial.tried ? fmt::format("  {:>8.0f} tokens/s", trial.tokens_per_s)
-                               : std::string("  expected, not tried"));
+                               : std::string("  estimated, not run"));
       },
       &cancel_token());
   if (lock) lock->keep();
@@ -105,7 +106,7 @@ int train_model(const TrainArgs& o) {
     fail(ErrorKind::usage, "train", "--out is missing; expected the folder of the run");
   if (!o.memory.empty() && !o.find_batch)
     fail(ErrorKind::usage, "train", "--memory has no meaning without --find-batch");
-  train::Recipe recipe = train::load_recipe(o.recipe, o.overrides);
+  train::Recipe recipe = train::load_recipe(o.recipe, o.overrides, o.ignore_keys);
   train::check_split(recipe, o.sequence);
   if (o.find_batch) {
     find_batch(o, recipe);
@@ -119,13 +120,13 @@ int train_model(const TrainArgs& o) {
     }
   }
   const model::Plan plan = model::make_plan(recipe.spec, recipe.train.length);
-  fmt::print(stderr, "{} parameters, {:.3g} GFLOP a token, {} steps of {} tokens\n",
+  fmt::print(stderr, "{} parameters, {:.3g} GFLOP per token, {} steps of {} tokens\n",
              plan.parameters, 3 * plan.flops_per_token * 1e-9, recipe.train.steps,
              recipe.train.batch * recipe.train.length * recipe.train.accumulate);
   if (const std::string note = recipe.spec.selection_note(); !note.empty())
     fmt::print(stderr, "tessera: {}\n", note);
   for (const std::string& note : recipe.notes) fmt::print(stderr, "tessera: {}\n", note);
-  TrainProgress progress(unit_of(recipe));
+  TrainProgress progress(train::unit_of(recipe.objective->type()));
   train::TrainOptions options;
   options.resume = o.resume;
   options.sequence = o.sequence;
@@ -134,7 +135,7 @@ int train_model(const TrainArgs& o) {
   options.on_start = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   const train::TrainResult result = train::train(recipe, o.out, options);
   if (!result.stopped.empty())
-    fmt::print(stderr, "tessera: ended at step {}: {}\n", result.step, result.stopped);
+    fmt::print(stderr, "tessera: stopped early at step {}: {}\n", result.step, result.stopped);
   if (o.json) {
     Json json = {{"step", result.step},
                  {"seconds", result.seconds},
@@ -157,24 +158,25 @@ int train_model(const TrainArgs& o) {
 
 std::function<int()> add_train(CLI::App& app) {
   auto o = std::make_shared<TrainArgs>();
-  app.add_option("recipe", o->recipe, "what to train, on what, how long: JSON")->required();
-  app.add_option("--out", o->out,
-                 "the run's folder: log.jsonl, log.csv, events for TensorBoard, "
-                 "checkpoints");
+  group(app, "Run");
+  app.add_option("recipe", o->recipe, "training recipe (JSON)")->required();
+  add_out(app, o->out, "run folder: checkpoints, log.jsonl, log.csv, TensorBoard events",
+          "--output-dir");
+  app.add_flag("--resume", o->resume, "resume from the newest checkpoint of --out, bit for bit");
+  add_overrides(app, o->overrides, "recipe");
+  add_ignore_key(app, o->ignore_keys);
+  app.add_flag("--json", o->json, "result as JSON");
+  group(app, "Batch size and memory");
   app.add_flag("--find-batch", o->find_batch,
-               "first finds the most sequences a pass that fit --memory; an update has as many as "
-               "the recipe says, in more or fewer passes. Without --out this alone");
-  app.add_option(
-      "--memory", o->memory,
-      "for --find-batch: what the process may take, such as 8G; else four fifths of what "
-      "is there");
-  app.add_flag("--resume", o->resume, "go on from the newest checkpoint there, bit for bit");
-  app.add_option("--set", o->overrides, "path.to.key=value, changes the recipe first");
+               "find the largest micro-batch that fits --memory; gradient accumulation keeps the "
+               "batch size. Without --out only this");
+  app.add_option("--memory", o->memory,
+                 "memory limit of --find-batch, such as 8G; without it four fifths of free memory");
+  group(app, "Parallelism");
   auto* split = app.add_option("--sequence-parallel", o->split,
-                               "attention by so many ranks of a ring, simulated in this process; P "
-                               "or P:ring|zigzag|striped");
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  app.add_flag("--json", o->json, "the result as JSON");
+                               "sequence parallelism (ring attention) over P simulated ranks: P or "
+                               "P:ring, P:zigzag, P:striped");
+  add_threads(app, o->threads);
   examples(app,
            {"tessera train examples/recipes/shakespeare.json --out out/shakespeare",
             "tessera train recipe.json --out run --resume",

@@ -10,15 +10,9 @@
 #include <fmt/format.h>
 
 #include "tessera/base/resident.h"
-#include "tessera/train/loop.h"
+#include "tessera/train/loop/loop.h"
 
 namespace tessera::cli {
-
-/// What a run's objective asks for, and its log counts.
-inline std::string unit_of(const train::Recipe& recipe) {
-  if (!recipe.labels) return "tokens";
-  return recipe.spec.head.type() == "classifier" && !recipe.spec.pooler ? "words" : "examples";
-}
 
 /// One line that renews itself on a terminal; plain lines elsewhere.
 class TrainProgress {

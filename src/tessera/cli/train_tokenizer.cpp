@@ -6,7 +6,7 @@
 #include "tessera/base/output_file.h"
 #include "tessera/base/text_input.h"
 #include "tessera/cli/cli.h"
-#include "tessera/text/learn_bpe.h"
+#include "tessera/text/tokenizer/learn_bpe.h"
 #include "tessera/text/utf8.h"
 
 namespace tessera::cli {
@@ -78,7 +78,7 @@ int train_tokenizer(TrainTokenizerArgs& o) {
     fmt::print("{} tokens from {} different words: {}\n", tokens, counts.words().size(),
                (fs::path(o.out) / "tokenizer.json").string());
   if (tokens < o.bpe.vocabulary && o.bpe.least_count > 1)
-    fmt::print(stderr, "no further pair stands {} times; --least-count 1 would go on\n",
+    fmt::print(stderr, "no further pair occurs {} times; --least-count 1 continues\n",
                o.bpe.least_count);
   return kExitOk;
 }
@@ -87,19 +87,22 @@ int train_tokenizer(TrainTokenizerArgs& o) {
 
 std::function<int()> add_train_tokenizer(CLI::App& app) {
   auto o = std::make_shared<TrainTokenizerArgs>();
-  app.add_option("files", o->files, "texts to learn from; - = standard input")->required();
-  app.add_option("--out", o->out, "the folder that gets tokenizer.json and tokenizer_config.json")
-      ->required();
-  app.add_option("--vocab", o->bpe.vocabulary,
-                 "tokens at most; the 256 bytes, <pad>, <s>, </s> and <mask> are among them")
+  group(app, "Input");
+  app.add_option("files", o->files, "training texts; - = standard input")->required();
+  add_texts(app, "--key", o->keys,
+            "the files are JSON lines with texts under this key; repeatable");
+  group(app, "Vocabulary");
+  app.add_option("--vocab,--vocab-size", o->bpe.vocabulary,
+                 "vocabulary size, with the 256 bytes, <pad>, <s>, </s> and <mask>")
       ->capture_default_str();
-  add_texts(app, "--key", o->keys, "the files are JSON lines: the texts under this key; repeatable");
-  add_texts(app, "--special", o->special, "one more token that no text becomes; repeatable");
-  app.add_option("--least-count", o->bpe.least_count,
-                 "a pair that stands less often becomes no token")
+  add_texts(app, "--special", o->special, "additional special token; repeatable");
+  app.add_option("--least-count,--min-frequency", o->bpe.least_count,
+                 "minimum frequency of a pair that is merged")
       ->capture_default_str()
       ->check(positive());
-  app.add_flag("--json", o->json, "the result as JSON");
+  group(app, "Output");
+  add_out(app, o->out, "folder to write: tokenizer.json and tokenizer_config.json")->required();
+  app.add_flag("--json", o->json, "result as JSON");
   examples(app, {"tessera train-tokenizer book.txt --vocab 8000 --out tokens",
                  "tessera train-tokenizer pairs.jsonl --key en --key de --vocab 8000 --out tokens",
                  "tessera train-tokenizer code.txt --special '<fim>' --out tokens"});

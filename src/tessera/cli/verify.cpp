@@ -1,17 +1,19 @@
-#include "tessera/infer/verify.h"
+#include "tessera/infer/evaluation/verify.h"
 
 #include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
-#include "tessera/infer/load_model.h"
+#include "tessera/infer/loading/load_model.h"
 #include "tessera/model/call_plan.h"
 
 namespace tessera::cli {
 namespace {
 
 struct VerifyArgs {
-  std::string model, text, families;
+  LoadFlags loading;
+  std::string model, text;
   infer::VerifyOptions verify;
   // design: float32 forms agree to 1e-5 of the largest value; whole models to 1e-4
   double bound = 1e-5, logits_bound = 1e-4;
@@ -32,7 +34,7 @@ Tokens tokens_of(const VerifyArgs& o, const infer::LoadedModel& loaded) {
   int64_t most = o.tokens;
   if (const int64_t limit = spec.longest_sequence(); limit > 0 && limit < most) {
     most = limit;
-    tokens.fewer = "this model is made for no more";
+    tokens.fewer = "this model's context length";
   }
   if (o.text.empty()) {
     const RandomKey key = RandomKey(o.verify.seed).fold("tokens");
@@ -46,7 +48,7 @@ Tokens tokens_of(const VerifyArgs& o, const infer::LoadedModel& loaded) {
   const auto all = loaded.tokenizer->encode(read_text_input(o.text, &cancel_token()), {});
   if (static_cast<int64_t>(all.size()) < most) {
     most = static_cast<int64_t>(all.size());
-    tokens.fewer = "the text has no more";
+    tokens.fewer = "length of the text";
   }
   tokens.ids.assign(all.begin(), all.begin() + most);
   return tokens;
@@ -63,11 +65,12 @@ void print_scope(const VerifyArgs& o, const Tokens& tokens, const model::ModelSp
   if (!tokens.fewer.empty()) fmt::print("{} of {} tokens: {}\n", n, o.tokens, tokens.fewer);
   if (const std::string reason = model::CallPlan(spec).whole_reason(); !reason.empty())
     fmt::print(
-        "not compared: chunked, token by token, rolled back; no state to continue from: {}\n",
+        "not compared: chunked, recurrent, rolled back; the model has no state to continue from: "
+        "{}\n",
         reason);
   else if (const int64_t some = continued(spec, n); some < n)
     fmt::print(
-        "{} of {} tokens in every form but \"computed anew\": all angles change after them\n", some,
+        "{} of {} tokens in every form except \"recomputed\": all angles change after them\n", some,
         n);
 }
 
@@ -85,8 +88,8 @@ Json to_json(const std::vector<infer::Difference>& differences, double bound) {
 void print_worst(const std::vector<infer::Difference>& differences,
                  const char* what,
                  double bound) {
-  for (const char* form : {"as in training", "chunked", "token by token", "rolled back",
-                           "in a batch", "computed anew"}) {
+  for (const char* form :
+       {"as in training", "chunked", "token by token", "rolled back", "in a batch", "recomputed"}) {
     std::vector<infer::Difference> some;
     std::copy_if(differences.begin(), differences.end(), std::back_inserter(some),
                  [&](const infer::Difference& d) { return d.form == form; });
@@ -100,7 +103,7 @@ void print_worst(const std::vector<infer::Difference>& differences,
 
 int verify(VerifyArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
-  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  const infer::LoadedModel loaded = infer::load_model(o.model, o.loading.options());
   say_differences(loaded.source);
   o.verify.cancel = &cancel_token();
   const Tokens tokens = tokens_of(o, loaded);
@@ -126,8 +129,9 @@ int verify(VerifyArgs& o) {
     print_worst(result.logits, "logits", o.logits_bound);
     if (!ok && holds(result.branches, o.bound))
       fmt::print(
-          "every branch holds by itself: what the logits show is most likely rounding that "
-          "the branches after it enlarge; --logits-bound says how much is borne\n");
+          "every branch holds alone: the difference of the logits is most likely rounding that "
+          "later "
+          "branches amplify; --logits-bound sets the limit\n");
   }
   return ok ? kExitOk : kExitCheckNotMet;
 }
@@ -136,32 +140,32 @@ int verify(VerifyArgs& o) {
 
 std::function<int()> add_verify(CLI::App& app) {
   auto o = std::make_shared<VerifyArgs>();
-  app.add_option("model", o->model,
-                 "a tessera or Hugging Face folder, or a GGUF file; one that has no state to "
-                 "continue from is computed alone, as in training, and between other texts")
-      ->required();
-  app.add_option("--text", o->text,
-                 "a text to compute; - = standard input; random tokens without it");
-  app.add_option("--tokens", o->tokens,
-                 "only so many tokens; fewer, and a line says why, where the text or the model "
-                 "ends before")
+  group(app, "Input");
+  add_model(app, o->model);
+  app.add_option("--text,-f", o->text,
+                 "file with the text; - = standard input; without it random tokens");
+  app.add_option("--tokens", o->tokens, "maximum number of tokens")
       ->capture_default_str()
       ->check(CLI::Range(2, 1 << 20));
-  app.add_option("--bound", o->bound, "of a branch's error, relative to its largest output")
-      ->capture_default_str()
-      ->check(not_negative());
-  app.add_option("--logits-bound", o->logits_bound, "of the logits' error, relative to the largest")
-      ->capture_default_str()
-      ->check(not_negative());
-  app.add_option("--chunk", o->verify.longest_chunk, "longest of the random cuts, in tokens")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--seed", o->verify.seed, "of the cuts, and of random tokens")
+  app.add_option("--seed,-s", o->verify.seed, "random seed of chunks and tokens")
       ->capture_default_str()
       ->check(seed());
+  o->loading.add(app);
+  group(app, "Check");
+  app.add_option("--bound", o->bound, "largest error of a branch, relative to its largest output")
+      ->capture_default_str()
+      ->check(not_negative());
+  app.add_option("--logits-bound", o->logits_bound,
+                 "largest error of the logits, relative to the largest")
+      ->capture_default_str()
+      ->check(not_negative());
+  app.add_option("--chunk", o->verify.longest_chunk, "maximum length of the random chunks, tokens")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  group(app, "Output");
   app.add_flag("--json", o->json, "every branch and form as JSON");
-  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  app.add_option("--families", o->families, "a folder of further family files");
+  group(app, "Precision and performance");
+  add_threads(app, o->threads);
   examples(app, {"tessera verify out/shakespeare/latest --text examples/data/shakespeare.txt",
                  "tessera verify model.gguf --tokens 64 --json"});
   return [o] { return verify(*o); };

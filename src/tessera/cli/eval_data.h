@@ -1,0 +1,19 @@
+// `eval --data`: scores of a file of examples.
+#pragma once
+
+#include "tessera/cli/cli.h"
+#include "tessera/train/loop/evaluate_data.h"
+
+namespace tessera::cli {
+
+struct EvalData {
+  train::DataEvaluationOptions how;
+
+  /// Adds the options; those that measure a text go without them.
+  void add(CLI::App& app);
+  bool given() const { return !how.data.data.empty(); }
+};
+
+int evaluate_data(EvalData& o, bool json);
+
+}  // namespace tessera::cli

@@ -1,0 +1,20 @@
+// How the help of verbs looks: examples, then groups of options with one column of names and one of
+// descriptions.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace tessera::cli {
+
+/// -n, --max-new-tokens N   what it does (default 64; also --n-predict, --max-tokens)
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter();
+  std::string make_help(const CLI::App* app,
+                        std::string name,
+                        CLI::AppFormatMode mode) const override;
+  std::string make_option(const CLI::Option* option, bool is_positional) const override;
+  std::string make_subcommand(const CLI::App* verb) const override;
+};
+
+}  // namespace tessera::cli

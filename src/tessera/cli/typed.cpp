@@ -1,0 +1,215 @@
+#include "tessera/cli/typed.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/spec/json.h"
+
+namespace tessera::cli {
+namespace {
+
+/// The parser takes names of one letter behind one dash, so that these are rewritten before it
+/// reads them.
+constexpr std::pair<std::string_view, std::string_view> kRewritten[] = {
+    {"-np", "--parallel"},      {"-md", "--draft"},         {"-sys", "--system"},
+    {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}, {"-jf", "--json-schema"},
+    {"-to", "--deadline"},
+};
+
+struct Foreign {
+  std::vector<std::string_view> names;
+  const char* instead;
+};
+/// Options that people type who come from elsewhere, and that mean nothing here.
+const std::vector<Foreign>& foreign() {
+  static const std::vector<Foreign> all = {
+      {{"-ngl", "--gpu-layers", "--n-gpu-layers", "-sm", "--split-mode", "-mg", "--main-gpu",
+        "-dev", "--device"},
+       "tessera computes on the CPU; leave it out"},
+      {{"-fa", "--flash-attn"}, "attention never stores all scores; leave it out"},
+      {{"--mlock", "--no-mmap", "-nommap"}, "weights are memory-mapped; leave it out"},
+      {{"-cnv", "--conversation", "-i", "--interactive"}, "use `tessera chat`"},
+      {{"-no-cnv", "--no-conversation"}, "`tessera generate` has no conversation; leave it out"},
+      {{"-hf", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"},
+       "tessera downloads nothing; expected a folder or a file"},
+      {{"-cb", "--cont-batching", "-nocb", "--no-cont-batching"},
+       "requests are always batched continuously; leave it out"},
+      {{"--tensor-type"}, "expected --rule NAMES=TYPE (in NAMES '*' is any text)"},
+      {{"--outtype"}, "convert keeps the stored types; expected `tessera quantize --type TYPE`"},
+      {{"--lora-scaled", "--lora-init-without-apply"}, "expected --adapter FOLDER"},
+      {{"--tensor-parallel-size", "--gpu-memory-utilization"},
+       "tessera computes on the CPU; leave it out"},
+  };
+  return all;
+}
+
+bool is_option(std::string_view arg) {
+  return arg.size() > 1 && arg[0] == '-' && arg != "--" && (arg[1] < '0' || arg[1] > '9') &&
+         arg[1] != '.' && arg[1] != ' ';
+}
+std::string_view name_of(std::string_view arg) {
+  return arg.substr(0, arg.find('='));
+}
+
+/// The argument under the name that verbs have for it.
+std::string renamed(const std::string& arg) {
+  const std::string rest = arg.substr(name_of(arg).size());
+  if (arg.starts_with("--")) return option_name(arg) + rest;
+  for (const auto& [typed, name] : kRewritten)
+    if (name_of(arg) == typed) return std::string(name) + rest;
+  return arg;
+}
+
+/// An option with its value, where that is the next argument; or one argument that is no option.
+struct Item {
+  std::vector<std::string> words;
+  std::string name;  // "" = no option
+
+  std::string value() const {
+    if (words.size() > 1) return words[1];
+    const size_t equals = words[0].find('=');
+    return equals == std::string::npos ? "" : words[0].substr(equals + 1);
+  }
+};
+
+bool takes_value(const CLI::App& app, const std::string& arg) {
+  const bool attached =
+      arg.find('=') != std::string::npos || (!arg.starts_with("--") && arg.size() > 2);
+  if (attached) return false;
+  const CLI::Option* option = app.get_option_no_throw(arg);
+  return option != nullptr && option->get_items_expected_max() > 0;
+}
+
+std::vector<Item> items_of(const CLI::App& app, const std::vector<std::string>& args) {
+  std::vector<Item> items;
+  const CLI::App* at = &app;
+  size_t i = 1;
+  for (; i < args.size() && args[i] != "--"; ++i) {
+    if (!is_option(args[i])) {
+      for (const CLI::App* below : at->get_subcommands(nullptr))
+        if (below->check_name(args[i])) {
+          at = below;
+          break;
+        }
+      items.push_back({{args[i]}, ""});
+      continue;
+    }
+    const std::string arg = renamed(args[i]);
+    items.push_back({{arg}, std::string(name_of(arg))});
+    if (i + 1 < args.size() && takes_value(*at, arg)) items.back().words.push_back(args[++i]);
+  }
+  for (; i < args.size(); ++i) items.push_back({{args[i]}, ""});
+  return items;
+}
+
+void refuse_foreign(const std::vector<Item>& items) {
+  for (const Item& item : items)
+    for (const Foreign& one : foreign())
+      if (std::find(one.names.begin(), one.names.end(), item.name) != one.names.end())
+        fail(ErrorKind::usage, items[0].name.empty() ? items[0].words[0] : "tessera", "{}: {}",
+             item.name, one.instead);
+}
+
+/// -m FILE and --model FILE to the front: a positional argument would take the model's place.
+void model_first(std::vector<Item>& items) {
+  if (items.size() < 3) return;
+  const auto found = std::find_if(items.begin() + 1, items.end(), [](const Item& item) {
+    return item.name == "--model" || item.words[0].starts_with("-m");
+  });
+  if (found != items.end()) std::rotate(items.begin() + 1, found, found + 1);
+}
+
+/// Keys and values have one type here, so that two equal ones are one.
+void merge_cache_types(std::vector<Item>& items) {
+  const auto is_type = [](const Item& item) {
+    return item.name == "--cache-type-k" || item.name == "--cache-type-v";
+  };
+  const auto first = std::find_if(items.begin(), items.end(), is_type);
+  if (first == items.end()) return;
+  const std::string type = first->value();
+  items.erase(
+      std::remove_if(first + 1, items.end(),
+                     [&](const Item& item) { return is_type(item) && item.value() == type; }),
+      items.end());
+}
+
+std::vector<std::string> long_names(const CLI::App& app) {
+  std::vector<std::string> out;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) out.push_back(name);
+  return out;
+}
+
+/// Of an option that is not there.
+std::string unknown_option(const CLI::App& app, const std::string& arg) {
+  const std::string name(name_of(arg));
+  const std::string nearest =
+      name.starts_with("--") ? spec::nearest_name(name.substr(2), long_names(app)) : "";
+  return "there is no option " + name.substr(0, 60) +
+         (nearest.empty() ? "" : "; did you mean --" + nearest + "?");
+}
+
+std::string too_many(const CLI::App& app, const std::vector<std::string>& rest) {
+  const std::vector<const CLI::Option*> options = app.get_options();
+  const bool takes = std::any_of(options.begin(), options.end(), [](const CLI::Option* option) {
+    return option->get_positional();
+  });
+  return "unexpected argument \"" + rest[0].substr(0, 60) + "\"" +
+         (takes ? "; put a value of several words in quotes" : "");
+}
+
+/// The parser names an option with a positional form by its flag.
+std::string required(const CLI::App& app, const std::string& otherwise) {
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_required() && option->count() == 0)
+      return (option->get_positional() ? option->get_name(true) : option->get_name()) +
+             " is required";
+  return otherwise;
+}
+
+}  // namespace
+
+std::string option_name(const std::string& arg) {
+  std::string name(name_of(arg));
+  if (name.starts_with("--")) std::replace(name.begin() + 2, name.end(), '_', '-');
+  return name;
+}
+
+std::vector<std::string> as_tessera(const CLI::App& app, std::vector<std::string> args) {
+  std::vector<Item> items = items_of(app, args);
+  refuse_foreign(items);
+  model_first(items);
+  merge_cache_types(items);
+  args.resize(1);
+  for (const Item& item : items) args.insert(args.end(), item.words.begin(), item.words.end());
+  return args;
+}
+
+std::string why(const CLI::App& app, const CLI::ParseError& error) {
+  // an option that is not there may be why another one lacks
+  const std::vector<std::string> rest = app.remaining();
+  for (const std::string& arg : rest)
+    if (is_option(arg)) return unknown_option(app, arg);
+  const std::string what = error.what();
+  if (what == "A subcommand is required") return "a verb is required";
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) return required(app, what);
+  if (!rest.empty() && dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)
+    return too_many(app, rest);
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    const std::string name = what.substr(0, what.find(':'));
+    if (what.ends_with(" missing")) return name + " needs a value";
+    if (what.find(" received ") != std::string::npos)
+      return name + " is given " + what.substr(what.rfind(' ') + 1) + " times; expected once";
+  }
+  return what;
+}
+
+const CLI::App& parsed_verb(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  return *at;
+}
+
+}  // namespace tessera::cli
