@@ -5,7 +5,7 @@ CACHE   ?= $(or $(TESSERA_CACHE),$(HOME)/.cache/tessera)
 TESSERA  = $(BUILD)/bin/tessera
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-fast reference asan sanitize fuzz bench format clean
+.PHONY: help setup build demo test test-fast docs reference asan sanitize sanitize-tensors fuzz bench format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | column -t -s "$$(printf '\t')"
@@ -24,13 +24,18 @@ demo: ## set-up, build, then a real checkpoint speaks and a small decoder trains
 	@BUILD=$(BUILD) TESSERA_CACHE=$(CACHE) scripts/demo.sh
 
 test: build ## builds and passes all tests
-	@scripts/setup.sh demo tensorboard
+	@scripts/setup.sh demo minilm tensorboard docs
 	@scripts/test.sh $(BUILD)
 
 test-fast: ## the torch-free layers only: seconds
 	@cmake -S . -B build/plain -G Ninja -DTESSERA_TENSORS=OFF >/dev/null
 	@cmake --build build/plain -j $(JOBS)
 	@scripts/test.sh build/plain
+
+docs: ## the site of the documentation, in build/site (open index.html)
+	@scripts/setup.sh docs
+	@NO_MKDOCS_2_WARNING=1 $(CACHE)/docs/bin/python -m mkdocs build --strict -d build/site
+	@echo build/site/index.html
 
 reference: ## the tests that compare with the Python reference libraries, live (5.6 GB once)
 	@scripts/setup.sh reference
@@ -43,6 +48,9 @@ asan: ## the torch-free tests under the address and undefined behaviour sanitize
 
 sanitize: ## the server with many and with bad clients, under the sanitizers for threads and for memory
 	@scripts/sanitize.sh
+
+sanitize-tensors: ## ops, nn, model, infer and train under the sanitizers for addresses, leaks and undefined behaviour
+	@scripts/sanitize_tensors.sh
 
 fuzz: ## each fuzz target for a minute (SECONDS=n for longer)
 	@scripts/setup.sh fuzz

@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text_input.h"
-#include "tessera/infer/load_model.h"
+#include "tessera/infer/loading/load_model.h"
 
 namespace tessera::bench {
 namespace {

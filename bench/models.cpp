@@ -11,7 +11,7 @@
 #include "tessera/model/model.h"
 #include "tessera/model/plan.h"
 #include "tessera/ops/weights/weight.h"
-#include "tessera/train/loss.h"
+#include "tessera/train/objective/loss.h"
 
 namespace tessera::bench {
 namespace {

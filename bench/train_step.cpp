@@ -13,7 +13,7 @@
 #include "tessera/base/cpu.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/rng.h"
-#include "tessera/train/trainer.h"
+#include "tessera/train/loop/trainer.h"
 
 int main(int argc, char** argv) {
   using namespace tessera;

@@ -1,8 +1,8 @@
 # One static library per layer of layers.txt, each linked to those above it:
 #   tessera_<layer>            its torch-free sources
-#   tessera_<layer>_tensors    those of its sources that include a torch header (layers marked torch)
-# A source belongs to the tensors library when it lies in a torch layer and is not listed as plain
-# in the layer's CMakeLists.txt.
+#   tessera_<layer>_tensors    its sources that include a torch header, directly or not (layers marked torch)
+# A layer's CMakeLists.txt names the folders and files of its tensors library (tessera_sources);
+# tests/layers_test.cpp compares both libraries with the includes of their sources.
 file(STRINGS ${CMAKE_SOURCE_DIR}/cmake/layers.txt _lines REGEX "^[a-z]")
 set(TESSERA_LAYERS "")
 foreach(_line IN LISTS _lines)
@@ -10,10 +10,51 @@ foreach(_line IN LISTS _lines)
   list(APPEND TESSERA_LAYERS ${_name})
 endforeach()
 
+# tessera_sources([TENSORS <names>...] [PLAIN <names>...] [EXCEPT <names>...])
+# Divides the sources below the current folder into the caller's lists `plain` and `tensors`. A source is
+# plain unless TENSORS names it; PLAIN names exceptions within what TENSORS names, EXCEPT what belongs to
+# neither. A name without an extension includes the test: loop/evaluate is loop/evaluate.cpp and
+# loop/evaluate_test.cpp; * stands for any names in a folder.
+function(tessera_sources)
+  cmake_parse_arguments(arg "" "" "TENSORS;PLAIN;EXCEPT" ${ARGN})
+  file(GLOB_RECURSE sources RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS *.cpp)
+  foreach(list TENSORS PLAIN EXCEPT)
+    set(named_${list} "")
+    foreach(name IN LISTS arg_${list})
+      string(REGEX REPLACE "\\.cpp$" "" stem ${name})
+      if(stem STREQUAL name)
+        set(name ${stem}.cpp ${stem}_test.cpp)
+      endif()
+      file(GLOB found RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${name})
+      if(NOT found)
+        message(FATAL_ERROR "[${CMAKE_CURRENT_LIST_FILE}] ${list} ${stem}: no source of that name")
+      endif()
+      list(APPEND named_${list} ${found})
+    endforeach()
+  endforeach()
+  list(REMOVE_ITEM sources "" ${named_EXCEPT})
+  set(plain_sources ${sources})
+  list(REMOVE_ITEM named_TENSORS "" ${named_PLAIN})
+  list(REMOVE_ITEM plain_sources "" ${named_TENSORS})
+  list(REMOVE_ITEM sources "" ${plain_sources})
+  set(plain ${plain_sources} PARENT_SCOPE)
+  set(tensors ${sources} PARENT_SCOPE)
+endfunction()
+
 # tessera_layer(<name> [PLAIN sources...] [TENSORS sources...] [LINK libraries...])
 # Declares the layer's libraries; sources named *_test.cpp join the layer's test program.
 function(tessera_layer name)
   cmake_parse_arguments(arg "" "" "PLAIN;TENSORS;LINK" ${ARGN})
+  # for tests/layers_test.cpp
+  foreach(kind PLAIN TENSORS)
+    string(TOLOWER ${kind} extension)
+    set(paths "")
+    foreach(source IN LISTS arg_${kind})
+      get_filename_component(source ${source} ABSOLUTE)
+      string(APPEND paths "${source}\n")
+    endforeach()
+    file(WRITE ${CMAKE_BINARY_DIR}/generated/sources/${name}.${extension} "${paths}")
+  endforeach()
   set(plain_tests ${arg_PLAIN})
   list(FILTER plain_tests INCLUDE REGEX "_test\\.cpp$")
   list(FILTER arg_PLAIN EXCLUDE REGEX "_test\\.cpp$")
@@ -68,6 +109,7 @@ endfunction()
 # tessera_units(<out> <target> <sources...>): the sources of a target as they are compiled. With
 # TESSERA_UNITY in units, files that include up to TESSERA_UNIT neighbours of one folder: the headers
 # they share are read once, and a changed mechanism compiles again with those of its own kind alone.
+# A folder within a room (src/tessera/LAYER/ROOM/FOLDER) that cannot fill half a unit joins its room.
 # A kernel stays alone, since Highway includes its source once for each instruction set.
 function(tessera_units out target)
   set(units "")
@@ -84,14 +126,26 @@ function(tessera_units out target)
       continue()
     endif()
     get_filename_component(folder ${path} DIRECTORY)
-    string(MAKE_C_IDENTIFIER "${folder}" folder)
+    string(MAKE_C_IDENTIFIER "${folder}" id)
     list(APPEND folders ${folder})
-    list(APPEND files_${folder} ${path})
+    list(APPEND files_${id} ${path})
   endforeach()
-  list(REMOVE_DUPLICATES folders)
-  foreach(folder IN LISTS folders)
-    # units of equal size
+  math(EXPR half "${TESSERA_UNIT} / 2")
+  while(folders)
+    # folders before those that they lie in
+    list(REMOVE_DUPLICATES folders)
+    list(SORT folders ORDER DESCENDING)
+    list(POP_FRONT folders path)
+    string(MAKE_C_IDENTIFIER "${path}" folder)
     list(LENGTH files_${folder} n)
+    if(n LESS half AND path MATCHES "^src/tessera/[^/]+/[^/]+/")
+      get_filename_component(path ${path} DIRECTORY)
+      string(MAKE_C_IDENTIFIER "${path}" room)
+      list(APPEND files_${room} ${files_${folder}})
+      list(APPEND folders ${path})
+      continue()
+    endif()
+    # units of equal size
     math(EXPR count "(${n} + ${TESSERA_UNIT} - 1) / ${TESSERA_UNIT}")
     foreach(unit RANGE 1 ${count})
       math(EXPR begin "(${unit} - 1) * ${n} / ${count}")
@@ -104,7 +158,7 @@ function(tessera_units out target)
       set_source_files_properties(${file} PROPERTIES INCLUDE_DIRECTORIES ${CMAKE_SOURCE_DIR})
       list(APPEND units ${file})
     endforeach()
-  endforeach()
+  endwhile()
   set(${out} ${units} PARENT_SCOPE)
 endfunction()
 

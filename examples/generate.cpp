@@ -2,8 +2,8 @@
 #include <cstdio>
 
 #include "tessera/base/error.h"
-#include "tessera/infer/generate.h"
-#include "tessera/infer/load_model.h"
+#include "tessera/infer/engine/generate.h"
+#include "tessera/infer/loading/load_model.h"
 
 int main(int argc, char** argv) try {
   if (argc != 3) return std::fprintf(stderr, "usage: %s MODEL PROMPT\n", argv[0]), 2;

@@ -6,6 +6,7 @@
 #   scripts/setup.sh minilm     and a sentence embedding model
 #   scripts/setup.sh reference  and the Python reference libraries that some tests compare with
 #   scripts/setup.sh tensorboard  and TensorBoard, which reads back what runs write
+#   scripts/setup.sh docs       and what builds the documentation's site
 #   scripts/setup.sh fuzz       and a clang that can build the fuzz targets
 #   scripts/setup.sh browser    and a Chromium with its driver, for the tests of the page of `tessera serve`
 #
@@ -46,7 +47,7 @@ wheel() {
 
 setup_build() {
   apt_packages g++ cmake make ninja-build git pkg-config ccache mold unzip python3 python3-pip ca-certificates \
-    libhwy-dev nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev libutf8proc-dev libpcre2-dev libedit-dev \
+    libhwy-dev nlohmann-json3-dev libcli11-dev libfmt-dev libutf8proc-dev libpcre2-dev libedit-dev \
     libsimdjson-dev libboost1.81-dev libgtest-dev libgmock-dev libbenchmark-dev
   [ -n "${TESSERA_TORCH:-}" ] && { say "using torch in $TESSERA_TORCH"; return 0; }
   local stamp="$cache/libtorch/.torch-2.15.0"
@@ -94,13 +95,13 @@ setup_minilm() {
 setup_reference() {
   setup_minilm
   local venv="$cache/reference"
-  [ -f "$venv/.ready-1" ] && return 0
+  [ -f "$venv/.ready-2" ] && return 0
   apt_packages python3-venv
   say "installing the Python reference libraries into $venv (5.6 GB, some minutes)"
   python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check torch==2.15.0 transformers==5.23.0 \
-    tokenizers==0.23.3 safetensors==0.8.0 gguf==0.19.0 numpy==2.4.6
-  touch "$venv/.ready-1"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check torch==2.15.0 transformers==5.24.0 \
+    peft==0.21.2 sentence-transformers==6.2.0 tokenizers==0.23.3 safetensors==0.8.0 gguf==0.19.0 numpy==2.4.6
+  touch "$venv/.ready-2"
 }
 
 setup_tensorboard() {
@@ -115,13 +116,29 @@ setup_tensorboard() {
   touch "$venv/.ready-1"
 }
 
+setup_docs() {
+  local venv="$cache/docs"
+  [ -f "$venv/.ready-2" ] && return 0
+  apt_packages python3-venv
+  say "installing mkdocs-material into $venv"
+  python3 -m venv --clear "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps \
+    babel==2.19.0 backrefs==8.3.1 certifi==2026.10.19.post1 charset-normalizer==3.5.3 click==8.5.1 \
+    colorama==0.4.6 ghp-import==2.1.0 idna==3.20 Jinja2==3.1.6 Markdown==3.11.3 \
+    MarkupSafe==3.0.4 mergedeep==1.3.4 mkdocs==1.6.1 mkdocs-get-deps==0.2.2 mkdocs-material==9.8.2 \
+    mkdocs-material-extensions==1.3.1 packaging==26.4 paginate==0.5.7 pathspec==1.1.1 \
+    platformdirs==4.14.8 Pygments==2.21.0 quickjax==0.1.0 quickjs==1.19.4 pymdown-extensions==13.1.2 python-dateutil==4.0.0 \
+    PyYAML==6.0.4 pyyaml_env_tag==1.1 requests==2.34.2 tzdata==2026.6 urllib3==2.8.0 watchdog==7.1.0
+  touch "$venv/.ready-2"
+}
+
 setup_browser() { apt_packages chromium chromium-driver; }
 
 setup_fuzz() { apt_packages clang-19 libclang-rt-19-dev libomp-19-dev; }
 
 for part in build "$@"; do
   case "$part" in
-    build | demo | minilm | reference | tensorboard | fuzz | browser) "setup_$part" ;;
-    *) say "unknown part \"$part\"; expected demo, minilm, reference, tensorboard, fuzz or browser"; exit 2 ;;
+    build | demo | minilm | reference | tensorboard | docs | fuzz | browser) "setup_$part" ;;
+    *) say "unknown part \"$part\"; expected demo, minilm, reference, tensorboard, docs, fuzz or browser"; exit 2 ;;
   esac
 done

@@ -11,6 +11,11 @@ tensorboard=${TESSERA_CACHE:-$HOME/.cache/tessera}/tensorboard
 if [ -z "${TESSERA_TENSORBOARD_PYTHON:-}" ] && [ -f "$tensorboard/.ready-1" ]; then
   export TESSERA_TENSORBOARD_PYTHON=$tensorboard/bin/python
 fi
+# what builds the documentation's site, where scripts/setup.sh docs put it
+docs=${TESSERA_CACHE:-$HOME/.cache/tessera}/docs
+if [ -z "${TESSERA_DOCS_PYTHON:-}" ] && [ -f "$docs/.ready-2" ]; then
+  export TESSERA_DOCS_PYTHON=$docs/bin/python
+fi
 # waiting threads must not spin: programs share the cores
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 # as the program itself has it: one order of sums on Intel's processors (src/tessera/cli/main.cpp)
