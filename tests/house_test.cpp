@@ -148,5 +148,75 @@ TEST(House, EveryMechanismHasOneHeader) {
   EXPECT_GT(mechanisms, 50);
 }
 
+/// The folders that the tree in ARCHITECTURE.md shows, relative to src/tessera.
+std::set<std::string> folders_of_the_page() {
+  std::set<std::string> out;
+  std::ifstream file(fs::path(TESSERA_SOURCE_DIR) / "ARCHITECTURE.md");
+  const std::regex names(R"(([a-z_]+)/)");
+  std::vector<std::string> path;  // of the line above
+  bool tree = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("```")) tree = line == "```text";
+    if (!tree || line.starts_with("```")) continue;
+    const size_t depth = line.find_first_not_of(' ') / 2;
+    if (depth > path.size()) return {};
+    path.resize(depth);
+    const std::string parent = [&] {
+      std::string all;
+      for (const std::string& folder : path) all += folder + "/";
+      return all;
+    }();
+    // names stand before two spaces
+    const std::string shown = line.substr(0, line.find("  ", 2 * depth));
+    std::string last;
+    for (std::sregex_iterator name(shown.begin(), shown.end(), names), end; name != end; ++name)
+      out.insert(parent + (last = (*name)[1].str()));
+    path.push_back(last);
+  }
+  return out;
+}
+
+TEST(House, ThePageShowsEveryRoom) {
+  const std::set<std::string> shown = folders_of_the_page();
+  EXPECT_GT(shown.size(), 50u);
+  for (const std::string& folder : shown)
+    EXPECT_TRUE(fs::is_directory(kSource / folder)) << folder << " of ARCHITECTURE.md";
+  for (const auto& entry : fs::recursive_directory_iterator(kSource)) {
+    if (!entry.is_directory()) continue;
+    const std::string folder = fs::relative(entry.path(), kSource).string();
+    // folders of kinds and of shared families
+    const bool of_kind = kKinds.count(entry.path().filename()) > 0;
+    if (of_kind || folder == "convert/families/shared") continue;
+    EXPECT_TRUE(shown.count(folder)) << folder << " is not shown in ARCHITECTURE.md";
+  }
+}
+
+/// Comments of sources and pages name files by their paths below src/tessera.
+TEST(House, FilesThatTextNamesExist) {
+  std::string layers;
+  for (const auto& entry : fs::directory_iterator(kSource))
+    if (entry.is_directory())
+      layers += (layers.empty() ? "" : "|") + entry.path().filename().string();
+  const std::regex path("(^|[^A-Za-z0-9_/.-])((" + layers + ")/[a-z0-9_/]+\\.(h|cpp|def))");
+  const fs::path root = TESSERA_SOURCE_DIR;
+  std::vector<fs::path> texts{root / "README.md", root / "ARCHITECTURE.md",
+                              root / "CONTRIBUTING.md"};
+  for (const fs::path& folder : {kSource, root / "docs/guide"})
+    for (const auto& entry : fs::recursive_directory_iterator(folder))
+      if (const fs::path kind = entry.path().extension();
+          kind == ".h" || kind == ".cpp" || kind == ".md" || kind == ".def")
+        texts.push_back(entry.path());
+  int named = 0;
+  for (const fs::path& text : texts) {
+    std::ifstream file(text);
+    for (std::string line; std::getline(file, line);) {
+      if (line.find('/') == std::string::npos || line.starts_with("#include")) continue;
+      for (std::sregex_iterator m(line.begin(), line.end(), path), end; m != end; ++m, ++named)
+        EXPECT_TRUE(fs::exists(kSource / (*m)[2].str())) << text << " names " << (*m)[2];
+    }
+  }
+  EXPECT_GT(named, 100);
+}
+
 }  // namespace
 }  // namespace tessera::house_test

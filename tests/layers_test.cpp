@@ -41,7 +41,8 @@ struct Include {
 };
 
 std::vector<Include> read_includes() {
-  std::vector<Include> includes;
+  static std::vector<Include> includes;
+  if (!includes.empty()) return includes;
   const std::regex pattern(R"(^\s*#include\s*[<"]([^>"]+)[>"])");
   for (const auto& entry : fs::recursive_directory_iterator(kSource / "src/tessera")) {
     const std::string extension = entry.path().extension();
@@ -114,6 +115,76 @@ TEST(Layers, PlainLayersAndMechanismHeadersAreFreeOfTorch) {
   }
 }
 
+/// Whether a file includes a torch header, directly or through headers of the project.
+class ReachesTorch {
+ public:
+  explicit ReachesTorch(const std::vector<Include>& includes) {
+    for (const Include& include : includes) includes_[include.file].push_back(include.target);
+  }
+  bool operator()(const fs::path& file) {
+    const auto [known, first] = known_.try_emplace(file, false);
+    if (!first) return known->second;
+    bool reaches = false;
+    for (const std::string& target : includes_[file])
+      reaches |= is_torch(target) ||
+                 (target.rfind("tessera/", 0) == 0 && (*this)(kSource / "src" / target));
+    return known_[file] = reaches;
+  }
+
+ private:
+  std::map<fs::path, std::vector<std::string>> includes_;
+  std::map<fs::path, bool> known_;
+};
+
+/// The sources of one kind of library ("plain", "tensors") by layer, as the build has them.
+std::map<std::string, std::vector<fs::path>> sources_of_libraries(const std::string& kind) {
+  std::map<std::string, std::vector<fs::path>> sources;
+  for (const auto& [layer, properties] : read_layers()) {
+    std::ifstream file(fs::path(TESSERA_BINARY_DIR) / "generated/sources" / (layer + "." + kind));
+    EXPECT_TRUE(file) << layer << ": no list of its " << kind << " sources";
+    for (std::string line; std::getline(file, line);)
+      if (line.rfind(TESSERA_BINARY_DIR, 0) != 0) sources[layer].push_back(line);
+  }
+  return sources;
+}
+
+TEST(Layers, TensorLibrariesHaveTheSourcesThatReachTorchAndNoOthers) {
+  ReachesTorch reaches_torch(read_includes());
+  for (const auto& [layer, sources] : sources_of_libraries("plain"))
+    for (const fs::path& source : sources)
+      EXPECT_FALSE(reaches_torch(source))
+          << source << " includes torch; expected its name under TENSORS in " << layer
+          << "/CMakeLists.txt";
+  size_t checked = 0;
+  for (const auto& [layer, sources] : sources_of_libraries("tensors"))
+    for (const fs::path& source : sources) {
+      ++checked;
+      EXPECT_TRUE(reaches_torch(source))
+          << source << " is free of torch; expected it in the plain library of " << layer
+          << " (drop it from TENSORS in CMakeLists.txt, or name it under PLAIN)";
+    }
+  EXPECT_GT(checked, 200u);
+}
+
+TEST(Layers, EverySourceIsInOneLibrary) {
+  std::map<fs::path, int> times;
+  for (const char* kind : {"plain", "tensors"})
+    for (const auto& [layer, sources] : sources_of_libraries(kind))
+      for (const fs::path& source : sources) ++times[source];
+  // programs and test programs of their own, and a library that torch loads
+  const auto stands_apart = [](const std::string& path) {
+    for (const char* folder : {"cli/", "ops/library/", "serve/faults/", "serve/page/"})
+      if (path.rfind(folder, 0) == 0) return true;
+    return false;
+  };
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / "src/tessera")) {
+    if (entry.path().extension() != ".cpp") continue;
+    if (stands_apart(fs::relative(entry.path(), kSource / "src/tessera").string())) continue;
+    EXPECT_EQ(times[entry.path()], 1) << entry.path();
+  }
+  EXPECT_GT(times.size(), 500u);
+}
+
 /// Every string in a list called "types" of the family files.
 std::set<std::string> model_types() {
   std::set<std::string> types;
@@ -144,6 +215,8 @@ TEST(Layers, NoModelTypeStandsInTheCode) {
   types.erase("ggmf");
   // a schedule of slopes: nn/mixer/linear/lightning_attention.h
   types.erase("minimax");
+  // a chat format: text/chat/chat_formats.cpp
+  types.erase("gemma");
   const std::regex literal("\"((?:[^\"\\\\]|\\\\.)*)\"");
   int files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(kSource / "src/tessera")) {

@@ -16,10 +16,10 @@
 #include "tessera/base/threads.h"
 #include "tessera/convert/gguf_model.h"
 #include "tessera/convert/tokenizer.h"
-#include "tessera/infer/embed.h"
-#include "tessera/infer/evaluate.h"
-#include "tessera/infer/generate.h"
-#include "tessera/infer/load_in_blocks.h"
+#include "tessera/infer/encoders/embed.h"
+#include "tessera/infer/evaluation/evaluate.h"
+#include "tessera/infer/engine/generate.h"
+#include "tessera/infer/loading/load_in_blocks.h"
 #include "tessera/model/padding.h"
 
 namespace tessera {
@@ -160,7 +160,7 @@ TEST_F(MiniLm, EmbeddingsAsTransformers) {
   const infer::LoadedModel loaded = infer::load_model(path_);
   const auto texts = golden_["texts"].get<std::vector<std::string>>();
   infer::EmbedOptions options = infer::embed_options_of(path_);
-  EXPECT_EQ(options.pooling, infer::Pooling::mean);
+  EXPECT_EQ(options.poolings, std::vector{infer::Pooling::mean});
   EXPECT_TRUE(options.normalize);
   EXPECT_EQ(options.max_tokens, 256);
   const infer::Embeddings found = infer::embed(loaded, texts, options);
@@ -169,7 +169,7 @@ TEST_F(MiniLm, EmbeddingsAsTransformers) {
   EXPECT_LT(difference(found.vectors_RD, golden_["embeddings"]), 1e-4);
   options.normalize = false;
   for (const auto pooling : {infer::Pooling::cls, infer::Pooling::max}) {
-    options.pooling = pooling;
+    options.poolings = {pooling};
     EXPECT_LT(difference(infer::embed(loaded, texts, options).vectors_RD,
                          golden_[infer::name_of(pooling)]),
               1e-4)
@@ -210,7 +210,7 @@ TEST_F(MiniLm, ItsGgufFileGivesTheSameVectors) {
   const auto texts = golden_["texts"].get<std::vector<std::string>>();
   infer::EmbedOptions options = infer::embed_options_of(file);
   EXPECT_TRUE(options.said);
-  EXPECT_EQ(options.pooling, infer::Pooling::mean);
+  EXPECT_EQ(options.poolings, std::vector{infer::Pooling::mean});
   options.max_tokens = infer::embed_options_of(path_).max_tokens;  // which files do not say
   const infer::Embeddings found = infer::embed(infer::load_model(file), texts, options),
                           wanted = infer::embed(infer::load_model(path_), texts, options);

@@ -634,6 +634,7 @@ std::vector<Case> make_cases() {
     std::string problem, unused;
     const Json required = derived(mechanism, unused), base = base_part(mechanism, problem);
     add(make_case(mechanism, "", base, problem));
+    out.back().chosen = true;
     if (!out.back().problem.empty()) continue;
     const Json completed =
         spec::dump_part(spec::read_part(mechanism.slot, base, scope_for(out.back())));
@@ -643,7 +644,9 @@ std::vector<Case> make_cases() {
           *sample.label != '\0') {
         Json part = required;
         part.update(parse(sample.fields));
-        add(make_case(mechanism, sample.label, part, ""));
+        Case combined = make_case(mechanism, sample.label, part, "");
+        combined.chosen = true;
+        add(std::move(combined));
       }
     for (const auto& [label, part] : variants(mechanism, base, completed))
       add(make_case(mechanism, label, part, ""));
@@ -663,6 +666,18 @@ std::vector<Case> make_cases() {
   return out;
 }
 
+/// Tables of positions for documents of `length` tokens, and factors for every rotated pair.
+void lengthen(Json& json, int64_t length) {
+  constexpr size_t kPairs = kWide.width / kWide.heads / 2;
+  for (auto& [name, value] : json.items())
+    if (name == "short_factor" || name == "long_factor")
+      value = Json(std::vector<Json>(kPairs, value[0]));
+    else if ((name == "n_positions" || name == "max_length") && value.is_number_integer())
+      value = std::max(value.get<int64_t>(), length);
+    else if (value.is_structured())
+      lengthen(value, length);
+}
+
 }  // namespace
 
 const std::vector<Case>& cases() {
@@ -674,17 +689,18 @@ spec::Scope scope_for(const Case& c) {
   return scope_for(*c.mechanism, !c.encoder_only);
 }
 
-spec::Scope scope_for(const spec::Mechanism& mechanism, bool causal) {
+spec::Scope scope_for(const spec::Mechanism& mechanism, bool causal, const Size& size) {
+  const int64_t head = size.width / size.heads;
   spec::Scope scope;
-  scope.d_model = kWidth;
+  scope.d_model = size.width;
   scope.vocab = kVocab;
   scope.n_layers = 2;
   scope.width =
       mechanism.slot == Slot::rope_scaling || mechanism.info.place == spec::Place::rotation
-          ? kWidth / kHeads
-          : kWidth;
-  if (mechanism.info.place == spec::Place::score_bias) scope.width = kWidth / kHeads;
-  scope.n_heads = kHeads;
+          ? head
+          : size.width;
+  if (mechanism.info.place == spec::Place::score_bias) scope.width = head;
+  scope.n_heads = size.heads;
   scope.n_experts = 4;
   scope.of_batch = true;
   // a mixer whose scores take a term rotates as well
@@ -693,23 +709,35 @@ spec::Scope scope_for(const spec::Mechanism& mechanism, bool causal) {
                               mechanism.info.place == spec::Place::score_bias,
                   .score_bias = mechanism.info.place == spec::Place::score_bias};
   scope.causal = causal;
-  scope.source = kWidth;
+  scope.source = size.width;
   scope.path = "contract";
   return scope;
 }
 
-Json host(const spec::Mechanism& mechanism, const Json& part, const std::string& arch) {
+std::vector<Json> wide_specs(const Case& c, int64_t length) {
+  const std::string arch = c.encoder_only ? "encoder" : "decoder";
+  Json own = c.part;
+  if (own.is_object()) lengthen(own, length);
+  const Json example =
+      spec::example_part(*c.mechanism, scope_for(*c.mechanism, !c.encoder_only, kWide), length);
+  return {host(*c.mechanism, own, arch, kWide), host(*c.mechanism, example, arch, kWide)};
+}
+
+Json host(const spec::Mechanism& mechanism,
+          const Json& part,
+          const std::string& arch,
+          const Size& size) {
   static const Json spec_schema = model::spec_schema();
   Json json = {{"tessera", 1},
                {"arch", arch},
                {"vocab", kVocab},
-               {"d_model", kWidth},
+               {"d_model", size.width},
                {"head", "linear"},
                {"mixer",
                 {{"type", "attention"},
-                 {"n_heads", kHeads},
+                 {"n_heads", size.heads},
                  {"position", {{"type", "rope"}, {"theta", 100}}}}},
-               {"ffn", {{"type", "mlp"}, {"d_hidden", 12}, {"act", "gelu"}}},
+               {"ffn", {{"type", "mlp"}, {"d_hidden", size.hidden}, {"act", "gelu"}}},
                {"layers", parse(R"([{"repeat": 2}])")}};
   const auto is = [&](Slot slot, const char* name) {
     return mechanism.slot == slot && mechanism.name == name;

@@ -30,17 +30,30 @@ struct Case {
   Json encoder;               // null when the mechanism refuses encoders, or nothing else
   bool encoder_only = false;  // its refusal of decoders says that it needs an encoder, or
   bool asked_whole = false;   // it is a head of no tokens: a decoder with it goes on with nothing
+  bool chosen = false;        // the derived config or a sample: no variant in one field alone
   std::string problem;        // why no model could be made; names the line to add
 };
 
 const std::vector<Case>& cases();
 
+/// How large the models are.
+struct Size {
+  int64_t width = kWidth, heads = kHeads, hidden = 12;
+};
+inline constexpr Size kWide{96, 4, 160};
+
 /// Surroundings in which a part of this slot can be read alone.
-spec::Scope scope_for(const spec::Mechanism& mechanism, bool causal = true);
+spec::Scope scope_for(const spec::Mechanism& mechanism, bool causal = true, const Size& size = {});
 /// The same for a case's part.
 spec::Scope scope_for(const Case& c);
-/// The tiny model of `arch` with `part` in its slot.
-Json host(const spec::Mechanism& mechanism, const Json& part, const std::string& arch);
+/// The model of `arch` with `part` in its slot.
+Json host(const spec::Mechanism& mechanism,
+          const Json& part,
+          const std::string& arch,
+          const Size& size = {});
+/// Specs of size kWide to try, best first, for documents of up to `length` tokens: with the case's
+/// part, whose tables of positions are made long enough, and with its mechanism's example.
+std::vector<Json> wide_specs(const Case& c, int64_t length);
 /// Mamba-2, a shared layer, a windowed and a full attention layer, a parallel residual, a branch
 /// list.
 Json hybrid();

@@ -22,8 +22,9 @@ void check_causality(const Case& c, Report& report);  // never worse than declar
 void check_documents(const Case& c, Report& report);  // each document as if alone
 void check_forms(const Case& c, Report& report);  // parallel = chunked = recurrent, with gradients
 void check_same_bits(const Case& c,
-                     Report& report);             // any split, any company, any number of threads
-void check_state(const Case& c, Report& report);  // rows, copies, files, bytes
+                     Report& report);               // any split, any company, any number of threads
+void check_threads(const Case& c, Report& report);  // a step of training, by any number of threads
+void check_state(const Case& c, Report& report);    // rows, copies, files, bytes
 void check_roll_back(const Case& c, Report& report);  // pending tokens
 void check_generate(const Case& c,
                     Report& report);  // greedy text alone, in a batch, by any prefill chunk

@@ -9,6 +9,9 @@
 
 #include "checks.h"
 #include "exceptions.h"
+#include "order_watch.h"
+#include "tessera/nn/forgetful_rows.h"
+#include "tessera/ops/basic/ordered_sum.h"
 
 namespace tessera::contract::contract_test {
 namespace {
@@ -31,6 +34,7 @@ constexpr Check kChecks[] = {
     {"documents", check_documents},
     {"forms", check_forms},
     {"same_bits", check_same_bits},
+    {"threads", check_threads},
     {"state", check_state},
     {"roll_back", check_roll_back},
     {"generate", check_generate},
@@ -44,6 +48,16 @@ struct Item {
   const Case* part;
   const Check* check;
 };
+
+std::string name_of(const Item& item) {
+  return item.part->name + "__" + item.check->name;
+}
+
+/// What a failing test says of its parameter.
+void PrintTo(const Item& item, std::ostream* out) {
+  *out << item.part->name << " against \"" << item.check->name
+       << "\"; alone: contract_test --gtest_filter='*/" << name_of(item) << "'";
+}
 
 std::vector<Item> items() {
   std::vector<Item> all;
@@ -71,11 +85,9 @@ TEST_P(Contract, Holds) {
   }
 }
 
-std::string name_of_item(const testing::TestParamInfo<Item>& info) {
-  return info.param.part->name + "__" + info.param.check->name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Every, Contract, testing::ValuesIn(items()), name_of_item);
+INSTANTIATE_TEST_SUITE_P(Every, Contract, testing::ValuesIn(items()), [](const auto& info) {
+  return name_of(info.param);
+});
 
 // --- the suite itself
 // -----------------------------------------------------------------------------
@@ -104,6 +116,57 @@ TEST(ContractSuite, NoMechanismDeclaresLessCausalityThanItShows) {
     EXPECT_EQ(shown, mechanism->info.causality)
         << spec::name_of(mechanism->slot) << " " << mechanism->name << " declares "
         << name_of(mechanism->info.causality) << " and shows " << name_of(shown);
+}
+
+TEST(ContractSuite, AFailureNamesTheCaseAndHowToRunItAlone) {
+  const Item first = items().front();
+  EXPECT_EQ(testing::PrintToString(first),
+            fmt::format("{0} against \"config\"; alone: contract_test "
+                        "--gtest_filter='*/{0}__config'",
+                        first.part->name));
+}
+
+const Case& case_named(const std::string& name) {
+  const auto found =
+      std::find_if(cases().begin(), cases().end(), [&](const Case& c) { return c.name == name; });
+  require(found != cases().end(), "contract", "no case {}", name);
+  return *found;
+}
+
+// a state that nobody writes: entries per token, of fixed size, and several of both
+TEST(ContractSuite, ChecksOfStatesSeeOneThatIsLost) {
+  for (const char* name : {"mixer_attention", "mixer_mamba2", "mixer_rwkv7"})
+    for (const auto& check : {Check{"state", check_state}, Check{"session", check_session},
+                              Check{"same_bits", check_same_bits}}) {
+      const nn::ForgetfulRows lost;
+      Report report;
+      try {
+        check.run(case_named(name), report);
+      } catch (const std::exception& e) {
+        report.expect(false, "{}", e.what());
+      }
+      EXPECT_FALSE(report.ok()) << name << " passes " << check.name;
+    }
+}
+
+TEST(ContractSuite, OperationsThatDependOnThreadsAreSeen) {
+  const Threads two(2);
+  const Tensor x = at::ones({23, 8}).requires_grad_(true), w = at::ones({8}).requires_grad_(true);
+  const auto found = [&](const std::function<void()>& act) {
+    OrderWatch watch(23);
+    act();
+    return fmt::format("{}", fmt::join(watch.found(), "; "));
+  };
+  EXPECT_EQ(found([&] { x.sum(); }), "sum of [23, 8] over []");
+  EXPECT_EQ(found([&] { x.sum(-1); }), "");
+  EXPECT_EQ(found([&] { x.sum(0); }), "sum of [23, 8] over [0]");
+  EXPECT_EQ(found([&] { x.t().sum(0); }), "");
+  EXPECT_EQ(found([&] { at::ones({4}).sum(); }), "");
+  EXPECT_EQ(found([&] {
+              (x * w).backward(at::ones({23, 8}));
+            }),
+            "sum of [23, 8] over [0] in MulBackward0");
+  EXPECT_EQ(found([&] { (x * ops::spread(w, x)).backward(at::ones({23, 8})); }), "");
 }
 
 TEST(ContractSuite, CausalityIsSeenByItsValues) {

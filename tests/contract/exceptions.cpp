@@ -40,6 +40,8 @@ const std::vector<ExceptionEntry>& exceptions() {
        "gradients stop at the memory by design, so that they are no derivative"},
       {Exception::gradients_stop_at_a_memory, "mixer_memorizing_cache", "gradients",
        "gradients stop at the memory by design, so that they are no derivative"},
+      {Exception::depends_on_threads, "mixer_s4_discretisation_zoh", "threads",
+       "libtorch's exponential of matrices, in double, before its numbers are rounded to float32"},
       {Exception::scores_sums_held_constant, "mixer_retention_normalise_scores", "gradients",
        "the sums that rows are divided by are constants for gradients by design"},
       {Exception::learns_from_its_own_loss, "mixer_compressive_compression_conv", "parameters",

@@ -15,6 +15,7 @@ enum class Exception {
   scores_sums_held_constant,        // what a row is divided by, which a norm behind it undoes
   learns_from_its_own_loss,         // the output's gradient stops before it
   acts_in_training_alone,           // so that no gradient reaches it outside
+  depends_on_threads,               // in digits of double that float32 does not keep
 };
 
 struct ExceptionEntry {

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include <ATen/Parallel.h>
+
 #include "tessera/nn/embed/feature_batch.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/ops/random.h"
@@ -243,6 +245,16 @@ std::map<std::string, Tensor> gradients(const Rig& rig, const std::function<Tens
   for (const auto& [name, value] : rig.values)
     out[name] = value.grad().defined() ? value.grad().clone() : Tensor();
   return out;
+}
+
+Threads::Threads(int n) : ours_(thread_count()), theirs_(at::get_num_threads()) {
+  set_thread_count(n);
+  at::set_num_threads(n);
+}
+
+Threads::~Threads() {
+  set_thread_count(ours_);
+  at::set_num_threads(theirs_);
 }
 
 UnwrittenIsNan::UnwrittenIsNan() {

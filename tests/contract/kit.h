@@ -12,6 +12,7 @@
 
 #include "cases.h"
 #include "tessera/base/threads.h"
+#include "tessera/kernels/scratch.h"
 #include "tessera/model/model.h"
 #include "tessera/model/plan.h"
 
@@ -106,20 +107,26 @@ Tensor scalar_of(const Tensor& y);
 /// Gradients of scalar_of(y) for all values of a rig, by name; undefined where none arrives.
 std::map<std::string, Tensor> gradients(const Rig& rig, const std::function<Tensor()>& forward);
 
+/// As many threads, of tessera's and of libtorch's, while it lives.
 class Threads {
  public:
-  explicit Threads(int n) : before_(thread_count()) { set_thread_count(n); }
-  ~Threads() { set_thread_count(before_); }
+  explicit Threads(int n);
+  ~Threads();
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
 
  private:
-  int before_;
+  int ours_, theirs_;
 };
 
-/// Fresh tensors hold NaN while this lives.
+/// Fresh tensors, and the work memory of kernels, hold NaN while this lives.
 class UnwrittenIsNan {
  public:
   UnwrittenIsNan();
   ~UnwrittenIsNan();
+
+ private:
+  kernels::PoisonedScratch scratch_;
 };
 
 }  // namespace tessera::contract

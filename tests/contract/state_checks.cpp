@@ -1,6 +1,7 @@
 #include "checks.h"
+#include "tessera/base/finest_grain.h"
 #include "tessera/base/testing.h"
-#include "tessera/infer/generate.h"
+#include "tessera/infer/engine/generate.h"
 #include "tessera/model/call_plan.h"
 #include "tessera/model/kept_bits.h"
 #include "tessera/nn/position/position_config.h"
@@ -130,6 +131,12 @@ void check_rows(const Rig& rig, Report& report) {
     return feed(rig, alone, {{0, next}});
   };
   const Tensor after_a = continued(a), after_b = continued(b);
+  const auto behind = [&](Ids text) {
+    text.insert(text.end(), next.begin(), next.end());
+    return whole(rig, {text}).narrow(0, size_of(text) - size_of(next), size_of(next));
+  };
+  report.expect(same_bits(after_a, behind(a)) && same_bits(after_b, behind(b)),
+                "a row continues with other bits than the whole text has");
   const auto expect_rows = [&](model::State& s, const std::vector<bool>& is_a, const char* what) {
     report.expect(s.rows() == static_cast<int64_t>(is_a.size()), "{}: {} rows", what, s.rows());
     for (size_t r = 0; r < is_a.size(); ++r)
@@ -273,8 +280,11 @@ void check_kv_types(const Rig& rig, Report& report) {
     model::State state = state_of(type), other = state_of(type);
     const Tensor want = feed_split(rig, state, 0, ids, {kTokens});
     report.expect(!same_bits(want, exact), "{}: no number changed", name_of(type));
-    report.expect(normalised_mean_square(want, exact) < 0.05, "{}: mean square error {:.3g}",
-                  name_of(type), normalised_mean_square(want, exact));
+    const double error = normalised_mean_square(want, exact), most = type == KvType::f16    ? 1e-5
+                                                                     : type == KvType::bf16 ? 1e-4
+                                                                                            : 0.05;
+    report.expect(error < most, "{}: mean square error {:.3g}; at most {:g}", name_of(type), error,
+                  most);
     report.expect(same_bits(feed_split(rig, other, 0, ids, {5, 1, 1, 10}), want),
                   "{}: a split input gives other bits", name_of(type));
     const int64_t planned =
@@ -436,7 +446,6 @@ void check_same_bits(const Case& c, Report& report) {
     }
     report.expect(same_bits(at::cat(rows), want), "other rows in the batch change the bits");
   }
-  // enough work that two threads share it
   Rows many;
   for (uint64_t r = 0; r < 12; ++r)
     many.push_back(random_ids(20 + static_cast<int64_t>(r), 30 + r));
@@ -444,8 +453,10 @@ void check_same_bits(const Case& c, Report& report) {
     const Threads threads(n);
     return whole(rig, many);
   };
-  report.expect(same_bits(with_threads(1), with_threads(2)),
-                "the number of threads changes the bits");
+  const FinestGrain cut_small_loops;
+  const Tensor one = with_threads(1);
+  for (const int n : {2, 3})
+    report.expect(same_bits(with_threads(n), one), "{} threads: other bits", n);
 }
 
 void check_state(const Case& c, Report& report) {

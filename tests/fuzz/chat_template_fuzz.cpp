@@ -1,7 +1,7 @@
 // A chat template, and what somebody said.
 #include "fuzz.h"
 
-#include "tessera/text/chat_template.h"
+#include "tessera/text/chat/chat_template.h"
 
 using namespace tessera;
 

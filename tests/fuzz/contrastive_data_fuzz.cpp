@@ -4,7 +4,7 @@
 
 #include "tessera/convert/tokenizer.h"
 #include "tessera/nn/registry.h"
-#include "tessera/train/contrastive_source.h"
+#include "tessera/train/objective/contrastive/contrastive_source.h"
 
 using namespace tessera;
 

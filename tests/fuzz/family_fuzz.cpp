@@ -9,6 +9,7 @@
 using namespace tessera;
 
 TESSERA_FUZZ_TARGET(family) {
+  static convert::FamilySet families = convert::FamilySet::load();
   const auto parts = fuzz::parts_of<3>(input);
   fuzz::run(
       [&] {
@@ -21,14 +22,13 @@ TESSERA_FUZZ_TARGET(family) {
             format::read_safetensors(std::as_bytes(std::span(tensors)), "tensors");
         const convert::Foreign foreign{"hf", convert::parse_hf_config(parts[1], "config"), &file,
                                        "config"};
-        const std::vector<std::string> unmathematical = {"torch_*", "model_type"};
-        convert::Importer importer(family, foreign, unmathematical);
+        convert::Importer importer(family, foreign, families);
         convert::Checkpoint checkpoint;
         checkpoint.spec = model::read_model_spec(importer.spec_json());
         checkpoint.spec_json = model::resolve(checkpoint.spec);
         importer.read_tensors(checkpoint);
         for (const auto& [name, dialect] : family.dialects)
-          convert::export_checkpoint(family, name, checkpoint, unmathematical, false);
+          convert::export_checkpoint(family, name, checkpoint, families, false);
       },
       {ErrorKind::file, ErrorKind::spec, ErrorKind::resource, ErrorKind::usage});
 }

@@ -4,7 +4,7 @@
 #include "fuzz.h"
 
 #include "tessera/format/safetensors.h"
-#include "tessera/infer/tensor_files.h"
+#include "tessera/infer/loading/tensor_files.h"
 #include "tessera/model/padding.h"
 
 using namespace tessera;

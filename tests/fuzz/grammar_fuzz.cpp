@@ -1,7 +1,7 @@
 // A grammar, and a text that goes through it as far as it may.
 #include "fuzz.h"
 
-#include "tessera/text/grammar_constraint.h"
+#include "tessera/text/grammar/grammar_constraint.h"
 
 using namespace tessera;
 

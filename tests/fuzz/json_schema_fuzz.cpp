@@ -1,8 +1,8 @@
 // A JSON schema, and a text that may be an answer.
 #include "fuzz.h"
 
-#include "tessera/text/grammar_constraint.h"
-#include "tessera/text/json_schema.h"
+#include "tessera/text/grammar/grammar_constraint.h"
+#include "tessera/text/grammar/json_schema.h"
 
 using namespace tessera;
 

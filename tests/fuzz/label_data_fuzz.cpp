@@ -3,7 +3,7 @@
 #include "files.h"
 
 #include "tessera/text/utf8.h"
-#include "tessera/train/label_examples.h"
+#include "tessera/train/data/label_examples.h"
 
 using namespace tessera;
 

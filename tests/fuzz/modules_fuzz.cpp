@@ -2,7 +2,7 @@
 // config.json of 1_Pooling.
 #include "files.h"
 
-#include "tessera/infer/embed.h"
+#include "tessera/infer/encoders/embed.h"
 
 using namespace tessera;
 

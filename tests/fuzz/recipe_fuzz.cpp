@@ -1,7 +1,7 @@
 // A training recipe, then base.json, which it may extend.
 #include "files.h"
 
-#include "tessera/train/recipe.h"
+#include "tessera/train/recipe/recipe.h"
 
 using namespace tessera;
 

@@ -1,7 +1,7 @@
 // What a model answers, by each format of calls: however it is cut, it says the same.
 #include "fuzz.h"
 
-#include "tessera/text/reply.h"
+#include "tessera/text/chat/reply.h"
 
 using namespace tessera;
 

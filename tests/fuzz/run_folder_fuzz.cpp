@@ -2,9 +2,9 @@
 // line that its trainer.json holds, and log.jsonl.
 #include "files.h"
 
-#include "tessera/train/recipe.h"
-#include "tessera/train/run_folder.h"
-#include "tessera/train/run_log.h"
+#include "tessera/train/recipe/recipe.h"
+#include "tessera/train/runs/run_folder.h"
+#include "tessera/train/runs/run_log.h"
 
 using namespace tessera;
 

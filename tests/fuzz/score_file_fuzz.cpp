@@ -1,7 +1,7 @@
 // Token score files: the tokenizer.bin of llama2.c.
 #include "tokenizers.h"
 
-#include "tessera/text/score_file.h"
+#include "tessera/text/tokenizer_files/score_file.h"
 
 using namespace tessera;
 

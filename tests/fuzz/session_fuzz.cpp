@@ -4,8 +4,8 @@
 #include "tiny_model.h"
 
 #include "tessera/format/safetensors.h"
-#include "tessera/infer/generate.h"
-#include "tessera/infer/session.h"
+#include "tessera/infer/engine/generate.h"
+#include "tessera/infer/engine/session.h"
 
 using namespace tessera;
 

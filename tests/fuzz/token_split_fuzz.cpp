@@ -1,7 +1,7 @@
 // Tokens on disk: index.json, ends.bin and the first shard.
 #include "files.h"
 
-#include "tessera/train/token_split.h"
+#include "tessera/train/data/token_split.h"
 
 using namespace tessera;
 

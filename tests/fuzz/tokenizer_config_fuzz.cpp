@@ -2,8 +2,8 @@
 // for the latter added_tokens.json and special_tokens_map.json.
 #include "tokenizers.h"
 
-#include "tessera/text/tokenizer_json.h"
-#include "tessera/text/vocab_file.h"
+#include "tessera/text/tokenizer_files/tokenizer_json.h"
+#include "tessera/text/tokenizer_files/vocab_file.h"
 
 using namespace tessera;
 
@@ -13,7 +13,7 @@ TESSERA_FUZZ_TARGET(tokenizer_config) {
   fuzz::run(
       [&] {
         fuzz::check_tokenizer(
-            is_json ? text::tokenizer_from_json(parts[1], "fuzz", parts[0])
+            is_json ? text::tokenizer_from_json(parts[1], "fuzz", {parts[0], parts[2], parts[3]})
                     : text::tokenizer_from_vocab(parts[1], "fuzz", {parts[0], parts[2], parts[3]}));
       },
       fuzz::kTokenizerKinds);

@@ -2,8 +2,8 @@
 // for it: before the first zero byte stands the file, after it the text.
 #include "tokenizers.h"
 
-#include "tessera/text/tokenizer_json.h"
-#include "tessera/text/vocab_file.h"
+#include "tessera/text/tokenizer_files/tokenizer_json.h"
+#include "tessera/text/tokenizer_files/vocab_file.h"
 
 using namespace tessera;
 

@@ -3,7 +3,7 @@
 
 #include "fuzz.h"
 
-#include "tessera/text/tokenizer.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/text/utf8.h"
 
 namespace tessera::fuzz {

@@ -3,7 +3,7 @@
 #include "files.h"
 #include "tiny_model.h"
 
-#include "tessera/train/checkpoint.h"
+#include "tessera/train/loop/checkpoint.h"
 #include "tessera/base/sha256.h"
 
 using namespace tessera;
@@ -20,6 +20,7 @@ TESSERA_FUZZ_TARGET(train_checkpoint) {
   static const auto optimizer = train::make_optimizer(recipe.optimizer, parameters);
   static const std::vector<model::Overlay> no_adapters;
   static const train::Beside nothing_beside;
+  const format::StringMap no_origin;
   static const fuzz::Folder folder;
   const auto parts = fuzz::parts_of<4>(input);
   spec::Json manifest = {{"version", 1}, {"files", spec::Json::array()}};
@@ -35,7 +36,7 @@ TESSERA_FUZZ_TARGET(train_checkpoint) {
       [&] {
         const at::NoGradGuard no_gradients;
         train::load_checkpoint(folder.path(), {recipe, "fuzz", model, parameters, *optimizer,
-                                               no_adapters, nothing_beside});
+                                               no_adapters, nothing_beside, no_origin});
       },
       {ErrorKind::file, ErrorKind::spec});
   fuzz::run([&] { train::load_model(folder.path()); }, {ErrorKind::file, ErrorKind::spec});

@@ -8,7 +8,7 @@
 
 #include "tessera/base/rng.h"
 #include "tessera/base/testing.h"
-#include "tessera/infer/load_model.h"
+#include "tessera/infer/loading/load_model.h"
 
 namespace tessera::infer::input_scaling_test {
 namespace {

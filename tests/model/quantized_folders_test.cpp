@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "tessera/format/safetensors.h"
-#include "tessera/infer/load_model.h"
-#include "tessera/infer/tensor_files.h"
+#include "tessera/infer/loading/load_model.h"
+#include "tessera/infer/loading/tensor_files.h"
 #include "tessera/model/padding.h"
 
 namespace tessera {
