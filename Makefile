@@ -1,11 +1,12 @@
 # One word for everything. `make help` lists the targets.
 BUILD   ?= build/release
+PREFIX  ?= /usr/local
 JOBS    ?= $(shell nproc)
 CACHE   ?= $(or $(TESSERA_CACHE),$(HOME)/.cache/tessera)
 TESSERA  = $(BUILD)/bin/tessera
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-fast docs reference asan sanitize sanitize-tensors fuzz bench format clean
+.PHONY: help setup build demo test test-fast docs reference asan sanitize sanitize-tensors install package fuzz bench format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | column -t -s "$$(printf '\t')"
@@ -24,7 +25,7 @@ demo: ## set-up, build, then a real checkpoint speaks and a small decoder trains
 	@BUILD=$(BUILD) TESSERA_CACHE=$(CACHE) scripts/demo.sh
 
 test: build ## builds and passes all tests
-	@scripts/setup.sh demo minilm tensorboard docs
+	@scripts/setup.sh demo minilm tensorboard docs package
 	@scripts/test.sh $(BUILD)
 
 test-fast: ## the torch-free layers only: seconds
@@ -51,6 +52,14 @@ sanitize: ## the server with many and with bad clients, under the sanitizers for
 
 sanitize-tensors: ## ops, nn, model, infer and train under the sanitizers for addresses, leaks and undefined behaviour
 	@scripts/sanitize_tensors.sh
+
+install: build ## commands, library, headers, man pages and completion into PREFIX (/usr/local)
+	@cmake --build $(BUILD) --target man 2>/dev/null || true
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+package: build ## a Python wheel with the command and the module, in build/package
+	@scripts/setup.sh package
+	@scripts/package.sh $(BUILD) $(CACHE)/package/bin/python build/package
 
 fuzz: ## each fuzz target for a minute (SECONDS=n for longer)
 	@scripts/setup.sh fuzz

@@ -7,6 +7,7 @@
 #   scripts/setup.sh reference  and the Python reference libraries that some tests compare with
 #   scripts/setup.sh tensorboard  and TensorBoard, which reads back what runs write
 #   scripts/setup.sh docs       and what builds the documentation's site
+#   scripts/setup.sh package    and what builds the Python wheel
 #   scripts/setup.sh fuzz       and a clang that can build the fuzz targets
 #   scripts/setup.sh browser    and a Chromium with its driver, for the tests of the page of `tessera serve`
 #
@@ -48,7 +49,7 @@ wheel() {
 setup_build() {
   apt_packages g++ cmake make ninja-build git pkg-config ccache mold unzip python3 python3-pip ca-certificates \
     libhwy-dev nlohmann-json3-dev libcli11-dev libfmt-dev libutf8proc-dev libpcre2-dev libedit-dev \
-    libsimdjson-dev libboost1.81-dev libgtest-dev libgmock-dev libbenchmark-dev
+    libsimdjson-dev libboost1.81-dev help2man libgtest-dev libgmock-dev libbenchmark-dev
   [ -n "${TESSERA_TORCH:-}" ] && { say "using torch in $TESSERA_TORCH"; return 0; }
   local stamp="$cache/libtorch/.torch-2.15.0"
   [ -f "$stamp" ] && return 0
@@ -132,13 +133,22 @@ setup_docs() {
   touch "$venv/.ready-2"
 }
 
+setup_package() {
+  apt_packages python3-venv patchelf
+  local venv="$cache/package"
+  [ -f "$venv/.ready-1" ] && return 0
+  python3 -m venv --clear "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps wheel==0.45.1 packaging==26.4
+  touch "$venv/.ready-1"
+}
+
 setup_browser() { apt_packages chromium chromium-driver; }
 
 setup_fuzz() { apt_packages clang-19 libclang-rt-19-dev libomp-19-dev; }
 
 for part in build "$@"; do
   case "$part" in
-    build | demo | minilm | reference | tensorboard | docs | fuzz | browser) "setup_$part" ;;
-    *) say "unknown part \"$part\"; expected demo, minilm, reference, tensorboard, docs, fuzz or browser"; exit 2 ;;
+    build | demo | minilm | reference | tensorboard | docs | package | fuzz | browser) "setup_$part" ;;
+    *) say "unknown part \"$part\"; expected demo, minilm, reference, tensorboard, docs, package, fuzz or browser"; exit 2 ;;
   esac
 done

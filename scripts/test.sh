@@ -16,6 +16,11 @@ docs=${TESSERA_CACHE:-$HOME/.cache/tessera}/docs
 if [ -z "${TESSERA_DOCS_PYTHON:-}" ] && [ -f "$docs/.ready-2" ]; then
   export TESSERA_DOCS_PYTHON=$docs/bin/python
 fi
+# what packs the wheel, where scripts/setup.sh package put it
+package=${TESSERA_CACHE:-$HOME/.cache/tessera}/package
+if [ -z "${TESSERA_PACKAGE_PYTHON:-}" ] && [ -f "$package/.ready-1" ]; then
+  export TESSERA_PACKAGE_PYTHON=$package/bin/python
+fi
 # waiting threads must not spin: programs share the cores
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 # as the program itself has it: one order of sums on Intel's processors (src/tessera/cli/main.cpp)

@@ -1,3 +1,4 @@
+#include "tessera/base/version.h"
 #include "tessera/cli/cli.h"
 
 #include <algorithm>
@@ -255,7 +256,7 @@ int run(const std::vector<std::string>& args, const std::vector<Verb>& verbs) {
       "tessera");
   app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
-  app.set_version_flag("--version", "tessera 0.1.0", "print the version");
+  app.set_version_flag("--version", std::string("tessera ") + kVersion, "print the version");
   app.set_help_flag("-h,--help", "print this help");
   examples(app, {"tessera chat model.gguf", "tessera generate model.gguf 'Once upon a time' -n 100",
                  "tessera serve model.gguf", "tessera finetune model --data train.jsonl --out run",

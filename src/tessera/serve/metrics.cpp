@@ -1,3 +1,4 @@
+#include "tessera/base/version.h"
 #include "tessera/serve/metrics.h"
 
 #include <algorithm>
@@ -162,7 +163,7 @@ Metrics::Metrics() {
     else
       values_[row.name];
   }
-  set("build_info", 1, {{"version", "0.1.0"}});
+  set("build_info", 1, {{"version", kVersion}});
 }
 
 template <class Count>

@@ -1,3 +1,4 @@
+#include "tessera/base/version.h"
 #include "tessera/serve/models.h"
 
 #include <algorithm>
@@ -93,7 +94,7 @@ std::string fingerprint_of(const infer::LoadedModel& loaded,
   for (const auto& [decl, weight] : loaded.model.weights().all())
     hash.update(fmt::format("{} {:016x};", decl.name, infer::sampled_hash(*weight)));
   hash.update(fmt::format("{} {} {} {}", spec::name_of(kv.type), static_cast<int>(arithmetic),
-                          name_of(cpu_info().allowed), "0.1.0"));
+                          name_of(cpu_info().allowed), kVersion));
   return "fp_" + hash.finish().substr(0, 12);
 }
 

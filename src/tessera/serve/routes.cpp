@@ -1,3 +1,4 @@
+#include "tessera/base/version.h"
 #include "tessera/serve/routes.h"
 
 #include <algorithm>
@@ -103,7 +104,7 @@ Json Routes::openapi() const {
     paths[route.path][method] = entry;
   }
   return {{"openapi", "3.1.0"},
-          {"info", {{"title", "tessera"}, {"version", "0.1.0"}}},
+          {"info", {{"title", "tessera"}, {"version", kVersion}}},
           {"components",
            {{"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}},
             {"responses", {{"error", error_response()}}}}},

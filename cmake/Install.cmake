@@ -1,0 +1,56 @@
+# What `cmake --install` lays down: commands, library, headers, find_package(tessera), pkg-config, man
+# pages and completion. libtorch is not copied: the library knows where it was built with.
+include(CMakePackageConfigHelpers)
+set(_sources ${CMAKE_SOURCE_DIR}/src/tessera)
+install(TARGETS tessera tessera-tensors RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS tessera_shared EXPORT tessera LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${_sources}/api/tessera.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
+install(FILES ${_sources}/base/error_type.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera/base)
+install(FILES ${_sources}/api/tessera_c.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} RENAME tessera.h)
+
+set(_package ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
+install(EXPORT tessera NAMESPACE tessera:: FILE tesseraTargets.cmake DESTINATION ${_package})
+file(WRITE ${CMAKE_BINARY_DIR}/install/tesseraConfig.cmake "include(\"\${CMAKE_CURRENT_LIST_DIR}/tesseraTargets.cmake\")\n")
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/install/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/install/tesseraConfig.cmake ${CMAKE_BINARY_DIR}/install/tesseraConfigVersion.cmake
+        DESTINATION ${_package})
+
+# relative to the file, so that a folder that was moved still works
+file(WRITE ${CMAKE_BINARY_DIR}/install/tessera.pc "prefix=\${pcfiledir}/../..
+libdir=\${prefix}/${CMAKE_INSTALL_LIBDIR}
+includedir=\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}
+
+Name: tessera
+Description: Transformer architectures and their successors as data: generation, embeddings, training
+Version: ${PROJECT_VERSION}
+Libs: -L\${libdir} -ltessera
+Cflags: -I\${includedir}
+")
+install(FILES ${CMAKE_BINARY_DIR}/install/tessera.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(FILES ${CMAKE_SOURCE_DIR}/scripts/completion/tessera.bash
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME tessera)
+install(FILES ${CMAKE_SOURCE_DIR}/scripts/completion/_tessera DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+install(FILES ${CMAKE_SOURCE_DIR}/scripts/completion/tessera.fish
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+
+# the help of every verb as a page, where help2man is: the target `man`, which `make install` builds first
+find_program(TESSERA_HELP2MAN help2man)
+if(TESSERA_HELP2MAN)
+  file(STRINGS ${_sources}/cli/verbs.def _verbs REGEX "^TESSERA_[A-Z]+_VERB")
+  set(_pages ${CMAKE_BINARY_DIR}/man/tessera.1)
+  add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/man/tessera.1 DEPENDS tessera
+    COMMAND ${TESSERA_HELP2MAN} --no-info --name "train, run, serve and measure Transformers and their successors"
+            --version-string ${PROJECT_VERSION} --output ${CMAKE_BINARY_DIR}/man/tessera.1 $<TARGET_FILE:tessera>)
+  foreach(_verb IN LISTS _verbs)
+    string(REGEX REPLACE "^[A-Z_]+\\([a-z_0-9]+, \"([a-z-]+)\", .*" "\\1" _name "${_verb}")
+    set(_page ${CMAKE_BINARY_DIR}/man/tessera-${_name}.1)
+    add_custom_command(OUTPUT ${_page} DEPENDS tessera
+      COMMAND ${TESSERA_HELP2MAN} --no-info --name "tessera ${_name}" --version-string ${PROJECT_VERSION}
+              --output ${_page} "$<TARGET_FILE:tessera> ${_name}")
+    list(APPEND _pages ${_page})
+  endforeach()
+  add_custom_target(man DEPENDS ${_pages})
+  install(FILES ${_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
+endif()

@@ -1,0 +1,324 @@
+"""tessera in Python: models as data, run, measured and trained by the C++ library.
+
+    import tessera
+    model = tessera.load("model.gguf")
+    for piece in model.generate("Once upon a time", max_new_tokens=40):
+        print(piece, end="", flush=True)
+
+The settings of a call are keyword arguments, by the names of docs/guide/library.md. Numbers come as
+`Matrix`, which numpy and torch read without a copy (`numpy.asarray(m)`, `torch.from_numpy(...)`).
+A call lets other threads run; Ctrl-C ends it behind the current token or step.
+"""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import queue
+import threading
+from pathlib import Path
+from typing import Any, Callable, Iterator, Sequence
+
+__all__ = ["Completion", "Error", "Matrix", "Model", "load", "plan", "set_threads", "train", "version"]
+
+_CODES = ["ok", "usage", "spec", "file", "input", "resource", "cancelled", "internal"]
+_ON_TEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+_ON_STEP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p)
+_I64P = ctypes.POINTER(ctypes.c_int64)
+
+
+class Error(Exception):
+    """What the library refuses, in one line; `code` is "usage", "file", "input", ..."""
+
+    def __init__(self, text: str, code: str):
+        super().__init__(text)
+        self.code = code
+
+
+def _open() -> ctypes.CDLL:
+    path = os.environ.get("TESSERA_LIBRARY")
+    if not path:
+        path = str(Path(__file__).parent / "lib" / "libtessera.so")
+        if not Path(path).exists():
+            path = "libtessera.so"  # of an installation
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(f"{error}; the library is found by the wheel, LD_LIBRARY_PATH or "
+                          "TESSERA_LIBRARY, and needs the torch that it was built with") from None
+    c = ctypes
+    pointer, text, i64 = c.c_void_p, c.c_char_p, c.c_int64
+    for name, result, arguments in [
+            ("version", text, []), ("error", text, []), ("error_code", c.c_int, []),
+            ("set_threads", None, [c.c_int]), ("free", None, [pointer]),
+            ("load", pointer, [text, text]), ("close", None, [pointer]),
+            ("generate", pointer, [pointer, text, text, _ON_TEXT, pointer]),
+            ("generate_ids", pointer, [pointer, _I64P, i64, text, _ON_TEXT, pointer]),
+            ("chat", pointer, [pointer, text, text, _ON_TEXT, pointer]),
+            ("tokenize", i64, [pointer, text, c.c_int, c.c_int, c.POINTER(_I64P)]),
+            ("detokenize", pointer, [pointer, _I64P, i64]),
+            ("logits", pointer, [pointer, _I64P, i64, _I64P, _I64P]),
+            ("hidden_states", pointer, [pointer, _I64P, i64, _I64P, _I64P]),
+            ("embed", pointer, [pointer, c.POINTER(text), i64, text, _I64P, _I64P]),
+            ("spec", pointer, [pointer]), ("plan", pointer, [text, i64]),
+            ("train", pointer, [text, text, text, _ON_STEP, pointer])]:
+        function = getattr(library, "tessera_" + name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+_lib = _open()
+
+
+def _fail() -> None:
+    raise Error(_lib.tessera_error().decode(), _CODES[_lib.tessera_error_code()])
+
+
+def _text(address: int | None) -> str:
+    if not address:
+        _fail()
+    try:
+        return ctypes.string_at(address).decode()
+    finally:
+        _lib.tessera_free(address)
+
+
+def _settings(settings: dict[str, Any]) -> bytes:
+    return json.dumps(settings).encode()
+
+
+def _ids(ids: Sequence[int]):
+    return (ctypes.c_int64 * len(ids))(*ids), len(ids)
+
+
+class Matrix:
+    """float32 numbers in rows; `m[r]` is a row, numpy.asarray(m) an array on the same memory."""
+
+    def __init__(self, address: int, rows: int, columns: int):
+        self.shape = (rows, columns)
+        self._address = address
+        self._values = (ctypes.c_float * (rows * columns)).from_address(address)
+
+    def __del__(self):
+        _lib.tessera_free(self._address)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, row: int) -> list[float]:
+        rows, columns = self.shape
+        if not -rows <= row < rows:
+            raise IndexError(row)
+        begin = row % rows * columns
+        return self._values[begin:begin + columns]
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {"shape": self.shape, "typestr": "<f4", "data": (self._address, False), "version": 3}
+
+    def tolist(self) -> list[list[float]]:
+        return [self[r] for r in range(len(self))]
+
+
+class Completion:
+    """An answer: iterate over its text as it comes, or ask for `text`, which waits for all of it.
+
+    Behind the end `token_ids`, `prompt_tokens` and `finish_reason` are there. Leaving the loop early
+    ends the answer.
+    """
+
+    def __init__(self, call: Callable[[Any], int | None]):
+        self._pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._stop = False
+        self._result: dict[str, Any] | None = None
+        self._error: Error | None = None
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[[Any], int | None]) -> None:
+        def listen(text: int, size: int, _user: Any) -> int:
+            self._pieces.put(ctypes.string_at(text, size).decode())
+            return not self._stop
+
+        try:
+            self._result = json.loads(_text(call(_ON_TEXT(listen))))
+        except Error as error:
+            self._error = error
+        finally:
+            self._pieces.put(None)
+
+    def _next(self) -> str | None:
+        while True:  # in short waits, so that Ctrl-C is seen
+            try:
+                return self._pieces.get(timeout=0.1)
+            except queue.Empty:
+                pass
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            while (piece := self._next()) is not None:
+                yield piece
+        finally:
+            self._stop = True
+            self._thread.join()
+        if self._error:
+            raise self._error
+
+    def _done(self) -> dict[str, Any]:
+        try:
+            while self._thread.is_alive():
+                self._thread.join(timeout=0.1)
+        except KeyboardInterrupt:
+            self._stop = True
+            self._thread.join()
+            raise
+        if self._error:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    @property
+    def text(self) -> str:
+        return self._done()["text"]
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self._done()["token_ids"]
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self._done()["prompt_tokens"]
+
+    @property
+    def finish_reason(self) -> str:
+        return self._done()["finish_reason"]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Model:
+    """A model ready to run: a Hugging Face folder, a GGUF file, a run's folder."""
+
+    def __init__(self, path: str | os.PathLike[str], **settings: Any):
+        self._model = _lib.tessera_load(os.fsencode(path), _settings(settings))
+        if not self._model:
+            _fail()
+
+    def __del__(self):
+        if getattr(self, "_model", None):
+            _lib.tessera_close(self._model)
+
+    def generate(self, prompt: str | Sequence[int], **settings: Any) -> Completion:
+        """Goes on with a text, or with token ids."""
+        said = _settings(settings)
+        if isinstance(prompt, str):
+            text = prompt.encode()
+            return Completion(lambda on: _lib.tessera_generate(self._model, text, said, on, None))
+        ids, n = _ids(prompt)
+        return Completion(lambda on: _lib.tessera_generate_ids(self._model, ids, n, said, on, None))
+
+    def chat(self, messages: list[dict[str, Any]], **settings: Any) -> Completion:
+        """The next answer of a conversation: [{"role": "user", "content": "..."}]."""
+        said, all_ = _settings(settings), json.dumps(messages).encode()
+        return Completion(lambda on: _lib.tessera_chat(self._model, all_, said, on, None))
+
+    def tokenize(self, text: str, special: bool = True, parse_special: bool = False) -> list[int]:
+        ids = _I64P()
+        n = _lib.tessera_tokenize(self._model, text.encode(), special, parse_special, ctypes.byref(ids))
+        if n < 0:
+            _fail()
+        try:
+            return ids[:n]
+        finally:
+            _lib.tessera_free(ids)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        return _text(_lib.tessera_detokenize(self._model, *_ids(ids)))
+
+    def logits(self, ids: Sequence[int]) -> Matrix:
+        """Logits of the vocabulary behind each token, [tokens, vocabulary]."""
+        return self._matrix(_lib.tessera_logits, *_ids(ids))
+
+    def hidden_states(self, ids: Sequence[int]) -> Matrix:
+        """Behind the final norm, [tokens, width]."""
+        return self._matrix(_lib.tessera_hidden_states, *_ids(ids))
+
+    def embed(self, texts: Sequence[str], **settings: Any) -> Matrix:
+        """A vector per text, [texts, width]."""
+        all_ = (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
+        return self._matrix(_lib.tessera_embed, all_, len(texts), _settings(settings))
+
+    def _matrix(self, call: Any, *arguments: Any) -> Matrix:
+        rows, columns = ctypes.c_int64(), ctypes.c_int64()
+        address = call(self._model, *arguments, ctypes.byref(rows), ctypes.byref(columns))
+        if not address:
+            _fail()
+        return Matrix(address, rows.value, columns.value)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The resolved spec."""
+        return json.loads(_text(_lib.tessera_spec(self._model)))
+
+
+def load(path: str | os.PathLike[str], **settings: Any) -> Model:
+    return Model(path, **settings)
+
+
+def plan(spec: dict[str, Any] | str | os.PathLike[str], context: int = 0) -> dict[str, Any]:
+    """What an architecture costs: of a spec (a dict, a file) or of a model, whose weights are not read."""
+    given = json.dumps(spec).encode() if isinstance(spec, dict) else os.fsencode(spec)
+    return json.loads(_text(_lib.tessera_plan(given, context)))
+
+
+def train(recipe: str | os.PathLike[str],
+          folder: str | os.PathLike[str],
+          on_step: Callable[[dict[str, Any], int], bool | None] | None = None,
+          **settings: Any) -> str:
+    """Trains by a recipe into a run's folder; the newest checkpoint's path.
+
+    on_step(line, steps) gets each line of the log; False ends the run behind a checkpoint, as Ctrl-C
+    does.
+    """
+    stop: list[BaseException | None] = []
+    error: list[Error] = []
+
+    def listen(line: bytes, steps: int, _user: Any) -> int:
+        try:
+            if on_step is not None and on_step(json.loads(line), steps) is False:
+                stop.append(None)
+        except BaseException as raised:  # of the caller's function, for the caller
+            stop.append(raised)
+        return not stop
+
+    def run() -> None:
+        try:
+            path.append(_text(_lib.tessera_train(os.fsencode(recipe), os.fsencode(folder), said, called, None)))
+        except Error as raised:
+            error.append(raised)
+
+    path: list[str] = []
+    said, called = _settings(settings), _ON_STEP(listen)
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        try:
+            thread.join(timeout=0.1)
+        except KeyboardInterrupt as raised:
+            stop.append(raised)
+    for raised in stop:
+        if raised is not None:
+            raise raised
+    if error:
+        raise error[0]
+    return path[0]
+
+
+def set_threads(count: int) -> None:
+    """Threads of every call; 0 = the cores that the process may use."""
+    _lib.tessera_set_threads(count)
+
+
+def version() -> str:
+    return _lib.tessera_version().decode()

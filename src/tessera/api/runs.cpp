@@ -1,0 +1,73 @@
+#include <ATen/Parallel.h>
+
+#include "tessera/spec/settings.h"
+#include "tessera/api/tessera.h"
+#include "tessera/base/threads.h"
+#include "tessera/base/version.h"
+#include "tessera/convert/checkpoint.h"
+#include "tessera/model/plan.h"
+#include "tessera/train/loop/trainer.h"
+
+namespace tessera {
+namespace {
+
+model::ModelSpec spec_of_any(const std::string& given) {
+  const size_t first = given.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos)
+    fail(ErrorKind::usage, "plan", "an empty spec; expected JSON, a file or a model");
+  if (given[first] == '{')
+    return model::read_model_spec(spec::parse_json(given, "spec", {.comments = true}));
+  if (given.ends_with(".json") && std::filesystem::is_regular_file(given))
+    return model::load_model_spec(given);
+  return convert::load_checkpoint(given).spec;
+}
+
+/// Tokens where nobody says how many: fewer where the model takes no more.
+int64_t usual_context(const model::ModelSpec& spec) {
+  int64_t tokens = 2048;
+  for (const model::ModelSpec* one : {&spec, spec.encoder.get()})
+    if (const int64_t limit = one == nullptr ? 0 : one->longest_sequence(); limit > 0)
+      tokens = std::min(tokens, limit);
+  return tokens;
+}
+
+}  // namespace
+
+std::string version() {
+  return kVersion;
+}
+
+void set_threads(int count) {
+  if (count < 0)
+    fail(ErrorKind::usage, "set_threads", "{} threads; expected 0 (all cores) or more", count);
+  set_thread_count(count);
+  at::set_num_threads(thread_count());
+}
+
+std::string plan(const std::string& spec, int64_t context) {
+  if (context < 0)
+    fail(ErrorKind::usage, "plan", "context {}; expected 0 (the usual one) or more", context);
+  const model::ModelSpec read = spec_of_any(spec);
+  return model::to_json(model::make_plan(read, context > 0 ? context : usual_context(read)))
+      .dump(2);
+}
+
+std::string train_recipe(const std::string& recipe,
+                         const std::string& folder,
+                         std::string_view text,
+                         const OnStep& on_step) {
+  spec::Settings settings(text, "train");
+  const std::vector<std::string> overrides = settings.texts("set");
+  CancelToken stopped;
+  train::TrainOptions options;
+  options.resume = settings.flag("resume").value_or(false);
+  settings.done();
+  options.cancel = &stopped;
+  if (on_step)
+    options.on_step = [&](const train::LogLine& line, int64_t steps) {
+      if (!stopped.requested() && !on_step(train::to_json(line).dump(), steps)) stopped.request();
+    };
+  return train::train(train::load_recipe(recipe, overrides), folder, options).checkpoint.string();
+}
+
+}  // namespace tessera

@@ -1,0 +1,184 @@
+// What is installed works where it lies: a prefix in a folder of its own, programs in C and C++
+// built against it by find_package and by pkg-config, commands, pages and completion, and the
+// Python module.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "tessera/base/testing.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Ran {
+  int status = 0;
+  std::string out;
+};
+
+/// A command line with both outputs.
+Ran run(const std::string& command) {
+  Ran ran;
+  FILE* const pipe = popen(("(" + command + ") 2>&1").c_str(), "r");
+  if (pipe == nullptr) return {-1, "popen"};
+  std::array<char, 4096> piece{};
+  for (size_t n = 0; (n = fread(piece.data(), 1, piece.size(), pipe)) > 0;)
+    ran.out.append(piece.data(), n);
+  const int status = pclose(pipe);
+  ran.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ran;
+}
+
+/// One installation for all tests, gone when they end; a tiny untrained model in it.
+class Install : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new tessera::test::TemporaryFolder;
+    prefix_ = (folder_->path() / "prefix").string();
+    const Ran installed =
+        run("cmake --install '" TESSERA_BINARY_DIR "' --prefix '" + prefix_ + "'");
+    ASSERT_EQ(installed.status, 0) << installed.out;
+    const std::string spec = folder_->write("spec.json", R"({
+      "tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 32, "norm": "rms_norm",
+      "layers": [{"repeat": 2, "mixer": {"type": "mamba2", "n_heads": 4, "d_state": 8}}],
+      "head": "tied"})");
+    model_ = (folder_->path() / "model").string();
+    const Ran made =
+        run("'" + prefix_ + "/bin/tessera' init '" + spec + "' --out '" + model_ + "'");
+    ASSERT_EQ(made.status, 0) << made.out;
+    const Ran text = run("'" + prefix_ + "/bin/tessera' generate '" + model_ +
+                         "' 'Once' -n 64 --temperature 0 --no-echo 2>/dev/null");
+    ASSERT_EQ(text.status, 0) << text.out;
+    expected_ = text.out;
+  }
+  static void TearDownTestSuite() { delete folder_; }
+
+  static tessera::test::TemporaryFolder* folder_;
+  static std::string prefix_, model_, expected_;
+};
+tessera::test::TemporaryFolder* Install::folder_ = nullptr;
+std::string Install::prefix_, Install::model_, Install::expected_;
+
+TEST_F(Install, HasCommandsPagesAndCompletion) {
+  const Ran version = run("'" + prefix_ + "/bin/tessera' --version");
+  EXPECT_EQ(version.out.rfind("tessera ", 0), 0u) << version.out;
+  // bash completes verbs and options of a verb by the program's own help
+  const std::string script = prefix_ + "/share/bash-completion/completions/tessera";
+  const auto completed = [&](const std::string& words, int word) {
+    return run("PATH='" + prefix_ + "/bin':$PATH bash -c 'source " + script + "; COMP_WORDS=(" +
+               words + "); COMP_CWORD=" + std::to_string(word) +
+               "; _tessera; echo ${COMPREPLY[@]}'")
+        .out;
+  };
+  EXPECT_EQ(completed("tessera gen", 1), "generate\n");
+  EXPECT_EQ(completed("tessera tokenize --dec", 2), "--decode\n");
+  EXPECT_TRUE(fs::exists(prefix_ + "/share/zsh/site-functions/_tessera"));
+  EXPECT_TRUE(fs::exists(prefix_ + "/share/fish/vendor_completions.d/tessera.fish"));
+  const Ran page = run("cmake --build '" TESSERA_BINARY_DIR
+                       "' --target man && cmake --install '" TESSERA_BINARY_DIR "' --prefix '" +
+                       prefix_ + "' && cat '" + prefix_ + "/share/man/man1/tessera-tokenize.1'");
+  EXPECT_EQ(page.status, 0) << page.out.substr(0, 2000);
+  EXPECT_NE(page.out.find("\\-\\-decode"), std::string::npos);
+}
+
+TEST_F(Install, ProgramsBuildAndRunOnIt) {
+  const std::string work = (folder_->path() / "programs").string();
+  const Ran built = run("cmake -S '" TESSERA_SOURCE_DIR "/examples/library' -B '" + work +
+                        "' -DCMAKE_PREFIX_PATH='" + prefix_ + "' && cmake --build '" + work + "'");
+  ASSERT_EQ(built.status, 0) << built.out;
+  for (const char* program : {"story", "story_c"}) {
+    const Ran ran = run("'" + work + "/" + program + "' '" + model_ + "' Once 2>/dev/null");
+    EXPECT_EQ(ran.status, 0) << program << ran.out;
+    EXPECT_EQ(ran.out, expected_) << program;
+  }
+  const Ran wrong = run("'" + work + "/story_c' '" + model_ + "/none' Once");
+  EXPECT_EQ(wrong.status, 1);
+  EXPECT_NE(wrong.out.find("none"), std::string::npos) << wrong.out;
+  EXPECT_EQ(wrong.out.find('\n'), wrong.out.size() - 1) << wrong.out;
+}
+
+TEST_F(Install, PkgConfigSaysHowToCompile) {
+  const std::string program = (folder_->path() / "by_pkg_config").string();
+  const Ran built = run("PKG_CONFIG_PATH=$(dirname $(find '" + prefix_ +
+                        "' -name tessera.pc)) && export PKG_CONFIG_PATH && cc '" TESSERA_SOURCE_DIR
+                        "/examples/library/story_c.c' $(pkg-config --cflags --libs tessera) -o '" +
+                        program + "'");
+  ASSERT_EQ(built.status, 0) << built.out;
+  const Ran ran = run("LD_LIBRARY_PATH=$(dirname $(find '" + prefix_ + "' -name libtessera.so)) '" +
+                      program + "' '" + model_ + "' Once");
+  EXPECT_EQ(ran.out, expected_);
+}
+
+TEST_F(Install, TheLibraryShowsItsHeadersAlone) {
+  const Ran symbols = run("nm -D --defined-only -C $(find '" + prefix_ + "' -name libtessera.so)");
+  ASSERT_EQ(symbols.status, 0);
+  EXPECT_NE(symbols.out.find("tessera::Model::generate"), std::string::npos);
+  for (const char* hidden : {"tessera::infer", "tessera::nn", "fmt::", "nlohmann"})
+    EXPECT_EQ(symbols.out.find(hidden), std::string::npos) << hidden;
+}
+
+TEST_F(Install, PythonHasTheSame) {
+  if (run("python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))'").status != 0)
+    GTEST_SKIP() << "no Python";
+  const std::string script = folder_->write("story.py", R"(import sys, threading
+import tessera
+model = tessera.load(sys.argv[1])
+completion = model.generate("Once", max_new_tokens=64, temperature=0)
+print("".join(completion))
+assert completion.finish_reason in ("stop", "length"), completion.finish_reason
+ids = model.tokenize("Once")
+assert ids == [79, 110, 99, 101], ids
+assert model.detokenize(ids) == "Once"
+logits = model.logits(ids)
+assert logits.shape == (4, 256) and len(logits[3]) == 256
+assert max(range(256), key=lambda i: logits[3][i]) == completion.token_ids[0]
+assert model.embed(["a", "b"], pooling="mean").shape == (2, 32)
+assert tessera.plan(model.spec, context=64)["parameters"] > 0
+# an iterator that is left early ends the answer, and the model goes on
+for piece in model.generate("Once", max_new_tokens=100000, temperature=0):
+    break
+try:
+    model.generate("Once", tempratur=1).text
+except tessera.Error as error:
+    assert "temperature" in str(error) and error.code == "usage", error
+else:
+    raise SystemExit("no error")
+)");
+  const Ran ran = run("PYTHONPATH='" TESSERA_SOURCE_DIR "/python' TESSERA_LIBRARY=$(find '" +
+                      prefix_ + "' -name libtessera.so) python3 '" + script + "' '" + model_ + "'");
+  EXPECT_EQ(ran.status, 0) << ran.out;
+  EXPECT_EQ(ran.out, expected_);
+}
+
+// the wheel next to a torch, as pip lays them
+TEST_F(Install, AWheelHasTheCommandAndTheModule) {
+  const char* const python = std::getenv("TESSERA_PACKAGE_PYTHON");
+  if (python == nullptr)
+    GTEST_SKIP() << "TESSERA_PACKAGE_PYTHON is not set (scripts/setup.sh package)";
+  const std::string site = (folder_->path() / "site").string();
+  const Ran made = run("'" TESSERA_SOURCE_DIR "/scripts/package.sh' '" TESSERA_BINARY_DIR "' '" +
+                       std::string(python) + "' '" + site + "' && python3 -m zipfile -e '" + site +
+                       "'/tessera-*.whl '" + site + "' && chmod +x '" + site +
+                       "'/tessera/bin/* && ln -s '" TESSERA_TORCH_FOLDER "' '" + site + "/torch'");
+  ASSERT_EQ(made.status, 0) << made.out;
+  const Ran text =
+      run("cd / && PYTHONPATH='" + site +
+          "' python3 -c 'import sys, tessera; print(tessera.load(sys.argv[1]).generate("
+          "\"Once\", max_new_tokens=64, temperature=0))' '" +
+          model_ + "'");
+  EXPECT_EQ(text.out, expected_);
+  const Ran command =
+      run("cd / && PYTHONPATH='" + site +
+          "' python3 -c 'import sys; from tessera.command import main; main()' generate '" +
+          model_ + "' Once -n 64 --temperature 0 --no-echo 2>/dev/null");
+  EXPECT_EQ(command.out, expected_);
+  for (const char* file : {"bin/tessera-tensors", "lib/libtessera.so"}) {
+    const Ran dynamic = run("readelf -d '" + site + "/tessera/" + file + "'");
+    EXPECT_NE(dynamic.out.find("[$ORIGIN/../../torch/lib]"), std::string::npos) << dynamic.out;
+  }
+}
+
+}  // namespace
