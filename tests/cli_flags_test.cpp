@@ -14,12 +14,14 @@
 namespace tessera {
 namespace {
 
+/// All of them.
 const std::vector<std::string>& verbs() {
   static const std::vector<std::string> all = {
-      "generate", "chat", "serve", "embed",   "index",    "search", "finetune", "train",
-      "data",     "runs", "eval",  "bench",   "classify", "verify", "convert",  "quantize",
-      "plan",     "show", "list",  "forward", "tokenize", "doctor", "docs",     "train-tokenizer",
-      "init"};
+#define TESSERA_PLAIN_VERB(name, typed, group, summary) typed,
+#define TESSERA_TENSOR_VERB(name, typed, group, summary) typed,
+#define TESSERA_SPLIT_VERB(name, typed, group, summary, add) typed,
+#include "tessera/cli/verbs.def"
+  };
   return all;
 }
 
@@ -213,7 +215,7 @@ TEST_F(CliFlags, EveryVerbThatWritesHasOneNameForIt) {
   }
   EXPECT_EQ(writes,
             (std::set<std::string>{"convert", "docs", "embed", "finetune", "forward", "index",
-                                   "init", "quantize", "train", "train-tokenizer"}));
+                                   "init", "quantize", "sweep", "train", "train-tokenizer"}));
   int made = 0;
   for (const char* option : {"--out ", "-o ", "--output ", "--outfile ", "--output="}) {
     const std::string to = (folder_ / fmt::format("made{}", made++)).string();
@@ -269,6 +271,7 @@ TEST_F(CliFlags, EveryVerbThatOpensAModelTakesIgnoreKey) {
       {"finetune", decoder + " --recipe --data " + text},
       {"train", begins + " --out " + out + "1"},
       {"train", learns + " --out " + out + "2"},
+      {"sweep", begins + " --out " + out + "6"},
       {"data", begins},
       {"init", decoder + " --out " + out + "3"},
       {"eval", decoder + " --text " + text},

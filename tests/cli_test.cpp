@@ -613,11 +613,13 @@ TEST_F(Cli, DataThatCannotBeLearntFromLeaveNothingBehind) {
 
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
-  for (const char* verb :
-       {"generate", "chat",    "serve",    "forward",        "embed",  "classify", "eval",
-        "tokenize", "init",    "train",    "finetune",       "data",   "plan",     "show",
-        "list",     "convert", "quantize", "index",          "search", "bench",    "verify",
-        "doctor",   "docs",    "runs",     "train-tokenizer"}) {
+  const char* const verbs[] = {
+#define TESSERA_PLAIN_VERB(name, typed, group, summary) typed,
+#define TESSERA_TENSOR_VERB(name, typed, group, summary) typed,
+#define TESSERA_SPLIT_VERB(name, typed, group, summary, add) typed,
+#include "tessera/cli/verbs.def"
+  };
+  for (const char* verb : verbs) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;
@@ -1178,6 +1180,55 @@ TEST_F(Cli, RunsAreComparedByFolderAndWatchedUntilComplete) {
   EXPECT_EQ(json["runs"][0]["last"]["step"], 3);
   expect_refused("runs " + out + " --watch --json", 2, "--watch with --json");
   expect_refused("runs " + (folder_ / "none").string(), 1, "expected the folder of a run");
+}
+
+TEST_F(Cli, ASweepTrainsEveryCombinationAndGoesOn) {
+  std::ofstream(folder_ / "text.txt") << std::string(2000, 'a') << std::string(2000, 'b');
+  std::ofstream(folder_ / "recipe.json") << R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 8, "head": "tied", "layers": [{}],
+             "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+             "ffn": {"type": "glu", "d_hidden": 16}},
+    "data": {"train": ["text.txt"], "valid_fraction": 0.1},
+    "train": {"steps": 4, "batch": 2, "length": 16, "log_every": 1, "eval_every": 2}})";
+  const std::string recipe = (folder_ / "recipe.json").string(),
+                    out = (folder_ / "sweep").string();
+  const std::string grid = " --grid optimizer.lr=0.1,0.0001 --seeds 2";
+  const Outcome planned = run("sweep " + recipe + grid + " --plan");
+  EXPECT_EQ(planned.out,
+            "lr=0.1,seed=1  optimizer.lr=0.1 train.seed=1\n"
+            "lr=0.1,seed=2  optimizer.lr=0.1 train.seed=2\n"
+            "lr=0.0001,seed=1  optimizer.lr=0.0001 train.seed=1\n"
+            "lr=0.0001,seed=2  optimizer.lr=0.0001 train.seed=2\n");
+  EXPECT_FALSE(fs::exists(out));
+  const Outcome first = run("sweep " + recipe + grid + " --out " + out + " --json");
+  ASSERT_EQ(first.code, 0) << first.err;
+  const spec::Json result = spec::parse_json(first.out, "sweep");
+  // what each run reached is what `runs` says of its folder
+  double sum = 0;
+  for (const int seed : {1, 2}) {
+    const spec::Json one = spec::parse_json(
+        run("runs " + out + "/lr=0.1,seed=" + std::to_string(seed) + " --json").out, "runs");
+    EXPECT_EQ(result["rows"][0]["runs"][seed - 1], one["runs"][0]["best"]["valid_loss"]);
+    sum += one["runs"][0]["best"]["valid_loss"].get<double>();
+  }
+  EXPECT_EQ(result["rows"][0]["values"]["optimizer.lr"], "0.1");
+  EXPECT_DOUBLE_EQ(result["rows"][0]["mean"].get<double>(), sum / 2);
+  EXPECT_LT(result["rows"][0]["mean"], result["rows"][1]["mean"]);
+  EXPECT_NE(first.err.find("best: optimizer.lr=0.1\n"), std::string::npos) << first.err;
+  EXPECT_NE(first.err.find("is the greatest of its values; try greater ones"), std::string::npos);
+  // what is complete is not trained again, what is missing is
+  fs::remove_all(out + "/lr=0.1,seed=2");
+  const Outcome again = run("sweep " + recipe + grid + " --out " + out + " --json -v");
+  EXPECT_EQ(spec::parse_json(again.out, "sweep"), result) << again.err;
+  const size_t step = again.err.find("step ");
+  ASSERT_NE(step, std::string::npos);
+  EXPECT_GT(step, again.err.find("run 1/4")) << again.err;
+  EXPECT_LT(step, again.err.find("run 2/4")) << again.err;
+  expect_refused("sweep " + recipe + grid + " --out " + out + " --metric bleu", 2,
+                 "has no bleu; expected one of ");
+  expect_refused("sweep " + recipe + " --grid optimizer.lrr=1,2 --out " + out, 2,
+                 "[optimizer] unknown key \"lrr\"");
+  expect_refused("sweep " + recipe, 2, "--out is missing");
 }
 
 TEST_F(Cli, TrainingFindsTheSequencesOfAPass) {
