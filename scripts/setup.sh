@@ -49,7 +49,7 @@ wheel() {
 setup_build() {
   apt_packages g++ cmake make ninja-build git pkg-config ccache mold unzip python3 python3-pip ca-certificates \
     libhwy-dev nlohmann-json3-dev libcli11-dev libfmt-dev libutf8proc-dev libpcre2-dev libedit-dev \
-    libsimdjson-dev libboost1.81-dev help2man libgtest-dev libgmock-dev libbenchmark-dev
+    libsimdjson-dev libcurl4-openssl-dev libboost1.81-dev help2man libgtest-dev libgmock-dev libbenchmark-dev
   [ -n "${TESSERA_TORCH:-}" ] && { say "using torch in $TESSERA_TORCH"; return 0; }
   local stamp="$cache/libtorch/.torch-2.15.0"
   [ -f "$stamp" ] && return 0

@@ -189,7 +189,7 @@ TEST_F(CliFlags, OptionsOfOtherProgramsSayWhatToDo) {
       {"serve m --n_gpu_layers 99", "--n-gpu-layers: tessera computes on the CPU"},
       {"serve m -fa", "-fa: attention never stores all scores"},
       {"generate m -cnv", "use `tessera chat`"},
-      {"chat -hf some/model", "tessera downloads nothing"},
+      {"chat -hf some/model", "-hf: expected `tessera pull ORG/NAME` once"},
       {"quantize m --tensor-type a=q8_0", "expected --rule NAMES=TYPE"},
       {"convert m --outtype f16", "`tessera quantize --type TYPE`"}};
   for (const auto& [arguments, words] : said) expect_refused(arguments, 2, words);
@@ -381,9 +381,10 @@ TEST_F(CliFlags, TheHelpHasGroupsInTheirOrder) {
 
 TEST_F(CliFlags, TheProgramListsItsVerbsInGroups) {
   const std::string text = help("");
-  EXPECT_EQ(groups(text), (std::vector<std::string>{
-                              "Examples", "Options", "Text generation", "Embeddings and retrieval",
-                              "Training", "Evaluation", "Models and files", "Installation"}));
+  EXPECT_EQ(groups(text),
+            (std::vector<std::string>{"Examples", "Options", "Text generation",
+                                      "Embeddings and retrieval", "Training", "Evaluation",
+                                      "Models and files", "Hugging Face cache", "Installation"}));
   for (const std::string& verb : verbs())
     EXPECT_NE(text.find("\n  " + verb + " "), std::string::npos) << verb;
   EXPECT_EQ(run("help").out, text);

@@ -3,7 +3,8 @@
 // (tools/golden/torch_ops_check.py), GGUF files in llama.cpp (tools/golden/gguf_check.py), a run's
 // events in TensorBoard (tools/golden/tensorboard_check.py), the server in OpenAI's client
 // (tools/golden/openai_check.py), in schemathesis and Prometheus' own reader
-// (tools/golden/serve_clients_check.py). Needs TESSERA_REFERENCE_PYTHON, a Python with these;
+// (tools/golden/serve_clients_check.py), the cache of models in PyPI's huggingface_hub
+// (tools/golden/hub_check.py). Needs TESSERA_REFERENCE_PYTHON, a Python with these;
 // TESSERA_REQUIRE_REFERENCE=1 makes its absence a failure. TensorBoard has a Python of its own,
 // TESSERA_TENSORBOARD_PYTHON (scripts/setup.sh tensorboard), which `make test` sets up.
 #include <gtest/gtest.h>
@@ -76,6 +77,12 @@ TEST_F(ReferenceScripts, WhatIsDocumentedOfTheServerHolds) {
     GTEST_SKIP() << "this Python has no schemathesis or prometheus_client";
   EXPECT_EQ(run("serve_clients_check.py", "'" TESSERA_PROGRAM "' '" + source_ +
                                               "/tests/golden/families/llama/gguf/base.gguf'"),
+            0);
+}
+
+TEST_F(ReferenceScripts, HuggingfaceHubSharesTheCache) {
+  EXPECT_EQ(run("hub_check.py",
+                "'" TESSERA_PROGRAM "' '" + source_ + "/tests/golden/families/llama/base'"),
             0);
 }
 

@@ -107,8 +107,10 @@ int bench_grammar(const BenchGrammarArgs& o) {
 std::function<int()> add_bench_grammar(CLI::App& app) {
   auto o = std::make_shared<BenchGrammarArgs>();
   group(app, "Workload");
-  app.add_option("tokenizer,-m,--model", o->tokenizer, "model, tokenizer file, or \"bytes\"")
-      ->required();
+  names_model(
+      app.add_option("tokenizer,-m,--model", o->tokenizer, "model, tokenizer file, or \"bytes\"")
+          ->required(),
+      o->tokenizer);
   group(app, "Constrained decoding");
   o->constraint.add(app);
   group(app, "Workload");

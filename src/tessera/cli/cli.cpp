@@ -20,6 +20,7 @@
 #include "tessera/cli/help.h"
 #include "tessera/cli/typed.h"
 #include "tessera/format/file_source.h"
+#include "tessera/hub/find_model.h"
 
 namespace tessera::cli {
 namespace {
@@ -194,8 +195,49 @@ void group(CLI::App& app, const char* name) {
   app.option_defaults()->group(name);
 }
 
+namespace {
+
+struct NamedByOption {
+  const CLI::Option* option;
+  std::function<void()> find;
+};
+
+/// Of all verbs. An option is not looked at before the others are read: what is wrong with those is
+/// said first.
+std::vector<NamedByOption>& named_by_options() {
+  static std::vector<NamedByOption> all;
+  return all;
+}
+
+void find_named_models() {
+  for (const auto& [option, find] : named_by_options())
+    if (option->count() > 0) find();
+}
+
+std::string found_model(const std::string& text) {
+  // the tokenizer that no file has
+  return text == "bytes" ? text : hub::find_model(text).path;
+}
+
+}  // namespace
+
+CLI::Option* names_model(CLI::Option* option, std::string& value) {
+  named_by_options().push_back({option, [&value] { value = found_model(value); }});
+  return option;
+}
+CLI::Option* names_model(CLI::Option* option, std::filesystem::path& value) {
+  named_by_options().push_back({option, [&value] { value = found_model(value.string()); }});
+  return option;
+}
+CLI::Option* names_model(CLI::Option* option, std::vector<std::string>& values) {
+  named_by_options().push_back({option, [&values] {
+                                  for (std::string& value : values) value = found_model(value);
+                                }});
+  return option;
+}
+
 CLI::Option* add_model(CLI::App& app, std::string& model, const std::string& help) {
-  return app.add_option("model,-m,--model", model, help)->required();
+  return names_model(app.add_option("model,-m,--model", model, help)->required(), model);
 }
 
 CLI::Option* add_out(CLI::App& app,
@@ -215,10 +257,11 @@ CLI::Option* add_families(CLI::App& app, std::string& folder) {
 }
 
 CLI::Option* add_adapters(CLI::App& app, std::vector<std::string>& adapters) {
-  return app
-      .add_option("--adapter,--lora", adapters,
-                  "LoRA or other adapter (PEFT folder or run) to apply; repeat to add several")
-      ->allow_extra_args(false);
+  CLI::Option* option =
+      app.add_option("--adapter,--lora", adapters,
+                     "LoRA or other adapter to apply (PEFT folder, run, or ORG/NAME in the Hugging "
+                     "Face cache); repeat to add several");
+  return names_model(option->allow_extra_args(false), adapters);
 }
 
 void add_overrides(CLI::App& app, std::vector<std::string>& overrides, const std::string& what) {
@@ -258,9 +301,10 @@ int run(const std::vector<std::string>& args, const std::vector<Verb>& verbs) {
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("tessera ") + kVersion, "print the version");
   app.set_help_flag("-h,--help", "print this help");
-  examples(app, {"tessera chat model.gguf", "tessera generate model.gguf 'Once upon a time' -n 100",
-                 "tessera serve model.gguf", "tessera finetune model --data train.jsonl --out run",
-                 "tessera VERB --help"});
+  examples(app,
+           {"tessera chat model.gguf", "tessera pull org/name && tessera chat org/name",
+            "tessera generate model.gguf 'Once upon a time' -n 100", "tessera serve model.gguf",
+            "tessera finetune model --data train.jsonl --out run", "tessera VERB --help"});
   std::vector<std::pair<CLI::App*, std::function<int()>>> runs;
   for (const Verb& verb : verbs) {
     CLI::App* sub = app.add_subcommand(verb.name, verb.summary)->group(verb.group);
@@ -284,6 +328,7 @@ int run(const std::vector<std::string>& args, const std::vector<Verb>& verbs) {
   try {
     for (const auto& [sub, verb] : runs)
       if (sub->parsed()) {
+        find_named_models();
         const int code = verb();
         flush_output();
         return code;

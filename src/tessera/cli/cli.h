@@ -2,6 +2,7 @@
 // goes to stdout and talk to stderr.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -75,7 +76,13 @@ CLI::Option* add_model(CLI::App& app,
                        std::string& model,
                        const std::string& help =
                            "model: Hugging Face or tessera folder, GGUF "
-                           "file, or run");
+                           "file, run, or ORG/NAME in the Hugging Face cache (`tessera pull`)");
+/// The value of an option names a model, an adapter or a tokenizer: a path, or a name in the cache
+/// of the Hugging Face hub, which becomes the path that it stands for when all options are read
+/// (hub/find_model.h).
+CLI::Option* names_model(CLI::Option* option, std::string& value);
+CLI::Option* names_model(CLI::Option* option, std::filesystem::path& value);
+CLI::Option* names_model(CLI::Option* option, std::vector<std::string>& values);
 /// -o, --out, --output: one option of every verb that writes. `names`: further ones.
 CLI::Option* add_out(CLI::App& app,
                      std::string& out,
@@ -101,6 +108,9 @@ std::function<int()> add_data(CLI::App&);
 std::function<int()> add_quantize(CLI::App&);
 std::function<int()> add_docs(CLI::App&);
 std::function<int()> add_runs(CLI::App&);
+std::function<int()> add_pull(CLI::App&);
+std::function<int()> add_models(CLI::App&);
+std::function<int()> add_rm(CLI::App&);
 // Verbs that load libtorch.
 std::function<int()> add_generate(CLI::App&);
 std::function<int()> add_chat(CLI::App&);

@@ -174,8 +174,10 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
                  "split GGUF into shards of N MiB (NAME-00001-of-00003.gguf); 0 = one file")
       ->capture_default_str()
       ->check(not_negative());
-  app.add_option("--tokenizer", o->tokenizer,
-                 "tokenizer to write with the weights (llama2.c has it in a file of its own)");
+  names_model(
+      app.add_option("--tokenizer", o->tokenizer,
+                     "tokenizer to write with the weights (llama2.c has it in a file of its own)"),
+      o->tokenizer);
   app.add_option("--family", o->family, "model family to write as; default: the model's own");
   app.add_flag("--float32", o->float32, "write float32 weights");
   group(app, "Attention heads");
@@ -252,9 +254,13 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
   auto* unmerge_adapter = app.add_option(kUnmergeAdapter, o->unmerge_adapter,
                                          "subtract a merged adapter again (to rounding)")
                               ->excludes(merge_adapter);
-  app.add_option(kExportAdapter, o->export_adapter, "write only the adapter, as a PEFT folder")
-      ->excludes(merge_adapter)
-      ->excludes(unmerge_adapter);
+  auto* export_adapter =
+      app.add_option(kExportAdapter, o->export_adapter, "write only the adapter, as a PEFT folder")
+          ->excludes(merge_adapter)
+          ->excludes(unmerge_adapter);
+  names_model(merge_adapter, o->merge_adapter);
+  names_model(unmerge_adapter, o->unmerge_adapter);
+  names_model(export_adapter, o->export_adapter);
   group(app, "Input");
   o->loading.add(app);
   examples(app,

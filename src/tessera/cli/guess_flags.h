@@ -38,6 +38,7 @@ class GuessFlags {
             ->excludes(lookup)
             ->excludes(predictors)
             ->check(positive());
+    names_model(draft_flag, draft_);
     whose_ = {draft_flag, lookup, predictors, exit_layer};
   }
   /// And how many.

@@ -75,9 +75,10 @@ std::function<int()> add_index(CLI::App& app) {
   auto o = std::make_shared<IndexArgs>();
   group(app, "Input");
   app.add_option("paths", o->paths, "text files and folders of them")->required();
-  app.add_option("--with,-m,--model,--embedder", o->model,
-                 "embedding model, such as all-MiniLM-L6-v2")
-      ->required();
+  names_model(app.add_option("--with,-m,--model,--embedder", o->model,
+                             "embedding model, such as all-MiniLM-L6-v2")
+                  ->required(),
+              o->model);
   app.add_option("--name", o->names, "only files with this suffix, such as .md; repeatable")
       ->allow_extra_args(false);
   group(app, "Chunking");

@@ -63,8 +63,10 @@ int init(const InitArgs& o) {
 std::function<int()> add_init(CLI::App& app) {
   auto o = std::make_shared<InitArgs>();
   group(app, "Input");
-  app.add_option("spec", o->spec, "spec or recipe file, or a model whose architecture is used")
-      ->required();
+  names_model(
+      app.add_option("spec", o->spec, "spec or recipe file, or a model whose architecture is used")
+          ->required(),
+      o->spec);
   add_overrides(app, o->overrides, "spec");
   o->loading.add(app);
   group(app, "Weight initialization");
@@ -75,10 +77,12 @@ std::function<int()> add_init(CLI::App& app) {
       ->check(seed());
   group(app, "Output");
   add_out(app, o->out, "folder of the new checkpoint")->required();
-  app.add_option(
-      "--tokenizer", o->tokenizer,
-      "\"bytes\", or a tokenizer.json or vocab.txt, or its folder; default: bytes, where "
-      "the vocabulary is 256 to 272");
+  names_model(
+      app.add_option(
+          "--tokenizer", o->tokenizer,
+          "\"bytes\", or a tokenizer.json or vocab.txt, or its folder; default: bytes, where "
+          "the vocabulary is 256 to 272"),
+      o->tokenizer);
   examples(app, {"tessera init zoo/llama/smollm2-135m.json --seed 0 --out fresh",
                  "tessera init spec.json --set d_model=256 --out small",
                  "tessera verify fresh --text examples/data/shakespeare.txt"});

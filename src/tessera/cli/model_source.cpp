@@ -34,7 +34,8 @@ model::ModelSpec spec_of_config(const std::filesystem::path& config,
   return checkpoint.spec;
 }
 
-/// Why a folder with a config.json has no weights that can be opened; "" where it has.
+}  // namespace
+
 std::string lacking_weights(const std::filesystem::path& folder) {
   try {
     format::open_safetensors_folder(folder);
@@ -44,8 +45,6 @@ std::string lacking_weights(const std::filesystem::path& folder) {
     return error.what();
   }
 }
-
-}  // namespace
 
 model::ModelSpec spec_of(const std::filesystem::path& path,
                          const std::vector<std::string>& overrides,

@@ -20,6 +20,9 @@ model::ModelSpec spec_of(const std::filesystem::path& path,
                          const std::vector<std::string>& overrides,
                          const convert::LoadOptions& options);
 
+/// Why a folder with a config.json has no weights that can be opened; "" where it has.
+std::string lacking_weights(const std::filesystem::path& folder);
+
 /// Lines to stderr about what is not as the file has it: matrices of fewer bits that are held in
 /// float32, heads that the model is without.
 void say_differences(const convert::Checkpoint& checkpoint);

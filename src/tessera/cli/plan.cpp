@@ -81,7 +81,9 @@ int plan(const PlanArgs& o) {
 
 std::function<int()> add_plan(CLI::App& app) {
   auto o = std::make_shared<PlanArgs>();
-  app.add_option("spec", o->path, "spec (JSON), model, or config.json of Hugging Face")->required();
+  names_model(app.add_option("spec", o->path, "spec (JSON), model, or config.json of Hugging Face")
+                  ->required(),
+              o->path);
   group(app, "Context and KV cache");
   app.add_option("--context,-c,--ctx-size,--max-model-len", o->context,
                  "context length, tokens; default: 2048, or what the model takes if that is less. "

@@ -238,8 +238,9 @@ std::function<int()> add_quantize(CLI::App& app, ImportanceMeter meter) {
       ->needs(calibrate)
       ->check(positive());
   group(app, "Input");
-  app.add_option("--tokenizer", o->tokenizer,
-                 "model or tokenizer file, if the folder has no tokenizer");
+  names_model(app.add_option("--tokenizer", o->tokenizer,
+                             "model or tokenizer file, if the folder has no tokenizer"),
+              o->tokenizer);
   o->loading.add(app);
   group(app, "Precision and performance");
   add_threads(app, o->threads);

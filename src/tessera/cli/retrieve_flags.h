@@ -31,10 +31,12 @@ struct RetrieveFlags {
     needs(app.add_option("--passage-tokens", room.tokens, "maximum tokens of all passages")
               ->capture_default_str()
               ->check(positive()));
-    needs(app.add_option("--retrieve-with,--embedder", from.model,
-                         "path of the embedding model, if it moved since indexing"));
-    needs(app.add_option("--rerank-with,--reranker", from.reranker,
-                         "cross-encoder that reranks four times as many passages"));
+    needs(names_model(app.add_option("--retrieve-with,--embedder", from.model,
+                                     "embedding model, if it moved since indexing"),
+                      from.model));
+    needs(names_model(app.add_option("--rerank-with,--reranker", from.reranker,
+                                     "cross-encoder that reranks four times as many passages"),
+                      from.reranker));
   }
   void add(CLI::App& app) {
     add(app,

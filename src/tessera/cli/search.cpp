@@ -37,8 +37,9 @@ std::function<int()> add_search(CLI::App& app) {
   group(app, "Input");
   app.add_option("index", o->index, "index folder (tessera index)")->required();
   app.add_option("question,-p,--prompt", o->question, "query")->required();
-  app.add_option("--with,-m,--model,--embedder", o->model,
-                 "path of the embedding model, if it moved since indexing");
+  names_model(app.add_option("--with,-m,--model,--embedder", o->model,
+                             "embedding model, if it moved since indexing"),
+              o->model);
   group(app, "Output");
   app.add_option("--top,-k,--top-k", o->top, "number of results (top-k)")
       ->capture_default_str()

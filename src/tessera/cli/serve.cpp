@@ -21,6 +21,7 @@
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/product_flags.h"
 #include "tessera/cli/retrieve_flags.h"
+#include "tessera/hub/find_model.h"
 #include "tessera/serve/service.h"
 
 namespace tessera::cli {
@@ -76,8 +77,11 @@ std::vector<serve::ModelEntry> entries_of(const ServeArgs& o) {
   if (!o.aliases.empty() && o.aliases.size() != o.models.size())
     fail(ErrorKind::usage, "serve", "{} names for {} models; expected --alias once for each",
          o.aliases.size(), o.models.size());
-  for (size_t i = 0; i < o.models.size(); ++i)
-    add({.id = o.aliases.empty() ? name_of(o.models[i]) : o.aliases[i], .path = o.models[i]});
+  for (size_t i = 0; i < o.models.size(); ++i) {
+    const hub::FoundModel found = hub::find_model(o.models[i]);
+    const std::string name = found.name.empty() ? name_of(found.path) : found.name;
+    add({.id = o.aliases.empty() ? name : o.aliases[i], .path = found.path});
+  }
   const size_t models = entries.size();
   for (const std::string& text : o.adapters) {
     const size_t equals = text.find('=');
@@ -101,7 +105,8 @@ std::vector<serve::ModelEntry> entries_of(const ServeArgs& o) {
       fail(ErrorKind::usage, "serve",
            "--adapter {}: {} models, and none is named; expected MODEL:NAME=FOLDER", text, models);
     }
-    const std::string folder = text.substr(equals + 1), base_id = base->id, path = base->path;
+    const std::string folder = hub::find_model(text.substr(equals + 1)).path, base_id = base->id,
+                      path = base->path;
     // one name given twice: the products add up
     const auto same =
         std::find_if(entries.begin() + static_cast<std::ptrdiff_t>(models), entries.end(),

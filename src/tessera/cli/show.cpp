@@ -46,7 +46,7 @@ int show(const ShowArgs& o) {
 std::function<int()> add_show(CLI::App& app) {
   auto o = std::make_shared<ShowArgs>();
   group(app, "Output");
-  app.add_option("spec", o->path, "spec (JSON), or model")->required();
+  names_model(app.add_option("spec", o->path, "spec (JSON), or model")->required(), o->path);
   app.add_flag("--resolved", o->resolved, "architecture with all defaults");
   app.add_flag("--parameters", o->parameters, "table of parameters: name, kind, shape");
   app.add_flag("--metadata", o->metadata, "metadata of the model file");

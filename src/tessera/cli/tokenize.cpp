@@ -49,8 +49,9 @@ int tokenize(const TokenizeArgs& o) {
 std::function<int()> add_tokenize(CLI::App& app) {
   auto o = std::make_shared<TokenizeArgs>();
   group(app, "Input");
-  app.add_option("tokenizer,-m,--model", o->path, "model, tokenizer file, or \"bytes\"")
-      ->required();
+  names_model(app.add_option("tokenizer,-m,--model", o->path, "model, tokenizer file, or \"bytes\"")
+                  ->required(),
+              o->path);
   auto* text = app.add_option("--text,-p,--prompt", o->text, "text to tokenize");
   auto* file = app.add_option("--file,-f", o->file, "file with the text; - = standard input");
   auto* ids = add_ids(app, "--ids", o->ids, "token ids to decode: 1,2,3");

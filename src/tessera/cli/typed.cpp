@@ -33,7 +33,7 @@ const std::vector<Foreign>& foreign() {
       {{"-cnv", "--conversation", "-i", "--interactive"}, "use `tessera chat`"},
       {{"-no-cnv", "--no-conversation"}, "`tessera generate` has no conversation; leave it out"},
       {{"-hf", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"},
-       "tessera downloads nothing; expected a folder or a file"},
+       "expected `tessera pull ORG/NAME` once, and then ORG/NAME or ORG/NAME:Q4_K_M as the model"},
       {{"-cb", "--cont-batching", "-nocb", "--no-cont-batching"},
        "requests are always batched continuously; leave it out"},
       {{"--tensor-type"}, "expected --rule NAMES=TYPE (in NAMES '*' is any text)"},

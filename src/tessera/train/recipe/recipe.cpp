@@ -4,6 +4,7 @@
 
 #include "tessera/convert/checkpoint.h"
 #include "tessera/convert/experts.h"
+#include "tessera/hub/find_model.h"
 #include "tessera/model/call_plan.h"
 #include "tessera/model/virtual_tokens.h"
 #include "tessera/nn/position/position_config.h"
@@ -61,6 +62,12 @@ fs::path under(const fs::path& folder, const std::string& path) {
   return fs::path(path).is_absolute() ? fs::path(path) : folder / path;
 }
 
+/// The place of a model or tokenizer: a path, or one that the cache of the hub has by this name.
+std::string model_under(const fs::path& folder, const std::string& text) {
+  const fs::path path = under(folder, text).lexically_normal();
+  return fs::exists(path) || !hub::is_cached(text) ? path.string() : hub::find_model(text).path;
+}
+
 void inline_spec(Json& json, const fs::path& folder) {
   if (json.is_object() && json.contains("spec") && json["spec"].is_string())
     json["spec"] = read_commented(under(folder, json["spec"].get<std::string>()));
@@ -75,9 +82,12 @@ void rebase(Json& json, const fs::path& folder) {
       path =
           under(fs::current_path() / folder, path.get<std::string>()).lexically_normal().string();
   };
+  const auto move_model = [&](Json& path) {
+    if (path.is_string()) path = model_under(fs::current_path() / folder, path.get<std::string>());
+  };
   if (json.contains("init") && json["init"].is_object() && json["init"].contains("from"))
-    move(json["init"]["from"]);
-  if (json.contains("objective")) for_each_objective_path(json["objective"], move);
+    move_model(json["init"]["from"]);
+  if (json.contains("objective")) for_each_objective_path(json["objective"], move_model);
   if (!json.contains("data") || !json["data"].is_object()) return;
   Json& data = json["data"];
   const auto move_files = [&](Json& of) {
@@ -88,7 +98,7 @@ void rebase(Json& json, const fs::path& folder) {
   move_files(data);
   if (data.contains("mix") && data["mix"].is_array())
     for (Json& part : data["mix"]) move_files(part);
-  if (data.contains("tokenizer") && data["tokenizer"] != "bytes") move(data["tokenizer"]);
+  if (data.contains("tokenizer") && data["tokenizer"] != "bytes") move_model(data["tokenizer"]);
 }
 
 /// The recipe with all that it extends merged in; no key "extends" is left.
@@ -137,7 +147,7 @@ void take_from_model(Json& json, const fs::path& folder) {
   if (!json["init"].is_object()) return;
   const auto from = json["init"].find("from");
   if (from == json["init"].end() || !from->is_string()) return;
-  const fs::path model = under(folder, from->get<std::string>()).lexically_normal();
+  const fs::path model = model_under(folder, from->get<std::string>());
   if (!json.contains("spec")) {
     init.from = model.string();
     json["spec"] = load_start(init).spec_json;
@@ -628,9 +638,8 @@ Recipe read_recipe(Json json,
   read_data(json, labelled, recipe);
   json.erase("data");
   Json objective = json.value("objective", Json());
-  for_each_objective_path(objective, [&](Json& path) {
-    path = under(folder, path.get<std::string>()).lexically_normal().string();
-  });
+  for_each_objective_path(objective,
+                          [&](Json& path) { path = model_under(folder, path.get<std::string>()); });
   recipe.objective = read_objective(objective, recipe);
   json.erase("objective");
   take_optimizer(json, recipe);
@@ -646,7 +655,7 @@ Recipe read_recipe(Json json,
   recipe.stop = std::move(sections.stop);
   recipe.watch = sections.watch;
   recipe.init = std::move(sections.init);
-  if (recipe.init) recipe.init->from = under(folder, recipe.init->from).lexically_normal().string();
+  if (recipe.init) recipe.init->from = model_under(folder, recipe.init->from);
 
   const auto place = [&](auto& data) {
     for (auto* files : {&data.train, &data.valid})
@@ -660,7 +669,7 @@ Recipe read_recipe(Json json,
   }
   for (DataPart& part : recipe.data.mix) place(part);
   if (recipe.data.tokenizer != "bytes")
-    recipe.data.tokenizer = under(folder, recipe.data.tokenizer).lexically_normal().string();
+    recipe.data.tokenizer = model_under(folder, recipe.data.tokenizer);
   if (recipe.labels) recipe.labels->tokenizer = recipe.data.tokenizer;
   if (recipe.task)
     for (const auto& [path, length] : {std::pair("train.length", recipe.train.length),
