@@ -25,7 +25,8 @@ def renamed(names):
 def exaone():
     hub = renamed({"num_hidden_layers": "num_layers", "hidden_act": "activation_function", "rms_norm_eps": "layer_norm_epsilon"})
     family = dense(
-        "exaone", "Llama", {}, [BIAS, MLP_BIAS, WIDER, TIED, Rewrite("hub", "hidden_act_gelu", lambda c: hub(older(c)), why="the released files")],
+        "exaone", "Llama", {}, [BIAS, MLP_BIAS, WIDER, TIED, Rewrite("hub", "hidden_act_gelu", lambda c: hub(older(c)), why="the released files"),
+         Rewrite("hub_eps", "rms_norm_eps", lambda c: hub(older(c)), why="the released files")],
         classes=False, gguf="exaone", model_type="exaone",
     )
     family.gguf["every_llama3"] = "exaone"
@@ -159,6 +160,7 @@ def granitemoe_swa():
         ],
         rotary=4, classes=False, shapes=SHAPES_GQA + ["num_local_experts", "shared_intermediate_size"], missing="self_attn.sinks", gains={"model.norm.weight": 1},
     )
+    family.rejects.append({"name": "head_dim", "set": {"head_dim": 8}, "expect": "q_proj", "why": "the width of a head is read where it is there: shapes disagree"})
     return without_thetas(family)
 
 
@@ -197,7 +199,7 @@ def nanochat():
     return dense(
         "nanochat", "NanoChat", {"head_dim": "absent"},
         [
-            BIAS, TIED,
+            BIAS, TIED, WIDER,
             Case("final_logit_softcapping", {"final_logit_softcapping": 2.0}),
             Case("final_logit_softcapping_null", {"final_logit_softcapping": None}),
         ],
@@ -228,6 +230,10 @@ def lfm2_moe():
         acts=(), eps="norm_eps", rotary=4, classes=False, shapes=SHAPES_GQA + ["num_experts", "moe_intermediate_size"],
         left=("layer_types", "num_dense_layers", "num_experts_per_tok"), missing="feed_forward.experts.0.w2.weight", padding="none",
     )
+    family.rejects.append({
+        "expect": "lm_head.weight", "name": "tie_embedding", "unset": ["tie_word_embeddings"], "set": {"tie_embedding": False},
+        "drop_tensor": "lm_head.weight", "why": "its first name: without it the head would be tied",
+    })
     family.gguf = {case: "lfm2moe" for case in ("implied", "implied_linear", "implied_yarn")}
     return of_case(family, "defaults", "tie_word_embeddings")
 
@@ -365,6 +371,7 @@ def kimi_linear():
             Case("tie_word_embeddings", {"tie_word_embeddings": True}, neutral=True, why="the class ties nothing"),
             Rewrite("hub", "linear_conv_kernel_dim", kimi_hub, why="the released files"),
             Rewrite("names", "n_group", renamed(KIMI_NAMES), why="other names"),
+            Rewrite("names_of_shared", "n_shared_experts", renamed(KIMI_NAMES), why="other names"),
             Rewrite("names_of_weights", "norm_topk_prob", renamed(KIMI_NAMES), why="other names"),
             Rewrite("first_k_dense_replace", "mlp_layer_types", without("mlp_layer_types", first_k_dense_replace=0)),
             Rewrite("defaults", "base", keep(*SHAPES, "num_attention_heads", "num_key_value_heads", "layer_types", "linear_head_dim", "linear_num_heads", "kv_lora_rank",
@@ -375,6 +382,10 @@ def kimi_linear():
                              "v_head_dim", "num_experts", "num_shared_experts", "moe_intermediate_size"],
         missing="model.layers.1.self_attn.kv_b_proj.weight",
         as_released=kimi_files,
+        rejects=[
+            {"name": name, "set": {f"{name}.{key}": value for key, value in FLAT.items()}, "expect": "rope", "why": "the class has no positions"}
+            for name in ("rope_parameters", "rope_scaling")
+        ],
         padding="none",
     )
 
