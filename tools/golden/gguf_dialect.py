@@ -185,7 +185,7 @@ def add_metadata(writer, architecture, config, older):
         writer.add_kv_lora_rank(config["kv_lora_rank"])
         writer.add_key_length(config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
         head = config["qk_rope_head_dim"]
-    elif architecture == "deepseek2":
+    elif architecture == "deepseek2" or architecture.startswith("lfm2"):
         pass
     elif scaled or "head_dim" in config and architecture not in ("smollm3",) + COHERE:
         writer.add_key_length(head)
