@@ -100,6 +100,9 @@ class Writer:
         )
         folder = self.folder / case.name
         reference.save(model, folder)
+        if family.as_released:
+            file, saved = folder / "model.safetensors", json.loads((folder / "config.json").read_text())
+            save_file(family.as_released(load_file(file), saved), file, metadata={"format": "pt"})
         self.weights[case.name] = self.share_weights(case.name)
         config = json.loads((folder / "config.json").read_text())
 

@@ -65,6 +65,7 @@ class Family:
     gguf_older: tuple = ()  # of these, those in the layout of the first files
     init_only: tuple = ()  # keys of initialisation that this version applies to loaded weights too
     precision: tuple = ()  # keys that choose the precision of the reference's own arithmetic
+    as_released: object = None  # (tensors that this version saves, config) -> tensors as the released files name and part them
     missing: str = ""  # a tensor to leave out in the rejects
     rejects: list = dataclasses.field(default_factory=list)
 
@@ -4730,12 +4731,18 @@ FAMILIES += family_cases_decoders.FAMILIES
 FEW_TOKENS.update(family_cases_decoders.FEW_TOKENS)
 
 
+import family_cases_decoders_more  # noqa: E402
+
+FAMILIES += family_cases_decoders_more.FAMILIES
+FEW_TOKENS.update(family_cases_decoders_more.FEW_TOKENS)
+
+
 import family_cases_encoders  # noqa: E402  (its families use the above)
 
 FAMILIES += family_cases_encoders.FAMILIES
 
 # families whose files are read with their head alone; Zamba's is always tied
-HEADED = ("mamba", "falcon_mamba", "mamba2", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
+HEADED = ("exaone", "mamba", "falcon_mamba", "mamba2", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
 
 
 def with_body(family):

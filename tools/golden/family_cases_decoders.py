@@ -824,6 +824,7 @@ def lfm2():
     for case in family.cases:
         if case.name == "defaults":
             case.of = "tie_word_embeddings"
+    family.gguf = {case: "lfm2" for case in ROPES}
     family.rejects.append({
         "expect": "lm_head.weight", "name": "tie_embedding", "unset": ["tie_word_embeddings"], "set": {"tie_embedding": False},
         "drop_tensor": "lm_head.weight", "why": "its first name: without it the head would be tied",

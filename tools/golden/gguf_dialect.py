@@ -58,7 +58,7 @@ FOUR_NORMS = {
 }
 
 
-SPARSE = ("granitehybrid", "glm4moe", "dots1", "ernie4_5-moe", "olmoe", "qwen2moe", "qwen3moe", "granitemoe", "deepseek2", "llama4", "gpt-oss")
+SPARSE = ("exaone-moe", "afmoe", "minimax-m2", "lfm2", "lfm2moe", "granitehybrid", "glm4moe", "dots1", "ernie4_5-moe", "olmoe", "qwen2moe", "qwen3moe", "granitemoe", "deepseek2", "llama4", "gpt-oss")
 LISTED = ("llama", "phi3", "gpt2", "gemma2", "gemma3", "qwen2", "qwen3")  # in the tables above
 PAIRED = ("llama", "smollm3", "granitemoe", "granite", "olmo", "arcee")  # rows of a head in pairs
 COHERE = ("cohere2", "command-r")
@@ -169,15 +169,23 @@ def add_metadata(writer, architecture, config, older):
         add_deepseek2(writer, config, older)
     elif architecture == "granitehybrid":
         add_granite_hybrid(writer, config)
+    elif architecture.startswith("lfm2"):  # layers without heads of keys and values are convolutions
+        writer.add_head_count_kv([config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in config["layer_types"]])
+        writer.add_shortconv_l_cache(config["conv_L_cache"])
     elif "num_key_value_heads" in config:
         writer.add_head_count_kv(config["num_key_value_heads"])
     if architecture in LAYER_NORMS:
         keys = ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
         writer.add_layer_norm_eps(first_of(config, *keys) or 1e-5)  # OLMo's is not said
     else:
-        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_layer_norm_rms_eps(first_of(config, "rms_norm_eps", "norm_eps"))
     scaled = full_rope(config).get("rope_type", "default") != "default"
-    if architecture == "deepseek2":
+    if architecture == "minicpm3":
+        writer.add_q_lora_rank(config["q_lora_rank"])
+        writer.add_kv_lora_rank(config["kv_lora_rank"])
+        writer.add_key_length(config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
+        head = config["qk_rope_head_dim"]
+    elif architecture == "deepseek2" or architecture.startswith("lfm2"):
         pass
     elif scaled or "head_dim" in config and architecture not in ("smollm3",) + COHERE:
         writer.add_key_length(head)
@@ -198,9 +206,9 @@ def add_metadata(writer, architecture, config, older):
         writer.add_max_alibi_bias(8.0)
         if config["attn_config"]["clip_qkv"] is not None:
             writer.add_clamp_kqv(config["attn_config"]["clip_qkv"])
-    if architecture in ("gemma2", "gemma3", "cohere2"):
+    if architecture in ("gemma2", "gemma3", "cohere2", "afmoe"):
         writer.add_sliding_window(config["sliding_window"])
-    if architecture in ("olmo2", "exaone4") and config.get("sliding_window") is not None:
+    if architecture in ("olmo2", "exaone4", "exaone-moe") and config.get("sliding_window") is not None:
         writer.add_sliding_window(config["sliding_window"])
         ropes = config["rope_parameters"]
         if "sliding_attention" in ropes:
@@ -244,6 +252,19 @@ def add_experts(writer, architecture, config):
         writer.add_expert_shared_count(config["moe_num_shared_experts"])
     if architecture in ("qwen2moe", "qwen3moe", "deepseek2"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if architecture in ("exaone-moe", "afmoe", "lfm2moe", "minimax-m2"):
+        writer.add_expert_feed_forward_length(first_of(config, "moe_intermediate_size", "intermediate_size"))
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if architecture == "lfm2moe":
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+    if architecture in ("exaone-moe", "afmoe"):
+        kinds = config.get("mlp_layer_types", [])
+        writer.add_leading_dense_block_count(config.get("num_dense_layers", kinds.count("dense")))
+        writer.add_expert_shared_count(config["num_shared_experts"])
+        writer.add_expert_weights_scale(first_of(config, "route_scale", "routed_scaling_factor"))
+        writer.add_expert_weights_norm(config.get("norm_topk_prob", True))
+    if architecture == "exaone-moe":
+        writer.add_expert_shared_feed_forward_length(config["moe_intermediate_size"] * config["num_shared_experts"])
     if architecture in ("glm4moe", "dots1"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
@@ -402,12 +423,18 @@ def add_rope(writer, architecture, config, head):
         writer.add_rope_freq_base(rope["rope_theta"])
     elif rope["rope_theta"] != 10000.0:
         writer.add_rope_freq_base(rope["rope_theta"])
-    partial = ("llama", "smollm3", "granitehybrid", "qwen35", "qwen35moe", "glm4moe", "ernie4_5-moe", "chatglm", "glm4", "nemotron", "ernie4_5", "phi3", "phi2", "gptneox", "stablelm") + COHERE
+    partial = ("minicpm3", "minimax-m2", "llama", "smollm3", "granitehybrid", "qwen35", "qwen35moe", "glm4moe", "ernie4_5-moe", "chatglm", "glm4", "nemotron", "ernie4_5", "phi3", "phi2", "gptneox", "stablelm") + COHERE
     if architecture == "deepseek2":
         pass
     elif architecture in partial or rope["rope_type"] in ("linear", "yarn"):
         writer.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1.0)))
-    if architecture == "phi3":
+    if architecture == "minicpm3":
+        trained = rope.get("original_max_position_embeddings", config["max_position_embeddings"])
+        writer.add_rope_scaling_orig_ctx_len(trained)
+        if rope["rope_type"] == "longrope":
+            scale = rope.get("factor") or config["max_position_embeddings"] / trained
+            writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(trained)) if scale > 1 else 1.0)
+    elif architecture == "phi3":
         trained = config["original_max_position_embeddings"]
         writer.add_rope_scaling_orig_ctx_len(trained)
         if rope["rope_type"] == "longrope":
@@ -470,6 +497,9 @@ def experts_together(tensors, older):
         if alone and older and alone[3] in ("w1", "w2", "w3"):
             part = {"w1": "gate", "w3": "up", "w2": "down"}[alone[3]]
             result[f"blk.{name.split('.')[2]}.ffn_{part}.{alone[2]}.weight"] = value
+        elif alone and ".feed_forward." in name:  # lfm 2
+            part = {"w1": "gate", "w3": "up", "w2": "down"}[alone[3]]
+            stacks.setdefault(f"{alone[1]}.{part}_proj.weight", {})[int(alone[2])] = value
         elif alone:
             stacks.setdefault(f"{alone[1]}.{alone[3]}.weight", {})[int(alone[2])] = value
         elif name.endswith("block_sparse_moe.input_linear.weight"):  # granite
@@ -500,6 +530,10 @@ def experts_together(tensors, older):
             result[name.replace("_bias", ".bias")] = value
         elif name.endswith("self_attn.sinks"):
             result[f"{name}.weight"] = value
+        elif name.endswith((".expert_bias", "mlp.e_score_correction_bias", "block_sparse_moe.e_score_correction_bias")):
+            result[f"blk.{name.split('.')[2]}.exp_probs_b.bias"] = value
+        elif name.endswith("conv.conv.weight"):  # of LFM 2
+            result[f"blk.{name.split('.')[2]}.shortconv.conv.weight"] = value.squeeze(1)
         elif name.endswith("mlp.moe_statics.e_score_correction_bias"):
             result[f"blk.{name.split('.')[2]}.exp_probs_b.bias"] = value.squeeze(0)
         elif name.endswith("mlp.gate.e_score_correction_bias"):
@@ -551,7 +585,7 @@ def write(path, architecture, config, tensors, older=False, storage=""):
     rope = config.get("rope_parameters", {})
     if rope.get("rope_type") == "llama3":
         extra["rope_freqs.weight"] = llama3_factors(config)
-    if architecture == "phi3" and rope.get("rope_type") == "longrope":
+    if architecture in ("phi3", "minicpm3") and rope.get("rope_type") == "longrope":
         extra["rope_factors_long.weight"] = numpy.array(rope["long_factor"], numpy.float32)
         extra["rope_factors_short.weight"] = numpy.array(rope["short_factor"], numpy.float32)
     for name, value in extra.items():

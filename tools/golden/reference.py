@@ -104,7 +104,8 @@ def build(
     model = model_class(architecture)(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.requires_grad:  # fixed tables stay as the reference makes them
+            # fixed tables stay as the reference makes them
+            if parameter.requires_grad or name.endswith("expert_bias"):
                 parameter.copy_(draw(family, name, parameter.shape, zero_centred_norms))
             if storage and ".experts." in name and parameter.dim() == 3:
                 parameter.copy_(rounded(parameter, storage, model_type in INPUT_FIRST))
@@ -112,7 +113,7 @@ def build(
                 if name.endswith(ending):
                     parameter.copy_(amplify(family, name, parameter, zero_centred_norms, gain))
         for name, buffer in model.named_buffers():
-            if name.endswith(("logits_bias", "e_score_correction_bias")):
+            if name.endswith(("logits_bias", "e_score_correction_bias", "expert_bias")):
                 buffer.copy_(draw(family, name, buffer.shape, zero_centred_norms))
     model.tie_weights()
     return model
@@ -154,8 +155,11 @@ def load(architecture, config, weights, attention="eager", extra_allowed=False):
         else:
             shutil.copyfile(weights, pathlib.Path(scratch, "model.safetensors"))
         pathlib.Path(scratch, "config.json").write_text(json.dumps(config))
-        model, info = model_class(architecture).from_pretrained(
-            scratch, attn_implementation=attention, dtype=torch.float32, output_loading_info=True
+        cls, options = model_class(architecture), {}
+        if cls.config_class.model_type != config["model_type"]:  # a type that another one's class computes
+            options["config"] = transformers.AutoConfig.from_pretrained(scratch)
+        model, info = cls.from_pretrained(
+            scratch, attn_implementation=attention, dtype=torch.float32, output_loading_info=True, **options
         )
     if extra_allowed:
         info.pop("unexpected_keys")

@@ -15,6 +15,7 @@ inline const std::map<std::string, std::string>& refused_cases() {
       {"falcon_h1/mamba_norm_before_gate", "mamba_norm_before_gate"},
       {"mamba2/hidden_act_gelu", "hidden_act"},
       {"roformer/rotary_value", "rotary_value"},
+      {"xglm/pad_token_id", "pad_token_id"},
       {"xlnet/bi_data", "bi_data"},
   };
   return list;

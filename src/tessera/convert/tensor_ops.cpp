@@ -479,12 +479,32 @@ bool equal_values(const TensorView& a, const TensorView& b) {
   return true;
 }
 
-std::vector<int64_t> rotary_row_order(int64_t rows, int64_t heads, int64_t rotary, bool inverted) {
+namespace {
+
+void require_rotary_rows(int64_t rows, int64_t heads, int64_t rotary) {
   if (heads < 1 || rows % heads != 0 || rotary < 0 || rotary % 2 != 0 || rotary > rows / heads)
     fail(
         ErrorKind::file, "convert",
         "{} rotary rows in each of {} heads of {} rows together; expected an even number that fits",
         rotary, heads, rows);
+}
+
+}  // namespace
+
+std::vector<int64_t> swapped_row_order(int64_t rows, int64_t heads, int64_t rotary) {
+  require_rotary_rows(rows, heads, rotary);
+  const int64_t width = rows / heads, half = rotary / 2;
+  std::vector<int64_t> order(static_cast<size_t>(rows));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  for (int64_t h = 0; h < heads; ++h)
+    for (int64_t m = 0; m < half; ++m)
+      std::swap(order[static_cast<size_t>(h * width + m)],
+                order[static_cast<size_t>(h * width + half + m)]);
+  return order;
+}
+
+std::vector<int64_t> rotary_row_order(int64_t rows, int64_t heads, int64_t rotary, bool inverted) {
+  require_rotary_rows(rows, heads, rotary);
   const int64_t width = rows / heads, half = rotary / 2;
   std::vector<int64_t> order(static_cast<size_t>(rows));
   std::iota(order.begin(), order.end(), int64_t{0});

@@ -54,5 +54,8 @@ bool equal_values(const TensorView& a, const TensorView& b);
 /// The row order that takes rotary rows of `heads` heads from halves (0 .. r/2, r/2 .. r) to pairs
 /// (0, r/2, 1, r/2 + 1, ...); rows of a head beyond `rotary` stay. Inverted: from pairs to halves.
 std::vector<int64_t> rotary_row_order(int64_t rows, int64_t heads, int64_t rotary, bool inverted);
+/// The row order in which the halves of the rotary rows of every head change places, so that pairs
+/// turn the other way; its own inverse.
+std::vector<int64_t> swapped_row_order(int64_t rows, int64_t heads, int64_t rotary);
 
 }  // namespace tessera::convert

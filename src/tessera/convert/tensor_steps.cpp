@@ -163,6 +163,7 @@ TensorSteps TensorSteps::compile(const Json& json, const std::string& where) {
                                                         {"unstack", Kind::unstack},
                                                         {"interleave", Kind::interleave},
                                                         {"deinterleave", Kind::deinterleave},
+                                                        {"swap_halves", Kind::swap_halves},
                                                         {"first_rows", Kind::first_rows},
                                                         {"rows_before", Kind::rows_before},
                                                         {"repeat", Kind::repeat},
@@ -216,6 +217,7 @@ bool TensorSteps::move_rows() const {
       case Kind::split:
       case Kind::interleave:
       case Kind::deinterleave:
+      case Kind::swap_halves:
         return true;
       case Kind::choice:
         return std::all_of(step.branches.begin(), step.branches.end(),
@@ -340,6 +342,14 @@ void TensorSteps::run(const Step& step,
       each([&](const TensorView& t) {
         return with_rows(t, rotary_row_order(t.shape.empty() ? 0 : t.shape[0], heads, rotary,
                                              (step.kind == Kind::interleave) != forward));
+      });
+      break;
+    }
+    case Kind::swap_halves: {
+      const int64_t heads = member(argument, "heads", where),
+                    rotary = member(argument, "rotary", where);
+      each([&](const TensorView& t) {
+        return with_rows(t, swapped_row_order(t.shape.empty() ? 0 : t.shape[0], heads, rotary));
       });
       break;
     }

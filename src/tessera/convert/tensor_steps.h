@@ -9,6 +9,7 @@
 //   of its own
 //   {"interleave": {"heads": h, "rotary": r}}      rotary rows from halves to pairs; "deinterleave"
 //   back
+//   {"swap_halves": {"heads": h, "rotary": r}}     the halves of rotary rows change places
 //   {"first_rows": {"count": n, "of": m, "padding": 0}}   the first n of m rows; inverted: padded
 //   {"rows_before": {"count": n, "padding": 0}}    n rows before those of the tensor; inverted:
 //   left out
@@ -51,6 +52,7 @@ class TensorSteps {
     unstack,
     interleave,
     deinterleave,
+    swap_halves,
     first_rows,
     rows_before,
     repeat,

@@ -100,6 +100,7 @@ TEST(TensorSteps, ColumnsInAnotherOrderAreWhatTheyStandFor) {
   const Case cases[] = {
       {R"([{"interleave": {"heads": 1, "rotary": 2}}])", {matrix}, DType::q8_0},
       {R"([{"interleave": {"heads": 1, "rotary": 2}}])", {ordered({2, 2, 32}, 3)}, DType::f32},
+      {R"([{"swap_halves": {"heads": 1, "rotary": 2}}])", {matrix}, DType::q8_0},
       {R"([{"transpose": [1, 0]}])", {matrix}, DType::f32},
       {R"([{"transpose": [1, 0, 2]}])", {ordered({2, 2, 32}, 3)}, DType::f32},
       {R"([{"split": {"axis": 0, "sizes": [1, 1]}}])", {matrix}, DType::q8_0},
@@ -270,6 +271,12 @@ TEST(TensorSteps, RotaryRowsBetweenHalvesAndPairs) {
   EXPECT_EQ(values_of(partial[0]), (std::vector<float>{0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11}));
   EXPECT_THROW(apply(R"([{"interleave": {"heads": 3, "rotary": 2}}])", {counted({8})}), Error);
   EXPECT_THROW(apply(R"([{"interleave": {"heads": 2, "rotary": 6}}])", {counted({8})}), Error);
+}
+
+TEST(TensorSteps, HalvesOfRotaryRowsChangePlaces) {
+  const auto out = both_ways(R"([{"swap_halves": {"heads": 2, "rotary": 4}}])", counted({12}));
+  EXPECT_EQ(values_of(out[0]), (std::vector<float>{2, 3, 0, 1, 4, 5, 8, 9, 6, 7, 10, 11}));
+  EXPECT_THROW(apply(R"([{"swap_halves": {"heads": 2, "rotary": 6}}])", {counted({8})}), Error);
 }
 
 TEST(TensorSteps, AxesOfOneAndStacks) {
