@@ -4,25 +4,29 @@ from family_cases import (
     ENCODER,
     ENCODER_SHAPES,
     KEEP_TINY,
+    PARTIAL_SCALED,
+    SHAPES,
     Case,
     Family,
     Rewrite,
     classifiers,
     encoder_cases,
+    every_rope,
     keep,
     named_classes,
     older_with,
     questions,
     rope,
+    whole_rotary,
 )
-from family_cases_encoders import T5_SHAPES, TEXTLESS, bart_kin, said, t5_derived
+from family_cases_encoders import ROTARY, T5_SHAPES, TEXTLESS, bart_kin, said, t5_derived
 
 
 def bert_kin(name, prefix, missing, cases=(), drop=(), **more):
     """BERT with something else; `drop`: cases of encoder_cases that its classes lack."""
     return Family(
         name=name,
-        model_type=name.replace("_", "-"),
+        model_type=name.replace("_", "-") if name not in ("ernie", "esm") else name,
         architecture=f"{prefix}ForMaskedLM",
         settings={**ENCODER, **more},
         cases=[
@@ -51,6 +55,14 @@ def roberta_kin(name, prefix, missing, *cases, **more):
     return bert_kin(name, prefix, missing, [COUNTED, *cases, defaults], pad_token_id=1, **more)
 
 
+def ernie():
+    tasks = Case("use_task_id", {"use_task_id": True}, why="a vector for the task, here the first of three")
+    more = Case("task_type_vocab_size", {"use_task_id": True, "task_type_vocab_size": 2}, why="as many tasks as the table has rows")
+    family = bert_kin("ernie", "Ernie", "ernie.encoder.layer.1.attention.self.value.bias", [tasks, more])
+    family.cases.append(Rewrite("defaults", "use_task_id", keep(*KEPT, "use_task_id"), why="three tasks"))
+    return family
+
+
 def megatron_bert():
     defaults = Rewrite("defaults", "base", keep(*KEPT))
     return bert_kin("megatron_bert", "MegatronBert", "bert.encoder.layer.1.attention.self.value.bias", [defaults])
@@ -69,6 +81,118 @@ def data2vec_text():
 def xlm_roberta_xl():
     return roberta_kin(
         "xlm_roberta_xl", "XLMRobertaXL", "roberta.encoder.layer.1.attention.self.value.bias", type_vocab_size=1
+    )
+
+
+def esm():
+    rotary = {"position_embedding_type": "rotary"}
+    family = bert_kin(
+        "esm",
+        "Esm",
+        "esm.encoder.layer.1.attention.self.value.bias",
+        [
+            Case("pad_token_id", {"pad_token_id": 2}, why="positions are counted from behind it"),
+            Case("emb_layer_norm_before", {"emb_layer_norm_before": True}),
+            Case("token_dropout", {"token_dropout": True}, why="mask tokens are nothing, the others are scaled"),
+            Case("mask_token_id", {"mask_token_id": 9}, of="token_dropout"),
+            Case("rotary", rotary, why="no table of positions"),
+            Case("rope_theta", {"rope_theta": 100.0}, of="rotary"),
+            Case("esm2", {**rotary, "token_dropout": True, "layer_norm_eps": 1e-5}, why="all that ESM-2 has"),
+        ],
+        drop=("hidden_act_relu", "types", "questions"),
+        pad_token_id=1,
+        mask_token_id=7,
+    )
+    family.cases = [case for case in family.cases if case.name not in ("older",)]
+    family.cases.append(
+        Rewrite(
+            "hub",
+            "esm2",
+            older_with(esmfold_config=None, vocab_list=None, is_folding_model=False, hidden_act="gelu"),
+            why="the keys of the released files",
+        )
+    )
+    family.cases.append(
+        Rewrite("defaults", "base", keep(*[k for k in KEPT if k != "type_vocab_size"], "pad_token_id", "mask_token_id"))
+    )
+    return family
+
+
+def first_gte(**more):
+    """The config of the code beside the first files."""
+
+    def rewrite(config):
+        gone = ("rope_parameters", "dtype", "head_dim", "hidden_dropout_prob")
+        return {
+            **{k: v for k, v in config.items() if k not in gone},
+            "model_type": "new",
+            "architectures": ["NewForMaskedLM"],
+            "layer_norm_type": "layer_norm",
+            "logn_attention_clip1": False,
+            "logn_attention_scale": False,
+            "pack_qkv": True,
+            "position_embedding_type": "rope",
+            "torch_dtype": "float32",
+            "unpad_inputs": False,
+            "use_memory_efficient_attention": False,
+            **more,
+        }
+
+    return rewrite
+
+
+def gte():
+    ntk = rope(4000.0, "linear", factor=4 ** (2 / 8))
+    return Family(
+        name="gte",
+        model_type="gte",
+        architecture="GteForMaskedLM",
+        settings=dict(ROTARY, type_vocab_size=2, pad_token_id=0),
+        cases=[
+            *encoder_cases("Gte"),
+            Case("num_attention_heads", {"num_attention_heads": 4}),
+            Case("head_dim", {"head_dim": 12}, why="heads wider than their share"),
+            Case("rope_theta", rope(50.0)),
+            Case("type_vocab_size", {"type_vocab_size": 0}, why="no types"),
+            Case("ntk", ntk, why="a base times 4, and frequencies divided by 4 to the power of 2 / head_dim"),
+            Rewrite("named_classes", "classifier", named_classes, why="names of classes"),
+            *every_rope(8),
+            *whole_rotary(),
+            Rewrite(
+                "hub",
+                "base",
+                first_gte(rope_theta=1000.0, rope_scaling=None),
+                lambda tensors: {name.replace("gte.", "new."): value for name, value in tensors.items()},
+                reference_refuses="the keys of the code beside the files",
+            ),
+            Rewrite(
+                "hub_ntk",
+                "ntk",
+                first_gte(rope_theta=1000.0, rope_scaling={"type": "ntk", "factor": 4.0}),
+                reference_refuses="the keys of the code beside the files",
+            ),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(*KEEP_TINY[:-1], "max_position_embeddings", "type_vocab_size"),
+                same_result=False,
+                why="a base of 160000",
+            ),
+        ],
+        shape_keys=SHAPES,
+        padding="right",
+        types=2,
+        no_text="an encoder",
+        missing="gte.encoder.layer.1.attention.o_proj.bias",
+        rejects=[
+            PARTIAL_SCALED,
+            {
+                "name": "mixed_b",
+                "set": {"rope_scaling": {"type": "ntk", "factor": 4.0, "mixed_b": 0.6}},
+                "unset": ["rope_parameters"],
+                "expect": "mixed_b",
+            }
+        ],
     )
 
 
@@ -317,10 +441,13 @@ def t5gemma():
 FAMILIES = [
     make()
     for make in (
+        ernie,
         megatron_bert,
         roberta_prelayernorm,
         data2vec_text,
         xlm_roberta_xl,
+        esm,
+        gte,
         xlm,
         flaubert,
         mvp,
