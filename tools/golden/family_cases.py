@@ -4741,6 +4741,10 @@ import family_cases_encoders  # noqa: E402  (its families use the above)
 
 FAMILIES += family_cases_encoders.FAMILIES
 
+import family_cases_bert_kin  # noqa: E402  (its families use both)
+
+FAMILIES += family_cases_bert_kin.FAMILIES
+
 # families whose files are read with their head alone; Zamba's is always tied
 HEADED = ("exaone", "mamba", "falcon_mamba", "mamba2", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
 

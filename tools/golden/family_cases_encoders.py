@@ -223,6 +223,12 @@ def modernbert():
             Case("decoder_bias", {"decoder_bias": False}),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Case("body", small, architecture="ModernBertModel", why="bare names, last_hidden_state"),
+            Case(
+                "alternating_body",
+                {"layer_types": ["full_attention", "sliding_attention"] * 2},
+                architecture="ModernBertModel",
+                why="a window in every second layer, which GGUF files say by a list",
+            ),
             *[
                 case
                 for kind in ("cls", "mean")

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 # family -> case -> what the converter needs besides the config: "class" where it knows the model by another name; keys (with dots)
 # that released models state and the golden leaves to their defaults, or that the reference does not read and the converter does, None
-# to take one away; "drop": how names of tensors end that released models do not have; "names": tensors that it would leave out, by the
+# to take one away ("nulls": keys that are there, and null); "drop": how names of tensors end that released models do not have; "names": tensors that it would leave out, by the
 # name that it knows for the same computation (RoBERTa's pooler is part of its classifier, and BERT's is dropped); "gguf": keys as
 # other files say them that llama.cpp reads, None to leave one out
 POOLER = {"pooler.dense.": "classifier.dense."}
@@ -35,12 +35,17 @@ YARN = {"rope.scaling.yarn_attn_factor": None, "rope.scaling.attn_factor": 1.5 /
 # without the list of layers, as the first files
 INTERVAL = {"attention.recurrent_layers": None, "full_attention_interval": 2}
 MINIMAX = {"class": "MiniMaxText01ForCausalLM", "rotary_dim": 6, "drop": ("_decay", "slope_rate")}
+# the keys of the code beside the first files, which the converter asks for
+NOMIC = {"n_positions": 8192, "max_trained_positions": 2048, "activation_function": "swiglu", "causal": False, "prenorm": False}
+NOMIC |= {"qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False}
+NOMIC |= {"rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False, "nulls": ("rotary_emb_scale_base",), "rotary_emb_base": 1000.0}
 PARTS = ("full_attention", "linear_attention", "mlp")
 MINIMAX |= {f"layernorm_{part}_beta": 1.0 for part in PARTS}
 CASES = {
     "bamba": {"implied": {}},
     "bert": {"body": {"names": POOLER}, "named_classes": {"names": POOLER}},
     "dbrx": {"base": {"attn_config.rope_theta": 1000.0}},
+    "eurobert": {"body": {"classifier_pooling": None}},
     "falcon_h1": {"implied": {"head_dim": 8}},
     "falcon_mamba": {"implied": {}},
     "jamba": {"base": {}, "experts": {}},
@@ -50,6 +55,10 @@ CASES = {
         "released": MINIMAX | {f"layernorm_{part}_alpha": 2.5 for part in PARTS},
         # the converter leaves it to the default which layers attend
         "experts": MINIMAX | {f"layernorm_{part}_alpha": 1.0 for part in PARTS} | {"gguf": {"attention.recurrent_layers": [True, False, True]}},
+    },
+    "modernbert": {
+        "body": {"layer_norm_eps": 1e-5},
+        "alternating_body": {"layer_norm_eps": 1e-5, "gguf": {"attention.sliding_window_pattern": [False, True] * 2}},
     },
     # the converter looks for heads of Mamba under Granite's name, and takes any model with the keys of experts for one that has them
     "nemotron_h": {
@@ -62,6 +71,7 @@ CASES = {
         "unclamped_experts": {"mamba_d_head": 4},
         "unclamped_latent": {"mamba_d_head": 4},
     },
+    "nomic_bert": {"body": NOMIC},
     "phimoe": {
         "implied": {"class": "PhiMoEForCausalLM", "rope_parameters.original_max_position_embeddings": 64},
         "implied_longrope": {"class": "PhiMoEForCausalLM"},
@@ -81,14 +91,16 @@ def converted(family, case, extra, scratch):
         at = config
         for part in path:
             at = at[part]
-        if key not in ("class", "drop", "names", "gguf"):
+        if key not in ("class", "drop", "names", "gguf", "nulls"):
             at[last] = value
     # a key that is away is not to come back by the defaults of the class
     stated = None in extra.values()
     config = {key: value for key, value in config.items() if value is not None or key not in extra}
+    config |= dict.fromkeys(extra.get("nulls", ()))
     folder = scratch / family
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text('{"model": {"type": "WordPiece"}}')  # Nomic's converter asks of which kind it is
     tensors = load_file(FAMILIES / family / weights / "model.safetensors")
     for old, new in extra.get("names", {}).items():
         tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}

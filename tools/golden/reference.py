@@ -27,6 +27,8 @@ torch.manual_seed(0)
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 logging.getLogger("transformers").setLevel(logging.ERROR)
+# FlauBERT with pre_norm asks its cache for the part of a layer, which fails in 5.24; without one a layer computes the same
+transformers.EncoderDecoderCache.__getitem__ = lambda cache, layer: None
 
 SEED = 20
 ROWS, LENGTH, PADDED = 2, 19, 6  # row 0 is full, row 1 starts (or ends) with 6 padding tokens

@@ -274,7 +274,7 @@ class Reader {
   }
 
   FfnStep glu_step(const nn::GluConfig& c, const nn::Builder& here) {
-    only(c, {"act", "d_hidden", "bias", "dropout"});
+    only(c, {"act", "d_hidden", "bias", "down_bias", "dropout"});
     FfnStep step{product(here, "gate"), product(here, "up"), product(here, "down"),
                  nn::kernel_of(c.act)};
     read_alike({&*step.gate, &step.up});

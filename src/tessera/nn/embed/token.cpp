@@ -2,6 +2,7 @@
 
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/parts.h"
+#include "tessera/ops/basic/over_rows.h"
 
 namespace tessera::nn {
 namespace {
@@ -13,6 +14,7 @@ class TokenEmbed final : public Embed {
         name_(builder.prefix()),
         token_(builder.weight("token.weight")),
         type_(builder.optional("type.weight")),
+        task_(builder.optional("task.weight")),
         position_(build_position(
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))) {
@@ -27,20 +29,39 @@ class TokenEmbed final : public Embed {
     Tensor x_ND = ops::rows(*token_, batch.ids_N);
     if (config_.project == EmbedProjection::token) x_ND = project_(x_ND);
     if (config_.scale != 1) x_ND = x_ND * config_.scale;
+    if (config_.mask_id) x_ND = x_ND * factors(batch).to(x_ND.device(), x_ND.scalar_type());
     x_ND = ops::prefixed(x_ND, *token_, batch.positions_N);
     if (type_)
       x_ND = x_ND + ops::rows(*type_, batch.types_N.defined() ? batch.types_N
                                                               : at::zeros_like(batch.ids_N));
     x_ND = position_->embed(x_ND, context, rows);
+    if (task_)
+      x_ND = x_ND + ops::over_rows(
+                        ops::rows(*task_, at::full({1}, config_.task, batch.ids_N.options())).squeeze(0), x_ND);
     if (norm_) x_ND = norm_->forward(x_ND);
     if (config_.project == EmbedProjection::sum) x_ND = project_(x_ND);
     return dropout(x_ND, config_.dropout, name_, context);
   }
 
  private:
+  /// Of every token, [N, 1]: 0 of the mask token, of others what its share of the document asks for.
+  Tensor factors(const Batch& batch) const {
+    const Tensor masked_N = batch.ids_N.eq(*config_.mask_id);
+    const Tensor kept_N = masked_N.logical_not().to(at::kFloat);
+    Tensor factor_N = at::zeros_like(kept_N);
+    for (const Segment& segment : batch.segments) {
+      const Tensor kept = kept_N.narrow(0, segment.begin, segment.length);
+      const double share = kept.sum().item<double>() / static_cast<double>(segment.length);
+      if (share > 0)
+        factor_N.narrow(0, segment.begin, segment.length)
+            .copy_(kept * ((1 - config_.mask_share) / share));
+    }
+    return factor_N.unsqueeze(1);
+  }
+
   TokenEmbedConfig config_;
   std::string name_;
-  WeightPtr token_, type_;
+  WeightPtr token_, type_, task_;
   std::unique_ptr<Position> position_;
   std::unique_ptr<Norm> norm_;
   Linear project_;

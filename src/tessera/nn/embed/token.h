@@ -1,8 +1,13 @@
 // Token embedding, with what some families add to it: a factor, absolute positions, token types, a
 // norm, a projection from vectors of another width, dropout.
-//   x = dropout(W N(scale * E[token] + P[position] + S[type]))        W after the sum, or
-//   x = dropout(N(scale * W E[token] + P[position] + S[type]))        of the token alone
+//   x = dropout(W N(scale * E[token] + P[position] + S[type] + U[task]))        W after the sum, or
+//   x = dropout(N(scale * W E[token] + P[position] + S[type] + U[task]))        of the token alone
+// Token dropout of ESM (Rives et al., PNAS 2021; fair-esm): the vector of the mask token is 0, the
+// others are multiplied by (1 - mask_share) / (1 - share of mask tokens in the document), so that
+// their sum is what it was in training, where a share of mask_share was masked.
 #pragma once
+
+#include <optional>
 
 #include "tessera/nn/position/position_config.h"
 
@@ -34,6 +39,9 @@ struct TokenEmbedConfig final : spec::Config {
   int64_t width = 0;
   EmbedProjection project = EmbedProjection::none;
   bool project_bias = true;
+  int64_t n_tasks = 0, task = 0;
+  std::optional<int64_t> mask_id;
+  double mask_share = 0;
 
   static constexpr auto fields() {
     using C = TokenEmbedConfig;
@@ -45,6 +53,15 @@ struct TokenEmbedConfig final : spec::Config {
         field("project_bias", &C::project_bias, "whether the projection has a bias"),
         field("position", &C::position, "absolute positions added here", {.part = "none"}),
         field("n_types", &C::n_types, "token types (BERT segments); 0 = none", {.min = 0}),
+        field("n_tasks", &C::n_tasks, "tasks with a vector each, of which every token gets one (ERNIE 3); 0 = none",
+              {.min = 0}),
+        field("task", &C::task, "which of them", {.min = 0}),
+        field("mask_id", &C::mask_id,
+              "in an encoder: this token's vector is 0, and others are scaled by its share of the "
+              "document (ESM's token dropout); null = no such token",
+              {.min = 0}),
+        field("mask_share", &C::mask_share, "share of mask tokens that leaves the others as they are (ESM: 0.12)",
+              {.min = 0}),
         field("norm", &C::norm, "norm of the sum"),
         field("dropout", &C::dropout, "probability, in training", {.min = 0})};
   }
@@ -70,6 +87,19 @@ struct TokenEmbedConfig final : spec::Config {
     if (project == EmbedProjection::none && !project_bias)
       fail(ErrorKind::spec, scope.path,
            "project_bias = false without a projection; set project, or leave it out");
+    if (task > 0 && task >= n_tasks)
+      fail(ErrorKind::spec, scope.path, "task = {} of {} tasks; expected less than n_tasks", task,
+           n_tasks);
+    if (!mask_id && mask_share != 0)
+      fail(ErrorKind::spec, scope.path, "mask_share = {} without mask_id; give it, or leave it out",
+           mask_share);
+    if (mask_id && *mask_id >= scope.vocab)
+      fail(ErrorKind::spec, scope.path, "mask_id = {} of a vocabulary of {}", *mask_id, scope.vocab);
+    if (mask_share >= 1)
+      fail(ErrorKind::spec, scope.path, "mask_share = {}; expected less than 1", mask_share);
+    if (mask_id && scope.causal)
+      fail(ErrorKind::spec, scope.path,
+           "mask_id needs an encoder: a decoder does not know the share of the whole document");
   }
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override {
     if (!position) return {};
@@ -83,6 +113,11 @@ struct TokenEmbedConfig final : spec::Config {
               {spec::Role::vocabulary, spec::Role::in}});
     list.add_if(n_types > 0, {"type.weight",
                               {n_types, project == EmbedProjection::sum ? width : scope.d_model},
+                              spec::Init::table(),
+                              spec::ParamKind::embedding,
+                              {spec::Role::vocabulary, spec::Role::none}});
+    list.add_if(n_tasks > 0, {"task.weight",
+                              {n_tasks, project == EmbedProjection::sum ? width : scope.d_model},
                               spec::Init::table(),
                               spec::ParamKind::embedding,
                               {spec::Role::vocabulary, spec::Role::none}});

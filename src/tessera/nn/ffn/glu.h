@@ -19,6 +19,7 @@ struct GluConfig final : spec::Config, FfnDropout {
   Activation act = Activation::silu;
   int64_t d_hidden = 0;
   bool bias = false;
+  bool down_bias = false;
   double slope = 1;
   double limit = 0;
   double up_offset = 0;
@@ -33,6 +34,7 @@ struct GluConfig final : spec::Config, FfnDropout {
         spec::field("d_hidden", &C::d_hidden, "hidden width, or a rule such as \"8/3, multiple of 256\" of d_model",
                     {.min = 1, .required = true, .width = true}),
         spec::field("bias", &C::bias, "bias of all three products"),
+        spec::field("down_bias", &C::down_bias, "bias of the last product alone (GTE)"),
         spec::field("slope", &C::slope,
                     "s in act(s g) / s: silu with 1.702 approximates gelu (gpt-oss)",
                     {.min = 1e-9}),
@@ -63,11 +65,14 @@ struct GluConfig final : spec::Config, FfnDropout {
   void check(const spec::Scope& scope) const override {
     check_slope(act, slope, learned_slope, scope);
     FfnDropout::check(dropout, scope);
+    if (bias && down_bias)
+      fail(ErrorKind::spec, scope.path,
+           "down_bias beside bias, which has that of the last product; leave one out");
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.linear("gate", d_hidden, scope.input_width(), bias, spec::Init::content());
     list.linear("up", d_hidden, scope.input_width(), bias, spec::Init::content());
-    list.linear("down", scope.d_model, d_hidden, bias, spec::Init::into_stream(scope.n_layers));
+    list.linear("down", scope.d_model, d_hidden, bias || down_bias, spec::Init::into_stream(scope.n_layers));
     declare_slope(list, slope, learned_slope);
     if (inner_norm) inner_norm.config->params_under(list, "inner_norm", child_scope(scope, ""));
   }
