@@ -386,6 +386,34 @@ TEST(Pages, OutputIsCompared) {
   EXPECT_FALSE(prints("x 1.5e-04\n", {"x y"}, true));
 }
 
+/// The tables of sampling options, recipe keys, request fields and options are the program's own.
+TEST(Tables, AreWhatTheProgramSays) {
+  const test::TemporaryFolder folder;
+  const fs::path docs = folder / "docs", printed = folder / "printed";
+  fs::copy(kSource / "docs", docs, fs::copy_options::recursive);
+  const std::string command = "'" TESSERA_PROGRAM "' docs --tables --out '" + docs.string() +
+                              "' >'" + printed.string() + "' 2>&1";
+  ASSERT_EQ(std::system(command.c_str()), 0) << read_text_file(printed.string());
+  EXPECT_EQ(read_text_file(printed.string()), "") << "stale pages; run `make docs-tables`";
+  // a row that is not the program's goes, one that is missing comes back
+  const std::string page = (docs / "guide/generation.md").string();
+  const std::string right = read_text_file(page);
+  const size_t row = right.find("| `--top-k` |");
+  ASSERT_NE(row, std::string::npos);
+  std::string wrong = right;
+  wrong.replace(row, right.find('\n', row) - row, "| `--no-such` | 0 | 0 | nothing |");
+  std::ofstream(page) << wrong;
+  ASSERT_EQ(std::system(command.c_str()), 0) << read_text_file(printed.string());
+  EXPECT_EQ(read_text_file(printed.string()), page + "\n");
+  EXPECT_EQ(read_text_file(page), right);
+  // a mark without its end changes nothing
+  wrong.erase(wrong.find("<!-- end of table -->"));
+  std::ofstream(page) << wrong;
+  EXPECT_NE(std::system(command.c_str()), 0);
+  EXPECT_NE(read_text_file(printed.string()).find("a table without its end"), std::string::npos);
+  EXPECT_EQ(read_text_file(page), wrong);
+}
+
 /// What a failing page does to its test, by the parts that decide it.
 TEST(Pages, AFailingCommandEndsAPage) {
   const test::TemporaryFolder folder;

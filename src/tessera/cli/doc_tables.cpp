@@ -10,6 +10,7 @@
 #include "tessera/infer/sampling/sampling.h"
 #include "tessera/serve/bodies.h"
 #include "tessera/train/objective/objective_config.h"
+#include "tessera/train/recipe/aliases.h"
 #include "tessera/train/recipe/recipe.h"
 
 namespace tessera::cli {
@@ -188,6 +189,19 @@ std::string recipe_tables() {
   return out;
 }
 
+std::string alias_table() {
+  std::string out = "| name | read as |\n|---|---|\n";
+  for (const train::RecipeAlias& name : train::recipe_aliases()) {
+    const std::string section = *name.section == '\0' ? "" : std::string(name.section) + ".";
+    if (*name.key == '\0')
+      out += fmt::format("| `{0}{1}` | `{0}{2}` |\n", section, name.alias, name.kept);
+    else
+      out += fmt::format("| `{0}{3}`: `\"{1}\"` | `\"{2}\"` |\n", section, name.alias, name.kept,
+                         name.key);
+  }
+  return out;
+}
+
 std::string request_tables() {
   using namespace serve;
   std::string out;
@@ -208,7 +222,8 @@ std::string request_tables() {
 }
 
 void add_option_tables(std::string& out, const CLI::App& verb, const std::string& name) {
-  out += fmt::format("## Options of `tessera {}`\n\n{}.\n\n", name, cell_of(verb.get_description()));
+  out +=
+      fmt::format("## Options of `tessera {}`\n\n{}.\n\n", name, cell_of(verb.get_description()));
   const auto add_group = [&](const std::string& title, std::vector<const CLI::Option*> options,
                              bool arguments) {
     options.erase(std::remove(options.begin(), options.end(), verb.get_help_ptr()), options.end());
@@ -226,8 +241,8 @@ void add_option_tables(std::string& out, const CLI::App& verb, const std::string
   for (const std::string& group : verb.get_groups()) {
     if (group.empty()) continue;  // hidden
     add_group(cell_of(group), verb.get_options([&](const CLI::Option* option) {
-                return option->get_group() == group && option->nonpositional();
-              }),
+      return option->get_group() == group && option->nonpositional();
+    }),
               false);
   }
   for (const CLI::App* below : verb.get_subcommands([](const CLI::App*) { return true; }))
@@ -249,6 +264,7 @@ constexpr std::string_view kBegin = "<!-- table: ", kClose = " -->\n",
 Tables doc_tables(const CLI::App& app) {
   return {{"sampling", sampling_table()},
           {"recipe", recipe_tables()},
+          {"aliases", alias_table()},
           {"requests", request_tables()},
           {"options", option_tables(app)}};
 }

@@ -55,9 +55,8 @@ std::function<int()> add_docs(CLI::App& app) {
                "keys, request fields, command-line options");
   examples(app, {"tessera docs --out docs", "tessera docs --out docs --tables"});
   const CLI::App* program = app.get_parent();
-  return [out, tables, program] {
-    return *tables ? write_tables(*out, *program) : write_pages(*out);
-  };
+  return
+      [out, tables, program] { return *tables ? write_tables(*out, *program) : write_pages(*out); };
 }
 
 }  // namespace tessera::cli
