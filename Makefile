@@ -6,7 +6,7 @@ CACHE   ?= $(or $(TESSERA_CACHE),$(HOME)/.cache/tessera)
 TESSERA  = $(BUILD)/bin/tessera
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-fast docs reference asan sanitize sanitize-tensors install package fuzz bench format clean
+.PHONY: help setup build demo test test-fast docs docs-tables reference asan sanitize sanitize-tensors install package fuzz bench format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | column -t -s "$$(printf '\t')"
@@ -37,6 +37,10 @@ docs: ## the site of the documentation, in build/site (open index.html)
 	@scripts/setup.sh docs
 	@NO_MKDOCS_2_WARNING=1 $(CACHE)/docs/bin/python -m mkdocs build --strict -d build/site
 	@echo build/site/index.html
+
+docs-tables: ## writes the tables of options, recipe keys and request fields into the pages
+	@cmake --build $(BUILD) -j $(JOBS) --target tessera >/dev/null
+	@$(TESSERA) docs --out docs --tables
 
 reference: ## the tests that compare with the Python reference libraries, live (5.6 GB once)
 	@scripts/setup.sh reference

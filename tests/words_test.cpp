@@ -21,7 +21,7 @@ struct Term {
 
 struct Table {
   std::vector<Term> terms;
-  std::vector<std::string> forbidden;
+  std::vector<std::string> forbidden, forbidden_in_messages;
 };
 
 /// Columns are two spaces apart or more.
@@ -34,6 +34,8 @@ Table read_table(std::istream& in) {
       section = line;
     } else if (section == "[forbidden]") {
       table.forbidden.push_back(line);
+    } else if (section == "[forbidden in messages]") {
+      table.forbidden_in_messages.push_back(line);
     } else {
       static const std::regex columns(R"((.*?)  +(row )?(\S+)(?: +(.*))?)");
       std::smatch cells;
@@ -221,7 +223,84 @@ TEST_F(Words, NoPageAndNoHelpHasOtherWords) {
       ADD_FAILURE() << "tessera " << one << " --help: " << found;
 }
 
+struct Literal {
+  std::string text;
+  size_t line = 0;
+};
+
+/// The strings of a C++ source, adjacent ones joined; comments, includes and raw strings
+/// (templates, pages) are left out.
+std::vector<Literal> literals_of(const std::string& source) {
+  std::vector<Literal> out;
+  size_t line = 1;
+  bool joined = false;  // to the one before: only blanks lie between
+  for (size_t i = 0; i < source.size(); ++i) {
+    const char c = source[i];
+    if (c == '\n') ++line;
+    if (std::isspace(static_cast<unsigned char>(c)) != 0) continue;
+    if (source.compare(i, 2, "//") == 0 || source.compare(i, 8, "#include") == 0) {
+      i = std::min(source.find('\n', i), source.size()) - 1;
+    } else if (source.compare(i, 3, "R\"(") == 0) {
+      const size_t end = std::min(source.find(")\"", i), source.size());
+      line +=
+          static_cast<size_t>(std::count(source.begin() + static_cast<std::ptrdiff_t>(i),
+                                         source.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
+      i = end + 1;
+      joined = false;
+    } else if (c == '\'' &&
+               (i == 0 || std::isalnum(static_cast<unsigned char>(source[i - 1])) == 0)) {
+      for (++i; i < source.size() && source[i] != '\''; ++i)
+        if (source[i] == '\\') ++i;
+      joined = false;
+    } else if (c == '"') {
+      if (!joined) out.push_back({"", line});
+      for (++i; i < source.size() && source[i] != '"'; ++i) {
+        if (source[i] == '\\') ++i;
+        out.back().text += source[i];
+      }
+      joined = true;
+    } else {
+      joined = false;
+    }
+  }
+  return out;
+}
+
+/// Messages, help and progress lines speak the field's terms.
+TEST(Messages, HaveNoOtherWords) {
+  const Table words = table();
+  std::vector<std::string> phrases = words.forbidden;
+  phrases.insert(phrases.end(), words.forbidden_in_messages.begin(),
+                 words.forbidden_in_messages.end());
+  ASSERT_GT(words.forbidden_in_messages.size(), 15u);
+  size_t literals = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / "src/tessera")) {
+    const std::string path = entry.path().string();
+    const bool source = path.ends_with(".cpp") || path.ends_with(".h") || path.ends_with(".def");
+    if (!source || path.ends_with("_test.cpp") || path.ends_with("_testing.h")) continue;
+    for (const Literal& literal : literals_of(read_text_file(path))) {
+      ++literals;
+      for (const std::string& found : forbidden_in(literal.text, phrases))
+        ADD_FAILURE() << path << ":" << literal.line << ": " << found;
+    }
+  }
+  EXPECT_GT(literals, 10000u);
+}
+
 // the checks themselves
+TEST(Messages, WhatIsPlantedIsFound) {
+  const std::vector<Literal> found = literals_of(
+      "#include \"beside.h\"\n// \"beside\"\nfail(\"one be\"\n     \"side \\\"two\\\"\", '\"', "
+      "\"x\");\n"
+      "R\"(beside)\";\nf(1'000, \"y\");");
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[0].text, "one beside \"two\"");
+  EXPECT_EQ(found[0].line, 3u);
+  EXPECT_EQ(found[1].text, "x");
+  EXPECT_EQ(found[2].text, "y");
+  EXPECT_EQ(forbidden_in(found[0].text, {"beside"}).size(), 1u);
+}
+
 TEST(WordsTable, WhatIsPlantedIsFound) {
   std::istringstream text(
       "# a comment\n[terms]\nspeculative decoding   guide/x.md   generate chat\n"

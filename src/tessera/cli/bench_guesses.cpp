@@ -1,5 +1,6 @@
 // tessera bench speculative: speculative decoding against plain decoding, in turns, on one text.
 #include "tessera/base/cpu.h"
+#include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/guess_flags.h"

@@ -103,6 +103,11 @@ std::string notes_of(const CLI::App& app) {
 
 }  // namespace
 
+OptionLine line_of(const CLI::Option& option, bool as_argument) {
+  return {as_argument ? option.get_name(true) : names_of(option) + value_of(option),
+          option.get_description() + remarks_of(option, as_argument)};
+}
+
 HelpFormatter::HelpFormatter() {
   label("Positionals", "Arguments");
   label("SUBCOMMAND", "VERB");
@@ -119,9 +124,8 @@ std::string HelpFormatter::make_help(const CLI::App* app,
 }
 
 std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positional) const {
-  const std::string names = is_positional ? option->get_name(true) : names_of(*option);
-  return in_columns(names + (is_positional ? "" : value_of(*option)),
-                    option->get_description() + remarks_of(*option, is_positional));
+  const OptionLine line = line_of(*option, is_positional);
+  return in_columns(line.names, line.text);
 }
 
 std::string HelpFormatter::make_subcommand(const CLI::App* verb) const {

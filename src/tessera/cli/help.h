@@ -2,9 +2,19 @@
 // descriptions.
 #pragma once
 
+#include <string>
+
 #include <CLI/CLI.hpp>
 
 namespace tessera::cli {
+
+/// An option as the help has it.
+struct OptionLine {
+  std::string names;  // "-n, --max-new-tokens N"
+  std::string text;   // "what it does (default 64; also --n-predict)"
+};
+/// `as_argument`: by its place, without a name.
+OptionLine line_of(const CLI::Option& option, bool as_argument);
 
 /// -n, --max-new-tokens N   what it does (default 64; also --n-predict, --max-tokens)
 class HelpFormatter : public CLI::Formatter {

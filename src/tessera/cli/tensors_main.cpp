@@ -1,4 +1,4 @@
-// tessera-tensors: the verbs that load libtorch.
+// tessera-tensors: the verbs that load libtorch, and the others, which `docs` writes of.
 #include <ATen/Parallel.h>
 
 #include "tessera/base/allocator.h"
@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
     return kExitUsage;
   }
   const std::vector<Verb> verbs = {
-#define TESSERA_PLAIN_VERB(name, typed, group, summary)
+#define TESSERA_PLAIN_VERB(name, typed, group, summary) {typed, group, summary, add_##name},
 #define TESSERA_TENSOR_VERB(name, typed, group, summary) {typed, group, summary, add_##name},
 #define TESSERA_SPLIT_VERB(name, typed, group, summary, add) {typed, group, summary, add},
 #include "tessera/cli/verbs.def"

@@ -32,7 +32,7 @@ std::string title_of(Slot slot) {
     case Slot::rope_scaling:
       return "RoPE scaling (context extension)";
     case Slot::pattern:
-      return "Attention masks (patterns)";
+      return "Attention masks: causal, sliding window, sparse (patterns)";
     case Slot::mixer:
       return "Mixers: attention, state-space models, linear attention, convolution";
     case Slot::ffn:

@@ -16,6 +16,7 @@
 #include "tessera/train/data/tasks.h"
 #include "tessera/train/data/token_cache.h"
 #include "tessera/train/objective/objective_config.h"
+#include "tessera/train/recipe/aliases.h"
 #include "tessera/train/recipe/start.h"
 #include "tessera/train/recipe/task_head.h"
 
@@ -103,6 +104,7 @@ void rebase(Json& json, const fs::path& folder) {
 
 /// The recipe with all that it extends merged in; no key "extends" is left.
 Json extended(Json json, const fs::path& folder, int depth = 0) {
+  use_kept_names(json);
   if (!json.is_object() || !json.contains("extends")) return json;
   if (depth == 8) fail(ErrorKind::spec, "extends", "more than 8 recipes extend one another");
   if (!json["extends"].is_string())
@@ -603,7 +605,10 @@ Recipe read_recipe(Json json,
     return assignment.starts_with("spec.") || assignment.starts_with("spec[");
   };
   for (const std::string& assignment : overrides)
-    if (!changes_a_spec(assignment)) model::apply_override(json, assignment);
+    if (!changes_a_spec(assignment)) {
+      model::apply_override(json, assignment);
+      use_kept_names(json, /*overrides=*/true);
+    }
   ignore_keys_of_models(json, ignore_keys);
   const bool own_spec = json.is_object() && json.contains("spec");
   inline_spec(json, folder);
