@@ -15,7 +15,7 @@ namespace {
 struct TrainTokenizerArgs {
   std::vector<std::string> files, keys, special;
   std::string out;
-  text::BpeOptions bpe;
+  text::LearnBpeOptions bpe;
   bool json = false;
 };
 

@@ -4,6 +4,10 @@
 
 namespace tessera::serve {
 
+ApiError past_deadline() {
+  return {504, "deadline_exceeded", "request timeout (--deadline, timeout_ms)"};
+}
+
 bool fail_unless_done(Exchange& exchange, Ending ending, const std::exception_ptr& error) {
   switch (ending) {
     case Ending::done:
@@ -13,7 +17,7 @@ bool fail_unless_done(Exchange& exchange, Ending ending, const std::exception_pt
       if (exchange.streams()) exchange.end_events(false);
       return true;
     case Ending::deadline:
-      exchange.fail({504, "deadline_exceeded", "request timeout (--deadline, timeout_ms)"});
+      exchange.fail(past_deadline());
       return true;
     case Ending::shutdown:
       exchange.fail({503, "server_shutting_down", "server is shutting down", "", 10});
@@ -58,9 +62,11 @@ void Answer::listen(infer::Request& request, size_t index) {
   // the answer outlives the engine's work for it
   request.on_token = [self = shared_from_this(), text](int64_t id) {
     if (self->first_ == Exchange::Clock::time_point{}) self->first_ = Exchange::Clock::now();
+    ++text->tokens;
     if (text->within) ++text->reasoning_tokens;
     if (self->options_.token_ids) text->ids.push_back(id);
   };
+  request.on_read = [self = shared_from_this(), text](int64_t cached) { text->cached = cached; };
   request.on_text = [self = shared_from_this(), text](std::string_view piece) {
     add(*text, piece);
   };
@@ -112,8 +118,7 @@ Choice Answer::take(Text& text, size_t index) {
 }
 
 std::string limit_of(const infer::Generation& text) {
-  if (text.limit == infer::Limit::none) return "";
-  return text.limit == infer::Limit::context ? "context" : "max_tokens";
+  return infer::limit_name(text.limit, "max_tokens");
 }
 
 void Answer::begin() {
@@ -145,6 +150,18 @@ Json Answer::timings(const Usage& usage) const {
   return out;
 }
 
+/// Of all texts of the request, as far as they are.
+Usage Answer::usage_so_far() const {
+  Usage usage;
+  for (size_t i = 0; i < texts_.size(); ++i) {
+    // a prompt counts once, whatever goes on from it
+    if (i % static_cast<size_t>(options_.choices) == 0) usage.cached_tokens += texts_[i].cached;
+    usage.completion_tokens += texts_[i].tokens;
+  }
+  usage.prompt_tokens = options_.prompt_tokens;
+  return usage;
+}
+
 void Answer::flush() {
   if (!options_.stream) return;
   // what is known of an echoed prompt comes with the end of its reading
@@ -157,6 +174,7 @@ void Answer::flush() {
     const Choice piece = take(texts_[i], i);
     Json event = options_.frames.chunk(piece);
     if (options_.content) event.update({{"content", piece.text}, {"stop", false}});
+    if (options_.timings) event["timings"] = timings(usage_so_far());
     exchange_->event(event);
   }
 }

@@ -13,10 +13,12 @@
 
 namespace tessera::serve {
 
-/// What cut a text that ends for its length, as answers say it: "max_tokens" or "context"; empty
-/// where none did. Of both it is the context, where more tokens would not help.
+/// What cut a text that ends for its length, as answers say it: "max_tokens", "context" or "time";
+/// empty where none did. Of the first two it is the context, where more tokens would not help.
 std::string limit_of(const infer::Generation& text);
 
+/// 504.
+ApiError past_deadline();
 /// Tells the client why there is no answer; false where there is one to give.
 bool fail_unless_done(Exchange& exchange, Ending ending, const std::exception_ptr& error);
 
@@ -32,6 +34,8 @@ struct AnswerOptions {
   int64_t choices = 1;                              // of each prompt
   std::vector<int64_t> stop_ids = {};               // those that the client asked for
   std::vector<retrieve::Sourced> asked = {};        // of each prompt, where passages are before it
+  int64_t prompt_tokens = 0;                        // of all prompts
+  bool timings = false;  // every event of a stream has them, else the last alone
   bool content = false;  // the first text is "content" too, with llama.cpp's words of its end
   Limits limits = {};
 };
@@ -63,7 +67,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     std::vector<TokenChance> chances;
     std::vector<int64_t> ids;
     int64_t offset = 0;  // characters before `text`
-    int64_t reasoning_tokens = 0;
+    int64_t tokens = 0, reasoning_tokens = 0, cached = 0;
     bool within = false;  // reasons
     bool has_news() const { return !text.empty() || !reasoning.empty() || !calls.empty(); }
   };
@@ -75,6 +79,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   TokenChance chance_of(const infer::Chances& chances) const;
   std::string bytes_of(int64_t id) const;
   Json timings(const Usage& usage) const;
+  Usage usage_so_far() const;
   static Json content_of(const Choice& choice, const Usage& usage);
   size_t held() const;
 

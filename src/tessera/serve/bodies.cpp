@@ -145,12 +145,10 @@ void add_inert(Fields<Body>& fields) {
       .inert("n_indent", {0}, "lines are not indented")
       .inert("n_cache_reuse", {0}, "only common prefixes are shared")
       .inert("min_keep", {0, 1}, "samplers leave one token at least")
-      .inert("t_max_predict_ms", {0, -1}, "timeout_ms bounds the whole request")
-      .inert("t_max_prompt_ms", {0, -1}, "timeout_ms bounds the whole request")
+      .hint("t_max_prompt_ms", "number", "not used, as in llama.cpp's server; see timeout_ms")
       .inert("image_data", {none}, "text alone")
       .inert("lora", {none}, "an adapter is a model of its own name")
       .inert("response_fields", {none}, "answers have all fields")
-      .inert("timings_per_token", {false}, "timings come with the end")
       .inert("return_progress", {false}, "not reported")
       .inert("reasoning_control", {false}, "use reasoning_budget")
       .inert("penalize_nl", {true}, "penalties are of all tokens alike")
@@ -288,6 +286,11 @@ void add_generation(Fields<Body>& fields) {
   fields
       .integer("timeout_ms", &G::timeout_ms, 1, int64_t{1} << 40,
                "request timeout, ms; at most the server's --deadline")
+      .integer("t_max_predict_ms", &G::line_limit_ms, -1, int64_t{1} << 40,
+               "end at the next line break once so many ms have passed since the first new token; "
+               "0 = off")
+      .flag("timings_per_token", &G::timings_per_token,
+            "timings in every event of a stream, else in the last alone")
       .add("prediction", object_schema(),
            "predicted output, {\"type\": \"content\", \"content\": ...}: source of draft tokens "
            "with --lookup",
@@ -394,7 +397,7 @@ void check_generation(const GenerationBody& body, const Json& json) {
   beside(body.stream, "stream");
   beside(body.sampled("temperature").value_or(0) > 0, "temperature");
   beside(body.n > 1, "n");
-  beside(!body.stop.empty(), "stop");
+  beside(body.line_limit_ms > 0, "t_max_predict_ms");
   beside(body.constrained(), "response_format");
   beside(body.top_logprobs.has_value(), "logprobs");
 }
@@ -527,10 +530,13 @@ const Fields<CompletionBody>& completion_fields() {
           });
     f.required();
     add_generation(f);
-    f.flag("echo", &C::echo, "return the prompt in front of the completion")
-        .flag("parse_special", &C::parse_special, "parse special tokens in the prompt")
-        .text("suffix", &C::suffix, kMostText,
-              "text after the completion (fill-in-the-middle models)")
+    f.flag("echo", &C::echo, "return the prompt in front of the completion");
+    f.add("parse_special", {{"type", "boolean"}, {"default", true}},
+          "parse special tokens in the prompt; off with retrieve and suffix",
+          [](C& body, const Json& value, const std::string& name) {
+            body.parse_special = flag_of(value, name);
+          });
+    f.text("suffix", &C::suffix, kMostText, "text after the completion (fill-in-the-middle models)")
         .inert("add_special_tokens", {true}, "use parse_special or token ids");
     add_logprobs(f);
     return f;
@@ -663,6 +669,12 @@ CompletionBody read_completion(const Json& json, std::vector<std::string>* ignor
     refuse("echo", "echo is not available with retrieve");
   if (!body.suffix.empty() && (body.echo || body.retrieve.value_or(false)))
     refuse("suffix", "suffix is not available with echo or retrieve");
+  if (body.parse_special.value_or(false) && body.retrieve.value_or(false))
+    refuse("parse_special",
+           "parse_special is not available with retrieve: passages could contain special tokens");
+  if (body.parse_special.value_or(false) && !body.suffix.empty())
+    refuse("parse_special",
+           "parse_special is not available with suffix: the texts around the middle are plain");
   return body;
 }
 

@@ -56,7 +56,9 @@ struct GenerationBody : SearchBody {
   int64_t n_probs = 0;               // llama.cpp's name of the same; 0 = none
   bool post_sampling_probs = false;  // these are of what is drawn from
   int64_t timeout_ms = 0;            // 0 = the server's
-  int64_t priority = 0;              // the lower goes first
+  int64_t line_limit_ms = 0;         // infer::Writing::line_limit; 0 or less = none
+  bool timings_per_token = false;
+  int64_t priority = 0;  // the lower goes first
   bool cache_prompt = true;
   std::string cache_salt;
   /// Passages of the server's index before the question; nothing: as usual.
@@ -79,7 +81,9 @@ struct Prompt {
 
 struct CompletionBody : GenerationBody {
   std::vector<Prompt> prompts;
-  bool echo = false, parse_special = false;
+  bool echo = false;
+  /// Nothing: yes, but around passages and with a suffix, whose texts may be of others.
+  std::optional<bool> parse_special;
   bool native = false;  // asked as llama.cpp's own clients do
   std::string suffix;   // what stands behind the text
 };
@@ -153,7 +157,7 @@ struct TokenizeBody {
   /// vLLM's `prompt` does.
   std::optional<bool> add_special;
   bool as_prompt = false;
-  bool parse_special = false, with_pieces = false;
+  bool parse_special = true, with_pieces = false;
 };
 
 struct DetokenizeBody {

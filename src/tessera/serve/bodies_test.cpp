@@ -79,7 +79,8 @@ TEST(Bodies, EveryFieldHasATypeAndARange) {
               "max_completion_tokens and max_tokens are names of one parameter");
   EXPECT_EQ(completion(R"("max_tokens": 2, "n_predict": 2)"), "");
   expect_part(completion(R"("stream_options": {"include_usage": true})"), "without stream");
-  expect_part(completion(R"("beams": 2, "stream": true)"), "stream is not available with beam search");
+  expect_part(completion(R"("beams": 2, "stream": true)"),
+              "stream is not available with beam search");
   expect_part(completion(R"("length_penalty": 2)"), "without beam search");
   expect_part(completion(R"("grammar": "x", "json_schema": {})"), "more than one of");
 }
@@ -291,9 +292,8 @@ TEST(Bodies, LlamaCppsDefaultsArePassed) {
   const CompletionBody body = read_completion(defaults);
   EXPECT_TRUE(body.unbounded);
   EXPECT_FALSE(body.max_tokens || body.seed || body.top_logprobs);
-  for (const char* other :
-       {R"("id_slot": 0)", R"("n_keep": 5)", R"("min_keep": 3)", R"("t_max_predict_ms": 100)",
-        R"("lora": [{"id": 0, "scale": 1}])", R"("image_data": ["x"])"})
+  for (const char* other : {R"("id_slot": 0)", R"("n_keep": 5)", R"("min_keep": 3)",
+                            R"("lora": [{"id": 0, "scale": 1}])", R"("image_data": ["x"])"})
     expect_part(completion(other), "unsupported_parameter");
   // 0 of n_probs is none, where 0 of logprobs is the chosen tokens' own
   EXPECT_EQ(read_completion({{"prompt", "x"}, {"logprobs", 0}}).top_logprobs, 0);

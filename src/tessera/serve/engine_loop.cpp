@@ -507,6 +507,7 @@ void EngineLoop::give(Running& running, size_t index) {
   if (row.yields > 0) {
     metrics_.add("recomputed_tokens_total", static_cast<double>(read + infer::size_of(row.said)));
     request.said = row.said;
+    if (row.tokens > 0) request.said_since = row.first;
   }
   // a choice begins as the first one of its prompt, while that is there
   const size_t first = index - index % static_cast<size_t>(job.choices);

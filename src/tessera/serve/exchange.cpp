@@ -25,6 +25,13 @@ void Exchange::add_header(std::string name, std::string value) {
   headers_.emplace_back(std::move(name), std::move(value));
 }
 
+void Exchange::add_warning(const std::string& text) {
+  std::string line = text.substr(0, 1000);
+  for (char& c : line)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  add_header("X-Tessera-Warning", std::move(line));
+}
+
 /// A piece that is missing cannot be made good.
 void Exchange::send(std::string bytes, bool last) noexcept {
   try {

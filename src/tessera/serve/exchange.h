@@ -45,6 +45,8 @@ class Exchange {
 
   /// Header fields of the answer, to be added before it begins.
   void add_header(std::string name, std::string value);
+  /// X-Tessera-Warning: one line of at most 1,000 bytes, whatever names out of files it holds.
+  void add_warning(const std::string& text);
   void answer(int status, std::string_view type, std::string_view body);
   void answer(const Json& json);
   void fail(const ApiError& error);

@@ -8,6 +8,7 @@
 #include "tessera/infer/loading/decoding_defaults.h"
 #include "tessera/infer/sampling/seed.h"
 #include "tessera/serve/service_state.h"
+#include "tessera/text/tokenizer/raw_prompt.h"
 #include "tessera/text/tokenizer/vocabularies.h"
 
 namespace tessera::serve {
@@ -125,14 +126,6 @@ Frames frames_of(const Asked& asked, const GenerationBody& body, uint64_t seed) 
           .usage = body.include_usage};
 }
 
-/// As a header may hold it.
-std::string one_line(const std::string& text) {
-  std::string out = text.substr(0, 1000);
-  for (char& c : out)
-    if (c < 0x20 || c == 0x7F) c = '?';
-  return out;
-}
-
 /// The part of a text's request that all prompts share.
 infer::Writing writing_of(const GenerationBody& body,
                           const Asked& asked,
@@ -152,7 +145,7 @@ infer::Writing writing_of(const GenerationBody& body,
     out.show_special = id && model.tokenizer().is_special(*id);
   }
   out.stop_strings = body.stop;
-  if (out.stop_strings.empty() && !body.searches()) out.stop_strings = defaults.stop_strings;
+  if (out.stop_strings.empty()) out.stop_strings = defaults.stop_strings;
   out.keep_stop = body.keep_stop;
   if (!body.ignore_eos) out.stop_ids = asked.chat ? asked.ends : model.ends;
   for (const int64_t id : body.stop_token_ids)
@@ -165,9 +158,9 @@ infer::Writing writing_of(const GenerationBody& body,
                        ? asked.calls
                        : model.constraints.of(body, model.tokenizer(), asked.thoughts, &ignored);
   if (!ignored.empty())
-    asked.exchange->add_header("X-Tessera-Warning",
-                               one_line(fmt::format("not held to: {}", fmt::join(ignored, ", "))));
+    asked.exchange->add_warning(fmt::format("not held to: {}", fmt::join(ignored, ", ")));
   out.thoughts = asked.thought_limit;
+  out.line_limit = std::chrono::milliseconds(std::max<int64_t>(0, body.line_limit_ms));
   out.context = model.longest;
   if (out.constraint) return out;
   if (model.spec().encoder && defaults.forced_begin) out.forced_begin = {*defaults.forced_begin};
@@ -209,6 +202,7 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
                        .choices = body.n,
                        .stop_ids = body.stop_token_ids,
                        .asked = asked.asked,
+                       .timings = body.timings_per_token,
                        .content = asked.content,
                        .limits = state.options.server.limits};
   int64_t longest = 0, source = 0;
@@ -254,6 +248,7 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
       request.targets = {};
     }
   }
+  answer.prompt_tokens = job.prompt_tokens;
   job.row_bytes = model.state_bytes(longest, source) * body.beams.value_or(1);
   const auto texts =
       std::make_shared<Answer>(asked.exchange, asked.model, std::move(answer), job.requests.size());
@@ -342,16 +337,6 @@ void infill(ServiceState& state,
          body, false);
 }
 
-/// A prompt that spells a special token is read as text, which few expect.
-void warn_of_specials(Exchange& exchange, const ServedModel& model, const std::string& text) {
-  for (const std::string& name : model.specials)
-    if (text.find(name) != std::string::npos)
-      return exchange.add_header(
-          "X-Tessera-Warning",
-          "the prompt spells a special token, which is read as text; parse_special reads it as "
-          "the token");
-}
-
 void complete_asked(ServiceState& state,
                     const ExchangePtr& exchange,
                     const CompletionBody& body,
@@ -359,6 +344,7 @@ void complete_asked(ServiceState& state,
                     std::vector<retrieve::Sourced> passages) {
   Asked asked{.exchange = exchange, .model = model, .content = body.native};
   if (body.native || body.unbounded) asked.otherwise.reset();
+  std::string warning;
   for (size_t i = 0; i < body.prompts.size(); ++i) {
     const Prompt& prompt = body.prompts[i];
     if (!body.suffix.empty()) {
@@ -372,18 +358,24 @@ void complete_asked(ServiceState& state,
       asked.prompts.push_back(around_middle(*model, around));
       continue;
     }
-    const std::string& text = passages.empty() ? prompt.text : passages[i].prompt;
-    if (!prompt.ids && !body.parse_special) warn_of_specials(*exchange, *model, prompt.text);
-    asked.prompts.push_back(
-        prompt.ids ? *prompt.ids
-                   : widened(model->tokenizer().encode(
-                         text, {.add_special = true, .parse_special = body.parse_special})));
+    if (prompt.ids) {
+      asked.prompts.push_back(*prompt.ids);
+    } else {
+      // passages are of others
+      const bool parses = passages.empty() && body.parse_special.value_or(true);
+      const text::RawPrompt read = text::encode_raw_prompt(
+          model->tokenizer(), passages.empty() ? prompt.text : passages[i].prompt,
+          {.parse_special = parses});
+      if (warning.empty()) warning = read.warning;
+      asked.prompts.push_back(widened(read.ids));
+    }
     if (!body.echo) continue;
     const std::vector<int64_t>& ids = asked.prompts.back();
     asked.echo.push_back(
         prompt.ids ? model->tokenizer().decode(std::vector<int32_t>(ids.begin(), ids.end()))
                    : prompt.text);
   }
+  if (!warning.empty()) exchange->add_warning(warning);
   asked.asked = std::move(passages);
   if (body.echo && model->spec().encoder)
     refuse("echo", "echo: not available for encoder-decoder models", "unsupported_parameter");
@@ -402,9 +394,6 @@ void complete(ServiceState& state,
     if (prompt.ids) refuse("prompt", "prompt: token ids with retrieve; expected a text");
     questions.push_back(prompt.text);
   }
-  if (body->parse_special)
-    refuse("parse_special",
-           "parse_special is not available with retrieve: passages could contain special tokens");
   with_passages(state, exchange, *body, model, questions,
                 [&state, exchange, body, model](std::vector<retrieve::Sourced> asked) {
                   complete_asked(state, exchange, *body, model, std::move(asked));
@@ -467,8 +456,9 @@ void chat_asked(ServiceState& state,
                 const ChatBody& body,
                 const ServedModelPtr& model,
                 std::vector<retrieve::Sourced> passages) {
+  const text::TemplatePoll poll = state.poll_of(exchange, body.timeout_ms);
   const ServedModel::Chats chats = state.chats_of(
-      body.chat_template, *model, !body.tools.is_null() && body.tool_choice != "none");
+      body.chat_template, *model, !body.tools.is_null() && body.tool_choice != "none", poll);
   const text::ChatPrompt& prompts = chats.prompts;
   Json messages = body.messages;
   if (!passages.empty()) messages.back()["content"] = passages[0].prompt;
@@ -482,7 +472,8 @@ void chat_asked(ServiceState& state,
       chats.render({.messages = messages,
                     .tools = calls ? body.tools : Json(nullptr),
                     .add_generation_prompt = *body.add_generation_prompt,
-                    .variables = body.template_variables},
+                    .variables = body.template_variables,
+                    .poll = poll},
                    *body.continue_final_message);
   Asked asked{.exchange = exchange,
               .model = model,

@@ -4,6 +4,9 @@
 #include "tessera/infer/engine/beam.h"
 #include "tessera/infer/engine/generate.h"
 #include "tessera/serve/serve_testing.h"
+#include "tessera/serve/service_state.h"
+#include "tessera/text/tokenizer_files/tokenizer_json.h"
+#include "tessera/text/tokenizer_files/tokenizer_json_parts.h"
 
 namespace tessera::serve::generation_routes_test {
 namespace {
@@ -231,7 +234,7 @@ TEST_F(GenerationRoutes, ASearchRefusesWhatItWouldNotUse) {
   for (const auto& [name, value] : {std::pair<const char*, Json>{"temperature", 1},
                                     {"stream", true},
                                     {"n", 2},
-                                    {"stop", "a"},
+                                    {"t_max_predict_ms", 5},
                                     {"logprobs", 1}})
     refused({{"beams", 2}, {name, value}}, name, "is not available with beam search");
   EXPECT_TRUE(
@@ -278,6 +281,18 @@ TEST_F(GenerationRoutes, ASearchIsThatOfTheLibrary) {
                            {.beams = 3, .length_penalty = 2, .early_stopping = means});
     EXPECT_EQ(this->said(body), want.rows[0].text) << said;
   }
+  // a stop string ends a hypothesis
+  const std::string whole = said(body);
+  ASSERT_GE(whole.size(), 4u);
+  body["stop"] = whole.substr(2, 2);
+  options.stop_strings = {whole.substr(2, 2)};
+  const infer::Generation want =
+      infer::beam_search(alone.model, &*alone.tokenizer, {{ids.begin(), ids.end()}}, options,
+                         {.beams = 3, .length_penalty = 2, .early_stopping = EarlyStopping::never})
+          .rows[0];
+  const Json stopped = completed(body)["choices"][0];
+  EXPECT_EQ(stopped["text"], want.text);
+  EXPECT_EQ(stopped["finish_reason"], want.finish_reason);
 }
 
 TEST_F(GenerationRoutes, SequencesAreBiasedAsGenerationConfigSays) {
@@ -355,11 +370,7 @@ TEST_F(GenerationRoutes, WarnsOfWhatIsNotDone) {
     return found == reply.headers.end() ? std::string() : found->second;
   };
   const auto posted = [&](const Json& body) { return client_.post("/v1/completions", body); };
-  EXPECT_EQ(header(posted({{"prompt", "a|start|"}, {"max_tokens", 1}})), "");
-  EXPECT_NE(header(posted({{"prompt", "a<|start|>"}, {"max_tokens", 1}})).find("parse_special"),
-            std::string::npos);
-  EXPECT_EQ(header(posted({{"prompt", "a<|start|>"}, {"max_tokens", 1}, {"parse_special", true}})),
-            "");
+  EXPECT_EQ(header(posted({{"prompt", "a<|start|>"}, {"max_tokens", 1}})), "");
   // a schema that cannot be held to is refused, unless the request does not insist
   // (the vocabulary has letters alone)
   Json format = {
@@ -374,6 +385,128 @@ TEST_F(GenerationRoutes, WarnsOfWhatIsNotDone) {
       posted({{"prompt", "a"}, {"max_tokens", 1}, {"response_format", format}});
   EXPECT_EQ(loose.status, 200) << loose.body;
   EXPECT_EQ(header(loose), "not held to: #/not");
+}
+
+// as transformers, llama.cpp's server and vLLM read them; texts of others are no prompts
+TEST_F(GenerationRoutes, RawPromptsSpellSpecialTokens) {
+  const auto tokens = [&](const char* path, Json body) {
+    body["max_tokens"] = 1;
+    body["ignore_eos"] = true;
+    const Json got = client_.post(path, body).json();
+    return got.contains("usage") ? got["usage"]["prompt_tokens"] : got;
+  };
+  const Json prompt = {{"prompt", "a<|start|>b"}};
+  Json as_text = prompt;
+  as_text["parse_special"] = false;
+  for (const char* path : {"/v1/completions", "/completion"}) {
+    EXPECT_EQ(tokens(path, prompt), 3) << path;
+    EXPECT_EQ(tokens(path, as_text), 2 + 9) << path;
+  }
+  const auto cut = [&](const Json& body) {
+    return client_.post("/tokenize", body).json()["count"];
+  };
+  EXPECT_EQ(cut({{"content", "a<|start|>b"}}), 3);
+  EXPECT_EQ(cut({{"prompt", "a<|start|>b"}}), 3);
+  EXPECT_EQ(cut({{"content", "a<|start|>b"}, {"parse_special", false}}), 2 + 9);
+  // <|start|>user_ ... <|end|><|start|>assistant_
+  EXPECT_EQ(cut({{"messages", user("a<|start|>b")}}), 1 + 5 + (2 + 9) + 2 + 10);
+  // the parts around a middle, and passages, may be of others
+  refused({{"prompt", "a"}, {"suffix", "b"}, {"parse_special", true}}, "parse_special",
+          "not available with suffix");
+  refused({{"prompt", "a"}, {"retrieve", true}, {"parse_special", true}}, "parse_special",
+          "passages could contain special tokens");
+}
+
+/// "a", "b" and <|start|>, which the tokenizer puts in front of every text.
+infer::LoadedModel with_bos(const ModelEntry&) {
+  infer::LoadedModel loaded = tiny_loaded("attention");
+  Json file =
+      text::empty_tokenizer_json(Json::array({text::added_token_json(2, "<|start|>", true)}));
+  file["model"] = text::bpe_json({{"a", 0}, {"b", 1}}, Json::array());
+  const Json start = {{"SpecialToken", {{"id", "<|start|>"}, {"type_id", 0}}}},
+             rest = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  file["post_processor"] = {{"type", "TemplateProcessing"}, {"single", Json::array({start, rest})}};
+  file["post_processor"]["special_tokens"]["<|start|>"] = {
+      {"id", "<|start|>"}, {"ids", Json::array({2})}, {"tokens", Json::array({"<|start|>"})}};
+  loaded.tokenizer =
+      text::tokenizer_from_json(file.dump(), "test", {R"({"bos_token": "<|start|>"})"});
+  return loaded;
+}
+
+TEST_F(GenerationRoutes, ABeginOfTextThatIsThereTwiceIsSaidOnce) {
+  ServiceOptions options = options_of({"attention"});
+  options.models.load = with_bos;
+  Running server(options);
+  Client client = server.client();
+  const auto asked = [&](const char* path, Json body) {
+    body["max_tokens"] = 1;
+    const Client::Reply reply = client.post(path, body);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    const auto found = reply.headers.find("X-Tessera-Warning");
+    return found == reply.headers.end() ? std::string() : found->second;
+  };
+  const std::string warning =
+      "the prompt begins with <|start|>, which the tokenizer adds as well, so that the model reads "
+      "it twice; leave it out of the text";
+  EXPECT_EQ(asked("/v1/completions", {{"prompt", {"<|start|>a", "<|start|>b"}}}), warning);
+  EXPECT_EQ(asked("/completion", {{"prompt", "<|start|>a"}}), warning);
+  EXPECT_EQ(asked("/v1/completions", {{"prompt", "a"}}), "");
+  EXPECT_EQ(asked("/v1/completions", {{"prompt", "ab<|start|>"}}), "");
+  const Client::Reply cut = client.post("/tokenize", {{"prompt", "<|start|>a"}});
+  EXPECT_EQ(cut.json()["count"], 3);
+  EXPECT_EQ(cut.headers.at("X-Tessera-Warning"), warning);
+  EXPECT_FALSE(
+      client.post("/tokenize", {{"content", "<|start|>a"}}).headers.contains("X-Tessera-Warning"));
+}
+
+constexpr const char* kSlowTemplate =
+    "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}";
+
+// a run is some hundred milliseconds long at most, and what a template shows is found out by
+// several
+TEST_F(GenerationRoutes, ASlowTemplateEndsWithItsRequest) {
+  ServiceOptions options = options_of({"attention"});
+  options.request_templates = true;
+  Running server(options);
+  Client client = server.client();
+  Json body = {{"messages", user("hi")}, {"max_tokens", 4}, {"chat_template", kSlowTemplate}};
+  for (const char* path : {"/v1/chat/completions", "/apply-template"}) {
+    EXPECT_EQ(client.post(path, body).status, 400) << path;  // too many steps
+    Json hasty = body;
+    hasty["timeout_ms"] = 1;
+    const Client::Reply late = client.post(path, hasty);
+    EXPECT_EQ(late.status, 504) << path << late.body;
+    EXPECT_EQ(late.code(), "deadline_exceeded");
+  }
+  // the model's own
+  options.models.chat_template = kSlowTemplate;
+  options.server.limits.deadline = std::chrono::milliseconds(1);
+  Running own(options);
+  for (const char* path : {"/v1/chat/completions", "/apply-template", "/tokenize"})
+    EXPECT_EQ(own.client().post(path, {{"messages", user("hi")}}).status, 504) << path;
+}
+
+TEST_F(GenerationRoutes, ATemplateEndsWhereItsClientHasGone) {
+  struct Nowhere final : ByteSink {
+    void send(std::string, bool) override {}
+    size_t unsent() const override { return 0; }
+  };
+  const auto state = std::make_shared<ServiceState>(options_of({"attention"}));
+  const auto exchange =
+      std::make_shared<Exchange>(HttpRequest{}, "id", std::make_shared<Nowhere>(), true);
+  const text::ChatPrompt prompts(text::chat_tokenizer(), kSlowTemplate, "test");
+  const auto status = [&] {
+    try {
+      prompts.render({.messages = user("hi"), .poll = state->poll_of(exchange)});
+    } catch (const ApiError& error) {
+      return error.status();
+    } catch (const Error&) {  // of its steps
+    }
+    return 0;
+  };
+  EXPECT_EQ(status(), 0);
+  exchange->gone().request();
+  EXPECT_EQ(status(), 408);
 }
 
 TEST_F(GenerationRoutes, ATemplateOfTheRequestIsTheServersToAllow) {

@@ -33,7 +33,9 @@ Json defaults_of(const ServedModel& model, const ServiceOptions& options) {
   for (const infer::Sampler sampler : o.samplers)
     out["samplers"].push_back(infer::sampler_names()[static_cast<size_t>(sampler)]);
   out["source"] = defaults.source.empty() ? "server" : defaults.source;
-  out["max_tokens"] = defaults.max_new_tokens.value_or(options.max_tokens);
+  // never more than there is room for
+  const int64_t most = defaults.max_new_tokens.value_or(options.max_tokens);
+  out["max_tokens"] = model.longest > 0 ? std::min(most, model.longest) : most;
   out["stop_token_ids"] = model.conversation ? model.conversation->ends : model.ends;
   return out;
 }

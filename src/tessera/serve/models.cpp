@@ -42,7 +42,7 @@ bool shows(const text::ChatPrompt& prompts, const text::Chat& chat, const std::s
 
 const char* const kProbe = "tessera_probes_this";
 
-bool shows_tools(const text::ChatPrompt& prompts) {
+bool shows_tools(const text::ChatPrompt& prompts, const text::TemplatePoll& poll) {
   const Json tool = {{"type", "function"},
                      {"function",
                       {{"name", kProbe},
@@ -50,39 +50,17 @@ bool shows_tools(const text::ChatPrompt& prompts) {
                        {"parameters", {{"type", "object"}, {"properties", Json::object()}}}}}};
   return shows(prompts,
                {.messages = Json::array({{{"role", "user"}, {"content", "x"}}}),
-                .tools = Json::array({tool})},
+                .tools = Json::array({tool}),
+                .poll = poll},
                kProbe);
 }
 
-bool shows_system(const text::ChatPrompt& prompts) {
+bool shows_system(const text::ChatPrompt& prompts, const text::TemplatePoll& poll) {
   return shows(prompts,
                {.messages = Json::array({{{"role", "system"}, {"content", kProbe}},
-                                         {{"role", "user"}, {"content", "x"}}})},
+                                         {{"role", "user"}, {"content", "x"}}}),
+                .poll = poll},
                kProbe);
-}
-
-/// What the vocabulary calls a mask.
-std::optional<int64_t> mask_of(const text::Tokenizer& tokenizer) {
-  for (const std::string& name : text::known_tokens().masks)
-    if (const auto id = tokenizer.id(name); id && tokenizer.is_special(*id)) return *id;
-  return std::nullopt;
-}
-
-/// The names that vocabularies have for the parts of a text whose middle is missing.
-std::optional<ServedModel::Middle> fim_of(const text::Tokenizer& tokenizer) {
-  const auto special = [&](const std::string& name) -> std::optional<int64_t> {
-    const auto id = tokenizer.id(name);
-    return id && tokenizer.is_special(*id) ? std::optional<int64_t>(*id) : std::nullopt;
-  };
-  for (const auto& [prefix, suffix, middle] : text::known_tokens().fill_in_middle) {
-    const auto a = special(prefix), b = special(suffix), c = special(middle);
-    if (!a || !b || !c) continue;
-    std::optional<int64_t> file;
-    for (const std::string& name : text::known_tokens().file_separators)
-      if (!file) file = special(name);
-    return ServedModel::Middle{*a, *b, *c, file};
-  }
-  return std::nullopt;
 }
 
 /// Everything that a token of an answer follows from, the request apart.
@@ -156,17 +134,18 @@ text::MarkedText ServedModel::Chats::render(text::Chat chat, bool goes_on) const
 }
 
 ServedModel::Chats ServedModel::chats_of(const std::string& source,
-                                         const std::string& where) const {
+                                         const std::string& where,
+                                         const text::TemplatePoll& poll) const {
   Chats out{.prompts = {tokenizer(), source, where, clock_}, .ends = ends};
   const text::ReplyFormat* const named = text::reply_format_named(tool_format_);
-  const bool shows = shows_tools(out.prompts);
+  const bool shows = shows_tools(out.prompts, poll);
   if (shows) out.calls = named != nullptr ? named : text::reply_format_of(source);
   if (out.calls == nullptr && (tool_format_ == "auto" || (tool_format_ == "generic" && !shows))) {
     out.calls = text::reply_format_named("hermes");
     out.told = true;
-    out.system = shows_system(out.prompts);
+    out.system = shows_system(out.prompts, poll);
   }
-  for (const int64_t id : out.prompts.ends())
+  for (const int64_t id : out.prompts.ends(poll))
     if (std::find(ends.begin(), ends.end(), id) == ends.end()) out.ends.push_back(id);
   return out;
 }
@@ -192,9 +171,7 @@ ServedModel::ServedModel(const ModelEntry& named,
   }
   ends = infer::end_ids(loaded);
   if (loaded.generation.forced_end) ends.push_back(*loaded.generation.forced_end);
-  for (int32_t id = 0; id < tokenizer().vocab_size(); ++id)
-    if (tokenizer().is_special(id)) specials.emplace_back(tokenizer().token(id));
-  mask = mask_of(tokenizer());
+  mask = text::mask_of(tokenizer());
   const infer::DecodingDefaults makers = decoding(true);
   if (options.say && !makers.unsupported.empty())
     options.say(fmt::format("{}: {}: without effect: {}", entry.id, makers.source,
@@ -206,7 +183,7 @@ ServedModel::ServedModel(const ModelEntry& named,
   const bool reads_ids = infer::feature_source(spec) == nullptr;
   const bool answers = spec.mask && loaded.model.has_head();  // all of a text at once
   can.completion = generates && reads_ids;
-  if (can.completion && !pair) fim = fim_of(tokenizer());
+  if (can.completion && !pair) fim = text::fim_of(tokenizer());
   can.translate = (generates || answers) && pair && reads_ids;
   const std::string source =
       options.chat_template.empty() ? tokenizer().chat_template() : options.chat_template;

@@ -23,6 +23,7 @@
 #include "tessera/text/chat/reply.h"
 #include "tessera/text/chat/chat_prompt.h"
 #include "tessera/text/chat/told_tools.h"
+#include "tessera/text/tokenizer/vocabularies.h"
 
 namespace tessera::serve {
 
@@ -82,7 +83,7 @@ struct ServedModel {
   infer::LoadedModel loaded;
   Capabilities can;
   /// How conversations are written by a template, and what ends an answer. Throws Error for one
-  /// that is none.
+  /// that is none. `poll`: of the runs that tell what it shows.
   struct Chats {
     text::ChatPrompt prompts;
     const text::ReplyFormat* calls = nullptr;  // of functions, where the template shows any
@@ -94,23 +95,19 @@ struct ServedModel {
     /// are no JSON object.
     text::MarkedText render(text::Chat chat, bool goes_on = false) const;
   };
-  Chats chats_of(const std::string& source, const std::string& where) const;
+  Chats chats_of(const std::string& source,
+                 const std::string& where,
+                 const text::TemplatePoll& poll = {}) const;
   /// Of the model's own template, or of its template for tools; can.chat.
   const Chats& chats_for(bool tools) const {
     return tools && tool_conversation ? *tool_conversation : *conversation;
   }
 
   std::optional<Chats> conversation, tool_conversation;
-  std::string no_chat;                // why not, where there is none
-  std::vector<int64_t> ends;          // of texts; those of conversations too
-  std::vector<std::string> specials;  // what the vocabulary calls its special tokens
-  std::optional<int64_t> mask;        // what fill-mask looks for
-  /// What stands before, behind and for the middle of a text, where the model fills it in.
-  struct Middle {
-    int64_t prefix = 0, suffix = 0, middle = 0;
-    std::optional<int64_t> file;  // before the name and the text of another file
-  };
-  std::optional<Middle> fim;
+  std::string no_chat;                 // why not, where there is none
+  std::vector<int64_t> ends;           // of texts; those of conversations too
+  std::optional<int64_t> mask;         // what fill-mask looks for
+  std::optional<text::MiddleIds> fim;  // where the model fills in the middle of a text
   infer::EmbedOptions embedding;
   spec::KvOptions kv;
   infer::Speculation guesses;  // off where it cannot do so

@@ -148,9 +148,17 @@ Job ServiceState::job_of(const ExchangePtr& exchange,
   return job;
 }
 
+text::TemplatePoll ServiceState::poll_of(const ExchangePtr& exchange, int64_t timeout_ms) const {
+  return [exchange, deadline = deadline_of(exchange, timeout_ms)] {
+    if (exchange->gone().requested()) throw ApiError(408, "client_gone", "the client has gone");
+    if (Exchange::Clock::now() >= deadline) throw past_deadline();
+  };
+}
+
 ServedModel::Chats ServiceState::chats_of(const std::string& chat_template,
                                           const ServedModel& model,
-                                          bool tools) const {
+                                          bool tools,
+                                          const text::TemplatePoll& poll) const {
   if (chat_template.empty()) {
     if (!model.can.chat) throw ApiError(400, "no_chat_template", model.no_chat);
     return model.chats_for(tools);
@@ -162,7 +170,7 @@ ServedModel::Chats ServiceState::chats_of(const std::string& chat_template,
                   "unsupported_parameter");
   need(model.can.completion && model.spec().encoder == nullptr, model, "chat");
   try {
-    return model.chats_of(chat_template, "chat_template");
+    return model.chats_of(chat_template, "chat_template", poll);
   } catch (const Error& error) {
     serve::refuse("chat_template", error.what(), "template_error");
   }

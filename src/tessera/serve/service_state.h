@@ -53,7 +53,11 @@ struct ServiceState : std::enable_shared_from_this<ServiceState> {
   /// the request's ("" = none). Throws ApiError(400) where there is none, or it cannot be read.
   ServedModel::Chats chats_of(const std::string& chat_template,
                               const ServedModel& model,
-                              bool tools) const;
+                              bool tools,
+                              const text::TemplatePoll& poll) const;
+  /// For work on a worker's thread: throws ApiError 504 once the request's deadline is over, 408
+  /// once its client has gone.
+  text::TemplatePoll poll_of(const ExchangePtr& exchange, int64_t timeout_ms = 0) const;
 
   // the routes, by file
   void add_routes();             // service.cpp: health, metrics, models, this list

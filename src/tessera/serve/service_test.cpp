@@ -397,6 +397,60 @@ TEST(Service, AnswersTellTheirTimes) {
   events = Events(client.post("/v1/completions", stream).body);
   EXPECT_EQ(events.all.back()["timings"]["predicted_n"], 6);
   EXPECT_TRUE(events.all.back()["choices"].empty());
+  // every event has them on demand, and they grow
+  stream.erase("stream_options");
+  stream["timings_per_token"] = true;
+  for (const char* path : {"/v1/completions", "/completion"}) {
+    events = Events(client.post(path, stream).body);
+    ASSERT_GE(events.all.size(), 3u);
+    int64_t before = 0;
+    for (const Json& event : events.all) {
+      ASSERT_TRUE(event.contains("timings")) << event;
+      const Json& times = event["timings"];
+      EXPECT_EQ(times["prompt_n"].get<int64_t>() + times["cache_n"].get<int64_t>(), 15) << times;
+      EXPECT_GT(times["cache_n"], 0);  // the prompt was read before
+      EXPECT_GE(times["predicted_n"], before);
+      before = times["predicted_n"];
+    }
+    EXPECT_GE(events.all.front()["timings"]["predicted_n"], 1);
+    EXPECT_LT(events.all.front()["timings"]["predicted_n"], 6);
+    EXPECT_EQ(before, 6);
+  }
+}
+
+// beyond the time a text ends with its line, as in llama.cpp's server
+TEST(Service, TheTimeForATextEndsItAtALineBreak) {
+  Running server(options_of({"attention"}));
+  Client client = server.client();
+  const text::Tokenizer tokenizer = text::chat_tokenizer();
+  const auto ended = [&](const char* path, const Json& ids, int64_t ms) {
+    return client
+        .post(path, {{"prompt", "hello"},
+                     {"max_tokens", 4000},
+                     {"ignore_eos", true},
+                     {"allowed_token_ids", ids},
+                     {"t_max_predict_ms", ms}})
+        .json();
+  };
+  const Json line = {*tokenizer.id("\u010a")}, letter = {*tokenizer.id("a")};
+  const Json got = ended("/v1/completions", line, 1);
+  const Json choice = got["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "length") << got;
+  EXPECT_EQ(choice["limit"], "time");
+  EXPECT_LT(got["usage"]["completion_tokens"], 4000);
+  EXPECT_GE(got["usage"]["completion_tokens"], 1);
+  const Json own = ended("/completion", line, 1);
+  EXPECT_EQ(own["stop_type"], "limit") << own;
+  EXPECT_EQ(own["truncated"], false);
+  // without a line's end, or without a limit, it goes on
+  for (const Json& other : {ended("/v1/completions", letter, 1), ended("/v1/completions", line, 0),
+                            ended("/v1/completions", line, -1)}) {
+    EXPECT_EQ(other["choices"][0]["limit"], "max_tokens") << other.dump().substr(0, 200);
+    EXPECT_EQ(other["usage"]["completion_tokens"], 4000);
+  }
+  EXPECT_EQ(client.post("/v1/completions", {{"prompt", "a"}, {"beams", 2}, {"t_max_predict_ms", 5}})
+                .json()["error"]["param"],
+            "t_max_predict_ms");
 }
 
 TEST(Service, ProbabilitiesBehindTheFilters) {

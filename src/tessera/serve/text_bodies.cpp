@@ -192,7 +192,7 @@ const Fields<TokenizeBody>& tokenize_fields() {
            "add the special tokens that the model expects around a text (BOS, EOS, [CLS], ...); "
            "default: false of content, as llama.cpp's server, true of prompt, as vLLM")
         .alias("add_special_tokens");
-    f.flag("parse_special", &T::parse_special, "special tokens in the text become those tokens")
+    f.flag("parse_special", &T::parse_special, "parse special tokens in the text")
         .flag("with_pieces", &T::with_pieces, "the text of each token with its id");
     return f;
   }();

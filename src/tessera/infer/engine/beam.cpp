@@ -9,9 +9,9 @@ Generations beam_search(const model::Model& model,
                         const BeamOptions& beams) {
   if (beams.beams < 1)
     fail(ErrorKind::usage, "generate", "beams = {}; expected at least 1", beams.beams);
-  if (!options.stop_strings.empty())
+  if (!options.stop_strings.empty() && tokenizer == nullptr)
     fail(ErrorKind::usage, "generate",
-         "stop strings are not available with beam search; use stop tokens");
+         "stop strings for a model without a tokenizer; use stop tokens");
   if (options.session != nullptr)
     fail(ErrorKind::usage, "generate",
          "a session has one sequence, beam search several; use beams = 1");

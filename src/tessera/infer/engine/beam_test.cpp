@@ -10,6 +10,8 @@
 #include "tessera/base/testing.h"
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/model/large_weights_testing.h"
+#include "tessera/text/tokenizer_files/tokenizer_json.h"
+#include "tessera/text/tokenizer_files/tokenizer_json_parts.h"
 
 namespace tessera::infer::beam_test {
 namespace {
@@ -117,6 +119,103 @@ TEST(BeamSearch, WithBeamsForAllFindsWhatExhaustiveSearchFinds) {
       }
   }
   EXPECT_GE(different.size(), 6u);  // the answers differ, so the test can fail
+}
+
+/// A token of two letters: a stop string may end within one.
+text::Tokenizer letters() {
+  spec::Json file = text::empty_tokenizer_json(spec::Json::array());
+  file["model"] =
+      text::bpe_json({{"a", 0}, {"b", 1}, {"c", 2}, {"ab", 3}, {"d", 4}}, spec::Json::array());
+  return text::tokenizer_from_json(file.dump(), "test");
+}
+
+/// Every text of at most `most` tokens, ended where it first holds `stop`, or by its length.
+void search_all_texts(const model::Model& model,
+                      const std::string& stop,
+                      int64_t most,
+                      double penalty,
+                      const Ids& made,
+                      const std::string& text,
+                      double log_p,
+                      Best& best,
+                      std::string& best_text) {
+  static const char* const kTexts[] = {"a", "b", "c", "ab", "d"};
+  const std::vector<double> next = next_log_p(model, {1, 2}, made);
+  for (int64_t id = 0; id < kVocab; ++id) {
+    const double sum = log_p + next[static_cast<size_t>(id)];
+    Ids longer = made;
+    longer.push_back(id);
+    const std::string whole = text + kTexts[id];
+    const size_t at = whole.find(stop);
+    if (at == std::string::npos && std::ssize(longer) < most) {
+      search_all_texts(model, stop, most, penalty, longer, whole, sum, best, best_text);
+      continue;
+    }
+    const double score = sum / std::pow(static_cast<double>(longer.size()), penalty);
+    if (score <= best.score) continue;
+    best = {longer, score};
+    best_text = whole.substr(0, at);
+  }
+}
+
+TEST(BeamSearch, StopStringsEndHypotheses) {
+  const text::Tokenizer tokenizer = letters();
+  std::set<std::string> different;
+  int stopped = 0;
+  for (const auto& [name, text] : kModels) {
+    if (std::string(name) == "pair") continue;
+    const model::Model model = make_model(text);
+    // "bc": of tokens b, c and of ab, c; "a": of a and of the begin of ab
+    for (const std::string stop : {"bc", "a", "ca", "dd"})
+      for (const double penalty : {0.0, 1.0, -1.0}) {
+        SCOPED_TRACE(fmt::format("{}, stop {}, penalty {}", name, stop, penalty));
+        GenerateOptions options;
+        options.max_new_tokens = 4;
+        options.stop_strings = {stop};
+        const BeamOptions beams{.beams = 400,
+                                .length_penalty = penalty,
+                                .early_stopping = convert::EarlyStopping::never};
+        const Generation found = beam_search(model, &tokenizer, {{1, 2}}, options, beams).rows[0];
+        Best best;
+        std::string want;
+        search_all_texts(model, stop, 4, penalty, {}, "", 0, best, want);
+        EXPECT_EQ(found.token_ids, best.made);
+        EXPECT_EQ(found.text, want);
+        EXPECT_EQ(found.stop_string.empty(), found.finish_reason == "length");
+        options.keep_stop = true;
+        EXPECT_EQ(beam_search(model, &tokenizer, {{1, 2}}, options, beams).rows[0].text,
+                  want + found.stop_string);
+        different.insert(want);
+        stopped += found.finish_reason == "stop" ? 1 : 0;
+      }
+  }
+  EXPECT_GE(different.size(), 6u);
+  EXPECT_GE(stopped, 8);
+}
+
+// the end of a long text is looked at alone
+TEST(BeamSearch, AStopStringFarBehindTheBeginIsFound) {
+  const text::Tokenizer tokenizer = letters();
+  const model::Model model = make_model(kModels[0].second);
+  GenerateOptions options;
+  options.max_new_tokens = 200;
+  const std::string whole =
+      beam_search(model, &tokenizer, {{1, 2}}, options, {.beams = 1, .length_penalty = 0})
+          .rows[0]
+          .text;
+  ASSERT_GE(whole.size(), 200u);
+  // a string that comes for the first time as late as can be
+  std::string stop;
+  for (size_t n = 2; n <= 60 && stop.empty(); ++n)
+    for (size_t at = 150; at + n <= 190 && stop.empty(); ++at)
+      if (whole.find(whole.substr(at, n)) == at) stop = whole.substr(at, n);
+  if (stop.empty()) stop = whole.substr(0, 100);  // a text that repeats itself
+  options.stop_strings = {stop};
+  const Generation found =
+      beam_search(model, &tokenizer, {{1, 2}}, options, {.beams = 1, .length_penalty = 0}).rows[0];
+  EXPECT_EQ(found.text, whole.substr(0, whole.find(stop)));
+  EXPECT_EQ(found.finish_reason, "stop");
+  EXPECT_EQ(found.stop_string, stop);
 }
 
 TEST(BeamSearch, OneBeamWithoutPenaltyIsGreedy) {

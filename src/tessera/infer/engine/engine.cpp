@@ -92,10 +92,9 @@ Engine::Id Engine::submit(const Request& asked) {
   for (const int64_t id : request.said)
     if (id < 0 || id >= spec.vocab)
       fail(ErrorKind::input, "engine", "said token {}; expected 0 to {}", id, spec.vocab - 1);
-  if (request.beams && (request.beams->beams < 1 || request.resumed || request.keep ||
-                        !request.writing.stop_strings.empty()))
+  if (request.beams && (request.beams->beams < 1 || request.resumed || request.keep))
     fail(ErrorKind::usage, "engine",
-         "a search of {} beams: expected at least 1, no memory of one row, and no stop strings",
+         "a search of {} beams: expected at least 1, and no memory of one row",
          request.beams->beams);
   const auto first =
       request.begins_as ? jobs_.find(*request.begins_as) : jobs_.end();  // may be gone

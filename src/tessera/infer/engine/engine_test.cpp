@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <thread>
 
 #include "tessera/base/testing.h"
 #include "tessera/infer/engine/generate.h"
 #include "tessera/infer/infer_testing.h"
+#include "tessera/text/tokenizer_files/tokenizer_json.h"
+#include "tessera/text/tokenizer_files/tokenizer_json_parts.h"
 
 namespace tessera::infer::engine_test {
 namespace {
@@ -790,6 +793,55 @@ TEST(Engine, RefusesWhatItCannotServe) {
   refused(engine, request, ErrorKind::input, "target 23");
   Engine answers(pair, {});
   EXPECT_FALSE(answers.step(1));
+}
+
+/// Tokens "a" to "v" from 0 on, and a line's end, the last.
+text::Tokenizer lines_tokenizer() {
+  spec::Json file = text::empty_tokenizer_json(spec::Json::array()), vocabulary;
+  for (int i = 0; i < 22; ++i) vocabulary[std::string(1, static_cast<char>('a' + i))] = i;
+  vocabulary["\n"] = 22;
+  file["model"] = text::bpe_json(vocabulary, spec::Json::array());
+  return text::tokenizer_from_json(file.dump(), "test");
+}
+
+TEST(Engine, BeyondItsTimeATextEndsWithItsLine) {
+  const model::Model model = tiny_model(tiny_layers()[0].second, 7);
+  const text::Tokenizer tokenizer = lines_tokenizer();
+  const auto ended = [&](const Ids& allowed, const auto& change) {
+    Request request = request_of(model, {1, 2, 3}, 6);
+    request.writing.sampling.allowed_ids = allowed;
+    request.writing.line_limit = std::chrono::milliseconds(1);
+    // each token takes longer than all of them may
+    request.on_token = [](int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(3)); };
+    change(request);
+    Engine engine(model, {.tokenizer = &tokenizer});
+    const Engine::Id id = engine.submit(request);
+    while (engine.step(1024)) {
+    }
+    const Generation made = engine.take(id).generation;
+    return std::pair(made.token_ids.size(), made.limit);
+  };
+  const auto as_is = [](Request&) {};
+  using Ended = std::pair<size_t, Limit>;
+  // the time begins with the first token
+  EXPECT_EQ(ended({22}, as_is), Ended(2, Limit::time));
+  EXPECT_EQ(ended({3}, as_is), Ended(6, Limit::new_tokens));
+  EXPECT_EQ(ended({22}, [](Request& r) { r.writing.line_limit = {}; }),
+            Ended(6, Limit::new_tokens));
+  EXPECT_EQ(ended({22}, [](Request& r) { r.writing.line_limit = std::chrono::hours(1); }),
+            Ended(6, Limit::new_tokens));
+  // what was said before it was let go of stays, and its time has gone on
+  EXPECT_EQ(ended({22},
+                  [](Request& r) {
+                    r.said = {22, 22, 22};
+                    r.said_since = std::chrono::steady_clock::now() - std::chrono::hours(1);
+                  }),
+            Ended(4, Limit::time));
+  Request search = request_of(model, {1, 2}, 3);
+  search.beams = BeamOptions{.beams = 2};
+  search.writing.line_limit = std::chrono::milliseconds(1);
+  Engine engine(model, {});
+  test::expect_error(ErrorKind::usage, "a limit of time", [&] { engine.submit(search); });
 }
 
 }  // namespace

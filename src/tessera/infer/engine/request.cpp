@@ -28,8 +28,23 @@ std::string context_name(const model::ModelSpec& spec, int64_t context) {
                      own == 0 ? "unlimited" : fmt::format("{}", own));
 }
 
+std::string limit_name(Limit limit, const char* new_tokens) {
+  switch (limit) {
+    case Limit::none:
+      return "";
+    case Limit::new_tokens:
+      return new_tokens;
+    case Limit::context:
+      return "context";
+    case Limit::time:
+      return "time";
+  }
+  return "";
+}
+
 std::string ending_of(const Generation& text) {
   if (text.limit == Limit::context) return "the context is full";
+  if (text.limit == Limit::time) return "time limit";
   if (text.limit == Limit::new_tokens)
     return fmt::format("{} new tokens, the maximum", text.token_ids.size());
   if (!text.stop_string.empty()) return "stop string";
@@ -149,10 +164,11 @@ void check_choice(const Request& request) {
         ErrorKind::usage, "generate",
         "mirostat in a session, which does not keep how surprising its text was; leave one of them "
         "out");
-  if (request.beams && (request.writing.constraint || request.chances || request.begins_as))
+  if (request.beams && (request.writing.constraint || request.chances || request.begins_as ||
+                        request.writing.line_limit.count() > 0))
     fail(ErrorKind::usage, "engine",
-         "a search with a constraint, likelihoods of its tokens or a beginning shared with another "
-         "request; expected samples, or none of these");
+         "a search with a constraint, likelihoods of its tokens, a limit of time or a beginning "
+         "shared with another request; expected samples, or none of these");
   const int64_t given = size_of(request.begin.tokens), most = request.writing.max_length;
   if (most > 0 && given >= most && request.writing.max_new_tokens > 0)
     fail(ErrorKind::usage, "generate",

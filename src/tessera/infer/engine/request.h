@@ -1,6 +1,7 @@
 // What is asked of a model: a text to go on with, how, and how far; and what came of it.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -64,6 +65,10 @@ struct Writing {
   std::vector<int64_t> begin_suppress;    // never the first token that is not forced
   std::vector<int64_t> forced_begin;      // new tokens are these first
   std::optional<int64_t> forced_end;      // the last of max_new_tokens, where the text goes so far
+  /// So long after its first token the text ends with the next piece that holds a line's end; 0 =
+  /// never. As t_max_predict_ms of llama.cpp's server, where a completion of lines is worth no
+  /// further wait. Not in a search.
+  std::chrono::milliseconds line_limit{0};
   std::optional<ThoughtLimit> thoughts = {};
   int64_t context = 0;        // longest sequence; 0 = what the model is made for
   bool show_special = false;  // special tokens are written out in the text
@@ -98,6 +103,8 @@ struct Request {
   /// Tokens that it has said already, before it was let go of (Engine::cancel): it goes on behind
   /// them as it would have, and tells nobody of them again. Neither in a search nor with a shift.
   std::vector<int64_t> said = {};
+  /// When it said the first of them.
+  std::optional<std::chrono::steady_clock::time_point> said_since = {};
   /// What the answer may hold, word for word: guesses, where they are looked up. Bears on speed
   /// alone.
   std::vector<int64_t> expected = {};
@@ -113,12 +120,16 @@ struct Request {
   /// of a stop string. Chances, where asked for, come before their token. What they throw ends this
   /// request alone.
   std::function<void(const Chances&)> on_chances = {};
+  /// Before its first token: so many tokens of what it begins with were not computed for it.
+  std::function<void(int64_t cached_tokens)> on_read = {};
   std::function<void(int64_t id)> on_token = {};
   std::function<void(std::string_view)> on_text = {};
 };
 
-/// What cut a text that ends for its length; the context where both did.
-enum class Limit { none, new_tokens, context };
+/// What cut a text that ends for its length; the context where it did beside new_tokens.
+enum class Limit { none, new_tokens, context, time };
+/// Its name in answers: "context", "time", or `new_tokens` as the caller calls that; "" for none.
+std::string limit_name(Limit limit, const char* new_tokens);
 
 struct Generation {
   std::vector<int64_t> token_ids;  // new ones

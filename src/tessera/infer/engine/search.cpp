@@ -16,6 +16,7 @@ struct Finished {
   std::vector<int64_t> made;
   double score = 0;
   const char* reason = "stop";
+  std::string stop = {};  // the string that ended it
 };
 
 struct Candidate {
@@ -23,6 +24,19 @@ struct Candidate {
   int64_t id = 0;
   double log_p = 0;
 };
+
+/// A candidate that was looked at.
+struct Ranked {
+  Candidate of;
+  bool ends = false;  // its token is a stop id, or completes a stop string:
+  std::string stop = {};
+};
+
+/// The better first; of equal ones that of the earlier beam, then of the smaller id.
+bool is_before(const Candidate& x, const Candidate& y) {
+  if (x.log_p != y.log_p) return x.log_p > y.log_p;
+  return x.beam != y.beam ? x.beam < y.beam : x.id < y.id;
+}
 
 /// Beam search (beam.h): the hypotheses are its rows.
 class Search final : public Task {
@@ -45,12 +59,8 @@ class Search final : public Task {
       most_ = longest + 1 - held;
       limit_ = Limit::context;
     }
-    if (tokenizer != nullptr) {
-      decoder_.emplace(*tokenizer);
-      if (!answers)
-        decoder_->prime(
-            std::vector<int32_t>(request.begin.tokens.begin(), request.begin.tokens.end()));
-    }
+    std::erase(writing_.stop_strings, "");
+    tokenizer_ = tokenizer;
     if (!wants_targets()) open();
   }
 
@@ -68,10 +78,12 @@ class Search final : public Task {
     std::vector<Hypothesis> next;
     Outcome outcome;
     for (size_t i = 0; i < ranked_.size() && next.size() < kept; ++i) {
-      const Candidate& c = ranked_[i];
+      const auto& [c, ends, stop] = ranked_[i];
       const Hypothesis& parent = live_[c.beam];
-      if (ends(c.id)) {
-        if (i < kept) put_aside(parent.made, c.log_p, "stop");
+      if (ends) {
+        // a stop id is no part of the text
+        if (i < kept)
+          put_aside(stop.empty() ? parent.made : with(parent.made, c.id), c.log_p, "stop", stop);
         continue;
       }
       next.push_back({parent.sequence, parent.made, c.log_p});
@@ -95,18 +107,78 @@ class Search final : public Task {
 
   bool over() const { return live_.empty() || length_ >= most_ || !can_improve(); }
 
-  bool ends(int64_t id) const {
-    return std::find(writing_.stop_ids.begin(), writing_.stop_ids.end(), id) !=
-           writing_.stop_ids.end();
+  static std::vector<int64_t> with(std::vector<int64_t> made, int64_t id) {
+    made.push_back(id);
+    return made;
   }
+
+  /// Decodes new tokens as what goes on from the prompt.
+  text::StreamDecoder decoder() const {
+    text::StreamDecoder decoder(*tokenizer_, /*skip_special=*/!writing_.show_special);
+    const std::vector<int64_t>& tokens = request_.begin.tokens;
+    // beside an encoder the text begins behind the start token
+    if (request_.begin.source.empty())
+      decoder.prime(std::vector<int32_t>(tokens.begin(), tokens.end()));
+    return decoder;
+  }
+
+  /// The stop string that the last of the new tokens completes, the earliest of several; "" = none.
+  /// No earlier token has completed any.
+  std::string stop_of(const std::vector<int64_t>& made) const {
+    size_t longest = 0;
+    for (const std::string& stop : writing_.stop_strings) longest = std::max(longest, stop.size());
+    if (longest == 0 || tokenizer_ == nullptr) return "";
+    // of a long text its end tells; the first character of a part may lack bytes, or a space
+    constexpr size_t kBlurred = 8;
+    std::string text;
+    size_t before = 0;  // bytes without the last token
+    for (size_t n = 16;; n *= 4) {
+      const bool whole = n >= made.size();
+      text::StreamDecoder part =
+          whole ? decoder() : text::StreamDecoder(*tokenizer_, !writing_.show_special);
+      text.clear();
+      for (size_t i = whole ? 0 : made.size() - n; i < made.size(); ++i) {
+        before = text.size();
+        text += part.push(static_cast<int32_t>(made[i]));
+      }
+      if (whole || before >= longest + kBlurred) break;
+    }
+    const auto [at, stop] = first_stop(text, before);
+    return stop;
+  }
+
+  /// Where the earliest stop string begins that ends behind `before` bytes, and which it is.
+  std::pair<size_t, std::string> first_stop(const std::string& text, size_t before) const {
+    std::pair<size_t, std::string> first{std::string::npos, ""};
+    for (const std::string& stop : writing_.stop_strings) {
+      const size_t from = before + 1 > stop.size() ? before + 1 - stop.size() : 0;
+      if (const size_t at = text.find(stop, from); at < first.first) first = {at, stop};
+    }
+    return first;
+  }
+
+  /// Looks whether the hypothesis ends with this token.
+  Ranked looked_at(const Candidate& c) const {
+    Ranked out{c};
+    out.ends = std::find(writing_.stop_ids.begin(), writing_.stop_ids.end(), c.id) !=
+               writing_.stop_ids.end();
+    if (out.ends || writing_.stop_strings.empty()) return out;
+    out.stop = stop_of(with(live_[c.beam].made, c.id));
+    out.ends = !out.stop.empty();
+    return out;
+  }
+
   double score(double log_p, int64_t length) const {
     return log_p /
            std::pow(static_cast<double>(std::max<int64_t>(length, 1)), beams_.length_penalty);
   }
 
   /// Keeps the best `beams`, best first; of equal scores the earlier one.
-  void put_aside(const std::vector<int64_t>& made, double log_p, const char* reason) {
-    const Finished f{made, score(log_p, length_), reason};
+  void put_aside(const std::vector<int64_t>& made,
+                 double log_p,
+                 const char* reason,
+                 const std::string& stop = "") {
+    const Finished f{made, score(log_p, length_), reason, stop};
     const auto behind = [](const Finished& a, const Finished& b) { return a.score > b.score; };
     finished_.insert(std::upper_bound(finished_.begin(), finished_.end(), f, behind), f);
     if (static_cast<int64_t>(finished_.size()) > beams_.beams) finished_.pop_back();
@@ -151,29 +223,30 @@ class Search final : public Task {
         all.push_back({beam, static_cast<int64_t>(v), h.log_p - normal + logits[v]});
   }
 
-  /// The best continuations of all hypotheses: enough that `beams` go on whatever ends.
-  std::vector<Candidate> rank(const Tensor& logits) const {
+  /// The best continuations of all hypotheses, up to the last of `beams` that go on.
+  std::vector<Ranked> rank(const Tensor& logits) const {
     const auto vocab = static_cast<size_t>(logits.size(1));
-    std::vector<Candidate> all;
+    std::vector<Ranked> best;
     // what must be chosen is certain
     if (const auto forced = forced_id(writing_, length_)) {
-      for (size_t b = 0; b < live_.size(); ++b) all.push_back({b, *forced, live_[b].log_p});
-      return all;
+      for (size_t b = 0; b < live_.size(); ++b)
+        best.push_back(looked_at({b, *forced, live_[b].log_p}));
+      return best;
     }
+    std::vector<Candidate> all;
     all.reserve(live_.size() * vocab);
     for (size_t b = 0; b < live_.size(); ++b)
       extend(b, std::span(logits.const_data_ptr<float>() + b * vocab, vocab), all);
     if (all.empty())
       fail(ErrorKind::input, "generate", "no token may follow after {} new ones", length_);
-    const size_t wanted = static_cast<size_t>(beams_.beams) * (1 + writing_.stop_ids.size());
-    const size_t n = std::min(all.size(), wanted);
-    const auto before = [](const Candidate& x, const Candidate& y) {
-      if (x.log_p != y.log_p) return x.log_p > y.log_p;
-      return x.beam != y.beam ? x.beam < y.beam : x.id < y.id;
-    };
-    std::partial_sort(all.begin(), all.begin() + static_cast<int64_t>(n), all.end(), before);
-    all.resize(n);
-    return all;
+    const auto behind = [](const Candidate& x, const Candidate& y) { return is_before(y, x); };
+    std::make_heap(all.begin(), all.end(), behind);
+    for (int64_t on = 0; on < beams_.beams && !all.empty(); on += best.back().ends ? 0 : 1) {
+      std::pop_heap(all.begin(), all.end(), behind);
+      best.push_back(looked_at(all.back()));
+      all.pop_back();
+    }
+    return best;
   }
 
   /// The best of all is the result; `interrupted` where the search was ended from outside.
@@ -187,9 +260,16 @@ class Search final : public Task {
     result_.token_ids = best.made;
     if (request_.on_token)
       for (const int64_t id : best.made) request_.on_token(id);
-    if (!decoder_) return;
-    for (const int64_t id : best.made) result_.text += decoder_->push(static_cast<int32_t>(id));
-    result_.text += decoder_->finish();
+    if (tokenizer_ == nullptr) return;
+    text::StreamDecoder all = decoder();
+    for (const int64_t id : best.made) result_.text += all.push(static_cast<int32_t>(id));
+    if (best.stop.empty()) {
+      result_.text += all.finish();
+    } else {
+      result_.stop_string = best.stop;
+      if (const size_t at = result_.text.find(best.stop); at != std::string::npos)
+        result_.text.resize(at + (writing_.keep_stop ? best.stop.size() : 0));
+    }
     if (request_.on_text) request_.on_text(result_.text);
   }
 
@@ -197,10 +277,10 @@ class Search final : public Task {
   Writing writing_;
   BeamOptions beams_;
   size_t given_;  // tokens before the new ones
-  std::optional<text::StreamDecoder> decoder_;
+  const text::Tokenizer* tokenizer_ = nullptr;
   std::vector<Hypothesis> live_;    // best first
   std::vector<Finished> finished_;  // best first
-  std::vector<Candidate> ranked_;
+  std::vector<Ranked> ranked_;
   int64_t length_ = 0, most_ = 0;
   Limit limit_ = Limit::new_tokens;  // that most_ comes from
 };

@@ -53,7 +53,7 @@ class Task {
   virtual void finish(const char* reason) = 0;
   void fail_with(std::exception_ptr error);
   /// So many tokens of what it read were not computed.
-  void book(int64_t reused) { result_.cached_tokens = std::min(reused, result_.prompt_tokens); }
+  void book(int64_t reused);
 
  protected:
   /// Ends it if it has nothing to say. Called once more, by the task itself, where no targets are
@@ -66,6 +66,7 @@ class Task {
   Targets targets_;
   int64_t heard_;                 // up to which token
   std::optional<Scorer> scorer_;  // until all are heard
+  std::function<void(int64_t)> on_read_;
 };
 
 /// One row that samples.

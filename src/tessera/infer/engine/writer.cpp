@@ -8,7 +8,7 @@
 namespace tessera::infer {
 
 Task::Task(const model::Model& model, const Request& request)
-    : targets_(request.targets), heard_(targets_.begin) {
+    : targets_(request.targets), heard_(targets_.begin), on_read_(request.on_read) {
   if (!targets_.ids.empty()) scorer_.emplace(model, targets_.top);
 }
 
@@ -28,7 +28,12 @@ void Task::hear(int64_t begin, const Tensor& hidden_ND) {
   heard_ = end;
 }
 
+void Task::book(int64_t reused) {
+  result_.cached_tokens = std::min(reused, result_.prompt_tokens);
+}
+
 void Task::begin() {
+  if (on_read_) on_read_(result_.cached_tokens);
   if (scorer_) result_.score = scorer_->finish(&result_.log_p, &result_.target_top);
   scorer_.reset();
   if (!done()) open();
@@ -75,7 +80,9 @@ class Writer final : public Task {
     if (sampling.dry_breaker_ids.empty() && tokenizer != nullptr) find_ids(sampling, *tokenizer);
     for (const int64_t id : request.said)
       if (!done()) accept(id);
-    // from here on it is told of
+    // from here on it is told of, and its time counts
+    replays_ = false;
+    first_ = request.said_since;
     on_chances_ = request.on_chances;
     on_token_ = request.on_token;
     on_text_ = request.on_text;
@@ -276,12 +283,21 @@ class Writer final : public Task {
     if (budget_) budget_->take(id);
     result_.token_ids.push_back(id);
     if (on_token_) on_token_(id);
-    if (decoder_ && add_text(decoder_->push(static_cast<int32_t>(id)), false))
-      return finish("stop");
+    std::string piece = decoder_ ? decoder_->push(static_cast<int32_t>(id)) : "";
+    if (decoder_ && add_text(piece, false)) return finish("stop");
     if (state_ && state_->must_end()) return finish("stop");
+    if (is_late() && piece.find('\n') != std::string::npos) return finish_at(Limit::time);
     // with both limits reached, more new tokens would not help
     if (static_cast<int64_t>(result_.token_ids.size()) >= writing_.max_new_tokens)
       finish_at(is_full() && !writing_.shift ? Limit::context : Limit::new_tokens);
+  }
+
+  /// Whether the time for it is over, from its first token on.
+  bool is_late() {
+    if (writing_.line_limit.count() == 0 || replays_) return false;
+    const auto now = std::chrono::steady_clock::now();
+    if (!first_) first_ = now;
+    return now - *first_ > writing_.line_limit;
   }
 
   /// The last token is never fed.
@@ -341,6 +357,8 @@ class Writer final : public Task {
   std::vector<int64_t> history_;  // all that was read and said
   size_t given_;                  // of it, before the answer
   int64_t longest_;               // tokens of a sequence, 0 = any
+  bool replays_ = true;           // takes over what it has said before
+  std::optional<std::chrono::steady_clock::time_point> first_;  // when its first token came
   RandomKey key_;
   std::optional<text::StreamDecoder> decoder_;
   size_t emitted_ = 0;

@@ -1,6 +1,6 @@
 // The tab of conversations.
 
-import { $, copy, download, el, freshId, kept, lines, problem, seconds } from "./dom.js";
+import { $, copy, download, el, ended, freshId, kept, lines, problem, seconds } from "./dom.js";
 import { app, Runner, stream } from "./server.js";
 import { blocks } from "./markdown.js";
 import { Settings } from "./settings.js";
@@ -253,7 +253,7 @@ export class Chat {
       if (figures?.rate) words.push(`${figures.rate.toFixed(1)} tokens/s`);
       if (figures?.first !== null && figures) words.push(`first token after ${seconds(figures.first)}`);
       if (figures?.cached) words.push(`${figures.cached} of ${figures.prompt} prompt tokens cached`);
-      if (message.finish === "length") words.push(message.limit === "context" ? "the context is full" : "stopped at the token limit");
+      if (message.finish === "length") words.push(ended(message.limit));
       if (message.finish === "stopped") words.push("stopped");
       out.append(el("span", { class: "figures" }, words.join(" · ")));
       if (message.seed !== undefined)

@@ -1,6 +1,6 @@
 // The tab of texts that go on.
 
-import { clip, copy, el, kept, seconds, shown } from "./dom.js";
+import { clip, copy, el, ended, kept, seconds, shown } from "./dom.js";
 import { app, post, Runner, stream } from "./server.js";
 import { Settings } from "./settings.js";
 import { ofCompletion, TokenView } from "./tokens.js";
@@ -65,7 +65,7 @@ export class Completion {
         for (const choice of event.choices) {
           const fresh = ofCompletion(choice.logprobs), branch = this.branches[base + choice.index];
           branch.tokens.push(...fresh);
-          if (choice.finish_reason) finish[choice.index] = choice.limit === "context" ? "the context is full" : choice.finish_reason;
+          if (choice.finish_reason) finish[choice.index] = choice.finish_reason === "length" ? ended(choice.limit) : choice.finish_reason;
           if (base + choice.index === this.at) this.tokens.add(fresh);
         }
       });
@@ -76,7 +76,7 @@ export class Completion {
       const took = (performance.now() - begun) / 1000;
       for (let i = 0; i < wanted; ++i) {
         const branch = this.branches[base + i];
-        branch.figures = [`${branch.tokens.length} tokens`, finish[i] === "length" ? "stopped at the token limit" : finish[i] ?? "stopped", usage ? seconds(took) : "", seed !== undefined ? `seed ${seed}` : ""].filter(Boolean).join(" · ");
+        branch.figures = [`${branch.tokens.length} tokens`, finish[i] ?? "stopped", usage ? seconds(took) : "", seed !== undefined ? `seed ${seed}` : ""].filter(Boolean).join(" · ");
       }
       this.select(this.at);
     }

@@ -46,6 +46,8 @@ export function seconds(value) {
   if (!Number.isFinite(value)) return "–";
   return value < 1 ? (1000 * value).toFixed(0) + " ms" : value < 100 ? value.toFixed(2) + " s" : value.toFixed(0) + " s";
 }
+/** Why a text ended with "length". */
+export const ended = (limit) => ({ context: "the context is full", time: "stopped at the time limit" })[limit] ?? "stopped at the token limit";
 export const lines = (text) => text.split("\n").map((line) => line.trim()).filter((line) => line !== "");
 
 export function say(text) { $("status").textContent = text; }

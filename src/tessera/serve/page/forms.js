@@ -50,8 +50,9 @@ export class FillMask extends Form {
   }
   async answer(signal) {
     const answer = await post("/v1/fill-mask", { model: app.model.id, input: this.text.value, top_k: 10 }, signal);
+    // of thousands of words even the likeliest may be rare: a bar is as long as its share of that one's
     return answer.data[0].masks.map((mask, i) => el("div", { class: "card stack tight" }, el("h3", { text: answer.data[0].masks.length > 1 ? `Mask ${i + 1}` : "The mask" }),
-      bars(mask.map((one) => ({ name: one.token_str, score: one.score, sequence: one.sequence })), { label: `Words for mask ${i + 1}`,
+      bars(mask.map((one) => ({ name: one.token_str, score: one.score, share: one.score / Math.max(mask[0].score, 1e-9), sequence: one.sequence })), { label: `Words for mask ${i + 1}`,
         pick: (row) => { let n = -1; this.text.value = this.text.value.replaceAll(this.mask(), (found) => (++n === i ? row.name.trim() : found)); this.text.focus(); } })));
   }
 }
@@ -74,8 +75,9 @@ export class Translate extends Form {
   constructor() { super("translate", "Translate", "translate", "Translate", "/v1/translate"); }
   form() {
     return el("div", { class: "stack" }, this.area("text", "Text; every line is translated on its own", "The weather is fine today."),
-      el("div", { class: "row" }, el("div", { class: "grow" }, this.line("source", "Source language (multilingual models)", "")), el("div", { class: "grow" }, this.line("target", "Target language", ""))),
-      this.line("beams", "Beams", 4, { type: "number", min: 1, max: 16 }));
+      el("div", { class: "fields" }, this.line("source", "Source language", "", { "aria-describedby": "translate-hint" }), this.line("target", "Target language", "", { "aria-describedby": "translate-hint" }),
+        this.line("beams", "Beams", 4, { type: "number", min: 1, max: 16 })),
+      el("p", { class: "hint", id: "translate-hint", text: "Languages are for multilingual models, as their tokens write them (de, de_DE, fra)." }));
   }
   async answer(signal) {
     const body = { model: app.model.id, input: lines(this.text.value), beams: Number(this.beams.value) };

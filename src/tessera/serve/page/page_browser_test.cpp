@@ -4,8 +4,10 @@
 #include <map>
 #include <set>
 
+#include "tessera/infer/encoders/judge_testing.h"
 #include "tessera/model/plan.h"
 #include "tessera/serve/page/web_driver.h"
+#include "tessera/text/tokenizer_files/vocab_file.h"
 
 namespace tessera::serve::page_browser_test {
 namespace {
@@ -266,7 +268,8 @@ TEST_F(Page, AWrongKeyIsSaid) {
   open(options);
   browser_->until("return document.getElementById('key-dialog').open");
   browser_->type("#key-input", "wrong" + std::string(kEnter));
-  browser_->until("return document.getElementById('key-problem').textContent.includes('Invalid API key')");
+  browser_->until(
+      "return document.getElementById('key-problem').textContent.includes('Invalid API key')");
   browser_->type("#key-input", "right" + std::string(kEnter));
   wait_for_tabs();
   EXPECT_FALSE(browser_->run("return document.getElementById('key-dialog').open").get<bool>());
@@ -311,6 +314,7 @@ const std::set<std::string> kNoSettings = {"model",
                                            "best_of",
                                            "n",
                                            "return_token_ids",
+                                           "timings_per_token",
                                            "continue_final_message",
                                            "add_generation_prompt",
                                            "cache_prompt",
@@ -456,6 +460,23 @@ TEST_F(Page, SettingsAreWhatTheirNamesSay) {
                           ".slice(0, 5).map(g => g.dataset.group)"),
             Json::array({"Sampling", "Penalties", "More samplers", "Length and stopping",
                          "Constrained decoding"}));
+}
+
+TEST_F(Page, NoTextIsLongerThanTheContext) {
+  ServiceOptions options = options_of({"attention"});
+  options.models.context = 48;
+  open_tabs(options);
+  EXPECT_EQ(server_->client().get("/props").json()["models"][0]["default_generation_settings"]
+                                                  ["max_tokens"],
+            48);
+  EXPECT_EQ(browser_->run("const e = document.querySelector('#panel-chat "
+                          "[name=max_completion_tokens]'); return [e.value, e.max]"),
+            Json::array({"48", "48"}));
+  browser_->run(kSet, {"max_completion_tokens", "49"});
+  EXPECT_EQ(browser_->text("#panel-chat [data-field=max_completion_tokens] .field-error"),
+            "Expected a whole number from -1 to 48");
+  browser_->run(kSet, {"max_completion_tokens", "40"});
+  EXPECT_EQ(browser_->text("#panel-chat [data-field=max_completion_tokens] .field-error"), "");
 }
 
 TEST_F(Page, SettingsAreSentAsTheirTypes) {
@@ -732,6 +753,146 @@ TEST_F(Page, LooksFineInEveryLight) {
                           "document.body.append(s); const name = getComputedStyle(s, '::after')"
                           ".animationName; s.remove(); return name"),
             "none");
+}
+
+/// The scroll bars that are seen: of the page and of what scrolls in it, but of boxes whose bar has
+/// no colour.
+const char* const kBars = R"(
+  const seen = [];
+  if (document.documentElement.scrollHeight > innerHeight) seen.push('page');
+  for (const e of document.querySelectorAll('body *')) {
+    const s = getComputedStyle(e);
+    if (!e.checkVisibility() || e.tagName === 'TEXTAREA' || s.scrollbarWidth === 'none' || s.scrollbarColor.startsWith('rgba(0, 0, 0, 0)')) continue;
+    if (/auto|scroll/.test(s.overflowY) && e.scrollHeight > e.clientHeight + 1 && e.clientHeight > 0) seen.push(e.className || e.tagName);
+  }
+  return seen;)";
+
+TEST_F(Page, HasOneScrollBarAtMost) {
+  open_tabs(options_of({"attention"}));
+  browser_->look({.width = 1280, .height = 900});
+  for (const char* tab : {"chat", "completion", "tokens"}) {
+    browser_->click("#tab-" + std::string(tab));
+    // nothing of the page is out of sight before anything is said
+    EXPECT_EQ(browser_->run("return document.documentElement.scrollHeight"), 900) << tab;
+    EXPECT_LE(browser_->run(kBars).size(), 1u) << tab << browser_->run(kBars);
+  }
+  // beside a conversation that is longer than the window
+  Json talk = Json::array();
+  for (int i = 0; i < 30; ++i) {
+    talk.push_back({{"role", "user"}, {"content", "hello"}});
+    talk.push_back({{"role", "assistant"}, {"content", "so_long"}});
+  }
+  browser_->click("#tab-chat");
+  browser_->run("sessionStorage.setItem('tessera.chat', arguments[0]); location.reload()",
+                {talk.dump()});
+  wait_for_tabs();
+  browser_->until("return document.querySelectorAll('.turn').length === 60");
+  EXPECT_EQ(browser_->run(kBars), Json::array({"page"}));
+  // the settings can be scrolled all the same, and show it while they are used
+  EXPECT_EQ(browser_->run("const e = document.querySelector('#panel-chat .settings');"
+                          "e.scrollTop = 10000;"
+                          "return e.scrollTop + e.clientHeight + 2 >= e.scrollHeight"),
+            true);
+  browser_->run("document.querySelector('#panel-chat [name=temperature]').focus()");
+  EXPECT_EQ(browser_->run(kBars).size(), 2u);
+}
+
+/// An encoder with a head for hidden words, or a decoder beside an encoder.
+infer::LoadedModel text_model(const ModelEntry& entry) {
+  if (entry.path == "mask") {
+    const text::Tokenizer words = text::tokenizer_from_vocab(infer::kWords, "words");
+    return {infer::tiny_model_of(
+                fmt::format(R"({{"tessera": 1, "arch": "encoder", "vocab": {}, "d_model": 16,
+                    "embed": {{"type": "token", "position": {{"type": "learned", "n_positions": 16}}}},
+                    "norm": "layer_norm", "ffn": {{"type": "mlp", "d_hidden": 24}},
+                    "layers": [{{"repeat": 2, "mixer": {{"type": "attention", "n_heads": 2}}}}],
+                    "heads": [{{"type": "linear"}}]}})",
+                            words.vocab_size()),
+                3),
+            words,
+            {},
+            {}};
+  }
+  const text::Tokenizer tokenizer = text::chat_tokenizer();
+  return {infer::tiny_model_of(
+              fmt::format(R"({{"tessera": 1, "arch": "encoder_decoder", "vocab": {}, "d_model": 16,
+                  "start": 1, "head": "linear", "cross": {{"type": "cross_attention", "n_heads": 2}},
+                  "ffn": {{"type": "mlp", "d_hidden": 24}},
+                  "mixer": {{"type": "attention", "n_heads": 2, "position": "rope"}},
+                  "stacks": {{"encoder": {{"layers": [{{}}]}}, "decoder": {{"layers": [{{}}]}}}}}})",
+                          tokenizer.vocab_size()),
+              7),
+          tokenizer,
+          {},
+          {}};
+}
+
+ServiceOptions text_options(const std::string& kind) {
+  ServiceOptions options = options_of({kind});
+  options.models.load = text_model;
+  options.models.chat_template = "";
+  return options;
+}
+
+TEST_F(Page, FieldsOfATranslationStandInOneRow) {
+  open_tabs(text_options("pair"), "translate");
+  for (const int width : {1280, 1000, 700}) {
+    browser_->look({.width = width, .height = 900});
+    const Json boxes = browser_->run(
+        "return ['source', 'target', 'beams'].map(n => {"
+        " const b = document.getElementById('translate-' + n).getBoundingClientRect();"
+        " return [b.top, b.bottom, b.left, b.right]; })");
+    for (size_t i = 1; i < boxes.size(); ++i) {
+      EXPECT_EQ(boxes[i][0], boxes[0][0]) << width << boxes;
+      EXPECT_EQ(boxes[i][1], boxes[0][1]) << width << boxes;
+      EXPECT_GT(boxes[i][2].get<double>(), boxes[i - 1][3].get<double>()) << width << boxes;
+    }
+    // as wide as the text above them
+    const Json text = browser_->run(
+        "const b = document.getElementById('translate-text').getBoundingClientRect();"
+        "return [b.left, b.right]");
+    EXPECT_NEAR(boxes[0][2].get<double>(), text[0].get<double>(), 1) << width;
+    EXPECT_NEAR(boxes[2][3].get<double>(), text[1].get<double>(), 1) << width;
+  }
+}
+
+TEST_F(Page, BarsOfHiddenWordsAreAsLongAsTheirShares) {
+  open_tabs(text_options("mask"), "fill-mask");
+  browser_->run("document.getElementById('fill-mask-text').value = 'the cat [MASK] the dog'");
+  const Json told = server_->client()
+                        .post("/v1/fill-mask", {{"input", "the cat [MASK] the dog"}, {"top_k", 10}})
+                        .json()["data"][0]["masks"][0];
+  browser_->click("#fill-mask-run");
+  browser_->until("return document.querySelector('#panel-fill-mask .bars')");
+  for (const int width : {1280, 320}) {
+    browser_->look({.width = width, .height = 900});
+    const Json rows = browser_->run(
+        "return [...document.querySelectorAll('#panel-fill-mask .bars li')].map(li => {"
+        " const box = e => e.getBoundingClientRect(), name = box(li.querySelector('.name')),"
+        " track = box(li.querySelector('.bar')), bar = box(li.querySelector('.bar > span')),"
+        " value = box(li.querySelector('.value'));"
+        " return {name: name.right, left: track.left, track: track.width, bar: bar.width,"
+        " height: bar.height, right: track.right, value: value.left}; })");
+    ASSERT_EQ(rows.size(), told.size());
+    const double most = told[0]["score"];
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Json& row = rows[i];
+      EXPECT_GT(row["track"], width > 320 ? 100 : 16) << row;
+      EXPECT_GT(row["height"], 4) << row;
+      EXPECT_NEAR(row["bar"].get<double>(),
+                  row["track"].get<double>() * told[i]["score"].get<double>() / most, 1.5)
+          << row;
+      // a word, its bar and its number, one beside the other
+      EXPECT_LE(row["name"], row["left"]) << row;
+      EXPECT_LE(row["right"], row["value"]) << row;
+    }
+  }
+  // a word is no bar: its box is as wide as it is
+  browser_->look({});
+  EXPECT_EQ(browser_->run("const n = [...document.querySelectorAll('#panel-fill-mask .name')];"
+                          "return new Set(n.map(e => Math.round(e.getBoundingClientRect().width)))"
+                          ".size > 1"),
+            true);
 }
 
 TEST_F(Page, AsksNobodyElse) {

@@ -13,7 +13,7 @@ const kGroups = {
     "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"],
   "More samplers": ["typical_p", "top_n_sigma", "top_h", "epsilon_cutoff", "eta_cutoff", "xtc_probability", "xtc_threshold",
     "dynatemp_range", "dynatemp_exponent", "mirostat", "mirostat_tau", "mirostat_eta", "samplers"],
-  "Length and stopping": ["min_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos"],
+  "Length and stopping": ["min_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "t_max_predict_ms"],
   "Constrained decoding": ["response_format", "json_schema", "regex", "choice", "grammar"],
   "Banned and preferred tokens": ["bad_words", "logit_bias", "sequence_bias", "allowed_token_ids"],
   "Reasoning": ["reasoning_effort", "reasoning_budget", "reasoning_format"],
@@ -36,7 +36,7 @@ const kTitles = {
   reasoning_effort: "Reasoning effort", reasoning_budget: "Reasoning budget, tokens", reasoning_format: "Reasoning output",
   chat_template: "Chat template (Jinja)", chat_template_kwargs: "Template variables", tool_choice: "Tool choice", tools: "Tools",
   parallel_tool_calls: "Parallel tool calls", post_sampling_probs: "Probabilities after sampling", parse_special: "Parse special tokens",
-  prediction: "Predicted output", timeout_ms: "Timeout, ms", cache_salt: "Cache salt",
+  prediction: "Predicted output", timeout_ms: "Timeout, ms", t_max_predict_ms: "Time for new text, ms", cache_salt: "Cache salt",
 };
 export const title = (name) => kTitles[name] ?? (name[0].toUpperCase() + name.slice(1)).replaceAll("_", " ");
 
@@ -46,6 +46,7 @@ const kHelp = {
   seed: "the same seed repeats an answer; empty = a new one for every answer",
   stop: "end the answer before one of these strings; one a line, a line break in it is written \\n",
   stop_token_ids: "end the answer before one of these tokens; ids with commas",
+  t_max_predict_ms: "after this time the answer ends with its line; 0 = off",
   dry_sequence_breakers: "strings that end a match; one a line, a line break is written \\n",
   bad_words: "strings that the model must not write; one a line",
   allowed_token_ids: "the model may write no other tokens; ids with commas",
@@ -70,7 +71,7 @@ const kExamples = { json_schema: "{\"type\": \"object\", …}", logit_bias: "{\"
 
 /** Fields that a tab sets itself, that mean nothing on a page, or that streams do not have (beams). */
 const kNotSettings = new Set(["model", "user", "messages", "prompt", "stream", "stream_options", "logprobs", "top_logprobs", "n_probs", "echo", "best_of", "n",
-  "return_token_ids", "continue_final_message", "add_generation_prompt", "metadata", "store", "modalities", "service_tier", "safety_identifier",
+  "return_token_ids", "timings_per_token", "continue_final_message", "add_generation_prompt", "metadata", "store", "modalities", "service_tier", "safety_identifier",
   "prompt_cache_key", "cache_prompt", "input", "encoding_format", "reasoning", "beams", "length_penalty", "early_stopping"]);
 
 /** Controls that stand for a part of a field: their kind, and the field's value by theirs. */
@@ -251,7 +252,7 @@ export class Settings {
       if (kNotSettings.has(field) || schema.description?.startsWith("another name of")) continue;
       if (field === "retrieve" && app.props.retrieve === false) continue;
       if (field === "priority" && app.props.priorities === false) continue;
-      const parts = kParts[field] ?? [[field, { kind: kindOf(schema), schema }]];
+      const parts = kParts[field] ?? [[field, { kind: kindOf(schema), schema: this.bounded(field, schema) }]];
       for (const [name, how, encode] of parts)
         if (how.kind) this.controls.set(name, new Control(name, field, how, encode, kHelp[name] ?? schema.description ?? "", (raw) => this.keep(name, raw)));
     }
@@ -260,6 +261,11 @@ export class Settings {
       control.standard = this.presets[name] ?? (control.encode ? undefined : standards[name]) ?? control.schema.default;
       control.set(this.values[name]);
     }
+  }
+  /** No text is longer than the model's context. */
+  bounded(field, schema) {
+    const context = app.model?.meta?.n_ctx ?? 0;
+    return field === "max_completion_tokens" && context > 0 ? { ...schema, maximum: Math.min(schema.maximum, context) } : schema;
   }
   /** What the server does where a request does not say. */
   standards() {

@@ -45,7 +45,7 @@ std::vector<int32_t> ChatPrompt::encode(const MarkedText& text) const {
   return tokenizer_.encode(text, template_.source());
 }
 
-std::vector<int64_t> ChatPrompt::ends() const {
+std::vector<int64_t> ChatPrompt::ends(const TemplatePoll& poll) const {
   std::vector<int64_t> ids;
   if (tokenizer_.eos()) ids.push_back(*tokenizer_.eos());
   const std::string answer = "tessera answers";
@@ -53,7 +53,8 @@ std::vector<int64_t> ChatPrompt::ends() const {
   try {
     text = render({.messages = spec::Json::array({{{"role", "user"}, {"content", "tessera asks"}},
                                                   {{"role", "assistant"}, {"content", answer}}}),
-                   .add_generation_prompt = false});
+                   .add_generation_prompt = false,
+                   .poll = poll});
   } catch (const Error&) {
     return ids;  // a template may refuse any conversation
   }

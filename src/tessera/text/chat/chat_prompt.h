@@ -32,7 +32,8 @@ class ChatPrompt {
   MarkedText render(Chat chat, bool goes_on = false) const;
   std::vector<int32_t> encode(const MarkedText& text) const;
   /// The end of text, and the special token that the template puts behind an answer.
-  std::vector<int64_t> ends() const;
+  /// `poll`: of the run that tells.
+  std::vector<int64_t> ends(const TemplatePoll& poll = {}) const;
   /// What stands around the thoughts of the model: as its template has it, else <think> and
   /// </think>, since models think that way whether or not their template speaks of it.
   const ThoughtTags& thoughts() const { return thoughts_; }

@@ -131,7 +131,7 @@ MarkedText ChatTemplate::render(const Chat& chat) const {
   // as transformers gives it where nobody did
   if (!chat.variables.contains("documents"))
     variables.emplace_back("documents", jinja::make_none());
-  Text out = jinja::render(*state_->root, std::move(variables));
+  Text out = jinja::render(*state_->root, std::move(variables), chat.poll);
   MarkedText text{std::move(out.bytes), std::move(out.marks)};
   if (std::any_of(text.input.begin(), text.input.end(),
                   [](char mark) { return mark >= Text::kAnswer; }))

@@ -8,7 +8,8 @@
 // Templates are Jinja as transformers runs it (trim_blocks, lstrip_blocks, loop controls, the
 // generation tag, an immutable sandbox, `tojson` without escapes of HTML), a subset without
 // include, import, call, with, powers and recursive loops. A run has a budget of steps, text and
-// depth, and sees neither clock nor files: strftime_now tells the time that the caller gives.
+// depth, may be ended from outside, and sees neither clock nor files: strftime_now tells the time
+// that the caller gives.
 //
 // What stands between the tags of a generation is marked as an answer.
 //
@@ -39,6 +40,10 @@ std::optional<int64_t> local_time();
 /// or none ("none"). Throws Error(usage) that names `option` for another text.
 TemplateClock template_clock(const std::string& date, const std::string& option);
 
+/// Called at the begin of a run of a template and every few milliseconds of it; what it throws ends
+/// the run, as where nobody waits for the text any more. May be empty.
+using TemplatePoll = std::function<void()>;
+
 struct Chat {
   spec::Json messages = spec::Json::array();  // of {"role", "content", ...}
   spec::Json tools = nullptr;                 // null = none
@@ -46,6 +51,7 @@ struct Chat {
   std::optional<int64_t> now = {};            // see TemplateClock
   /// Further variables: "bos_token" and its like are text of the template, all others are input.
   spec::Json variables = spec::Json::object();
+  TemplatePoll poll = {};
 };
 
 /// Immutable, cheap to copy, for many threads.

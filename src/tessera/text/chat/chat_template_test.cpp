@@ -174,6 +174,31 @@ TEST(ChatTemplate, WorkIsBoundedByTheBytesThatItTouches) {
   }
 }
 
+// whoever waits for the text may leave while a slow template runs
+TEST(ChatTemplate, ARunCanBeEndedFromOutside) {
+  const ChatTemplate slow(
+      "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}"
+      "{% endfor %}",
+      "test");
+  struct Left {};
+  int polls = 0;
+  const auto run = [&](int most) {
+    polls = 0;
+    slow.render({.messages = user("x"), .poll = [&polls, most] {
+                   if (++polls > most) throw Left{};
+                 }});
+  };
+  EXPECT_THROW(run(0), Left);  // before any step
+  EXPECT_EQ(polls, 1);
+  EXPECT_THROW(run(5), Left);
+  EXPECT_EQ(polls, 6);
+  // all of a run is polled: a million steps, a thousand at a time; a range of 100,000 is one step of
+  // some thousands
+  test::expect_error(ErrorKind::input, "more than a million steps", [&] { run(1 << 20); });
+  EXPECT_GE(polls, 900);
+  EXPECT_LE(polls, 1001);
+}
+
 TEST(ChatTemplate, ALongConversationIsNoReasonToStop) {
   const std::string source =
       "{% for m in messages %}{{ '<|start|>' ~ m.role ~ '\n' }}"

@@ -69,7 +69,9 @@ struct Node {
 NodePointer parse(std::string_view source, const std::string& where);
 
 /// The text that it makes of the variables. Throws Error(input), which names the line except where
-/// the template itself refuses (raise_exception).
-Text render(const Node& root, std::vector<std::pair<std::string, Value>> variables);
+/// the template itself refuses (raise_exception), or what `poll` throws (see Budget).
+Text render(const Node& root,
+            std::vector<std::pair<std::string, Value>> variables,
+            std::function<void()> poll = {});
 
 }  // namespace tessera::text::jinja

@@ -44,6 +44,7 @@ struct Refusal {
 
 class Run {
  public:
+  explicit Run(std::function<void()> poll) { budget_.poll = std::move(poll); }
   Text all(const Node& root, std::vector<std::pair<std::string, Value>> variables) {
     Scope& globals = open(nullptr);
     add_functions(globals);
@@ -581,8 +582,10 @@ class Run {
 
 }  // namespace
 
-Text render(const Node& root, std::vector<std::pair<std::string, Value>> variables) {
-  return Run().all(root, std::move(variables));
+Text render(const Node& root,
+            std::vector<std::pair<std::string, Value>> variables,
+            std::function<void()> poll) {
+  return Run(std::move(poll)).all(root, std::move(variables));
 }
 
 }  // namespace tessera::text::jinja

@@ -61,6 +61,9 @@ void Budget::touch(size_t bytes) {
     stop(
         "it takes more than a million steps (a step is an operation, 256 bytes copied or 64 bytes "
         "read one by one); expected a template that ends, or a shorter conversation");
+  if (left > poll_at) return;
+  poll_at = left - kPoll;
+  if (poll) poll();
 }
 
 void Budget::read(const Value& value) {

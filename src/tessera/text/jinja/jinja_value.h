@@ -117,6 +117,11 @@ struct Budget {
   static constexpr size_t kMaxText = size_t{4} << 20, kMaxItems = 100'000;
   static constexpr int kMaxDepth = 64;
   int64_t left = 1'000'000 * static_cast<int64_t>(kOperation);
+  /// Called at the begin of a run and every kPoll units, some milliseconds; what it throws ends the
+  /// run. May be empty.
+  std::function<void()> poll = {};
+  static constexpr int64_t kPoll = 1000 * static_cast<int64_t>(kOperation);
+  int64_t poll_at = left;  // when so much is left
   /// An operation that copies or compares `bytes`.
   void charge(size_t bytes = 0) { touch(kOperation + bytes); }
   /// Bytes within an operation that was charged.

@@ -1,6 +1,7 @@
 #include "tessera/text/tokenizer/vocabularies.h"
 
 #include "tessera/spec/json.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 
 namespace tessera::text {
 
@@ -34,6 +35,33 @@ KnownTokens read_known_tokens() {
 const KnownTokens& known_tokens() {
   static const KnownTokens tokens = read_known_tokens();
   return tokens;
+}
+
+namespace {
+
+std::optional<int32_t> first_known(const Tokenizer& tokenizer,
+                                   const std::vector<std::string>& names) {
+  for (const std::string& name : names)
+    if (const auto id = tokenizer.id(name)) return id;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<int32_t> mask_of(const Tokenizer& tokenizer) {
+  for (const auto& [role, token] : tokenizer.special_roles())
+    if (role == "mask_token")
+      if (const auto id = tokenizer.id(token)) return id;
+  return first_known(tokenizer, known_tokens().masks);
+}
+
+std::optional<MiddleIds> fim_of(const Tokenizer& tokenizer) {
+  for (const auto& [prefix, suffix, middle] : known_tokens().fill_in_middle) {
+    const auto a = tokenizer.id(prefix), b = tokenizer.id(suffix), c = tokenizer.id(middle);
+    if (a && b && c)
+      return MiddleIds{*a, *b, *c, first_known(tokenizer, known_tokens().file_separators)};
+  }
+  return std::nullopt;
 }
 
 }  // namespace tessera::text

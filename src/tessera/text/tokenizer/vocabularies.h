@@ -2,7 +2,8 @@
 // for all who look for such a token. Of several spellings the first that a vocabulary has holds.
 #pragma once
 
-#include <array>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,5 +32,20 @@ struct KnownTokens {
 };
 
 const KnownTokens& known_tokens();
+
+class Tokenizer;
+
+/// The mask: the token that the tokenizer's files give this role ("mask_token"), else the first
+/// known spelling that the vocabulary has, called special or not.
+std::optional<int32_t> mask_of(const Tokenizer& tokenizer);
+
+/// Tokens of fill-in-the-middle.
+struct MiddleIds {
+  int32_t prefix = 0, suffix = 0, middle = 0;  // before these parts of a text
+  std::optional<int32_t> file;                 // before the name and the text of another file
+};
+/// The first known spelling of which the vocabulary has all three, called special or not: some
+/// models list them as ordinary added tokens.
+std::optional<MiddleIds> fim_of(const Tokenizer& tokenizer);
 
 }  // namespace tessera::text

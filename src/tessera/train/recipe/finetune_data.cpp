@@ -222,15 +222,14 @@ void Planner::plan_text() {
   if (keyed && !(text_key_.empty() ? o_.text : text_key_).empty())
     data_["text_key"] = text_key_.empty() ? o_.text : text_key_;
   if (!spec_.causal()) {
-    std::string mask;
-    for (const std::string& name : text::known_tokens().masks)
-      if (mask.empty() || !tokenizer_->id(mask)) mask = name;
-    if (!spec_.head || spec_.head.type() != "masked_lm" || !tokenizer_->id(mask))
+    const auto mask = text::mask_of(*tokenizer_);
+    if (!spec_.head || spec_.head.type() != "masked_lm" || !mask)
       fail(ErrorKind::usage, verb(),
            "{} is an encoder without a head for hidden tokens, or without a mask; expected "
            "labelled data, a decoder, or an encoder with such a head",
            o_.model);
-    recipe_["objective"] = {{"type", "masked_lm"}, {"mask_token", mask}};
+    recipe_["objective"] = {{"type", "masked_lm"},
+                            {"mask_token", std::string(tokenizer_->token(*mask))}};
   }
   set_length({}, 512);
   // tokens of the first part tell those of all

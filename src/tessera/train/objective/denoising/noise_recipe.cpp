@@ -352,11 +352,9 @@ struct MiddleRecipe {
   }
 
   static std::optional<int64_t> of_tokenizer(std::string_view key, const NoiseScope& scope) {
-    for (const auto& [prefix, suffix, middle] : text::known_tokens().fill_in_middle) {
-      const std::string& token = key == "prefix" ? prefix : key == "suffix" ? suffix : middle;
-      if (const auto id = scope.tokenizer.id(token)) return *id;
-    }
-    return std::nullopt;
+    const auto ids = text::fim_of(scope.tokenizer);
+    if (!ids) return std::nullopt;
+    return key == "prefix" ? ids->prefix : key == "suffix" ? ids->suffix : ids->middle;
   }
   static int64_t part(const std::optional<TokenName>& token,
                       const NoiseScope& scope,
