@@ -153,7 +153,8 @@ class Learner {
 
 }  // namespace
 
-WordCounts::WordCounts() : pre_tokenizer_(make_pre_tokenizer(byte_level_json(true), "byte level")) {}
+WordCounts::WordCounts()
+    : pre_tokenizer_(make_pre_tokenizer(byte_level_json(true), "byte level")) {}
 
 void WordCounts::add(std::string_view text) {
   Pieces pieces;
@@ -162,7 +163,9 @@ void WordCounts::add(std::string_view text) {
   for (const Piece& piece : pieces.list) ++words_[std::string(piece.text)];
 }
 
-Json learn_bpe(const WordCounts& counts, const BpeOptions& options, const CancelToken* cancel) {
+Json learn_bpe(const WordCounts& counts,
+               const LearnBpeOptions& options,
+               const CancelToken* cancel) {
   std::set<std::string> seen;
   for (const std::string& token : options.special)
     if (token.empty() || !is_valid_utf8(token) || !seen.insert(token).second ||

@@ -34,7 +34,7 @@ class WordCounts {
   std::unordered_map<std::string, int64_t> words_;
 };
 
-struct BpeOptions {
+struct LearnBpeOptions {
   int64_t vocabulary = 8192;  // tokens at most, special ones and the 256 bytes among them
   int64_t least_count = 2;    // a pair that stands less often becomes no token
   std::vector<std::string> special = {};  // the first ids, in this order
@@ -44,7 +44,7 @@ struct BpeOptions {
 /// The tokenizer.json. Throws Error(usage) where the vocabulary has no room for the bytes, or a
 /// special token is empty or stands there twice; Error(cancelled) on request.
 spec::Json learn_bpe(const WordCounts& counts,
-                     const BpeOptions& options,
+                     const LearnBpeOptions& options,
                      const CancelToken* cancel = nullptr);
 
 }  // namespace tessera::text
