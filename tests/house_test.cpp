@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -216,6 +217,130 @@ TEST(House, FilesThatTextNamesExist) {
     }
   }
   EXPECT_GT(named, 100);
+}
+
+/// A source without its comments, literals and directives.
+std::string bare_code(const std::string& text) {
+  std::string out;
+  const auto after = [&](const std::string& end, size_t from) {
+    const size_t found = text.find(end, from);
+    return found == std::string::npos ? text.size() : found + end.size();
+  };
+  const auto in_word = [&](size_t i) {
+    return i < text.size() &&
+           (std::isalnum(static_cast<unsigned char>(text[i])) != 0 || text[i] == '_');
+  };
+  bool line_begins = true;
+  for (size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    const bool separates = c == '\'' && i > 0 && in_word(i - 1) && in_word(i + 1);  // 1'000
+    if (line_begins && c == '#') {
+      while (i < text.size() && (text[i] != '\n' || text[i - 1] == '\\')) ++i;
+    } else if (text.compare(i, 2, "//") == 0) {
+      i = after("\n", i) - 1;
+    } else if (text.compare(i, 2, "/*") == 0) {
+      i = after("*/", i + 2);
+    } else if (text.compare(i, 2, "R\"") == 0 && (i == 0 || !in_word(i - 1))) {
+      const size_t open = std::min(text.find('(', i), text.size());
+      i = after(")" + text.substr(i + 2, open - i - 2) + "\"", open);
+    } else if ((c == '"' || c == '\'') && !separates) {
+      for (++i; i < text.size() && text[i] != c; ++i) i += text[i] == '\\' ? 1 : 0;
+      ++i;
+    } else {
+      line_begins = c == '\n' || (line_begins && c == ' ');
+      out += c;
+      ++i;
+    }
+  }
+  return out;
+}
+
+/// The types that a source defines in namespaces that have names, with those names: what a linker
+/// takes for one wherever it stands. Specialisations of templates and types in functions are left
+/// out.
+std::set<std::string> types_defined_in(const std::string& source) {
+  static const std::regex word(R"([A-Za-z_][A-Za-z_0-9]*|::|\S)");
+  const std::string code = bare_code(source);
+  const std::vector<std::string> t(std::sregex_token_iterator(code.begin(), code.end(), word), {});
+  const auto at = [&](size_t i) { return i < t.size() ? t[i] : std::string("{"); };
+  const auto is_name = [](const std::string& one) {
+    return one == "::" || std::isalpha(static_cast<unsigned char>(one[0])) != 0 || one[0] == '_';
+  };
+  std::set<std::string> out;
+  std::vector<std::string> scopes;  // "" = one without a name, or no scope of names
+  for (size_t i = 0; i < t.size(); ++i) {
+    if (t[i] == "}" && !scopes.empty()) scopes.pop_back();
+    if (t[i] == "{") scopes.emplace_back();
+    const bool space = t[i] == "namespace",
+               type = (t[i] == "struct" || t[i] == "class" || t[i] == "union" || t[i] == "enum") &&
+                      (i == 0 || (t[i - 1] != "<" && t[i - 1] != "," && t[i - 1] != "friend" &&
+                                  t[i - 1] != "enum"));
+    if (!space && !type) continue;
+    size_t next = i + 1;
+    if (type && (at(next) == "class" || at(next) == "struct")) ++next;
+    if (at(next) == "alignas")
+      next = std::find(t.begin() + static_cast<long>(next), t.end(), ")") - t.begin() + 1;
+    std::string name;
+    for (; is_name(at(next)); ++next)
+      if (at(next) != "final") name += at(next);
+    const bool special = at(next) == "<";
+    int nested = 0;
+    for (; nested > 0 || (at(next) != "{" && at(next) != ";" && at(next) != "(" &&
+                          at(next) != "=" && at(next) != ")" && at(next) != ">");
+         ++next)
+      nested += at(next) == "<" ? 1 : at(next) == ">" ? -1 : 0;
+    if (at(next) != "{") continue;
+    std::string whole;
+    for (const std::string& scope : scopes) whole += scope + "::";
+    const bool named = std::find(scopes.begin(), scopes.end(), "") == scopes.end();
+    if (type && named && !special && !name.empty()) out.insert(whole + name);
+    // types within a type are its own
+    scopes.push_back(special ? "" : name);
+    i = next;
+  }
+  return out;
+}
+
+TEST(House, TypesAreDefinedOnce) {
+  EXPECT_EQ(types_defined_in(R"cpp(// struct No {
+                                   namespace a::b {
+                                   struct A : B<C> {
+                                     enum class D { e };
+                                   };
+                                   template <class T>
+                                   class E final {};
+                                   struct F;
+                                   union G {
+                                     int x;
+                                   };
+                                   template <>
+                                   struct E<int> {};
+                                   void f(struct H* h) {
+                                     struct I {};
+                                   }
+                                   namespace {
+                                   struct J {};
+                                   }  // namespace
+                                   const char* k = "struct K {";
+                                   }  // namespace a::b
+                                   struct alignas(64) L {};)cpp"),
+            (std::set<std::string>{"a::b::A", "a::b::A::D", "a::b::E", "a::b::G", "L"}));
+  std::map<std::string, std::set<std::string>> files;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource)) {
+    const fs::path path = entry.path();
+    if (path.extension() != ".h" && path.extension() != ".cpp") continue;
+    std::ifstream file(path);
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    for (const std::string& type : types_defined_in(text))
+      files[type].insert(fs::relative(path, kSource).string());
+  }
+  EXPECT_GT(files.size(), 1200u);
+  for (const auto& [type, where] : files) {
+    std::string all;
+    for (const std::string& file : where) all += " " + file;
+    EXPECT_EQ(where.size(), 1u) << type << " is defined in" << all
+                                << ", and is one type to the linker; give each a name of its own";
+  }
 }
 
 }  // namespace

@@ -14,13 +14,49 @@ Json resolved(const Json& spec_json) {
   return model::resolve(model::read_model_spec(spec_json));
 }
 
-/// Throws Error(spec) "[family] `what` at layers[3].mixer.n_heads: 4; 8" unless the specs are one.
+/// A spec's heads.
+std::vector<Json> heads_of(const Json& spec_json) {
+  std::vector<Json> heads;
+  const Json one = spec_json.value("head", Json()), several = spec_json.value("heads", Json());
+  if (one.is_object()) heads.push_back(one);
+  if (several.is_array()) heads.insert(heads.end(), several.begin(), several.end());
+  return heads;
+}
+
+/// The first head of a kind that another spec lacks, as "masked_lm" or "classifier of tokens"; ""
+/// without one.
+std::string missing_head(const Json& wanted, const Json& said) {
+  std::vector<Json> there = heads_of(said);
+  for (const Json& head : heads_of(wanted)) {
+    const Json type = head.value("type", Json()), of = head.value("of", Json());
+    const auto found = std::find_if(there.begin(), there.end(), [&](const Json& other) {
+      return other.value("type", Json()) == type;
+    });
+    if (found == there.end())
+      return type.get<std::string>() + (of.is_string() ? " of " + of.get<std::string>() : "");
+    there.erase(found);
+  }
+  return "";
+}
+
+/// What has no place for a head: "GGUF files have", and what keeps it.
+struct NoPlace {
+  const char *where, *remedy;
+};
+
+/// Throws Error(spec) "[family] `what` at layers[3].mixer.n_heads: 4; 8" unless the specs are one;
+/// a head that `said` is without by its name.
 void expect_same(const std::string& family,
                  const Json& wanted,
                  const Json& said,
-                 const std::string& what) {
+                 const std::string& what,
+                 const NoPlace& no_place) {
   const auto found = spec::first_difference(wanted, said);
   if (!found) return;
+  const std::string head = found->path.starts_with("head") ? missing_head(wanted, said) : "";
+  if (!head.empty())
+    fail(ErrorKind::spec, family, "{} no place for the head \"{}\"{}", no_place.where, head,
+         no_place.remedy);
   const auto text = [](const std::optional<Json>& value) {
     return shown(value.value_or(absent()));
   };
@@ -46,6 +82,20 @@ Json nested(const Json& flat) {
 /// What configs say of the labels of one task.
 const std::vector<std::string> kOfLabels = {"label2id", "*num_labels", "problem_type",
                                             "finetuning_task"};
+
+/// Whether all that two configs both say is the same, but for labels, classes and the vocabulary,
+/// which say nothing of sizes.
+bool agree(const Json& a, const Json& b) {
+  if (a.is_null() || b.is_null()) return true;
+  if (!a.is_object() || !b.is_object()) return a == b;
+  for (const auto& [key, value] : a.items()) {
+    if (key == "architectures" || key == "vocab_size" || key == "id2label" ||
+        matches_any(key, kOfLabels))
+      continue;
+    if (const auto other = b.find(key); other != b.end() && !agree(value, *other)) return false;
+  }
+  return true;
+}
 
 class Exporter {
  public:
@@ -119,7 +169,8 @@ class Exporter {
   /// Throws Error(spec) unless the values say the whole spec.
   void check_said() {
     expect_same(family_.name, checkpoint_.spec_json, resolved(family_.spec->evaluate(own_)),
-                "this family cannot express the architecture; its nearest differs");
+                "this family cannot express the architecture; its nearest differs",
+                {"this family has", ""});
   }
 
   /// Throws as run() does, by the spec alone.
@@ -180,11 +231,16 @@ class Exporter {
       if (error.kind() != ErrorKind::spec) throw;
       fail(ErrorKind::spec, family_.name, "{} is no model: {}", what, error.what());
     }
-    expect_same(family_.name, wanted, said, what + " differs");
+    expect_same(
+        family_.name, wanted, said, what + " differs",
+        kind_ == "gguf"
+            ? NoPlace{"GGUF files of this family have", "; --to hf and --to tessera keep it"}
+            : NoPlace{"its Hugging Face folders have", "; --to tessera keeps it"});
   }
 
   /// Keys without mathematics come along; of labels only where the class and its labels are those
-  /// that the config came with.
+  /// that the config came with. Keys that the family ignores do where all sizes are those of the
+  /// config, since some repeat them; objects among them are for parts that the model is without.
   void carry_over(Json& config) const {
     if (!same_origin_ || !checkpoint_.foreign_config.is_object()) return;
     const Json& origin = checkpoint_.foreign_config;
@@ -197,6 +253,15 @@ class Exporter {
           matches_any(key, families_->unmathematical(kind_)) &&
           (labels || !matches_any(key, kOfLabels)))
         config[key] = value;
+    if (kind_ != "hf" || !agree(config, origin)) return;
+    for (const auto& [path, why] : dialect_.ignored_keys) {
+      std::string members = "/" + path;
+      std::replace(members.begin(), members.end(), '.', '/');
+      const Json::json_pointer at(members), parent = at.parent_pointer();
+      if (origin.contains(at) && !origin[at].is_object() && !dialect_.claims.contains(path) &&
+          config.contains(parent) && config[parent].is_object() && !config.contains(at))
+        config[at] = origin[at];
+    }
   }
 
   const TensorView& ours(const std::string& name) {

@@ -55,7 +55,7 @@ void tile_rows(const StridedRows& from, float* to) {
 
 // Sums that stay in registers.
 template <int vectors>
-struct Tile {
+struct ChunkedTile {
   V32 sum[kRows][vectors];
 
   HWY_INLINE void clear() {
@@ -90,7 +90,7 @@ void multiply_rows(const float* k, const float* q, int64_t K, float* dots) {
   constexpr int kVectors = kTokens / kLanes;
   static_assert(kVectors * kLanes == kTokens);
   for (int64_t j = 0; j < kTokens; j += kRows) {
-    Tile<kVectors> tile;
+    ChunkedTile<kVectors> tile;
     tile.clear();
     for (int64_t c = 0; c < K; c += kRows)
       for (int64_t e = 0; e < std::min<int64_t>(kRows, K - c); ++e)
@@ -165,7 +165,7 @@ void weigh(const BlockDecays& head, const float* dots, float skip, int64_t first
 }
 
 // Some columns of a head's state, copied so that they lie together.
-struct Strip {
+struct ChunkedStrip {
   int64_t h, column, width;
   float* state;  // [whole_tiles(K), width in whole vectors]
 };
@@ -187,7 +187,7 @@ HWY_INLINE void expect_row(const float* row) {
 // y_i = D_i S^T q_i + sum over j of score_ij v_j for the tile of tokens from i on
 template <int vectors>
 HWY_INLINE void answer(const LinearRecurrence& r,
-                       const Strip& s,
+                       const ChunkedStrip& s,
                        const ChunkWeights& w,
                        const float* q,
                        const float* values,
@@ -197,7 +197,7 @@ HWY_INLINE void answer(const LinearRecurrence& r,
                        int64_t next_stride,
                        float* y) {
   constexpr int64_t kWidth = vectors * kLanes;
-  Tile<vectors> tile;
+  ChunkedTile<vectors> tile;
   tile.clear();
   for (int64_t m = 0, c = 0; m < kTokens; ++m, next += next_stride) {
     expect_row<vectors>(next);
@@ -225,7 +225,7 @@ HWY_INLINE void answer(const LinearRecurrence& r,
 // S = D S + sum over j of k_j (until_end_j v_j)^T for a tile of channels
 template <int vectors>
 HWY_INLINE void advance(float* state, float decay, const float* k, const float* decayed) {
-  Tile<vectors> tile;
+  ChunkedTile<vectors> tile;
   const V32 keep = all(decay);
 #pragma GCC unroll 8
   for (int m = 0; m < kRows; ++m)
@@ -242,7 +242,7 @@ HWY_INLINE void advance(float* state, float decay, const float* k, const float* 
 
 template <int vectors>
 void step(const LinearRecurrence& r,
-          const Strip& s,
+          const ChunkedStrip& s,
           const SharedRows& rows,
           const ChunkWeights& w,
           int64_t t,
@@ -288,12 +288,14 @@ void scan_in_chunks(const LinearRecurrence& r, int64_t begin, int64_t end) {
   float* memory = scratch<8>(kBlock / kTokens * row_floats);
   const auto strip = [&](int64_t unit) {
     const int64_t n = unit % strips, column = n * kWide;
-    return Strip{unit / strips, column, n + 1 < strips ? kWide : r.V - column,
-                 states + (unit - begin) * state_floats};
+    return ChunkedStrip{unit / strips, column, n + 1 < strips ? kWide : r.V - column,
+                        states + (unit - begin) * state_floats};
   };
-  const auto padded = [](const Strip& s) { return (s.width + kLanes - 1) / kLanes * kLanes; };
+  const auto padded = [](const ChunkedStrip& s) {
+    return (s.width + kLanes - 1) / kLanes * kLanes;
+  };
   for (int64_t unit = begin; unit < end; ++unit) {
-    const Strip s = strip(unit);
+    const ChunkedStrip s = strip(unit);
     const int64_t given = r.state == nullptr ? 0 : r.K;
     for (int64_t c = 0; c < given; ++c)
       load_row(r.state + (s.h * r.K + c) * r.V + s.column, s.width, padded(s),
@@ -305,7 +307,7 @@ void scan_in_chunks(const LinearRecurrence& r, int64_t begin, int64_t end) {
     const int64_t stop = std::min(r.T, block + kBlock);
     int64_t head = -1, shared = -1;  // that weights and rows are of
     for (int64_t unit = begin; unit < end; ++unit) {
-      const Strip s = strip(unit);
+      const ChunkedStrip s = strip(unit);
       const auto rows = [&](int64_t t) {
         return SharedRows(memory + (t - block) / kTokens * row_floats, r.K);
       };
@@ -329,7 +331,7 @@ void scan_in_chunks(const LinearRecurrence& r, int64_t begin, int64_t end) {
         const int64_t after = within ? t + kTokens : block;
         NextRows next;
         if (after + kTokens <= stop && (within || unit + 1 < end)) {
-          const Strip of = within ? s : strip(unit + 1);
+          const ChunkedStrip of = within ? s : strip(unit + 1);
           const int64_t first = (after * r.H + of.h) * r.V + of.column;
           next = {r.v + first, r.y + first, r.H * r.V};
         }
@@ -338,7 +340,7 @@ void scan_in_chunks(const LinearRecurrence& r, int64_t begin, int64_t end) {
     }
   }
   for (int64_t unit = begin; unit < end && r.state != nullptr; ++unit) {
-    const Strip s = strip(unit);
+    const ChunkedStrip s = strip(unit);
     for (int64_t c = 0; c < r.K; ++c)
       store_row(s.state + c * padded(s), s.width, r.state + (s.h * r.K + c) * r.V + s.column);
   }

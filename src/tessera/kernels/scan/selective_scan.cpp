@@ -234,13 +234,13 @@ HWY_INLINE void scan_tokens(const SelectiveScan& s,
 
 // The channels c .. c + count in `blocks` blocks of lanes, as long as a call lasts.
 template <int blocks>
-struct Tile {
+struct ScanTile {
   const SelectiveScan& s;
   int64_t c, count;
   float *h, *a, *least;  // state and A log2 e, [N, blocks, lanes]; [blocks, lanes]
 
   static int64_t floats(int64_t n) { return (2 * n + 1) * blocks * kLanes; }
-  Tile(const SelectiveScan& scan, int64_t first, int64_t channels, float* data)
+  ScanTile(const SelectiveScan& scan, int64_t first, int64_t channels, float* data)
       : s(scan),
         c(first),
         count(channels),
@@ -278,11 +278,11 @@ struct Tile {
 template <int blocks>
 void scan_tiles(const SelectiveScan& s, int64_t begin, int64_t end) {
   constexpr int64_t kWidth = blocks * kLanes;
-  float* data = scratch<6>((end - begin + kWidth - 1) / kWidth * Tile<blocks>::floats(s.N));
+  float* data = scratch<6>((end - begin + kWidth - 1) / kWidth * ScanTile<blocks>::floats(s.N));
   const auto each = [&](const auto& body) HWY_ATTR {
     float* at = data;
-    for (int64_t c = begin; c < end; c += kWidth, at += Tile<blocks>::floats(s.N))
-      body(Tile<blocks>(s, c, std::min(kWidth, end - c), at));
+    for (int64_t c = begin; c < end; c += kWidth, at += ScanTile<blocks>::floats(s.N))
+      body(ScanTile<blocks>(s, c, std::min(kWidth, end - c), at));
   };
   each([](const auto& tile) HWY_ATTR { tile.begin(); });
   for (int64_t from = 0; from < s.T; from += kQ)

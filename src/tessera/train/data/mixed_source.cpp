@@ -26,21 +26,31 @@ double share_of(double weight, int64_t tokens, double temperature) {
 }
 
 void append(PackedBatch& to, const PackedBatch& more, int64_t rows) {
-  const auto tokens = std::ssize(to.ids);
+  // all members by name: a further one does not compile until it is joined here
+  auto& [ids, targets, pieces, goes_on, sources, kinds, items, names, orders, types, labels,
+         n_targets, first_sample] = to;
+  const bool both = !pieces.empty() && !more.pieces.empty();
+  const auto tokens = std::ssize(ids);
   for (Piece piece : more.pieces) {
     piece.row += rows;
     piece.begin += tokens;
-    to.pieces.push_back(piece);
+    pieces.push_back(piece);
   }
-  const auto add = [](auto& all, const auto& some) {
+  const auto add = [both](auto& all, const auto& some) {
+    require(!both || all.empty() == some.empty(), "data", "rows of batches that say unlike things");
     all.insert(all.end(), some.begin(), some.end());
   };
-  add(to.ids, more.ids);
-  add(to.targets, more.targets);
-  add(to.goes_on, more.goes_on);
-  add(to.sources, more.sources);
-  add(to.kinds, more.kinds);
-  to.n_targets += more.n_targets;
+  add(ids, more.ids);
+  add(targets, more.targets);
+  add(goes_on, more.goes_on);
+  add(sources, more.sources);
+  add(kinds, more.kinds);
+  add(items, more.items);
+  add(names, more.names);
+  add(orders, more.orders);
+  add(types, more.types);
+  add(labels, more.labels);
+  n_targets += more.n_targets;
 }
 
 MixedSource::MixedSource(std::vector<Member> members) : members_(std::move(members)) {

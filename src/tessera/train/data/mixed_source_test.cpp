@@ -77,6 +77,80 @@ TEST(MixedSource, BatchesHaveTheSharesOfTheRecipe) {
   EXPECT_EQ(rows_of_capitals(open()->train(0, 8, begun)), 2);
 }
 
+/// A row of two tokens in one piece, with something in every list of a batch.
+PackedBatch row_of(int64_t number) {
+  auto order = std::make_shared<nn::TokenOrder>();
+  order->ranks = {number};
+  PackedBatch out;
+  out.ids = {number, number + 1};
+  out.targets = {number + 2, -1};
+  out.pieces = {{0, 0, 2, 1}};
+  out.goes_on = {number == 20};
+  out.sources = {{number + 3}};
+  out.kinds = {number + 4};
+  out.items = {number + 5};
+  out.names = {std::to_string(number)};
+  out.orders = {order};
+  out.types = {0, number};
+  out.labels = {{static_cast<double>(number), 0.5}};
+  out.n_targets = 1;
+  out.first_sample = number;
+  return out;
+}
+
+TEST(MixedSource, BatchesHaveAllThatTheirRowsHave) {
+  using Ids = std::vector<int64_t>;
+  PackedBatch all = row_of(10);
+  append(all, row_of(20), 1);
+  EXPECT_EQ(all.ids, (Ids{10, 11, 20, 21}));
+  EXPECT_EQ(all.targets, (Ids{12, -1, 22, -1}));
+  ASSERT_EQ(all.pieces.size(), 2u);
+  EXPECT_EQ(all.pieces[1].row, 1);
+  EXPECT_EQ(all.pieces[1].begin, 2);
+  EXPECT_EQ(all.pieces[1].length, 2);
+  EXPECT_EQ(all.pieces[1].prefix, 1);
+  EXPECT_EQ(all.goes_on, (std::vector<bool>{false, true}));
+  EXPECT_EQ(all.sources, (std::vector<Ids>{{13}, {23}}));
+  EXPECT_EQ(all.kinds, (Ids{14, 24}));
+  EXPECT_EQ(all.items, (Ids{15, 25}));
+  EXPECT_EQ(all.names, (std::vector<std::string>{"10", "20"}));
+  ASSERT_EQ(all.orders.size(), 2u);
+  EXPECT_EQ(all.orders[1]->ranks, Ids{20});
+  EXPECT_EQ(all.types, (Ids{0, 10, 0, 20}));
+  EXPECT_EQ(all.labels, (std::vector<std::vector<double>>{{10, 0.5}, {20, 0.5}}));
+  EXPECT_EQ(all.n_targets, 2);
+  EXPECT_EQ(all.first_sample, 10);
+  PackedBatch unlike = row_of(20);
+  unlike.orders.clear();
+  expect_error(ErrorKind::internal, "unlike", [&] { append(all, unlike, 2); });
+}
+
+TEST(MixedSource, TextsInAnOrderKeepTheirOrders) {
+  const TemporaryFolder folder;
+  Json json = mix_recipe(folder);
+  json["spec"]["arch"] = "encoder";
+  json["spec"]["vocab"] = 257;
+  json["spec"]["head"] = {{"type", "masked_lm"}};
+  json["objective"] = {{"type", "permutation"}, {"mask_id", 256}, {"rate", 0.25}};
+  const auto source = open_source(read_recipe(json, ""), folder / "cache");
+  const auto check = [](const PackedBatch& batch) {
+    ASSERT_EQ(batch.orders.size(), batch.pieces.size());
+    for (size_t i = 0; i < batch.pieces.size(); ++i) {
+      const Piece& piece = batch.pieces[i];
+      const nn::TokenOrder& order = *batch.orders[i];
+      EXPECT_EQ(order.text() + order.queries(), piece.length) << i;
+      // a query is a mask, and stands behind its text
+      for (int64_t t = order.text(); t < piece.length; ++t)
+        EXPECT_EQ(batch.ids[static_cast<size_t>(piece.begin + t)], 256) << i;
+    }
+  };
+  std::vector<int64_t> begun;
+  const PackedBatch some = source->train(0, 8, begun);
+  EXPECT_EQ(rows_of_capitals(some), 2);
+  check(some);
+  check(source->valid({24, 25}));
+}
+
 TEST(MixedSource, RecipesSayWhatEachPartIs) {
   const TemporaryFolder folder;
   const Json good = mix_recipe(folder);
