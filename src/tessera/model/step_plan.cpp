@@ -36,21 +36,24 @@ namespace {
 // Beyond so many tokens what tensors cost is small beside the products.
 constexpr int64_t kMostTokens = 32;
 
-/// The numbers of a small weight as float32: its own memory where they are that, which training may
-/// write, else a copy.
+/// The numbers of a small weight as float32: its own memory where that holds them so, which training
+/// may write, else a copy. What a weight gives as a tensor may itself be a copy: its storage decides.
 class Numbers {
  public:
   Numbers() = default;
   explicit Numbers(nn::WeightPtr weight) : weight_(std::move(weight)) {
-    if (!weight_) return;
-    const Tensor t = weight_->tensor().detach();
-    if (!(t.scalar_type() == at::kFloat && t.is_contiguous() && t.device().is_cpu()))
-      copy_ = t.to(at::kCPU, at::kFloat).contiguous();
+    if (weight_ && !in_place(*weight_))
+      copy_ = weight_->tensor().detach().to(at::kCPU, at::kFloat).contiguous();
   }
+  /// Null where there are none.
   const float* data() const {
     if (!weight_) return nullptr;
     return copy_.defined() ? copy_.const_data_ptr<float>()
                            : static_cast<const float*>(weight_->data());
+  }
+  static bool in_place(const ops::Weight& w) {
+    return w.dtype() == DType::f32 && w.readable_by_kernels() &&
+           reinterpret_cast<uintptr_t>(w.data()) % alignof(float) == 0;
   }
 
  private:
@@ -60,7 +63,7 @@ class Numbers {
 
 /// Numbers that are not trained, so that no copy of them grows old.
 bool fixed(const nn::WeightPtr& w) {
-  return w == nullptr || (w->parts() == nullptr && (w->dtype() == DType::f32 || !w->trainable()));
+  return w == nullptr || (w->parts() == nullptr && (Numbers::in_place(*w) || !w->trainable()));
 }
 
 struct NormStep {
@@ -208,7 +211,7 @@ class Reader {
     Product out{here.weight(name + ".weight"), numbers(here.optional(name + ".bias"))};
     const ops::Weight& w = *out.weight;
     if (w.parts() != nullptr || w.shape().size() != 2 || !w.readable_by_kernels() ||
-        !kernels::can_dequantize(w.dtype()))
+        w.is_of_whole_texts() || !kernels::can_dequantize(w.dtype()))
       throw Unknown();
     // x is rounded and ordered once for all that read it
     const kernels::Arithmetic arithmetic = ops::arithmetic_of(w);

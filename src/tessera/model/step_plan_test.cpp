@@ -71,7 +71,7 @@ std::map<std::string, std::string> known() {
   };
 }
 
-enum class Storage { floats, blocks, ordered_blocks };
+enum class Storage { floats, blocks, ordered_blocks, f16, bf16 };
 
 /// The same numbers of a weight in blocks under other columns: place i is that of column
 /// (shift + 7 i) % their number.
@@ -104,7 +104,11 @@ class Built {
       const DType type = std::array{DType::q8_0, DType::q4_1,
                                     storage == Storage::blocks ? DType::f16 : DType::q4_0,
                                     DType::q5_0}[number % 4];
-      if (storage != Storage::floats && w.shape().size() == 2) w = w.converted(type);
+      const bool in_blocks = storage == Storage::blocks || storage == Storage::ordered_blocks;
+      if (in_blocks && w.shape().size() == 2) w = w.converted(type);
+      // vectors too, as a folder of 16-bit floats has them
+      if (storage == Storage::f16 || storage == Storage::bf16)
+        w = w.converted(storage == Storage::f16 ? DType::f16 : DType::bf16);
       if (storage == Storage::ordered_blocks && w.shape().size() == 2 &&
           decl.name.starts_with("layers"))
         w = ordered(w, decl.name.find("mixer") == std::string::npos ? 5 : 3);
@@ -226,6 +230,17 @@ TEST(StepPlan, SameBitsAsTheParts) {
         ASSERT_NE(moved.plan(), nullptr);
         expect_same(moved, {});
       }
+    }
+}
+
+TEST(StepPlan, SameBitsOfHalves) {
+  for (const auto& [name, rest] : known())
+    for (const Storage storage : {Storage::f16, Storage::bf16}) {
+      SCOPED_TRACE(name + (storage == Storage::f16 ? ", f16" : ", bf16"));
+      const Threads scope(2);
+      const Built model(spec_of(rest), kernels::Arithmetic::exact, storage);
+      ASSERT_NE(model.plan(), nullptr);
+      expect_same(model, {});
     }
 }
 
