@@ -16,16 +16,59 @@ Stack::Stack(const ModelSpec& spec, const nn::WeightSource& source)
     embed_has_state_ = !spec_.embed.config->state(spec_.scope(0)).empty();
   }
   size_t state_index = embed_has_state_ ? 1 : 0;  // in the order of state_layout
+  std::vector<StepPlan::Layer> steps;
   for (int64_t i = 0; i < static_cast<int64_t>(spec_.layers.size()); ++i)
-    build_layer(i, root.under(spec_.prefix(i), spec_.scope(i)), state_index);
-  steps_ = StepPlan::of(spec_, root);
+    steps.push_back(build_layer(i, root.under(spec_.prefix(i), spec_.scope(i)), state_index));
+  steps_ = StepPlan(spec_.d_model, std::move(steps));
   if (spec_.final_norm)
     final_norm_ =
         nn::build_norm(spec_.final_norm, root.under(spec_.under("final_norm"), spec_.scope_out()));
 }
 
-void Stack::build_layer(int64_t layer, const nn::Builder& plain, size_t& state_index) {
+namespace {
+
+/// What a branch, with its norms, offers for calls of few tokens.
+struct OfferedSteps {
+  nn::BranchSteps branch;
+  StepPlan::Part part;
+  bool whole = true;  // whether nothing of the branch is left to tensors
+};
+
+OfferedSteps offered_by(const nn::Branch& branch,
+                        std::shared_ptr<const nn::PartStep> part,
+                        std::optional<size_t> state) {
+  OfferedSteps out{{{}, branch.gain}, {std::move(part), state}};
+  out.whole = out.part.step != nullptr && branch.read == nullptr;
+  for (const std::unique_ptr<nn::Norm>& norm : branch.norms) {
+    out.branch.norms.push_back(norm ? norm->step() : nullptr);
+    out.whole = out.whole && (norm == nullptr || out.branch.norms.back() != nullptr);
+  }
+  return out;
+}
+
+/// A group's, added to those of its layer; whether it has them.
+bool add_steps(const nn::Residual& residual,
+               const std::vector<OfferedSteps>& offered,
+               int64_t width,
+               StepPlan::Layer& layer) {
+  StepPlan::Group group;
+  std::vector<nn::BranchSteps> branches;
+  for (const OfferedSteps& one : offered) {
+    if (!one.whole) return false;
+    branches.push_back(one.branch);
+    group.parts.push_back(one.part);
+  }
+  group.residual = residual.step(branches, width);
+  layer.push_back(group);
+  return group.residual != nullptr;
+}
+
+}  // namespace
+
+StepPlan::Layer Stack::build_layer(int64_t layer, const nn::Builder& plain, size_t& state_index) {
   Layer built;
+  StepPlan::Layer steps;
+  bool all_steps = !spec_.layers[static_cast<size_t>(layer)].depth;
   const auto all_weights = std::make_shared<std::vector<nn::WeightPtr>>();
   const nn::Builder builder = nn::noting(plain, all_weights);
   std::vector<Group>& groups = built.groups;
@@ -38,8 +81,10 @@ void Stack::build_layer(int64_t layer, const nn::Builder& plain, size_t& state_i
     const bool recomputes = !group_spec.aside && group_spec.residual_config().recomputes();
     built.recomputes = built.recomputes || recomputes;
     const auto norm_names = group_spec.norm_names();
+    std::vector<OfferedSteps> offered;
     for (const BranchSpec& branch_spec : group_spec.branches) {
       nn::Branch branch;
+      const bool is_read = spec_.layers[static_cast<size_t>(layer)].reads(branch_spec.name);
       const auto weights = std::make_shared<std::vector<nn::WeightPtr>>();
       const nn::Builder noted = nn::noting(builder, weights);
       branch.name = spec_.under(fmt::format("layers.{}.{}", layer, branch_spec.name));
@@ -54,14 +99,18 @@ void Stack::build_layer(int64_t layer, const nn::Builder& plain, size_t& state_i
       branch.read = reader_of(spec_, branch_spec);
       const nn::Builder here = part_builder(spec_, layer, branch_spec, noted);
       if (branch_spec.slot == Slot::ffn) {
-        branch.run = [ffn = std::shared_ptr<nn::Ffn>(nn::build_ffn(branch_spec.part, here))](
-                         const Tensor& x, nn::Context& context) {
+        const std::shared_ptr<nn::Ffn> ffn = nn::build_ffn(branch_spec.part, here);
+        offered.push_back(offered_by(branch, ffn->step(), std::nullopt));
+        branch.run = [ffn](const Tensor& x, nn::Context& context) {
           return ffn->forward(x, context);
         };
       } else {
         const bool has_state = !branch_spec.part.config->state(here.scope()).empty();
-        branch.run = [mixer = std::shared_ptr<nn::Mixer>(nn::build_mixer(branch_spec.part, here)),
-                      has_state, index = state_index](const Tensor& x, nn::Context& context) {
+        const std::shared_ptr<nn::Mixer> mixer = nn::build_mixer(branch_spec.part, here);
+        offered.push_back(offered_by(branch, mixer->step(),
+                                     has_state ? std::optional(state_index) : std::nullopt));
+        branch.run = [mixer, has_state, index = state_index](const Tensor& x,
+                                                             nn::Context& context) {
           const nn::Call& c = context.call;
           if (c.state == nullptr || !has_state) return nn::run_mixer(*mixer, x, context, nullptr);
           const nn::StateRows rows = c.state->branch(index, *context.batch);
@@ -80,8 +129,8 @@ void Stack::build_layer(int64_t layer, const nn::Builder& plain, size_t& state_i
           return nn::recomputed(run, weights, x, context);
         };
       }
+      offered.back().whole = offered.back().whole && !is_read;
       // intermediates are named by branch
-      const bool is_read = spec_.layers[static_cast<size_t>(layer)].reads(branch_spec.name);
       branch.run = [spec = &spec_, run = std::move(branch.run), name = branch.name, layer, is_read,
                     own = branch_spec.name](const Tensor& given, nn::Context& context) {
         context.layer = layer;
@@ -100,6 +149,7 @@ void Stack::build_layer(int64_t layer, const nn::Builder& plain, size_t& state_i
             ? build_aside()
             : nn::build_residual(group_spec.residual,
                                  residual_builder(spec_, layer, group_spec.branches[0], builder));
+    all_steps = all_steps && add_steps(*group.residual, offered, spec_.d_model, steps);
     groups.push_back(std::move(group));
   }
   if (state_index > first_state) built.state = static_cast<int64_t>(first_state);
@@ -112,6 +162,7 @@ void Stack::build_layer(int64_t layer, const nn::Builder& plain, size_t& state_i
   }
   built.weights = *all_weights;
   layers_.push_back(std::move(built));
+  return all_steps ? steps : StepPlan::Layer();
 }
 
 Tensor Stack::embedded(nn::Context& context) const {
@@ -173,10 +224,6 @@ nn::Stream Stack::recomputed(size_t index, const nn::Stream& stream, nn::Context
 
 Tensor Stack::forward(const Tensor& x_ND, nn::Context& context, int64_t layers) const {
   const size_t n = layers > 0 ? static_cast<size_t>(layers) : layers_.size();
-  if (steps_ && steps_->serves(x_ND, context)) {
-    if (context.cancel != nullptr) context.cancel->check("model");
-    return normed(steps_->run(x_ND, context, static_cast<int64_t>(n)), context);
-  }
   Tensor x = x_ND;
   if (context.probe) context.probe(spec_.under("embed"), x);
   if (std::any_of(spec_.layers.begin(), spec_.layers.end(),
@@ -185,6 +232,9 @@ Tensor Stack::forward(const Tensor& x_ND, nn::Context& context, int64_t layers) 
   nn::Stream stream{x};
   for (size_t i = 0; i < n; ++i) {
     if (context.cancel != nullptr) context.cancel->check("model");
+    // streams side by side are those of residuals without steps
+    if (stream.size() == 1) i += steps_.run(stream.front(), context, i, n);
+    if (i == n) break;
     const bool again = context.recompute.acts(nn::RecomputeOf::layers, static_cast<int64_t>(i)) &&
                        !layers_[i].recomputes && !context.call.runs_once() &&
                        at::GradMode::is_enabled();

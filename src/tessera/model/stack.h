@@ -29,6 +29,8 @@ class Stack {
   Tensor normed(const Tensor& x_ND, const nn::Context& context) const {
     return final_norm_ ? final_norm_->forward(x_ND, context) : x_ND;
   }
+  /// What its layers offer for calls of few tokens.
+  const StepPlan& steps() const { return steps_; }
 
  private:
   struct Group {
@@ -50,14 +52,15 @@ class Stack {
   /// The same, keeping for the backward pass what goes in alone.
   nn::Stream recomputed(size_t index, const nn::Stream& stream, nn::Context& context) const;
   nn::Stream run(const Layer& layer, nn::Stream stream, nn::Context& context) const;
-  void build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
+  /// Returns what its parts offer for calls of few tokens.
+  StepPlan::Layer build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
 
   const ModelSpec& spec_;
   int64_t ids_before_;
   std::unique_ptr<nn::Embed> embed_;
   bool embed_has_state_ = false;
   std::vector<Layer> layers_;
-  std::shared_ptr<const StepPlan> steps_;  // of calls of few tokens; may be null
+  StepPlan steps_;  // of calls of few tokens
   std::unique_ptr<nn::Norm> final_norm_;
 };
 

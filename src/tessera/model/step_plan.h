@@ -1,37 +1,42 @@
-// A call of few tokens, as decoding makes them, without tensors between the layers' first input and
-// their last output: what tensors cost (allocation, views, dispatch, a parallel region for each
-// product) is a third of such a call of a small model. One parallel region goes through all layers;
-// products share out their columns, attention its heads and blocks of keys.
-//
-// It knows the parts that most decoders are made of, and of each the options that it serves:
-// attention with rope or without positions, seeing all or a window; glu and mlp; rms_norm and
-// layer_norm; residuals pre_norm and sandwich. For any other part, or option at another value than
-// its default, the layers run as their parts do (Stack::forward), which
-// also is what this is tested against: the numbers are the same, bit by bit, as they come from the
-// same kernels in the same order.
+// Calls of few tokens, as decoding makes them, by the steps that parts offer (nn/decode_step.h):
+// runs of neighbouring layers without tensors between them, in one parallel region each. Layers of
+// which a part offers no step, or a step that does not take the call, go the tensor path
+// (Stack::forward), which also is what steps are tested against: the numbers are the same, bit by
+// bit.
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <vector>
 
-#include "tessera/model/model_spec.h"
-#include "tessera/nn/parts.h"
+#include "tessera/nn/decode_step.h"
 
 namespace tessera::model {
 
 class StepPlan {
  public:
-  /// Of the layers of `spec`, which must outlive it; null where some part is none of those that it
-  /// knows. `root` finds the weights.
-  static std::shared_ptr<const StepPlan> of(const ModelSpec& spec, const nn::Builder& root);
-  virtual ~StepPlan() = default;
+  struct Part {
+    std::shared_ptr<const nn::PartStep> step;
+    std::optional<size_t> state;  // index of its branch in a state, where it has one
+  };
+  struct Group {
+    std::shared_ptr<const nn::ResidualStep> residual;
+    std::vector<Part> parts;
+  };
+  /// Empty where not all of its parts offer steps.
+  using Layer = std::vector<Group>;
 
-  /// Whether it takes this call: few tokens that continue a state, without gradients, and nobody
-  /// looks on.
-  virtual bool serves(const Tensor& x_ND, nn::Context& context) const = 0;
-  /// What the first `layers` layers make of x_ND. Their states move on.
-  virtual Tensor run(const Tensor& x_ND, nn::Context& context, int64_t layers) const = 0;
+  StepPlan() = default;
+  StepPlan(int64_t d_model, std::vector<Layer> layers) : d_(d_model), layers_(std::move(layers)) {}
 
-  /// For tests: while one lives on a thread, serves() says no there.
+  /// Whether all parts of a layer offer steps.
+  bool offers(size_t layer) const { return !layers_[layer].empty(); }
+  /// How many layers of [first, last) from `first` on take this call.
+  size_t taken(const Tensor& x_ND, nn::Context& context, size_t first, size_t last) const;
+  /// The same, and replaces x_ND by what they make of it. Their states move on.
+  size_t run(Tensor& x_ND, nn::Context& context, size_t first, size_t last) const;
+
+  /// For tests: while one lives on a thread, no layer takes a call there.
   class Off {
    public:
     Off() : before_(off_) { off_ = true; }
@@ -45,6 +50,12 @@ class StepPlan {
   static bool off() { return off_; }
 
  private:
+  struct Call;
+  bool serves(const Tensor& x_ND, const nn::Context& context) const;
+  Call begun(const Tensor& x_ND, nn::Context& context, size_t first, size_t last) const;
+
+  int64_t d_ = 0;
+  std::vector<Layer> layers_;
   inline static thread_local bool off_ = false;
 };
 

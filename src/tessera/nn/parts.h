@@ -13,9 +13,20 @@
 #include "tessera/ops/weights/weight.h"
 #include "tessera/spec/mechanism.h"
 
+namespace tessera::ops {
+struct RotaryTable;
+}  // namespace tessera::ops
+
 namespace tessera::nn {
 
 using ops::WeightPtr;
+
+// What parts may offer for calls of few tokens (decode_step.h); null = nothing, the tensor path
+// serves.
+class NormStep;
+class PartStep;
+class ResidualStep;
+struct BranchSteps;
 
 /// x [..., C] -> same shape.
 class Norm {
@@ -24,6 +35,7 @@ class Norm {
   virtual Tensor forward(const Tensor& x) const = 0;
   /// The same of all tokens of a call, where training may differ from inference.
   virtual Tensor forward(const Tensor& x, const Context&) const { return forward(x); }
+  virtual std::shared_ptr<const NormStep> step() const { return nullptr; }
 };
 
 /// What a mixer tells a position scheme about the scores it will make.
@@ -39,6 +51,12 @@ struct ScoreSite {
 /// What a rotation turns; some schemes scale the two inversely.
 enum class Side { query, key };
 
+/// How heads are turned: pairs of channels by the angles of their token; without a table not at all.
+struct Rotation {
+  const ops::RotaryTable* table = nullptr;
+  bool interleaved = false;
+};
+
 /// Acts in one place (Info::place); the other functions do nothing.
 class Position {
  public:
@@ -52,6 +70,10 @@ class Position {
   }
   /// x_NHD: queries or keys, heads apart; written over where nobody else sees it.
   virtual Tensor rotate(Tensor x_NHD, Side, Context&) const { return x_NHD; }
+  /// Whether it does nothing else than rotate(), and that by the tables of rotation().
+  virtual bool only_rotates() const { return false; }
+  /// Of heads of `width` channels; the table lives as long as the context.
+  virtual Rotation rotation(Side, int64_t /*width*/, at::ScalarType, Context&) const { return {}; }
 };
 
 /// Mixes tokens. Without rows it runs over whole documents; with rows it continues from them and
@@ -62,12 +84,14 @@ class Mixer {
   virtual Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const = 0;
   /// What a row without tokens begins with, where that is a parameter (RowState::begin_at).
   virtual void begin(RowState&) const {}
+  virtual std::shared_ptr<const PartStep> step() const { return nullptr; }
 };
 
 class Ffn {
  public:
   virtual ~Ffn() = default;
   virtual Tensor forward(const Tensor& x_ND, Context& context) const = 0;
+  virtual std::shared_ptr<const PartStep> step() const { return nullptr; }
 };
 
 /// What the layers hand on: x_ND alone, or what residuals make of it between entering and leaving
@@ -120,6 +144,11 @@ class Residual {
   /// where it ends: of the first and of the last of the run.
   virtual Stream enter(const Tensor& x_ND, Context&) const { return {x_ND}; }
   virtual Tensor leave(const Stream& stream) const { return stream.front(); }
+  /// Of a group of these branches, on a stream of one tensor of `width` channels.
+  virtual std::shared_ptr<const ResidualStep> step(std::span<const BranchSteps>,
+                                                   int64_t /*width*/) const {
+    return nullptr;
+  }
 };
 
 /// A layer as what decides on its tokens sees it.

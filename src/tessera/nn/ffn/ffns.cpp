@@ -1,10 +1,16 @@
+#include <algorithm>
+#include <optional>
+
+#include "tessera/kernels/basic/rowwise.h"
 #include "tessera/nn/activation_kernel.h"
+#include "tessera/nn/decode_step.h"
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/ffn/glu.h"
 #include "tessera/nn/ffn/linear.h"
 #include "tessera/nn/ffn/mlp.h"
 #include "tessera/nn/ffn/xielu.h"
 #include "tessera/nn/parts.h"
+#include "tessera/nn/step_products.h"
 #include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/basic/xielu.h"
@@ -55,6 +61,7 @@ class Hidden {
     if (norm_) h = norm_->forward(h);
     return dropout_ > 0 ? dropout(h, dropout_, name_, context) : h;
   }
+  const Norm* norm() const { return norm_.get(); }
 
  private:
   std::string name_;
@@ -62,18 +69,114 @@ class Hidden {
   std::unique_ptr<Norm> norm_;
 };
 
+/// The decoding step of mlp and glu.
+class HiddenStep final : public PartStep {
+ public:
+  struct Options {
+    kernels::Activation act;
+    double slope = 1, limit = 0, up_offset = 0;  // as glu has them
+  };
+  HiddenStep(const Options& of,
+             const Linear* gate_product,
+             const Linear& up_product,
+             const Linear& down_product,
+             const Norm* inner_norm,
+             StepWeights& weights)
+      : options(of), up(weights.product(up_product)), down(weights.product(down_product)) {
+    if (gate_product != nullptr) gate = weights.product(*gate_product);
+    weights.alike({&up, as_given(gate)});
+    if (inner_norm != nullptr) norm = weights.norm(*inner_norm);
+  }
+
+  std::unique_ptr<StepCall> begin(Context& context, const StateRows*) const override {
+    return std::make_unique<Call>(*this, context.batch->n_tokens());
+  }
+
+ private:
+  class Call final : public StepCall {
+   public:
+    Call(const HiddenStep& step, int64_t n)
+        : s_(step),
+          n_(n),
+          input_(memory_.take(
+              StepInput::floats(n, std::max(step.up.rows(), step.up.weight->size(1))))),
+          gate_(memory_.take(step.gate ? n * step.up.rows() : 0)),
+          up_(memory_.take(n * step.up.rows())) {}
+
+    void run(Team& team, const float* x_ND, float* y_ND, float* memory) override {
+      const int64_t width = s_.up.rows();
+      float *gate = memory + gate_, *up = memory + up_;
+      StepInput in(x_ND, n_, s_.up.weight->size(1), memory + input_);
+      in.prepare(team, {&s_.up, as_given(s_.gate)});
+      team.wait();
+      multiply(team, in, {{as_given(s_.gate), gate}, {&s_.up, up}});
+      team.wait();
+      const Team::Share mine = team.share(n_);
+      const int64_t first = mine.begin * width, rows = mine.end - mine.begin;
+      activate(gate + first, up + first, rows * width);
+      if (s_.norm) (*s_.norm)(up + first, rows, width, up + first);
+      StepInput hidden(up, n_, width, memory + input_);
+      hidden.prepare(team, {&s_.down});
+      team.wait();
+      multiply(team, hidden, {{&s_.down, y_ND}});
+    }
+
+   private:
+    /// What the last product reads of n numbers, to `up`.
+    void activate(float* gate, float* up, int64_t n) const {
+      const Options& of = s_.options;
+      if (of.limit > 0) {
+        const auto limit = static_cast<float>(of.limit);
+        for (int64_t j = 0; j < n; ++j) {
+          gate[j] = std::min(gate[j], limit);
+          up[j] = std::min(std::max(up[j], -limit), limit);
+        }
+      }
+      const auto offset = static_cast<float>(of.up_offset);
+      for (int64_t j = 0; offset != 0 && j < n; ++j) up[j] += offset;
+      const auto slope = static_cast<float>(of.slope);
+      float* sloped = s_.gate ? gate : up;
+      for (int64_t j = 0; slope != 1 && j < n; ++j) sloped[j] *= slope;
+      if (s_.gate)
+        kernels::glu(of.act, gate, up, n, up);
+      else
+        kernels::act(of.act, up, n, up);
+      for (int64_t j = 0; slope != 1 && j < n; ++j) up[j] /= slope;
+    }
+
+    const HiddenStep& s_;
+    int64_t n_, input_, gate_, up_;
+  };
+
+  Options options;
+  std::optional<StepProduct> gate;
+  StepProduct up, down;
+  std::shared_ptr<const NormStep> norm;
+};
+
 class Mlp final : public Ffn {
  public:
   Mlp(const MlpConfig& config, const Builder& builder)
-      : act_(config.act, config.slope, config.learned_slope, builder),
+      : config_(config),
+        act_(config.act, config.slope, config.learned_slope, builder),
         hidden_(config, builder),
         up_(builder, "up"),
         down_(builder, "down") {}
   Tensor forward(const Tensor& x_ND, Context& context) const override {
     return down_(hidden_(act_(up_(x_ND, context)), context), context);
   }
+  std::shared_ptr<const PartStep> step() const override {
+    if (!others_at_default(config_, {"act", "d_hidden", "bias", "slope", "inner_norm", "dropout"}))
+      return nullptr;
+    StepWeights weights;
+    auto step = std::make_shared<HiddenStep>(
+        HiddenStep::Options{.act = kernel_of(config_.act), .slope = config_.slope}, nullptr, up_,
+        down_, hidden_.norm(), weights);
+    return weights.serve() ? step : nullptr;
+  }
 
  private:
+  MlpConfig config_;
   Sloped act_;
   Hidden hidden_;
   Linear up_, down_;
@@ -119,6 +222,18 @@ class Glu final : public Ffn {
     }
     if (config_.up_offset != 0) up = up + config_.up_offset;
     return down_(hidden_(act_(gate, up), context), context);
+  }
+  std::shared_ptr<const PartStep> step() const override {
+    if (!others_at_default(config_, {"act", "d_hidden", "bias", "down_bias", "slope", "limit", "up_offset",
+                                     "inner_norm", "dropout"}))
+      return nullptr;
+    StepWeights weights;
+    auto step = std::make_shared<HiddenStep>(HiddenStep::Options{.act = kernel_of(config_.act),
+                                                                 .slope = config_.slope,
+                                                                 .limit = config_.limit,
+                                                                 .up_offset = config_.up_offset},
+                                             &gate_, up_, down_, hidden_.norm(), weights);
+    return weights.serve() ? step : nullptr;
   }
 
  private:

@@ -1,4 +1,6 @@
+#include "tessera/kernels/basic/rowwise.h"
 #include "tessera/nn/context.h"
+#include "tessera/nn/decode_step.h"
 #include "tessera/nn/norm/batch_norm.h"
 #include "tessera/nn/norm/dyt.h"
 #include "tessera/nn/norm/gated_norm.h"
@@ -7,6 +9,7 @@
 #include "tessera/nn/norm/layer_norm.h"
 #include "tessera/nn/norm/rms_norm.h"
 #include "tessera/nn/parts.h"
+#include "tessera/nn/step_products.h"
 #include "tessera/ops/basic/batch_norm.h"
 #include "tessera/ops/basic/l2_norm.h"
 #include "tessera/ops/basic/ordered_sum.h"
@@ -23,12 +26,40 @@ Tensor value_of(const WeightPtr& weight) {
   return weight ? weight->tensor() : Tensor();
 }
 
+/// Of rms_norm and layer_norm.
+class StatisticsStep final : public NormStep {
+ public:
+  StatisticsStep(bool centred, StepNumbers weight, StepNumbers bias, double offset, double eps)
+      : centred_(centred),
+        weight_(std::move(weight)),
+        bias_(std::move(bias)),
+        offset_(static_cast<float>(offset)),
+        eps_(static_cast<float>(eps)) {}
+  void operator()(const float* x, int64_t rows, int64_t width, float* y) const override {
+    if (centred_)
+      kernels::layer_norm(x, rows, width, weight_.data(), bias_.data(), offset_, eps_, y);
+    else
+      kernels::rms_norm(x, rows, width, weight_.data(), offset_, eps_, y);
+  }
+
+ private:
+  bool centred_;
+  StepNumbers weight_, bias_;
+  float offset_, eps_;
+};
+
 class RmsNorm final : public Norm {
  public:
   RmsNorm(const RmsNormConfig& config, const Builder& builder)
       : config_(config), weight_(builder.optional("weight")) {}
   Tensor forward(const Tensor& x) const override {
     return ops::rms_norm(x, value_of(weight_), offset_of(config_.weight), config_.eps);
+  }
+  std::shared_ptr<const NormStep> step() const override {
+    if (!others_at_default(config_, {"eps", "weight"}) || !StepNumbers::stay(weight_))
+      return nullptr;
+    return std::make_shared<StatisticsStep>(false, StepNumbers(weight_), StepNumbers(),
+                                            offset_of(config_.weight), config_.eps);
   }
 
  private:
@@ -43,6 +74,13 @@ class LayerNorm final : public Norm {
   Tensor forward(const Tensor& x) const override {
     return ops::layer_norm(x, value_of(weight_), value_of(bias_), offset_of(config_.weight),
                            config_.eps);
+  }
+  std::shared_ptr<const NormStep> step() const override {
+    if (!others_at_default(config_, {"eps", "weight", "bias"}) || !StepNumbers::stay(weight_) ||
+        !StepNumbers::stay(bias_))
+      return nullptr;
+    return std::make_shared<StatisticsStep>(true, StepNumbers(weight_), StepNumbers(bias_),
+                                            offset_of(config_.weight), config_.eps);
   }
 
  private:

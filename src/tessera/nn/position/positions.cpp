@@ -1,14 +1,15 @@
 #include "tessera/nn/parts.h"
-#include "tessera/nn/position/rope_table.h"
 #include "tessera/nn/position/learned.h"
 #include "tessera/nn/position/none.h"
 #include "tessera/nn/position/rope.h"
+#include "tessera/nn/position/rotary.h"
 #include "tessera/nn/position/sinusoidal.h"
-#include "tessera/ops/basic/rope.h"
 
 namespace tessera::nn {
+namespace {
 
-// frequencies may depend on the length of the document, so each segment has its own
+/// Angles of the tokens of a call. Frequencies may depend on the length of the document, so each
+/// segment has its own. Throws Error(input) for one that goes on beyond where all angles change.
 ops::RotaryTable rope_table(const RopeConfig& config, const Batch& batch, at::ScalarType type) {
   if (!config.angles_change()) {
     const RopeFrequencies f = config.frequencies(0);
@@ -31,9 +32,10 @@ ops::RotaryTable rope_table(const RopeConfig& config, const Batch& batch, at::Sc
   return {at::cat(cosines), at::cat(sines)};
 }
 
-namespace {
-
-class NoPosition final : public Position {};
+class NoPosition final : public Position {
+ public:
+  bool only_rotates() const override { return true; }
+};
 
 class LearnedPosition final : public Position {
  public:
@@ -91,16 +93,15 @@ class SinusoidalPosition final : public Position {
   SinusoidalPositionConfig config_;
 };
 
-class Rope final : public Position {
+class Rope final : public Rotary {
  public:
   explicit Rope(const RopeConfig& config)
       : config_(config), key_("rope " + spec::dump_struct(config).dump()) {}
 
-  Tensor rotate(Tensor x_NHD, Side, Context& context) const override {
-    const auto type = ops::wide(x_NHD);
-    const auto& table =
-        context.once<ops::RotaryTable>(key_, [&] { return rope_table(config_, *context.batch, type); });
-    return ops::rope(std::move(x_NHD), table, config_.layout == RopeLayout::interleaved);
+  Rotation rotation(Side, int64_t, at::ScalarType type, Context& context) const override {
+    const auto& table = context.once<ops::RotaryTable>(
+        key_, [&] { return rope_table(config_, *context.batch, type); });
+    return {&table, config_.layout == RopeLayout::interleaved};
   }
 
  private:

@@ -4,8 +4,8 @@
 #include "tessera/nn/parts.h"
 #include "tessera/nn/position/m_rope.h"
 #include "tessera/nn/position/p_rope.h"
+#include "tessera/nn/position/rotary.h"
 #include "tessera/nn/position/xpos.h"
-#include "tessera/ops/basic/rope.h"
 
 namespace tessera::nn {
 namespace {
@@ -15,33 +15,33 @@ std::string key_of(const char* name, const C& config, int64_t width) {
   return fmt::format("{} {} {}", name, width, spec::dump_struct(config).dump());
 }
 
-class PRope final : public Position {
+class PRope final : public Rotary {
  public:
   explicit PRope(const PRopeConfig& config) : config_(config) {}
 
-  Tensor rotate(Tensor x_NHD, Side, Context& context) const override {
-    const int64_t width = x_NHD.size(2);
+  Rotation rotation(Side, int64_t width, at::ScalarType type, Context& context) const override {
     const auto& table = context.once<ops::RotaryTable>(key_of("p_rope", config_, width), [&] {
-      return ops::rotary_table(context.batch->positions_N, config_.frequencies(width), 1,
-                               ops::wide(x_NHD));
+      return ops::rotary_table(context.batch->positions_N, config_.frequencies(width), 1, type);
     });
-    return ops::rope(std::move(x_NHD), table, config_.layout == RopeLayout::interleaved);
+    return {&table, config_.layout == RopeLayout::interleaved};
   }
 
  private:
   PRopeConfig config_;
 };
 
-class Xpos final : public Position {
+class Xpos final : public Rotary {
  public:
   explicit Xpos(const XposConfig& config) : config_(config) {}
 
-  Tensor rotate(Tensor x_NHD, Side side, Context& context) const override {
-    const int64_t width = x_NHD.size(2);
+  Rotation rotation(Side side,
+                    int64_t width,
+                    at::ScalarType type,
+                    Context& context) const override {
     const std::string key = key_of(side == Side::query ? "xpos q" : "xpos k", config_, width);
     const auto& table = context.once<ops::RotaryTable>(
-        key, [&] { return make_table(context.batch->positions_N, width, side, ops::wide(x_NHD)); });
-    return ops::rope(std::move(x_NHD), table, config_.layout == RopeLayout::interleaved);
+        key, [&] { return make_table(context.batch->positions_N, width, side, type); });
+    return {&table, config_.layout == RopeLayout::interleaved};
   }
 
  private:
@@ -69,16 +69,14 @@ class Xpos final : public Position {
   XposConfig config_;
 };
 
-class MRope final : public Position {
+class MRope final : public Rotary {
  public:
   explicit MRope(const MRopeConfig& config) : config_(config) {}
 
-  Tensor rotate(Tensor x_NHD, Side, Context& context) const override {
-    const int64_t width = x_NHD.size(2);
-    const auto& table = context.once<ops::RotaryTable>(key_of("m_rope", config_, width), [&] {
-      return make_table(*context.batch, width, ops::wide(x_NHD));
-    });
-    return ops::rope(std::move(x_NHD), table, false);
+  Rotation rotation(Side, int64_t width, at::ScalarType type, Context& context) const override {
+    const auto& table = context.once<ops::RotaryTable>(
+        key_of("m_rope", config_, width), [&] { return make_table(*context.batch, width, type); });
+    return {&table, false};
   }
 
  private:

@@ -7,6 +7,7 @@
 #include "tessera/ops/basic/fused.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/over_rows.h"
+#include "tessera/ops/basic/softplus.h"
 
 namespace tessera::ops {
 namespace {
@@ -124,10 +125,7 @@ Tensor softplus(const Tensor& x) {
   Tensor y = at::empty_like(input);
   const auto* from = input.const_data_ptr<float>();
   auto* to = y.data_ptr<float>();
-  for (int64_t i = 0; i < input.numel(); ++i) {
-    const double v = from[i];
-    to[i] = static_cast<float>(std::max(v, 0.0) + std::log1p(std::exp(-std::abs(v))));
-  }
+  for (int64_t i = 0; i < input.numel(); ++i) to[i] = softplus_of(from[i]);
   return y;
 }
 

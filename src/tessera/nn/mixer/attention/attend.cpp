@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/nn/decode_step.h"
 #include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/documents_attention.h"
 #include "tessera/ops/attention/flash_attention.h"
@@ -63,6 +64,20 @@ Tensor HeadNorms::operator()(const Tensor& projected) const {
   for (int64_t h = 0; h < heads_; ++h)
     each.push_back(norms_[static_cast<size_t>(h)]->forward(y_NHD.select(1, h)));
   return at::stack(each, 1);
+}
+
+HeadNormsStep HeadNorms::step(StepWeights& weights) const {
+  HeadNormsStep out{over_, {}};
+  for (const std::unique_ptr<Norm>& norm : norms_) out.norms.push_back(weights.norm(*norm));
+  return out;
+}
+
+void HeadNormsStep::operator()(float* x, int64_t tokens, int64_t heads, int64_t width) const {
+  if (norms.empty()) return;
+  if (over == QkNormOver::projection) return (*norms[0])(x, tokens, heads * width, x);
+  if (over == QkNormOver::head) return (*norms[0])(x, tokens * heads, width, x);
+  for (int64_t i = 0; i < tokens * heads; ++i)
+    (*norms[static_cast<size_t>(i % heads)])(x + i * width, 1, width, x + i * width);
 }
 
 LearnedScale::LearnedScale(const Builder& builder, ScoreScale scale) {

@@ -9,6 +9,7 @@
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/nn/parts.h"
+#include "tessera/nn/step_products.h"
 #include "tessera/ops/attention/attention.h"
 
 namespace tessera::nn {
@@ -39,6 +40,14 @@ ops::ScoreOptions with_term(ops::ScoreOptions how,
                             ScoreSite site,
                             Context& context);
 
+/// HeadNorms of rows in memory (decode_step.h).
+struct HeadNormsStep {
+  QkNormOver over = QkNormOver::head;
+  std::vector<std::shared_ptr<const NormStep>> norms;  // as there
+  /// x [tokens, heads, width], on this thread.
+  void operator()(float* x, int64_t tokens, int64_t heads, int64_t width) const;
+};
+
 /// Queries or keys by heads, and their norms: none, one for all heads, or one per head.
 class HeadNorms {
  public:
@@ -50,6 +59,7 @@ class HeadNorms {
             int64_t heads);
   /// A projection [N, heads * D] with its heads apart, [N, heads, D], normed.
   Tensor operator()(const Tensor& projected) const;
+  HeadNormsStep step(StepWeights& weights) const;
 
  private:
   QkNormOver over_;
@@ -62,9 +72,11 @@ class LearnedScale {
  public:
   LearnedScale(const Builder& builder, ScoreScale scale);
   Tensor operator()(const Tensor& q_NHD) const;
+  /// [1] or [H]; null where nothing is learned.
+  const WeightPtr& factors() const { return factors_; }
 
  private:
-  WeightPtr factors_;  // [1] or [H]
+  WeightPtr factors_;
 };
 
 /// The scores of a call under a pattern: what all its documents have in common, and each one's own.

@@ -7,6 +7,7 @@
 
 #include "tessera/nn/guess_branches.h"
 #include "tessera/nn/mixer/attention/attend.h"
+#include "tessera/nn/mixer/attention/attention_step.h"
 #include "tessera/nn/mixer/attention/heavy_keys.h"
 #include "tessera/nn/mixer/shown.h"
 #include "tessera/ops/basic/pointwise.h"
@@ -23,7 +24,7 @@ class Attention final : public Mixer {
   Attention(const AttentionConfig& config, const Builder& builder)
       : config_(config),
         name_(builder.prefix()),
-        layer_(builder.scope().layer),
+        scope_(builder.scope()),
         q_(builder, "q"),
         o_(builder, "o"),
         q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
@@ -80,6 +81,25 @@ class Attention final : public Mixer {
     show(x, scores, merged, context);
     if (inner_norm_) merged = inner_norm_->forward(merged);
     return gated(o_(merged), x_ND, GatePlace::after_o);
+  }
+
+  std::shared_ptr<const PartStep> step() const override {
+    // without keys of its own it has no product of them
+    if (!config_.kv_of.empty()) return nullptr;
+    return attention_step({.config = config_,
+                           .scope = scope_,
+                           .q = q_,
+                           .k = k_,
+                           .v = v_,
+                           .o = o_,
+                           .gate = gate_,
+                           .q_norm = q_norm_,
+                           .k_norm = k_norm_,
+                           .v_norm = v_norm_,
+                           .scale = scale_,
+                           .position = *position_,
+                           .inner_norm = inner_norm_.get(),
+                           .sinks = sinks_});
   }
 
  private:
@@ -160,7 +180,7 @@ class Attention final : public Mixer {
   /// The queries times the factors of their positions, and that of the scores where it is on them.
   Tensor tempered(const Tensor& projected_NHD, Context& context) const {
     const Tensor q_NHD = config_.scale_on == ScaleOn::query
-                             ? projected_NHD * config_.score_scale(layer_)
+                             ? projected_NHD * config_.score_scale(scope_.layer)
                              : projected_NHD;
     if (!config_.temperature.acts()) return q_NHD;
     const Tensor positions = context.batch->positions_N.to(at::kCPU).contiguous();
@@ -172,7 +192,7 @@ class Attention final : public Mixer {
 
   ops::ScoreOptions options(Context& context) const {
     ops::ScoreOptions how;
-    how.scale = config_.logit_scale(layer_);
+    how.scale = config_.logit_scale(scope_.layer);
     how.softcap = config_.softcap;
     how.causal = context.causal;
     how.sinks_H = sinks(*context.batch);
@@ -387,7 +407,7 @@ class Attention final : public Mixer {
 
   AttentionConfig config_;
   std::string name_;
-  int64_t layer_ = 0;
+  spec::Scope scope_;
   Linear q_, k_, v_, o_, gate_, q_global_, k_global_, v_global_;
   std::unique_ptr<Norm> inner_norm_;
   WeightPtr sinks_;

@@ -1,5 +1,6 @@
 #include "tessera/nn/mixer/convolution/causal_conv.h"
 
+#include "tessera/kernels/convolution/short_conv.h"
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/convolution/short_conv.h"
@@ -10,6 +11,22 @@ CausalConv::CausalConv(const Builder& builder, const std::string& name, kernels:
     : weight_(builder.weight(name + ".weight")),
       bias_(builder.optional(name + ".bias")),
       act_(act) {}
+
+CausalConv::Step::Step(const CausalConv& conv, StepWeights& weights)
+    : weight_(weights.numbers(conv.weight_)),
+      bias_(weights.numbers(conv.bias_)),
+      act_(conv.act_),
+      channels_(conv.weight_->size(0)),
+      taps_(conv.weight_->size(1)) {}
+
+void CausalConv::Step::operator()(const float* x, float* tail, float* y) const {
+  kernels::CausalConv conv;
+  conv.T = 1, conv.C = channels_, conv.K = taps_;
+  conv.x = x, conv.w = weight_.data(), conv.bias = bias_.data(), conv.tail = tail;
+  conv.activation = act_;
+  conv.y = y;
+  kernels::causal_conv1d(conv);
+}
 
 Tensor CausalConv::operator()(const Tensor& x_NC,
                               const Batch& batch,

@@ -1,10 +1,14 @@
 #include "tessera/nn/mixer/linear/retention.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "tessera/kernels/basic/rowwise.h"
 #include "tessera/nn/mixer/linear/recurrence.h"
+#include "tessera/nn/mixer/recurrent_step.h"
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/nn/position/rope.h"
+#include "tessera/nn/position/turn.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/linear/retention.h"
 
@@ -25,6 +29,110 @@ RopeConfig rotation(const RetentionConfig& config) {
     if (config.key_dim > 2) rope.theta = std::pow(config.theta, width / (width - 2));
   }
   return rope;
+}
+
+/// The decoding step of retention without divisors: one token of every row.
+class RetentionStep final : public PartStep {
+ public:
+  struct Products {
+    const Linear &q, &k, &v, &g, &o;
+  };
+  RetentionStep(const RetentionConfig& of,
+                const Products& products,
+                const Position* turns,
+                const WeightPtr& scales,
+                StepNumbers decays,
+                StepWeights& weights)
+      : config(of),
+        rotation(turns),
+        q(weights.product(products.q)),
+        k(weights.product(products.k)),
+        v(weights.product(products.v)),
+        g(weights.product(products.g)),
+        o(weights.product(products.o)),
+        norm(weights.numbers(scales)),
+        log_decay(std::move(decays)) {
+    weights.alike({&q, &k, &v, &g});
+  }
+  std::unique_ptr<StepCall> begin(Context& context, const StateRows* rows) const override;
+
+  const RetentionConfig& config;
+  const Position* rotation;  // null: none
+  StepProduct q, k, v, g, o;
+  StepNumbers norm, log_decay;
+};
+
+class RetentionCall final : public StepCall {
+ public:
+  RetentionCall(const RetentionStep& step, Context& context, const StateRows& rows)
+      : s_(step),
+        rows_(rows),
+        n_(static_cast<int64_t>(rows.size())),
+        states_(rows.size()),
+        input_(memory_.take(
+            StepInput::floats(n_, std::max(step.q.weight->size(1), step.o.weight->size(1))))),
+        q_(memory_.take(n_ * step.q.rows())),
+        k_(memory_.take(n_ * step.q.rows())),
+        v_(memory_.take(n_ * step.v.rows())),
+        g_(memory_.take(n_ * step.v.rows())),
+        y_(memory_.take(n_ * step.v.rows())) {
+    if (s_.rotation == nullptr) return;
+    turn_q_ = s_.rotation->rotation(Side::query, s_.config.key_dim, at::kFloat, context);
+    turn_k_ = s_.rotation->rotation(Side::key, s_.config.key_dim, at::kFloat, context);
+  }
+
+  void run(Team& team, const float* x_ND, float* y_ND, float* memory) override {
+    const RetentionConfig& c = s_.config;
+    const int64_t h = c.n_heads, width = c.key_dim, value = c.value_dim;
+    float *q = memory + q_, *k = memory + k_, *v = memory + v_, *g = memory + g_, *y = memory + y_;
+    StepInput in(x_ND, n_, s_.q.weight->size(1), memory + input_);
+    in.prepare(team, {&s_.q, &s_.k, &s_.v, &s_.g});
+    team.wait();
+    multiply(team, in, {{&s_.q, q}, {&s_.k, k}, {&s_.v, v}, {&s_.g, g}});
+    team.wait();
+    const Team::Share mine = team.share(n_);
+    const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(width)));
+    for (int64_t i = mine.begin; i < mine.end; ++i) {
+      for (int64_t j = i * h * width; j < (i + 1) * h * width; ++j) k[j] *= scale;
+      turn(turn_q_, i, 1, h, width, q + i * h * width);
+      turn(turn_k_, i, 1, h, width, k + i * h * width);
+      states_[static_cast<size_t>(i)] = state_of(*rows_[static_cast<size_t>(i)], 0);
+    }
+    team.wait();
+    const Team::Share heads = team.share(n_ * h);
+    for (int64_t j = heads.begin; j < heads.end; ++j)
+      recur({.key_dim = width,
+             .value_dim = value,
+             .q = q + j * width,
+             .k = k + j * width,
+             .v = v + j * value,
+             .decay = kernels::DecayPer::head,
+             .log_decay = s_.log_decay.data() + j % h,
+             .state = states_[static_cast<size_t>(j / h)] + j % h * width * value,
+             .y = y + j * value});
+    team.wait();
+    const int64_t first = mine.begin * h * value, count = mine.end - mine.begin;
+    kernels::rms_norm(y + first, count * h, value, s_.norm.data(), 0,
+                      static_cast<float>(c.norm_eps), y + first);
+    kernels::glu(kernels::Activation::silu, g + first, y + first, count * h * value, y + first);
+    StepInput read(y, n_, h * value, memory + input_);
+    read.prepare(team, {&s_.o});
+    team.wait();
+    multiply(team, read, {{&s_.o, y_ND}});
+  }
+
+ private:
+  const RetentionStep& s_;
+  const StateRows& rows_;
+  int64_t n_;
+  std::vector<float*> states_;  // by row, once its token has been turned
+  int64_t input_, q_, k_, v_, g_, y_;
+  Rotation turn_q_, turn_k_;
+};
+
+std::unique_ptr<StepCall> RetentionStep::begin(Context& context, const StateRows* rows) const {
+  if (!goes_on_by_a_token(*context.batch, rows, 1)) return nullptr;
+  return std::make_unique<RetentionCall>(*this, context, *rows);
 }
 
 class Retention final : public Mixer {
@@ -68,6 +176,21 @@ class Retention final : public Mixer {
     const Tensor normed =
         ops::rms_norm(y_NHV, norm_ ? norm_->tensor() : Tensor(), 0, config_.norm_eps);
     return o_(ops::gated(g_(x_ND), normed.reshape({n, h * v}), ops::Activation::silu));
+  }
+  std::shared_ptr<const PartStep> step() const override {
+    if (!others_at_default(config_, {"n_heads", "key_dim", "value_dim", "chunk", "angles", "theta",
+                                     "decay_offset", "decay", "norm_weight", "norm_eps"}) ||
+        (rotation_ && !rotation_->only_rotates()))
+      return nullptr;
+    StepWeights weights;
+    const StepNumbers decays =
+        decay_ ? weights.follows(decay_,
+                                 [&] { return -ops::softplus(-decay_->tensor().to(at::kFloat)); })
+               : StepNumbers(log_decay_H_);
+    auto step =
+        std::make_shared<RetentionStep>(config_, RetentionStep::Products{q_, k_, v_, g_, o_},
+                                        rotation_.get(), norm_, decays, weights);
+    return weights.serve() ? step : nullptr;
   }
 
  private:

@@ -1,15 +1,160 @@
 #include "tessera/nn/mixer/scan/mamba2.h"
 
+#include <algorithm>
 #include <limits>
 
+#include "tessera/kernels/basic/rowwise.h"
+#include "tessera/kernels/scan/mamba2.h"
 #include "tessera/nn/mixer/convolution/causal_conv.h"
 #include "tessera/nn/mixer/linear/recurrence.h"
+#include "tessera/nn/mixer/recurrent_step.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/basic/softplus.h"
 #include "tessera/ops/scan/mamba2.h"
 
 namespace tessera::nn {
 namespace {
+
+constexpr size_t kMamba2State = 0, kMamba2Conv = 1;  // as declared in Mamba2Config::state
+
+/// The decoding step: one token of every row.
+class Mamba2Step final : public PartStep {
+ public:
+  Mamba2Step(const Mamba2Config& of,
+             const Linear& in_product,
+             const Linear& out_product,
+             const CausalConv& convolution,
+             const WeightPtr& steps,
+             const WeightPtr& rates,
+             const WeightPtr& skips,
+             const WeightPtr& scales,
+             StepWeights& weights)
+      : config(of),
+        in(weights.product(in_product)),
+        out(weights.product(out_product)),
+        conv(convolution, weights),
+        dt_bias(weights.numbers(steps)),
+        d(weights.numbers(skips)),
+        norm(weights.numbers(scales)) {
+    a = weights.follows(rates, [&] { return -rates->tensor().detach().to(at::kFloat).exp(); });
+  }
+  std::unique_ptr<StepCall> begin(Context& context, const StateRows* rows) const override;
+
+  const Mamba2Config& config;
+  StepProduct in, out;
+  CausalConv::Step conv;
+  StepNumbers dt_bias, a, d, norm;
+};
+
+class Mamba2Call final : public StepCall {
+ public:
+  Mamba2Call(const Mamba2Step& step, const StateRows& rows)
+      : s_(step),
+        c_(step.config),
+        rows_(rows),
+        n_(static_cast<int64_t>(rows.size())),
+        states_(rows.size()),
+        input_(memory_.take(
+            StepInput::floats(n_, std::max(step.in.weight->size(1), step.out.weight->size(1))))),
+        projected_(memory_.take(n_ * step.in.rows())),
+        convolved_(memory_.take(n_ * c_.conv_channels())),
+        dt_(memory_.take(n_ * c_.heads())),
+        read_(memory_.take(n_ * c_.d_ssm)),
+        joined_(memory_.take(n_ * c_.inner())) {}
+
+  void run(Team& team, const float* x_ND, float* y_ND, float* memory) override {
+    float* projected = memory + projected_;
+    StepInput in(x_ND, n_, s_.in.weight->size(1), memory + input_);
+    in.prepare(team, {&s_.in});
+    team.wait();
+    multiply(team, in, {{&s_.in, projected}});
+    team.wait();
+    // what stands before the recurrence is a row's, the recurrence a head's
+    const Team::Share mine = team.share(n_);
+    for (int64_t i = mine.begin; i < mine.end; ++i) prepare(i, memory);
+    team.wait();
+    const Team::Share heads = team.share(n_ * c_.heads());
+    for (int64_t i = heads.begin; i < heads.end; ++i) scan(i / c_.heads(), i % c_.heads(), memory);
+    team.wait();
+    for (int64_t i = mine.begin; i < mine.end; ++i) finish(i, memory);
+    StepInput joined(memory + joined_, n_, c_.inner(), memory + input_);
+    joined.prepare(team, {&s_.out});
+    team.wait();
+    multiply(team, joined, {{&s_.out, y_ND}});
+  }
+
+ private:
+  /// Of row i: the gate z, behind the channels that are gated alone; inputs of the convolution
+  /// follow it, then steps.
+  float* gate_of(int64_t i, float* memory) const {
+    return memory + projected_ + i * s_.in.rows() + 2 * c_.beside();
+  }
+
+  void prepare(int64_t i, float* memory) {
+    RowState& row = *rows_[static_cast<size_t>(i)];
+    const float* xbc = gate_of(i, memory) + c_.d_ssm;
+    s_.conv(xbc, state_of(row, kMamba2Conv), memory + convolved_ + i * c_.conv_channels());
+    states_[static_cast<size_t>(i)] = state_of(row, kMamba2State);
+    const float* raw = xbc + c_.conv_channels();
+    float* dt = memory + dt_ + i * c_.heads();
+    const auto least = static_cast<float>(c_.dt_min),
+               most =
+                   static_cast<float>(c_.dt_max.value_or(std::numeric_limits<double>::infinity()));
+    for (int64_t h = 0; h < c_.heads(); ++h) {
+      dt[h] = ops::softplus_of(raw[h] + s_.dt_bias.data()[h]);
+      if (c_.dt_min != 0 || c_.dt_max) dt[h] = std::min(std::max(dt[h], least), most);
+    }
+  }
+
+  void scan(int64_t i, int64_t h, float* memory) const {
+    const int64_t p = c_.head_dim, n = c_.d_state, group = h / (c_.heads() / c_.n_groups);
+    const float* x = memory + convolved_ + i * c_.conv_channels();
+    kernels::SsdScan scan;
+    scan.T = scan.H = scan.G = 1, scan.P = p, scan.N = n;
+    scan.x = x + h * p;
+    scan.dt = memory + dt_ + i * c_.heads() + h;
+    scan.A = s_.a.data() + h;
+    scan.B = x + c_.d_ssm + group * n;
+    scan.C = scan.B + c_.n_groups * n;
+    scan.D = c_.d_per_channel ? nullptr : s_.d.data() + h;
+    scan.state = states_[static_cast<size_t>(i)] + h * p * n;
+    scan.y = memory + read_ + i * c_.d_ssm + h * p;
+    kernels::ssd_scan(scan);
+  }
+
+  void finish(int64_t i, float* memory) const {
+    const int64_t e = c_.d_ssm, beside = c_.beside();
+    float *y = memory + read_ + i * e, *to = memory + joined_ + i * c_.inner();
+    if (c_.d_per_channel) {
+      const float *x = memory + convolved_ + i * c_.conv_channels(), *d = s_.d.data();
+      for (int64_t j = 0; j < e; ++j) {
+        const float skipped = d[j] * x[j];
+        y[j] += skipped;
+      }
+    }
+    const float* z = gate_of(i, memory);
+    if (beside > 0) kernels::glu(kernels::Activation::silu, z - 2 * beside, z - beside, beside, to);
+    to += beside;
+    kernels::glu(kernels::Activation::silu, z, y, e, to);
+    if (c_.norm_groups == 0) return;
+    kernels::rms_norm(to, c_.norm_groups, e / c_.norm_groups, nullptr, 0,
+                      static_cast<float>(c_.norm_eps), to);
+    for (int64_t j = 0; j < e; ++j) to[j] *= s_.norm.data()[j];
+  }
+
+  const Mamba2Step& s_;
+  const Mamba2Config& c_;
+  const StateRows& rows_;
+  int64_t n_;
+  std::vector<float*> states_;  // by row, once it has been prepared
+  int64_t input_, projected_, convolved_, dt_, read_, joined_;
+};
+
+std::unique_ptr<StepCall> Mamba2Step::begin(Context& context, const StateRows* rows) const {
+  if (!goes_on_by_a_token(*context.batch, rows, 2)) return nullptr;
+  return std::make_unique<Mamba2Call>(*this, *rows);
+}
 
 class Mamba2 final : public Mixer {
  public:
@@ -34,7 +179,7 @@ class Mamba2 final : public Mixer {
       projected_NC = split[2];
     }
     const auto parts = projected_NC.split_with_sizes({e, channels, h}, -1);
-    const Tensor xbc_NC = conv_(parts[1], *context.batch, rows, kConv);
+    const Tensor xbc_NC = conv_(parts[1], *context.batch, rows, kMamba2Conv);
     const Tensor dt_NH = step_sizes(parts[2]);
     Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
       return scan(run, inputs(run.of(xbc_NC, {channels}), run.of(dt_NH, {h})));
@@ -46,6 +191,16 @@ class Mamba2 final : public Mixer {
                                     : ops::gated_rms_norm(y_NE, parts[0], norm_->tensor(),
                                                           config_.norm_groups, config_.norm_eps);
     return out_(beside_NC.defined() ? at::cat({beside_NC, y_NE}, -1) : y_NE);
+  }
+  std::shared_ptr<const PartStep> step() const override {
+    if (!others_at_default(config_, {"n_heads", "head_dim", "d_ssm", "d_state", "n_groups",
+                                     "d_conv", "proj_bias", "conv_bias", "d_per_channel", "dt_min",
+                                     "dt_max", "norm_groups", "norm_eps", "chunk"}))
+      return nullptr;
+    StepWeights weights;
+    auto step = std::make_shared<Mamba2Step>(config_, in_, out_, conv_, dt_bias_, a_log_, d_, norm_,
+                                             weights);
+    return weights.serve() ? step : nullptr;
   }
 
  private:
@@ -75,19 +230,18 @@ class Mamba2 final : public Mixer {
     in.documents = run.documents;
     if (run.kernels) {
       Tensor state = run.row != nullptr
-                         ? run.row->fixed_in_place(kSsm)
+                         ? run.row->fixed_in_place(kMamba2State)
                          : at::zeros({config_.heads(), config_.head_dim, config_.d_state});
       return ops::ssd_scan(in, state);
     }
     if (run.row == nullptr) return ops::ssd_y(in, config_.chunk);
-    const Tensor before = run.row->fixed(kSsm).unsqueeze(0);
+    const Tensor before = run.row->fixed(kMamba2State).unsqueeze(0);
     const auto [y, after] =
         run.t == 1 ? ops::ssd_recurrent(in, before) : ops::ssd(in, config_.chunk, before);
-    run.row->fixed(kSsm) = after.squeeze(0);
+    run.row->fixed(kMamba2State) = after.squeeze(0);
     return y;
   }
 
-  static constexpr size_t kSsm = 0, kConv = 1;  // as declared in Mamba2Config::state
   Mamba2Config config_;
   Linear in_, out_;
   CausalConv conv_;

@@ -1,0 +1,299 @@
+#include "tessera/nn/mixer/attention/attention_step.h"
+
+#include <algorithm>
+
+#include "tessera/kernels/attention/attention.h"
+#include "tessera/kernels/attention/kv_rows.h"
+#include "tessera/kernels/basic/rowwise.h"
+#include "tessera/nn/decode_step.h"
+#include "tessera/nn/guess_branches.h"
+#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/position/turn.h"
+#include "tessera/ops/attention/kv_rows.h"
+
+namespace tessera::nn {
+namespace {
+
+/// Queries that attention takes together: a segment, or one token of a branch of guesses.
+struct QueryUnit {
+  size_t segment;
+  int64_t begin, length, position;  // begin: in the call
+  std::vector<int64_t> way;         // in the segment, of a branch; else empty
+};
+
+/// What all layers of a call share; lists keep their memory from layer to layer.
+struct AttentionCalls {
+  std::vector<QueryUnit> units;                             // by segment
+  std::vector<size_t> first_unit;                           // of each segment, and behind the last
+  int64_t longest = 0;                                      // keys of a segment
+  std::vector<std::vector<TokenBuffer::Run>> keys, values;  // by segment, of the layer under way
+  std::vector<std::vector<kernels::KeySpan>> spans;         // by unit, of that layer
+  std::vector<kernels::Attention> calls;                    // by unit, of that layer
+
+  explicit AttentionCalls(const Batch& batch)
+      : keys(batch.segments.size()), values(batch.segments.size()) {
+    for (size_t i = 0; i < batch.segments.size(); ++i) {
+      const Segment& s = batch.segments[i];
+      longest = std::max(longest, s.start + s.length);
+      first_unit.push_back(units.size());
+      const auto ways = branches_of(batch, s);
+      if (ways.empty()) units.push_back({i, s.begin, s.length, s.start, {}});
+      for (size_t t = 0; t < ways.size(); ++t)
+        units.push_back({i, s.begin + static_cast<int64_t>(t), 1,
+                         s.start + static_cast<int64_t>(ways[t].size()) - 1, ways[t]});
+    }
+    first_unit.push_back(units.size());
+    spans.resize(units.size()), calls.resize(units.size());
+    for (size_t u = 0; u < units.size(); ++u)
+      calls[u].T = units[u].length, calls[u].first_position = units[u].position;
+  }
+  auto count() const { return static_cast<int64_t>(calls.size()); }
+};
+
+class AttentionStep final : public PartStep {
+ public:
+  AttentionStep(const AttentionParts& parts, StepWeights& weights)
+      : config(parts.config),
+        position(parts.position),
+        q(weights.product(parts.q)),
+        k(weights.product(parts.k)),
+        v(weights.product(parts.v)),
+        o(weights.product(parts.o)),
+        q_norm(parts.q_norm.step(weights)),
+        k_norm(parts.k_norm.step(weights)),
+        v_norm(parts.v_norm.step(weights)),
+        factors(weights.numbers(parts.scale.factors())),
+        one_factor(config.scale == ScoreScale::learned),
+        sinks(weights.numbers(parts.sinks)),
+        window(*config.pattern_config().window()),
+        logit_scale(static_cast<float>(config.logit_scale(parts.scope.layer))) {
+    if (config.scale_on == ScaleOn::query)
+      query_scale = static_cast<float>(config.score_scale(parts.scope.layer));
+    if (parts.gate.weight) gate = weights.product(parts.gate);
+    if (parts.inner_norm != nullptr) inner_norm = weights.norm(*parts.inner_norm);
+    weights.alike({&q, &k, &v, as_given(gate)});
+  }
+
+  std::unique_ptr<StepCall> begin(Context& context, const StateRows* rows) const override;
+
+  /// Whether a gate acts there.
+  bool gates(GatePlace where) const { return gate && config.gate_at == where; }
+
+  const AttentionConfig& config;
+  const Position& position;
+  StepProduct q, k, v, o;
+  std::optional<StepProduct> gate;
+  HeadNormsStep q_norm, k_norm, v_norm;
+  std::shared_ptr<const NormStep> inner_norm;
+  StepNumbers factors;  // learned, on the scores
+  bool one_factor;
+  StepNumbers sinks;
+  int64_t window;  // tokens that a query sees, 0 = all
+  float query_scale = 1, logit_scale;
+};
+
+class AttentionCall final : public StepCall {
+ public:
+  AttentionCall(const AttentionStep& step, Context& context, const StateRows& rows)
+      : s_(step), batch_(*context.batch), rows_(rows), n_(batch_.n_tokens()) {
+    const AttentionConfig& c = s_.config;
+    shared_ = context.once<std::shared_ptr<AttentionCalls>>(
+        "attention steps", [&] { return std::make_shared<AttentionCalls>(batch_); });
+    turn_q_ = s_.position.rotation(Side::query, c.head_dim, at::kFloat, context);
+    turn_k_ = s_.position.rotation(Side::key, c.head_dim, at::kFloat, context);
+    if (c.temperature.acts()) {
+      const Tensor positions = batch_.positions_N.to(at::kCPU).contiguous();
+      for (int64_t i = 0; i < n_; ++i)
+        growth_.push_back(
+            static_cast<float>(c.query_factor(positions.const_data_ptr<int64_t>()[i])));
+    }
+    const int64_t heads = c.n_heads * c.head_dim, keys = c.n_kv_heads * c.head_dim;
+    input_ = memory_.take(StepInput::floats(n_, std::max(heads, s_.q.weight->size(1))));
+    q_ = memory_.take(n_ * heads);
+    k_ = memory_.take(n_ * keys);
+    v_ = memory_.take(n_ * keys);
+    heads_ = memory_.take(n_ * heads);
+    gate_ = memory_.take(s_.gate ? n_ * s_.gate->rows() : 0);
+    std::vector<kernels::Attention> sizes = shared_->calls;
+    for (kernels::Attention& of : sizes) of.H = c.n_heads, of.V = c.head_dim;
+    partials_ = memory_.take(
+        kernels::team_floats(sizes.data(), static_cast<int64_t>(sizes.size()), shared_->longest));
+  }
+
+  void run(Team& team, const float* x_ND, float* y_ND, float* memory) override {
+    const AttentionConfig& c = s_.config;
+    const int64_t heads = c.n_heads * c.head_dim;
+    StepInput in(x_ND, n_, s_.q.weight->size(1), memory + input_);
+    float *q = memory + q_, *k = memory + k_, *v = memory + v_, *gate = memory + gate_,
+          *read = memory + heads_;
+    in.prepare(team, {&s_.q, &s_.k, &s_.v, as_given(s_.gate)});
+    team.wait();
+    multiply(team, in, {{&s_.q, q}, {&s_.k, k}, {&s_.v, v}, {as_given(s_.gate), gate}});
+    team.wait();
+    // a sequence is one thread's: norms and angles, its keys and values kept, and where all of
+    // them lie
+    const Team::Share own = team.share(static_cast<int64_t>(batch_.segments.size()));
+    for (int64_t i = own.begin; i < own.end; ++i) {
+      finish(static_cast<size_t>(i), q, k, v, gate);
+      plan(static_cast<size_t>(i), q, read);
+    }
+    team.wait();
+    kernels::attend(team, shared_->calls.data(), shared_->count(), memory + partials_);
+    team.wait();
+    // behind the heads, rows are shared out
+    const Team::Share mine = team.share(n_);
+    const int64_t first = mine.begin, count = mine.end - mine.begin;
+    if (s_.gates(GatePlace::after_sdpa))
+      times_gate(gate, first, count, c.n_heads, c.head_dim, read);
+    if (s_.inner_norm) (*s_.inner_norm)(read + first * heads, count, heads, read + first * heads);
+    StepInput out(read, n_, heads, memory + input_);
+    const bool changed = s_.gates(GatePlace::after_sdpa) || s_.inner_norm != nullptr;
+    if (out.prepare(team, {&s_.o}) || changed) team.wait();
+    multiply(team, out, {{&s_.o, y_ND}});
+    if (!s_.gates(GatePlace::after_o)) return;
+    team.wait();
+    times_gate(gate, first, count, 1, s_.o.rows(), y_ND);
+  }
+
+ private:
+  /// Rows [first, first + count) of y [N, heads, width] times the gate of their tokens.
+  void times_gate(
+      float* gate, int64_t first, int64_t count, int64_t heads, int64_t width, float* y) const {
+    const int64_t of_token = s_.gate->rows(), of_head = of_token / heads;
+    float* g = gate + first * of_token;
+    kernels::act(s_.config.gate_act == GateActivation::silu ? kernels::Activation::silu
+                                                            : kernels::Activation::sigmoid,
+                 g, count * of_token, g);
+    y += first * heads * width;
+    for (int64_t i = 0; i < count * heads; ++i, g += of_head, y += width)
+      for (int64_t j = 0; j < width; ++j) y[j] *= of_head == 1 ? g[0] : g[j];
+  }
+
+  /// What comes between the products and attention, of one segment.
+  void finish(size_t segment, float* q, float* k, float* v, float* gate) const {
+    const Segment& s = batch_.segments[segment];
+    const AttentionConfig& c = s_.config;
+    const int64_t n = s.length, width = c.head_dim, heads = c.n_heads, groups = c.n_kv_heads;
+    q += s.begin * heads * width, k += s.begin * groups * width, v += s.begin * groups * width;
+    if (c.clip > 0) {
+      const auto most = static_cast<float>(c.clip);
+      const std::pair<float*, int64_t> projections[] = {
+          {q, n * heads}, {k, n * groups}, {v, n * groups}};
+      for (const auto& [x, count] : projections)
+        for (int64_t j = 0; j < count * width; ++j) x[j] = std::min(std::max(x[j], -most), most);
+    }
+    s_.q_norm(q, n, heads, width);
+    scale_queries(s, q);
+    turn(turn_q_, s.begin, n, heads, width, q);
+    s_.k_norm(k, n, groups, width);
+    turn(turn_k_, s.begin, n, groups, width, k);
+    s_.v_norm(v, n, groups, width);
+    if (s_.gates(GatePlace::after_value))
+      times_gate(gate, s.begin, n, groups, width, v - s.begin * groups * width);
+    TokenBuffer &keys = rows_[segment]->tokens(0), &values = rows_[segment]->tokens(1);
+    for (int64_t t = 0; t < n; ++t) {
+      keys.append(k + t * groups * width, groups, width);
+      values.append(v + t * groups * width, groups, width);
+    }
+  }
+
+  /// The factors on the queries of a segment, in the tensor path's order.
+  void scale_queries(const Segment& s, float* q) const {
+    const AttentionConfig& c = s_.config;
+    const float* learned = s_.factors.data();
+    for (int64_t t = 0; t < s.length; ++t)
+      for (int64_t h = 0; h < c.n_heads; ++h, q += c.head_dim) {
+        const auto by = [&](float factor) {
+          for (int64_t j = 0; j < c.head_dim; ++j) q[j] *= factor;
+        };
+        if (learned != nullptr) by(learned[s_.one_factor ? 0 : h]);
+        if (s_.query_scale != 1) by(s_.query_scale);
+        if (!growth_.empty()) by(growth_[static_cast<size_t>(s.begin + t)]);
+      }
+  }
+
+  /// Where the keys lie that the queries of a segment see.
+  void plan(size_t segment, const float* q, float* read) {
+    const Segment& s = batch_.segments[segment];
+    const AttentionConfig& c = s_.config;
+    const int64_t width = c.head_dim, heads = c.n_heads, groups = c.n_kv_heads;
+    const TokenBuffer &keys = rows_[segment]->tokens(0), &values = rows_[segment]->tokens(1);
+    const int64_t end = s.start + s.length,
+                  from = s_.window > 0 ? std::max<int64_t>(0, s.start - s_.window + 1) : 0;
+    const DType type = ops::kv_dtype(keys.stored_type());
+    const int64_t row = kernels::kv_row_bytes(type, width);
+    std::vector<TokenBuffer::Run>&held = shared_->keys[segment], &beside = shared_->values[segment];
+    for (size_t u = shared_->first_unit[segment]; u < shared_->first_unit[segment + 1]; ++u) {
+      const QueryUnit& unit = shared_->units[u];
+      std::vector<kernels::KeySpan>& spans = shared_->spans[u];
+      spans.clear();
+      // entries from `first` on, as those of positions from `position` on
+      const auto add = [&](int64_t first, int64_t behind, int64_t position) {
+        held.clear(), beside.clear();
+        keys.runs(first, behind, held);
+        values.runs(first, behind, beside);
+        for (size_t j = 0; j < held.size(); ++j)
+          spans.push_back({held[j].data, beside[j].data, groups * row, row, groups * row, row,
+                           position + held[j].first - first, held[j].count, type});
+      };
+      add(from, unit.way.empty() ? end : s.start, from);
+      for (size_t j = 0, k = 0; j < unit.way.size(); j = k) {
+        while (k < unit.way.size() && unit.way[k] - unit.way[j] == static_cast<int64_t>(k - j)) ++k;
+        add(s.start + unit.way[j], s.start + unit.way[j] + static_cast<int64_t>(k - j),
+            s.start + static_cast<int64_t>(j));
+      }
+      kernels::Attention& of = shared_->calls[u];
+      of.H = heads, of.G = groups, of.K = of.V = width;
+      of.q = q + unit.begin * heads * width;
+      of.out = read + unit.begin * heads * width;
+      of.q_token_stride = of.out_token_stride = heads * width;
+      of.q_head_stride = of.out_head_stride = width;
+      of.kv = {spans.data(), static_cast<int64_t>(spans.size())};
+      of.window = s_.window;
+      of.scale = s_.logit_scale;
+      of.softcap = static_cast<float>(c.softcap);
+      of.sinks = s_.sinks.data();
+    }
+  }
+
+  const AttentionStep& s_;
+  const Batch& batch_;
+  const StateRows& rows_;
+  int64_t n_;
+  std::shared_ptr<AttentionCalls> shared_;
+  Rotation turn_q_, turn_k_;
+  std::vector<float> growth_;  // factors of positions; empty where there are none
+  int64_t input_, q_, k_, v_, heads_, gate_, partials_;
+};
+
+std::unique_ptr<StepCall> AttentionStep::begin(Context& context, const StateRows* rows) const {
+  if (rows == nullptr) return nullptr;
+  for (size_t i = 0; i < rows->size(); ++i) {
+    // a window may not hold both the oldest visible key and several new ones
+    if (window > 0 && context.batch->segments[i].length > 1) return nullptr;
+    const TokenBuffer& keys = (*rows)[i]->tokens(0);
+    if (keys.stored_type() == at::kDouble || !keys.on_cpu()) return nullptr;
+  }
+  return std::make_unique<AttentionCall>(*this, context, *rows);
+}
+
+}  // namespace
+
+std::shared_ptr<const PartStep> attention_step(const AttentionParts& parts) {
+  const AttentionConfig& c = parts.config;
+  const PatternConfig& pattern = c.pattern_config();
+  // dropout acts in training alone; what stands in slots is asked itself
+  if (!others_at_default(
+          c, {"n_heads",      "n_kv_heads", "head_dim",    "bias",    "clip",        "qk_norm",
+              "qk_norm_over", "v_norm",     "temperature", "scale",   "scale_value", "scale_on",
+              "softcap",      "sinks",      "gate",        "gate_at", "gate_act",    "gate_bias",
+              "pattern",      "position",   "inner_norm",  "dropout"}) ||
+      !parts.position.only_rotates() || !pattern.window() || pattern.first_kept() > 0 ||
+      pattern.farthest() > 0 || pattern.global_projections() || c.state(parts.scope).size() != 2)
+    return nullptr;
+  StepWeights weights;
+  auto step = std::make_shared<AttentionStep>(parts, weights);
+  return weights.serve() ? step : nullptr;
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,101 @@
+// Weights as decoding's steps (decode_step.h) read them: small ones as float32, and products whose
+// columns the threads of a team share out.
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <optional>
+
+#include "tessera/base/team.h"
+#include "tessera/kernels/weights/digits.h"
+#include "tessera/nn/parts.h"
+
+namespace tessera::nn {
+
+/// The numbers of a small weight as float32: its own memory where that holds them so, which
+/// training may write, else a copy. What a weight gives as a tensor may itself be a copy: its
+/// storage decides.
+class StepNumbers {
+ public:
+  StepNumbers() = default;
+  explicit StepNumbers(WeightPtr weight);
+  explicit StepNumbers(const Tensor& numbers)
+      : copy_(numbers.to(at::kCPU, at::kFloat).contiguous()) {}
+  /// Null where there are none.
+  const float* data() const {
+    return copy_.defined()      ? copy_.const_data_ptr<float>()
+           : weight_ != nullptr ? static_cast<const float*>(weight_->data())
+                                : nullptr;
+  }
+  /// Whether they stay those of the weight: no training changes what was copied.
+  static bool stay(const WeightPtr& weight);
+
+ private:
+  WeightPtr weight_;
+  Tensor copy_;
+};
+
+/// y = W x + b.
+struct StepProduct {
+  WeightPtr weight;
+  StepNumbers bias;
+  int64_t rows() const { return weight->size(0); }
+};
+
+/// Takes the weights of a part for its step, and says whether all of them serve.
+class StepWeights {
+ public:
+  StepNumbers numbers(const WeightPtr& weight);
+  /// What a weight gives by a function, which it stays as long as it is not trained.
+  template <class Make>
+  StepNumbers follows(const WeightPtr& weight, const Make& make) {
+    serve_ = serve_ && weight->parts() == nullptr && !weight->trainable();
+    const at::NoGradGuard as_in_calls;
+    return serve_ ? StepNumbers(make()) : StepNumbers();
+  }
+  /// A norm's step, which there must be.
+  std::shared_ptr<const NormStep> norm(const Norm& norm);
+  StepProduct product(const Linear& linear);
+  /// Products of the same rows, which are rounded and put in order once for all of them. Here and
+  /// below, null ones are left out, but for the first.
+  void alike(std::initializer_list<const StepProduct*> products);
+  bool serve() const { return serve_; }
+
+ private:
+  bool serve_ = true;
+};
+
+/// Rows that products read: as they are, in the order in which columns of weights lie, and in
+/// digits where a weight asks for them.
+class StepInput {
+ public:
+  /// What `memory` has, aligned to a cache line.
+  static int64_t floats(int64_t rows, int64_t width);
+  StepInput(const float* x, int64_t rows, int64_t width, float* memory);
+  /// Orders and rounds this thread's rows for `products`, which all see after a wait(); false where
+  /// they are read as they are. The products are alike().
+  bool prepare(const Team& team, std::initializer_list<const StepProduct*> products);
+  /// Columns [begin, end) of y [rows, product.rows()].
+  void times(const StepProduct& product, int64_t begin, int64_t end, float* y) const;
+
+ private:
+  const float* x_;
+  int64_t rows_, width_;
+  float* memory_;
+  std::optional<kernels::RoundedRows> digits_;
+};
+
+/// Null where there is none.
+inline const StepProduct* as_given(const std::optional<StepProduct>& product) {
+  return product ? &*product : nullptr;
+}
+
+struct StepTarget {
+  const StepProduct* product;  // null: left out
+  float* y;
+};
+
+/// The products of the same rows with several weights, columns shared out among the threads.
+void multiply(const Team& team, const StepInput& x, std::initializer_list<StepTarget> targets);
+
+}  // namespace tessera::nn
