@@ -86,6 +86,9 @@ TEST_F(CliFlags, OtherNamesAreTheSameOptions) {
       {"--temperature 1.5 --top-k 3 --min-p 0.01", "--temp 1.5 --top_k 3 --min_p 0.01"},
       {"--kv-type int8", "-ctk int8 -ctv int8"},
       {"--kv-type int8", "--cache-type-k int8"},
+      {"--kv-type int8", "-ctk q8_0 -ctv q8_0"},
+      {"--kv-type int8", "--cache-type-k=q8_0"},
+      {"--kv-type int4", "-ctv q4_0"},
       {"--lookup 2 --guesses 3", "--lookup 2 --draft-max 3"},
       {"--draft " + model() + " --guesses 3", "-md " + model() + " --draft-n 3"},
       {"--keep-last 3 --keep-first 1", "--keep-last 3 --keep 1"},
@@ -96,7 +99,10 @@ TEST_F(CliFlags, OtherNamesAreTheSameOptions) {
   EXPECT_EQ(run("generate " + several + "--choices 2 --json").out.size() > 0, true);
   EXPECT_EQ(run("generate " + several + "--num-return-sequences 2").out,
             run("generate " + several + "--choices 2").out);
-  expect_refused("generate " + own + "-ctk int8 -ctv f16", 2, "is given 2 times; expected once");
+  expect_refused("generate " + own + "-ctk q8_0 -ctv f16", 2,
+                 "--cache-type-k q8_0 with --cache-type-v f16: keys and values have one type");
+  expect_refused("generate " + own + "-ctk q5_1 -ctv q5_1", 2, "q5_1");
+  expect_refused("generate " + own + "-ctk int8 -ctk f16", 2, "is given 2 times; expected once");
   expect_refused("generate " + own + "--draft 8", 2, "the number of draft tokens is --guesses 8");
 }
 
@@ -129,6 +135,32 @@ TEST_F(CliFlags, PromptsComeFromEverywhere) {
   const spec::Json json = spec::parse_json(all.out, "stdout");
   EXPECT_GE(json["token_ids"].size() + json["prompt_tokens"].get<size_t>(), 24u);
   expect_refused("generate " + start + "ABC --n-predict -2", 2, "or -1 (no limit)");
+}
+
+// as in transformers, llama.cpp and vLLM
+TEST_F(CliFlags, RawPromptsSpellSpecialTokens) {
+  const std::string start = "generate " + model() + " --ignore-eos -n 1 --json ";
+  const auto read = [&](const std::string& how) {
+    const Outcome outcome = run(start + how);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return std::pair(spec::parse_json(outcome.out, "stdout")["prompt_tokens"].get<int64_t>(),
+                     outcome.err);
+  };
+  const int64_t plain = read("-p AB").first;
+  EXPECT_EQ(read("-p 'A</s>B'").first, plain + 1);
+  EXPECT_EQ(read("-p 'A</s>B' --parse-special").first, plain + 1);
+  EXPECT_GT(read("-p 'A</s>B' --no-parse-special").first, plain + 2);
+  expect_refused(start + "-p A --parse-special --no-parse-special", 2, "excludes");
+  // a begin of text that is there twice is said once
+  const std::string warning = "warning: the prompt begins with <s>, which the tokenizer adds as well";
+  const auto [twice, said] = read("-p '<s>AB'");
+  EXPECT_EQ(twice, plain + 1);
+  EXPECT_NE(said.find(warning), std::string::npos) << said;
+  const std::string both = run("generate " + model() + " -n 1 -p '<s>A' -p '<s>B'").err;
+  EXPECT_EQ(both.find(warning), both.rfind(warning));
+  EXPECT_NE(both.find(warning), std::string::npos) << both;
+  for (const char* once : {"-p AB", "-p '<s>AB' --no-special", "-p '<s>AB' --no-parse-special"})
+    EXPECT_EQ(read(once).second.find("warning"), std::string::npos) << once;
 }
 
 TEST_F(CliFlags, ConstraintsAreFilesOrTheTextItself) {
@@ -188,11 +220,22 @@ TEST_F(CliFlags, OptionsOfOtherProgramsSayWhatToDo) {
       {"generate m -ngl 99 -p x", "-ngl: tessera computes on the CPU"},
       {"serve m --n_gpu_layers 99", "--n-gpu-layers: tessera computes on the CPU"},
       {"serve m -fa", "-fa: attention never stores all scores"},
+      {"generate m --flash-attn on", "--flash-attn: attention never stores all scores"},
+      {"generate m --mlock", "--mlock: weights are memory-mapped"},
+      {"chat m --no-mmap", "--no-mmap: weights are memory-mapped"},
+      {"generate m -b 512", "-b: tessera chooses how many tokens of a prompt are read at once"},
+      {"serve m -ub 512", "-ub: tessera chooses how many tokens"},
+      {"chat m --mmproj f.gguf", "--mmproj: text generation reads no images"},
+      {"generate m --rope-scaling yarn",
+       "--rope-scaling: positions are scaled as the model's files"},
+      {"generate m -tb 4", "-tb: --threads is for prompts and for decoding"},
       {"generate m -cnv", "use `tessera chat`"},
       {"chat -hf some/model", "-hf: expected `tessera pull ORG/NAME` once"},
       {"quantize m --tensor-type a=q8_0", "expected --rule NAMES=TYPE"},
       {"convert m --outtype f16", "`tessera quantize --type TYPE`"}};
   for (const auto& [arguments, words] : said) expect_refused(arguments, 2, words);
+  // a verb's own option of that name is its own
+  expect_refused("bench /no/such/model -b 2", 1, "/no/such/model");
   const Outcome served = run("serve /no/such/model --jinja --api-key secret -np 2 --timeout 9");
   expect_complaint(served, 1, "/no/such/model");
   EXPECT_NE(served.err.find("--api-key can be seen by other users"), std::string::npos)

@@ -813,8 +813,13 @@ TEST_F(Cli, ATokenizerIsLearntFromTexts) {
   const Outcome ids = run("tokenize " + out + " --json --text 'two zwei'");
   EXPECT_EQ(spec::parse_json(ids.out, "stdout")["tokens"].size(), 3u)
       << ids.out;  // "zwei" stands first
-  EXPECT_EQ(run("tokenize " + out + " --parse-special --text '<pad><s></s><mask><fim>'").out,
-            "0 1 2 3 4\n");
+  // special tokens are those tokens, unless told otherwise
+  for (const char* flag : {"", " --parse-special"})
+    EXPECT_EQ(run("tokenize " + out + flag + " --text '<pad><s></s><mask><fim>'").out,
+              "0 1 2 3 4\n");
+  const Outcome as_text = run("tokenize " + out + " --no-parse-special '<pad>' --json");
+  EXPECT_EQ(spec::parse_json(as_text.out, "stdout")["tokens"].size(), 5u) << as_text.out;
+  expect_refused("tokenize " + out + " x --no-parse-special --parse-special", 2, "excludes");
   expect_refused("train-tokenizer " + file + " --out " + out, 2, "holds a tokenizer.json already");
   expect_refused("train-tokenizer " + file + " --key fr --out x", 1, "pairs.jsonl:1]");
   expect_refused("train-tokenizer " + file + " --vocab 100 --out x", 2, "100 tokens");
@@ -825,6 +830,10 @@ TEST_F(Cli, ATokenizerIsLearntFromTexts) {
 }
 
 TEST_F(Cli, TokenizeGoesOneWay) {
+  EXPECT_EQ(run("tokenize bytes ab").out, "97 98\n");
+  EXPECT_EQ(run("tokenize ab -m bytes").out, "97 98\n");
+  EXPECT_EQ(run("tokenize bytes --text ab").out, "97 98\n");
+  expect_refused("tokenize bytes x --decode --ids 97", 2, "--ids");
   EXPECT_EQ(run("tokenize bytes --decode --ids 97,98").out, "ab\n");
   expect_refused("tokenize bytes --ids 97,98", 2, "expected --decode");
   expect_refused("tokenize bytes --text x --decode --ids 97", 2, "--ids");
@@ -1404,7 +1413,8 @@ TEST_F(Cli, ExpertsComeInTrainingAndBecomeOneLayer) {
   const Outcome distilled = run("convert " + model + "/latest --distill-experts --text " + text +
                                 " --distill-steps 20 --out " + dense);
   ASSERT_EQ(distilled.code, 0) << distilled.err;
-  EXPECT_NE(distilled.err.find("layers.0.ffn: relative error 0."), std::string::npos) << distilled.err;
+  EXPECT_NE(distilled.err.find("layers.0.ffn: relative error 0."), std::string::npos)
+      << distilled.err;
   const Outcome measured = run("eval " + dense + " --text " + text + " --json");
   ASSERT_EQ(measured.code, 0) << measured.err;
   const spec::Json spec = spec::read_json_file(dense + "/spec.json");
@@ -1970,6 +1980,18 @@ TEST_F(Cli, BenchChecksEveryDepthFirst) {
   EXPECT_GT(row["prefill_tokens_per_s"], 0);
   EXPECT_FALSE(row.contains("decode_tokens_per_s"));
   expect_refused(lsh + "--depth 4", 2, "needs a model with a state, but lsh_attention");
+  // a limit is named where speed comes near one
+  const Outcome speeds = run(gpt2 + "--prefill 8 --decode 2 --json");
+  ASSERT_EQ(speeds.code, 0) << speeds.err;
+  const spec::Json rows = spec::parse_json(speeds.out, "stdout")["rows"];
+  for (const char* what : {"prefill_limits", "decode_limits"}) {
+    const spec::Json& at = rows[0][what];
+    const double read = at["read_share"], done = at["flops_share"];
+    EXPECT_EQ(at["limited_by"], read < 0.3 && done < 0.3 ? "neither"
+                                : read >= done           ? "reading"
+                                                         : "arithmetic")
+        << at;
+  }
 }
 
 TEST_F(Cli, KvTypesWhereNothingIsRounded) {

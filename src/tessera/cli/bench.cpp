@@ -217,7 +217,9 @@ void print_row(const BenchArgs& o, const Json& row) {
           "limited by {}\n",
           what, 100 * at["read_share"].get<double>(), at["read_bytes_per_s"].get<double>() / 1e9,
           100 * at["flops_share"].get<double>(), at["flops_per_s"].get<double>() / 1e9,
-          at["limited_by"] == "reading" ? "memory bandwidth" : "compute");
+          at["limited_by"] == "reading"      ? "memory bandwidth"
+          : at["limited_by"] == "arithmetic" ? "compute"
+                                             : "neither");
     }
 }
 

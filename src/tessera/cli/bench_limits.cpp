@@ -1,5 +1,6 @@
 #include "tessera/cli/bench_limits.h"
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 
@@ -94,7 +95,11 @@ Json Work::said(double seconds, const Limits& limits) const {
   Json out = {{"read_bytes_per_s", read}, {"read_share", read_share}, {"flops_per_s", done}};
   const double flops_share = limits.flops_per_s > 0 ? done / limits.flops_per_s : 0;
   out["flops_share"] = flops_share;
-  out["limited_by"] = read_share >= flops_share ? "reading" : "arithmetic";
+  // what comes to little of both limits waits for something else: short calls, other programs
+  constexpr double kLittle = 0.3;
+  out["limited_by"] = std::max(read_share, flops_share) < kLittle ? "neither"
+                      : read_share >= flops_share                 ? "reading"
+                                                                  : "arithmetic";
   return out;
 }
 

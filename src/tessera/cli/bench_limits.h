@@ -27,8 +27,9 @@ struct Work {
                       int64_t context,
                       int64_t state_bytes);
 
-  /// {"read_bytes_per_s", "read_share", "flops_per_s", "flops_share", "limited_by": "reading" or
-  /// "arithmetic"}: shares of the limits, the larger of which is what speed is limited by.
+  /// {"read_bytes_per_s", "read_share", "flops_per_s", "flops_share", "limited_by": "reading",
+  /// "arithmetic" or "neither"}: shares of the limits, the larger of which is what speed is limited
+  /// by; neither is where both shares are below 0.3.
   Json said(double seconds, const Limits& limits) const;
 };
 

@@ -18,6 +18,7 @@
 #include "tessera/cli/product_flags.h"
 #include "tessera/cli/retrieve_flags.h"
 #include "tessera/cli/sampling_flags.h"
+#include "tessera/text/tokenizer/raw_prompt.h"
 
 namespace tessera::cli {
 namespace {
@@ -38,13 +39,15 @@ struct GenerateArgs {
   RetrieveFlags retrieve;
   SamplingFlags sampling;
   ConstraintFlags constraint;
-  bool ignore_eos = false, json = false, parse_special = false, no_special = false, quiet = false;
+  bool ignore_eos = false, json = false, parse_special = false, no_parse_special = false,
+       no_special = false, quiet = false;
+  bool warned = false;  // of a prompt
   int64_t expert_mib = 0, prefix_cache_mib = 0, snapshot_every = 256;
   int threads = 0;
 };
 
 /// The prompts, each behind its row of `session`; without any, the rows go on by themselves.
-std::vector<std::vector<int64_t>> prompt_ids(const GenerateArgs& o,
+std::vector<std::vector<int64_t>> prompt_ids(GenerateArgs& o,
                                              const infer::LoadedModel& loaded,
                                              const infer::Session& session) {
   const bool resumed = !session.rows.empty();
@@ -58,22 +61,17 @@ std::vector<std::vector<int64_t>> prompt_ids(const GenerateArgs& o,
   }
   if (!loaded.tokenizer)
     fail(ErrorKind::usage, "generate", "{} has no tokenizer; give --input-ids", o.model);
-  const auto encode = [&](const std::string& text, bool parse) {
-    return loaded.tokenizer->encode(
-        text, {.add_special = !o.no_special && !resumed, .parse_special = parse});
-  };
   std::vector<std::vector<int64_t>> prompts;
-  bool spelled = false;  // a special token, which is read as text
   for (const std::string& text : o.prompts) {
-    const auto ids = encode(text, o.parse_special);
-    spelled = spelled || (!o.parse_special && !o.retrieve.on() && ids != encode(text, true));
-    prompts.emplace_back(ids.begin(), ids.end());
+    // passages around a question are of others
+    const text::RawPrompt prompt =
+        text::encode_raw_prompt(*loaded.tokenizer, text,
+                                {.add_special = !o.no_special && !resumed,
+                                 .parse_special = !o.no_parse_special && !o.retrieve.on()});
+    prompts.emplace_back(prompt.ids.begin(), prompt.ids.end());
+    if (!prompt.warning.empty() && !std::exchange(o.warned, true))
+      fmt::print(stderr, "warning: {}\n", prompt.warning);
   }
-  if (spelled)
-    fmt::print(stderr,
-               "warning: the prompt contains the text of special tokens, which is read as plain "
-               "text; --parse-special reads it as those tokens, tessera chat applies the chat "
-               "template\n");
   return prompts;
 }
 
@@ -203,7 +201,7 @@ void report_json(const GenerateArgs& o,
                     {"prefill_tokens_per_s", number(speeds.prefill)},
                     {"decode_tokens_per_s", number(speeds.decode)}});
     if (row.limit != infer::Limit::none)
-      rows.back()["limit"] = row.limit == infer::Limit::context ? "context" : "max_new_tokens";
+      rows.back()["limit"] = infer::limit_name(row.limit, "max_new_tokens");
     if (o.constraint.on()) rows.back()["cut"] = row.cut.empty() ? Json() : Json(row.cut);
     if (o.generate.chances) {
       rows.back()["logprobs"] = Json::array();
@@ -346,10 +344,9 @@ int answer_lines(GenerateArgs& o, const infer::LoadedModel& loaded) {
 /// The first flag given that no search goes with; empty where there is none.
 std::string no_search_with(const GenerateArgs& o) {
   std::vector<std::string> flags = drawing_flags();
-  for (const char* flag :
-       {"--choices", "--logprobs", "--grammar", "--json-schema", "--regex", "--session", "--stop",
-        "--context-shift", "--iterations", "--length-candidates", "--draft", "--lookup",
-        "--predictors", "--exit-layer"})
+  for (const char* flag : {"--choices", "--logprobs", "--grammar", "--json-schema", "--regex",
+                           "--session", "--context-shift", "--iterations", "--length-candidates",
+                           "--draft", "--lookup", "--predictors", "--exit-layer"})
     flags.emplace_back(flag);
   for (const std::string& flag : flags)
     if (o.sampling.given(flag)) return flag;
@@ -367,11 +364,6 @@ infer::DecodingDefaults settle_decoding(GenerateArgs& o, const infer::LoadedMode
     else
       fmt::print(stderr, "tessera: {}: without effect: num_beams = {} (with {})\n", defaults.source,
                  defaults.beams->beams, other);
-  }
-  if (o.beams.beams > 1 && !o.sampling.given("--stop") && !o.generate.stop_strings.empty()) {
-    fmt::print(stderr, "tessera: {}: without effect: stop_strings (in beam search)\n",
-               defaults.source);
-    o.generate.stop_strings.clear();
   }
   if (o.sampling.given("--min-new-tokens") && o.generate.min_new_tokens > o.generate.max_new_tokens)
     fail(ErrorKind::usage, "generate",
@@ -507,7 +499,11 @@ void add_input(CLI::App& app, GenerateArgs& o) {
   const std::array inputs = {positional, prompt, file, ids};
   for (size_t i = 0; i < inputs.size(); ++i)
     for (size_t j = 0; j < i; ++j) inputs[i]->excludes(inputs[j]);
-  app.add_flag("--parse-special,--special", o.parse_special, "parse special tokens in the prompt");
+  auto* parse = app.add_flag("--parse-special,--special", o.parse_special,
+                             "parse special tokens in the prompt; default, except with --retrieve");
+  app.add_flag("--no-parse-special", o.no_parse_special,
+               "read special tokens in the prompt as text")
+      ->excludes(parse);
   app.add_flag("--no-special", o.no_special, "do not add special tokens (BOS)");
 }
 

@@ -18,8 +18,9 @@ struct KvFlags {
 
   void add(CLI::App& app) {
     app.add_option("--kv-type,--cache-type-k,--cache-type-v", type,
-                   "KV cache type: " + spec::kv_type_names() +
-                       "; auto = f16 if no weight matrix has more than 16 bits, else (and with "
+                   "KV cache type, one for keys and values: " + spec::kv_type_names() +
+                       " (llama.cpp's q8_0 and q4_0 are int8 and int4); auto = f16 if no weight "
+                       "matrix has more than 16 bits, else (and with "
                        "--exact) f32")
         ->capture_default_str();
     app.add_option("--kv-page", page,

@@ -4,6 +4,7 @@
 #include "tessera/base/text_input.h"
 #include "tessera/cli/cli.h"
 #include "tessera/convert/tokenizer.h"
+#include "tessera/text/tokenizer/raw_prompt.h"
 
 namespace tessera::cli {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 struct TokenizeArgs {
   std::string path, text, file;
   std::vector<int64_t> ids;
-  bool decode = false, special = false, no_special = false, json = false;
+  bool decode = false, special = false, no_parse_special = false, no_special = false, json = false;
 };
 
 int tokenize(const TokenizeArgs& o) {
@@ -32,8 +33,9 @@ int tokenize(const TokenizeArgs& o) {
     return kExitOk;
   }
   const std::string text = o.file.empty() ? o.text : read_text_input(o.file, &cancel_token());
-  const auto ids =
-      tokenizer.encode(text, {.add_special = !o.no_special, .parse_special = o.special});
+  const auto [ids, warning] = text::encode_raw_prompt(
+      tokenizer, text, {.add_special = !o.no_special, .parse_special = !o.no_parse_special});
+  if (!warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
   if (o.json) {
     Json tokens = Json::array();
     for (const int32_t id : ids) tokens.push_back(std::string(tokenizer.token(id)));
@@ -52,25 +54,28 @@ std::function<int()> add_tokenize(CLI::App& app) {
   names_model(app.add_option("tokenizer,-m,--model", o->path, "model, tokenizer file, or \"bytes\"")
                   ->required(),
               o->path);
-  auto* text = app.add_option("--text,-p,--prompt", o->text, "text to tokenize");
+  auto* text = app.add_option("text,--text,-p,--prompt", o->text, "text to tokenize");
   auto* file = app.add_option("--file,-f", o->file, "file with the text; - = standard input");
   auto* ids = add_ids(app, "--ids", o->ids, "token ids to decode: 1,2,3");
   app.add_flag("--decode", o->decode, "decode --ids to text")->needs(ids);
   text->excludes(file);
   for (CLI::Option* option : {text, file}) ids->excludes(option);
-  app.add_flag("--parse-special", o->special,
-               "parse special tokens in the text; print them when decoding");
+  auto* parse =
+      app.add_flag("--parse-special", o->special,
+                   "parse special tokens in the text, the default; print them when decoding");
+  app.add_flag("--no-parse-special", o->no_parse_special, "read special tokens in the text as text")
+      ->excludes(parse);
   app.add_flag("--no-special", o->no_special, "do not add special tokens (BOS, EOS)");
   group(app, "Output");
   app.add_flag("--json", o->json, "ids and tokens as JSON");
-  examples(app, {"tessera tokenize model.gguf --text 'Hello world'",
+  examples(app, {"tessera tokenize model.gguf 'Hello world'",
                  "tessera tokenize folder --decode --ids 1,2,3"});
   return [o, text, file, ids] {
     if (!o->decode && !ids->empty())
       fail(ErrorKind::usage, "tokenize", "--ids are there to decode; expected --decode");
     if (!o->decode && text->empty() && file->empty())
       fail(ErrorKind::usage, "tokenize",
-           "nothing to do; expected --text, --file or --decode --ids");
+           "nothing to do; expected a text (--text), --file or --decode --ids");
     return tokenize(*o);
   };
 }

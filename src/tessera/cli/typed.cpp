@@ -22,12 +22,30 @@ struct Foreign {
   std::vector<std::string_view> names;
   const char* instead;
 };
-/// Options that people type who come from elsewhere, and that mean nothing here.
+/// Options that people type who come from elsewhere, and that mean nothing here; a verb may have
+/// one of its own by such a name.
 const std::vector<Foreign>& foreign() {
   static const std::vector<Foreign> all = {
       {{"-ngl", "--gpu-layers", "--n-gpu-layers", "-sm", "--split-mode", "-mg", "--main-gpu",
-        "-dev", "--device"},
+        "-dev", "--device", "-ts", "--tensor-split", "-nkvo", "--no-kv-offload", "-ot",
+        "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"},
        "tessera computes on the CPU; leave it out"},
+      {{"-b", "--batch-size", "-ub", "--ubatch-size"},
+       "tessera chooses how many tokens of a prompt are read at once (in serve by --step-ms); "
+       "leave "
+       "it out"},
+      {{"--mmproj", "-mm", "--image", "--no-mmproj"},
+       "text generation reads no images; leave it out"},
+      {{"--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale",
+        "--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow",
+        "--yarn-beta-fast"},
+       "positions are scaled as the model's files say (rope_scaling of config.json, GGUF "
+       "metadata); "
+       "leave it out"},
+      {{"-tb", "--threads-batch"}, "--threads is for prompts and for decoding; leave it out"},
+      {{"--numa"}, "the system places threads and memory; leave it out"},
+      {{"--warmup", "--no-warmup"}, "there is no warm-up run; leave it out"},
+      {{"--metrics", "--props"}, "/metrics and /props are always served; leave it out"},
       {{"-fa", "--flash-attn"}, "attention never stores all scores; leave it out"},
       {{"--mlock", "--no-mmap", "-nommap"}, "weights are memory-mapped; leave it out"},
       {{"-cnv", "--conversation", "-i", "--interactive"}, "use `tessera chat`"},
@@ -66,6 +84,7 @@ std::string renamed(const std::string& arg) {
 struct Item {
   std::vector<std::string> words;
   std::string name;  // "" = no option
+  bool own = false;  // the verb has such an option
 
   std::string value() const {
     if (words.size() > 1) return words[1];
@@ -96,8 +115,8 @@ std::vector<Item> items_of(const CLI::App& app, const std::vector<std::string>& 
       items.push_back({{args[i]}, ""});
       continue;
     }
-    const std::string arg = renamed(args[i]);
-    items.push_back({{arg}, std::string(name_of(arg))});
+    const std::string arg = renamed(args[i]), name(name_of(arg));
+    items.push_back({{arg}, name, at->get_option_no_throw(name) != nullptr});
     if (i + 1 < args.size() && takes_value(*at, arg)) items.back().words.push_back(args[++i]);
   }
   for (; i < args.size(); ++i) items.push_back({{args[i]}, ""});
@@ -107,7 +126,7 @@ std::vector<Item> items_of(const CLI::App& app, const std::vector<std::string>& 
 void refuse_foreign(const std::vector<Item>& items) {
   for (const Item& item : items)
     for (const Foreign& one : foreign())
-      if (std::find(one.names.begin(), one.names.end(), item.name) != one.names.end())
+      if (!item.own && std::find(one.names.begin(), one.names.end(), item.name) != one.names.end())
         fail(ErrorKind::usage, items[0].name.empty() ? items[0].words[0] : "tessera", "{}: {}",
              item.name, one.instead);
 }
@@ -121,6 +140,11 @@ void model_first(std::vector<Item>& items) {
   if (found != items.end()) std::rotate(items.begin() + 1, found, found + 1);
 }
 
+/// The type of the same size, of those that llama.cpp has and tessera does not.
+std::string cache_type(const std::string& type) {
+  return type == "q8_0" ? "int8" : type == "q4_0" ? "int4" : type;
+}
+
 /// Keys and values have one type here, so that two equal ones are one.
 void merge_cache_types(std::vector<Item>& items) {
   const auto is_type = [](const Item& item) {
@@ -129,10 +153,17 @@ void merge_cache_types(std::vector<Item>& items) {
   const auto first = std::find_if(items.begin(), items.end(), is_type);
   if (first == items.end()) return;
   const std::string type = first->value();
+  for (auto item = first + 1; item != items.end(); ++item)
+    if (is_type(*item) && item->name != first->name && item->value() != type)
+      fail(ErrorKind::usage, items[0].words[0],
+           "{} {} with {} {}: keys and values have one type; expected the same of both, or "
+           "--kv-type",
+           first->name, type, item->name, item->value());
   items.erase(
       std::remove_if(first + 1, items.end(),
                      [&](const Item& item) { return is_type(item) && item.value() == type; }),
       items.end());
+  if (cache_type(type) != type) first->words = {first->name, cache_type(type)};
 }
 
 std::vector<std::string> long_names(const CLI::App& app) {

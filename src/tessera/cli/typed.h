@@ -14,9 +14,10 @@ std::string option_name(const std::string& arg);
 
 /// The arguments, the program first, with options as the verbs of `app` know them: `_` in the name
 /// of a long option is `-`, names of two and more letters behind one dash (-np, -ctk) become
-/// tessera's, and the model's option stands in front. Other short and long names are names of the
-/// options themselves. Values stay as they are. Throws Error(usage) for an
-/// option of another program that has no counterpart here, with what to do instead.
+/// tessera's, cache types that llama.cpp alone has become those of the same size, and the model's
+/// option stands in front. Other short and long names are names of the options themselves. Values
+/// stay as they are. Throws Error(usage) for an option of another program that has no counterpart
+/// here, with what to do instead.
 std::vector<std::string> as_tessera(const CLI::App& app, std::vector<std::string> args);
 
 /// Why parsing failed, in one line: an option that the verb does not have with the nearest one that
