@@ -267,6 +267,81 @@ TEST_F(CliFlags, EveryVerbThatWritesHasOneNameForIt) {
   }
 }
 
+TEST_F(CliFlags, NoVerbWritesOverWhatIsNotItsOwn) {
+  namespace fs = std::filesystem;
+  const std::string gguf = kGoldens + "/llama/gguf/base.gguf";
+  const std::string text =
+                        folder_.write("text.txt", "ABC\nDEF\nABC DEF\nAAA\nBBB\nCCC\nDDD\nEEE\n"),
+                    recipe = folder_.write("recipe.json", R"({
+      "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 16, "layers": [
+          {"mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+           "ffn": {"type": "glu", "d_hidden": 24}}], "head": "tied"},
+      "data": {"train": ["text.txt"]}, "train": {"steps": 1, "batch": 1, "length": 8}})");
+  // into a folder, or to a file of that name
+  const std::vector<std::pair<std::string, std::string>> verbs_to = {
+      {"convert " + tiny(), ""},
+      {"convert " + tiny() + " --to hf", ""},
+      {"convert " + gguf + " --to gguf", ".gguf"},
+      {"quantize " + gguf + " --type Q8_0 --requantize", ".gguf"},
+      {"init " + recipe, ""},
+      {"train-tokenizer " + text + " --vocab 257", ""},
+      {"train " + recipe, ""},
+      {"finetune " + gguf + " --steps 1 --batch 1 --length 8 --valid-fraction 0 --data " + text,
+       ""},
+      {"embed " + gguf + " --pooling mean --text ABC", ".npy"},
+      {"embed " + gguf + " --pooling mean --text ABC", ".safetensors"}};
+  int number = 0;
+  for (const auto& [call, ending] : verbs_to) {
+    SCOPED_TRACE(call + " --out " + ending);
+    const std::string name = fmt::format("there{}{}", number++, ending),
+                      place = (folder_ / name).string();
+    const std::string foreign = folder_.write(ending.empty() ? name + "/thesis.txt" : name, "mine");
+    const auto there = [&] {
+      return ending.empty() ? std::distance(fs::directory_iterator(place), {}) : 1;
+    };
+    expect_refused(call + " --out " + place, 2,
+                   ending.empty() ? place +
+                                        " holds thesis.txt; expected a new or empty folder, or "
+                                        "--force to write into it"
+                                  : place +
+                                        " is a file of 4 bytes; expected a new name, or "
+                                        "--force to write over it");
+    EXPECT_EQ(read_text_file(foreign), "mine");
+    EXPECT_EQ(there(), 1);
+    const Outcome forced = run(call + " --force --out " + place);
+    EXPECT_EQ(forced.code, 0) << forced.err;
+    if (ending.empty())
+      EXPECT_GT(there(), 1);
+    else
+      EXPECT_NE(read_text_file(place), "mine");
+    // an empty folder and an empty file are nobody's
+    const std::string fresh = (folder_ / ("fresh" + name)).string();
+    if (ending.empty())
+      fs::create_directory(fresh);
+    else
+      folder_.write("fresh" + name, "");
+    const Outcome first = run(call + " --out " + fresh);
+    EXPECT_EQ(first.code, 0) << first.err;
+    // tables of vectors are written again as they were
+    const Outcome again = run(call + " --out " + fresh);
+    EXPECT_EQ(again.code, call.starts_with("embed") ? 0 : 2) << again.err;
+  }
+  // shards have other names than the one that is given
+  const std::string shards = (folder_ / "shards.gguf").string(),
+                    in_parts = "convert " + gguf + " --to gguf --part-mib 1 --out " + shards;
+  folder_.write("shards-00001-of-00002.gguf", "mine");
+  expect_refused(in_parts, 2, "shards-00001-of-00002.gguf is a file of 4 bytes");
+  // a run that is there is resumed, or said to be one, and its page written again
+  const std::string out = (folder_ / "run").string();
+  ASSERT_EQ(run("train " + recipe + " --out " + out).code, 0);
+  expect_refused("train " + recipe + " --out " + out, 2, "resume that run");
+  EXPECT_EQ(run("train " + recipe + " --resume --set train.steps=2 --out " + out).code, 0);
+  const std::string page = (folder_ / "page.html").string();
+  EXPECT_EQ(run("runs " + out + " --html " + page).code, 0);
+  EXPECT_EQ(run("runs " + out + " --html " + page).code, 0);
+  expect_refused("runs " + out + " --html " + text, 2, "expected a new name, or --force");
+}
+
 // a config whose key another family gives a meaning opens by --ignore-key alone, in every verb
 TEST_F(CliFlags, EveryVerbThatOpensAModelTakesIgnoreKey) {
   namespace fs = std::filesystem;

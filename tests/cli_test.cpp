@@ -74,7 +74,7 @@ TEST_F(Cli, AnAdapterIsAppliedMergedAndWritten) {
       0);
   expect_logits("'" + made + "'");
   // a folder of one format on top of the other would be read as neither
-  expect_refused("convert '" + made + "' --out '" + made + "'", 2,
+  expect_refused("convert '" + made + "' --force --out '" + made + "'", 2,
                  "is the input folder, which is in Hugging Face format; expected another folder");
   EXPECT_EQ(
       run("convert '" + tiny() + "' --export-adapter='" + adapter + "' --out '" + again + "'").code,
@@ -249,7 +249,7 @@ TEST_F(Cli, QuantizeWritesWhatOthersRead) {
             0);
   ASSERT_EQ(run(q4 + "--imatrix '" + imatrix + "' --out '" + again + "'").code, 0);
   EXPECT_EQ(read_text_file(weighted), read_text_file(again));
-  ASSERT_EQ(run(q4 + "--out '" + again + "'").code, 0);
+  ASSERT_EQ(run(q4 + "--force --out '" + again + "'").code, 0);
   EXPECT_NE(read_text_file(weighted), read_text_file(again));
   // by what the text makes of inputs: further bytes, the same of every number of threads
   std::set<std::string> seen = {read_text_file(weighted), read_text_file(again)};
@@ -257,12 +257,12 @@ TEST_F(Cli, QuantizeWritesWhatOthersRead) {
     SCOPED_TRACE(method);
     const std::string calibrated =
         q4 + "--importance '" + text + "' --calibrate " + method + " --threads ";
-    const Outcome outcome = run(calibrated + "1 --out '" + again + "'");
+    const Outcome outcome = run(calibrated + "1 --force --out '" + again + "'");
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     const std::string bytes = read_text_file(again);
     EXPECT_TRUE(seen.insert(bytes).second);
     EXPECT_NEAR(perplexity(again), before, 0.2 * before);
-    ASSERT_EQ(run(calibrated + "3 --out '" + again + "'").code, 0);
+    ASSERT_EQ(run(calibrated + "3 --force --out '" + again + "'").code, 0);
     EXPECT_EQ(read_text_file(again), bytes);
   }
   expect_refused("quantize '" + whole + "' --type Q4_0 --calibrate gptq --out x", 2,
@@ -441,9 +441,18 @@ TEST_F(Cli, FinetunePrintsACommandThatRuns) {
       R"("rejected": [{"role": "assistant", "content": "c"}]})"};
   // a model of bytes has no place for a template
   EXPECT_EQ(verb(bytes, "chat.jsonl", "", talk), "generate");
-  EXPECT_EQ(verb(words, "dpo.jsonl", "", better), "generate");
+  EXPECT_EQ(verb(words, "dpo.jsonl", "", better), "chat");
   const auto [chat, talker] = tried(words, "chat.jsonl", "", talk);
   EXPECT_EQ(chat, "chat");
+  // an adapter brings its template to the model, whose tokenizer has none, and into a merged one
+  EXPECT_NE(run("chat " + words).err.find("chat template"), std::string::npos);
+  const auto [beside, adapter] = tried(words, "chat.jsonl", "", talk, " --lora 2");
+  EXPECT_EQ(beside, "chat");
+  const std::string merged = (folder_ / "merged").string();
+  const Outcome sum =
+      run("convert " + words + " --merge-adapter '" + adapter + "' --out " + merged);
+  EXPECT_EQ(sum.code, 0) << sum.err;
+  EXPECT_EQ(run("chat " + merged).code, 0);
   EXPECT_EQ(verb(talker, "dpo.jsonl", "", better), "chat");
 }
 
@@ -510,7 +519,7 @@ TEST_F(Cli, InitMakesAnUntrainedCheckpoint) {
   const std::string text = folder_.write("text.txt", std::string(600, 'x'));
   EXPECT_EQ(run("verify " + out + " --text " + text).code, 0);
   expect_refused("init " + file + " --out " + out, 2,
-                 "holds model.safetensors; expected a new folder");
+                 "expected a new or empty folder, or --force to write into it");
   // those of a run whose seed is the same, before its first update
   const std::string recipe =
       folder_.write("recipe.json", R"({"spec": "spec.json", "data": {"train": ["text.txt"]},
@@ -820,7 +829,8 @@ TEST_F(Cli, ATokenizerIsLearntFromTexts) {
   const Outcome as_text = run("tokenize " + out + " --no-parse-special '<pad>' --json");
   EXPECT_EQ(spec::parse_json(as_text.out, "stdout")["tokens"].size(), 5u) << as_text.out;
   expect_refused("tokenize " + out + " x --no-parse-special --parse-special", 2, "excludes");
-  expect_refused("train-tokenizer " + file + " --out " + out, 2, "holds a tokenizer.json already");
+  expect_refused("train-tokenizer " + file + " --out " + out, 2,
+                 "holds tokenizer.json, tokenizer_config.json; expected a new or empty folder");
   expect_refused("train-tokenizer " + file + " --key fr --out x", 1, "pairs.jsonl:1]");
   expect_refused("train-tokenizer " + file + " --vocab 100 --out x", 2, "100 tokens");
   expect_refused("train-tokenizer " + folder_.write("none.txt", "") + " --out x", 1, "no text");
@@ -934,7 +944,7 @@ TEST_F(Cli, InputErrors) {
 TEST_F(Cli, AFolderThatCannotBeMade) {
   const std::string file = folder_.write("file", "x");
   expect_refused("convert " + tiny() + " --out " + file + "/below", 1, "cannot create the folder");
-  expect_refused("convert " + tiny() + " --out " + file, 1, "cannot create the folder");
+  expect_refused("convert " + tiny() + " --force --out " + file, 1, "cannot create the folder");
   expect_refused("docs --out " + file, 1, "cannot create the folder");
   // longer than any file system takes
   expect_refused("plan /" + std::string(300, 'x'), 1, "[file] /xxx");
@@ -2225,10 +2235,11 @@ TEST_F(CliOutput, WhatStandsAtAPathIsWrittenThrough) {
   const std::string forward = "forward " + tiny() + " --input " + input_ + " --output ";
   const std::string plain = (folder_ / "plain").string(), link = (folder_ / "link").string(),
                     target = folder_.write("target", "old");
+  expect_refused(forward + target, 2, "is a file of 3 bytes");
   ASSERT_EQ(run(forward + plain).code, 0);
   const std::string want = read_text_file(plain);
   fs::create_symlink("target", link);
-  ASSERT_EQ(run(forward + link).code, 0);
+  ASSERT_EQ(run(forward + link + " --force").code, 0);
   EXPECT_TRUE(fs::is_symlink(link));
   EXPECT_EQ(read_text_file(target), want);
   // by a link of the test's own, so that a program that is wrong replaces that alone

@@ -2,9 +2,11 @@
 
 #include "tessera/cli/cli.h"
 #include "tessera/cli/load_flags.h"
+#include "tessera/cli/out_place.h"
 #include "tessera/convert/gguf_model.h"
 #include "tessera/convert/gguf_tokenizer.h"
 #include "tessera/convert/kv_heads.h"
+#include "tessera/convert/text_settings.h"
 #include "tessera/convert/tokenizer.h"
 
 namespace tessera::cli {
@@ -23,7 +25,7 @@ struct ConvertArgs {
   double noise = 0.01;
   bool merge_experts = false, distill_experts = false;
   uint64_t seed = 0;
-  bool float32 = false;
+  bool float32 = false, force = false;
 };
 
 /// A line where matrices of fewer bits are written as floats.
@@ -72,6 +74,10 @@ void check_other_folder(const ConvertArgs& o,
 }
 
 int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
+  if (o.to == "gguf" && o.export_adapter.empty())
+    check_gguf_place("convert", o.out, o.part_mib, o.force);
+  else
+    check_out_place("convert", o.out, o.force);
   convert::Checkpoint checkpoint = convert::load_checkpoint(o.model, o.loading.options());
   for (const std::string& note : checkpoint.notes) fmt::print(stderr, "tessera: {}\n", note);
   for (const std::string& remark : checkpoint.remarks) fmt::print(stderr, "tessera: {}\n", remark);
@@ -117,6 +123,8 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
     convert::GgufModel model =
         convert::gguf_model_of(checkpoint, {o.loading.families, o.family, o.tokenizer});
     for (const std::string& remark : model.remarks) fmt::print(stderr, "tessera: {}\n", remark);
+    if (!o.merge_adapter.empty())
+      convert::set_settings_of_adapter(o.merge_adapter, checkpoint.spec.vocab, model);
     if (o.float32) convert::widen(model);
     for (const auto& file : convert::write_gguf_model(model, o.out, o.part_mib << 20))
       fmt::print(stderr, "tessera: wrote {}\n", file.string());
@@ -147,6 +155,8 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
       convert::copy_tokenizer(o.tokenizer.empty() ? model : std::filesystem::path(o.tokenizer),
                               o.out);
   }
+  if (!o.merge_adapter.empty())
+    convert::write_settings_of_adapter(o.merge_adapter, checkpoint.spec.vocab, o.out);
   fmt::print(stderr, "tessera: wrote {} ({} tensors)\n", o.out, checkpoint.tensors.size());
   return kExitOk;
 }
@@ -165,6 +175,7 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
             "model: Hugging Face or tessera folder, GGUF, llama2.c or rwkv.cpp file, or run");
   group(app, "Output");
   add_out(app, o->out, "output folder, or file for gguf", "--outfile")->required();
+  add_force(app, o->force);
   app.add_option(
          "--to", o->to,
          "output format; default tessera, or for edited models (--kv-heads, --keep-experts, "

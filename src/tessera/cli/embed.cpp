@@ -5,6 +5,7 @@
 #include "tessera/cli/cli.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
+#include "tessera/cli/out_place.h"
 #include "tessera/cli/product_flags.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/npy.h"
@@ -19,7 +20,7 @@ struct EmbedArgs {
   std::vector<std::string> adapters;
   std::vector<std::string> texts;
   bool json = false, normalize = false, no_normalize = false, parse_special = false;
-  bool prompt_given = false;
+  bool prompt_given = false, force = false;
   int64_t max_tokens = 0, dimensions = 0;
   ProductFlags products;
   int threads = 0;
@@ -80,7 +81,8 @@ void check_prompt(const text::Tokenizer& tokenizer, const infer::EmbedOptions& o
 
 int embed(const EmbedArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
-  infer::EmbedOptions options = infer::embed_options_of(o.model);
+  check_out_place("embed", o.output, o.force, holds_array("embeddings"));
+  infer::EmbedOptions options = infer::embed_options_of(o.model, o.adapters);
   if (!o.pooling.empty()) options.poolings = {infer::pooling_named(o.pooling)};
   if (o.normalize || o.no_normalize) options.normalize = o.normalize;
   options.renormalize = o.normalize || o.dimensions > 0;
@@ -159,6 +161,7 @@ std::function<int()> add_embed(CLI::App& app) {
                    ? std::string()
                    : "\"" + path + "\"; expected a name that ends in .npy or .safetensors";
       });
+  add_force(app, o->force);
   app.add_flag("--json", o->json, "vectors, or with --out facts about them, as JSON");
   group(app, "Precision and performance");
   o->products.add(app);

@@ -8,6 +8,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/load_flags.h"
+#include "tessera/cli/out_place.h"
 #include "tessera/cli/train_progress.h"
 #include "tessera/train/loop/trainer.h"
 #include "tessera/train/objective/objective_config.h"
@@ -24,7 +25,7 @@ struct FinetuneArgs {
   std::string out;
   std::vector<std::string> overrides;
   double alpha = 0;
-  bool recipe = false, resume = false, json = false;
+  bool recipe = false, resume = false, json = false, force = false;
   int threads = 0;
 };
 
@@ -139,6 +140,7 @@ void report(const FinetuneArgs& o,
 
 int finetune(const FinetuneArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
+  if (!o.recipe) check_out_place("finetune", o.out, o.force, is_run_folder);
   train::FinetunePlan plan = train::plan_finetune(o.how);
   for (const std::string& assignment : o.overrides) model::apply_override(plan.recipe, assignment);
   for (const std::string& line : plan.said) fmt::print(stderr, "tessera: {}\n", line);
@@ -223,6 +225,7 @@ std::function<int()> add_finetune(CLI::App& app) {
   app.add_option("--seed,-s", how.seed, "random seed")->check(seed());
   group(app, "Run");
   auto* out = add_out(app, o->out, "run folder; needed unless --recipe", "--output-dir");
+  add_force(app, o->force);
   add_overrides(app, o->overrides, "recipe");
   add_ignore_key(app, how.ignore_keys);
   app.add_flag("--recipe", o->recipe, "print the recipe and exit");

@@ -3,6 +3,7 @@
 #include "tessera/cli/features.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
+#include "tessera/cli/out_place.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/infer/loading/tensor_files.h"
@@ -22,6 +23,7 @@ struct ForwardArgs {
   std::string model, input, audio, output;
   std::vector<std::string> adapters;
   std::vector<std::string> probes;
+  bool force = false;
   int threads = 0;
 };
 
@@ -129,6 +131,7 @@ Input target_of(const format::TensorFile& file, const Input& source) {
 
 int forward(const ForwardArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
+  check_out_place("forward", o.output, o.force, holds_array("last_hidden_state"));
   const format::TensorFile file =
       o.input.empty() ? format::TensorFile() : format::open_safetensors(o.input);
   const infer::LoadedModel loaded = infer::load_model(o.model, o.loading.options(), o.adapters);
@@ -209,6 +212,7 @@ std::function<int()> add_forward(CLI::App& app) {
           "safetensors file to write: last_hidden_state and, where the model has them, logits, "
           "pooler_output and encoder_last_hidden_state; float32, padding is 0")
       ->required();
+  add_force(app, o->force);
   app.add_option("--probe", o->probes,
                  "also write this activation: embed, final, layers.0.mixer.out ...; repeatable");
   group(app, "Model");

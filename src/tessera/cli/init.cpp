@@ -3,6 +3,7 @@
 #include "tessera/cli/cli.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
+#include "tessera/cli/out_place.h"
 #include "tessera/convert/tokenizer.h"
 #include "tessera/model/model.h"
 
@@ -16,6 +17,7 @@ struct InitArgs {
   LoadFlags loading;
   std::vector<std::string> overrides;
   int64_t seed = 0;
+  bool force = false;
 };
 
 /// A vocabulary of bytes with room for a few tokens more takes the tokenizer of bytes.
@@ -39,9 +41,7 @@ std::vector<format::TensorView> views_of(const model::Weights& weights) {
 
 int init(const InitArgs& o) {
   const fs::path out = o.out;
-  for (const char* name : {"model.safetensors", "config.json", "recipe.json"})
-    if (fs::exists(out / name))
-      fail(ErrorKind::usage, "init", "{} holds {}; expected a new folder as --out", o.out, name);
+  check_out_place("init", out, o.force);
   const model::ModelSpec spec = spec_of(o.spec, o.overrides, o.loading.options());
   const std::string tokenizer = tokenizer_for(o, spec);
   // read before anything is written
@@ -77,6 +77,7 @@ std::function<int()> add_init(CLI::App& app) {
       ->check(seed());
   group(app, "Output");
   add_out(app, o->out, "folder of the new checkpoint")->required();
+  add_force(app, o->force);
   names_model(
       app.add_option(
           "--tokenizer", o->tokenizer,

@@ -9,6 +9,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/out_place.h"
 
 namespace tessera::cli {
 namespace {
@@ -20,7 +21,7 @@ struct QuantizeArgs {
   std::vector<std::string> rules;
   Calibration calibration;
   int64_t part_mib = 0, tokens = 65536, calibrate_mib = 2048;
-  bool pure = false, requantize = false, dry_run = false, json = false;
+  bool pure = false, requantize = false, dry_run = false, json = false, force = false;
   int threads = 0;
 };
 
@@ -65,6 +66,8 @@ int quantize(const QuantizeArgs& o, const ImportanceMeter& meter) {
   if (o.threads > 0) set_thread_count(o.threads);
   if (!o.dry_run && o.out.empty())
     fail(ErrorKind::usage, "quantize", "--out FILE is missing (or use --dry-run to report only)");
+  if (!o.dry_run) check_gguf_place("quantize", o.out, o.part_mib, o.force);
+  if (!o.save_imatrix.empty()) check_out_place("quantize", o.save_imatrix, o.force);
   convert::QuantizeOptions options;
   options.recipe = o.type;
   for (const std::string& rule : o.rules) options.rules.push_back(convert::parse_type_rule(rule));
@@ -191,6 +194,7 @@ std::function<int()> add_quantize(CLI::App& app, ImportanceMeter meter) {
   auto* type_name = app.add_option("type", o->type, "quantization type, as --type");
   group(app, "Output");
   add_out(app, o->out_option, "GGUF file to write", "--outfile")->excludes(out_file);
+  add_force(app, o->force);
   app.add_option("--part-mib", o->part_mib,
                  "split into shards of N MiB (NAME-00001-of-00003.gguf); 0 = one file")
       ->capture_default_str()

@@ -4,6 +4,7 @@
 
 #include "tessera/base/output_file.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/out_place.h"
 #include "tessera/train/runs/run_report.h"
 
 namespace tessera::cli {
@@ -12,7 +13,7 @@ namespace {
 struct RunsArgs {
   std::vector<std::string> folders;
   std::string html;
-  bool json = false, watch = false;
+  bool json = false, watch = false, force = false;
 };
 
 constexpr int kEverySeconds = 2;
@@ -29,6 +30,7 @@ bool wait() {
 int runs(const RunsArgs& o) {
   if (o.watch && o.json)
     fail(ErrorKind::usage, "runs", "--watch with --json; expected one of the two");
+  check_out_place("runs", o.html, o.force, begins_with("<!doctype html>"));
   const std::vector<std::filesystem::path> folders(o.folders.begin(), o.folders.end());
   const bool terminal = isatty(STDOUT_FILENO) != 0;
   while (true) {
@@ -61,6 +63,7 @@ std::function<int()> add_runs(CLI::App& app) {
       "--html", o->html,
       "write a web page: table, loss curves by step, token and second, differences of the recipes, "
       "all logged metrics");
+  add_force(app, o->force);
   app.add_flag("--watch", o->watch,
                "refresh table and page every two seconds until all runs are complete, or Ctrl-C");
   app.add_flag("--json", o->json, "as JSON");

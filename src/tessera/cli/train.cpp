@@ -6,6 +6,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/load_flags.h"
+#include "tessera/cli/out_place.h"
 #include "tessera/cli/temporary_cache.h"
 #include "tessera/cli/train_progress.h"
 #include "tessera/model/plan.h"
@@ -23,7 +24,7 @@ struct TrainArgs {
   std::vector<std::string> overrides, ignore_keys;
   std::string split;
   nn::SequenceSplit sequence = {};
-  bool resume = false, json = false, find_batch = false;
+  bool resume = false, json = false, find_batch = false, force = false;
   std::string memory;
   int threads = 0;
 };
@@ -106,6 +107,7 @@ int train_model(const TrainArgs& o) {
     fail(ErrorKind::usage, "train", "--out is missing; expected the folder of the run");
   if (!o.memory.empty() && !o.find_batch)
     fail(ErrorKind::usage, "train", "--memory has no meaning without --find-batch");
+  check_out_place("train", o.out, o.force, is_run_folder);
   train::Recipe recipe = train::load_recipe(o.recipe, o.overrides, o.ignore_keys);
   train::check_split(recipe, o.sequence);
   if (o.find_batch) {
@@ -162,6 +164,7 @@ std::function<int()> add_train(CLI::App& app) {
   app.add_option("recipe", o->recipe, "training recipe (JSON)")->required();
   add_out(app, o->out, "run folder: checkpoints, log.jsonl, log.csv, TensorBoard events",
           "--output-dir");
+  add_force(app, o->force);
   app.add_flag("--resume", o->resume, "resume from the newest checkpoint of --out, bit for bit");
   add_overrides(app, o->overrides, "recipe");
   add_ignore_key(app, o->ignore_keys);

@@ -6,6 +6,7 @@
 #include "tessera/base/output_file.h"
 #include "tessera/base/text_input.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/out_place.h"
 #include "tessera/text/tokenizer/learn_bpe.h"
 #include "tessera/text/utf8.h"
 
@@ -16,7 +17,7 @@ struct TrainTokenizerArgs {
   std::vector<std::string> files, keys, special;
   std::string out;
   text::LearnBpeOptions bpe;
-  bool json = false;
+  bool json = false, force = false;
 };
 
 /// The texts of a file: its lines, or what stands under the keys of JSON lines.
@@ -46,10 +47,7 @@ void count(text::WordCounts& counts,
 
 int train_tokenizer(TrainTokenizerArgs& o) {
   namespace fs = std::filesystem;
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
-    if (fs::exists(fs::path(o.out) / name))
-      fail(ErrorKind::usage, "out", "{} holds a {} already; expected a folder without one", o.out,
-           name);
+  check_out_place("train-tokenizer", o.out, o.force);
   text::WordCounts counts;
   for (const std::string& file : o.files) count(counts, file, o.keys);
   if (counts.words().empty()) fail(ErrorKind::file, o.files.front(), "no text");
@@ -102,6 +100,7 @@ std::function<int()> add_train_tokenizer(CLI::App& app) {
       ->check(positive());
   group(app, "Output");
   add_out(app, o->out, "folder to write: tokenizer.json and tokenizer_config.json")->required();
+  add_force(app, o->force);
   app.add_flag("--json", o->json, "result as JSON");
   examples(app, {"tessera train-tokenizer book.txt --vocab 8000 --out tokens",
                  "tessera train-tokenizer pairs.jsonl --key en --key de --vocab 8000 --out tokens",

@@ -12,6 +12,7 @@
 #include "tessera/convert/quantized_folder.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/ggmf.h"
+#include "tessera/format/is_gguf.h"
 #include "tessera/format/llama2c.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/model/kept_tokens.h"
@@ -23,7 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
-constexpr std::string_view kGgufMagic = "GGUF";
 constexpr std::string_view kGgmfMagic = "fmgg";  // format::kGgmfMagic as it lies in the file
 constexpr const char* kSpec = "tessera_spec";
 constexpr const char* kOrigin = "tessera_origin";
@@ -273,9 +273,8 @@ Checkpoint load_any(const fs::path& path, const LoadOptions& options) {
   if (!options.spec.empty() && begins_as_safetensors(text))
     return load_tessera(path.parent_path(), format::open_safetensors(path), options);
   refuse_second_spec(options.spec, path);
-  const auto magic = text.substr(0, kGgufMagic.size());
-  if (magic == kGgufMagic) return load_gguf(path, loading);
-  if (magic == kGgmfMagic) return load_ggmf(path, loading);
+  if (format::is_gguf(text)) return load_gguf(path, loading);
+  if (text.starts_with(kGgmfMagic)) return load_ggmf(path, loading);
   if (format::begins_as_llama2c(file->bytes())) return load_llama2c(path, loading);
   refuse_file(path, text);
 }

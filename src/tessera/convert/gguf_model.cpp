@@ -15,6 +15,7 @@
 #include "tessera/convert/sentence_modules.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/gguf_types.h"
+#include "tessera/format/is_gguf.h"
 
 namespace tessera::convert {
 namespace {
@@ -284,10 +285,7 @@ GgufModel load_gguf_model(const fs::path& path,
                           const LoadOptions& loading,
                           const GgufModelOptions& options) {
   std::error_code error;
-  if (!fs::is_directory(path, error)) {
-    const auto file = MappedFile::open(path);
-    if (format::text_of(file->bytes()).starts_with("GGUF")) return read_gguf_model(path);
-  }
+  if (!fs::is_directory(path, error) && format::is_gguf(path)) return read_gguf_model(path);
   const Checkpoint checkpoint = load_checkpoint(path, loading);
   GgufModel model = gguf_model_of(checkpoint, options);
   model.remarks.insert(model.remarks.begin(), checkpoint.remarks.begin(), checkpoint.remarks.end());

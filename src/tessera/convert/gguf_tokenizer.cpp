@@ -10,6 +10,7 @@
 #include "tessera/base/output_file.h"
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/file_source.h"
+#include "tessera/format/is_gguf.h"
 #include "tessera/spec/json.h"
 #include "tessera/text/tokenizer_files/sentence_piece.h"
 #include "tessera/text/tokenizer/added_tokens.h"
@@ -396,10 +397,7 @@ std::vector<GgufEntry> sentence_piece_entries(const text::Tokenizer& original,
 
 std::vector<GgufEntry> gguf_tokenizer_entries(const fs::path& path, int64_t vocab) {
   const fs::path own = fs::is_directory(path) ? path / "tokenizer.gguf" : path;
-  if (fs::is_regular_file(own)) {
-    const auto file = MappedFile::open(own);
-    if (format::text_of(file->bytes()).starts_with("GGUF")) return entries_of(own);
-  }
+  if (fs::is_regular_file(own) && format::is_gguf(own)) return entries_of(own);
   const text::Tokenizer original = find_tokenizer(path, static_cast<int32_t>(vocab));
   const auto file = fs::is_directory(path) ? text::tokenizer_file_in(path).value_or(path) : path;
   const std::string where = file.string();
@@ -521,7 +519,7 @@ std::string copy_tokenizer_to_hf(const fs::path& from, const fs::path& folder) {
     if (!fs::is_regular_file(file)) continue;
     const auto mapped = MappedFile::open(file);
     const std::string_view text = format::text_of(mapped->bytes());
-    if (text.starts_with("GGUF")) return copy_tokenizer_to_hf(format::open_gguf(file), folder);
+    if (format::is_gguf(text)) return copy_tokenizer_to_hf(format::open_gguf(file), folder);
     if (text::tokenizer_file_name(std::string(text)) != std::string_view("tokenizer.bin")) break;
     const std::string why =
         write_tokenizer_json(data_of_scores(mapped->bytes()), find_tokenizer(file), folder);

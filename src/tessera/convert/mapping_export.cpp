@@ -23,17 +23,21 @@ std::vector<Json> heads_of(const Json& spec_json) {
   return heads;
 }
 
-/// The first head of a kind that another spec lacks, as "masked_lm" or "classifier of tokens"; ""
-/// without one.
+/// "masked_lm" or "classifier of tokens".
+std::string name_of_head(const Json& head) {
+  const Json of = head.value("of", Json());
+  return head.at("type").get<std::string>() +
+         (of.is_string() ? " of " + of.get<std::string>() : "");
+}
+
+/// The first head of a kind that another spec lacks; "" without one.
 std::string missing_head(const Json& wanted, const Json& said) {
   std::vector<Json> there = heads_of(said);
   for (const Json& head : heads_of(wanted)) {
-    const Json type = head.value("type", Json()), of = head.value("of", Json());
     const auto found = std::find_if(there.begin(), there.end(), [&](const Json& other) {
-      return other.value("type", Json()) == type;
+      return other.value("type", Json()) == head.value("type", Json());
     });
-    if (found == there.end())
-      return type.get<std::string>() + (of.is_string() ? " of " + of.get<std::string>() : "");
+    if (found == there.end()) return name_of_head(head);
     there.erase(found);
   }
   return "";
@@ -53,7 +57,9 @@ void expect_same(const std::string& family,
                  const NoPlace& no_place) {
   const auto found = spec::first_difference(wanted, said);
   if (!found) return;
-  const std::string head = found->path.starts_with("head") ? missing_head(wanted, said) : "";
+  std::string head = found->path.starts_with("head") ? missing_head(wanted, said) : "";
+  if (head.empty() && found->path == "head" && !found->after && found->before->is_object())
+    head = name_of_head(*found->before);
   if (!head.empty())
     fail(ErrorKind::spec, family, "{} no place for the head \"{}\"{}", no_place.where, head,
          no_place.remedy);
@@ -83,20 +89,6 @@ Json nested(const Json& flat) {
 const std::vector<std::string> kOfLabels = {"label2id", "*num_labels", "problem_type",
                                             "finetuning_task"};
 
-/// Whether all that two configs both say is the same, but for labels, classes and the vocabulary,
-/// which say nothing of sizes.
-bool agree(const Json& a, const Json& b) {
-  if (a.is_null() || b.is_null()) return true;
-  if (!a.is_object() || !b.is_object()) return a == b;
-  for (const auto& [key, value] : a.items()) {
-    if (key == "architectures" || key == "vocab_size" || key == "id2label" ||
-        matches_any(key, kOfLabels))
-      continue;
-    if (const auto other = b.find(key); other != b.end() && !agree(value, *other)) return false;
-  }
-  return true;
-}
-
 class Exporter {
  public:
   Exporter(const Family& family,
@@ -125,7 +117,7 @@ class Exporter {
         write_rule(one, side, locals, out);
       });
     check_read_back(out);
-    carry_over(out.config);
+    carry_over(out);
     if (dialect_.remark != nullptr)
       if (const Json remark = dialect_.remark->evaluate(own_); remark.is_string())
         out.remark = remark.get<std::string>();
@@ -238,10 +230,34 @@ class Exporter {
             : NoPlace{"its Hugging Face folders have", "; --to tessera keeps it"});
   }
 
+  /// Whether the config that the model came with says it as it is now, but for its labels and the
+  /// rows of its vocabulary.
+  bool still_says(const Exported& out) {
+    Json config = checkpoint_.foreign_config;
+    const auto of_labels = [](const std::string& key) {
+      return key == "architectures" || key == "vocab_size" || key == "id2label" ||
+             matches_any(key, kOfLabels);
+    };
+    for (auto at = config.begin(); at != config.end();)
+      at = of_labels(at.key()) ? config.erase(at) : std::next(at);
+    for (const auto& [key, value] : out.config.items())
+      if (of_labels(key)) config[key] = value;
+    const format::TensorFile tensors(kind_, "the tensors to be written", out.tensors);
+    const Foreign foreign{kind_, config, &tensors, "the config that was read"};
+    try {
+      Importer importer(family_, foreign, *families_, {});
+      return resolved(importer.spec_json()) == resolved(family_.spec->evaluate(canonical_));
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::internal) throw;
+      return false;
+    }
+  }
+
   /// Keys without mathematics come along; of labels only where the class and its labels are those
-  /// that the config came with. Keys that the family ignores do where all sizes are those of the
-  /// config, since some repeat them; objects among them are for parts that the model is without.
-  void carry_over(Json& config) const {
+  /// that the config came with. Keys that the family ignores do where the config still says the
+  /// model, since some repeat sizes; objects among them are for parts that the model is without.
+  void carry_over(Exported& out) {
+    Json& config = out.config;
     if (!same_origin_ || !checkpoint_.foreign_config.is_object()) return;
     const Json& origin = checkpoint_.foreign_config;
     const auto same = [&](const char* key) {
@@ -253,7 +269,7 @@ class Exporter {
           matches_any(key, families_->unmathematical(kind_)) &&
           (labels || !matches_any(key, kOfLabels)))
         config[key] = value;
-    if (kind_ != "hf" || !agree(config, origin)) return;
+    if (kind_ != "hf" || !still_says(out)) return;
     for (const auto& [path, why] : dialect_.ignored_keys) {
       std::string members = "/" + path;
       std::replace(members.begin(), members.end(), '.', '/');

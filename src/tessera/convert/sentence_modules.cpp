@@ -10,6 +10,7 @@
 #include "tessera/convert/sentence_layers.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/gguf.h"
+#include "tessera/format/is_gguf.h"
 #include "tessera/spec/json.h"
 
 namespace tessera::convert {
@@ -293,11 +294,6 @@ void read_gguf(const format::GgufFile& file, const std::string& where, SentenceM
        "{} = {}; expected 0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)", key, number);
 }
 
-bool starts_as_gguf(const fs::path& path) {
-  const auto file = MappedFile::open(path);
-  return format::text_of(file->bytes()).starts_with("GGUF");
-}
-
 }  // namespace
 
 const char* name_of(Pooling pooling) {
@@ -324,7 +320,7 @@ SentenceModules sentence_modules_of(const fs::path& given) {
   const fs::path model = checkpoint_place(given);
   SentenceModules modules;
   if (fs::is_regular_file(model / kModules)) read_modules(model, modules);
-  if (fs::is_regular_file(model) && starts_as_gguf(model))
+  if (fs::is_regular_file(model) && format::is_gguf(model))
     read_gguf(format::open_gguf(model), model.string(), modules);
   return modules;
 }
@@ -385,6 +381,15 @@ void copy_sentence_modules(const fs::path& from, const fs::path& to) {
   write_file_atomically(to / kModules, list.dump(2) + "\n");
 }
 
+void copy_sentence_settings(const fs::path& from, const fs::path& to) {
+  if (!fs::is_regular_file(from / kModules)) return;
+  for (const ModuleEntry& module : listed_modules(from))
+    if (module.kind == "Transformer")
+      if (const fs::path config = transformer_file(module.folder); !config.empty())
+        copy_whole(config, to / config.filename());
+  if (fs::is_regular_file(from / kConfig)) copy_whole(from / kConfig, to / kConfig);
+}
+
 void write_sentence_modules(const SentenceModules& modules, int64_t width, const fs::path& to) {
   const auto entry = [](int number, const char* name, const char* path) {
     return Json{{"idx", number},
@@ -399,6 +404,7 @@ void write_sentence_modules(const SentenceModules& modules, int64_t width, const
   for (const PoolingName& known : kPoolings)
     pooling[known.legacy] = std::find(modules.poolings.begin(), modules.poolings.end(),
                                       known.pooling) != modules.poolings.end();
+  if (!modules.include_prompt) pooling["include_prompt"] = false;
   fs::create_directories(to / "1_Pooling");
   write_file_atomically(to / "1_Pooling" / "config.json", pooling.dump(2) + "\n");
   write_file_atomically(to / kModules, list.dump(2) + "\n");

@@ -76,8 +76,11 @@ std::vector<Pooling> poolings_of_folder(const std::filesystem::path& model);
 /// model: modules.json, the modules with their weights, and their configs. Nothing for other
 /// folders. The transformer's module is then the folder itself. Throws Error(file).
 void copy_sentence_modules(const std::filesystem::path& from, const std::filesystem::path& to);
-/// The same of poolings alone, over hidden states of this width, and of the length of vectors, as a
-/// GGUF file says it.
+/// Of such a folder the prompts, the dimensions that are kept, the longest text and the case alone,
+/// beside modules that are written otherwise.
+void copy_sentence_settings(const std::filesystem::path& from, const std::filesystem::path& to);
+/// Writes poolings, over hidden states of this width, and whether vectors have length 1, as a GGUF
+/// file says them: modules.json and "1_Pooling".
 void write_sentence_modules(const SentenceModules& modules,
                             int64_t width,
                             const std::filesystem::path& to);

@@ -1,13 +1,14 @@
 #include "tessera/convert/tokenizer.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "tessera/convert/checkpoint_place.h"
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/convert/checkpoint.h"
+#include "tessera/convert/text_settings.h"
+#include "tessera/format/is_gguf.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/text/tokenizer/byte_tokenizer.h"
 #include "tessera/text/tokenizer_files/gguf_tokenizer.h"
@@ -25,16 +26,6 @@ std::vector<T> list(const format::GgufMetadata& metadata, const std::string& key
   if (metadata.find(key) == nullptr) return out;
   for (const auto& value : get(key)) out.emplace_back(static_cast<T>(value));
   return out;
-}
-
-}  // namespace
-
-namespace {
-
-bool is_gguf(const std::filesystem::path& path) {
-  const auto file = MappedFile::open(path);
-  const auto bytes = file->bytes();
-  return bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0;
 }
 
 }  // namespace
@@ -135,17 +126,19 @@ text::Tokenizer find_tokenizer(const std::filesystem::path& given, int32_t vocab
   if (std::filesystem::is_directory(path)) {
     if (text::tokenizer_file_in(path)) return text::load_tokenizer(path, vocab_size);
     for (const char* name : kOwnFiles)
-      if (std::filesystem::exists(path / name)) return find_tokenizer(path / name, vocab_size);
+      if (std::filesystem::exists(path / name))
+        return with_template_in(path, find_tokenizer(path / name, vocab_size));
     if (const std::string name = named_tokenizer(path); !name.empty())
-      return find_tokenizer(name == "bytes" ? std::filesystem::path(name) : path / name,
-                            vocab_size);
+      return with_template_in(
+          path,
+          find_tokenizer(name == "bytes" ? std::filesystem::path(name) : path / name, vocab_size));
     fail(ErrorKind::file, "tokenizer",
          "{}: no tokenizer.json, vocab.txt, tokenizer.model, vocab.json with merges.txt, "
          "tokenizer.gguf or tokenizer.bin in this folder",
          path.string());
   }
   if (named_tokenizer(path) == "bytes") return text::byte_tokenizer();
-  if (is_gguf(path)) {
+  if (format::is_gguf(path)) {
     auto tokenizer = tokenizer_of(format::open_gguf(path), path.string());
     if (!tokenizer)
       fail(ErrorKind::file, "tokenizer", "{}: the file holds no tokenizer", path.string());
@@ -164,7 +157,7 @@ void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::pa
       copy_tokenizer(named, folder);
     return;
   }
-  if (!is_gguf(from)) {
+  if (!format::is_gguf(from)) {
     const std::string content = read_text_file(from);
     write_file_atomically(folder / text::tokenizer_file_name(content), content);
     return;

@@ -5,6 +5,7 @@
 #include "tessera/format/file_source.h"
 #include "tessera/format/gguf.h"
 #include "tessera/format/gguf_types.h"
+#include "tessera/format/is_gguf.h"
 #include "tessera/base/output_file.h"
 
 namespace tessera::format {
@@ -83,7 +84,7 @@ void write_gguf(const std::filesystem::path& path,
   check_writable(entries, tensors);
   const uint64_t alignment = alignment_for(entries);
 
-  std::string header = "GGUF";
+  std::string header(kGgufBegin);
   append(header, uint32_t{3});
   append(header, uint64_t{tensors.size()});
   append(header, uint64_t{entries.size()});

@@ -225,9 +225,14 @@ ServedModel::ServedModel(const ModelEntry& named,
   const bool of_sentences = std::filesystem::is_directory(path)
                                 ? std::filesystem::is_regular_file(path / "modules.json")
                                 : convert::sentence_modules_of(path).said;
+  const bool adapted =
+      std::any_of(entry.adapters.begin(), entry.adapters.end(), [](const std::string& adapter) {
+        return std::filesystem::is_regular_file(convert::checkpoint_place(adapter) /
+                                                "modules.json");
+      });
   const auto* const classifier = dynamic_cast<const nn::ClassifierConfig*>(head);
   can.embedding = !pair && classifier == nullptr &&
-                  (!spec.causal() || of_sentences || !options.pooling.empty());
+                  (!spec.causal() || of_sentences || adapted || !options.pooling.empty());
   // one number of a pair says how well they fit
   can.rerank = can.embedding || (!pair && classifier != nullptr && classifier->n_labels == 1 &&
                                  classifier->of == nn::ClassifierOf::pooled);
@@ -235,7 +240,7 @@ ServedModel::ServedModel(const ModelEntry& named,
   can.fill_mask =
       !pair && !spec.causal() && head != nullptr && head->of_vocabulary() && mask.has_value();
   if (can.embedding) {
-    embedding = infer::embed_options_of(entry.path);
+    embedding = infer::embed_options_of(entry.path, entry.adapters);
     if (!options.pooling.empty()) embedding.poolings = {infer::pooling_named(options.pooling)};
   }
 

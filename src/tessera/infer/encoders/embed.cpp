@@ -5,6 +5,7 @@
 #include <numbers>
 #include <numeric>
 
+#include "tessera/convert/text_settings.h"
 #include "tessera/base/error.h"
 #include "tessera/text/tokenizer/text_pair.h"
 #include "tessera/base/threads.h"
@@ -165,9 +166,10 @@ Vector vector_of(const Rows& rows, const EmbedOptions& options) {
 
 }  // namespace
 
-EmbedOptions embed_options_of(const std::filesystem::path& model) {
+EmbedOptions embed_options_of(const std::filesystem::path& model,
+                              const std::vector<std::string>& adapters) {
   EmbedOptions options;
-  static_cast<convert::SentenceModules&>(options) = convert::sentence_modules_of(model);
+  static_cast<convert::SentenceModules&>(options) = convert::sentence_modules_of(model, adapters);
   return options;
 }
 

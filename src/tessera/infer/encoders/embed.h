@@ -22,9 +22,11 @@ struct EmbedOptions : convert::SentenceModules {
   const CancelToken* cancel = nullptr;
 };
 
-/// What a model says, its default prompt included; the defaults where it says nothing. Throws
+/// What a model with its adapters says, the default prompt included; the defaults where it says
+/// nothing. Throws
 /// Error(file) on modules, orders of them or poolings that embed() does not have.
-EmbedOptions embed_options_of(const std::filesystem::path& model);
+EmbedOptions embed_options_of(const std::filesystem::path& model,
+                              const std::vector<std::string>& adapters = {});
 
 /// Numbers of a vector. Throws Error(file) where a module behind the pooling has another width.
 int64_t embedding_width(const model::ModelSpec& spec, const EmbedOptions& options);

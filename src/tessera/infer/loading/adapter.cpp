@@ -5,6 +5,7 @@
 #include "tessera/convert/checkpoint_place.h"
 #include "tessera/convert/peft.h"
 #include "tessera/convert/storage_form.h"
+#include "tessera/convert/text_settings.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/loading/base_print.h"
 #include "tessera/infer/loading/load_model.h"
@@ -345,6 +346,7 @@ void export_adapter(const fs::path& adapter,
   std::vector<AdapterTensors> tensors = brought_by_adapter(base, own);
   for (AdapterTensors& one : read_tensors(adapter, own, options)) tensors.push_back(std::move(one));
   convert::write_peft(tensors, own, folder, options);
+  convert::write_settings_of_adapter(adapter, own.spec.vocab, folder);
 }
 
 convert::Checkpoint with_merged_adapter(convert::Checkpoint base,

@@ -314,6 +314,29 @@ TEST(Adapter, OfOtherWeightsOfTheSameSpecIsRefused) {
                [&] { read_adapter(folder / "own", replaced("layers.", DType::q8_0, 0, 0.1)); });
 }
 
+TEST(Adapter, BringsTheChatTemplateAndTheEndsOfItsTraining) {
+  const fs::path base = kGolden / "families/llama/gguf/base.gguf";
+  const test::TemporaryFolder folder;
+  fs::copy(adapter_of("llama"), folder / "talks");
+  folder.write("talks/chat_template.jinja", "TURNS");
+  folder.write("talks/generation_config.json", R"({"eos_token_id": 7, "temperature": 2.0})");
+  const LoadedModel plain = load_model(base, {}, adapter_of("llama")),
+                    talks = load_model(base, {}, folder / "talks");
+  const auto ends_with_7 = [](const LoadedModel& loaded) {
+    const std::vector<int64_t> ends = end_ids(loaded);
+    return std::find(ends.begin(), ends.end(), 7) != ends.end();
+  };
+  EXPECT_NE(plain.tokenizer->chat_template(), "TURNS");
+  EXPECT_FALSE(ends_with_7(plain));
+  EXPECT_EQ(talks.tokenizer->chat_template(), "TURNS");
+  EXPECT_TRUE(ends_with_7(talks));
+  // how tokens are drawn is the model's
+  EXPECT_EQ(talks.generation.sampling, plain.generation.sampling);
+  // and PEFT's form of it has them too
+  export_adapter(folder / "talks", convert::load_checkpoint(base_of("llama")), folder / "peft");
+  EXPECT_EQ(load_model(base, {}, folder / "peft").tokenizer->chat_template(), "TURNS");
+}
+
 TEST(Adapter, LeavesAModelThatItWasMergedInto) {
   const convert::Checkpoint base = convert::load_checkpoint(base_of("qwen2"));
   const test::TemporaryFolder folder;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tessera/convert/checkpoint_place.h"
+#include "tessera/convert/text_settings.h"
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/loading/adapter.h"
@@ -114,6 +115,8 @@ LoadedModel load_model(const std::filesystem::path& given,
         source.remarks.push_back(fmt::format("no tokenizer: {}", error.what()));
       }
   }
+  if (tokenizer && std::filesystem::is_directory(path))
+    tokenizer = convert::with_template_in(path, *tokenizer);
   if (tokenizer) add_remarks(*tokenizer, source);
   convert::GenerationConfig generation;
   if (std::filesystem::is_directory(path))
@@ -156,6 +159,14 @@ LoadedModel load_model(const std::filesystem::path& path,
   if (!with_tokens.empty() && convert::holds_tokenizer(with_tokens))
     loaded.tokenizer =
         convert::find_tokenizer(with_tokens, static_cast<int32_t>(loaded.source.spec.vocab));
+  // how it was trained to answer is how it is asked
+  for (const std::string& adapter : adapters) {
+    const convert::TextSettings settings =
+        convert::settings_of_adapter(adapter, loaded.source.spec.vocab);
+    if (loaded.tokenizer && !settings.chat_template.empty())
+      loaded.tokenizer = text::with_chat_template(*loaded.tokenizer, settings.chat_template);
+    for (const int64_t end : settings.ends) loaded.generation.ends.push_back(end);
+  }
   std::vector<model::Overlay> all;
   for (const std::string& adapter : adapters)
     for (model::Overlay& overlay : read_adapter(adapter, loaded.source, options))

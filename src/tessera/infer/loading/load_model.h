@@ -25,7 +25,9 @@ LoadedModel load_model(const std::filesystem::path& path,
                        const convert::LoadOptions& options = {},
                        kernels::Arithmetic arithmetic = kernels::Arithmetic::exact);
 
-/// The same with the adapters of folders beside its weights (adapter.h), whose products add up.
+/// The same with the adapters of folders beside its weights (adapter.h), whose products add up. The
+/// chat template and the ends of texts that an adapter was trained with are the model's then
+/// (convert/text_settings.h).
 LoadedModel load_model(const std::filesystem::path& path,
                        const convert::LoadOptions& options,
                        const std::vector<std::string>& adapters,

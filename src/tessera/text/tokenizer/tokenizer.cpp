@@ -268,6 +268,14 @@ Tokenizer with_lower_case(const Tokenizer& tokenizer) {
   return Tokenizer(std::move(parts));
 }
 
+Tokenizer with_chat_template(const Tokenizer& tokenizer, std::string source) {
+  TokenizerParts parts = tokenizer.state_->parts();
+  parts.added = tokenizer.added_tokens();
+  parts.chat_template = std::move(source);
+  parts.tool_template.clear();
+  return Tokenizer(std::move(parts));
+}
+
 struct StreamDecoder::State {
   std::shared_ptr<const TokenizerState> tokenizer;
   bool skip_special = true;

@@ -102,11 +102,15 @@ class Tokenizer {
  private:
   friend class StreamDecoder;
   friend Tokenizer with_lower_case(const Tokenizer& tokenizer);
+  friend Tokenizer with_chat_template(const Tokenizer& tokenizer, std::string source);
   std::shared_ptr<const TokenizerState> state_;
 };
 
 /// The same tokenizer for texts in lower case: characters are lowered before its own normalizer.
 Tokenizer with_lower_case(const Tokenizer& tokenizer);
+
+/// The same tokenizer with another chat template, for conversations with tools too.
+Tokenizer with_chat_template(const Tokenizer& tokenizer, std::string source);
 
 /// Decodes tokens as they come. The concatenation of what push() and finish() return is decode() of
 /// the ids; no part of it ends inside a UTF-8 character.

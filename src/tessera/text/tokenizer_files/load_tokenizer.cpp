@@ -1,5 +1,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/format/is_gguf.h"
 #include "tessera/spec/json.h"
 #include "tessera/text/tokenizer_files/sentence_piece.h"
 #include "tessera/text/tokenizer/tokenizer.h"
@@ -113,7 +114,7 @@ Tokenizer load_tokenizer(const std::filesystem::path& path, int32_t vocab_size) 
   const auto file = MappedFile::open(path);
   const auto bytes = file->bytes();
   const std::string_view content(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (content.starts_with("GGUF"))
+  if (format::is_gguf(content))
     fail(ErrorKind::file, path.string(), "a GGUF file; its tokenizer comes with its model");
   const std::string_view kind = tokenizer_file_name(content);
   if (kind == "tokenizer.json") return tokenizer_from_json(content, path.string());

@@ -22,8 +22,9 @@ SharedSample shared_sample(int64_t number, const std::vector<double>& shares);
 /// often (Raffel et al. 2020, sec. 3.5.2; multilingual BERT).
 double share_of(double weight, int64_t tokens, double temperature);
 
-/// Adds the rows of `more` behind those of `to`, which has `rows` of them, with all that `more` holds
-/// for them; the number of the first row stays. Both say the same kinds of things of their rows.
+/// Adds the rows of `more` behind those of `to`, which has `rows` of them, with all that `more`
+/// holds for them; the number of the first row stays. Both say the same kinds of things of their
+/// rows.
 void append(PackedBatch& to, const PackedBatch& more, int64_t rows);
 
 class MixedSource final : public Source {

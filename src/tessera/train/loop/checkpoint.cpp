@@ -9,6 +9,7 @@
 #include "tessera/convert/generation_config.h"
 #include "tessera/convert/tokenizer.h"
 #include "tessera/base/output_file.h"
+#include "tessera/format/is_gguf.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/loading/adapter.h"
 #include "tessera/text/tokenizer/tokenizer.h"
@@ -65,12 +66,6 @@ void restore_model(const format::TensorFile& file, const model::Model& model) {
             weight->dense_tensor().mutable_data_ptr());
 }
 
-bool holds_gguf(const fs::path& path) {
-  const auto file = MappedFile::open(path);
-  const auto bytes = file->bytes();
-  return bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0;
-}
-
 /// Puts the tokenizer's files beside the model; returns how the model refers to them.
 std::string copy_tokenizer(const std::string& tokenizer, const fs::path& folder) {
   if (tokenizer == "bytes") return tokenizer;
@@ -86,7 +81,7 @@ std::string copy_tokenizer(const std::string& tokenizer, const fs::path& folder)
   for (const fs::path& file : text_files) copy(file);
   if (!text_files.empty()) return text_files.front().filename().string();
   // what a model keeps in a form of its own
-  if (fs::is_directory(path) || holds_gguf(path)) {
+  if (fs::is_directory(path) || format::is_gguf(path)) {
     convert::copy_tokenizer(path, folder);
     for (const char* name : {"tokenizer.gguf", "tokenizer.bin"})
       if (fs::exists(folder / name)) return name;
@@ -138,10 +133,10 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
     // what ends a text of the model that the run began from, and how its tokens are chosen
     if (recipe.init)
       convert::copy_generation_config(convert::checkpoint_place(recipe.init->from), folder);
-    recipe.objective->write_beside(recipe, folder);
   } else {
     infer::write_adapter(folder, state.adapters, state.model);
   }
+  recipe.objective->write_beside(recipe, folder);
   if (const Companion& other = state.beside.companion; other.model != nullptr) {
     create_folder(folder / other.name);
     write_model(*other.model, folder / other.name);

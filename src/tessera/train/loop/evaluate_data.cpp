@@ -1,6 +1,5 @@
 #include "tessera/train/loop/evaluate_data.h"
 
-#include "tessera/convert/checkpoint_place.h"
 #include "tessera/infer/encoders/embed.h"
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/train/data/label_examples.h"
@@ -34,11 +33,12 @@ void take_reference(const DataEvaluationOptions& options, FinetunePlan& plan) {
 /// Pearson's and Spearman's correlation of the cosine of two vectors with the similarity that the
 /// examples say, as sentence-transformers' EmbeddingSimilarityEvaluator has them.
 Evaluation evaluate_similarity(const infer::LoadedModel& loaded,
+                               const std::vector<std::string>& adapters,
                                const FinetuneOptions& how,
                                const Json& recipe) {
   const auto data = spec::read_struct<LabelData>(recipe["data"], spec::Scope().at("data"));
   const int64_t length = recipe["train"]["length"], batch = recipe["train"]["batch"];
-  infer::EmbedOptions options = infer::embed_options_of(convert::checkpoint_place(how.model));
+  infer::EmbedOptions options = infer::embed_options_of(how.model, adapters);
   if (length > 0) options.max_tokens = length;
   options.cancel = how.cancel;
   const std::vector<LabelledText> pairs =
@@ -74,9 +74,10 @@ DataEvaluation evaluate_data(const DataEvaluationOptions& options) {
   how.measured = &loaded.model.spec();
   how.ignore_keys = options.loading.keys.ignore;
   FinetunePlan plan = plan_finetune(how);
+  plan.said.insert(plan.said.begin(), loaded.source.remarks.begin(), loaded.source.remarks.end());
   if (plan.task == kSimilarity) {
     DataEvaluation out{plan.task, std::move(plan.said)};
-    out.result = evaluate_similarity(loaded, how, plan.recipe);
+    out.result = evaluate_similarity(loaded, options.adapters, how, plan.recipe);
     out.examples = out.result.tokens;
     return out;
   }

@@ -129,7 +129,18 @@ void Planner::refuse_adapter() const {
 
 void Planner::open_model() {
   nn::register_mechanisms();
-  if (o_.measured == nullptr) refuse_adapter();
+  const auto take_tokenizer = [&] {
+    tokenizer_.emplace(
+        convert::find_tokenizer(tokenizer_of_start(o_.model), static_cast<int32_t>(spec_.vocab)));
+  };
+  if (o_.measured != nullptr) {  // who measures it has opened it
+    spec_ = *o_.measured;
+    take_tokenizer();
+    recipe_["spec"] = model::resolve(spec_);
+    data_["tokenizer"] = tokenizer_of_start(o_.model);
+    return;
+  }
+  refuse_adapter();
   InitRecipe init;
   init.from = o_.model;
   init.ignore_keys = o_.ignore_keys;
@@ -140,21 +151,15 @@ void Planner::open_model() {
   origin_.family = checkpoint.family;
   origin_.foreign_config = checkpoint.foreign_config;
   origin_.foreign_dialect = checkpoint.foreign_dialect;
-  spec_ = o_.measured != nullptr ? *o_.measured : checkpoint.spec;
+  spec_ = checkpoint.spec;
   for (const format::TensorView& tensor : checkpoint.tensors) {
     int64_t n = 1;
     for (const int64_t size : tensor.shape) n *= size;
     parameters_ += n;
   }
-  tokenizer_.emplace(
-      convert::find_tokenizer(tokenizer_of_start(o_.model), static_cast<int32_t>(spec_.vocab)));
-  if (o_.measured == nullptr) {
-    recipe_["init"] = {{"from", fs::absolute(o_.model).lexically_normal().string()}};
-    if (!o_.ignore_keys.empty()) recipe_["init"]["ignore_keys"] = o_.ignore_keys;
-    return;
-  }
-  recipe_["spec"] = model::resolve(spec_);
-  data_["tokenizer"] = tokenizer_of_start(o_.model);
+  take_tokenizer();
+  recipe_["init"] = {{"from", fs::absolute(o_.model).lexically_normal().string()}};
+  if (!o_.ignore_keys.empty()) recipe_["init"]["ignore_keys"] = o_.ignore_keys;
 }
 
 LabelData Planner::label_data() const {
@@ -284,6 +289,14 @@ std::string Planner::own_pooling() const {
   const std::string name = convert::name_of(own.front());
   const bool end = spec_.causal() ? name == "last" : name == "cls";
   return name == "mean" || name == "max" || end ? name : "";
+}
+
+std::string Planner::modules_left_out() const {
+  std::vector<std::string> names;
+  for (const convert::SentenceLayer& layer : convert::sentence_modules_of(o_.model).layers)
+    if (layer.kind != convert::SentenceLayer::Kind::normalize)
+      names.emplace_back(layer.kind == convert::SentenceLayer::Kind::dense ? "Dense" : "LayerNorm");
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 void Planner::say_export(const Json& objective) {

@@ -78,8 +78,8 @@ void Planner::plan_chat() {
                      first_.contains("prompt") && first_.contains("completion");
   recipe_["objective"] = {{"type", "chat"}};
   if (plain) how.format = "none";
-  // checkpoints of a model with a tokenizer of its own get the template (ChatObjective)
-  const bool written = o_.adapter.empty() && tokenizer_of_start(o_.model) != "bytes";
+  // checkpoints get the template, where the model has a tokenizer of its own (write_chat_format)
+  const bool written = tokenizer_of_start(o_.model) != "bytes";
   out_.chats = !plain && (written || !tokenizer_->chat_template().empty());
   if (plain)
     say("task: supervised fine-tuning on prompt and completion, without the chat template "
@@ -134,7 +134,8 @@ void Planner::plan_preference() {
     if (lengths.empty()) {
       say("task: preference optimization (DPO), {} the chat template (--task){}",
           pair.rendered ? "by" : "without", key_of_recipe("objective.loss"));
-      out_.chats = pair.rendered && !tokenizer_->chat_template().empty();
+      out_.chats = pair.rendered && (how.format ? tokenizer_of_start(o_.model) != "bytes"
+                                                : !tokenizer_->chat_template().empty());
       say("first example: {}; chosen: {}; rejected: {}",
           excerpt(shown(tokens.prompt, &*tokenizer_)), excerpt(shown(tokens.chosen, &*tokenizer_)),
           excerpt(shown(tokens.rejected, &*tokenizer_)));

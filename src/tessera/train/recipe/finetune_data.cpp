@@ -161,8 +161,9 @@ void Planner::plan_together() {
   const std::string own = own_pooling(), pool = own.empty() ? "mean" : own;
   together_["pooling"] = pool;
   say("sentence-embedding pooling: {}{}", pool, key_of_recipe("objective.pooling"));
-  if (!o_.adapter.empty() && own.empty() && spec_.causal())
-    say("an adapter does not record the pooling: embed with --pooling {}", pool);
+  if (const std::string left = modules_left_out(); !left.empty())
+    say("modules after the pooling are left out of {}: {}",
+        o_.measured != nullptr ? "the scores" : "training and of what it writes", left);
   recipe_["objective"] = together_;
   // this data's format is told by the names of its files
   if (!is_keyed(o_.data.front())) data_.erase("format");

@@ -74,6 +74,10 @@ class Planner {
   [[noreturn]] void missing(const char* option, const char* what) const;
   /// How sentence-transformers pool; "" for other folders.
   std::string own_pooling() const;
+  /// Names of modules of sentence-transformers that vectors of the model go through after their
+  /// pooling, but for their length: "Dense, LayerNorm"; "" without any. Throws Error(file) for
+  /// modules that `embed` does not have.
+  std::string modules_left_out() const;
   /// A line where the model could go back to the files of its family, and with this head cannot.
   void say_export(const Json& objective);
   /// Of the longest one, up to what the model takes and `most`.

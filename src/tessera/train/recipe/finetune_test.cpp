@@ -358,6 +358,28 @@ TEST_F(Finetune, TextsThatBelongTogether) {
   std::filesystem::create_directories(folder_ / "encoder/1_Pooling");
   std::ofstream(folder_ / "encoder/1_Pooling/config.json") << R"({"pooling_mode": "cls"})";
   EXPECT_EQ(plan_finetune(how).recipe["objective"]["pooling"], "cls");
+  // and what it does after the pooling is not trained
+  const auto says = [](const FinetunePlan& plan, const std::string& words) {
+    return std::any_of(plan.said.begin(), plan.said.end(), [&](const std::string& line) {
+      return line.find(words) != std::string::npos;
+    });
+  };
+  EXPECT_FALSE(says(plan_finetune(how), "after the pooling"));
+  std::filesystem::create_directories(folder_ / "encoder/2_Norm");
+  std::ofstream(folder_ / "encoder/2_Norm/config.json") << R"({"dimension": 2})";
+  const std::vector<float> ones(2, 1.0f);
+  format::write_safetensors(
+      folder_ / "encoder/2_Norm/model.safetensors",
+      std::vector<format::TensorView>{
+          {"norm.weight", DType::f32, {2}, std::as_bytes(std::span(ones)), nullptr},
+          {"norm.bias", DType::f32, {2}, std::as_bytes(std::span(ones)), nullptr}});
+  std::ofstream(folder_ / "encoder/modules.json")
+      << R"([{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"},
+             {"type": "x.LayerNorm", "path": "2_Norm"}])";
+  EXPECT_TRUE(says(plan_finetune(how),
+                   "modules after the pooling are left out of training and of what it writes: "
+                   "LayerNorm"));
+  std::filesystem::remove(folder_ / "encoder/modules.json");
   // a label says more
   how.text = "anchor";
   how.label = "negative";

@@ -6,6 +6,7 @@
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/gguf.h"
+#include "tessera/format/is_gguf.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/train/recipe/recipe.h"
 
@@ -41,7 +42,7 @@ std::string tokenizer_of_start(const fs::path& from) {
          reason);
   };
   if (!fs::is_directory(model)) {
-    if (!format::text_of(MappedFile::open(model)->bytes()).starts_with("GGUF"))
+    if (!format::is_gguf(model))
       missing("is a file without one");
     format::open_gguf(model);  // refuses one that is cut before there is a folder
     return model.string();

@@ -1,6 +1,5 @@
 #include "tessera/train/objective/chat/chat_objective.h"
 
-#include "tessera/base/output_file.h"
 #include "tessera/text/chat/chat_formats.h"
 #include "tessera/train/objective/chat/chat_source.h"
 #include "tessera/train/objective/next_token/next_token_objective.h"
@@ -46,16 +45,7 @@ class ChatObjective final : public ObjectiveOf<ChatRecipe> {
 
   /// A tokenizer that has no template of the format, nor ends texts with what ends its answers.
   void write_beside(const Recipe& recipe, const std::filesystem::path& checkpoint) const override {
-    if (!keys_.format || keys_.plain() || recipe.data.tokenizer == "bytes") return;
-    write_file_atomically(checkpoint / "chat_template.jinja",
-                          text::chat_format_source(*keys_.format).value());
-    const spec::Json ends = prompts_of(keys_, open_tokenizer(recipe.data)).ends();
-    if (ends.empty()) return;
-    const std::filesystem::path file = checkpoint / "generation_config.json";
-    spec::Json generation =
-        std::filesystem::is_regular_file(file) ? spec::read_json_file(file) : spec::Json::object();
-    generation["eos_token_id"] = ends;
-    write_file_atomically(file, generation.dump(1));
+    write_chat_format(keys_, recipe.data, checkpoint);
   }
 };
 

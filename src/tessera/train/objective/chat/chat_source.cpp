@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "tessera/base/output_file.h"
 #include "tessera/text/chat/chat_formats.h"
 #include "tessera/train/data/example_lines.h"
 
@@ -227,6 +228,21 @@ text::ChatPrompt prompts_of(const ChatRecipe& how, const text::Tokenizer& tokeni
          fmt::join(text::chat_format_names(), ", "));
   return {tokenizer, std::move(*source), how.format.value_or("the tokenizer's chat template"),
           text::template_clock(how.date, "objective.date")};
+}
+
+void write_chat_format(const ChatRecipe& how,
+                       const DataRecipe& data,
+                       const std::filesystem::path& checkpoint) {
+  if (!how.format || how.plain() || data.tokenizer == "bytes") return;
+  write_file_atomically(checkpoint / "chat_template.jinja",
+                        text::chat_format_source(*how.format).value());
+  const Json ends = prompts_of(how, open_tokenizer(data)).ends();
+  if (ends.empty()) return;
+  const std::filesystem::path file = checkpoint / "generation_config.json";
+  Json generation =
+      std::filesystem::is_regular_file(file) ? spec::read_json_file(file) : Json::object();
+  generation["eos_token_id"] = ends;
+  write_file_atomically(file, generation.dump(1));
 }
 
 std::vector<size_t> token_places(const std::vector<int32_t>& ids,

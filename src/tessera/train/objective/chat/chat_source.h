@@ -16,6 +16,13 @@ namespace tessera::train {
 /// template. Throws Error(spec) for an unknown name, and where there is none.
 text::ChatPrompt prompts_of(const ChatRecipe& how, const text::Tokenizer& tokenizer);
 
+/// Puts the template of a format, and what ends its answers, beside a checkpoint, whose tokenizer
+/// has no template of its own or another one: chat_template.jinja, "eos_token_id" of
+/// generation_config.json. Nothing where the recipe names no format.
+void write_chat_format(const ChatRecipe& how,
+                       const DataRecipe& data,
+                       const std::filesystem::path& checkpoint);
+
 /// A conversation up to its last answer, and that with what ends it; what stands behind is left
 /// out.
 struct AnsweredPrompt {

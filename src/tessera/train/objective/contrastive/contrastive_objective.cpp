@@ -20,20 +20,22 @@ bool drops(const spec::Json& json) {
   return false;
 }
 
-/// Whether a folder of sentence-transformers makes a vector by these poolings alone. Others, such
-/// as those with a dense layer, are trained without what follows the pooling.
-bool are_modules_of(const std::filesystem::path& folder,
-                    const std::vector<convert::Pooling>& poolings) {
-  try {
-    const convert::SentenceModules own = convert::sentence_modules_of(folder);
-    return own.said && own.poolings == poolings &&
-           std::all_of(own.layers.begin(), own.layers.end(),
-                       [](const convert::SentenceLayer& layer) {
-                         return layer.kind == convert::SentenceLayer::Kind::normalize;
-                       });
-  } catch (const Error&) {
-    return false;  // modules that embed() does not have
-  }
+/// The folder of sentence-transformers that a run begins from; "" for other models.
+std::filesystem::path sentence_folder(const Recipe& recipe) {
+  const std::filesystem::path start =
+      recipe.init ? convert::checkpoint_place(recipe.init->from) : std::filesystem::path();
+  return std::filesystem::is_regular_file(start / "modules.json") ? start : std::filesystem::path();
+}
+
+/// Whether a model makes a vector by these poolings alone. Others, such as those with a dense
+/// layer, are trained without what follows the pooling.
+bool pools_alone(const convert::SentenceModules& modules,
+                 const std::vector<convert::Pooling>& poolings) {
+  return modules.poolings == poolings &&
+         std::all_of(modules.layers.begin(), modules.layers.end(),
+                     [](const convert::SentenceLayer& layer) {
+                       return layer.kind == convert::SentenceLayer::Kind::normalize;
+                     });
 }
 
 class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
@@ -58,6 +60,9 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
       fail(ErrorKind::spec, "objective.pooling",
            "\"cls\" of a decoder, whose first token has seen nothing else; expected mean, max or "
            "last");
+    // what a checkpoint takes over from it is read before there is one
+    if (const auto start = sentence_folder(recipe); !start.empty())
+      convert::sentence_modules_of(start);
     const int64_t width = pools ? recipe.spec.d_model : recipe.spec.width_out();
     for (size_t i = 0; i < keys_.dims.size(); ++i)
       if (keys_.dims[i] < 1 || keys_.dims[i] >= width)
@@ -79,17 +84,20 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
   }
 
   /// How a vector of a text is made, in the files of sentence-transformers: those of the model that
-  /// the run began from where they say the same, its prompts and longest text with them.
+  /// the run began from where they say the same, and its prompts and longest text in any case.
   void write_beside(const Recipe& recipe, const std::filesystem::path& checkpoint) const override {
     if (keys_.pooling == TextVector::pooler) return;  // not among their poolings
     convert::SentenceModules modules;
     modules.poolings = {convert::pooling_named(spec::enum_name(keys_.pooling))};
-    const std::filesystem::path start =
-        recipe.init ? convert::checkpoint_place(recipe.init->from) : std::filesystem::path();
-    if (std::filesystem::is_directory(start) && are_modules_of(start, modules.poolings))
-      convert::copy_sentence_modules(start, checkpoint);
-    else
-      convert::write_sentence_modules(modules, recipe.spec.width_out(), checkpoint);
+    const std::filesystem::path start = sentence_folder(recipe);
+    if (!start.empty()) {
+      const convert::SentenceModules own = convert::sentence_modules_of(start);
+      if (pools_alone(own, modules.poolings))
+        return convert::copy_sentence_modules(start, checkpoint);
+      modules.include_prompt = own.include_prompt;
+      convert::copy_sentence_settings(start, checkpoint);
+    }
+    convert::write_sentence_modules(modules, recipe.spec.width_out(), checkpoint);
   }
 };
 

@@ -1,7 +1,8 @@
 // Training by texts that belong together.
 #include "tessera/train/objective/contrastive/contrastive.h"
 
-#include "tessera/convert/sentence_modules.h"
+#include "tessera/convert/text_settings.h"
+#include "tessera/format/safetensors.h"
 #include "tessera/train/loop/batch_tensors.h"
 #include "tessera/train/loop/start_weights.h"
 #include "tessera/train/loop/trainer.h"
@@ -138,6 +139,60 @@ TEST(Contrastive, ACheckpointSaysHowItsVectorsAreMade) {
   EXPECT_EQ(same.poolings, (std::vector{convert::Pooling::cls}));
   EXPECT_TRUE(same.prompts.contains("query"));
   EXPECT_EQ(mean.poolings, (std::vector{convert::Pooling::mean}));
+}
+
+TEST(Contrastive, AnAdapterSaysHowItsVectorsAreMade) {
+  const Setting s;
+  train(s.recipe({"train.steps=1"}), s.run("base"));
+  Setting other;
+  other.json.erase("spec");
+  other.json["init"] = {{"from", s.run("base").string()}};
+  other.json["adapter"] = {{"rank", 2}};
+  other.json["objective"]["pooling"] = "max";
+  other.json["train"]["steps"] = 1;
+  train(other.recipe(), s.run("adapter"));
+  EXPECT_EQ(convert::sentence_modules_of(s.run("base")).poolings,
+            (std::vector{convert::Pooling::mean}));
+  const std::vector<std::string> adapters = {s.run("adapter").string()};
+  EXPECT_EQ(convert::sentence_modules_of(s.run("base"), adapters).poolings,
+            (std::vector{convert::Pooling::max}));
+}
+
+TEST(Contrastive, WhatComesAfterThePoolingIsLeftOutAndTheRestKept) {
+  const Setting s;
+  const TemporaryFolder start, out;
+  const auto copy = [&](const char* name) {
+    std::filesystem::copy(checkpoint_folder(s.run("base"), 1) / name, start / name);
+  };
+  train(s.recipe({"train.steps=1"}), s.run("base"));
+  copy("model.safetensors");
+  start.write("modules.json", R"([{"type": "x.Transformer", "path": ""},
+      {"type": "x.Pooling", "path": "1_Pooling"}, {"type": "x.LayerNorm", "path": "2_Norm"}])");
+  start.write("1_Pooling/config.json", R"({"pooling_mode": "mean", "include_prompt": false})");
+  start.write("2_Norm/config.json", R"({"dimension": 32})");
+  const std::vector<float> ones(32, 1.0f);
+  const std::vector<format::TensorView> norm = {
+      {"norm.weight", DType::f32, {32}, std::as_bytes(std::span(ones)), nullptr},
+      {"norm.bias", DType::f32, {32}, std::as_bytes(std::span(ones)), nullptr}};
+  format::write_safetensors(start / "2_Norm/model.safetensors", norm);
+  start.write("sentence_bert_config.json", R"({"max_seq_length": 21})");
+  start.write("config_sentence_transformers.json", R"({"prompts": {"query": "ask: "}})");
+  ASSERT_EQ(convert::sentence_modules_of(start.path()).layers.size(), 1u);
+  Setting other;
+  other.json.erase("spec");
+  other.json["init"] = {{"from", start.path().string()}};
+  const Recipe recipe = other.recipe();
+  recipe.objective->write_beside(recipe, out.path());
+  const convert::SentenceModules said = convert::sentence_modules_of(out.path());
+  EXPECT_TRUE(said.layers.empty());
+  EXPECT_EQ(said.poolings, (std::vector{convert::Pooling::mean}));
+  EXPECT_FALSE(said.include_prompt);
+  EXPECT_EQ(said.prompts.at("query"), "ask: ");
+  EXPECT_EQ(said.max_tokens, 21);
+  // modules that no vector can be made by are said at once, not at the first checkpoint
+  start.write("modules.json", R"([{"type": "x.Transformer", "path": ""},
+      {"type": "x.Pooling", "path": "1_Pooling"}, {"type": "x.LSTM", "path": "2_Norm"}])");
+  expect_error(ErrorKind::file, "module \"x.LSTM\" is not supported", [&] { other.recipe(); });
 }
 
 TEST(ContrastiveSource, ABadRecipeIsSaidAtOnce) {

@@ -5,6 +5,7 @@
 #include "tessera/model/call_plan.h"
 #include "tessera/text/chat/chat_formats.h"
 #include "tessera/train/data/example_lines.h"
+#include "tessera/train/objective/chat/chat_source.h"
 #include "tessera/train/objective/next_token/next_token_objective.h"
 #include "tessera/train/objective/preference/preference_source.h"
 
@@ -57,6 +58,10 @@ class PreferenceObjective final : public ObjectiveOf<PreferenceRecipe> {
                                const std::filesystem::path&,
                                const CancelToken* cancel) const override {
     return open_pairs(recipe, keys_, open_tokenizer(recipe.data), cancel);
+  }
+
+  void write_beside(const Recipe& recipe, const std::filesystem::path& checkpoint) const override {
+    write_chat_format({.format = keys_.format}, recipe.data, checkpoint);
   }
 };
 
