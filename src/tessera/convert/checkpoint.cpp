@@ -2,6 +2,7 @@
 #include "tessera/convert/checkpoint.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
@@ -9,12 +10,16 @@
 #include "tessera/convert/foreign_config.h"
 #include "tessera/convert/mapping.h"
 #include "tessera/convert/no_model.h"
+#include "tessera/convert/params_folder.h"
 #include "tessera/convert/quantized_folder.h"
+#include "tessera/convert/wrapped_names.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/ggmf.h"
 #include "tessera/format/is_gguf.h"
 #include "tessera/format/llama2c.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/format/tensor_folder.h"
+#include "tessera/format/torch_file.h"
 #include "tessera/model/kept_tokens.h"
 #include "tessera/text/tokenizer_files/companions.h"
 
@@ -46,16 +51,9 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "merges.txt",
                                            "generation_config.json"};
 
-/// Whether a folder holds tensors under the names that transformers and tessera give their files.
-bool holds_tensors(const fs::path& folder) {
-  std::error_code ignored;
-  return fs::exists(folder / "model.safetensors", ignored) ||
-         fs::exists(folder / "model.safetensors.index.json", ignored);
-}
-
 format::TensorFile open_folder(const fs::path& folder, std::vector<std::string>& notes) {
-  if (!holds_tensors(folder)) refuse_folder(folder);
-  return format::open_safetensors_folder(folder, &notes);
+  if (!format::holds_tensor_files(folder)) refuse_folder(folder);
+  return format::open_tensor_folder(folder, &notes);
 }
 
 /// What load_checkpoint() was asked for.
@@ -120,14 +118,39 @@ std::string type_of(const Foreign& foreign) {
   return type->get<std::string>();
 }
 
-Checkpoint load_hf(const fs::path& folder, const Loading& loading) {
+/// As import(), and where the file's names are not those of the family, once more without a prefix
+/// that they share.
+Checkpoint import_unwrapped(Foreign& foreign, std::string_view type, const Loading& loading) {
+  try {
+    return import(foreign, type, loading);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::file || foreign.packed != nullptr) throw;
+    const format::TensorFile* as_written = foreign.tensors;
+    for (const Unwrapped& way : unwrapped(*as_written)) try {
+        foreign.tensors = &way.file;
+        Checkpoint checkpoint = import(foreign, type, loading);
+        checkpoint.remarks.push_back(fmt::format("{}: names are read without their prefix \"{}\"",
+                                                 as_written->file(), way.prefix));
+        return checkpoint;
+      } catch (const Error& other) {
+        if (other.kind() != ErrorKind::file) throw;
+      }
+    throw;  // what the file lacks as it is
+  }
+}
+
+/// Opens weights, with notes; asked once the config is known to be of a family.
+using OpenWeights = std::function<format::TensorFile(std::vector<std::string>& notes)>;
+
+/// The model of a folder's config with these weights.
+Checkpoint load_hf(const fs::path& folder, const Loading& loading, const OpenWeights& weights) {
   const fs::path path = folder / "config.json";
   Foreign foreign{"hf", parse_hf_config(read_text_file(path, kMaxConfigBytes), path.string()),
                   nullptr, path.string()};
   const std::string type = type_of(foreign);
   loading.families.of_type("hf", type, foreign.config, foreign.file);  // before the tensors
   std::vector<std::string> notes;
-  const format::TensorFile tensors = open_folder(folder, notes);
+  const format::TensorFile tensors = weights(notes);
   // what auto-gptq wrote before configs held it
   std::string quantized_by = path.string();
   if (const fs::path older = folder / "quantize_config.json";
@@ -140,7 +163,7 @@ Checkpoint load_hf(const fs::path& folder, const Loading& loading) {
   const auto quantized = read_quantized_folder(foreign.config, quantized_by, tensors);
   foreign.tensors = quantized ? &quantized->tensors : &tensors;
   if (quantized) foreign.packed = &quantized->packed;
-  Checkpoint checkpoint = import(foreign, type, loading);
+  Checkpoint checkpoint = import_unwrapped(foreign, type, loading);
   if (quantized)
     checkpoint.remarks.insert(checkpoint.remarks.begin(), quantized->remarks.begin(),
                               quantized->remarks.end());
@@ -165,6 +188,15 @@ Checkpoint load_llama2c(const fs::path& path, const Loading& loading) {
   Foreign foreign{"llama2c", llama2c_config(file.header), &file.tensors, path.string()};
   Checkpoint checkpoint = import(foreign, "", loading);
   checkpoint.folder = path.parent_path();
+  return checkpoint;
+}
+
+/// Meta's folder: the keys and names that llama2.c took over.
+Checkpoint load_params(const fs::path& folder, const Loading& loading) {
+  const ParamsFolder params = read_params_folder(folder);
+  Foreign foreign{"llama2c", params.config, &params.tensors, params.file};
+  Checkpoint checkpoint = import(foreign, "", loading);
+  checkpoint.folder = folder;
   return checkpoint;
 }
 
@@ -247,7 +279,7 @@ Checkpoint load_folder(const fs::path& folder, const Loading& loading) {
   std::error_code ignored;
   const bool has_config = fs::exists(folder / "config.json", ignored);
   const fs::path& spec = loading.options.spec;
-  if (holds_tensors(folder)) {
+  if (format::holds_tensor_files(folder)) {
     std::vector<std::string> notes;
     const format::TensorFile file = open_folder(folder, notes);
     const bool own = file.metadata().contains(kSpec);
@@ -258,8 +290,15 @@ Checkpoint load_folder(const fs::path& folder, const Loading& loading) {
       return checkpoint;
     }
     if (!has_config) refuse_without_spec(folder);
+    return load_hf(folder, loading, [&](std::vector<std::string>& known) {
+      known = notes;
+      return file;
+    });
   }
-  if (has_config) return load_hf(folder, loading);
+  if (has_config)
+    return load_hf(folder, loading,
+                   [&](std::vector<std::string>& notes) { return open_folder(folder, notes); });
+  if (holds_params(folder)) return load_params(folder, loading);
   refuse_folder(folder);
 }
 
@@ -270,12 +309,18 @@ Checkpoint load_any(const fs::path& path, const LoadOptions& options) {
   if (fs::is_directory(path, error)) return load_folder(path, loading);
   const auto file = MappedFile::open(path);
   const std::string_view text = format::text_of(file->bytes());
-  if (!options.spec.empty() && begins_as_safetensors(text))
+  const bool safetensors = format::begins_as_safetensors(text);
+  if (!options.spec.empty() && safetensors)
     return load_tessera(path.parent_path(), format::open_safetensors(path), options);
   refuse_second_spec(options.spec, path);
   if (format::is_gguf(text)) return load_gguf(path, loading);
   if (text.starts_with(kGgmfMagic)) return load_ggmf(path, loading);
   if (format::begins_as_llama2c(file->bytes())) return load_llama2c(path, loading);
+  if (safetensors || format::begins_as_torch(text))
+    if (const fs::path folder = model_folder(path); folder != path)
+      return load_hf(folder, loading, [&](std::vector<std::string>& notes) {
+        return format::open_tensor_file(path, &notes);
+      });
   refuse_file(path, text);
 }
 

@@ -1,6 +1,8 @@
 // A model read from disk in our terms: its spec and its tensors under our names. Torch-free.
 //
-//   load_checkpoint("SmolLM2-135M")          a Hugging Face folder (config.json), quantised or not
+//   load_checkpoint("SmolLM2-135M")          a Hugging Face folder (config.json), quantised or not;
+//                                            weights as safetensors or as torch.save wrote them
+//   load_checkpoint("run/last.ckpt")         one file of weights with a config.json beside it
 //   load_checkpoint("model.gguf")            a GGUF file
 //   load_checkpoint("stories15M.bin")        a llama2.c file
 //   load_checkpoint("rwkv-4-169M.bin")       an rwkv.cpp file
@@ -15,6 +17,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,16 +72,18 @@ Checkpoint load_config(const std::filesystem::path& config, const LoadOptions& o
 struct HfOptions {
   std::string family;  // "" = the checkpoint's own
   std::filesystem::path families;
-  bool float32 = false;  // else bfloat16 and float16 stay; block types become float32
+  bool float32 = false;             // else bfloat16 and float16 stay; block types become float32
+  std::optional<DType> dtype = {};  // f32, bf16 or f16 of all weights instead
   int64_t max_shard_bytes = int64_t{5} << 30;
   std::filesystem::path tokenizer = {};  // a model, a tokenizer file, "bytes"; empty = its own
 };
 
 /// What transformers opens: config.json and model.safetensors as the family's other readers know
-/// them, the tokenizer in their form, generation_config.json, and the ids of special tokens where
-/// the checkpoint's own config does not say them. What is written is read back as a spec first:
-/// where the family cannot say this architecture, Error(spec) names the first difference, and
-/// nothing is written. Returns what the folder lacks, one line each.
+/// them, the tokenizer in their form, generation_config.json, the ids of special tokens where the
+/// checkpoint's own config does not say them, and README.md where the folder has none
+/// (model_card.h). What is written is read back as a spec first: where the family cannot say this
+/// architecture, Error(spec) names the first difference, and nothing is written. Returns what the
+/// folder lacks, one line each.
 std::vector<std::string> write_hf_folder(const Checkpoint& checkpoint,
                                          const std::filesystem::path& folder,
                                          const HfOptions& options = {});

@@ -11,6 +11,10 @@ namespace tessera::convert {
 /// the model this way.
 std::filesystem::path checkpoint_place(const std::filesystem::path& path);
 
+/// The folder that a file of weights (safetensors, torch.save) is read with: its own, where that
+/// has a config.json; any other path as checkpoint_place() has it.
+std::filesystem::path model_folder(const std::filesystem::path& path);
+
 /// A line that names the checkpoint that was taken; "" for a path that is no run's folder.
 std::string about_place(const std::filesystem::path& path);
 

@@ -42,9 +42,9 @@ TEST(Checkpoint, SaysWhatAnUnknownFileIs) {
       {"version https://git-lfs.github.com/spec/v1\noid sha256:1", "is a Git LFS pointer"},
       {"<!DOCTYPE html><html>", "is a web page"},
       {"Once upon a time there was a model", "is no model that tessera reads"},
-      {"\x08\0\0\0\0\0\0\0{\"a\": {}}"s, "begins as a safetensors file; expected the folder"},
-      {"PK\x03\x04 archive", "begins as a PyTorch pickle"},
-      {"\x80\x02}q\0."s, "begins as a PyTorch pickle"},
+      {"\x08\0\0\0\0\0\0\0{\"a\": {}}"s, "begins as a safetensors file; expected config.json"},
+      {"PK\x03\x04 archive", "begins as a file of torch.save; expected config.json"},
+      {"\x80\x02}q\0."s, "begins as a file of torch.save; expected config.json"},
       {R"({"model_type": "llama"})", "is JSON; expected the folder"},
       // a header of llama2.c that fits together, without the numbers it announces
       {"\x04\0\0\0\x08\0\0\0\x01\0\0\0\x02\0\0\0\x02\0\0\0\x05\0\0\0\x04\0\0\0"s,
@@ -99,9 +99,11 @@ TEST(Checkpoint, AConfigAloneGivesTheSpec) {
 TEST(Checkpoint, SaysWhatAFolderWithoutAModelHolds) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{}, "is no model: it has no config.json"},
-      {{"config.json"}, "has config.json and no weights; expected model.safetensors"},
-      {{"config.json", "pytorch_model.bin"}, "\"pytorch_model.bin\", a PyTorch pickle"},
-      {{"consolidated.00.pth", "params.json"}, "\"consolidated.00.pth\", a PyTorch pickle"},
+      {{"config.json"},
+       "has config.json and no weights; expected model.safetensors or pytorch_model.bin"},
+      {{"config.json", "pytorch_model.bin"}, "begins neither as a zip archive nor as a pickle"},
+      {{"config.json", "lightning.ckpt"},
+       "\"lightning.ckpt\", weights of PyTorch under another name"},
       {{"config.json", "model.safetensors.partial"},
        "an incomplete file of a download or a conversion"},
       {{"config.json", "weights.safetensors"}, "weights under another name"},

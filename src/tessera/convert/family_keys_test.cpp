@@ -15,6 +15,7 @@
 #include "tessera/convert/family.h"
 #include "tessera/convert/foreign_config.h"
 #include "tessera/convert/mapping.h"
+#include "tessera/convert/params_testing.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/ggmf.h"
 #include "tessera/format/gguf.h"
@@ -344,6 +345,17 @@ TEST_P(FamilyKeys, AreHeldToSomething) {
     } else if (kind == "llama2c") {
       const auto file = format::open_llama2c(fs::path(data) / "stories260k/stories260K.bin");
       held.try_each(llama2c_config(file.header), file.tensors);
+      // the keys of params.json
+      Goldens goldens(name);
+      Json params = test_params::params_of(goldens.config("base"));
+      const format::TensorFile tensors(
+          "test", "params",
+          test_params::meta_tensors(goldens.tensors("base").tensors(),
+                                    params.at("head_dim").get<int64_t>()));
+      params["use_scaled_rope"] = true;
+      params["rope_scaling_factor"] = 4;
+      held.try_each(params, tensors);
+      held.try_expected(params, tensors);
     } else {
       for (const auto& entry : fs::directory_iterator(fs::path(data) / "rwkv4"))
         if (entry.path().filename().string().starts_with("tiny-rwkv")) {

@@ -17,6 +17,7 @@
 #include "tessera/text/tokenizer/byte_level.h"
 #include "tessera/text/tokenizer_files/gguf_tokenizer.h"
 #include "tessera/text/tokenizer_files/gguf_tokenizer_json.h"
+#include "tessera/text/tokenizer_files/rank_file.h"
 #include "tessera/text/tokenizer_files/tokenizer_json.h"
 
 namespace tessera::convert {
@@ -509,6 +510,13 @@ std::string copy_tokenizer_to_hf(const format::GgufFile& from, const fs::path& f
 std::string copy_tokenizer_to_hf(const fs::path& from, const fs::path& folder) {
   if (from == "bytes")
     return write_tokenizer_json(data_of_bytes(), find_tokenizer("bytes"), folder);
+  if (const auto file = fs::is_directory(from) ? text::tokenizer_file_in(from) : from;
+      file && fs::is_regular_file(*file)) {
+    const auto mapped = MappedFile::open(*file);
+    if (const std::string_view text = format::text_of(mapped->bytes()); text::is_rank_file(text))
+      return write_tokenizer_json(text::read_rank_file(text, file->string()), find_tokenizer(*file),
+                                  folder);
+  }
   if (fs::is_directory(from) && text::tokenizer_file_in(from) &&
       text::tokenizer_file_in(from)->filename() != "tokenizer.bin") {
     copy_tokenizer(from, folder);

@@ -10,6 +10,8 @@
 #include "tessera/convert/foreign_config.h"
 #include "tessera/convert/gguf_tokenizer.h"
 #include "tessera/convert/mapping.h"
+#include "tessera/convert/model_card.h"
+#include "tessera/convert/rounded.h"
 #include "tessera/convert/sentence_modules.h"
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/safetensors.h"
@@ -20,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kGenerationConfig = "generation_config.json";
+constexpr const char* kCard = "README.md";
 
 /// The type that most of the numbers have, as configs name it.
 std::string float_type_of(std::span<const TensorView> tensors) {
@@ -50,6 +53,9 @@ std::string write_tokenizer(const Checkpoint& checkpoint,
   if (checkpoint.of_bytes) return copy_tokenizer_to_hf("bytes", folder);
   if (checkpoint.gguf) return copy_tokenizer_to_hf(*checkpoint.gguf, folder);
   if (checkpoint.dialect == "tessera" && holds_tokenizer(checkpoint.folder))
+    return copy_tokenizer_to_hf(checkpoint.folder, folder);
+  // a form that transformers has no file of: tokenizer.json is made of it
+  if (checkpoint.dialect == "llama2c" && text::tokenizer_file_in(checkpoint.folder))
     return copy_tokenizer_to_hf(checkpoint.folder, folder);
   copy_tokenizer_files(checkpoint.folder, folder);
   return "";
@@ -156,8 +162,12 @@ std::vector<std::string> write_hf_folder(const Checkpoint& checkpoint,
                                          const fs::path& folder,
                                          const HfOptions& options) {
   FamilySet families = FamilySet::load(options.families);
-  Exported exported =
-      exported_as(family_for(checkpoint, families, options), checkpoint, families, options.float32);
+  const Family& family = family_for(checkpoint, families, options);
+  Exported exported = exported_as(family, checkpoint, families, options.float32);
+  RoundingError rounding;
+  if (options.dtype)
+    for (TensorView& tensor : exported.tensors)
+      tensor = rounded_to(tensor, *options.dtype, rounding);
   create_folder(folder);
   format::write_safetensors_folder(folder, exported.tensors, {{"format", "pt"}},
                                    options.max_shard_bytes);
@@ -179,6 +189,11 @@ std::vector<std::string> write_hf_folder(const Checkpoint& checkpoint,
       lines.push_back(fmt::format("ids of special tokens stay as they were: {}", error.what()));
     }
   write_file_atomically(folder / "config.json", hf_config_text(exported.config, 2) + "\n");
+  if (const fs::path card = folder / kCard; !fs::exists(card))
+    write_file_atomically(card, model_card(checkpoint, {.family = family.name,
+                                                        .dtype = float_type_of(exported.tensors),
+                                                        .rounding = rounding.relative(),
+                                                        .lost = lines}));
   return lines;
 }
 

@@ -1,6 +1,9 @@
 // What write_hf_folder() puts beside the weights, so that transformers opens the folder and its
 // generate() ends a text: the keys of LlamaForCausalLM saved by save_pretrained() of transformers
 // 5.24. tools/golden/hf_folders_check.py opens such folders with transformers itself.
+#include <cmath>
+#include <cstring>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,8 +13,10 @@
 #include "tessera/convert/family.h"
 #include "tessera/convert/foreign_config.h"
 #include "tessera/convert/gguf_tokenizer.h"
+#include "tessera/convert/rounded.h"
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/gguf.h"
+#include "tessera/format/safetensors.h"
 #include "tessera/format/test_support.h"
 
 namespace tessera::convert::hf_folder_test {
@@ -19,6 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::TemporaryFolder;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -48,6 +54,95 @@ void expect_ids(const fs::path& folder, const Json& eos) {
     EXPECT_EQ(config.value("eos_token_id", Json()), eos) << name;
     EXPECT_EQ(config.value("pad_token_id", Json()), Json(0)) << name;
   }
+}
+
+// Numbers of a matrix as the type holds them, said in the card.
+TEST(HfFolder, AllWeightsHaveTheTypeThatIsAskedFor) {
+  const std::tuple<DType, const char*, double> types[] = {
+      {DType::f32, "float32", 0}, {DType::bf16, "bfloat16", 4e-3}, {DType::f16, "float16", 5e-4}};
+  const Checkpoint source = load_checkpoint(golden("llama") / "base");
+  const format::TensorFile original =
+      format::open_safetensors(golden("llama") / "base/model.safetensors");
+  for (const auto& [dtype, name, error] : types) {
+    SCOPED_TRACE(name);
+    const TemporaryFolder out;
+    HfOptions options;
+    options.dtype = dtype;
+    write_hf_folder(source, out.path(), options);
+    EXPECT_EQ(json_of(out / "config.json").at("dtype"), name);
+    const format::TensorFile written = format::open_safetensors(out / "model.safetensors");
+    for (const TensorView& tensor : written.tensors()) {
+      EXPECT_EQ(tensor.dtype, dtype) << tensor.name;
+      const TensorView wide = as_float32(tensor), exact = original.at(tensor.name);
+      for (size_t i = 0; i < exact.data.size() / sizeof(float); ++i) {
+        float is, was;
+        std::memcpy(&is, wide.data.data() + i * sizeof(float), sizeof(float));
+        std::memcpy(&was, exact.data.data() + i * sizeof(float), sizeof(float));
+        EXPECT_NEAR(is, was, std::abs(was) * error + (dtype == DType::f16 ? 3e-8 : 0))
+            << tensor.name;
+      }
+    }
+    const std::string card = read_text_file(out / "README.md");
+    EXPECT_THAT(card, HasSubstr(std::string("- Weights: ") + name));
+    EXPECT_EQ(card.find("Rounding error") != card.npos, dtype != DType::f32) << card;
+  }
+}
+
+TEST(HfFolder, NumbersBeyondFloat16AreRefused) {
+  RoundingError error;
+  const std::vector<float> numbers = {1.0F, 65519.0F, -70000.0F};
+  const TensorView tensor{"w", DType::f32, {3}, std::as_bytes(std::span(numbers))};
+  test::expect_error(ErrorKind::usage, "tensor \"w\" holds -70000, which f16 cannot hold",
+                     [&] { rounded_to(tensor, DType::f16, error); });
+  EXPECT_EQ(rounded_to(tensor, DType::bf16, error).dtype, DType::bf16);
+}
+
+TEST(HfFolder, ShardsHaveAtMostTheSizeThatIsAskedFor) {
+  const TemporaryFolder out;
+  HfOptions options;
+  options.max_shard_bytes = 10'000;
+  write_hf_folder(load_checkpoint(golden("llama") / "base"), out.path(), options);
+  size_t n = 0;
+  for (const std::string& name : out.names())
+    if (name.ends_with(".safetensors")) {
+      ++n;
+      int64_t bytes = 0;
+      const format::TensorFile shard = format::open_safetensors(out / name);
+      for (const TensorView& tensor : shard.tensors())
+        bytes += std::ssize(tensor.data);
+      EXPECT_LE(bytes, 10'000) << name;
+    }
+  EXPECT_GT(n, 1u);
+  EXPECT_TRUE(fs::exists(out / "model.safetensors.index.json"));
+}
+
+TEST(HfFolder, TheCardCarriesTheLicenceOver) {
+  const TemporaryFolder source, out;
+  for (const char* name : {"config.json", "model.safetensors"})
+    fs::copy_file(golden("llama") / "base" / name, source / name);
+  source.write(
+      "README.md",
+      "---\nlicense: other\nlicense_name: quill\nlanguage:\n- en\n- de\nmodel-index:\n- name: x\n"
+      "base_model: org/base\n---\n# Text with license: mit\n");
+  write_hf_folder(load_checkpoint(source.path()), out.path());
+  const std::string card = read_text_file(out / "README.md");
+  EXPECT_TRUE(card.starts_with(
+      "---\nbase_model: org/base\nlicense: other\nlicense_name: quill\nlanguage:\n- en\n- de\n"
+      "library_name: transformers\n---\n"))
+      << card;
+  EXPECT_EQ(card.find("mit"), card.npos);
+  // one that is there stays
+  out.write("README.md", "mine");
+  write_hf_folder(load_checkpoint(source.path()), out.path());
+  EXPECT_EQ(read_text_file(out / "README.md"), "mine");
+  // of a GGUF file
+  const TemporaryFolder scratch;
+  const Checkpoint gguf =
+      gguf_base(scratch, {{"general.license", format::GgufValue::string("apache-2.0")},
+                          {"general.name", format::GgufValue::string("Quill")}});
+  write_hf_folder(gguf, scratch / "hf");
+  EXPECT_THAT(read_text_file(scratch / "hf/README.md"),
+              AllOf(HasSubstr("license: \"apache-2.0\"\n"), HasSubstr("# Quill\n")));
 }
 
 TEST(HfFolder, AGgufFileKeepsItsSpecialTokens) {

@@ -6,6 +6,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/format/file_source.h"
+#include "tessera/format/tensor_folder.h"
+#include "tessera/format/torch_file.h"
 
 namespace tessera::convert {
 namespace {
@@ -13,9 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 using format::in_quotes;
 
-constexpr const char* kPickle =
-    "a PyTorch pickle, which can run code when it is read; expected safetensors: load it with "
-    "transformers and write it with save_pretrained()";
+constexpr const char* kTorch =
+    "weights of PyTorch under another name; expected pytorch_model.bin, or the path of that file, "
+    "with config.json beside it";
 
 /// What names of files in a folder say of it, the most telling first.
 struct Clue {
@@ -33,7 +35,7 @@ const Clue kClues[] = {
     {{".safetensors"},
      "weights under another name; expected model.safetensors, or shards with "
      "model.safetensors.index.json"},
-    {{".bin", ".pt", ".pth", ".ckpt", ".pkl"}, kPickle},
+    {{".bin", ".pt", ".pth", ".ckpt", ".pkl"}, kTorch},
     {{".h5", ".msgpack", ".onnx", ".ot", ".tflite", ".npz"},
      "weights of another library; expected safetensors: load them with transformers and write them "
      "with save_pretrained()"}};
@@ -54,11 +56,6 @@ bool ends_with_any(std::string_view name, const std::vector<std::string_view>& e
 
 }  // namespace
 
-bool begins_as_safetensors(std::string_view text) {
-  constexpr size_t kLength = 8;  // of what precedes the JSON header
-  return text.size() > kLength && text[kLength] == '{';
-}
-
 void refuse_folder(const fs::path& folder) {
   const std::string where = folder.string();
   std::error_code ignored;
@@ -74,8 +71,9 @@ void refuse_folder(const fs::path& folder) {
              in_quotes(name), clue.what);
   if (std::find(names.begin(), names.end(), "config.json") != names.end())
     fail(ErrorKind::file, where,
-         "has config.json and no weights; expected model.safetensors, or shards with "
-         "model.safetensors.index.json (tessera plan reads config.json alone)");
+         "has config.json and no weights; expected model.safetensors or pytorch_model.bin, or "
+         "shards "
+         "with an index (tessera plan reads config.json alone)");
   fail(ErrorKind::file, where,
        "is no model: it has no config.json, and no model.safetensors with a tessera spec");
 }
@@ -93,16 +91,14 @@ void refuse_file(const fs::path& path, std::string_view text) {
   const char* found =
       "is no model that tessera reads; expected a folder with a config.json, a GGUF "
       "file, or one of rwkv.cpp or llama2.c";
-  if (begins_as_safetensors(text))
+  if (format::begins_as_safetensors(text))
     found =
-        "begins as a safetensors file; expected the folder that holds it and its config.json, or "
-        "--spec FILE for tensors under tessera's names";
+        "begins as a safetensors file; expected config.json in its folder, or --spec FILE for "
+        "tensors under tessera's names";
   else if (format::is_lfs_pointer(text))
     found = format::kLfsPointer;
-  else if (text.starts_with("PK\x03\x04") || text.starts_with("\x80\x02"))
-    found =
-        "begins as a PyTorch pickle, which can run code when it is read; expected safetensors: "
-        "save it once more in that format";
+  else if (format::begins_as_torch(text))
+    found = "begins as a file of torch.save; expected config.json in its folder";
   else if (text.starts_with('{'))
     found = "is JSON; expected the folder that holds the checkpoint";
   else if (text.starts_with("<!") || text.starts_with("<html"))

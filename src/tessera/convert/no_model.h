@@ -6,9 +6,6 @@
 
 namespace tessera::convert {
 
-/// Whether a file begins as safetensors do: a length, then a JSON header.
-bool begins_as_safetensors(std::string_view text);
-
 /// Of a folder without tensors that tessera reads. Throws Error(file): weights in another format,
 /// under another name, partly downloaded, or none at all.
 [[noreturn]] void refuse_folder(const std::filesystem::path& folder);

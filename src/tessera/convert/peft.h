@@ -1,8 +1,9 @@
 // Adapters of PEFT 0.21 (LoRA, DoRA, (IA)^3, trainable tokens, prefixes and prompts:
 // model/overlay.h): a folder with adapter_config.json (peft_config.h) and
-// adapter_model.safetensors (peft_file.h), whose tensors are named after the modules of the Hugging
-// Face model. Torch-free. A model's family (family.h) maps those names to ours, whatever the
-// model's own file is: a GGUF file reads an adapter that was trained for its Hugging Face folder.
+// adapter_model.safetensors or adapter_model.bin (peft_file.h), whose tensors are named after the
+// modules of the Hugging Face model. Torch-free. A model's family (family.h) maps those names to
+// ours, whatever the model's own file is: a GGUF file reads an adapter that was trained for its
+// Hugging Face folder.
 #pragma once
 
 #include "tessera/convert/checkpoint.h"
@@ -11,6 +12,7 @@ namespace tessera::convert {
 
 inline constexpr const char* kPeftConfig = "adapter_config.json";
 inline constexpr const char* kPeftTensors = "adapter_model.safetensors";
+inline constexpr const char* kPeftPickle = "adapter_model.bin";
 
 /// What stands beside one weight of ours, by the names of model::kOverlayParts ("lora_a",
 /// "prefix").

@@ -3,7 +3,6 @@
 #include "tessera/base/error.h"
 #include "tessera/convert/peft_names.h"
 #include "tessera/convert/peft_parts.h"
-#include "tessera/format/safetensors.h"
 
 namespace tessera::convert::peft {
 namespace {
@@ -65,7 +64,7 @@ class BaseReader {
         config_(config),
         family_(family_of(base_, families)),
         names_(family_, base_),
-        file_(format::open_safetensors(folder / kPeftTensors)),
+        file_(open_peft_tensors(folder)),
         found_(renamed(read_peft_file(file_, config), names_)) {}
 
   Checkpoint run() {

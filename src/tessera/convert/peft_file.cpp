@@ -5,7 +5,10 @@
 #include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
+#include "tessera/convert/peft.h"
 #include "tessera/convert/tensor_ops.h"
+#include "tessera/format/safetensors.h"
+#include "tessera/format/torch_file.h"
 
 namespace tessera::convert {
 namespace {
@@ -206,6 +209,15 @@ class FileReader {
 };
 
 }  // namespace
+
+format::TensorFile open_peft_tensors(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const std::filesystem::path pickled = folder / kPeftPickle;
+  if (!std::filesystem::exists(folder / kPeftTensors, ignored) &&
+      std::filesystem::exists(pickled, ignored))
+    return format::open_torch_file(pickled);
+  return format::open_safetensors(folder / kPeftTensors);
+}
 
 PeftFile read_peft_file(const format::TensorFile& file, const PeftConfig& config) {
   return FileReader(file, config).read();

@@ -14,6 +14,7 @@
 // "base_model.model." change nothing.
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -39,6 +40,9 @@ struct PeftFile {
   std::map<std::string, const format::TensorView*> whole;  // "lm_head.weight", without base_layer
   const format::TensorView* vectors = nullptr;
 };
+
+/// adapter_model.safetensors, or else adapter_model.bin, as PEFT wrote before it.
+format::TensorFile open_peft_tensors(const std::filesystem::path& folder);
 
 /// Throws Error(file) for a name that the kind of adapter has not, for a tensor that is there
 /// twice or with two values, for halves of products, and where lora_A and lora_B have no common

@@ -5,7 +5,6 @@
 #include "tessera/convert/peft_experts.h"
 #include "tessera/convert/peft_names.h"
 #include "tessera/convert/peft_targets.h"
-#include "tessera/format/safetensors.h"
 
 namespace tessera::convert::peft {
 namespace {
@@ -52,7 +51,7 @@ class PeftReader {
       : folder_(folder),
         base_(base),
         config_(folder / kPeftConfig),
-        file_(format::open_safetensors(folder / kPeftTensors)),
+        file_(open_peft_tensors(folder)),
         family_(family_of(base, families)),
         names_(family_, base),
         matrices_(matrices_of(base)),

@@ -5,7 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/convert/tensor_ops.h"
-#include "tessera/format/safetensors.h"
+#include "tessera/format/tensor_folder.h"
 #include "tessera/spec/json.h"
 
 namespace tessera::convert {
@@ -68,12 +68,7 @@ SentenceActivation activation_of(const Json& config, const std::string& where) {
 }
 
 format::TensorFile tensors_in(const fs::path& folder) {
-  const fs::path file = folder / "model.safetensors";
-  if (!fs::is_regular_file(file) && fs::is_regular_file(folder / "pytorch_model.bin"))
-    fail(ErrorKind::file, folder.string(),
-         "the module's weights are pytorch_model.bin, which is not read; save it with "
-         "safe_serialization=True");
-  return format::open_safetensors(file);
+  return format::open_tensor_folder(folder);
 }
 
 std::vector<float> values_of(const format::TensorFile& file, const char* name, const Shape& shape) {

@@ -5,6 +5,7 @@
 #include "tessera/text/tokenizer_files/sentence_piece.h"
 #include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/text/tokenizer_files/companions.h"
+#include "tessera/text/tokenizer_files/rank_file.h"
 #include "tessera/text/tokenizer_files/score_file.h"
 #include "tessera/text/tokenizer_files/tokenizer_json.h"
 #include "tessera/text/tokenizer_files/vocab_file.h"
@@ -48,6 +49,10 @@ std::string with_templates(const std::string& config_text,
   return config.dump();
 }
 
+std::string_view file_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 Tokenizer load_folder(const std::filesystem::path& folder) {
   const auto file = tokenizer_file_in(folder);
   if (!file)
@@ -67,8 +72,12 @@ Tokenizer load_folder(const std::filesystem::path& folder) {
   const std::string special = text_of("special_tokens_map.json");
   const TokenizerCompanions companions{config, added, special};
   const std::string where = file->string(), name = file->filename();
-  if (name.ends_with(".model"))
-    return tokenizer_from_sentence_piece(MappedFile::open(*file)->bytes(), where, companions);
+  if (name.ends_with(".model")) {
+    const auto mapped = MappedFile::open(*file);
+    if (is_rank_file(file_text(mapped->bytes())))
+      return tokenizer_from_gguf(read_rank_file(file_text(mapped->bytes()), where), where);
+    return tokenizer_from_sentence_piece(mapped->bytes(), where, companions);
+  }
   const std::string content = read_text_file(*file, kMaxJsonBytes);
   if (name == "vocab.json")
     return tokenizer_from_merges(content, text_of("merges.txt"), where, companions);
@@ -100,7 +109,7 @@ std::optional<std::filesystem::path> tokenizer_file_in(const std::filesystem::pa
 }
 
 const char* tokenizer_file_name(std::string_view content) {
-  if (is_sentence_piece(content)) return "tokenizer.model";
+  if (is_sentence_piece(content) || is_rank_file(content)) return "tokenizer.model";
   const size_t first = content.find_first_not_of(" \n\r\t");
   if (first != std::string_view::npos && content[first] == '{') return "tokenizer.json";
   // the first length and score of a token score file hold zero bytes, a text does not
@@ -113,11 +122,13 @@ Tokenizer load_tokenizer(const std::filesystem::path& path, int32_t vocab_size) 
   if (std::filesystem::is_directory(path)) return load_folder(path);
   const auto file = MappedFile::open(path);
   const auto bytes = file->bytes();
-  const std::string_view content(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::string_view content = file_text(bytes);
   if (format::is_gguf(content))
     fail(ErrorKind::file, path.string(), "a GGUF file; its tokenizer comes with its model");
   const std::string_view kind = tokenizer_file_name(content);
   if (kind == "tokenizer.json") return tokenizer_from_json(content, path.string());
+  if (is_rank_file(content))
+    return tokenizer_from_gguf(read_rank_file(content, path.string()), path.string());
   if (kind == "tokenizer.model") return tokenizer_from_sentence_piece(bytes, path.string());
   if (kind == "vocab.txt") return tokenizer_from_vocab(content, path.string());
   return tokenizer_from_scores(bytes, path.string(), vocab_size);

@@ -1,4 +1,5 @@
-// Model folders: one file, or shards with an index.
+#include "tessera/format/tensor_folder.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -7,6 +8,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/format/torch_file.h"
 #include "tessera/spec/json.h"
 
 namespace tessera::format {
@@ -15,7 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 using spec::Json;
 
-constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr size_t kMaxIndexBytes = 100'000'000;
 constexpr size_t kMaxShards = 4096;
 
@@ -23,19 +24,32 @@ constexpr size_t kMaxShards = 4096;
 using Notes = std::vector<std::string>;
 using Shards = std::map<std::string, std::set<std::string, std::less<>>, std::less<>>;
 
+/// How one format is laid out in a folder.
+struct FolderForm {
+  std::string_view format;  // in messages
+  const char *single, *index;
+  std::string_view ending;  // of shards
+  TensorFile (*open)(const fs::path& path, Notes* notes);
+};
+constexpr FolderForm kSafetensorsForm = {
+    "safetensors", "model.safetensors", "model.safetensors.index.json", ".safetensors",
+    [](const fs::path& path, Notes* /*notes*/) { return open_safetensors(path); }};
+constexpr FolderForm kTorchForm = {"torch", "pytorch_model.bin", "pytorch_model.bin.index.json",
+                                   ".bin", open_torch_file};
+
 // A plain file name: nothing that could lead out of the folder.
-void check_shard_name(std::string_view name, const FileSource& source) {
+void check_shard_name(std::string_view name, const FolderForm& form, const FileSource& source) {
   const bool plain = name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos &&
                      name.find("..") == std::string_view::npos && printable(name, 4096) == name &&
                      name.size() <= 255;
-  if (!plain || !name.ends_with(".safetensors"))
-    source.fail("weight_map names {}; expected a plain file name that ends with .safetensors",
-                in_quotes(name));
+  if (!plain || !name.ends_with(form.ending))
+    source.fail("weight_map names {}; expected a plain file name that ends with {}",
+                in_quotes(name), form.ending);
 }
 
-Shards read_index(const fs::path& path) {
+Shards read_index(const fs::path& path, const FolderForm& form) {
   const std::string file = path.string();
-  const FileSource source{"safetensors", file};
+  const FileSource source{form.format, file};
   const std::string text = read_text_file(path, kMaxIndexBytes);
   if (text.find('\0') != std::string::npos) source.fail("zero byte; expected JSON");
   Json index;
@@ -53,7 +67,7 @@ Shards read_index(const fs::path& path) {
       source.fail("weight_map: {} is {}; expected a file name", in_quotes(tensor),
                   spec::kind_of(shard));
     const auto& name = shard.get_ref<const std::string&>();
-    check_shard_name(name, source);
+    check_shard_name(name, form, source);
     shards[name].insert(tensor);
   }
   if (shards.size() > kMaxShards) source.fail("{} shards; at most {}", shards.size(), kMaxShards);
@@ -63,6 +77,8 @@ Shards read_index(const fs::path& path) {
 /// The tensors of several shards as those of one file.
 class Joined {
  public:
+  explicit Joined(std::string_view format) : format_(format) {}
+
   void add(const TensorFile& shard) {
     for (const TensorView& tensor : shard.tensors())
       if (add_name(shard, tensor.name, tensor.data, tensor.shape)) tensors_.push_back(tensor);
@@ -74,8 +90,8 @@ class Joined {
   bool holds(const std::string& name) const { return held_.contains(name); }
 
   TensorFile file(const fs::path& folder) {
-    return TensorFile("safetensors", folder.string(), std::move(tensors_), std::move(metadata_),
-                      std::move(unsupported_));
+    return TensorFile(std::string(format_), folder.string(), std::move(tensors_),
+                      std::move(metadata_), std::move(unsupported_));
   }
 
  private:
@@ -94,12 +110,13 @@ class Joined {
     if (fresh) return true;
     const Held& earlier = at->second;
     if (earlier.shape != shape || !std::ranges::equal(earlier.data, data))
-      FileSource{"safetensors", shard.file()}.fail(
+      FileSource{format_, shard.file()}.fail(
           "holds another tensor {} than {}; expected each tensor in one shard", in_quotes(name),
           earlier.file);
     return false;
   }
 
+  std::string_view format_;
   std::map<std::string, Held, std::less<>> held_;
   std::vector<TensorView> tensors_;
   std::vector<UnsupportedTensor> unsupported_;
@@ -117,16 +134,17 @@ std::string some_of(const std::vector<std::string>& names) {
 }
 
 /// The shards that the index names, whole: it says which files there are, not what they hold.
-TensorFile open_shards(const fs::path& folder, const fs::path& index, Notes* notes) {
-  const Shards shards = read_index(index);
-  Joined joined;
+TensorFile open_shards(const fs::path& folder, const FolderForm& form, Notes* notes) {
+  const fs::path index = folder / form.index;
+  const Shards shards = read_index(index, form);
+  Joined joined(form.format);
   for (const auto& [file, listed] : shards) {
     std::error_code ignored;
     if (!fs::exists(folder / file, ignored))
-      FileSource{"safetensors", (folder / file).string()}.fail(
+      FileSource{form.format, (folder / file).string()}.fail(
           "No such file; expected all {} shards that {} names", shards.size(),
           index.filename().string());
-    joined.add(open_safetensors(folder / file));
+    joined.add(form.open(folder / file, notes));
   }
   std::vector<std::string> nowhere;
   for (const auto& [file, listed] : shards)
@@ -138,24 +156,52 @@ TensorFile open_shards(const fs::path& folder, const fs::path& index, Notes* not
   return joined.file(folder);
 }
 
-}  // namespace
-
-TensorFile open_safetensors_folder(const fs::path& folder, Notes* notes) {
-  const fs::path index = folder / kIndex;
-  const fs::path single = folder / "model.safetensors";
+bool holds_form(const fs::path& folder, const FolderForm& form) {
   std::error_code ignored;
-  const bool has_index = fs::exists(index, ignored);
+  return fs::exists(folder / form.single, ignored) || fs::exists(folder / form.index, ignored);
+}
+
+TensorFile open_form(const fs::path& folder, const FolderForm& form, Notes* notes) {
+  const fs::path single = folder / form.single;
+  std::error_code ignored;
+  const bool has_index = fs::exists(folder / form.index, ignored);
   if (fs::exists(single, ignored)) {
     if (has_index && notes != nullptr)
       notes->push_back(
           fmt::format("{}: is read, as transformers reads it; ignored are {} and the "
                       "shards that it names",
-                      single.string(), kIndex));
-    return open_safetensors(single);
+                      single.string(), form.index));
+    return form.open(single, notes);
   }
-  if (has_index) return open_shards(folder, index, notes);
+  if (has_index) return open_shards(folder, form, notes);
   const std::string name = folder.string();
-  FileSource{"safetensors", name}.fail("holds neither {} nor model.safetensors", kIndex);
+  FileSource{form.format, name}.fail("holds neither {} nor {}", form.index, form.single);
+}
+
+}  // namespace
+
+TensorFile open_safetensors_folder(const fs::path& folder, Notes* notes) {
+  return open_form(folder, kSafetensorsForm, notes);
+}
+
+bool holds_tensor_files(const fs::path& folder) {
+  return holds_form(folder, kSafetensorsForm) || holds_form(folder, kTorchForm);
+}
+
+TensorFile open_tensor_folder(const fs::path& folder, Notes* notes) {
+  const bool torch = !holds_form(folder, kSafetensorsForm) && holds_form(folder, kTorchForm);
+  return open_form(folder, torch ? kTorchForm : kSafetensorsForm, notes);
+}
+
+bool begins_as_safetensors(std::string_view text) {
+  constexpr size_t kLength = 8;  // of what precedes the JSON header
+  return text.size() > kLength && text[kLength] == '{';
+}
+
+TensorFile open_tensor_file(const fs::path& path, Notes* notes) {
+  const auto file = MappedFile::open(path);
+  if (begins_as_torch(text_of(file->bytes()))) return open_torch_file(path, notes);
+  return open_safetensors(path);
 }
 
 }  // namespace tessera::format

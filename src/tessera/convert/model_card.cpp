@@ -1,0 +1,126 @@
+#include "tessera/convert/model_card.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tessera/base/mapped_file.h"
+#include "tessera/format/file_source.h"
+
+namespace tessera::convert {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxCardBytes = size_t{1} << 20;
+/// What of a card holds for the same model in another form.
+constexpr std::array<std::string_view, 7> kCarried = {
+    "license", "license_name", "license_link", "language", "tags", "pipeline_tag", "datasets"};
+
+/// Lines of the YAML between the first two "---" of a card, each with those indented below it.
+struct FrontMatter {
+  std::vector<std::pair<std::string, std::string>> entries;  // key, its lines
+
+  const std::string* find(std::string_view key) const {
+    for (const auto& [name, lines] : entries)
+      if (name == key) return &lines;
+    return nullptr;
+  }
+};
+
+FrontMatter front_matter_of(std::string_view card) {
+  FrontMatter out;
+  if (!card.starts_with("---\n") && !card.starts_with("---\r\n")) return out;
+  card.remove_prefix(card.find('\n') + 1);
+  while (!card.empty()) {
+    const size_t end = std::min(card.find('\n'), card.size());
+    std::string_view line = card.substr(0, end);
+    card.remove_prefix(std::min(end + 1, card.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line == "---") return out;
+    const size_t colon = line.find(':');
+    const bool below = line.empty() || line[0] == ' ' || line[0] == '-' || line[0] == '#';
+    if (!below && colon != std::string_view::npos)
+      out.entries.emplace_back(line.substr(0, colon), std::string(line) + "\n");
+    else if (!out.entries.empty())
+      out.entries.back().second += std::string(line) + "\n";
+  }
+  return {};  // no end: not what it seemed
+}
+
+FrontMatter source_card(const Checkpoint& checkpoint) {
+  std::error_code ignored;
+  const fs::path card = checkpoint.folder / "README.md";
+  if (checkpoint.gguf || checkpoint.folder.empty() || !fs::is_regular_file(card, ignored) ||
+      fs::file_size(card, ignored) > kMaxCardBytes)
+    return {};
+  return front_matter_of(read_text_file(card, kMaxCardBytes));
+}
+
+/// A text as YAML takes any: JSON's strings are among its.
+std::string quoted(const std::string& text) {
+  return Json(format::printable(text)).dump();
+}
+
+std::string gguf_text(const Checkpoint& checkpoint, const char* key) {
+  if (!checkpoint.gguf || checkpoint.gguf->metadata.find(key) == nullptr) return "";
+  return std::string(checkpoint.gguf->metadata.get_string(key));
+}
+
+/// The name of what was converted: as its own files say it, else that of its folder.
+std::string name_of_source(const Checkpoint& checkpoint) {
+  if (const std::string name = gguf_text(checkpoint, "general.name"); !name.empty()) return name;
+  const Json& config = checkpoint.foreign_config;
+  if (config.is_object() && config.contains("_name_or_path") &&
+      config["_name_or_path"].is_string() &&
+      !config["_name_or_path"].get_ref<const std::string&>().empty())
+    return config["_name_or_path"];
+  const fs::path folder = fs::absolute(checkpoint.folder).lexically_normal();
+  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+}
+
+/// "org/name" of a model on a hub.
+bool is_hub_name(std::string_view name) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.' || c == '/';
+  };
+  return std::count(name.begin(), name.end(), '/') == 1 && name.front() != '/' &&
+         name.front() != '.' && name.back() != '/' && std::all_of(name.begin(), name.end(), plain);
+}
+
+std::string front_matter(const Checkpoint& checkpoint, const std::string& name) {
+  const FrontMatter source = source_card(checkpoint);
+  std::string out = "---\n";
+  if (const std::string* base = source.find("base_model")) {
+    out += *base;
+  } else if (is_hub_name(name)) {
+    out += fmt::format("base_model: {}\n", name);
+  }
+  for (const std::string_view key : kCarried)
+    if (const std::string* lines = source.find(key)) out += *lines;
+  for (const auto& [key, gguf] : {std::pair{"license", "general.license"},
+                                  {"license_name", "general.license.name"},
+                                  {"license_link", "general.license.link"}})
+    if (const std::string text = gguf_text(checkpoint, gguf); !text.empty())
+      out += fmt::format("{}: {}\n", key, quoted(text));
+  return out + "library_name: transformers\n---\n";
+}
+
+}  // namespace
+
+std::string model_card(const Checkpoint& checkpoint, const CardFacts& facts) {
+  const std::string name = name_of_source(checkpoint);
+  std::string out = front_matter(checkpoint, name);
+  out += fmt::format("\n# {}\n\n", format::printable(name));
+  out += fmt::format("This folder was converted by tessera from {}, a model of family {}.\n\n",
+                     format::printable(name), facts.family);
+  out += fmt::format("- Weights: {}\n", facts.dtype);
+  if (facts.rounding > 0)
+    out += fmt::format("- Rounding error of the weights (root mean square, relative): {:.2e}\n",
+                       facts.rounding);
+  for (const std::string& line : facts.lost)
+    out += fmt::format("- {}\n", format::printable(line, 1000));
+  return out;
+}
+
+}  // namespace tessera::convert
