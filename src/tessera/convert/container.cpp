@@ -30,7 +30,7 @@ format::TensorFile open_container(const fs::path& path, std::vector<std::string>
   }
   const auto file = MappedFile::open(place);
   const std::string_view text = format::text_of(file->bytes());
-  if (text.starts_with("GGUF")) return format::open_gguf(place).tensors;
+  if (format::is_gguf(text)) return format::open_gguf(place).tensors;
   if (text.starts_with("fmgg")) return format::open_ggmf(place).tensors;
   if (format::begins_as_torch(text) || format::begins_as_safetensors(text))
     return format::open_tensor_file(place, notes);
