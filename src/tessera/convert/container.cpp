@@ -8,6 +8,7 @@
 #include "tessera/format/file_source.h"
 #include "tessera/format/ggmf.h"
 #include "tessera/format/gguf.h"
+#include "tessera/format/is_gguf.h"
 #include "tessera/format/llama2c.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/format/tensor_folder.h"
