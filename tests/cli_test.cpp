@@ -1353,7 +1353,8 @@ TEST_F(Cli, ExpertsComeInTrainingAndBecomeOneLayer) {
   const Outcome distilled = run("convert " + model + "/latest --distill-experts --text " + text +
                                 " --distill-steps 20 --out " + dense);
   ASSERT_EQ(distilled.code, 0) << distilled.err;
-  EXPECT_NE(distilled.err.find("layers.0.ffn: relative error 0."), std::string::npos) << distilled.err;
+  EXPECT_NE(distilled.err.find("layers.0.ffn: relative error 0."), std::string::npos)
+      << distilled.err;
   const Outcome measured = run("eval " + dense + " --text " + text + " --json");
   ASSERT_EQ(measured.code, 0) << measured.err;
   const spec::Json spec = spec::read_json_file(dense + "/spec.json");
@@ -1983,8 +1984,8 @@ TEST_F(Cli, ProductsInDigitsOrNot) {
                              : verb == "eval "   ? " --text " + folder_.write("text", {"ab", 2})
                                                  : " --text x";
     expect_refused(verb + plain + rest + " --fast", 2,
-                   "[fast] no weight of this model is in blocks, and others are multiplied in "
-                   "float32; expected a quantised model");
+                   "[fast] no weight of this model is quantized (float weights are multiplied in "
+                   "float32); expected a quantized model");
     expect_refused(verb + plain + rest + " --fast --exact", 2, "--exact");
     expect_refused(verb + plain + rest + " --blocks q8", 2,
                    "\"q8\"; expected a block type that quantize writes, as q8_0 or q4_k");
