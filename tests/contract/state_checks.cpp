@@ -524,7 +524,7 @@ void check_cut(const Rig& rig, Report& report) {
     report.expect(state.can_cut(0, n) == !loses, "can be cut after {} of 14: {}", n,
                   state.can_cut(0, n));
     if (loses) {
-      report.refuses(ErrorKind::input, "cannot be cut", "a cut", [&] { state.cut(0, n); });
+      report.refuses(ErrorKind::input, "cannot be truncated", "a cut", [&] { state.cut(0, n); });
       continue;
     }
     model::State straight(rig.spec(), 1), cut = state.cut(0, n);

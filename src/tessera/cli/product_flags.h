@@ -54,8 +54,8 @@ struct ProductFlags {
           return weight.second != nullptr && kernels::has_codes(weight.second->dtype());
         }))
       fail(ErrorKind::usage, "fast",
-           "no weight of this model is in blocks, and others are multiplied in float32; expected a "
-           "quantised model");
+           "no weight of this model is quantized (float weights are multiplied in float32); "
+           "expected a quantized model");
   }
 };
 

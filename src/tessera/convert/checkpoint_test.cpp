@@ -156,7 +156,8 @@ TEST(Checkpoint, TensorsWithoutTheirSpecAreReadByOneThatIsGiven) {
       "layers": [{"mixer": {"type": "attention", "n_heads": 1}}], "head": "tied"})");
   test::expect_error(ErrorKind::file, "has shape", [&] { load_checkpoint(path, options); });
   format::write_safetensors(path / "model.safetensors", tensors, {{"tessera_spec", text}});
-  test::expect_error(ErrorKind::usage, "says what it is", [&] { load_checkpoint(path, options); });
+  test::expect_error(ErrorKind::usage, "has a spec of its own",
+                     [&] { load_checkpoint(path, options); });
 }
 
 // --- configs ------------------------------------------------------------------------------------

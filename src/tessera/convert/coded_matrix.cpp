@@ -167,7 +167,7 @@ std::vector<TensorView> stored(const std::vector<CodedMatrix>& matrices,
   }
   for (const auto& [why, names] : outside)
     remarks.push_back(fmt::format(
-        "{} of {} quantised matrices are held in float32, as they have {}: {}{}", names.size(),
+        "{} of {} quantized matrices are held in float32, as they have {}: {}{}", names.size(),
         matrices.size(), why, names.front(), names.size() > 1 ? ", ..." : ""));
   return tensors;
 }

@@ -97,9 +97,8 @@ void pass_over_activations(RawTensors& tensors) {
 }
 
 constexpr const char* kActivations =
-    "the folder's program rounds activations too; here they stay as they are, and weights alone "
-    "are "
-    "of fewer bits";
+    "activation quantization of this checkpoint is ignored; its weights are quantized, activations "
+    "keep their precision";
 
 /// The kinds of weights of config_groups, and whether activations are rounded.
 std::vector<Declared> declared_in(const QuantizerConfig& settings, bool& activations) {

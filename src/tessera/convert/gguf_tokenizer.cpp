@@ -325,8 +325,8 @@ std::vector<GgufEntry> word_piece_entries(const text::Tokenizer& original,
   const std::vector<int32_t> around = original.surround({});
   if (around.size() != 2)
     fail(ErrorKind::file, where,
-         "{} tokens stand around a text; GGUF files of WordPiece have one before it and one behind "
-         "it",
+         "{} special tokens surround a text; GGUF files of WordPiece have one before it and one "
+         "after it",
          around.size());
   GgufTokenizerData data;
   data.model = text::gguf_tokenizer_model("word_piece");

@@ -104,7 +104,8 @@ TEST_F(WordPieceGguf, RefusesWhatIsCutOtherwise) {
   EXPECT_THAT(
       with("/added_tokens", Json::array({{{"id", 5}, {"content", "un"}, {"special", false}}})),
       HasSubstr(otherwise));
-  EXPECT_THAT(with("/post_processor", nullptr), HasSubstr("0 tokens stand around a text; GGUF"));
+  EXPECT_THAT(with("/post_processor", nullptr),
+              HasSubstr("0 special tokens surround a text; GGUF"));
   // what continues a word must not look like what begins one
   with("/model/vocab/##▁un", 13);
   EXPECT_THAT(error(14), HasSubstr("as another one is"));

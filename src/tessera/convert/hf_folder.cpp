@@ -122,8 +122,7 @@ const Family& family_for(const Checkpoint& checkpoint,
                          const HfOptions& options) {
   const std::string name = options.family.empty() ? checkpoint.family : options.family;
   if (name.empty())
-    fail(ErrorKind::usage, "convert",
-         "this checkpoint does not know its family; expected --family with one of {}",
+    fail(ErrorKind::usage, "convert", "model family unknown; pass --family with one of {}",
          fmt::join(families.names(), ", "));
   return families.named(name);
 }

@@ -284,7 +284,7 @@ void Importer::bind_rule(const TensorRule& rule, const Local* locals, Checkpoint
 /// read as [in, out] would be another matrix.
 void Importer::refuse_turned(const std::string& name) const {
   fail(ErrorKind::file, foreign_.tensors->file(),
-       "tensor {} is quantised, as a matrix [out, in]; family {} turns its axes, which is not "
+       "tensor {} is quantized, as a matrix [out, in]; family {} transposes it, which is not "
        "supported",
        format::in_quotes(name), family_.name);
 }
@@ -371,8 +371,8 @@ void Importer::read_tensors(Checkpoint& checkpoint) {
   check_unused(checkpoint);
   if (!widened_.empty())
     checkpoint.remarks.push_back(
-        fmt::format("{} matrices of quantised ones are held in float32, as the family computes "
-                    "them or joins several kinds: {}{}",
+        fmt::format("{} matrices made of quantized ones are held in float32, as the family "
+                    "computes them or joins several types: {}{}",
                     widened_.size(), widened_.front(), widened_.size() > 1 ? ", ..." : ""));
 }
 

@@ -110,9 +110,7 @@ void refuse_file(const fs::path& path, std::string_view text) {
 
 void refuse_second_spec(const fs::path& spec, const fs::path& model) {
   if (!spec.empty())
-    fail(ErrorKind::usage, "--spec",
-         "{} says what it is; expected a file or folder of tensors without a spec of their own",
-         model.string());
+    fail(ErrorKind::usage, "--spec", "{} has a spec of its own; leave out --spec", model.string());
 }
 
 }  // namespace tessera::convert

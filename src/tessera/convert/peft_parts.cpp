@@ -44,10 +44,9 @@ Shapes stacks_of(const Checkpoint& base) {
 
 const Family& family_of(const Checkpoint& base, FamilySet& families) {
   if (base.family.empty())
-    fail(
-        ErrorKind::usage, "adapter",
-        "this model does not know its family, by whose names PEFT keeps adapters; expected a model "
-        "that came from a Hugging Face folder or a GGUF file");
+    fail(ErrorKind::usage, "adapter",
+         "model family unknown, whose names PEFT adapters use; expected a model converted from a "
+         "Hugging Face folder or a GGUF file");
   return families.named(base.family);
 }
 
@@ -66,8 +65,8 @@ void check_rule(const BoundRule& rule,
            name);
   if (rule.foreign.size() != 1)
     fail(kind, where,
-         "module {} is one of {} that {} is made of; expected one that is a matrix here", module,
-         rule.foreign.size(), rule.ours.front());
+         "module {} is one of {} parts of {}; expected a module that is a whole matrix here",
+         module, rule.foreign.size(), rule.ours.front());
   if (!rule.steps.move_rows())
     fail(kind, where,
          "module {} is stored in another form than {}, by more than moves of rows; its adapters "

@@ -122,9 +122,8 @@ class PeftReader {
     const auto bias = biases_.find(name);
     if (whole == found_.whole.end() && bias == biases_.end()) return;
     if (rule.foreign.size() != 1)
-      fail(ErrorKind::file, file_.file(),
-           "{} is one of {} that {} is made of; expected a whole one", name, rule.foreign.size(),
-           rule.ours.front());
+      fail(ErrorKind::file, file_.file(), "{} is one of {} parts of {}; expected a whole matrix",
+           name, rule.foreign.size(), rule.ours.front());
     std::vector<TensorView> parts;
     if (whole != found_.whole.end()) {
       parts = {as_plain_float(*whole->second)};

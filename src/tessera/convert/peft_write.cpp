@@ -366,7 +366,7 @@ class PeftWriter {
     if (any_in && (any_out || !every_in))
       fail(ErrorKind::usage, "adapter",
            "module {} has {}; PEFT has one vector of factors per module", module,
-           any_out ? "factors on what it reads and on what it gives"
+           any_out ? "factors on its input and on its output"
                    : "parts with other factors on what they read");
     if (any_in) {
       const TensorView column = as_column(*in);

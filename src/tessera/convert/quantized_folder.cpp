@@ -33,7 +33,7 @@ std::optional<QuantizedFolder> read_quantized_folder(Json& config,
          format::in_quotes(method));
   }
   if (matrices.empty())
-    fail(ErrorKind::file, file.file(), "holds no weight as {} stores them; the config says so",
+    fail(ErrorKind::file, file.file(), "has no weight in the format {} that its config names",
          method);
   std::vector<TensorView> tensors;
   for (const TensorView& tensor : file.tensors())

@@ -215,7 +215,7 @@ TEST(QuantizedFolders, TensorsThatDoNotFitAreRefusedByTheirName) {
           [](Changed& f) { f.drop(kModule + ".weight_scale"); });
   refuses("fp8_inverse", "k_proj.weight_scale_inv\" is missing",
           [](Changed& f) { f.drop(kModule + ".weight_scale_inv"); });
-  refuses("awq", "holds no weight as fp8 stores them", [](Changed& f) {
+  refuses("awq", "has no weight in the format fp8", [](Changed& f) {
     f.settings() = {{"quant_method", "fp8"}};
   });
   // of another type
@@ -275,7 +275,7 @@ TEST(QuantizedFolders, AFamilyThatTurnsMatricesIsRefused) {
   ASSERT_FALSE(codes.empty());
   tensors.push_back({name + "_scale", DType::f32, {1}, scale});
   format::write_safetensors(scratch / "model.safetensors", tensors);
-  expect_error(ErrorKind::file, "turns its axes", [&] { load_checkpoint(scratch.path()); });
+  expect_error(ErrorKind::file, "transposes it", [&] { load_checkpoint(scratch.path()); });
 }
 
 }  // namespace

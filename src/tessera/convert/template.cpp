@@ -43,7 +43,8 @@ void check_form(const Json& json,
                 const std::string& where) {
   for (const auto& [key, value] : json.items())
     if (std::find(keys.begin(), keys.end(), key) == keys.end())
-      fail(ErrorKind::spec, where, "\"{}\" may not stand beside \"{}\"", key, *keys.begin());
+      fail(ErrorKind::spec, where, "\"{}\" and \"{}\" exclude each other; leave out one of them",
+           key, *keys.begin());
 }
 
 Expr form_expr(const Json& json, const char* key, const std::string& where) {

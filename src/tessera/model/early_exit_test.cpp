@@ -58,7 +58,7 @@ TEST(EarlyExit, BetweenStreamsIsRefused) {
               HasSubstr("carries more than one stream"));
   EXPECT_EQ(spec_of(R"({"residual": "hyper_connections"})").no_exit_reason(3), "");
   const ModelSpec loop = spec_of(R"({"depth": "adaptive_computation"})");
-  EXPECT_THAT(loop.no_exit_reason(2), HasSubstr("a step of a loop"));
+  EXPECT_THAT(loop.no_exit_reason(2), HasSubstr("is inside a loop"));
   EXPECT_EQ(loop.no_exit_reason(3), "");
   EXPECT_THAT(spec_of("{}").no_exit_reason(0), HasSubstr("layer 0; expected 1 to 3"));
 }

@@ -50,11 +50,11 @@ Json with_kept_tokens(const ModelSpec& spec, int64_t first, int64_t last, int64_
     for (const spec::StateDecl& decl : branch.tensors)
       if (decl.kind == spec::StateDecl::Kind::per_token && decl.keep == 0)
         fail(ErrorKind::usage, "keep-last",
-             "{} keeps \"{}\" of every token, whatever {}; expected a model of attention and of "
-             "states of fixed size",
+             "{} stores \"{}\" of every token: {}; expected a model of attention and of states of "
+             "fixed size",
              branch.name, decl.name,
-             heavy > 0 ? "weight it is given: mixer \"attention\" alone lets go of keys by that"
-                       : "pattern: its mechanism takes none that lets go of some");
+             heavy > 0 ? "only mixer \"attention\" evicts keys by their attention weight"
+                       : "its mechanism supports no pattern that evicts keys");
   if (bounded == 0)
     fail(ErrorKind::usage, "keep-last",
          "every layer of this model keeps a bounded state already; leave --keep-last out");

@@ -42,7 +42,7 @@ TEST(KeptTokens, IsRefusedWhereAMechanismKeepsAllOrNothingGrows) {
     test::expect_error(ErrorKind::usage, part, [&] { with_kept_tokens(zoo(name), 4, 100); });
   };
   refused("native_sparse_attention/tiny-native_sparse_attention",
-          "whatever pattern: its mechanism takes none");
+          "its mechanism supports no pattern");
   refused("mamba2/mamba2-130m", "keeps a bounded state already");
   refused("hybrid/mamba2-attention", "keeps a bounded state already");
   refused("reformer/reformer-crime-and-punishment", "keeps no keys and values");
@@ -70,8 +70,9 @@ TEST(KeptTokens, HeavyOnesAreRefusedWhereNoKeysHaveWeights) {
     SCOPED_TRACE(name);
     test::expect_error(ErrorKind::usage, part, [&] { with_kept_tokens(zoo(name), 4, 100, 50); });
   };
-  refused("deepseek/deepseek-v2-lite", "mixer \"attention\" alone lets go of keys by that");
-  refused("native_sparse_attention/tiny-native_sparse_attention", "whatever weight it is given");
+  refused("deepseek/deepseek-v2-lite", "only mixer \"attention\" evicts keys");
+  refused("native_sparse_attention/tiny-native_sparse_attention",
+          "evicts keys by their attention weight");
   refused("mamba2/mamba2-130m", "keeps a bounded state already");
   test::expect_error(ErrorKind::usage, "expected 0 and 1 at least",
                      [&] { with_kept_tokens(zoo("llama/smollm2-135m"), 4, 0, 50); });

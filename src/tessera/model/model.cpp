@@ -47,7 +47,7 @@ WeightPtr Weights::find(const std::string& name) const {
 WeightPtr Weights::asked(const std::string& name) const {
   WeightPtr weight = find(name);
   require(weight != nullptr || absent_.contains(name), "weights",
-          "a part asks for \"{}\", which none declares", name);
+          "a part reads parameter \"{}\", which no part declares", name);
   return weight;
 }
 
@@ -108,8 +108,8 @@ void check_length(const ModelSpec& spec, const nn::Batch& batch) {
 std::pair<nn::Batch, Tensor> behind_virtual_tokens(const nn::Batch& batch, int64_t m) {
   if (batch.types_N.defined() || batch.axes_3N.defined() || batch.global_N.defined())
     fail(ErrorKind::usage, "model",
-         "token types, axes or global tokens are given beside {} virtual tokens, which have none; "
-         "leave them out",
+         "token types, axes or global tokens are not supported with {} virtual tokens; leave them "
+         "out",
          m);
   nn::Batch out = batch;
   const Tensor ids_N = batch.ids_N.to(at::kCPU, at::kLong).contiguous();
@@ -248,7 +248,7 @@ void check_sources(const nn::Batch& batch, const ForwardOptions& options) {
 
 nn::Encoded Model::encode(const nn::Batch& source, const ForwardOptions& options) const {
   if (!encoder_)
-    fail(ErrorKind::usage, "model", "this model is a {} and has no encoder beside it",
+    fail(ErrorKind::usage, "model", "this model is a {} and has no encoder stack",
          name_of(spec_->arch));
   check_length(*spec_->encoder, source);
   const Read read(source, encoder_->ids_before(), nullptr);
@@ -344,7 +344,7 @@ Tensor Model::pooled(const Tensor& hidden_ND, const nn::Batch& batch) const {
 }
 
 Tensor Model::target_lengths(const nn::Encoded& encoded) const {
-  require(length_head_ != nullptr, "model", "lengths of targets; this model is told none");
+  require(length_head_ != nullptr, "model", "this model predicts no target lengths");
   const auto& how = spec_->encoder->pooler.as<nn::PoolerConfig>();
   return length_head_->forward(
       length_pooler_->forward(vectors_of(encoded.x_SD, encoded.source, how.of)));

@@ -136,8 +136,8 @@ void check_product(const Overlay& overlay, const ops::Weight& w) {
          overlay.weight, fmt::join(whole, ", "), shape_of(overlay.magnitude),
          fmt::join(rows, ", "));
   if (!(overlay.dropout >= 0 && overlay.dropout < 1))
-    fail(ErrorKind::usage, "adapter", "dropout = {} beside {}; expected 0 to below 1",
-         overlay.dropout, overlay.weight);
+    fail(ErrorKind::usage, "adapter", "dropout = {} of {}; expected 0 to below 1", overlay.dropout,
+         overlay.weight);
 }
 
 void check_factors(const Overlay& overlay, const ops::Weight& w) {
@@ -159,8 +159,7 @@ void check_prefix(const Overlay& overlay, const ops::Weight& w, const ModelSpec&
     fail(ErrorKind::usage, "adapter", "virtual tokens: {}", reason);
   const std::vector<std::string> sites = key_value_weights(spec);
   if (!prompt && std::find(sites.begin(), sites.end(), overlay.weight) == sites.end())
-    fail(ErrorKind::usage, "adapter",
-         "a prefix beside \"{}\"; expected one beside keys and values of attention",
+    fail(ErrorKind::usage, "adapter", "a prefix of \"{}\"; expected keys and values of attention",
          overlay.weight);
   const int64_t width = prompt ? spec.d_model : w.size(0);
   const auto& shape = overlay.prefix->shape();
@@ -208,7 +207,7 @@ void check_virtual(const std::vector<Overlay>& overlays, const ModelSpec& spec) 
     if (overlay.prefix == nullptr) continue;
     const int64_t own = overlay.prefix->size(0);
     if (tokens > 0 && own != tokens)
-      fail(ErrorKind::usage, "adapter", "{} virtual tokens beside \"{}\" and {} elsewhere", own,
+      fail(ErrorKind::usage, "adapter", "{} virtual tokens at \"{}\" and {} elsewhere", own,
            overlay.weight, tokens);
     tokens = own;
     places.insert(overlay.weight);
@@ -217,7 +216,7 @@ void check_virtual(const std::vector<Overlay>& overlays, const ModelSpec& spec) 
   for (const std::string& name : key_value_weights(spec))
     if (!places.contains(name))
       fail(ErrorKind::usage, "adapter",
-           "virtual tokens have keys and values in some layers, and none beside \"{}\"", name);
+           "virtual tokens have keys and values in some layers, but not at \"{}\"", name);
 }
 
 }  // namespace
@@ -234,11 +233,11 @@ std::vector<Overlay> fresh_overlays(const ModelSpec& spec,
     const size_t axes = decl.shape.size();
     const int64_t o = decl.shape[axes - 2], i = decl.shape[axes - 1], r = size.rank;
     if (r < 1 || r > std::min(o, i))
-      fail(ErrorKind::usage, "adapter", "rank = {} beside {} [{}, {}]; expected 1 to {}", r,
-           decl.name, o, i, std::min(o, i));
+      fail(ErrorKind::usage, "adapter", "rank = {} of {} [{}, {}]; expected 1 to {}", r, decl.name,
+           o, i, std::min(o, i));
     if (!(target.dropout >= 0 && target.dropout < 1))
-      fail(ErrorKind::usage, "adapter", "dropout = {} beside {}; expected 0 to below 1",
-           target.dropout, decl.name);
+      fail(ErrorKind::usage, "adapter", "dropout = {} of {}; expected 0 to below 1", target.dropout,
+           decl.name);
     const double bound = 1 / std::sqrt(static_cast<double>(i)), rank = static_cast<double>(r);
     std::vector<int64_t> down = decl.shape, up = decl.shape;
     down[axes - 2] = up[axes - 1] = r;
@@ -257,7 +256,7 @@ void add_magnitudes(std::vector<Overlay>& overlays, const Weights& weights) {
   const at::NoGradGuard constant;
   for (Overlay& overlay : overlays) {
     const WeightPtr w = weights.find(overlay.weight);
-    require(w != nullptr && overlay.a != nullptr, "adapter", "no product beside \"{}\"",
+    require(w != nullptr && overlay.a != nullptr, "adapter", "no low-rank update of \"{}\"",
             overlay.weight);
     std::vector<int64_t> rows = w->shape();
     rows.pop_back();
@@ -313,7 +312,8 @@ Overlay prompt_of(const Model& model, const std::vector<int64_t>& ids) {
   const WeightPtr table = model.weights().find(kTokenTable);
   if (table == nullptr || table->size(1) != spec.d_model)
     fail(ErrorKind::usage, "adapter",
-         "a prompt stands among vectors of tokens, and those of this model are not of d_model = {}",
+         "prompt tuning needs token embeddings of width d_model = {}; those of this model have "
+         "another width",
          spec.d_model);
   Tensor rows = ops::rows(*table, at::tensor(ids, at::kLong)).to(at::kFloat).clone();
   if (const auto* embed = dynamic_cast<const nn::TokenEmbedConfig*>(spec.embed.config.get()))
@@ -355,9 +355,7 @@ std::map<std::string, Tensor> merged(const Weights& weights, const std::vector<O
     require(w != nullptr, "adapter", "no weight \"{}\"", overlay.weight);
     if (overlay.prefix != nullptr)
       fail(ErrorKind::usage, "adapter",
-           "virtual tokens stand before a text, and no weight can hold them; keep the adapter "
-           "beside "
-           "the model (--adapter)");
+           "virtual tokens cannot be merged into weights; load the adapter separately (--adapter)");
     if (overlay.whole != nullptr) {
       out[overlay.weight] = overlay.whole->tensor();
       continue;
@@ -387,7 +385,7 @@ std::map<std::string, Tensor> unmerged(const Weights& weights,
   for (Overlay& overlay : back) {
     if (overlay.magnitude != nullptr || overlay.whole != nullptr)
       fail(ErrorKind::usage, "adapter",
-           "{} beside \"{}\" do not say what the weight was before; expected the model from before",
+           "{} of \"{}\" cannot be subtracted: the original weight is lost; use the original model",
            overlay.whole != nullptr ? "whole weights" : "magnitudes", overlay.weight);
     overlay.scale = -overlay.scale;
     for (WeightPtr* factors : {&overlay.out, &overlay.in}) {
@@ -395,8 +393,8 @@ std::map<std::string, Tensor> unmerged(const Weights& weights,
       const Tensor numbers = (*factors)->tensor();
       if ((numbers == 0).any().item<bool>())
         fail(ErrorKind::usage, "adapter",
-             "a factor of 0 beside \"{}\" has left nothing of what was there; expected the model "
-             "from before",
+             "a factor of 0 on \"{}\" cannot be undone: the original weight is lost; use the "
+             "original model",
              overlay.weight);
       *factors = std::make_shared<const ops::Weight>(
           ops::Weight::dense((*factors)->name(), at::reciprocal(numbers)));

@@ -233,7 +233,7 @@ TEST(OverlayKinds, BeginAsTheModelIsMergeIntoItAndLeaveItAgain) {
     const Model whole = with(model, merged(model.weights(), overlays));
     EXPECT_LT(apart(logits(whole), after), 1e-4);
     if (overlays.front().magnitude != nullptr) {
-      test::expect_error(ErrorKind::usage, "do not say what the weight was before",
+      test::expect_error(ErrorKind::usage, "the original weight is lost",
                          [&] { unmerged(whole.weights(), overlays); });
       continue;
     }
@@ -367,11 +367,11 @@ TEST(VirtualTokens, AStateBeginsWithThem) {
 
 TEST(VirtualTokens, AreRefusedWhereTheyHaveNoPlace) {
   const Model model = biased();
-  test::expect_error(ErrorKind::usage, "no weight can hold them",
+  test::expect_error(ErrorKind::usage, "cannot be merged into weights",
                      [&] { merged(model.weights(), virtual_ones(model, true)); });
   auto half = virtual_ones(model, true);
   half.pop_back();
-  test::expect_error(ErrorKind::usage, "and none beside \"layers.1.mixer.v.weight\"",
+  test::expect_error(ErrorKind::usage, "but not at \"layers.1.mixer.v.weight\"",
                      [&] { with_overlays(model, half); });
   const ModelSpec mamba = read_model_spec(spec::parse_json(
       R"({"tessera": 1, "arch": "decoder", "vocab": 50, "d_model": 16,

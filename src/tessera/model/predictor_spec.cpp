@@ -62,8 +62,8 @@ void read_predictors(const Json& json, ModelSpec& out) {
   const Json* list = get(json, "predictors");
   if (list == nullptr) return;
   if (out.arch != Arch::decoder)
-    fail(ErrorKind::spec, "predictors", "arch is \"{}\"; expected them beside a \"decoder\"",
-         name_of(out.arch));
+    fail(ErrorKind::spec, "predictors",
+         "arch is \"{}\"; multi-token prediction needs a \"decoder\"", name_of(out.arch));
   if (out.width_out() != out.d_model)
     fail(ErrorKind::spec, "predictors", "the stack ends with {} channels; they read {}",
          out.width_out(), out.d_model);

@@ -105,7 +105,7 @@ TEST(SharedKeys, AreRefusedWhereTheyDoNotFit) {
   EXPECT_THAT(error(R"({"n_kv_heads": 4})"), HasSubstr("those of \"a\" are 2 of 2"));
   EXPECT_THAT(error(R"({"position": "none"})"), HasSubstr("expected the same"));
   EXPECT_THAT(error(R"({"bias": {"k": true}})"), HasSubstr("bias of k or v"));
-  EXPECT_THAT(error(R"({"kv_name": "z"})"), HasSubstr("kv_name beside kv_of"));
+  EXPECT_THAT(error(R"({"kv_name": "z"})"), HasSubstr("kv_name together with kv_of"));
   Json deep = tiny();
   deep["layers"][3]["depth"] = "layer_drop";
   EXPECT_THAT(error_of(deep), HasSubstr("shares values with other layers"));

@@ -172,10 +172,10 @@ std::string ModelSpec::no_exit_reason(int64_t layers) const {
   const auto all = static_cast<int64_t>(this->layers.size());
   if (layers < 1 || layers > all) return fmt::format("layer {}; expected 1 to {}", layers, all);
   if (!loop_of(layers - 1).ends)
-    return fmt::format("layer {} is a step of a loop that goes on behind it", layers);
+    return fmt::format("layer {} is inside a loop (shared layers); exit at its end", layers);
   const GroupSpec& last = this->layers[static_cast<size_t>(layers) - 1].groups.back();
   if (!last.aside && !last.residual_config().carries().empty() && !run_of(last).ends)
-    return fmt::format("behind layer {} residual \"{}\" carries more than one stream", layers,
+    return fmt::format("after layer {} residual \"{}\" carries more than one stream", layers,
                        last.residual.type());
   return "";
 }

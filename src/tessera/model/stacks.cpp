@@ -47,8 +47,8 @@ void read_encoder_heads(const Json& own, bool whole, ModelSpec& encoder) {
          "\"pooler\", \"of\": \"mean\"}}]");
   if (!whole && (heads.logits || heads.pooler))
     fail(ErrorKind::spec, path + ".heads",
-         "nothing reads them: they tell how long targets are that a decoder sees whole; expected "
-         "\"mask\" beside \"stacks\", or none");
+         "unused: heads of an encoder predict target lengths of non-autoregressive decoders; "
+         "expected \"mask\" next to \"stacks\", or no heads");
   encoder.head = heads.logits;
   encoder.pooler = heads.pooler;
 }
@@ -59,7 +59,7 @@ void read_stacks(const Json& json, ModelSpec& out) {
   for (const char* key : {"layers", "cycles", "n_layers", "overrides", "final_norm"})
     if (json.contains(key))
       fail(ErrorKind::spec, key,
-           "stands beside \"stacks\"; expected it in \"stacks.encoder\" or "
+           "has no meaning next to \"stacks\"; expected it in \"stacks.encoder\" or "
            "\"stacks.decoder\"");
   if (!json.contains("stacks"))
     fail(ErrorKind::spec, "stacks",
@@ -85,7 +85,8 @@ void read_stacks(const Json& json, ModelSpec& out) {
   if (json.contains("mask")) {
     if (json.contains("start"))
       fail(ErrorKind::spec, "start",
-           "beside \"mask\": a decoder that sees targets whole begins with none; leave it out");
+           "has no meaning with \"mask\": a non-autoregressive decoder has no start token; leave "
+           "it out");
     out.mask = read_integer(json, "mask", 0, out.vocab - 1, std::nullopt, "");
   }
   out.start = read_integer(json, "start", 0, out.vocab - 1, 0, "");

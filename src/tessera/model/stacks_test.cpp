@@ -73,7 +73,7 @@ TEST(Stacks, AreRefusedWithTheReason) {
   EXPECT_THAT(error_of(json), HasSubstr("[stacks.encoder] missing"));
   json = tiny();
   json["layers"] = Json::array({Json::object()});
-  EXPECT_THAT(error_of(json), HasSubstr("[layers] stands beside \"stacks\""));
+  EXPECT_THAT(error_of(json), HasSubstr("[layers] has no meaning next to \"stacks\""));
   json = tiny();
   json["stacks"]["encoder"]["cross"] = json["cross"];
   EXPECT_THAT(error_of(json), HasSubstr("cross_attention stands where no encoder is"));

@@ -93,8 +93,8 @@ int64_t State::checked(int64_t row) const {
 void State::check_alike(const State& other) const {
   if (type_ != other.type_)
     fail(ErrorKind::input, "state",
-         "rows that keep keys and values as {} do not join rows that keep them as {}; go on with "
-         "the kv-type that they were made with",
+         "rows with a KV cache of type {} cannot join rows with type {}; use the kv-type that they "
+         "were made with",
          name_of(other.type_), name_of(type_));
   if (max_pending_ != other.max_pending_)
     fail(ErrorKind::input, "state", "rows with max_pending {} do not join rows with {}",
@@ -136,8 +136,8 @@ bool State::can_cut(int64_t row, int64_t n) const {
 State State::cut(int64_t row, int64_t n) const {
   if (!can_cut(row, n))
     fail(ErrorKind::input, "state",
-         "row {} holds {} tokens and cannot be cut after {}: part of what it kept of them is "
-         "overwritten; keep a fork made there",
+         "row {} holds {} tokens and cannot be truncated to {}: part of its state is overwritten; "
+         "fork the state at that length",
          row, length(row), n);
   State out = select({row});
   if (n == length(row)) return out;
@@ -305,7 +305,7 @@ void State::check(const nn::Batch& batch) const {
       fail(ErrorKind::input, "state", "row {}; expected 0 to {}", s.row, rows() - 1);
     if (!seen.insert(s.row).second)
       fail(ErrorKind::input, "state",
-           "row {} stands twice in one call; give its tokens as one segment", s.row);
+           "row {} appears twice in one call; give its tokens as one segment", s.row);
     const Length& length = lengths_[static_cast<size_t>(s.row)];
     const int64_t held = length.committed + length.pending;
     if (length.spoilt)

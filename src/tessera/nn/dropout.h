@@ -58,8 +58,8 @@ inline ops::InputDrops::DropPtr input_drops(const Context& context, const Batch&
             segments.empty() ? 0 : segments.back().begin + segments.back().length;
         if (rows.size(0) != tokens)
           fail(ErrorKind::usage, "adapter",
-               "{} reads {} rows in a call of {} tokens; dropout is of tokens: expected dropout 0 "
-               "beside it",
+               "{} reads {} rows in a call of {} tokens, and dropout is drawn per token; expected "
+               "adapter dropout 0",
                weight, rows.size(0), tokens);
         std::vector<RandomKey> streams;
         for (const Segment& s : segments) streams.push_back(s.stream(key.fold(weight)));
@@ -77,8 +77,8 @@ inline ops::InputDrops::DropPtr expert_input_drops(std::shared_ptr<const Groups>
        groups = std::move(groups)](const Tensor& x, double p, const std::string& weight) {
         if (!groups->token_S.defined() || x.size(0) != groups->offsets.back())
           fail(ErrorKind::usage, "adapter",
-               "{} reads {} rows that are no tokens of a call; dropout is of tokens: expected "
-               "dropout 0 beside it",
+               "{} reads {} rows that are not the tokens of a call, and dropout is drawn per "
+               "token; expected adapter dropout 0",
                weight, x.size(0));
         return ops::dropout(x, p, expert_streams(*groups, key.fold(weight), segments));
       });

@@ -171,7 +171,7 @@ const Idle kIdle[] = {
      R"({"type": "decoupled", "variant": "decoupled_rope"})"},
     {Slot::rope_scaling,
      R"({"type": "yarn", "factor": 4, "original_length": 64, "attention_factor": 2, "mscale": 1, "mscale_all_dim": 1})",
-     "attention_factor = 2 beside mscale = 1 and mscale_all_dim = 1",
+     "attention_factor = 2 and mscale = 1, mscale_all_dim = 1",
      R"({"type": "yarn", "factor": 4, "original_length": 64, "mscale": 1, "mscale_all_dim": 1})"},
     {Slot::rope_scaling, R"({"type": "yarn", "factor": 4, "original_length": 64, "mscale": 1})",
      "give both, or neither",
@@ -179,7 +179,7 @@ const Idle kIdle[] = {
     {Slot::rope_scaling,
      R"({"type": "longrope", "short_factor": [1, 1], "long_factor": [2, 2], "original_length": 64,
         "factor": 4, "attention_factor": 2})",
-     "factor = 4 beside attention_factor = 2",
+     "factor = 4 and attention_factor = 2",
      R"({"type": "longrope", "short_factor": [1, 1], "long_factor": [2, 2], "original_length": 64,
         "attention_factor": 2})"},
 };

@@ -80,8 +80,8 @@ Builder noting(const Builder& builder, std::shared_ptr<std::vector<WeightPtr>> l
 void require_first_derivative() {
   if (at::GradMode::is_enabled())
     fail(ErrorKind::usage, "rerun",
-         "gradients of gradients are asked for; what is computed again in the backward pass has "
-         "first derivatives only");
+         "gradient checkpointing supports first derivatives only; second derivatives were "
+         "requested");
 }
 
 Tensor chosen(Context& context, const std::function<Tensor()>& make) {

@@ -64,7 +64,7 @@ const Fields<MixingBody>& mixing_fields() {
         .text("branch", &M::branch, 256,
               "whose mixing, as /inspect/{id} lists under \"mixers\"; default: the first")
         .integer("max_tokens", &M::max_tokens, 1, kMostTokens,
-                 "only the last so many tokens of the text")
+                 "number of tokens, the last ones of the text")
         .flag("weights", &M::weights,
               "also what each head of attention gives each token: \"weights\", a map for each "
               "head, and none where the mixer has no such weights");

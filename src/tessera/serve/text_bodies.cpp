@@ -139,7 +139,7 @@ const Fields<FillMaskBody>& fill_mask_fields() {
     using M = FillMaskBody;
     Fields<M> f;
     add_input(f);
-    f.integer("top_k", &M::top_k, 1, 1000, "so many tokens for each mask");
+    f.integer("top_k", &M::top_k, 1, 1000, "number of candidates per mask");
     f.add("targets", {{"type", "array"}}, "these tokens alone",
           [](M& body, const Json& value, const std::string& name) {
             body.targets = texts_of(value, name, 1000);

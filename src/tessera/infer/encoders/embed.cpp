@@ -218,8 +218,8 @@ EmbedTokens embed_tokens(const LoadedModel& loaded,
     out.cut += text.cut ? 1 : 0;
     if (size_of(text.ids) <= out.behind)
       fail(ErrorKind::input, "embed",
-           "{} has {} tokens, of which the first {} are the prompt's and do not count "
-           "(include_prompt); expected some behind them",
+           "{} has {} tokens, of which the first {} belong to the prompt and are not pooled "
+           "(include_prompt); expected text after the prompt",
            name(), text.ids.size(), out.behind);
     out.rows.push_back(std::move(text.ids));
   }

@@ -114,7 +114,7 @@ TEST(Embed, APromptStandsBeforeEveryText) {
                      [&] {
                        embed(loaded, {"ab", ""}, options);
                      })
-                .find("text 2 has 3 tokens, of which the first 3 are the prompt's"),
+                .find("text 2 has 3 tokens, of which the first 3 belong to the prompt"),
             std::string::npos);
 }
 

@@ -44,7 +44,8 @@ Engine::Engine(const model::Model& model, const Options& options)
   if (!options.speculation.on()) return;
   if (model.spec().mask)
     fail(ErrorKind::usage, "generate",
-         "guesses for a model that predicts all tokens of a text at once; leave them out");
+         "speculative decoding of a non-autoregressive model (Mask-Predict) is not supported; "
+         "leave it out");
   guesser_.emplace(model, options.speculation, options.cancel);
   if (options.speculation.paced) pace_.emplace(guesser_->most(), options.speculation.branches);
 }
@@ -91,7 +92,7 @@ Engine::Id Engine::submit(const Request& asked) {
          "again");
   for (const int64_t id : request.said)
     if (id < 0 || id >= spec.vocab)
-      fail(ErrorKind::input, "engine", "said token {}; expected 0 to {}", id, spec.vocab - 1);
+      fail(ErrorKind::input, "engine", "generated token {}; expected 0 to {}", id, spec.vocab - 1);
   if (request.beams && (request.beams->beams < 1 || request.resumed || request.keep))
     fail(ErrorKind::usage, "engine",
          "a search of {} beams: expected at least 1, and no memory of one row",
@@ -104,7 +105,7 @@ Engine::Id Engine::submit(const Request& asked) {
         (!first->second->begun && (shared.tokens != begin.tokens || shared.source != begin.source ||
                                    shared.features != begin.features)))
       fail(ErrorKind::usage, "engine",
-           "a request that begins as request {}: expected the same tokens, no targets and no "
+           "a request with the prompt of request {}: expected the same tokens, no targets and no "
            "memory of its own",
            *request.begins_as);
   }

@@ -189,7 +189,8 @@ TEST(MaskPredict, RefusesWhatNeedsLeftToRight) {
   refused("logprobs", [](auto& o) { o.chances = 2; });
   refused("ids that it is forced", [](auto& o) { o.forced_begin = {3}; });
   refused("a text that ends it", [](auto& o) { o.stop_strings = {"x"}; });
-  refused("guesses for a model", [](auto& o) { o.speculation.lookup = 2; });
+  refused("speculative decoding of a non-autoregressive model",
+          [](auto& o) { o.speculation.lookup = 2; });
   refused("1 to 12 tokens", [](auto& o) { o.min_new_tokens = 13; });
   refused("length candidates; expected", [](auto& o) { o.mask_predict->lengths = 0; });
   Session session;
@@ -220,8 +221,8 @@ TEST(MaskPredict, SpecsSayHowLongTargetsMayBe) {
   EXPECT_EQ(model::resolve(model::read_model_spec(model::resolve(spec))), model::resolve(spec));
   refused("must be told how long they are",
           [](Json& json) { json["stacks"]["encoder"].erase("heads"); });
-  refused("nothing reads them", [](Json& json) { json.erase("mask"); });
-  refused("begins with none", [](Json& json) { json["start"] = 1; });
+  refused("unused: heads of an encoder", [](Json& json) { json.erase("mask"); });
+  refused("has no start token", [](Json& json) { json["start"] = 1; });
   refused("found 9; expected 0 to 8", [](Json& json) { json["mask"] = 9; });
   refused("needs a pooler", [](Json& json) {
     json["stacks"]["encoder"]["heads"] = {{{"type", "classifier"}, {"n_labels", 6}}};

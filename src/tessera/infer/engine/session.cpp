@@ -250,8 +250,8 @@ Session load_session(const std::filesystem::path& path,
                   source = session.state.source_length(r);
     if (fed > length ||
         ((fed > 0 || source > 0) && source != static_cast<int64_t>(row.source.size())))
-      reader.bad("row {}: a state of {} tokens and a source of {} beside texts of {} and {}", r,
-                 fed, source, length, row.source.size());
+      reader.bad("row {}: a state of {} tokens and a source of {}, but texts of {} and {}", r, fed,
+                 source, length, row.source.size());
     if (fed == length)
       session.last[static_cast<size_t>(r)] =
           reader.vector(fmt::format("last.{}", r), spec.width_out());

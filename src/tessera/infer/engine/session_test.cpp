@@ -256,7 +256,7 @@ TEST(Session, KeysAndValuesStayInTheirBits) {
     GenerateOptions other = options;
     other.prefix_cache = nullptr;
     other.kv = {};
-    expect_error(ErrorKind::input, "keep keys and values as " + name + " do not join",
+    expect_error(ErrorKind::input, "KV cache of type " + name + " cannot join",
                  [&] { generate(model, nullptr, kNoPrompt, other); });
     session = load_session(file, model, print, 0, options.kv);
     options.max_new_tokens = 12;
@@ -423,7 +423,7 @@ TEST_F(ForgedSession, TypesAndShapesAreChecked) {
   });
   expect_refused("expected token ids",
                  [&](auto& views, auto&) { replace(views, "tokens.0", DType::i64, {0}); });
-  expect_refused("beside texts of 3",
+  expect_refused("but texts of 3",
                  [&](auto& views, auto&) { replace(views, "tokens.0", DType::i64, {3}); });
   expect_refused("is no part of this model's state",
                  [&](auto& views, auto&) { named(views, "0.0.s").name = "0.0.t"; });

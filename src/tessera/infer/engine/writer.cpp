@@ -40,7 +40,7 @@ void Task::begin() {
 }
 
 int64_t Task::guess(std::span<const float>, const std::vector<int64_t>&) const {
-  fail(ErrorKind::internal, "engine", "guesses for a request that makes no use of them");
+  fail(ErrorKind::internal, "engine", "draft tokens for a request without speculative decoding");
 }
 
 void Task::fail_with(std::exception_ptr error) {

@@ -31,7 +31,7 @@ TEST_P(PeftAdapter, GivesItsLogitsBesideTheModel) {
 TEST_P(PeftAdapter, GivesThemMerged) {
   const Golden golden(GetParam());
   if (GetParam().find("-pr") != std::string::npos) {
-    expect_error(ErrorKind::usage, "virtual tokens stand before a text", [&] {
+    expect_error(ErrorKind::usage, "virtual tokens cannot be merged", [&] {
       with_merged_adapter(convert::load_checkpoint(base_of(GetParam())), adapter_of(GetParam()),
                           convert::MergedAs::own_type);
     });

@@ -28,11 +28,9 @@ ExpertMemory::ExpertMemory(const model::Model& model, int64_t most) : most_(most
     }
   }
   if (experts_.empty())
-    fail(
-        ErrorKind::usage, "experts",
-        "none of this model lie in its file as they are computed from, so that their memory cannot "
-        "be bounded; expected a mixture of experts in a GGUF file, or as `tessera convert` writes "
-        "it");
+    fail(ErrorKind::usage, "experts",
+         "no experts of this model can be read from its file on demand; expected a mixture of "
+         "experts in a GGUF file, or as `tessera convert` writes it");
 }
 
 void ExpertMemory::count(const std::string& name, const Tensor& value) {

@@ -117,7 +117,7 @@ TEST_F(ExpertMemoryOfAFile, TheLeastUsedGoFirst) {
 TEST(ExpertMemory, WeightsThatLieInNoFileAreRefused) {
   const model::Model model = tiny_model(tiny_layers()[0].second, 7);
   EXPECT_THAT(test::error_of(ErrorKind::usage, [&] { ExpertMemory(model, 1); }),
-              testing::HasSubstr("[experts] none of this model lie in its file"));
+              testing::HasSubstr("[experts] no experts of this model can be read"));
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ void MoeConfig::check(const spec::Scope& scope) const {
          identity, scope.input_width(), scope.d_model);
   if (identity > 0 && d_latent > 0)
     fail(ErrorKind::spec, scope.path,
-         "identity = {} beside d_latent = {}: it would add {} channels to {}", identity, d_latent,
+         "identity = {} with d_latent = {}: it would add {} channels to {}", identity, d_latent,
          scope.input_width(), d_latent);
   if (!router.as<RouterConfig>().chooses() && (zero > 0 || identity > 0 || scale_input))
     fail(

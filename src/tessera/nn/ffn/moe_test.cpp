@@ -430,7 +430,7 @@ TEST(Moe, RefusesInOneLine) {
   expect(moe(R"({"type": "top_k", "k": 5})"), "[part.router] k = 5 of 4 experts");
   expect(moe(R"({"type": "top_k", "k": 2})", R"({"type": "mlp", "d_hidden": 7})",
              R"(, "d_latent": 4, "identity": 1)"),
-         "identity = 1 beside d_latent = 4: it would add 6 channels to 4");
+         "identity = 1 with d_latent = 4: it would add 6 channels to 4");
   expect(moe(R"("attention")"), "unknown router \"attention\"");
   expect(moe(R"({"type": "top_k", "n_heads": 2})"), "[part.router] unknown key \"n_heads\"");
   expect(moe("null"), "[part.router] found null; expected a router");

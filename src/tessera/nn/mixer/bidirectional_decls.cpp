@@ -34,8 +34,7 @@ void BidirectionalConfig::check(const spec::Scope& scope) const {
          inner.type());
   if (reads_both_ways(inner, at))
     fail(ErrorKind::spec, at.path,
-         "\"{}\" reads a document both ways by itself; put it there without bidirectional",
-         inner.type());
+         "\"{}\" is bidirectional already; use it without \"bidirectional\"", inner.type());
   const spec::Scope one = child_scope(at, "inner");
   const auto kept = inner.config->state(one);
   using Kind = spec::StateDecl::Kind;

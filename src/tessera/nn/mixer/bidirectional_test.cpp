@@ -159,9 +159,9 @@ TEST(Bidirectional, RefusesInOneLine) {
           "document; in a decoder use \"mamba\" itself",
           /*causal=*/true);
   refused(R"({"type": "bidirectional", "inner": {"type": "attention", "n_heads": 2}})",
-          "[test.inner] \"attention\" reads a document both ways by itself");
+          "[test.inner] \"attention\" is bidirectional already");
   refused(R"({"type": "bidirectional", "inner": {"type": "linear_attention", "n_heads": 2}})",
-          "\"linear_attention\" reads a document both ways by itself");
+          "\"linear_attention\" is bidirectional already");
   refused(R"({"type": "bidirectional", "inner": {"type": "bidirectional", "inner": "mamba"}})",
           "[test.inner] bidirectional needs an encoder");
   refused(R"({"type": "bidirectional", "inner": {"type": "hyena", "max_length": 8}})",

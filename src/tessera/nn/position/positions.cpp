@@ -20,12 +20,12 @@ ops::RotaryTable rope_table(const RopeConfig& config, const Batch& batch, at::Sc
     const int64_t end = s.start + s.length;
     if (s.start > 0 && end > config.angles_until(s.start))
       fail(ErrorKind::input, "rope",
-           "positions {} to {} go beyond length {}, where all angles change; compute the "
-           "sequence anew",
+           "positions {} to {} exceed length {}, where all angles change; recompute the sequence "
+           "from its beginning",
            s.start, end - 1, config.angles_until(s.start));
     const RopeFrequencies f = config.frequencies(end);
-    const auto part = ops::rotary_table(batch.positions_N.narrow(0, s.begin, s.length), f.omega,
-                                        f.factor, type);
+    const auto part =
+        ops::rotary_table(batch.positions_N.narrow(0, s.begin, s.length), f.omega, f.factor, type);
     cosines.push_back(part.cos_NR);
     sines.push_back(part.sin_NR);
   }

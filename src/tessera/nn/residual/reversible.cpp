@@ -23,7 +23,8 @@ struct ReversibleChain {
     }
     if (now != index + 1)
       fail(ErrorKind::usage, "reversible",
-           "gradients reach branch {} without those behind it; take them from the end of the stack",
+           "gradients reach branch {} without those of later branches; compute them from the end "
+           "of the stack",
            index);
     return now_2ND;
   }

@@ -48,7 +48,7 @@ struct LongRopeScalingConfig final : RopeScalingConfig {
            short_factor.size(), long_factor.size(), pairs);
     if (attention_factor && factor != 1)
       fail(ErrorKind::spec, scope.path,
-           "factor = {} beside attention_factor = {}, which it would make; leave one of them out",
+           "factor = {} and attention_factor = {} set the same thing; leave one of them out",
            factor, *attention_factor);
   }
   RopeFrequencies frequencies(double theta, int64_t rotary_dim, int64_t length) const override {

@@ -49,8 +49,8 @@ struct YarnScalingConfig final : RopeScalingConfig {
     const bool read = scope.rotated > 0;
     if (attention_factor && (mscale != 0 || (mscale_all_dim != 0 && !read)))
       fail(ErrorKind::spec, scope.path,
-           "attention_factor = {} beside mscale = {} and mscale_all_dim = {}, which would make it; "
-           "leave it or them out",
+           "attention_factor = {} and mscale = {}, mscale_all_dim = {} set the same thing; leave "
+           "it or them out",
            *attention_factor, mscale, mscale_all_dim);
     if ((mscale != 0) != (mscale_all_dim != 0) && !(read && mscale == 0))
       fail(

@@ -103,8 +103,8 @@ Weight Weight::adapted(Adapted parts) {
   const size_t axes = whole.size();
   const auto expect = [&](const WeightPtr& part, const std::vector<int64_t>& shape,
                           std::string_view name) {
-    require(part == nullptr || part->shape() == shape, "adapter",
-            "{}: {} [{}] beside a weight [{}]", w->name(), name,
+    require(part == nullptr || part->shape() == shape, "adapter", "{}: {} [{}] of a weight [{}]",
+            w->name(), name,
             part == nullptr ? std::string() : fmt::format("{}", fmt::join(part->shape(), ", ")),
             fmt::join(whole, ", "));
   };
@@ -113,7 +113,7 @@ Weight Weight::adapted(Adapted parts) {
           "adapter", "{}: half a product", w->name());
   if (parts.a != nullptr) {
     require(axes >= 2 && axes <= 3 && parts.a->shape().size() == axes, "adapter",
-            "{}: a product beside a weight of {} axes", w->name(), axes);
+            "{}: a low-rank update of a weight of {} axes", w->name(), axes);
     std::vector<int64_t> down = whole, up = whole;
     down[axes - 2] = up[axes - 1] = parts.a->shape()[axes - 2];
     expect(parts.a, down, "A");
@@ -261,8 +261,7 @@ Tensor Weight::tensor() const {
   if (adapted_) {
     if (adapted_->dropout > 0 && InputDrops::current())
       fail(ErrorKind::usage, "adapter",
-           "{} is read as a matrix, whose inputs cannot be dropped; expected dropout 0 beside it",
-           name_);
+           "{} is read as a matrix, without inputs to drop; expected adapter dropout 0", name_);
     Tensor sum = adapted_->w->tensor();
     if (adapted_->a != nullptr && shape_.size() == 3)
       sum = sum + adapted_->scale * at::bmm(adapted_->b->tensor(), adapted_->a->tensor());
@@ -377,8 +376,8 @@ struct Handle final : torch::CustomClassHolder {
 };
 
 /// Rows from which on a product of training is computed from tiles of a stored matrix, as float
-/// products are; with fewer rows decoding a tile costs more than it saves. On a Xeon with AMX a step
-/// of LoRA on Q4_1 takes the same time in both forms.
+/// products are; with fewer rows decoding a tile costs more than it saves. On a Xeon with AMX a
+/// step of LoRA on Q4_1 takes the same time in both forms.
 constexpr int64_t kTiledRows = 32;
 
 /// y_NO = x_NI w_OI^T (+ bias_O) without a graph, w widened to float32 a tile at a time.

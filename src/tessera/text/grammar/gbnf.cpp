@@ -23,7 +23,7 @@ class GbnfReader {
       const std::string name = this->name();
       const size_t line = line_;
       skip(false);
-      if (!take("::=")) bad("expected ::= behind the name of a rule");
+      if (!take("::=")) bad("expected ::= after the name of a rule");
       const int32_t rule = g_.rule(name);
       if (g_.rules()[static_cast<size_t>(rule)].body >= 0) {
         line_ = line;

@@ -80,7 +80,7 @@ TEST(Gbnf, SaysWhatIsWrongAndWhere) {
   refused("root ::= [b-a]", "a range whose end is before its beginning");
   refused("root ::= (\"a\"", "expected )");
   refused("root ::= \"a\")", "expected the end of the line; found \")\"");
-  refused("root = \"a\"", "expected ::= behind the name of a rule");
+  refused("root = \"a\"", "expected ::= after the name of a rule");
   refused("\nroot ::= x", "rule \"x\" is used, but not defined");
   refused("root ::= \"a\"\nroot ::= \"b\"", "line 2: rule \"root\" is defined twice");
   refused("root ::= \"\\q\"", "expected \\n \\r");

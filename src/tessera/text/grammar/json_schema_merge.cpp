@@ -393,11 +393,12 @@ Json SchemaMerger::merged(const Json& a, const Json& b, const std::string& path,
     }
     // items of one hold for the first items of the other
     if (key == "items" && (a.contains("prefixItems") || b.contains("prefixItems")))
-      fail(ErrorKind::input, where_, "unsupported schema: {}: items beside prefixItems", path);
+      fail(ErrorKind::input, where_, "unsupported schema: {}: items together with prefixItems",
+           path);
   }
   if (a.contains("prefixItems") != b.contains("prefixItems") &&
       (a.contains("items") || b.contains("items")))
-    fail(ErrorKind::input, where_, "unsupported schema: {}: items beside prefixItems", path);
+    fail(ErrorKind::input, where_, "unsupported schema: {}: items together with prefixItems", path);
   return out;
 }
 

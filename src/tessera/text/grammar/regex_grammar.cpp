@@ -159,7 +159,7 @@ class RegexReader {
       if (!anchored && !begins) add(any_text());
     }
     while (at_ < pattern_.size() && peek() != '|' && peek() != ')') {
-      if (closed) bad("something behind $");
+      if (closed) bad("text after $");
       if (peek() == '$') {
         if (depth > 0) bad("$ within a group");
         ++at_;
@@ -196,7 +196,7 @@ class RegexReader {
       if (!take(")")) bad("a ( without its )");
       return part;
     }
-    if (c == '^') bad("^ behind the beginning");
+    if (c == '^') bad("^ after the beginning");
     if (c == '*' || c == '+' || c == '?') bad("a repetition of nothing");
     CharacterRanges ranges;
     if (c == '[') {

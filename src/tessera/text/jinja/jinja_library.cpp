@@ -477,7 +477,7 @@ std::optional<Value> method_of(const Value& of, const std::string& name, Budget&
 Value attribute_of(const Value& of, const std::string& name, Budget& budget) {
   budget.charge();
   if (of.undefined())
-    stop(fmt::format("\"{}\" is undefined, and .{} is asked of it",
+    stop(fmt::format("\"{}\" is undefined and has no attribute .{}",
                      std::get<Undefined>(of.data).name, name));
   if (Namespace* space = of.space()) {
     budget.touch(space->items.size() * Budget::kItem + name.size());
@@ -497,8 +497,7 @@ Value attribute_of(const Value& of, const std::string& name, Budget& budget) {
 Value item_of(const Value& of, const Value& key, Budget& budget) {
   budget.charge();
   if (of.undefined())
-    stop(fmt::format("\"{}\" is undefined, and an item of it is asked for",
-                     std::get<Undefined>(of.data).name));
+    stop(fmt::format("\"{}\" is undefined and has no items", std::get<Undefined>(of.data).name));
   if (of.dict())
     if (const Value* found = of.dict()->find(key, budget)) return *found;
   if (key.text()) return attribute_of(of, key.text()->bytes, budget);

@@ -275,7 +275,7 @@ class Parser {
 
   NodePointer all() {
     NodePointer root = body({});
-    if (token().kind != TokenKind::end) wrong("text behind the end");
+    if (token().kind != TokenKind::end) wrong("text after the end");
     return root;
   }
 

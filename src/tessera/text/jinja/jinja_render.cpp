@@ -93,7 +93,7 @@ class Run {
     globals.set("namespace", make_call("namespace", [this](Arguments& a) -> Value {
                   Namespace& space = spaces_.emplace_back();
                   if (!a.values.empty()) {
-                    if (!a.values[0].dict()) stop("namespace of what is no mapping");
+                    if (!a.values[0].dict()) stop("namespace takes a mapping");
                     if (a.values[0].dict()->numbers) stop("namespace of numbers; expected names");
                     for (const auto& [key, value] : a.values[0].dict()->items)
                       space.items.emplace_back(key.bytes, value);
@@ -105,7 +105,7 @@ class Run {
     globals.set("dict", make_call("dict", [this](Arguments& a) {
                   std::vector<std::pair<Text, Value>> items;
                   if (!a.values.empty()) {
-                    if (!a.values[0].dict()) stop("dict of what is no mapping");
+                    if (!a.values[0].dict()) stop("dict takes a mapping");
                     budget_.charge(2 * a.values[0].dict()->weight);
                     items = a.values[0].dict()->items;
                     if (a.values[0].dict()->numbers) {
@@ -122,7 +122,7 @@ class Run {
   Value range(const Arguments& a) {
     for (const Value& v : a.values)
       if (!v.whole() || std::abs(v.integer()) > (int64_t{1} << 40))
-        stop("range of what is no small whole number");
+        stop("range takes integers up to 2^40");
     if (a.values.empty() || a.values.size() > 3 || !a.named.empty())
       stop("range takes 1 to 3 numbers");
     const int64_t begin = a.values.size() > 1 ? a.values[0].integer() : 0;
@@ -206,7 +206,7 @@ class Run {
       case Kind::continue_:
         return Flow::continue_;
       default:
-        stop("an expression where a statement stands");
+        stop("an expression in place of a statement");
     }
   }
 
@@ -430,7 +430,7 @@ class Run {
         if (truth(child(1))) return child(0);
         return node.children[2] ? child(2) : make_undefined("the other value of an if");
       default:
-        stop("a statement where an expression stands");
+        stop("a statement in place of an expression");
     }
   }
 

@@ -228,7 +228,7 @@ int compare(const Value& a, const Value& b, Budget& budget) {
       if (!equal(x[i], y[i], budget)) return compare(x[i], y[i], budget);
     return x.size() < y.size() ? -1 : x.size() > y.size() ? 1 : 0;
   }
-  stop(fmt::format("{} beside {}: they have no order", type_name(a), type_name(b)));
+  stop(fmt::format("{} and {} cannot be compared", type_name(a), type_name(b)));
 }
 
 namespace {

@@ -111,7 +111,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens,
       fail(ErrorKind::file, where, "added token {} has {} bytes; at most {} are accepted", token.id,
            token.content.size(), kMaxContentBytes);
     if (!by_id_.emplace(token.id, i).second)
-      fail(ErrorKind::file, where, "id {} stands for two added tokens, \"{}\" and \"{}\"", token.id,
+      fail(ErrorKind::file, where, "id {} has two added tokens, \"{}\" and \"{}\"", token.id,
            tokens_[by_id_.at(token.id)].content, token.content);
     if (!by_content_.emplace(token.content, i).second)
       fail(ErrorKind::file, where, "added token \"{}\" has two ids, {} and {}", token.content,

@@ -129,10 +129,10 @@ TEST(LongestMatch, RefusesTokensThatAreNotWrittenSo) {
   const auto error = [](const std::string& token) {
     return error_of([&] { tokenizer_from_gguf(world({token}), "g"); });
   };
-  EXPECT_EQ(error("a\\"), "[g] token 257 is \"a\\\"; expected something behind the last \\");
+  EXPECT_EQ(error("a\\"), "[g] token 257 is \"a\\\"; expected a character after the last \\");
   for (const char* token : {"\\x", "\\x4", "\\x4g", "\\xAB"})
     EXPECT_EQ(error(token), fmt::format("[g] token 257 is \"{}\"; expected two digits 0-9, a-f "
-                                        "behind \\x",
+                                        "after \\x",
                                         token));
   EXPECT_EQ(error("\\x61"), "[g] token \"a\" has two ids, 98 and 257");
 }

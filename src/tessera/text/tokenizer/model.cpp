@@ -36,7 +36,7 @@ Vocabulary::Vocabulary(std::vector<std::pair<std::string, int64_t>> tokens,
   for (auto& [token, id] : tokens) {
     const auto index = static_cast<size_t>(id);
     if (present_[index])
-      fail(ErrorKind::file, where, "id {} stands for two tokens, \"{}\" and \"{}\"", id,
+      fail(ErrorKind::file, where, "id {} has two tokens, \"{}\" and \"{}\"", id,
            tokens_[index].substr(0, 50), token.substr(0, 50));
     present_[index] = true;
     tokens_[index] = std::move(token);

@@ -74,8 +74,8 @@ std::vector<TokenSpan> token_spans(const Tokenizer& tokenizer, std::string_view 
   if (by_word.size() != spans.size() ||
       !std::equal(by_word.begin(), by_word.end(), spans.begin(), same))
     fail(ErrorKind::input, "tokenizer",
-         "it gives a text back as another one, and makes other tokens of its words alone, so that "
-         "nobody knows where a token stands; expected a tokenizer that does one of these");
+         "it changes the text, and tokenizes words differently on their own, so that the positions "
+         "of tokens are unknown; expected a tokenizer that maps tokens to the text");
   return by_word;
 }
 

@@ -255,7 +255,7 @@ TEST(TokenizerJson, PutsBetweenPairsWhatItsPostProcessorSays) {
 
 TEST(TokenizerJson, RefusesBrokenVocabularies) {
   EXPECT_EQ(error_with({{"/model/vocab/he", 255}}),
-            "[t: model] id 255 stands for two tokens, \"ÿ\" and \"he\"");
+            "[t: model] id 255 has two tokens, \"ÿ\" and \"he\"");
   EXPECT_EQ(error_with({{"/model/vocab/he", -1}}).substr(0, 38),
             "[t: model] token \"he\" has id -1; expec");
   EXPECT_EQ(error_with({{"/model/vocab/he", 4000000000}}).substr(0, 35),
@@ -267,7 +267,7 @@ TEST(TokenizerJson, RefusesBrokenVocabularies) {
   EXPECT_EQ(error_with({{"/model/unk_token", "nope"}}),
             "[t: model] unk_token \"nope\" is not in the vocabulary");
   EXPECT_EQ(error_with({{"/added_tokens/1/id", 258}}),
-            "[t] id 258 stands for two added tokens, \"<|im_start|>\" and \"<|im_end|>\"");
+            "[t] id 258 has two added tokens, \"<|im_start|>\" and \"<|im_end|>\"");
   EXPECT_EQ(error_with({{"/added_tokens/1/id", 7}}).substr(0, 35),
             "[t] id 7 is \"ć\" in the vocabulary,");
   EXPECT_NE(error_with({{"/added_tokens/1/id", 3999999}}), "");

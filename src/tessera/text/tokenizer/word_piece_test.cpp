@@ -46,8 +46,7 @@ TEST(WordPiece, RefusesWhatItCannotObey) {
             "[t: model] max_input_chars_per_word = 1001; expected 0 to 1000");
   EXPECT_EQ(error_with("/model/max_input_chars_per_word", -1),
             "[t: model] max_input_chars_per_word = -1; expected 0 to 1000");
-  EXPECT_EQ(error_with("/model/vocab/a", 0),
-            "[t: model] id 0 stands for two tokens, \"[UNK]\" and \"a\"");
+  EXPECT_EQ(error_with("/model/vocab/a", 0), "[t: model] id 0 has two tokens, \"[UNK]\" and \"a\"");
   EXPECT_EQ(error_with("/model/vocab", Json::array()),
             "[t: model] \"vocab\" is an array; expected an object");
   EXPECT_EQ(error_with("/model/merges", Json::array()).substr(0, 39),

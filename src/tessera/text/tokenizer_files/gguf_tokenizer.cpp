@@ -72,10 +72,8 @@ void drop_unknown_ids(GgufTokenizerData& data, std::vector<std::string>& notes) 
   const auto n = static_cast<int64_t>(data.tokens.size());
   for (const auto& [key, id] : special_ids(data)) {
     if (!*id || (**id >= 0 && **id < n)) continue;
-    notes.push_back(
-        fmt::format("tokenizer.ggml.{} = {} stands for none of the {} tokens; it is "
-                    "not used",
-                    key, **id, n));
+    notes.push_back(fmt::format(
+        "tokenizer.ggml.{} = {} is not one of the {} token ids; it is not used", key, **id, n));
     id->reset();
   }
 }
@@ -185,8 +183,8 @@ std::string unescaped(std::string_view token, size_t id, const std::string& wher
   const auto digit = [&](size_t at) {
     const size_t value = at < token.size() ? kDigits.find(token[at]) : kDigits.npos;
     if (value == kDigits.npos)
-      fail(ErrorKind::file, where, "token {} is \"{}\"; expected two digits 0-9, a-f behind \\x",
-           id, token.substr(0, 50));
+      fail(ErrorKind::file, where, "token {} is \"{}\"; expected two digits 0-9, a-f after \\x", id,
+           token.substr(0, 50));
     return value;
   };
   std::string bytes;
@@ -196,7 +194,7 @@ std::string unescaped(std::string_view token, size_t id, const std::string& wher
       continue;
     }
     if (++at == token.size())
-      fail(ErrorKind::file, where, "token {} is \"{}\"; expected something behind the last \\", id,
+      fail(ErrorKind::file, where, "token {} is \"{}\"; expected a character after the last \\", id,
            token.substr(0, 50));
     if (token[at] == 'x') {
       bytes += static_cast<char>(16 * digit(at + 1) + digit(at + 2));

@@ -216,7 +216,7 @@ TEST(GgufTokenizer, SpecialIdsOfNoTokenAreNotUsed) {
   };
   for (const int64_t id : {int64_t{260}, int64_t{4294967295}, int64_t{-1}}) {
     const std::string said =
-        fmt::format(" = {} stands for none of the 260 tokens; it is not used", id);
+        fmt::format(" = {} is not one of the 260 token ids; it is not used", id);
     EXPECT_THAT(notes([&](auto& d) { d.bos_id = id; }),
                 testing::ElementsAre("tokenizer.ggml.bos_token_id" + said));
     EXPECT_THAT(notes([&](auto& d) { d.eos_id = id; }),

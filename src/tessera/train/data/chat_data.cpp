@@ -291,7 +291,7 @@ std::string alpaca_prompt(const Json& example, const std::string& where) {
   const std::string input = text_at(example, first_key(example, kInstructionInputs), place);
   if (!prompt.empty() && !input.empty()) prompt += '\n';
   prompt += input;
-  if (prompt.empty()) place.bad("\"instruction\" is empty", "what is asked");
+  if (prompt.empty()) place.bad("\"instruction\" is empty", "the instruction");
   return prompt;
 }
 

@@ -104,7 +104,7 @@ void check_task(const TaskRecipe& task, int64_t vocab, int64_t length, std::stri
       break;
     case DataType::mqar:
       if (length % 2 != 0) fail(ErrorKind::spec, path, "found {}; expected an even number", length);
-      least(path, length, 4 * task.items, "keys and values, and as much to ask in");
+      least(path, length, 4 * task.items, "keys and values, and as many for the queries");
       least("spec.vocab", vocab, length + 1,
             fmt::format("more tokens than positions, of which {} has {}", path, length));
       break;

@@ -290,7 +290,7 @@ TEST(AdapterRun, RefusesWhatItCannotStandBeside) {
           {"adapter.dropout=1"});
   refuses(ErrorKind::usage, "target \"mixer.x\" names no matrix",
           {"adapter.targets=[\"mixer.x\"]"});
-  refuses(ErrorKind::usage, "rank = 17 beside layers.0.mixer.q.weight [16, 16]; expected 1 to 16",
+  refuses(ErrorKind::usage, "rank = 17 of layers.0.mixer.q.weight [16, 16]; expected 1 to 16",
           {"adapter.rank=17"});
   Json alone = s.base;
   alone["adapter"] = Json::object();

@@ -47,7 +47,7 @@ ObjectivePtr read_objective(const Json& json, const Recipe& recipe) {
   if (!json.is_object())
     fail(ErrorKind::spec, scope.path, "found {}; expected an object", spec::kind_of(json));
   if (!json.contains("type"))
-    fail(ErrorKind::spec, scope.path, "\"type\" is missing; expected what is learned");
+    fail(ErrorKind::spec, scope.path, "\"type\" is missing; expected the type of the objective");
   const std::string type = spec::detail::read_string(json["type"], scope.at("type"));
   std::vector<std::string> known;
   for (const ObjectiveKind& kind : objective_kinds()) {
@@ -86,11 +86,12 @@ Json objective_schema() {
   Json any = Json::array();
   for (const ObjectiveKind& kind : objective_kinds()) {
     Json schema = kind.schema();
-    schema["properties"]["type"] = {{"const", kind.type}, {"description", "what is learned"}};
+    schema["properties"]["type"] = {{"const", kind.type},
+                                    {"description", "the type of the objective"}};
     schema["required"].push_back("type");
     any.push_back(std::move(schema));
   }
-  return {{"description", "what is learned; null = the next token, of pairs the answer"},
+  return {{"description", "the training objective; null = the next token, of pairs the target"},
           {"anyOf", std::move(any)}};
 }
 

@@ -21,8 +21,6 @@ constexpr RecipeAlias kAliases[] = {
     {"optimizer", "ema", "average"},
     {"stop", "target", "reach"},
     {"objective", "length_normalized", "by_length"},
-    {"objective", "electra", "replaced_token", "type"},
-    {"objective", "xlnet", "permutation", "type"},
     {"objective", "cmlm", "mask_predict", "type"},
     {"objective", "sft", "chat", "type"},
 };

@@ -191,7 +191,7 @@ void Planner::plan_pairs() {
   const std::string source = role(o_.text, kSources, "text"),
                     target = role(o_.label, kTargets, "label");
   if (source.empty()) missing("text", "the source");
-  if (target.empty()) missing("label", "what is answered");
+  if (target.empty()) missing("label", "the target");
   say("task: sequence to sequence, source \"{}\", target \"{}\" ({}, {})", source, target,
       option("text"), option("label"));
   say("first example: {} -> {}", shown_text(data.some.front(), source),
@@ -226,8 +226,8 @@ void Planner::plan_text() {
     const auto mask = text::mask_of(*tokenizer_);
     if (!spec_.head || spec_.head.type() != "masked_lm" || !mask)
       fail(ErrorKind::usage, verb(),
-           "{} is an encoder without a head for hidden tokens, or without a mask; expected "
-           "labelled data, a decoder, or an encoder with such a head",
+           "{} is an encoder without a masked-LM head or mask token; expected labelled data, a "
+           "decoder, or an encoder with both",
            o_.model);
     recipe_["objective"] = {{"type", "masked_lm"},
                             {"mask_token", std::string(tokenizer_->token(*mask))}};

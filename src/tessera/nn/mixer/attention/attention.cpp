@@ -67,9 +67,9 @@ class Attention final : public Mixer {
     own_or_shared(x, x_ND, context);
     const PatternedScores scores = mask_.scores(options(context), context, far);
     if (rows != nullptr && context.split.ranks > 1 && !ops::use_kernels(x_ND))
-      fail(
-          ErrorKind::spec, name_,
-          "a sequence that goes on from a state is not split over ranks; use windows \"isolated\"");
+      fail(ErrorKind::spec, name_,
+           "a sequence that continues from a state is not split over ranks; use windows "
+           "\"isolated\"");
     Tensor o_NHD = config_.heavy          ? among_heavy(x, scores, context, rows)
                    : rows != nullptr      ? with_state(x, scores, context, *rows)
                    : reads_state(context) ? after_keys(x, scores, context)
@@ -121,7 +121,8 @@ class Attention final : public Mixer {
     const std::string name = name_ + ".weights";
     if (!is_asked_for(context, name)) return;
     if (config_.heavy)
-      fail(ErrorKind::usage, name_, "weights are not shown where keys are let go by them (heavy)");
+      fail(ErrorKind::usage, name_,
+           "attention weights are not available with H2O eviction (heavy)");
     const BySegment part(*context.batch);
     for (size_t i = 0; i < context.batch->segments.size(); ++i) {
       ops::ScoreOptions how = scores.in_document(part, i);
@@ -294,7 +295,8 @@ class Attention final : public Mixer {
                      const StateRows* rows) const {
     const Batch& batch = *context.batch;
     if (!context.causal || batch.in_order())
-      fail(ErrorKind::input, name_, "keys are let go as a text grows (heavy); found tokens {}",
+      fail(ErrorKind::input, name_,
+           "H2O eviction (heavy) needs causal tokens in order; found tokens {}",
            context.causal ? "that are given in an order" : "that see later ones");
     const BySegment part(batch);
     std::vector<Tensor> out(batch.segments.size());

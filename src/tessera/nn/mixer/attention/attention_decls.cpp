@@ -48,7 +48,7 @@ void check_shared(const AttentionConfig& c, const spec::Scope& scope) {
   };
   if (c.pattern_config().global_projections()) refuse("global tokens with projections");
   if (c.kv_of.empty()) return;
-  if (!c.kv_name.empty()) refuse("kv_name beside kv_of");
+  if (!c.kv_name.empty()) refuse("kv_name together with kv_of");
   if (c.bias.k || c.bias.v) refuse("bias of k or v");
   if (c.v_norm) refuse("v_norm");
   if (c.gate_at == GatePlace::after_value) refuse("gate_at after_value");
@@ -93,7 +93,7 @@ void AttentionConfig::check(const spec::Scope& scope) const {
          "out");
   if (gate == OutputGate::headwise && gate_at == GatePlace::after_o)
     fail(ErrorKind::spec, scope.path,
-         "gate headwise has no heads to act on behind the output projection; use elementwise, or "
+         "gate headwise has no heads to act on after the output projection; use elementwise, or "
          "gate_at after_sdpa");
   check_pattern(pattern, position, n_heads, scope);
   check_shared(*this, scope);

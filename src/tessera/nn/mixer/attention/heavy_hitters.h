@@ -26,8 +26,8 @@ struct HeavyHitters {
     return std::tuple{
         spec::field("keep", &C::keep, "keys that stay for their weight, of every key-value head",
                     {.min = 1, .required = true}),
-        spec::field("last", &C::last, "last tokens whose keys stay besides", {.min = 0}),
-        spec::field("every", &C::every, "tokens after which keys are let go", {.min = 1})};
+        spec::field("last", &C::last, "last tokens whose keys are kept in addition", {.min = 0}),
+        spec::field("every", &C::every, "tokens after which keys are evicted", {.min = 1})};
   }
   /// Keys of a head that are held at most.
   int64_t most() const { return keep + last + every; }

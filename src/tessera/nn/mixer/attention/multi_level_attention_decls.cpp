@@ -51,7 +51,7 @@ void MultiLevelAttentionConfig::check(const spec::Scope& scope) const {
   if (const size_t expected = grid ? std::min<size_t>(1, levels() - 1) : levels() - 1;
       windows.size() != expected)
     fail(ErrorKind::spec, scope.path, "windows has {} numbers; expected {}, {}", windows.size(),
-         expected, grid ? "for the level of patches beside others" : "one less than ratios");
+         expected, grid ? "for the level of patches if there are others" : "one less than ratios");
   if (semantic > 0 && scope.causal)
     fail(ErrorKind::spec, scope.path,
          "semantic = {} needs an encoder: summaries are made of the whole document", semantic);

@@ -51,7 +51,7 @@ class Reader {
     if (out.score && !paired)
       bad(record, fmt::format("a \"{}\", but no \"{}\"", data_.score_key, how_.positive_key));
     if (out.score && out.texts.size() > 2)
-      bad(record, fmt::format("\"{}\" beside \"{}\"", data_.score_key, how_.negatives_key));
+      bad(record, fmt::format("\"{}\" together with \"{}\"", data_.score_key, how_.negatives_key));
     if (out.score) return out;
     if (!paired && out.texts.size() > 2)
       bad(record, fmt::format("\"{}\", but no \"{}\"", how_.negatives_key, how_.positive_key));

@@ -99,7 +99,7 @@ std::vector<int64_t> infilled(std::span<const int64_t> ids,
       out.push_back(ids[at++]);
     }
   }
-  require(at == ids.size(), "denoising", "spans of {} tokens behind {}", at, ids.size());
+  require(at == ids.size(), "denoising", "spans of {} tokens in {}", at, ids.size());
   return out;
 }
 

@@ -19,8 +19,7 @@ int64_t longest_text(int64_t most, int64_t length, const std::function<bool(int6
     if (fits(n)) found = n;
   if (found < 2)
     fail(ErrorKind::spec, "train.length",
-         "{} tokens; what is given and what is asked for of a text do not fit: expected more",
-         length);
+         "{} tokens are too few for the inputs and targets of a sample; expected more", length);
   return found;
 }
 

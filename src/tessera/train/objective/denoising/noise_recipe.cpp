@@ -392,7 +392,7 @@ struct MiddleRecipe {
                                   unit == MiddleUnit::document};
     if (unit == MiddleUnit::document && cut == MiddleCut::characters)
       fail(ErrorKind::spec, scope.where + ".cut",
-           "\"characters\" with unit \"document\", whose parts would have to be tokenised for "
+           "\"characters\" with unit \"document\", whose parts would have to be tokenized for "
            "every window; expected \"tokens\"");
     if (unit == MiddleUnit::document && loss == MiddleLoss::middle)
       fail(ErrorKind::spec, scope.where + ".loss",
@@ -458,7 +458,7 @@ std::string type_in(const Json& json, const spec::Scope& scope) {
   if (!json.is_object())
     fail(ErrorKind::spec, scope.path, "found {}; expected an object", spec::kind_of(json));
   if (!json.contains("type"))
-    fail(ErrorKind::spec, scope.path, "\"type\" is missing; expected what is learned");
+    fail(ErrorKind::spec, scope.path, "\"type\" is missing; expected the type of the objective");
   return spec::detail::read_string(json["type"], scope.at("type"));
 }
 

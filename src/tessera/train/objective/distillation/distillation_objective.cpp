@@ -67,7 +67,8 @@ void check_tokens(const Recipe& recipe,
   };
   if (known > of_teacher->vocab_size() || known > its)
     fail(ErrorKind::spec, "objective.teacher",
-         "{} knows {} tokens, data.tokenizer has {}; expected a teacher with the same tokenizer",
+         "the vocabulary of {} has {} tokens, data.tokenizer has {}; expected a teacher with the "
+         "same tokenizer",
          name, std::min<int64_t>(of_teacher->vocab_size(), its), known);
   for (int32_t id = 0; id < known; ++id)
     if (const std::string a = token(of_data, id), b = token(*of_teacher, id); a != b)
@@ -290,7 +291,7 @@ TeacherReads DistillationConfig::teacher_reads(const ModelSpec& student,
   if (teacher.arch == Arch::decoder && student.arch == Arch::encoder) return TeacherReads::clean;
   if (teacher.arch == Arch::decoder) return TeacherReads::joined;
   fail(ErrorKind::spec, "objective.teacher",
-       "an {} beside a student that is a{} {}: {}; expected the same, or a decoder",
+       "an {} as the teacher of a{} {}: {}; expected the same architecture, or a decoder",
        name_of(teacher.arch), student.arch == Arch::decoder ? "" : "n", name_of(student.arch),
        teacher.arch == Arch::encoder ? "it sees what the student is to foretell"
                                      : "the student has no source for it to read");

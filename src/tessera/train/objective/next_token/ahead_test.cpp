@@ -194,7 +194,7 @@ TEST(ExitLosses, AreLoggedAndRefusedWhereNoLogitsAre) {
   EXPECT_TRUE(last.contains("exit_2"));
   json["spec"]["residual"] = "hyper_connections";
   EXPECT_THAT(test::error_of(ErrorKind::spec, [&] { read_recipe(json, "", {}); }),
-              HasSubstr("[train.early_exit] behind layer 1"));
+              HasSubstr("[train.early_exit] after layer 1"));
 }
 
 TEST(Recompute, GivesTheSameRun) {

@@ -75,7 +75,7 @@ void check_parts(const model::ModelSpec& spec) {
     switch (part.mechanism->slot) {
       case spec::Slot::mixer: {
         const auto* attention = dynamic_cast<const nn::AttentionConfig*>(part.config.get());
-        if (attention == nullptr) refuse("layers", part, "knows no order");
+        if (attention == nullptr) refuse("layers", part, "does not support an order of tokens");
         if (attention->pattern.type() != "full")
           refuse("layers", attention->pattern, "is a pattern of its own");
         break;
@@ -88,7 +88,7 @@ void check_parts(const model::ModelSpec& spec) {
         if (part.type() == "convolutional") refuse("embed", part, "reads the tokens between");
         break;
       case spec::Slot::norm:
-        if (part.type() == "batch_norm") refuse("layers", part, "reads all tokens at once");
+        if (part.type() == "batch_norm") refuse("layers", part, "has statistics over all tokens");
         break;
       default:
         break;

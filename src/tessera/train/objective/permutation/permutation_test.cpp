@@ -225,8 +225,9 @@ TEST(Permutation, WhatWouldHearOfOthersIsRefused) {
     SCOPED_TRACE(change);
     expect_error(ErrorKind::spec, what, [&] { s.recipe({change}); });
   };
-  refused("spec.layers[0].mixer={\"type\": \"linear_attention\", \"n_heads\": 2}",
-          "\"linear_attention\" knows no order; objective \"permutation\" needs");
+  refused(
+      "spec.layers[0].mixer={\"type\": \"linear_attention\", \"n_heads\": 2}",
+      "\"linear_attention\" does not support an order of tokens; objective \"permutation\" needs");
   refused("spec.layers[0].mixer.pattern={\"type\": \"window\", \"width\": 4}",
           "\"window\" is a pattern of its own");
   refused(
