@@ -86,7 +86,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if not large:
             return self.content(path, headers)
         headers |= {"X-Linked-Size": str(len(content)), "X-Linked-ETag": f'"{etag(path)}"',
-                    "Location": f"http://127.0.0.1:{self.server.server_port}/store/{path}"}
+                    "Location": f"http://localhost:{self.server.server_port}/store/{path}"}  # another host
         self.answer(302, headers)
 
     def content(self, path, headers):
@@ -100,7 +100,12 @@ class Hub(http.server.BaseHTTPRequestHandler):
         pass
 
 
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+class Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_):
+        """Clients are killed here."""
+
+
+server = Server(("127.0.0.1", 0), Hub)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 work = pathlib.Path(tempfile.mkdtemp())
 for name in list(os.environ):
@@ -108,7 +113,7 @@ for name in list(os.environ):
         del os.environ[name]
 os.environ |= {"HF_HOME": str(work / "home"), "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
                "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
-               "no_proxy": "127.0.0.1"}
+               "no_proxy": "127.0.0.1,localhost"}
 
 import huggingface_hub  # after its variables
 from huggingface_hub import scan_cache_dir, snapshot_download, try_to_load_from_cache

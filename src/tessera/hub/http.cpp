@@ -15,6 +15,18 @@
 #include "tessera/format/file_source.h"
 
 namespace tessera::hub {
+
+/// Whom a URL speaks to.
+struct Origin {
+  std::string scheme, host, port;
+  bool operator==(const Origin&) const = default;
+  bool is_loopback() const {
+    in_addr address{};
+    return host == "localhost" || host == "[::1]" ||
+           (host.starts_with("127.") && inet_pton(AF_INET, host.c_str(), &address) == 1);
+  }
+};
+
 namespace {
 
 constexpr const char* kHttpWhere = "pull";
@@ -79,16 +91,6 @@ struct Curl {
     if (curl.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
       fail(ErrorKind::resource, kHttpWhere, "libcurl cannot be initialized");
     return curl;
-  }
-};
-
-struct Origin {
-  std::string scheme, host, port;
-  bool operator==(const Origin&) const = default;
-  bool is_loopback() const {
-    in_addr address{};
-    return host == "localhost" || host == "[::1]" ||
-           (host.starts_with("127.") && inet_pton(AF_INET, host.c_str(), &address) == 1);
   }
 };
 

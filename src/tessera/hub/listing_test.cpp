@@ -60,36 +60,36 @@ TEST(Listing, RefusesWhatCannotBe) {
     expect_error(ErrorKind::file, words, [&] { read(json); });
   };
   refused(Json::array(), "the answer is an array");
-  Json json = answer({file("a")});
+  Json json = answer(Json::array({file("a")}));
   json["sha"] = "main";
   refused(json, "sha is \"main\"; expected a commit");
   json.erase("sha");
   refused(json, "sha is \"\"");
   refused({{"sha", kCommit}}, "no list of files");
-  refused(answer({"x"}), "siblings holds a string");
-  refused(answer({file("../a")}), "a file is called \"../a\"");
+  refused(answer(Json::array({"x"})), "siblings holds a string");
+  refused(answer(Json::array({file("../a")})), "a file is called \"../a\"");
   refused(answer({file("a"), file("a")}), "\"a\" is listed twice");
   refused(answer({file("a"), file("a/b")}), "\"a\" is a file and a folder");
   for (const Json& size :
        {Json(-1), Json("5"), Json(2.5), Json(), Json(int64_t{1} << 60), Json(~uint64_t{0})}) {
     Json one = file("a");
     one["size"] = size;
-    refused(answer({one}), "size is ");
+    refused(answer(Json::array({one})), "size is ");
   }
   Json one = file("a");
   one["blobId"] = "xyz";
-  refused(answer({one}), "blobId is \"xyz\"");
+  refused(answer(Json::array({one})), "blobId is \"xyz\"");
   one["blobId"] = "../../../../../../../../../../../../etc/x";  // 40 characters
-  refused(answer({one}), "blobId is ");
+  refused(answer(Json::array({one})), "blobId is ");
   one = large("a", 5);
   one["lfs"]["sha256"] = kGit;
-  refused(answer({one}), "sha256 is ");
+  refused(answer(Json::array({one})), "sha256 is ");
   one = large("a", 5);
   one["lfs"]["size"] = 6;
-  refused(answer({one}), "5 bytes, and 6 in LFS");
+  refused(answer(Json::array({one})), "5 bytes, and 6 in LFS");
   one["lfs"] = "x";
-  refused(answer({one}), "lfs is a string");
-  refused(answer({large("a", 5), large("b", 6)}), "5 bytes elsewhere for the same hash");
+  refused(answer(Json::array({one})), "lfs is a string");
+  refused(answer({large("a", 5), large("b", 6)}), "6 bytes, and 5 elsewhere for the same hash");
   Json many = Json::array();
   for (int i = 0; i < 50'001; ++i) many.push_back({{"rfilename", std::to_string(i)}});
   refused(answer(many), "50001 files; at most 50000");

@@ -198,6 +198,7 @@ TEST_F(Pull, WhatHasAnotherHashIsNotKept) {
   EXPECT_FALSE(fs::exists(blob("model.safetensors").string() + ".incomplete"));
   EXPECT_EQ(hub_.requests("?signed").size(), 1u) << "another attempt would give the same";
   // git's hash of a small one
+  fs::remove_all(repo());
   hub_.faults([](const HubRequest& request, HubReply& reply) {
     if (request.target.ends_with("/config.json") && reply.body.size() == 20) reply.body[3] = 'z';
   });
@@ -267,7 +268,7 @@ TEST_F(Pull, RefusalsAreOneLineAndLeaveNothing) {
           "HTTP 403 (ask\\x1b[31m first): access is not granted; accept the conditions at ");
   refused({404, {}, ""}, "HTTP 404: not there");
   refused({410, {}, ""}, "HTTP 410");
-  refused({200, {}, "<html>"}, "[pull] byte 0");
+  refused({200, {}, "<html>"}, "[pull] byte 1: invalid JSON");
   refused({200, {}, "[]"}, "the answer is an array");
   refused({200, {}, std::string(65 << 20, ' ')}, "more than 67108864 bytes");
   options_.hub.token = "secret";
