@@ -1,5 +1,6 @@
 """Cases of further encoders in BERT's shape and of pairs in BART's and T5's; family_cases.py joins them to its table."""
 
+import reference
 from family_cases import (
     ENCODER,
     ENCODER_SHAPES,
@@ -109,7 +110,11 @@ def esm():
             "hub",
             "esm2",
             older_with(esmfold_config=None, vocab_list=None, is_folding_model=False, hidden_act="gelu"),
-            why="the keys of the released files",
+            lambda tensors: {
+                **tensors,
+                "esm.embeddings.position_embeddings.weight": reference.draw("esm", "positions", (8, 16), False),
+            },
+            why="the keys of the released files, and a table of positions that nothing reads",
         )
     )
     family.cases.append(
