@@ -1,11 +1,11 @@
 // What other people's programs make of ours: Hugging Face folders in transformers
-// (tools/golden/export_check.py), libtessera_ops.so in Python's torch
-// (tools/golden/torch_ops_check.py), GGUF files in llama.cpp (tools/golden/gguf_check.py), a run's
-// events in TensorBoard (tools/golden/tensorboard_check.py), the server in OpenAI's client
-// (tools/golden/openai_check.py), in schemathesis and Prometheus' own reader
-// (tools/golden/serve_clients_check.py). Needs TESSERA_REFERENCE_PYTHON, a Python with these;
-// TESSERA_REQUIRE_REFERENCE=1 makes its absence a failure. TensorBoard has a Python of its own,
-// TESSERA_TENSORBOARD_PYTHON (scripts/setup.sh tensorboard), which `make test` sets up.
+// (tools/golden/export_check.py), files of torch.save (tools/golden/containers_check.py),
+// libtessera_ops.so in Python's torch (tools/golden/torch_ops_check.py), GGUF files in llama.cpp
+// (tools/golden/gguf_check.py), a run's events in TensorBoard (tools/golden/tensorboard_check.py),
+// the server in OpenAI's client (tools/golden/openai_check.py), in schemathesis and Prometheus' own
+// reader (tools/golden/serve_clients_check.py). Needs TESSERA_REFERENCE_PYTHON, a Python with
+// these; TESSERA_REQUIRE_REFERENCE=1 makes its absence a failure. TensorBoard has a Python of its
+// own, TESSERA_TENSORBOARD_PYTHON (scripts/setup.sh tensorboard), which `make test` sets up.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -45,6 +45,14 @@ TEST_F(ReferenceScripts, TransformersLoadsWhatIsWritten) {
   EXPECT_EQ(run("export_check.py", "'" TESSERA_PROGRAM "' '" + source_ +
                                        "/tests/golden/families' '" + work.path().string() + "'"),
             0);
+}
+
+TEST_F(ReferenceScripts, FilesOfTorchSaveBecomeFoldersThatOpenWithoutAWarning) {
+  const tessera::test::TemporaryFolder work;
+  EXPECT_EQ(
+      run("containers_check.py", "'" TESSERA_PROGRAM "' '" + source_ + "/tests/golden/families' '" +
+                                     work.path().string() + "'"),
+      0);
 }
 
 TEST_F(ReferenceScripts, LlamaCppRunsWhatIsWritten) {
