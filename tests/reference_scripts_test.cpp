@@ -1,5 +1,6 @@
 // What other people's programs make of ours: Hugging Face folders in transformers
-// (tools/golden/export_check.py), libtessera_ops.so in Python's torch
+// (tools/golden/export_check.py), files of torch.save (tools/golden/containers_check.py),
+// libtessera_ops.so in Python's torch
 // (tools/golden/torch_ops_check.py), GGUF files in llama.cpp (tools/golden/gguf_check.py), a run's
 // events in TensorBoard (tools/golden/tensorboard_check.py), the server in OpenAI's client
 // (tools/golden/openai_check.py), in schemathesis and Prometheus' own reader
@@ -46,6 +47,14 @@ TEST_F(ReferenceScripts, TransformersLoadsWhatIsWritten) {
   EXPECT_EQ(run("export_check.py", "'" TESSERA_PROGRAM "' '" + source_ +
                                        "/tests/golden/families' '" + work.path().string() + "'"),
             0);
+}
+
+TEST_F(ReferenceScripts, FilesOfTorchSaveBecomeFoldersThatOpenWithoutAWarning) {
+  const tessera::test::TemporaryFolder work;
+  EXPECT_EQ(
+      run("containers_check.py", "'" TESSERA_PROGRAM "' '" + source_ + "/tests/golden/families' '" +
+                                     work.path().string() + "'"),
+      0);
 }
 
 TEST_F(ReferenceScripts, LlamaCppRunsWhatIsWritten) {

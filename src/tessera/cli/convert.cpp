@@ -18,15 +18,37 @@ const std::map<std::string, convert::PoolHeads> kPools = {{"mean", convert::Pool
 
 struct ConvertArgs {
   LoadFlags loading;
-  std::string model, out, to, tokenizer, family, pool = "mean";
+  std::string model, out, to, tokenizer, family, pool = "mean", dtype;
   std::string use, text, merge_adapter, unmerge_adapter, export_adapter;
   int64_t kv_heads = 0, upcycle = 0, k = 2, every = 1, keep_experts = 0, grow_experts = 0;
   int64_t steps = 500, tokens = 16384, part_mib = 0;
+  uint64_t shard_bytes = 0;
   double noise = 0.01;
   bool merge_experts = false, distill_experts = false;
   uint64_t seed = 0;
   bool float32 = false, force = false;
 };
+
+const std::map<std::string, DType> kFloatTypes = {
+    {"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
+
+convert::HfOptions hf_options(const ConvertArgs& o) {
+  convert::HfOptions options{.family = o.family,
+                             .families = o.loading.families,
+                             .float32 = o.float32,
+                             .tokenizer = o.tokenizer};
+  if (!o.dtype.empty()) options.dtype = kFloatTypes.at(o.dtype);
+  if (o.shard_bytes > 0) options.max_shard_bytes = static_cast<int64_t>(o.shard_bytes);
+  return options;
+}
+
+void refuse_hf_options(const ConvertArgs& o, const char* format) {
+  for (const auto& [given, option] :
+       {std::pair{!o.dtype.empty(), "--dtype"}, {o.shard_bytes > 0, "--shard-size"}})
+    if (given)
+      fail(ErrorKind::usage, option,
+           "is of Hugging Face folders (--to hf); this one is written as {}", format);
+}
 
 /// A line where matrices of fewer bits are written as floats.
 void say_widened(const convert::Checkpoint& checkpoint, bool to_gguf) {
@@ -118,8 +140,9 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
                                                            .tokens = o.tokens,
                                                            .steps = o.steps,
                                                            .seed = o.seed});
-  say_widened(checkpoint, o.to == "gguf");
+  if (o.dtype.empty() || o.dtype == "float32") say_widened(checkpoint, o.to == "gguf");
   if (o.to == "gguf") {
+    refuse_hf_options(o, "gguf");
     convert::GgufModel model =
         convert::gguf_model_of(checkpoint, {o.loading.families, o.family, o.tokenizer});
     for (const std::string& remark : model.remarks) fmt::print(stderr, "tessera: {}\n", remark);
@@ -135,13 +158,10 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
                       !o.merge_adapter.empty() || !o.unmerge_adapter.empty()) &&
                      checkpoint.dialect == "hf";
   const bool to_hf = o.to == "hf" || (o.to.empty() && stays);
+  if (!to_hf) refuse_hf_options(o, "tessera");
   check_other_folder(o, checkpoint, to_hf ? "hf" : "tessera");
   if (to_hf) {
-    for (const std::string& line : convert::write_hf_folder(checkpoint, o.out,
-                                                            {.family = o.family,
-                                                            .families = o.loading.families,
-                                                            .float32 = o.float32,
-                                                            .tokenizer = o.tokenizer}))
+    for (const std::string& line : convert::write_hf_folder(checkpoint, o.out, hf_options(o)))
       fmt::print(stderr, "tessera: {}\n", line);
   } else {
     convert::write_tessera_folder(checkpoint, o.out);
@@ -190,7 +210,17 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
                      "tokenizer to write with the weights (llama2.c has it in a file of its own)"),
       o->tokenizer);
   app.add_option("--family", o->family, "model family to write as; default: the model's own");
-  app.add_flag("--float32", o->float32, "write float32 weights");
+  auto* float32 = app.add_flag("--float32", o->float32, "write float32 weights");
+  app.add_option("--dtype", o->dtype,
+                 "type of all weights of a Hugging Face folder: float32, bfloat16 or float16; "
+                 "default: as they are, quantized ones as float32")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
+      ->excludes(float32);
+  app.add_option("--shard-size", o->shard_bytes,
+                 "split the weights of a Hugging Face folder into files of at most this size "
+                 "(500MB, 5GB; KiB, MiB and GiB are powers of 1024); default 5GiB")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(positive());
   group(app, "Attention heads");
   app.add_option(
          "--kv-heads", o->kv_heads,

@@ -6,7 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
-#include "tessera/format/safetensors.h"
+#include "tessera/format/tensor_folder.h"
 #include "tessera/train/recipe/recipe.h"
 
 namespace tessera::cli {
@@ -38,7 +38,7 @@ model::ModelSpec spec_of_config(const std::filesystem::path& config,
 
 std::string lacking_weights(const std::filesystem::path& folder) {
   try {
-    format::open_safetensors_folder(folder);
+    format::open_tensor_folder(folder);
     return "";
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::file) throw;

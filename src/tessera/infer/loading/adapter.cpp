@@ -21,17 +21,9 @@ using convert::Json;
 using format::TensorView;
 
 constexpr const char* kAbout = "tessera_adapter";
-constexpr const char* kPickle = "adapter_model.bin";  // as PEFT wrote before safetensors
 
-/// Whether a folder is PEFT's. Throws Error(file) where its tensors are in a pickle alone.
 bool is_peft(const fs::path& folder) {
-  if (!fs::exists(folder / convert::kPeftConfig)) return false;
-  if (!fs::exists(folder / convert::kPeftTensors) && fs::exists(folder / kPickle))
-    fail(ErrorKind::file, (folder / kPickle).string(),
-         "is a pickle, which could run code and is not read; expected {} (in PEFT: "
-         "PeftModel.from_pretrained(BASE, FOLDER).save_pretrained(FOLDER))",
-         convert::kPeftTensors);
-  return true;
+  return fs::exists(folder / convert::kPeftConfig);
 }
 
 TensorView view_of(std::string name, const model::WeightPtr& weight) {

@@ -8,6 +8,7 @@
 #include "tessera/base/output_file.h"
 #include "tessera/base/testing.h"
 #include "tessera/convert/peft.h"
+#include "tessera/format/torch_testing.h"
 #include "tessera/infer/loading/adapter.h"
 #include "tessera/infer/loading/adapter_testing.h"
 #include "tessera/spec/json.h"
@@ -157,14 +158,26 @@ TEST(PeftConfigKeys, NullUnknownAndOfTraining) {
   EXPECT_LT(error_of("llama", changed.write()), kTolerance);
 }
 
-TEST(PeftFiles, InAPickleAreNamedWithTheRemedy) {
+// As PEFT wrote them before safetensors.
+TEST(PeftFiles, OfTorchSaveAreTheSame) {
+  for (const std::string name : {"llama", "gpt2-dora", "llama-tokens"}) {
+    const test::TemporaryFolder folder;
+    const format::TensorFile file =
+        format::open_safetensors(adapter_of(name) / convert::kPeftTensors);
+    folder.write("a/adapter_model.bin", format::test::torch_file_of(file.tensors()));
+    fs::copy_file(adapter_of(name) / convert::kPeftConfig, folder / "a" / convert::kPeftConfig);
+    EXPECT_LT(error_of(name, folder / "a"), kTolerance) << name;
+  }
+}
+
+TEST(PeftFiles, WithCodeAreRefused) {
   const test::TemporaryFolder folder;
   fs::create_directories(folder / "a");
   fs::copy_file(adapter_of("llama") / convert::kPeftConfig, folder / "a" / convert::kPeftConfig);
-  folder.write("a/adapter_model.bin", "PK");
-  expect_error(ErrorKind::file,
-               "is a pickle, which could run code and is not read; expected "
-               "adapter_model.safetensors",
+  folder.write("a/adapter_model.bin",
+               "\x80\x02"
+               "cos\nsystem\n.");
+  expect_error(ErrorKind::file, "it names \"os.system\"",
                [&] { load_model(base_of("llama"), {}, folder / "a"); });
 }
 

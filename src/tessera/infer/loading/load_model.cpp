@@ -93,7 +93,7 @@ void add_remarks(const text::Tokenizer& tokenizer, convert::Checkpoint& source) 
 LoadedModel load_model(const std::filesystem::path& given,
                        convert::Checkpoint source,
                        const Products& products) {
-  const std::filesystem::path path = convert::checkpoint_place(given);
+  const std::filesystem::path path = convert::model_folder(given);
   std::optional<text::Tokenizer> tokenizer;
   if (source.gguf != nullptr) {
     tokenizer = convert::tokenizer_of(*source.gguf, path.string());

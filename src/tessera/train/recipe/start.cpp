@@ -35,7 +35,7 @@ std::string start_of_run(const fs::path& model) {
 }
 
 std::string tokenizer_of_start(const fs::path& from) {
-  const fs::path model = convert::checkpoint_place(from);
+  const fs::path model = convert::model_folder(from);
   const auto missing = [&](const std::string& reason) {
     fail(ErrorKind::spec, "data.tokenizer",
          "missing, and {} {}: expected \"bytes\", or the path of its tokenizer", model.string(),
