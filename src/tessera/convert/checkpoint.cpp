@@ -197,6 +197,13 @@ Checkpoint load_params(const fs::path& folder, const Loading& loading) {
   Foreign foreign{"llama2c", params.config, &params.tensors, params.file};
   Checkpoint checkpoint = import(foreign, "", loading);
   checkpoint.folder = folder;
+  // the file does not say it, and releases differ
+  if (params.config.value("use_scaled_rope", false) &&
+      !params.config.contains("rope_scaling_factor"))
+    checkpoint.remarks.push_back(
+        fmt::format("{}: use_scaled_rope without its factor: 8 is used, that of release 3.1; for "
+                    "release 3.2 add \"rope_scaling_factor\": 32",
+                    params.file));
   return checkpoint;
 }
 

@@ -78,16 +78,21 @@ TEST(ParamsFolder, ScaledRopeIsThatOfLlama3) {
   MetaFolder meta(1);
   meta.params["use_scaled_rope"] = true;
   meta.write_params();
-  const Json position = load_checkpoint(meta.folder.path())
-                            .spec_json.at("layers")
-                            .at(0)
-                            .at("branches")
-                            .at(0)
-                            .at("mixer")
-                            .at("position");
-  const Json scaling = position.at("scaling");
+  const auto scaling_of = [](const Checkpoint& checkpoint) {
+    return checkpoint.spec_json.at("layers").at(0).at("branches").at(0).at("mixer").at("position").at(
+        "scaling");
+  };
+  const Checkpoint unsaid = load_checkpoint(meta.folder.path());
+  const Json scaling = scaling_of(unsaid);
   EXPECT_EQ(scaling.at("type"), "llama3");
   EXPECT_EQ(scaling.at("factor"), 8);
+  ASSERT_EQ(unsaid.remarks.size(), 1u);
+  EXPECT_NE(unsaid.remarks[0].find("add \"rope_scaling_factor\": 32"), std::string::npos);
+  meta.params["rope_scaling_factor"] = 32;
+  meta.write_params();
+  const Checkpoint said = load_checkpoint(meta.folder.path());
+  EXPECT_EQ(scaling_of(said).at("factor"), 32);
+  EXPECT_TRUE(said.remarks.empty());
   EXPECT_EQ(scaling.at("original_length"), 8192);
 }
 
