@@ -198,7 +198,7 @@ Checkpoint load_params(const fs::path& folder, const Loading& loading) {
   Checkpoint checkpoint = import(foreign, "", loading);
   checkpoint.folder = folder;
   // the file does not say it, and releases differ
-  if (params.config.value("use_scaled_rope", false) &&
+  if (params.config.value("use_scaled_rope", Json()) == true &&
       !params.config.contains("rope_scaling_factor"))
     checkpoint.remarks.push_back(
         fmt::format("{}: use_scaled_rope without its factor: 8 is used, that of release 3.1; for "
