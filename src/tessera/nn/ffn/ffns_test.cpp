@@ -204,8 +204,9 @@ TEST(Ffns, DropoutIsOfHiddenValuesByToken) {
     EXPECT_NEAR((kept / all).select(1, 0).mean().item<double>(), 1, 0.05);
     for (int64_t i = 1; i < 5; ++i)
       EXPECT_NE(kept[i][1].item<double>(), kept[0][1].item<double>()) << "token " << i;
-    // the first document's do not hang on the second
-    EXPECT_TRUE(at::equal(run({{1, 2, 3}}, true), kept.narrow(0, 0, 3)));
+    // the first document's do not hang on the second: one more or less would change the first output
+    // by 1 / 300; libtorch's products of doubles add up in an order that turns on the rows
+    EXPECT_LT((run({{1, 2, 3}}, true) - kept.narrow(0, 0, 3)).abs().max().item<double>(), 1e-12);
   }
 }
 
