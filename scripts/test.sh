@@ -35,7 +35,7 @@ sum() { cat "$logs"/*.log | sed -n "$1" | awk '{n += $1} END {print n + 0}'; }
 for program in $(ctest --test-dir "$build" --show-only=json-v1 | python3 -c '
 import json, sys
 for test in json.load(sys.stdin)["tests"]:
-    if "command" in test: print(test["command"][0])'); do
+    if len(test.get("command", [])) == 1: print(test["command"][0])'); do
   rm -f "$logs"/*
   for shard in $(seq 0 $((shards - 1))); do
     (GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "$program" --gtest_brief=1 >"$logs/$shard.log" 2>&1 ||
@@ -52,6 +52,16 @@ for test in json.load(sys.stdin)["tests"]:
   done
   passed=$((passed + p)) skipped=$((skipped + s)) failed=$((failed + f))
   printf '%-28s %5s passed %4s skipped %4s failed\n' "$(basename "$program")" "$p" "$s" "$f"
+done
+# checks that are no test programs
+for check in $(ctest --test-dir "$build" --show-only=json-v1 | python3 -c '
+import json, sys
+for test in json.load(sys.stdin)["tests"]:
+    if len(test.get("command", [])) > 1: print(test["name"])'); do
+  p=1 f=0
+  ctest --test-dir "$build" --output-on-failure -R "^$check\$" >"$logs/check.log" 2>&1 || { p=0 f=1; cat "$logs/check.log"; }
+  passed=$((passed + p)) failed=$((failed + f))
+  printf '%-28s %5s passed %4s skipped %4s failed\n' "$check" "$p" 0 "$f"
 done
 [ $((passed + failed)) -gt 0 ] || { echo "no test was found in $build"; exit 1; }
 echo "$passed passed, $failed failed, $skipped skipped"

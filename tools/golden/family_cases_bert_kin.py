@@ -85,6 +85,12 @@ def xlm_roberta_xl():
     )
 
 
+def esm_files(tensors, config):
+    """Norms as the released files name them: this version saves what it takes for BERT's old names."""
+    words = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+    return {next((name.replace(old, new) for old, new in words.items() if name.endswith(old)), name): tensor for name, tensor in tensors.items()}
+
+
 def esm():
     rotary = {"position_embedding_type": "rotary"}
     family = bert_kin(
@@ -104,6 +110,7 @@ def esm():
         pad_token_id=1,
         mask_token_id=7,
     )
+    family.as_released = esm_files
     family.cases = [case for case in family.cases if case.name not in ("older",)]
     family.cases.append(
         Rewrite(

@@ -26,13 +26,26 @@ using test::TemporaryFolder;
 
 const fs::path kLlama = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families/llama/base";
 
+/// Its tensors, with fewer tokens: half of them would be as many as its width, and a half of the
+/// output matrix could be rows or columns of it.
+std::vector<TensorView> golden_tensors() {
+  constexpr int64_t kTokens = 48;
+  std::vector<TensorView> tensors = format::open_safetensors(kLlama / "model.safetensors").tensors();
+  for (TensorView& tensor : tensors)
+    if (tensor.name == "model.embed_tokens.weight" || tensor.name == "lm_head.weight") {
+      tensor.data = tensor.data.first(tensor.data.size() / static_cast<size_t>(tensor.shape[0]) *
+                                      static_cast<size_t>(kTokens));
+      tensor.shape[0] = kTokens;
+    }
+  return tensors;
+}
+
 /// The golden Llama in `n` files of Meta's.
 struct MetaFolder {
   explicit MetaFolder(int64_t n)
       : config(spec::read_json_file(kLlama / "config.json")),
-        tensors(test_params::meta_tensors(
-            format::open_safetensors(kLlama / "model.safetensors").tensors(),
-            config.at("head_dim").get<int64_t>())),
+        tensors(test_params::meta_tensors(golden_tensors(),
+                                          config.at("head_dim").get<int64_t>())),
         params(test_params::params_of(config)) {
     for (int64_t rank = 0; rank < n; ++rank) write_part(rank, n);
     write_params();
@@ -51,7 +64,7 @@ struct MetaFolder {
 
 // Written as a Hugging Face folder it is the one that it was made of.
 TEST(ParamsFolder, IsTheModelOfItsHuggingFaceFolder) {
-  const format::TensorFile original = format::open_safetensors(kLlama / "model.safetensors");
+  const std::vector<TensorView> original = golden_tensors();
   for (const int64_t n : {1, 2, 4}) {
     SCOPED_TRACE(n);
     const MetaFolder meta(n);
@@ -59,8 +72,8 @@ TEST(ParamsFolder, IsTheModelOfItsHuggingFaceFolder) {
     const TemporaryFolder hf;
     write_hf_folder(checkpoint, hf.path());
     const format::TensorFile written = format::open_safetensors(hf / "model.safetensors");
-    EXPECT_EQ(written.tensors().size(), original.tensors().size());
-    for (const TensorView& tensor : original.tensors()) {
+    EXPECT_EQ(written.tensors().size(), original.size());
+    for (const TensorView& tensor : original) {
       const TensorView& other = written.at(tensor.name);
       EXPECT_EQ(other.shape, tensor.shape) << tensor.name;
       EXPECT_TRUE(std::ranges::equal(other.data, tensor.data)) << tensor.name;
@@ -68,10 +81,25 @@ TEST(ParamsFolder, IsTheModelOfItsHuggingFaceFolder) {
     const Json config = spec::read_json_file(hf / "config.json");
     for (const char* key :
          {"hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
-          "head_dim", "vocab_size", "rms_norm_eps", "num_hidden_layers", "tie_word_embeddings"})
+          "head_dim", "rms_norm_eps", "num_hidden_layers", "tie_word_embeddings"})
       EXPECT_EQ(config.at(key), meta.config.at(key)) << key;
+    EXPECT_EQ(config.at("vocab_size"), 48);
     EXPECT_EQ(config.at("rope_parameters").at("rope_theta"), 1000.0);
   }
+}
+
+// which the file leaves to whoever knows the release
+TEST(ParamsFolder, TheLongestSequenceFollowsFromTheRelease) {
+  MetaFolder meta(1);
+  const auto longest = [&](const Json& more) {
+    meta.params.update(more);
+    meta.write_params();
+    return load_checkpoint(meta.folder.path()).spec.context;
+  };
+  EXPECT_EQ(longest({{"rope_theta", 10000}, {"norm_eps", 1e-6}}), 2048);
+  EXPECT_EQ(longest({{"norm_eps", 1e-5}}), 4096);
+  EXPECT_EQ(longest({{"rope_theta", 500000}}), 8192);
+  EXPECT_EQ(longest({{"use_scaled_rope", true}, {"rope_scaling_factor", 8}}), 131072);
 }
 
 TEST(ParamsFolder, ScaledRopeIsThatOfLlama3) {

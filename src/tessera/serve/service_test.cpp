@@ -378,9 +378,9 @@ TEST(Service, SlipsAreFoundAmongOtherNamesToo) {
 TEST(Service, AnswersTellTheirTimes) {
   Running server(options_of({"attention"}));
   Client client = server.client();
-  const Json body = {{"prompt", "hello_there_you"}, {"max_tokens", 6}, {"ignore_eos", true}};
+  const Json body = {{"prompt", "a_prompt_that_is_long_enough_to_be_kept"}, {"max_tokens", 6}, {"ignore_eos", true}};
   const Json first = client.post("/v1/completions", body).json()["timings"];
-  EXPECT_EQ(first["prompt_n"], 15);
+  EXPECT_EQ(first["prompt_n"], 39);
   EXPECT_EQ(first["cache_n"], 0);
   EXPECT_EQ(first["predicted_n"], 6);
   for (const char* time : {"prompt_ms", "predicted_ms", "prompt_per_token_ms",
@@ -407,7 +407,7 @@ TEST(Service, AnswersTellTheirTimes) {
     for (const Json& event : events.all) {
       ASSERT_TRUE(event.contains("timings")) << event;
       const Json& times = event["timings"];
-      EXPECT_EQ(times["prompt_n"].get<int64_t>() + times["cache_n"].get<int64_t>(), 15) << times;
+      EXPECT_EQ(times["prompt_n"].get<int64_t>() + times["cache_n"].get<int64_t>(), 39) << times;
       EXPECT_GT(times["cache_n"], 0);  // the prompt was read before
       EXPECT_GE(times["predicted_n"], before);
       before = times["predicted_n"];

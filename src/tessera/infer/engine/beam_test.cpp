@@ -124,6 +124,7 @@ TEST(BeamSearch, WithBeamsForAllFindsWhatExhaustiveSearchFinds) {
 /// A token of two letters: a stop string may end within one.
 text::Tokenizer letters() {
   spec::Json file = text::empty_tokenizer_json(spec::Json::array());
+  file["pre_tokenizer"] = file["decoder"] = text::byte_level_json(true);  // no spaces between tokens
   file["model"] =
       text::bpe_json({{"a", 0}, {"b", 1}, {"c", 2}, {"ab", 3}, {"d", 4}}, spec::Json::array());
   return text::tokenizer_from_json(file.dump(), "test");

@@ -17,13 +17,11 @@ TEST(RecipeAliases, AreReadAsTheKeptNames) {
   kept["train"]["accumulate"] = 3;
   kept["train"]["clip_norm"] = 0.5;
   kept["train"]["recompute"] = {{"of", "layers"}};
-  kept["train"]["windows"] = "carried";
   kept["optimizer"]["average"] = {{"decay", 0.99}};
   kept["stop"] = {{"patience", 2}, {"reach", 1.5}};
   named["train"]["gradient_accumulation"] = 3;
   named["train"]["max_grad_norm"] = 0.5;
   named["train"]["gradient_checkpointing"] = true;
-  named["train"]["windows"] = "tbptt";
   named["train"]["sequence_length"] = named["train"]["length"];
   named["train"].erase("length");
   named["optimizer"]["ema"] = {{"decay", 0.99}};
@@ -33,6 +31,14 @@ TEST(RecipeAliases, AreReadAsTheKeptNames) {
   EXPECT_EQ(train["accumulate"], 3);
   EXPECT_EQ(train["recompute"]["of"], "layers");
   EXPECT_FALSE(train.contains("gradient_accumulation"));
+}
+
+TEST(RecipeAliases, AValueIsReadAsTheKeptOne) {
+  Json kept = tiny_recipe("a.txt"), named = kept;
+  for (Json* recipe : {&kept, &named}) (*recipe)["train"]["carry_limit"] = 64;
+  kept["train"]["windows"] = "carried";
+  named["train"]["windows"] = "tbptt";
+  EXPECT_EQ(resolved(named), resolved(kept));
 }
 
 TEST(RecipeAliases, EveryOneIsRenamed) {
