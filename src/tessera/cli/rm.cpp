@@ -25,7 +25,7 @@ int rm(const RmArgs& o) {
   const hub::Removed what = hub::removable(cache, *name, whole);
   if (!o.yes) {
     if (isatty(STDIN_FILENO) == 0)
-      fail(ErrorKind::usage, "rm", "{}: {} files, {}; expected --yes where nobody can be asked",
+      fail(ErrorKind::usage, "rm", "{}: {} files, {}; expected --yes where standard input is no terminal",
            o.name, what.files, hub::readable_bytes(what.bytes));
     fmt::print(stderr, "remove {} from {}: {} files, {}? [y/N] ", o.name, cache.string(),
                what.files, hub::readable_bytes(what.bytes));

@@ -181,7 +181,7 @@ std::function<int()> add_sweep(CLI::App& app) {
   app.add_option("--seeds", o->seeds, "runs per combination, with train.seed 1 to N")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  add_out(app, o->out, "folder for the run folders; the same command goes on where it was stopped");
+  add_out(app, o->out, "folder for the run folders; the same command resumes an interrupted sweep");
   add_overrides(app, o->overrides, "recipe");
   add_ignore_key(app, o->ignore_keys);
   group(app, "Output");

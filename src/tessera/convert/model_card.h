@@ -8,7 +8,7 @@ namespace tessera::convert {
 
 /// What the folder that is written says of itself.
 struct CardFacts {
-  std::string family, dtype;      // "llama"; "bfloat16"
+  std::string family, dtype;      // by their names; "bfloat16"
   double rounding = 0;            // relative root mean square error of the weights; 0 = none
   std::vector<std::string> lost;  // what the folder lacks, one line each
 };

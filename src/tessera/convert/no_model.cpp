@@ -17,7 +17,7 @@ using format::in_quotes;
 
 constexpr const char* kTorch =
     "weights of PyTorch under another name; expected pytorch_model.bin, or the path of that file, "
-    "with config.json beside it";
+    "with config.json next to it";
 
 /// What names of files in a folder say of it, the most telling first.
 struct Clue {

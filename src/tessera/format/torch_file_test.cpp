@@ -319,7 +319,7 @@ std::vector<test::Malformed> malformed_tensors() {
                   .op(tensor_pickle({.type = "IntStorage"}))
                   .op("u.")
                   .str()),
-       "storage \"0\" is said to have two types"},
+       "storage \"0\" has two types"},
       {"a class that is no storage",
        value_of(PickleText()
                     .op("(")
@@ -462,7 +462,7 @@ std::vector<test::Malformed> malformed_archives() {
       {"entries without end", with([](ZipText& zip) { zip.entries_error = 60000; }),
        "zip entries in a directory of"},
       {"a directory elsewhere", with([](ZipText& zip) { zip.offset_error = 1; }),
-       "the zip directory is said to lie"},
+       "the zip directory lies by its record"},
       {"a directory before its place", with([](ZipText& zip) { zip.offset_error = -1; }),
        "holds no entry of the zip directory"},
       {"in parts", with([](ZipText& zip) { zip.disk = 1; }),

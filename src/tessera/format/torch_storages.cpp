@@ -72,7 +72,7 @@ void add_storage(PickleIndex index, bool legacy, TorchContent& content, const Fi
     source.fail("storage {} has {} elements", in_quotes(item(2).text), storage.count);
   const auto [at, fresh] = content.by_key.try_emplace(std::string(item(2).text), storage);
   if (!fresh && (at->second.type != storage.type || at->second.count != storage.count))
-    source.fail("storage {} is said to have two types or sizes", in_quotes(at->first));
+    source.fail("storage {} has two types or sizes", in_quotes(at->first));
   content.storages[index] = &at->second;
 }
 

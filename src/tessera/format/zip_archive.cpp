@@ -41,7 +41,7 @@ class ZipReader {
   std::vector<ZipEntry> read() {
     const Directory directory = find_directory();
     if (directory.offset > directory.end || directory.size > directory.end - directory.offset)
-      source_.fail("the zip directory is said to lie in bytes {} to {}; expected it before byte {}",
+      source_.fail("the zip directory lies by its record in bytes {} to {}; expected it before byte {}",
                    directory.offset, directory.offset + directory.size, directory.end);
     if (directory.entries > directory.size / kCentralBytes)
       source_.fail("{} zip entries in a directory of {} bytes; at most {} fit", directory.entries,
@@ -92,7 +92,7 @@ class ZipReader {
     const size_t limit = end - kLocatorBytes;
     if (at > limit || limit - at < kZip64EndBytes ||
         number_at<uint32_t>(bytes_, static_cast<size_t>(at)) != kZip64EndRecord)
-      source_.fail("the zip64 end record is said to be at byte {}; expected it there, before {}",
+      source_.fail("the zip64 end record should be at byte {}; expected it there, before {}",
                    at, limit);
     const auto wide = [&](size_t off) {
       return number_at<uint64_t>(bytes_, static_cast<size_t>(at) + off);

@@ -128,7 +128,7 @@ const Idle kIdle[] = {
     {Slot::ffn, R"({"type": "glu", "d_hidden": 4, "act": "relu", "slope": 2})",
      "slope = 2 with act relu", R"({"type": "glu", "d_hidden": 4, "slope": 2})"},
     {Slot::ffn, R"({"type": "glu", "d_hidden": 4, "bias": true, "down_bias": true})",
-     "down_bias beside bias", R"({"type": "glu", "d_hidden": 4, "down_bias": true})"},
+     "down_bias together with bias", R"({"type": "glu", "d_hidden": 4, "down_bias": true})"},
     {Slot::embed, R"({"type": "token", "task": 1})", "task = 1 of 0 tasks",
      R"({"type": "token", "n_tasks": 2, "task": 1})"},
     {Slot::embed, R"({"type": "token", "mask_share": 0.12})", "mask_share = 0.12 without mask_id",

@@ -67,7 +67,7 @@ struct GluConfig final : spec::Config, FfnDropout {
     FfnDropout::check(dropout, scope);
     if (bias && down_bias)
       fail(ErrorKind::spec, scope.path,
-           "down_bias beside bias, which has that of the last product; leave one out");
+           "down_bias together with bias, which covers the last product; leave one of them out");
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.linear("gate", d_hidden, scope.input_width(), bias, spec::Init::content());
