@@ -240,7 +240,7 @@ void print_endings(const infer::Generations& result) {
   }
   std::vector<std::string> said;
   for (const auto& [ending, count] : endings)
-    said.push_back(result.rows.size() == 1 ? ending : fmt::format("{} of {}", count, ending));
+    said.push_back(result.rows.size() == 1 ? ending : fmt::format("{} ({})", ending, count));
   fmt::print(stderr, "ended by: {}{}\n", fmt::join(said, ", "),
              full ? " (--context-shift continues)" : "");
 }
