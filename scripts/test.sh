@@ -23,8 +23,8 @@ if [ -z "${TESSERA_PACKAGE_PYTHON:-}" ] && [ -f "$package/.ready-1" ]; then
 fi
 # waiting threads must not spin: programs share the cores
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-# as the program itself has it: one order of sums on Intel's processors (src/tessera/cli/main.cpp)
-if grep -q GenuineIntel /proc/cpuinfo; then export MKL_CBWR=${MKL_CBWR:-AUTO,STRICT}; fi
+# as the program itself has it: one order of sums (src/tessera/cli/main.cpp)
+export MKL_CBWR=${MKL_CBWR:-AUTO,STRICT}
 # a share of every program's tests for each core
 shards=${JOBS:-$(env -u OMP_NUM_THREADS nproc)}
 logs=$(mktemp -d)

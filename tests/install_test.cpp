@@ -140,6 +140,18 @@ assert tessera.plan(model.spec, context=64)["parameters"] > 0
 # an iterator that is left early ends the answer, and the model goes on
 for piece in model.generate("Once", max_new_tokens=100000, temperature=0):
     break
+twice = model.generate("Once", max_new_tokens=4)
+"".join(twice)
+assert list(twice) == []
+for call in (lambda: model.tokenize("a\0b"), lambda: model.detokenize([2**64 + 97]), lambda: tessera.set_threads(-5)):
+    try:
+        call()
+    except tessera.Error:
+        pass
+    else:
+        raise SystemExit("no error")
+# an answer that still runs when the program ends
+left = model.generate("Once", max_new_tokens=10**7)
 try:
     model.generate("Once", tempratur=1).text
 except tessera.Error as error:

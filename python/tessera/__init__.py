@@ -11,11 +11,13 @@ A call lets other threads run; Ctrl-C ends it behind the current token or step.
 """
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
 import queue
 import threading
+import weakref
 from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
 
@@ -36,6 +38,10 @@ class Error(Exception):
 
 
 def _open() -> ctypes.CDLL:
+    # as the command has it: one order of MKL's sums, and threads that wait without a core of their own
+    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     path = os.environ.get("TESSERA_LIBRARY")
     if not path:
         path = str(Path(__file__).parent / "lib" / "libtessera.so")
@@ -71,7 +77,7 @@ _lib = _open()
 
 
 def _fail() -> None:
-    raise Error(_lib.tessera_error().decode(), _CODES[_lib.tessera_error_code()])
+    raise Error(_lib.tessera_error().decode(errors="replace"), _CODES[_lib.tessera_error_code()])
 
 
 def _text(address: int | None) -> str:
@@ -88,7 +94,17 @@ def _settings(settings: dict[str, Any]) -> bytes:
 
 
 def _ids(ids: Sequence[int]):
+    for id_ in ids:
+        if not 0 <= id_ < 2**63:
+            raise Error(f"[ids] token {id_}; expected 0 or more", "input")
     return (ctypes.c_int64 * len(ids))(*ids), len(ids)
+
+
+def _bytes(text: str | bytes, what: str) -> bytes:
+    data = text.encode() if isinstance(text, str) else text
+    if b"\0" in data:
+        raise Error(f"[{what}] a zero byte in the text; expected text without one", "input")
+    return data
 
 
 class Matrix:
@@ -120,62 +136,76 @@ class Matrix:
         return [self[r] for r in range(len(self))]
 
 
+class _Answer:
+    """What the thread of an answer and its Completion share."""
+
+    def __init__(self) -> None:
+        self.pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.stop = False
+        self.result: dict[str, Any] | None = None
+        self.error: Error | None = None
+
+    def run(self, call: Callable[[Any], int | None]) -> None:
+        def listen(text: int, size: int, _user: Any) -> int:
+            self.pieces.put(ctypes.string_at(text, size).decode())
+            return not self.stop
+
+        try:
+            self.result = json.loads(_text(call(_ON_TEXT(listen))))
+        except Error as error:
+            self.error = error
+        finally:
+            self.pieces.put(None)
+
+
 class Completion:
     """An answer: iterate over its text as it comes, or ask for `text`, which waits for all of it.
 
     Behind the end `token_ids`, `prompt_tokens` and `finish_reason` are there. Leaving the loop early
-    ends the answer.
+    ends the answer, as does letting go of the object.
     """
 
     def __init__(self, call: Callable[[Any], int | None]):
-        self._pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._stop = False
-        self._result: dict[str, Any] | None = None
-        self._error: Error | None = None
-        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._answer = _Answer()
+        self._thread = threading.Thread(target=self._answer.run, args=(call,))
+        _running.add(self)
         self._thread.start()
 
-    def _run(self, call: Callable[[Any], int | None]) -> None:
-        def listen(text: int, size: int, _user: Any) -> int:
-            self._pieces.put(ctypes.string_at(text, size).decode())
-            return not self._stop
-
-        try:
-            self._result = json.loads(_text(call(_ON_TEXT(listen))))
-        except Error as error:
-            self._error = error
-        finally:
-            self._pieces.put(None)
+    def __del__(self):
+        if hasattr(self, "_answer"):
+            self._answer.stop = True
 
     def _next(self) -> str | None:
         while True:  # in short waits, so that Ctrl-C is seen
+            ended = not self._thread.is_alive()
             try:
-                return self._pieces.get(timeout=0.1)
+                return self._answer.pieces.get(timeout=0 if ended else 0.1)
             except queue.Empty:
-                pass
+                if ended:
+                    return None
 
     def __iter__(self) -> Iterator[str]:
         try:
             while (piece := self._next()) is not None:
                 yield piece
         finally:
-            self._stop = True
+            self._answer.stop = True
             self._thread.join()
-        if self._error:
-            raise self._error
+        if self._answer.error:
+            raise self._answer.error
 
     def _done(self) -> dict[str, Any]:
         try:
             while self._thread.is_alive():
                 self._thread.join(timeout=0.1)
         except KeyboardInterrupt:
-            self._stop = True
+            self._answer.stop = True
             self._thread.join()
             raise
-        if self._error:
-            raise self._error
-        assert self._result is not None
-        return self._result
+        if self._answer.error:
+            raise self._answer.error
+        assert self._answer.result is not None
+        return self._answer.result
 
     @property
     def text(self) -> str:
@@ -197,11 +227,24 @@ class Completion:
         return self.text
 
 
+_running: weakref.WeakSet[Completion] = weakref.WeakSet()
+
+
+def _end_all() -> None:
+    """No answer outlives the interpreter."""
+    for completion in list(_running):
+        completion._answer.stop = True
+
+
+# before threads are waited for, which is before atexit's own functions
+getattr(threading, "_register_atexit", atexit.register)(_end_all)
+
+
 class Model:
     """A model ready to run: a Hugging Face folder, a GGUF file, a run's folder."""
 
     def __init__(self, path: str | os.PathLike[str], **settings: Any):
-        self._model = _lib.tessera_load(os.fsencode(path), _settings(settings))
+        self._model = _lib.tessera_load(_bytes(os.fsencode(path), "load"), _settings(settings))
         if not self._model:
             _fail()
 
@@ -213,7 +256,7 @@ class Model:
         """Goes on with a text, or with token ids."""
         said = _settings(settings)
         if isinstance(prompt, str):
-            text = prompt.encode()
+            text = _bytes(prompt, "generate")
             return Completion(lambda on: _lib.tessera_generate(self._model, text, said, on, None))
         ids, n = _ids(prompt)
         return Completion(lambda on: _lib.tessera_generate_ids(self._model, ids, n, said, on, None))
@@ -225,7 +268,7 @@ class Model:
 
     def tokenize(self, text: str, special: bool = True, parse_special: bool = False) -> list[int]:
         ids = _I64P()
-        n = _lib.tessera_tokenize(self._model, text.encode(), special, parse_special, ctypes.byref(ids))
+        n = _lib.tessera_tokenize(self._model, _bytes(text, "tokenize"), special, parse_special, ctypes.byref(ids))
         if n < 0:
             _fail()
         try:
@@ -246,7 +289,9 @@ class Model:
 
     def embed(self, texts: Sequence[str], **settings: Any) -> Matrix:
         """A vector per text, [texts, width]."""
-        all_ = (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
+        if isinstance(texts, str):
+            raise TypeError("embed() takes a list of texts")
+        all_ = (ctypes.c_char_p * len(texts))(*(_bytes(text, "embed") for text in texts))
         return self._matrix(_lib.tessera_embed, all_, len(texts), _settings(settings))
 
     def _matrix(self, call: Any, *arguments: Any) -> Matrix:
@@ -300,7 +345,7 @@ def train(recipe: str | os.PathLike[str],
 
     path: list[str] = []
     said, called = _settings(settings), _ON_STEP(listen)
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=run)
     thread.start()
     while thread.is_alive():
         try:
@@ -317,6 +362,8 @@ def train(recipe: str | os.PathLike[str],
 
 def set_threads(count: int) -> None:
     """Threads of every call; 0 = the cores that the process may use."""
+    if not 0 <= count <= 4096:
+        raise Error(f"[set_threads] {count} threads; expected 0 (all cores) to 4096", "usage")
     _lib.tessera_set_threads(count)
 
 

@@ -38,15 +38,18 @@ std::string version() {
 }
 
 void set_threads(int count) {
-  if (count < 0)
-    fail(ErrorKind::usage, "set_threads", "{} threads; expected 0 (all cores) or more", count);
+  constexpr int kMostThreads = 4096;
+  if (count < 0 || count > kMostThreads)
+    fail(ErrorKind::usage, "set_threads", "{} threads; expected 0 (all cores) to {}", count,
+         kMostThreads);
   set_thread_count(count);
   at::set_num_threads(thread_count());
 }
 
 std::string plan(const std::string& spec, int64_t context) {
-  if (context < 0)
-    fail(ErrorKind::usage, "plan", "context {}; expected 0 (the usual one) or more", context);
+  constexpr int64_t kMostContext = int64_t{1} << 40;
+  if (context < 0 || context > kMostContext)
+    fail(ErrorKind::usage, "plan", "context {}; expected 0 (the usual one) to 2^40", context);
   const model::ModelSpec read = spec_of_any(spec);
   return model::to_json(model::make_plan(read, context > 0 ? context : usual_context(read)))
       .dump(2);

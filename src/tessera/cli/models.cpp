@@ -179,6 +179,13 @@ int models(const ModelsArgs& o) {
   uint64_t bytes = 0;
   for (const hub::CachedModel& model : hub::cached_models(cache)) {
     bytes += model.bytes + model.incomplete_bytes;
+    if (!model.damage.empty()) {  // and the others are listed
+      ModelRow row{model.repo, model.folder.string(), ""};
+      row.bytes = model.bytes + model.incomplete_bytes;
+      row.why = model.damage;
+      rows.push_back(row);
+      continue;
+    }
     for (const hub::CachedRevision& revision : model.revisions)
       for (ModelRow& row : rows_of(cache, model, revision, loading)) rows.push_back(std::move(row));
     if (model.revisions.empty()) {

@@ -309,11 +309,15 @@ class PickleMachine {
   }
 
   /// Keys and values of OrderedDict([(key, value), ...]).
-  std::vector<PickleIndex> pairs_in(const PickleNode& arguments) const {
+  std::vector<PickleIndex> pairs_in(const PickleNode& arguments) {
     std::vector<PickleIndex> items;
     const PickleNode& pairs = out_.at(arguments.items[0]);
     if (arguments.items.size() != 1 || pairs.kind != Kind::list)
       refuse("calls OrderedDict with other values than a list of pairs");
+    // one list may be asked for again and again
+    pairs_read_ += pairs.items.size();
+    if (pairs_read_ > kMaxPickleNodes)
+      refuse("calls OrderedDict with more than {} pairs in all", kMaxPickleNodes);
     for (const PickleIndex index : pairs.items) {
       const PickleNode& pair = out_.at(index);
       if ((pair.kind != Kind::tuple && pair.kind != Kind::list) || pair.items.size() != 2)
@@ -350,6 +354,7 @@ class PickleMachine {
   PickleNames allowed_;
   const FileSource& source_;
   size_t at_ = 0;  // of the opcode that runs
+  size_t pairs_read_ = 0;  // of lists, for OrderedDict
   Pickle out_;
   std::vector<PickleIndex> stack_;
   std::vector<size_t> marks_;  // sizes of the stack

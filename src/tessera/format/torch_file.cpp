@@ -185,6 +185,7 @@ class TorchReader {
   }
 
   void walk(PickleIndex index, const std::string& name, size_t depth) {
+    if (depth > kMaxNesting) source_.fail("nested more than {} deep", kMaxNesting);
     if (is_tensor(index)) return add(index, name);
     if (!holds_tensors(index, depth)) return;
     // a part that stood in many places would give more names than the file has bytes

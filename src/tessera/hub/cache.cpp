@@ -160,7 +160,7 @@ fs::path own_folder(const fs::path& cache, const ModelName& name) {
     fail(ErrorKind::usage, "rm", "{}: is a link or a file; expected a folder of the cache",
          shown(folder));
   // what is removed lies here, not where a link leads
-  for (const char* below : {"refs", "snapshots", "blobs"})
+  for (const char* below : {"refs", "snapshots", "blobs", ".no_exist"})
     if (fs::exists(fs::symlink_status(folder / below, error)) && !is_plain_folder(folder / below))
       fail(ErrorKind::usage, "rm", "{}: is a link or a file; expected a folder of the cache",
            shown(folder / below));
@@ -192,7 +192,11 @@ Going going(const fs::path& cache, const ModelName& name, bool whole) {
     std::error_code error;
     for (fs::recursive_directory_iterator at(folder / "snapshots" / one, error), end;
          !error && at != end; at.increment(error))
-      if (at->is_symlink(error)) blobs.insert(fs::read_symlink(at->path(), error).filename());
+      if (at->is_symlink(error))
+        // a link that names no file leads to no blob
+        if (const std::string name = fs::read_symlink(at->path(), error).filename();
+            !name.empty() && name != "." && name != "..")
+          blobs.insert(name);
     return blobs;
   };
   std::set<std::string> others;
@@ -201,7 +205,8 @@ Going going(const fs::path& cache, const ModelName& name, bool whole) {
   for (const std::string& blob : used_by(commit)) {
     std::error_code error;
     const fs::path path = folder / "blobs" / blob;
-    if (!others.count(blob) && fs::exists(fs::symlink_status(path, error)))
+    const fs::file_status status = fs::symlink_status(path, error);
+    if (!others.count(blob) && (fs::is_regular_file(status) || fs::is_symlink(status)))
       out.blobs.push_back(path);
   }
   return out;
@@ -219,10 +224,25 @@ void remove_below(const fs::path& path) {
   if (error) fail(ErrorKind::resource, "rm", "{}: cannot remove: {}", shown(path), error.message());
 }
 
+/// Files that lie in a snapshot themselves, as copied folders have them.
+Removed own_files(const fs::path& snapshot) {
+  Removed out;
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(snapshot, error), end; !error && at != end;
+       at.increment(error))
+    if (fs::is_regular_file(at->symlink_status(error)))
+      out.bytes += bytes_of(at->path()), ++out.files;
+  return out;
+}
+
 Removed sum(const Going& going) {
   Removed out;
   for (const fs::path& blob : going.blobs) out.bytes += bytes_of(blob);
   out.files = going.blobs.size();
+  for (const fs::path& snapshot : going.folders) {
+    const Removed own = own_files(snapshot);
+    out.bytes += own.bytes, out.files += own.files;
+  }
   return out;
 }
 
@@ -298,9 +318,16 @@ std::vector<CachedModel> cached_models(const fs::path& cache) {
     if (!repo || !fs::is_directory(folder, error)) continue;
     CachedModel model{*repo, folder, {}, 0, 0};
     std::map<std::string, std::vector<std::string>> refs;
-    for (const auto& [ref, commit] : refs_of(folder)) refs[commit].push_back(ref);
-    for (const std::string& commit : commits_of(folder))
+    try {
+      for (const auto& [ref, commit] : refs_of(folder)) refs[commit].push_back(ref);
+    } catch (const Error& broken) {
+      model.damage = broken.what();
+      refs.clear();
+    }
+    for (const std::string& commit : commits_of(folder)) {
       model.revisions.push_back({commit, refs[commit], folder / "snapshots" / commit});
+      model.bytes += own_files(folder / "snapshots" / commit).bytes;
+    }
     std::stable_partition(
         model.revisions.begin(), model.revisions.end(), [](const CachedRevision& one) {
           return std::find(one.refs.begin(), one.refs.end(), kMainRevision) != one.refs.end();

@@ -51,8 +51,9 @@ struct CachedModel {
   std::string repo;
   std::filesystem::path folder;
   std::vector<CachedRevision> revisions;  // sorted by commit; that of main first
-  uint64_t bytes = 0;                     // of its blobs
+  uint64_t bytes = 0;                     // of its blobs, and of files that lie in snapshots
   uint64_t incomplete_bytes = 0;          // of downloads that have not ended
+  std::string damage = {};  // what is wrong with its refs, of which none is then known; "" = nothing
 };
 /// The models of a cache by name; datasets and spaces are none. An empty list where there is no
 /// cache.

@@ -232,6 +232,33 @@ TEST_F(FindModel, CachesAreListed) {
   EXPECT_EQ(models[1].bytes, std::string("config.jsonmodel.safetensorsanother").size());
   EXPECT_EQ(models[1].incomplete_bytes, 3u);
   EXPECT_TRUE(cached_models(folder_ / "nowhere").empty());
+  // a damaged model hides no other, and files that lie in a snapshot count
+  folder_.write("hub/models--gpt2/refs/main", "main");
+  folder_.write("hub/models--org--name/snapshots/" + std::string(kFirst) + "/copied.bin", "1234567");
+  const auto damaged = cached_models(cache());
+  ASSERT_EQ(damaged.size(), 2u);
+  EXPECT_NE(damaged[0].damage.find("expected a commit of 40 digits"), std::string::npos);
+  EXPECT_TRUE(damaged[1].damage.empty());
+  EXPECT_EQ(damaged[1].bytes, models[1].bytes + 7);
+}
+
+TEST_F(FindModel, WhatIsRemovedLiesInTheCache) {
+  model({"config.json", "model.safetensors"});
+  put("models--org--name", kSecond, "config.json", "another");
+  ref("models--org--name", "dev", kSecond);
+  const fs::path repo = cache() / "models--org--name";
+  // links whose targets end in what is no name of a blob
+  for (const char* target : {"../../blobs/..", "../../blobs/.", "../../blobs/"})
+    fs::create_symlink(target, repo / "snapshots" / kSecond / ("evil" + std::to_string(std::string(target).size())));
+  remove_model(cache(), *parse_model_name("org/name@dev"), false);
+  EXPECT_TRUE(fs::exists(repo / "snapshots" / kFirst / "config.json"));
+  EXPECT_TRUE(fs::exists(repo / "snapshots" / kFirst / "model.safetensors"));
+  // and a link in the place of a folder
+  folder_.write("elsewhere/" + std::string(kFirst) + "/victim", "x");
+  fs::create_symlink(folder_ / "elsewhere", repo / ".no_exist");
+  expect_error(ErrorKind::usage, "is a link",
+               [&] { remove_model(cache(), *parse_model_name("org/name@main"), false); });
+  EXPECT_TRUE(fs::exists(folder_ / "elsewhere" / kFirst / "victim"));
 }
 
 TEST_F(FindModel, RemovingARevisionKeepsWhatOthersUse) {

@@ -32,12 +32,16 @@ Tensor scores(const Tensor& y, const Favor& in) {
   return in.kernel == FavorKernel::softmax_hyperbolic ? at::cat({s, -s}, -1) : s;
 }
 
+/// The largest exponent of a key's factor: e^60 times the values of many keys stay within float32,
+/// where one key beyond its range would make all later sums nothing.
+constexpr double kMostKeyExponent = 60;
+
 /// Features that are no exponentials, of scaled y and its scores. The factor exp(|q|^2 / 2) of a
 /// query stands above and below the fraction, so that keys alone have it.
 Tensor plain_features(const Tensor& y, const Tensor& s, const Favor& in, bool of_keys) {
   if (in.kernel == FavorKernel::relu) return at::relu(s);
   const Tensor waves = at::cat({s.sin(), s.cos()}, -1);
-  return of_keys ? waves * spread((y.square().sum(-1, true) / 2).exp(), waves) : waves;
+  return of_keys ? waves * spread((y.square().sum(-1, true) / 2).clamp_max(kMostKeyExponent).exp(), waves) : waves;
 }
 
 /// The factor on products of features.

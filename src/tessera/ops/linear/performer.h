@@ -15,7 +15,8 @@ namespace tessera::ops {
 enum class FavorKernel {
   softmax,             // phi above
   softmax_hyperbolic,  // with w and -w: 2 M features
-  trigonometric,       // exp(|y|^2 / 2) [sin(w_r . y), cos(w_r . y)]: 2 M features of both signs
+  trigonometric,       // exp(|y|^2 / 2) [sin(w_r . y), cos(w_r . y)]: 2 M features of both signs;
+                       // a key's exponent is at most 60
   relu,                // max(w_r . x, 0) + eps: no estimate of softmax, a kernel of its own
 };
 
