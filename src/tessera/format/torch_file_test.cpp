@@ -188,6 +188,31 @@ TEST(TorchFile, CodeIsRefusedByName) {
   test::expect_refused(code_that_never_runs(), [](const std::string& text) { read(text); });
 }
 
+/// `n` dictionaries in one another, 50 of them below a key of their own each: a reader that remembers
+/// what it has seen of parts sees none of them deep.
+std::string chains(int n) {
+  std::string heads, inner = tensor_pickle();
+  uint8_t memo = 0;
+  for (int made = 0; made < n; made += 50) {
+    for (int i = 0; i < 50; ++i) inner = "}" + PickleText().text("").op(inner).str() + "s";
+    const std::string head = PickleText().text("k" + std::to_string(memo)).op(inner).str();
+    heads += head + "q" + std::string(1, static_cast<char>(memo));
+    inner = "h" + std::string(1, static_cast<char>(memo++));
+  }
+  return "\x80\x02}(" + heads + PickleText().text("state_dict").op(inner).str() + "u.";
+}
+
+/// OrderedDict of one list of `pairs`, `calls` times.
+std::string copied_pairs(int pairs, int calls) {
+  std::string list = "](" + PickleText().text("k").op("N\x86q\x01").str();
+  for (int i = 1; i < pairs; ++i) list += "h\x01";
+  list += "eq\x02";
+  std::string out = "\x80\x02](" + list + PickleText().global("collections", "OrderedDict").str() +
+                    "q\x03";
+  for (int i = 0; i < calls; ++i) out += "h\x03h\x02\x85R";
+  return out + "e.";
+}
+
 std::vector<test::Malformed> malformed_pickles() {
   const std::string good = dictionary(tensor_pickle());
   return {
@@ -232,6 +257,9 @@ std::vector<test::Malformed> malformed_pickles() {
        zip_of("\x80\x02}(" + PickleText().text("a").op(std::string(100'000, ']')).str() +
               std::string(99'999, 'a') + "u."),
        "nested more than 64 deep"},
+      {"nested deep by parts that were seen before", zip_of(chains(1'000)), "nested more than 64 deep"},
+      {"the pairs of one list again and again", zip_of(copied_pairs(40'000, 1'000)),
+       "calls OrderedDict with more than 16000000 pairs in all"},
       {"a part in two places",
        zip_of(PickleText()
                   .op("\x80\x02}(")
