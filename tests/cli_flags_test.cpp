@@ -105,7 +105,8 @@ TEST_F(CliFlags, OtherNamesAreTheSameOptions) {
   expect_refused("generate " + own + "-ctk int8 -ctk f16", 2, "is given 2 times; expected once");
   expect_refused("generate " + own + "--draft 8", 2, "the number of draft tokens is --guesses 8");
   // of rows of 12 numbers, which 4 bits do not take
-  EXPECT_NE(run("generate " + model() + " ABC -ctv q4_0").err.find("kv-type int4"), std::string::npos);
+  EXPECT_NE(run("generate " + model() + " ABC -ctv q4_0").err.find("kv-type int4"),
+            std::string::npos);
 }
 
 TEST_F(CliFlags, PromptsComeFromEverywhere) {
@@ -173,7 +174,8 @@ TEST_F(CliFlags, RawPromptsSpellSpecialTokens) {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return outcome.err;
   };
-  const std::string warning = "warning: the prompt begins with <s>, which the tokenizer adds as well";
+  const std::string warning =
+      "warning: the prompt begins with <s>, which the tokenizer adds as well";
   const std::string both = said("-p '<s>A' -p '<s>B'");
   EXPECT_EQ(both.find(warning), both.rfind(warning));
   EXPECT_NE(both.find(warning), std::string::npos) << both;
@@ -283,6 +285,10 @@ TEST_F(CliFlags, EveryVerbThatWritesHasOneNameForIt) {
     EXPECT_EQ(run("convert " + tiny() + " " + option + to).code, 0) << option;
     EXPECT_TRUE(std::filesystem::exists(to)) << option;
   }
+  // a file of GGUF where its name says so
+  const std::string file = (folder_ / "made.gguf").string();
+  EXPECT_EQ(run("convert " + model() + " --out " + file).code, 0);
+  EXPECT_TRUE(std::filesystem::is_regular_file(file));
 }
 
 TEST_F(CliFlags, NoVerbWritesOverWhatIsNotItsOwn) {

@@ -241,7 +241,7 @@ getattr(threading, "_register_atexit", atexit.register)(_end_all)
 
 
 class Model:
-    """A model ready to run: a Hugging Face folder, a GGUF file, a run's folder."""
+    """A model ready to run: a Hugging Face folder, a GGUF file, a run's folder, or a name in the cache."""
 
     def __init__(self, path: str | os.PathLike[str], **settings: Any):
         self._model = _lib.tessera_load(_bytes(os.fsencode(path), "load"), _settings(settings))
@@ -266,7 +266,7 @@ class Model:
         said, all_ = _settings(settings), json.dumps(messages).encode()
         return Completion(lambda on: _lib.tessera_chat(self._model, all_, said, on, None))
 
-    def tokenize(self, text: str, special: bool = True, parse_special: bool = False) -> list[int]:
+    def tokenize(self, text: str, special: bool = True, parse_special: bool = True) -> list[int]:
         ids = _I64P()
         n = _lib.tessera_tokenize(self._model, _bytes(text, "tokenize"), special, parse_special, ctypes.byref(ids))
         if n < 0:

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include "tessera/api/tessera.h"
@@ -190,6 +192,22 @@ TEST_F(Library, PlansAndTrains) {
   EXPECT_EQ(last, 6);
   EXPECT_EQ(Model(checkpoint).tokenize("ab"), (std::vector<int64_t>{'a', 'b'}));
   EXPECT_EQ(error_of([&] { plan(""); }), "[plan] an empty spec; expected JSON, a file or a model");
+}
+
+TEST_F(Library, NamesAreLookedUpInTheCache) {
+  namespace fs = std::filesystem;
+  const std::string commit(40, 'a');
+  const fs::path repo = folder_.path() / "hub/models--org--tiny";
+  fs::create_directories(repo / "snapshots");
+  fs::copy(path_, repo / "snapshots" / commit);
+  folder_.write("hub/models--org--tiny/refs/main", commit);
+  ::setenv("HF_HUB_CACHE", (folder_.path() / "hub").c_str(), 1);
+  const char* const settings = R"({"max_new_tokens": 4, "ignore_eos": true})";
+  EXPECT_EQ(Model("org/tiny").generate("ab", settings).token_ids,
+            Model(path_).generate("ab", settings).token_ids);
+  EXPECT_EQ(plan("org/tiny", 64), plan(path_, 64));
+  EXPECT_NE(error_of([] { Model("org/none"); }).find("`tessera pull org/none`"), std::string::npos);
+  ::unsetenv("HF_HUB_CACHE");
 }
 
 TEST_F(Library, CHasTheSame) {

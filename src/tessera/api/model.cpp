@@ -3,6 +3,7 @@
 #include "tessera/spec/settings.h"
 #include "tessera/api/tessera.h"
 #include "tessera/api/writing.h"
+#include "tessera/hub/find_model.h"
 #include "tessera/infer/encoders/embed.h"
 #include "tessera/infer/engine/conversation.h"
 #include "tessera/infer/loading/load_in_blocks.h"
@@ -15,7 +16,9 @@ namespace {
 
 infer::LoadedModel open(const std::string& path, std::string_view text) {
   spec::Settings settings(text, "load");
-  const std::vector<std::string> adapters = settings.texts("adapters");
+  std::vector<std::string> found;
+  for (const std::string& adapter : settings.texts("adapters"))
+    found.push_back(hub::find_model(adapter).path);
   const std::string arithmetic =
       settings.one_of("arithmetic", {"default", "exact", "fast"}).value_or("default");
   infer::Products products{arithmetic == "exact"  ? kernels::Arithmetic::exact
@@ -23,7 +26,7 @@ infer::LoadedModel open(const std::string& path, std::string_view text) {
                                                   : kernels::Arithmetic::two_digits};
   if (const auto blocks = settings.text("blocks")) products.blocks = dtype_named(*blocks);
   settings.done();
-  return infer::load_model(path, {}, adapters, products);
+  return infer::load_model(path, {}, found, products);
 }
 
 Matrix matrix_of(const Tensor& x_RC) {
@@ -84,8 +87,10 @@ struct Model::State {
   }
 };
 
-Model::Model(const std::string& path, std::string_view settings)
-    : state_(new State{open(path, settings), path, {}}) {}
+Model::Model(const std::string& path, std::string_view settings) {
+  const std::string found = hub::find_model(path).path;
+  state_.reset(new State{open(found, settings), found, {}});
+}
 Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;

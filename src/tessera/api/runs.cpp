@@ -5,6 +5,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/base/version.h"
 #include "tessera/convert/checkpoint.h"
+#include "tessera/hub/find_model.h"
 #include "tessera/model/plan.h"
 #include "tessera/train/loop/trainer.h"
 
@@ -19,7 +20,7 @@ model::ModelSpec spec_of_any(const std::string& given) {
     return model::read_model_spec(spec::parse_json(given, "spec", {.comments = true}));
   if (given.ends_with(".json") && std::filesystem::is_regular_file(given))
     return model::load_model_spec(given);
-  return convert::load_checkpoint(given).spec;
+  return convert::load_checkpoint(hub::find_model(given).path).spec;
 }
 
 /// Tokens where nobody says how many: fewer where the model takes no more.

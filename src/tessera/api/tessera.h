@@ -54,8 +54,9 @@ struct Completion {
 /// token.
 using OnText = std::function<bool(std::string_view text)>;
 
-/// A model ready to run: a Hugging Face folder, a GGUF file, a run's folder. Its weights stay
-/// mapped, in their storage type. Movable.
+/// A model ready to run: a Hugging Face folder, a GGUF file, a run's folder, or the name of one in
+/// the Hugging Face cache ("org/name:Q4_K_M"; nothing is downloaded). Its weights stay mapped, in
+/// their storage type. Movable.
 class Model {
  public:
   /// Settings: "adapters" (a list of folders), "arithmetic" ("default": 15-bit activations in
@@ -66,11 +67,12 @@ class Model {
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
 
-  /// With the tokens that the model expects around a text (BOS), unless `special` is false. What
-  /// spells a special token in the text becomes that token only with `parse_special`.
+  /// As generate() reads a prompt: with the tokens that the model expects around a text (BOS),
+  /// unless `special` is false; what spells a special token becomes that token, unless
+  /// `parse_special` is false.
   std::vector<int64_t> tokenize(std::string_view text,
                                 bool special = true,
-                                bool parse_special = false) const;
+                                bool parse_special = true) const;
   std::string detokenize(const std::vector<int64_t>& ids) const;
 
   /// Goes on with a prompt; of an encoder-decoder, the answer to a source.

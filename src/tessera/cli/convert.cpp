@@ -198,8 +198,9 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
   add_force(app, o->force);
   app.add_option(
          "--to", o->to,
-         "output format; default tessera, or for edited models (--kv-heads, --keep-experts, "
-         "--grow-experts, --merge-adapter, --unmerge-adapter) the format of the input")
+         "output format; default gguf for an --out that ends in .gguf, else tessera, or for edited "
+         "models (--kv-heads, --keep-experts, --grow-experts, --merge-adapter, --unmerge-adapter) "
+         "the format of the input folder")
       ->check(CLI::IsMember({"tessera", "hf", "gguf"}));
   app.add_option("--part-mib", o->part_mib,
                  "split GGUF into shards of N MiB (NAME-00001-of-00003.gguf); 0 = one file")
@@ -327,6 +328,9 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
       fail(ErrorKind::usage, "convert",
            "--expert-use has no effect alone; expected --keep-experts, --grow-experts, "
            "--merge-experts or --distill-experts");
+    if (o->to.empty() && o->export_adapter.empty() &&
+        std::filesystem::path(o->out).extension() == ".gguf")
+      o->to = "gguf";
     return convert_model(*o, converters);
   };
 }

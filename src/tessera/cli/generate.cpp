@@ -254,8 +254,11 @@ void report_text(const GenerateArgs& o,
     return fmt::format("{} token{}{}", tokens, tokens == 1 ? "" : "s",
                        per_s ? fmt::format(", {:.1f} tokens/s", *per_s) : "");
   };
+  // the first token of a text comes with its prompt, so that the speed is that of the others
+  int64_t made = 0;
+  for (const infer::Generation& row : result.rows) made += std::ssize(row.token_ids);
   fmt::print(stderr, "prompt {}; generated {}\n", of(result.prefill_tokens, speeds.prefill),
-             of(result.decode_tokens, speeds.decode));
+             of(made, speeds.decode));
   print_endings(result);
   int64_t shifts = 0;
   for (const infer::Generation& row : result.rows) shifts += row.shifts;

@@ -30,7 +30,8 @@ const fs::path kLlama = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families/ll
 /// output matrix could be rows or columns of it.
 std::vector<TensorView> golden_tensors() {
   constexpr int64_t kTokens = 48;
-  std::vector<TensorView> tensors = format::open_safetensors(kLlama / "model.safetensors").tensors();
+  std::vector<TensorView> tensors =
+      format::open_safetensors(kLlama / "model.safetensors").tensors();
   for (TensorView& tensor : tensors)
     if (tensor.name == "model.embed_tokens.weight" || tensor.name == "lm_head.weight") {
       tensor.data = tensor.data.first(tensor.data.size() / static_cast<size_t>(tensor.shape[0]) *
@@ -44,8 +45,7 @@ std::vector<TensorView> golden_tensors() {
 struct MetaFolder {
   explicit MetaFolder(int64_t n)
       : config(spec::read_json_file(kLlama / "config.json")),
-        tensors(test_params::meta_tensors(golden_tensors(),
-                                          config.at("head_dim").get<int64_t>())),
+        tensors(test_params::meta_tensors(golden_tensors(), config.at("head_dim").get<int64_t>())),
         params(test_params::params_of(config)) {
     for (int64_t rank = 0; rank < n; ++rank) write_part(rank, n);
     write_params();
@@ -107,8 +107,13 @@ TEST(ParamsFolder, ScaledRopeIsThatOfLlama3) {
   meta.params["use_scaled_rope"] = true;
   meta.write_params();
   const auto scaling_of = [](const Checkpoint& checkpoint) {
-    return checkpoint.spec_json.at("layers").at(0).at("branches").at(0).at("mixer").at("position").at(
-        "scaling");
+    return checkpoint.spec_json.at("layers")
+        .at(0)
+        .at("branches")
+        .at(0)
+        .at("mixer")
+        .at("position")
+        .at("scaling");
   };
   const Checkpoint unsaid = load_checkpoint(meta.folder.path());
   const Json scaling = scaling_of(unsaid);

@@ -188,8 +188,8 @@ TEST(TorchFile, CodeIsRefusedByName) {
   test::expect_refused(code_that_never_runs(), [](const std::string& text) { read(text); });
 }
 
-/// `n` dictionaries in one another, 50 of them below a key of their own each: a reader that remembers
-/// what it has seen of parts sees none of them deep.
+/// `n` dictionaries in one another, 50 of them below a key of their own each: a reader that
+/// remembers what it has seen of parts sees none of them deep.
 std::string chains(int n) {
   std::string heads, inner = tensor_pickle();
   uint8_t memo = 0;
@@ -207,8 +207,8 @@ std::string copied_pairs(int pairs, int calls) {
   std::string list = "](" + PickleText().text("k").op("N\x86q\x01").str();
   for (int i = 1; i < pairs; ++i) list += "h\x01";
   list += "eq\x02";
-  std::string out = "\x80\x02](" + list + PickleText().global("collections", "OrderedDict").str() +
-                    "q\x03";
+  std::string out =
+      "\x80\x02](" + list + PickleText().global("collections", "OrderedDict").str() + "q\x03";
   for (int i = 0; i < calls; ++i) out += "h\x03h\x02\x85R";
   return out + "e.";
 }
@@ -257,7 +257,8 @@ std::vector<test::Malformed> malformed_pickles() {
        zip_of("\x80\x02}(" + PickleText().text("a").op(std::string(100'000, ']')).str() +
               std::string(99'999, 'a') + "u."),
        "nested more than 64 deep"},
-      {"nested deep by parts that were seen before", zip_of(chains(1'000)), "nested more than 64 deep"},
+      {"nested deep by parts that were seen before", zip_of(chains(1'000)),
+       "nested more than 64 deep"},
       {"the pairs of one list again and again", zip_of(copied_pairs(40'000, 1'000)),
        "calls OrderedDict with more than 16000000 pairs in all"},
       {"a part in two places",

@@ -234,7 +234,8 @@ TEST_F(FindModel, CachesAreListed) {
   EXPECT_TRUE(cached_models(folder_ / "nowhere").empty());
   // a damaged model hides no other, and files that lie in a snapshot count
   folder_.write("hub/models--gpt2/refs/main", "main");
-  folder_.write("hub/models--org--name/snapshots/" + std::string(kFirst) + "/copied.bin", "1234567");
+  folder_.write("hub/models--org--name/snapshots/" + std::string(kFirst) + "/copied.bin",
+                "1234567");
   const auto damaged = cached_models(cache());
   ASSERT_EQ(damaged.size(), 2u);
   EXPECT_NE(damaged[0].damage.find("expected a commit of 40 digits"), std::string::npos);
@@ -249,7 +250,8 @@ TEST_F(FindModel, WhatIsRemovedLiesInTheCache) {
   const fs::path repo = cache() / "models--org--name";
   // links whose targets end in what is no name of a blob
   for (const char* target : {"../../blobs/..", "../../blobs/.", "../../blobs/"})
-    fs::create_symlink(target, repo / "snapshots" / kSecond / ("evil" + std::to_string(std::string(target).size())));
+    fs::create_symlink(target, repo / "snapshots" / kSecond /
+                                   ("evil" + std::to_string(std::string(target).size())));
   remove_model(cache(), *parse_model_name("org/name@dev"), false);
   EXPECT_TRUE(fs::exists(repo / "snapshots" / kFirst / "config.json"));
   EXPECT_TRUE(fs::exists(repo / "snapshots" / kFirst / "model.safetensors"));

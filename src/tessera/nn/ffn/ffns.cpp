@@ -224,8 +224,8 @@ class Glu final : public Ffn {
     return down_(hidden_(act_(gate, up), context), context);
   }
   std::shared_ptr<const PartStep> step() const override {
-    if (!others_at_default(config_, {"act", "d_hidden", "bias", "down_bias", "slope", "limit", "up_offset",
-                                     "inner_norm", "dropout"}))
+    if (!others_at_default(config_, {"act", "d_hidden", "bias", "down_bias", "slope", "limit",
+                                     "up_offset", "inner_norm", "dropout"}))
       return nullptr;
     StepWeights weights;
     auto step = std::make_shared<HiddenStep>(HiddenStep::Options{.act = kernel_of(config_.act),

@@ -110,7 +110,7 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
   if (const auto steps = checkpoint_steps(folder); !steps.empty()) {
     if (!options.resume)
       fail(ErrorKind::usage, "train",
-           "{} holds checkpoints up to step {}; resume that run, or choose another folder",
+           "{} holds checkpoints up to step {}; resume that run (--resume), or choose another folder",
            folder.string(), steps.back());
     // before anything in the folder changes
     const std::string line = check_resumed(checkpoint_folder(folder, steps.back()), recipe);

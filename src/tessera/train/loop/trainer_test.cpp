@@ -258,7 +258,7 @@ TEST(Trainer, CheckpointIsAModel) {
 TEST(Trainer, RefusesAnotherRecipeOrData) {
   const Setting s;
   s.train("a", {}, {"train.steps=4"});
-  expect_error(ErrorKind::usage, "holds checkpoints up to step 4; resume",
+  expect_error(ErrorKind::usage, "holds checkpoints up to step 4; resume that run (--resume)",
                [&] { s.train("a", {}, {"train.steps=4"}); });
   expect_error(ErrorKind::spec, "\"optimizer.lr\" differs", [&] {
     s.train("a", {.resume = true}, {"train.steps=4", "optimizer.lr=0.5"});
