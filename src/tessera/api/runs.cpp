@@ -23,15 +23,6 @@ model::ModelSpec spec_of_any(const std::string& given) {
   return convert::load_checkpoint(hub::find_model(given).path).spec;
 }
 
-/// Tokens where nobody says how many: fewer where the model takes no more.
-int64_t usual_context(const model::ModelSpec& spec) {
-  int64_t tokens = 2048;
-  for (const model::ModelSpec* one : {&spec, spec.encoder.get()})
-    if (const int64_t limit = one == nullptr ? 0 : one->longest_sequence(); limit > 0)
-      tokens = std::min(tokens, limit);
-  return tokens;
-}
-
 }  // namespace
 
 std::string version() {
@@ -52,7 +43,7 @@ std::string plan(const std::string& spec, int64_t context) {
   if (context < 0 || context > kMostContext)
     fail(ErrorKind::usage, "plan", "context {}; expected 0 (the usual one) to 2^40", context);
   const model::ModelSpec read = spec_of_any(spec);
-  return model::to_json(model::make_plan(read, context > 0 ? context : usual_context(read)))
+  return model::to_json(model::make_plan(read, context > 0 ? context : model::usual_context(read)))
       .dump(2);
 }
 

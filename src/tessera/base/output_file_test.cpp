@@ -161,7 +161,7 @@ TEST(OutputFile, AFullDiskLeavesNothingBehind) {
   EXPECT_THAT(folder.names(), ElementsAre("x"));
 }
 
-// two writers of one path used to write into one temporary file
+// two writers of one path have temporary files of their own
 TEST(OutputFile, TwoWritersOfAPathWriteTheirOwnWholeContent) {
   const TemporaryFolder folder;
   const fs::path path = folder / "x";

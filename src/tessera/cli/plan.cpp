@@ -10,13 +10,11 @@
 namespace tessera::cli {
 namespace {
 
-constexpr int64_t kUsualContext = 2048;
-
 struct PlanArgs {
   LoadFlags loading;
   std::string path;
   std::vector<std::string> overrides;
-  std::optional<int64_t> context;  // nothing: kUsualContext, or what the model takes
+  std::optional<int64_t> context;  // nothing: model::kUsualContext, or what the model takes
   int64_t snapshot_every = 0;
   std::string kv_type = "f32";
   bool json = false;
@@ -29,15 +27,6 @@ std::string scaled(double value, const char* unit) {
   return fmt::format("{:.4g} {}{}", value, kPrefixes[i], unit);
 }
 
-/// Fewer where the model, or its encoder, takes no more.
-int64_t usual_context(const model::ModelSpec& spec) {
-  int64_t tokens = kUsualContext;
-  for (const model::ModelSpec* one : {&spec, spec.encoder.get()})
-    if (const int64_t limit = one == nullptr ? 0 : one->longest_sequence(); limit > 0)
-      tokens = std::min(tokens, limit);
-  return tokens;
-}
-
 int plan(const PlanArgs& o) {
   const model::ModelSpec spec = spec_of(o.path, o.overrides, o.loading.options());
   const spec::KvType kv = spec::kv_type_named(o.kv_type);
@@ -46,7 +35,7 @@ int plan(const PlanArgs& o) {
   // of an image, or the longest sound
   const int64_t features = model::feature_tokens(spec.encoder ? *spec.encoder : spec);
   const int64_t context =
-      features > 0 && !spec.encoder ? features : o.context.value_or(usual_context(spec));
+      features > 0 && !spec.encoder ? features : o.context.value_or(model::usual_context(spec));
   model::Plan plan =
       model::make_plan(spec, context, features > 0 && spec.encoder ? features : -1, kv);
   if (o.snapshot_every > 0) model::add_snapshots(plan, spec, o.snapshot_every, kv);

@@ -71,6 +71,14 @@ double branch_flops(const ModelSpec& spec,
   return share * (products(list) + branch.part.config->extra_flops(scope, seen));
 }
 
+int64_t usual_context(const ModelSpec& spec) {
+  int64_t tokens = kUsualContext;
+  for (const ModelSpec* one : {&spec, static_cast<const ModelSpec*>(spec.encoder.get())})
+    if (const int64_t limit = one == nullptr ? 0 : one->longest_sequence(); limit > 0)
+      tokens = std::min(tokens, limit);
+  return tokens;
+}
+
 int64_t feature_tokens(const ModelSpec& stack) {
   const auto* features = dynamic_cast<const nn::FeatureEmbedConfig*>(stack.embed.config.get());
   if (features == nullptr) return 0;

@@ -26,6 +26,11 @@ Plan make_plan(const ModelSpec& spec,
                int64_t context,
                int64_t source = -1,
                spec::KvType kv = spec::KvType::f32);
+/// The context of a plan where none is given: so many tokens, fewer where the model, or its encoder,
+/// takes no more.
+inline constexpr int64_t kUsualContext = 2048;
+int64_t usual_context(const ModelSpec& spec);
+
 /// Tokens of what a stack reads instead of ids: of an image of its size, of the longest sound; 0 =
 /// it reads ids, or features of any size.
 int64_t feature_tokens(const ModelSpec& stack);
