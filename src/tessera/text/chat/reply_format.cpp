@@ -15,8 +15,8 @@ extern const char* const kReplyFormatsJson;  // a source that the build makes
 
 namespace {
 
-ReplyFormat reply_format_from(const std::string& name, const Json& json) {
-  ReplyFormat f;
+ToolCallFormat reply_format_from(const std::string& name, const Json& json) {
+  ToolCallFormat f;
   f.name = name;
   for (const Json& text : json.at("evidence")) f.evidence.push_back(text);
   const auto part = [&](const char* key, size_t i) {
@@ -26,10 +26,10 @@ ReplyFormat reply_format_from(const std::string& name, const Json& json) {
   f.close = part("section", 1);
   f.bare = json.value("bare", false);
   const std::string form = json.at("form");
-  f.form = form == "object"  ? ReplyFormat::Form::object
-           : form == "list"  ? ReplyFormat::Form::list
-           : form == "named" ? ReplyFormat::Form::named
-                             : ReplyFormat::Form::tags;
+  f.form = form == "object"  ? ToolCallFormat::Form::object
+           : form == "list"  ? ToolCallFormat::Form::list
+           : form == "named" ? ToolCallFormat::Form::named
+                             : ToolCallFormat::Form::tags;
   f.before = part("call", 0);
   f.between = part("call", 1);
   f.behind = part("call", 2);
@@ -51,9 +51,9 @@ ReplyFormat reply_format_from(const std::string& name, const Json& json) {
 
 }  // namespace
 
-const std::vector<ReplyFormat>& reply_formats() {
-  static const std::vector<ReplyFormat> all = [] {
-    std::vector<ReplyFormat> formats;
+const std::vector<ToolCallFormat>& reply_formats() {
+  static const std::vector<ToolCallFormat> all = [] {
+    std::vector<ToolCallFormat> formats;
     const Json table = spec::parse_json(kReplyFormatsJson, "reply_formats.json");
     for (const auto& [name, json] : table.items()) formats.push_back(reply_format_from(name, json));
     return formats;
@@ -61,16 +61,16 @@ const std::vector<ReplyFormat>& reply_formats() {
   return all;
 }
 
-const ReplyFormat* reply_format_named(std::string_view name) {
-  for (const ReplyFormat& format : reply_formats())
+const ToolCallFormat* reply_format_named(std::string_view name) {
+  for (const ToolCallFormat& format : reply_formats())
     if (format.name == name) return &format;
   return nullptr;
 }
 
-const ReplyFormat* reply_format_of(std::string_view source) {
-  const ReplyFormat* best = nullptr;
+const ToolCallFormat* reply_format_of(std::string_view source) {
+  const ToolCallFormat* best = nullptr;
   bool tie = false;
-  for (const ReplyFormat& format : reply_formats()) {
+  for (const ToolCallFormat& format : reply_formats()) {
     const bool all = std::all_of(
         format.evidence.begin(), format.evidence.end(),
         [&](const std::string& text) { return source.find(text) != std::string_view::npos; });
@@ -81,9 +81,9 @@ const ReplyFormat* reply_format_of(std::string_view source) {
   return tie ? nullptr : best;
 }
 
-std::optional<ThoughtTags> thought_tags_of(std::string_view source) {
+std::optional<ReasoningTags> thought_tags_of(std::string_view source) {
   for (const auto& [open, close] : known_tokens().reasoning)
-    if (source.find(close) != std::string_view::npos) return ThoughtTags{open, close};
+    if (source.find(close) != std::string_view::npos) return ReasoningTags{open, close};
   return std::nullopt;
 }
 
@@ -135,8 +135,11 @@ int32_t any_text(Grammar& g) {
 
 }  // namespace
 
-int32_t behind_thoughts(
-    Grammar& g, int32_t body, const ThoughtTags& tags, bool thinking, const Tokenizer* tokenizer) {
+int32_t behind_thoughts(Grammar& g,
+                        int32_t body,
+                        const ReasoningTags& tags,
+                        bool thinking,
+                        const Tokenizer* tokenizer) {
   const auto tag = [&](const std::string& text) {
     return is_special(tokenizer, text) ? g.token({*tokenizer->id(text)}, {}) : g.literal(text);
   };
@@ -164,7 +167,7 @@ class CallGrammar {
     const int32_t some = sections(g_.choice(calls));
     int32_t body = some;
     if (!o_.required) body = g_.choice({free_before(some), free_text()});
-    if (o_.thoughts) body = behind_thoughts(g_, body, *o_.thoughts, o_.thinking, o_.tokenizer);
+    if (o_.reasoning) body = behind_thoughts(g_, body, *o_.reasoning, o_.thinking, o_.tokenizer);
     g_.define(g_.root(), body);
     g_.check(where_);
     return std::move(g_);
@@ -222,7 +225,7 @@ class CallGrammar {
     const std::string name = function["name"];
     const std::string written = f_.numbered ? "functions." + name + ":" : name;
     const int32_t number = f_.numbered ? g_.repeat(g_.chars({{'0', '9'}}), 1, 3) : g_.empty();
-    using Form = ReplyFormat::Form;
+    using Form = ToolCallFormat::Form;
     if (f_.form == Form::object || f_.form == Form::list)
       return g_.sequence({g_.literal(f_.write_before + name + f_.write_between),
                           schema_of(function), g_.literal(f_.write_behind)});
@@ -272,13 +275,13 @@ class CallGrammar {
 
   /// Calls in their sections; also those whose first marker was read already.
   int32_t sections(int32_t one) {
-    const bool list = f_.form == ReplyFormat::Form::list;
+    const bool list = f_.form == ToolCallFormat::Form::list;
     const int32_t more =
         o_.parallel ? g_.repeat(g_.sequence({g_.literal(", "), one}), 0, 15) : g_.empty();
     int32_t inner = one;
     if (list) inner = g_.sequence({g_.literal("["), one, more, g_.literal("]")});
     const bool many = o_.parallel && !list && !f_.close.empty() && !f_.before.empty() &&
-                      f_.form == ReplyFormat::Form::named;
+                      f_.form == ToolCallFormat::Form::named;
     if (many) inner = g_.repeat(one, 1, 16);
     const std::string first = first_marker();
     const std::string open = f_.bare ? "" : f_.open;
@@ -303,7 +306,7 @@ class CallGrammar {
   }
 
   const CallGrammarOptions& o_;
-  const ReplyFormat& f_;
+  const ToolCallFormat& f_;
   const std::string& where_;
   std::vector<std::string>* ignored_;
   Grammar g_;

@@ -31,12 +31,12 @@ class CallReader {
  public:
   enum class Found { whole, more, none };
 
-  CallReader(const ReplyFormat& format, const Json& tools, std::string_view text, bool last)
+  CallReader(const ToolCallFormat& format, const Json& tools, std::string_view text, bool last)
       : f_(format), tools_(tools), text_(text), last_(last) {}
 
   /// `opened`: what stands before a name was read already.
   Found read(bool bare, bool opened) {
-    using Form = ReplyFormat::Form;
+    using Form = ToolCallFormat::Form;
     const bool json = f_.form == Form::object || f_.form == Form::list;
     for (bool first = true;; first = false) {
       const Found one = json ? values(bare) : call(first && opened);
@@ -187,7 +187,7 @@ class CallReader {
     if (const Found found = literal(f_.between); found != Found::whole) return found;
     Json arguments = Json::object();
     const Found found =
-        f_.form == ReplyFormat::Form::named ? value(arguments) : tags(call.name, arguments);
+        f_.form == ToolCallFormat::Form::named ? value(arguments) : tags(call.name, arguments);
     if (found != Found::whole) return found;
     if (!arguments.is_object()) return Found::none;
     if (const Found end = literal(f_.behind); end != Found::whole) {
@@ -265,7 +265,7 @@ class CallReader {
     }
   }
 
-  const ReplyFormat& f_;
+  const ToolCallFormat& f_;
   const Json& tools_;
   std::string_view text_;
   bool last_;
@@ -274,34 +274,34 @@ class CallReader {
 
 }  // namespace
 
-ReplyReader::ReplyReader(Options options) : options_(std::move(options)) {
-  if (options_.thoughts && options_.thinking) {
-    place_ = Place::thoughts;
+ReplyParser::ReplyParser(Options options) : options_(std::move(options)) {
+  if (options_.reasoning && options_.thinking) {
+    place_ = Place::reasoning;
     fresh_ = true;
   } else {
     fresh_ = false;
   }
 }
 
-Reply ReplyReader::push(std::string_view text) {
+Reply ReplyParser::push(std::string_view text) {
   waiting_ += text;
   Reply out;
   read(out, false);
   return out;
 }
 
-Reply ReplyReader::finish() {
+Reply ReplyParser::finish() {
   Reply out;
   read(out, true);
-  if (!fresh_) (place_ == Place::thoughts ? out.thoughts : out.content) += space_;
+  if (!fresh_) (place_ == Place::reasoning ? out.reasoning : out.content) += space_;
   space_.clear();
   return out;
 }
 
-void ReplyReader::read(Reply& out, bool last) {
+void ReplyParser::read(Reply& out, bool last) {
   for (bool goes_on = true; goes_on;) {
     switch (place_) {
-      case Place::thoughts:
+      case Place::reasoning:
         goes_on = read_thoughts(out, last);
         break;
       case Place::content:
@@ -315,7 +315,7 @@ void ReplyReader::read(Reply& out, bool last) {
 }
 
 /// White space waits for what comes behind it.
-void ReplyReader::say(std::string& into, std::string_view text) {
+void ReplyParser::say(std::string& into, std::string_view text) {
   if (fresh_) {
     text.remove_prefix(std::min(text.find_first_not_of(kReplySpace), text.size()));
     if (text.empty()) return;
@@ -329,19 +329,19 @@ void ReplyReader::say(std::string& into, std::string_view text) {
   into += space_;
   into += text.substr(0, end);
   space_ = text.substr(end);
-  if (place_ != Place::thoughts) said_ = true;
+  if (place_ != Place::reasoning) said_ = true;
 }
 
-bool ReplyReader::read_thoughts(Reply& out, bool last) {
-  const std::string& close = options_.thoughts->close;
+bool ReplyParser::read_thoughts(Reply& out, bool last) {
+  const std::string& close = options_.reasoning->close;
   const size_t at = waiting_.find(close);
   if (at == std::string::npos) {
     const size_t n = waiting_.size() - (last ? 0 : held_back(waiting_, close));
-    say(out.thoughts, std::string_view(waiting_).substr(0, n));
+    say(out.reasoning, std::string_view(waiting_).substr(0, n));
     waiting_.erase(0, n);
     return false;
   }
-  say(out.thoughts, std::string_view(waiting_).substr(0, at));
+  say(out.reasoning, std::string_view(waiting_).substr(0, at));
   waiting_.erase(0, at + close.size());
   place_ = Place::content;
   space_.clear();
@@ -349,16 +349,16 @@ bool ReplyReader::read_thoughts(Reply& out, bool last) {
   return true;
 }
 
-bool ReplyReader::read_content(Reply& out, bool last) {
-  const ReplyFormat* format = options_.format;
-  std::string_view marker, thoughts;
+bool ReplyParser::read_content(Reply& out, bool last) {
+  const ToolCallFormat* format = options_.format;
+  std::string_view marker, reasoning;
   if (format != nullptr)
     marker = without_space(format->open.empty() ? format->before : format->open);
-  if (options_.thoughts && !said_ && !called_) thoughts = options_.thoughts->open;
+  if (options_.reasoning && !said_ && !called_) reasoning = options_.reasoning->open;
   const auto place_of = [&](std::string_view what) {
     return what.empty() ? std::string::npos : waiting_.find(what);
   };
-  const size_t call = place_of(marker), thought = place_of(thoughts);
+  const size_t call = place_of(marker), thought = place_of(reasoning);
   // a call without a marker
   if (format != nullptr && format->bare && !said_) {
     size_t first = waiting_.find_first_not_of(kReplySpace);
@@ -375,7 +375,7 @@ bool ReplyReader::read_content(Reply& out, bool last) {
   const size_t at = std::min(call, thought);
   if (at == std::string::npos) {
     size_t held = 0;
-    if (!last) held = std::max(held_back(waiting_, marker), held_back(waiting_, thoughts));
+    if (!last) held = std::max(held_back(waiting_, marker), held_back(waiting_, reasoning));
     const size_t n = waiting_.size() - held;
     say(out.content, std::string_view(waiting_).substr(0, n));
     waiting_.erase(0, n);
@@ -385,13 +385,13 @@ bool ReplyReader::read_content(Reply& out, bool last) {
   if (thought < call) {
     // behind something said it is what it says
     if (said_) {
-      say(out.content, thoughts);
+      say(out.content, reasoning);
     } else {
-      place_ = Place::thoughts;
+      place_ = Place::reasoning;
       fresh_ = true;
       space_.clear();
     }
-    waiting_.erase(0, at + thoughts.size());
+    waiting_.erase(0, at + reasoning.size());
     return true;
   }
   call_open_ = marker;
@@ -400,7 +400,7 @@ bool ReplyReader::read_content(Reply& out, bool last) {
   return true;
 }
 
-void ReplyReader::begin_call() {
+void ReplyParser::begin_call() {
   place_ = Place::call;
   tried_ = scanned_ = 0;
   depth_ = 0;
@@ -409,8 +409,8 @@ void ReplyReader::begin_call() {
 
 /// Whether a long call may end in what came since the last try. Each piece is looked at once, where
 /// a try reads the whole call again.
-bool ReplyReader::may_be_whole() {
-  const ReplyFormat& f = *options_.format;
+bool ReplyParser::may_be_whole() {
+  const ToolCallFormat& f = *options_.format;
   std::string_view end = without_space(f.close);
   if (end.empty()) end = without_space(f.behind);
   if (!end.empty())
@@ -429,7 +429,7 @@ bool ReplyReader::may_be_whole() {
   return depth_ <= 0;
 }
 
-bool ReplyReader::read_call(Reply& out, bool last) {
+bool ReplyParser::read_call(Reply& out, bool last) {
   // calls end with one of these
   if (!last && waiting_.find_first_of("}])>", tried_) == std::string::npos) {
     tried_ = waiting_.size();
@@ -463,11 +463,11 @@ bool ReplyReader::read_call(Reply& out, bool last) {
   return true;
 }
 
-Reply read_reply(std::string_view text, const ReplyReader::Options& options) {
-  ReplyReader reader(options);
+Reply read_reply(std::string_view text, const ReplyParser::Options& options) {
+  ReplyParser reader(options);
   Reply out = reader.push(text);
   const Reply rest = reader.finish();
-  out.thoughts += rest.thoughts;
+  out.reasoning += rest.reasoning;
   out.content += rest.content;
   out.calls.insert(out.calls.end(), rest.calls.begin(), rest.calls.end());
   return out;
