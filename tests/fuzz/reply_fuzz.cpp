@@ -10,7 +10,7 @@ TESSERA_FUZZ_TARGET(reply) {
   const std::string_view answer = parts[1].substr(0, 4096);
   fuzz::run([&] {
     const text::ReplyParser::Options options{
-        .format = text::reply_format_named(parts[0]),
+        .format = text::tool_call_format_named(parts[0]),
         .reasoning = text::ReasoningTags{"<think>", "</think>"},
         .thinking = answer.size() % 2 == 1};
     const text::Reply whole = text::read_reply(answer, options);

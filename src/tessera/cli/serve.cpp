@@ -340,7 +340,7 @@ std::function<int()> add_serve(CLI::App& app) {
                  "Jinja file in place of the models' chat templates");
   app.add_flag("--jinja", o->jinja, "no effect: chat templates are always used");
   std::vector<std::string> tool_formats = {"auto", "generic"};
-  for (const text::ToolCallFormat& format : text::reply_formats())
+  for (const text::ToolCallFormat& format : text::tool_call_formats())
     tool_formats.push_back(format.name);
   app.add_option("--tool-format", s.models.tool_format,
                  "tool-call format; auto = from the chat template, else the generic tool prompt "

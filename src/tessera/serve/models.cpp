@@ -138,11 +138,11 @@ ServedModel::Chats ServedModel::chats_of(const std::string& source,
                                          const std::string& where,
                                          const text::TemplatePoll& poll) const {
   Chats out{.prompts = {tokenizer(), source, where, clock_}, .ends = ends};
-  const text::ToolCallFormat* const named = text::reply_format_named(tool_format_);
+  const text::ToolCallFormat* const named = text::tool_call_format_named(tool_format_);
   const bool shows = shows_tools(out.prompts, poll);
-  if (shows) out.calls = named != nullptr ? named : text::reply_format_of(source);
+  if (shows) out.calls = named != nullptr ? named : text::tool_call_format_of(source);
   if (out.calls == nullptr && (tool_format_ == "auto" || (tool_format_ == "generic" && !shows))) {
-    out.calls = text::reply_format_named("hermes");
+    out.calls = text::tool_call_format_named("hermes");
     out.told = true;
     out.system = shows_system(out.prompts, poll);
   }

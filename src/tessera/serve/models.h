@@ -47,7 +47,7 @@ struct ModelOptions {
   std::chrono::milliseconds keep_alive{0};   // a model unused for so long is given up; 0 = never
   /// How models call functions: "auto" = as the template shows, and where it shows none or a form
   /// that is not known, they are described in the conversation (text/chat/tools_in_prompt.h);
-  /// "generic" = likewise, but for templates that show none alone; else a name of reply_formats().
+  /// "generic" = likewise, but for templates that show none alone; else a name of tool_call_formats().
   std::string tool_format = "auto";
   /// Told the time by strftime_now().
   text::TemplateClock clock = text::local_time;

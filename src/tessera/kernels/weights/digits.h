@@ -21,7 +21,7 @@
 namespace tessera::kernels {
 
 /// How products read x beside weights in blocks.
-enum class Arithmetic : uint8_t { exact, int15, int8 };
+enum class Arithmetic : uint8_t { float32, int15, int8 };
 
 /// Whether weights of this type are codes: every block type of DType but those with
 /// code books (IQ1 to IQ3), ternary ones and numbers in e4m3.
@@ -53,7 +53,7 @@ int64_t rounded_bytes(int64_t m, int64_t k);
 
 /// Where rows of k numbers, whole blocks of 32, are to be rounded: `memory` of rounded_bytes(m, k),
 /// aligned to a cache line. Nothing is read or written yet. Throws Error(internal) on sizes that do
-/// not fit or Arithmetic::exact.
+/// not fit or Arithmetic::float32.
 RoundedRows rows_to_round(
     const float* x, int64_t m, int64_t k, int64_t x_stride, Arithmetic arithmetic, void* memory);
 /// Rounds them, on this thread.

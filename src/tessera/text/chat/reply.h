@@ -1,12 +1,12 @@
 // What a model's answer is made of: what it thinks, what it says, and the tools that it calls.
 //
-//   const ToolCallFormat* format = reply_format_of(template_source);   // nullptr: none that is
+//   const ToolCallFormat* format = tool_call_format_of(template_source);   // nullptr: none that is
 //   known ReplyParser reader({.format = format, .thoughts = thought_tags_of(template_source),
 //                       .tools = tools});
 //   for (each piece of text) show(reader.push(piece));
 //   show(reader.finish());
 //
-// How models write calls is data (reply_formats.json): a format is known by strings that the chat
+// How models write calls is data (tool_call_formats.json): a format is known by strings that the chat
 // template holds, never by the name of a model. A call is told once it is whole; what looks like
 // one and is not stays content.
 #pragma once
@@ -45,12 +45,12 @@ struct ToolCallFormat {
 };
 
 /// All that are known, in the order of the table.
-const std::vector<ToolCallFormat>& reply_formats();
+const std::vector<ToolCallFormat>& tool_call_formats();
 /// By name; nullptr where there is none.
-const ToolCallFormat* reply_format_named(std::string_view name);
+const ToolCallFormat* tool_call_format_named(std::string_view name);
 /// The one of which a template holds all evidence, the most of it where several do; nullptr where
 /// none does, or no single one.
-const ToolCallFormat* reply_format_of(std::string_view template_source);
+const ToolCallFormat* tool_call_format_of(std::string_view template_source);
 
 /// What stands around the thoughts of a model.
 struct ReasoningTags {

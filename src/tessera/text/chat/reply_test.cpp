@@ -57,12 +57,12 @@ void expect_same_in_parts(const std::string& text, const ReplyParser::Options& o
 TEST(ReplyFormats, AreKnownByTheirTemplates) {
   for (const Json& row : golden()["rows"]) {
     SCOPED_TRACE(row["template"].get<std::string>());
-    const ToolCallFormat* format = reply_format_of(joined(row["markers"]));
+    const ToolCallFormat* format = tool_call_format_of(joined(row["markers"]));
     EXPECT_EQ(format == nullptr ? Json() : Json(format->name), row["format"]);
   }
-  EXPECT_EQ(reply_format_of(""), nullptr);
-  EXPECT_EQ(reply_format_named("hermes")->open, "<tool_call>");
-  EXPECT_EQ(reply_format_named("none"), nullptr);
+  EXPECT_EQ(tool_call_format_of(""), nullptr);
+  EXPECT_EQ(tool_call_format_named("hermes")->open, "<tool_call>");
+  EXPECT_EQ(tool_call_format_named("none"), nullptr);
 }
 
 TEST(ReplyParser, ReadsWhatTemplatesWrite) {
@@ -71,7 +71,7 @@ TEST(ReplyParser, ReadsWhatTemplatesWrite) {
     for (const Json& answer : row["answers"]) {
       const std::string text = answer["text"];
       SCOPED_TRACE(row["template"].get<std::string>() + ": " + text);
-      ReplyParser::Options options{.format = reply_format_named(row["format"].get<std::string>()),
+      ReplyParser::Options options{.format = tool_call_format_named(row["format"].get<std::string>()),
                                    .reasoning = thought_tags_of(joined(row["markers"])),
                                    .tools = golden()["tools"]};
       // the prompt has opened what the answer closes
@@ -123,7 +123,7 @@ TEST(ReplyParser, WhatIsNoCallIsContent) {
   const auto check = [](const char* format, const std::string& text, const std::string& content,
                         size_t calls) {
     SCOPED_TRACE(text);
-    const ReplyParser::Options options{.format = reply_format_named(format),
+    const ReplyParser::Options options{.format = tool_call_format_named(format),
                                        .tools = golden()["tools"]};
     const Reply reply = read_reply(text, options);
     EXPECT_EQ(reply.content, content);
@@ -174,7 +174,7 @@ TEST(ReplyParser, LongCallsAreReadInLinearTime) {
     std::vector<std::string_view> parts;
     for (size_t at = 0; at < text.size(); at += 8)
       parts.push_back(std::string_view(text).substr(at, 8));
-    const Reply reply = in_parts(parts, {.format = reply_format_named(name)});
+    const Reply reply = in_parts(parts, {.format = tool_call_format_named(name)});
     ASSERT_EQ(reply.calls.size(), 1U);
     EXPECT_EQ(reply.calls[0].name, "f");
     EXPECT_GE(reply.calls[0].arguments.size(), code.size());
@@ -183,7 +183,7 @@ TEST(ReplyParser, LongCallsAreReadInLinearTime) {
 }
 
 TEST(ReplyParser, ArgumentsHaveTheTypesOfTheirSchemas) {
-  const ReplyParser::Options options{.format = reply_format_named("qwen3_coder"),
+  const ReplyParser::Options options{.format = tool_call_format_named("qwen3_coder"),
                                      .tools = golden()["tools"]};
   const Reply reply = read_reply(
       "<tool_call>\n<function=get_weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n"
@@ -225,7 +225,7 @@ TEST(CallGrammar, IsWhatTheReaderReads) {
   std::vector<std::optional<std::string>> bytes;
   for (int b = 0; b < 256; ++b) bytes.emplace_back(std::string(1, static_cast<char>(b)));
   const auto vocabulary = std::make_shared<const TokenTrie>(std::move(bytes));
-  for (const ToolCallFormat& format : reply_formats()) {
+  for (const ToolCallFormat& format : tool_call_formats()) {
     SCOPED_TRACE(format.name);
     for (const bool parallel : {false, true}) {
       const Grammar grammar = call_grammar(
@@ -261,7 +261,7 @@ TEST(CallGrammar, TextStandsBeforeCallsThatNobodyAskedFor) {
       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": "
       "{\"city\":\"x\"}}\n</tool_call>";
   const auto holds = [&](CallGrammarOptions options, const std::string& text) {
-    options.format = reply_format_named("hermes");
+    options.format = tool_call_format_named("hermes");
     options.tools = golden()["tools"];
     return GrammarConstraint(call_grammar(options, "tools"), letters, "tools").holds(text);
   };
@@ -285,7 +285,7 @@ TEST(CallGrammar, TextStandsBeforeCallsThatNobodyAskedFor) {
 TEST(CallGrammar, RefusesWhatIsNoTool) {
   const auto refused = [](const std::string& tools, const char* what) {
     test::expect_error(ErrorKind::input, what, [&] {
-      call_grammar({.format = reply_format_named("hermes"), .tools = spec::parse_json(tools, "t")},
+      call_grammar({.format = tool_call_format_named("hermes"), .tools = spec::parse_json(tools, "t")},
                    "tools");
     });
   };

@@ -11,11 +11,11 @@ namespace tessera::text {
 
 using spec::Json;
 
-extern const char* const kReplyFormatsJson;  // a source that the build makes
+extern const char* const kToolCallFormatsJson;  // a source that the build makes
 
 namespace {
 
-ToolCallFormat reply_format_from(const std::string& name, const Json& json) {
+ToolCallFormat tool_call_format_from(const std::string& name, const Json& json) {
   ToolCallFormat f;
   f.name = name;
   for (const Json& text : json.at("evidence")) f.evidence.push_back(text);
@@ -51,26 +51,26 @@ ToolCallFormat reply_format_from(const std::string& name, const Json& json) {
 
 }  // namespace
 
-const std::vector<ToolCallFormat>& reply_formats() {
+const std::vector<ToolCallFormat>& tool_call_formats() {
   static const std::vector<ToolCallFormat> all = [] {
     std::vector<ToolCallFormat> formats;
-    const Json table = spec::parse_json(kReplyFormatsJson, "reply_formats.json");
-    for (const auto& [name, json] : table.items()) formats.push_back(reply_format_from(name, json));
+    const Json table = spec::parse_json(kToolCallFormatsJson, "tool_call_formats.json");
+    for (const auto& [name, json] : table.items()) formats.push_back(tool_call_format_from(name, json));
     return formats;
   }();
   return all;
 }
 
-const ToolCallFormat* reply_format_named(std::string_view name) {
-  for (const ToolCallFormat& format : reply_formats())
+const ToolCallFormat* tool_call_format_named(std::string_view name) {
+  for (const ToolCallFormat& format : tool_call_formats())
     if (format.name == name) return &format;
   return nullptr;
 }
 
-const ToolCallFormat* reply_format_of(std::string_view source) {
+const ToolCallFormat* tool_call_format_of(std::string_view source) {
   const ToolCallFormat* best = nullptr;
   bool tie = false;
-  for (const ToolCallFormat& format : reply_formats()) {
+  for (const ToolCallFormat& format : tool_call_formats()) {
     const bool all = std::all_of(
         format.evidence.begin(), format.evidence.end(),
         [&](const std::string& text) { return source.find(text) != std::string_view::npos; });
