@@ -51,7 +51,8 @@ const std::vector<Foreign>& foreign() {
       {{"--metrics", "--props"}, "/metrics and /props are always served; leave it out"},
       {{"-fa", "--flash-attn"}, "attention never stores all scores; leave it out"},
       {{"--mlock", "--no-mmap", "-nommap"}, "weights are memory-mapped; leave it out"},
-      {{"-cnv", "--conversation", "-i", "--interactive"}, "use `tessera chat`",
+      {{"-cnv", "--conversation", "-i", "--interactive"},
+       "use `tessera chat`",
        "`tessera chat` is a conversation; leave it out"},
       {{"--single-turn"},
        "expected the question on standard input: echo QUESTION | tessera chat MODEL"},
@@ -134,6 +135,7 @@ std::vector<Item> items_of(const CLI::App& app, const std::vector<std::string>& 
 }
 
 void refuse_foreign(const std::vector<Item>& items) {
+  if (items.empty()) return;
   const std::string verb = items[0].name.empty() ? items[0].words[0] : "tessera";
   for (const Item& item : items)
     for (const Foreign& one : foreign())
@@ -164,9 +166,7 @@ void merge_cache_types(std::vector<Item>& items) {
   const auto first = std::find_if(items.begin(), items.end(), is_type);
   if (first == items.end()) return;
   const std::string type = first->value();
-  if (std::none_of(first, items.end(), [&](const Item& item) {
-        return is_type(item) && item.name != first->name;
-      }))
+  if (std::count_if(first, items.end(), is_type) == 1)
     fmt::print(stderr, "tessera: {} {}: keys and values have one type; this sets both\n",
                first->name, type);
   for (auto item = first + 1; item != items.end(); ++item)
