@@ -61,9 +61,10 @@ install: build ## commands, library, headers, man pages and completion into PREF
 	@cmake --build $(BUILD) --target man 2>/dev/null || true
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
-package: build ## a Python wheel with the command and the module, in build/package
+package: build ## a Python wheel and a Debian package, in build/package
 	@scripts/setup.sh package
 	@scripts/package.sh $(BUILD) $(CACHE)/package/bin/python build/package
+	@scripts/package_deb.sh $(BUILD) build/package
 
 fuzz: ## each fuzz target for a minute (SECONDS=n for longer)
 	@scripts/setup.sh fuzz

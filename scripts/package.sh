@@ -23,6 +23,8 @@ cp -L "$(find "$work/prefix" -name libtessera.so)" "$root/tessera/lib/libtessera
 # of this machine nothing stays: libtorch is that of the environment that the wheel is installed in
 patchelf --set-rpath '$ORIGIN/../../torch/lib' "$root/tessera/bin/tessera-tensors" "$root/tessera/lib/libtessera.so"
 cp LICENSE "$info/LICENSE"
+mkdir "$info/sboms"
+python3 scripts/sbom.py "$build" >"$info/sboms/tessera.cdx.json"
 cat >"$info/METADATA" <<END
 Metadata-Version: 2.1
 Name: tessera

@@ -134,7 +134,7 @@ setup_docs() {
 }
 
 setup_package() {
-  apt_packages python3-venv patchelf
+  apt_packages python3-venv patchelf dpkg-dev
   local venv="$cache/package"
   [ -f "$venv/.ready-1" ] && return 0
   python3 -m venv --clear "$venv"

@@ -250,6 +250,11 @@ TEST_F(CliFlags, OptionsOfOtherProgramsSayWhatToDo) {
        "--rope-scaling: positions are scaled as the model's files"},
       {"generate m -tb 4", "-tb: --threads is for prompts and for decoding"},
       {"generate m -cnv", "use `tessera chat`"},
+      {"chat m -cnv", "`tessera chat` is a conversation; leave it out"},
+      {"generate m -st", "expected the question on standard input"},
+      {"generate m -p x -e", "-e: prompts are taken as they are"},
+      {"chat m --jinja", "--jinja: chat templates of models (Jinja) are always used"},
+      {"generate m --color", "output has no colours"},
       {"chat -hf some/model", "-hf: expected `tessera pull ORG/NAME` once"},
       {"quantize m --tensor-type a=q8_0", "expected --rule NAMES=TYPE"},
       {"convert m --outtype f16", "`tessera quantize --type TYPE`"}};

@@ -166,6 +166,34 @@ else:
 }
 
 // the wheel next to a torch, as pip lays them
+// scripts/try_deb.sh installs it in a fresh Debian
+TEST_F(Install, ADebianPackageBringsItsLibtorch) {
+  if (run("command -v dpkg-deb dpkg-shlibdeps patchelf").status != 0)
+    GTEST_SKIP() << "no dpkg-dev or patchelf (scripts/setup.sh package)";
+  const std::string root = (folder_->path() / "root").string(),
+                    out = (folder_->path() / "deb").string();
+  const Ran made = run("TESSERA_DEB_LEVEL=1 '" TESSERA_SOURCE_DIR
+                       "/scripts/package_deb.sh' '" TESSERA_BINARY_DIR "' '" +
+                       out + "' && dpkg-deb -x '" + out + "'/tessera_*.deb '" + root + "'");
+  ASSERT_EQ(made.status, 0) << made.out;
+  // every library is one of the package's own, or of Debian
+  const Ran linked = run("env -u LD_LIBRARY_PATH ldd '" + root +
+                         "/usr/bin/tessera-tensors' | sed -n "
+                         "'s/.* => \\([^ ]*\\).*/\\1/p' | xargs -n 1 readlink -f | grep -v -e '^" +
+                         root + "/usr/lib/tessera/' -e '^/usr/lib/' -e '^/lib/'");
+  EXPECT_EQ(linked.out, "");
+  const Ran text = run("env -i '" + root + "/usr/bin/tessera' generate '" + model_ +
+                       "' Once -n 64 --temperature 0 --no-echo 2>/dev/null");
+  EXPECT_EQ(text.out, expected_);
+  const Ran fields = run("dpkg-deb -f '" + out + "'/tessera_*.deb Depends Architecture");
+  EXPECT_NE(fields.out.find("libsimdjson"), std::string::npos) << fields.out;
+  const Ran parts =
+      run("python3 -c 'import json, sys; bom = json.load(open(sys.argv[1])); "
+          "print(bom[\"bomFormat\"], *[c[\"name\"] for c in bom[\"components\"]])' '" +
+          root + "/usr/share/doc/tessera/sbom.cdx.json'");
+  EXPECT_EQ(parts.out.rfind("CycloneDX libtorch fmt ", 0), 0u) << parts.out;
+}
+
 TEST_F(Install, AWheelHasTheCommandAndTheModule) {
   const char* const python = std::getenv("TESSERA_PACKAGE_PYTHON");
   if (python == nullptr)

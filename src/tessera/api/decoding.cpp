@@ -81,24 +81,17 @@ std::shared_ptr<const text::Constraint> read_constraint(spec::Settings& settings
 void read_limits(spec::Settings& settings,
                  const infer::DecodingDefaults& defaults,
                  infer::DecodingOptions& out) {
-  constexpr int64_t kAny = int64_t{1} << 40;
-  const auto most = settings.whole("max_new_tokens", -1);
-  if (most) {
-    out.max_new_tokens = *most < 0 ? kAny : *most;
-  } else {
-    if (defaults.max_new_tokens) out.max_new_tokens = *defaults.max_new_tokens;
-    if (defaults.max_length > 0) out.max_new_tokens = kAny;
-    out.max_length = defaults.max_length;
-  }
-  const auto least = settings.whole("min_new_tokens", 0);
-  out.min_new_tokens = least.value_or(defaults.min_new_tokens);
-  if (!least) out.min_length = defaults.min_length;
+  const auto most = settings.whole("max_new_tokens", -1),
+             least = settings.whole("min_new_tokens", 0);
+  out.stop_strings = settings.texts("stop");
+  infer::take_limits(defaults, {most.has_value(), least.has_value(), !out.stop_strings.empty()},
+                     out);
+  if (most) out.max_new_tokens = *most < 0 ? infer::kAnyLength : *most;
+  if (least) out.min_new_tokens = *least;
   if (least && *least > out.max_new_tokens)
     fail(ErrorKind::usage, settings.where(),
          "min_new_tokens {} is more than max_new_tokens {}; expected at most as many", *least,
          out.max_new_tokens);
-  out.stop_strings = settings.texts("stop");
-  if (out.stop_strings.empty()) out.stop_strings = defaults.stop_strings;
   out.context = settings.whole("context", 1).value_or(0);
   out.shift = settings.flag("context_shift").value_or(false);
 }

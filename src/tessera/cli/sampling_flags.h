@@ -94,7 +94,8 @@ class SamplingFlags {
     if (options_->temperature > 0) take(true);
     if (!given("--samplers")) options_->samplers = defaults.sampling.samplers;
     infer::take_bans(defaults, writing);
-    fill_limits(defaults, writing);
+    infer::take_limits(
+        defaults, {given("--max-new-tokens"), given("--min-new-tokens"), given("--stop")}, writing);
     if (!defaults.unsupported.empty())
       fmt::print(stderr, "tessera: {}: without effect: {}\n", defaults.source,
                  fmt::join(defaults.unsupported, ", "));
@@ -137,19 +138,6 @@ class SamplingFlags {
         {"mirostat_eta", ",--mirostat-lr"}};
     const auto found = kOthers.find(field.name);
     return field.flag() + (found == kOthers.end() ? "" : found->second);
-  }
-  void fill_limits(const infer::DecodingDefaults& defaults, infer::DecodingOptions& writing) const {
-    constexpr int64_t kAny = int64_t{1} << 40;
-    if (!given("--max-new-tokens")) {
-      if (defaults.max_new_tokens) writing.max_new_tokens = *defaults.max_new_tokens;
-      if (defaults.max_length > 0) writing.max_new_tokens = kAny;
-      writing.max_length = defaults.max_length;
-    }
-    if (!given("--min-new-tokens")) {
-      writing.min_new_tokens = defaults.min_new_tokens;
-      writing.min_length = defaults.min_length;
-    }
-    if (!given("--stop")) writing.stop_strings = defaults.stop_strings;
   }
 
   /// "13:-5" is of a token, "13,7:-5" of a sequence.

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/core.h>
+
 #include "tessera/base/error.h"
 #include "tessera/spec/json.h"
 
@@ -15,12 +17,13 @@ namespace {
 constexpr std::pair<std::string_view, std::string_view> kRewritten[] = {
     {"-np", "--parallel"},      {"-md", "--draft"},         {"-sys", "--system"},
     {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}, {"-jf", "--json-schema"},
-    {"-to", "--deadline"},
+    {"-to", "--deadline"},      {"-st", "--single-turn"},
 };
 
 struct Foreign {
   std::vector<std::string_view> names;
   const char* instead;
+  const char* in_chat = nullptr;  // where that says another thing
 };
 /// Options that people type who come from elsewhere, and that mean nothing here; a verb may have
 /// one of its own by such a name.
@@ -48,7 +51,15 @@ const std::vector<Foreign>& foreign() {
       {{"--metrics", "--props"}, "/metrics and /props are always served; leave it out"},
       {{"-fa", "--flash-attn"}, "attention never stores all scores; leave it out"},
       {{"--mlock", "--no-mmap", "-nommap"}, "weights are memory-mapped; leave it out"},
-      {{"-cnv", "--conversation", "-i", "--interactive"}, "use `tessera chat`"},
+      {{"-cnv", "--conversation", "-i", "--interactive"},
+       "use `tessera chat`",
+       "`tessera chat` is a conversation; leave it out"},
+      {{"--single-turn"},
+       "expected the question on standard input: echo QUESTION | tessera chat MODEL"},
+      {{"-e", "--escape", "--no-escape"},
+       "prompts are taken as they are; a line break in a shell is $'one\\ntwo'"},
+      {{"--jinja", "--no-jinja"}, "chat templates of models (Jinja) are always used; leave it out"},
+      {{"-co", "--color"}, "output has no colours; leave it out"},
       {{"-no-cnv", "--no-conversation"}, "`tessera generate` has no conversation; leave it out"},
       {{"-hf", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"},
        "expected `tessera pull ORG/NAME` once, and then ORG/NAME or ORG/NAME:Q4_K_M as the model"},
@@ -124,11 +135,13 @@ std::vector<Item> items_of(const CLI::App& app, const std::vector<std::string>& 
 }
 
 void refuse_foreign(const std::vector<Item>& items) {
+  if (items.empty()) return;
+  const std::string verb = items[0].name.empty() ? items[0].words[0] : "tessera";
   for (const Item& item : items)
     for (const Foreign& one : foreign())
       if (!item.own && std::find(one.names.begin(), one.names.end(), item.name) != one.names.end())
-        fail(ErrorKind::usage, items[0].name.empty() ? items[0].words[0] : "tessera", "{}: {}",
-             item.name, one.instead);
+        fail(ErrorKind::usage, verb, "{}: {}", item.name,
+             verb == "chat" && one.in_chat != nullptr ? one.in_chat : one.instead);
 }
 
 /// -m FILE and --model FILE to the front: a positional argument would take the model's place.
@@ -153,6 +166,9 @@ void merge_cache_types(std::vector<Item>& items) {
   const auto first = std::find_if(items.begin(), items.end(), is_type);
   if (first == items.end()) return;
   const std::string type = first->value();
+  if (std::count_if(first, items.end(), is_type) == 1)
+    fmt::print(stderr, "tessera: {} {}: keys and values have one type; this sets both\n",
+               first->name, type);
   for (auto item = first + 1; item != items.end(); ++item)
     if (is_type(*item) && item->name != first->name && item->value() != type)
       fail(ErrorKind::usage, items[0].words[0],

@@ -108,6 +108,8 @@ TEST(Checkpoint, SaysWhatAFolderWithoutAModelHolds) {
        "an incomplete file of a download or a conversion"},
       {{"config.json", "weights.safetensors"}, "weights under another name"},
       {{"model-Q4_K_M.gguf"}, "a GGUF file; expected the path of that file"},
+      {{"a.Q4_K_M.gguf", "b.Q8_0.gguf"},
+       "holds 2 GGUF files; expected the path of one: \"a.Q4_K_M.gguf\", \"b.Q8_0.gguf\""},
       {{"adapter_config.json", "adapter_model.safetensors"}, "is an adapter"},
       {{"config.json", "tf_model.h5"}, "weights of another library"},
   };

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <fmt/ranges.h>
+
 #include "tessera/base/error.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/tensor_folder.h"
@@ -64,6 +66,15 @@ void refuse_folder(const fs::path& folder) {
       fail(ErrorKind::file, where,
            "is an adapter; expected the model that it was trained on, and this as --adapter");
   const std::vector<std::string> names = names_in(folder);
+  std::vector<std::string> files;
+  for (const std::string& name : names)
+    if (name.ends_with(".gguf")) files.push_back(in_quotes(name));
+  constexpr std::ptrdiff_t kShown = 8;
+  if (files.size() > 1)
+    fail(ErrorKind::file, where, "holds {} GGUF files; expected the path of one: {}{}",
+         files.size(),
+         fmt::join(files.begin(), files.begin() + std::min(kShown, std::ssize(files)), ", "),
+         std::ssize(files) > kShown ? ", ..." : "");
   for (const Clue& clue : kClues)
     for (const std::string& name : names)
       if (ends_with_any(name, clue.endings))

@@ -10,6 +10,7 @@
 #include "tessera/convert/peft_names.h"
 #include "tessera/convert/peft_parts.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/hub/model_name.h"
 #include "tessera/nn/mixer/attention/attention.h"
 
 namespace tessera::convert::peft {
@@ -379,12 +380,24 @@ class PeftWriter {
     }
   }
 
+  /// What transformers can load: the name of a model in the hub's cache, or a folder; null for files
+  /// in other formats.
+  Json base_name() const {
+    if (base_.dialect != "hf") return nullptr;
+    fs::path folder = base_.folder;
+    if (!folder.has_filename()) folder = folder.parent_path();
+    const fs::path snapshots = folder.parent_path();
+    if (snapshots.filename() == "snapshots")
+      if (auto repo = hub::repo_of_folder(snapshots.parent_path().filename().string())) return *repo;
+    return folder.string();
+  }
+
   Json config() const {
     const char* task = base_.spec.encoder    ? "SEQ_2_SEQ_LM"
                        : base_.spec.causal() ? "CAUSAL_LM"
                                              : nullptr;
     Json config = {{"task_type", task != nullptr && base_.spec.head ? Json(task) : Json()},
-                   {"base_model_name_or_path", nullptr},
+                   {"base_model_name_or_path", base_name()},
                    {"inference_mode", true}};
     if (!saved_.empty()) config["modules_to_save"] = saved_;
     if (ties_) config["ensure_weight_tying"] = true;

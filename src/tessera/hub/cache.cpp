@@ -148,6 +148,7 @@ bool is_locked(const fs::path& locks) {
 /// What is to go, in the order in which it goes.
 struct Going {
   std::vector<fs::path> refs, folders, blobs;
+  bool whole = false;  // nothing of the model stays
 };
 
 /// The model's folder, held to be one of this cache's own.
@@ -171,6 +172,7 @@ Going going(const fs::path& cache, const ModelName& name, bool whole) {
   const fs::path folder = own_folder(cache, name);
   Going out;
   if (whole) {
+    out.whole = true;
     out.refs = {folder / "refs"};
     for (const fs::path& snapshot : entries_of(folder / "snapshots"))
       out.folders.push_back(snapshot);
@@ -181,6 +183,8 @@ Going going(const fs::path& cache, const ModelName& name, bool whole) {
   if (commit.empty() || !is_plain_folder(folder / "snapshots" / commit))
     fail(ErrorKind::file, "rm", "{}: no revision {} in the cache; there: {}", name.repo,
          name.revision, revisions_there(folder));
+  // without its last revision nothing of a model can be used
+  if (commits_of(folder).size() == 1) return going(cache, name, true);
   for (const auto& [ref, of] : refs_of(folder))
     if (of == commit) out.refs.push_back(folder / "refs" / ref);
   out.folders = {folder / "snapshots" / commit};
@@ -354,7 +358,7 @@ Removed remove_model(const fs::path& cache, const ModelName& name, bool whole) {
     fail(ErrorKind::resource, "rm", "{}: is being downloaded; stop that first", name.repo);
   for (const auto* paths : {&gone.refs, &gone.folders, &gone.blobs})
     for (const fs::path& path : *paths) remove_below(path);
-  if (whole) {
+  if (gone.whole) {
     remove_below(cache / name.folder());
     if (own_locks) remove_below(locks);
   }

@@ -263,6 +263,13 @@ TEST_F(FindModel, WhatIsRemovedLiesInTheCache) {
   EXPECT_TRUE(fs::exists(folder_ / "elsewhere" / kFirst / "victim"));
 }
 
+TEST_F(FindModel, WithItsLastRevisionAModelGoes) {
+  model({"config.json", "model.safetensors"});
+  EXPECT_EQ(remove_model(cache(), *parse_model_name("org/name@main"), false).files, 2u);
+  EXPECT_FALSE(fs::exists(cache() / "models--org--name"));
+  EXPECT_TRUE(cached_models(cache()).empty());
+}
+
 TEST_F(FindModel, RemovingARevisionKeepsWhatOthersUse) {
   model({"config.json", "model.safetensors"});
   put("models--org--name", kSecond, "config.json", "config.json");  // the same blob

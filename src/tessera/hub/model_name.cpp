@@ -21,6 +21,36 @@ bool is_name_part(std::string_view part) {
          });
 }
 
+/// The name that an address of the hub's pages stands for, as https://huggingface.co/org/name,
+/// .../tree/REVISION or .../blob/REVISION/FILE; any other text as it is.
+std::string without_address(std::string_view text) {
+  std::string_view rest = text;
+  for (const char* scheme : {"https://", "http://", "hf://"})
+    if (rest.starts_with(scheme)) rest.remove_prefix(std::string_view(scheme).size());
+  const bool plain = text.starts_with("hf://");
+  bool of_hub = plain;
+  for (const char* host : {"huggingface.co/", "www.huggingface.co/", "hf.co/"})
+    if (!plain && rest.starts_with(host)) {
+      rest.remove_prefix(std::string_view(host).size());
+      of_hub = true;
+      break;
+    }
+  if (!of_hub) return std::string(text);
+  rest = rest.substr(0, rest.find_first_of("?#"));
+  while (rest.ends_with('/')) rest.remove_suffix(1);
+  for (const char* page : {"/tree/", "/blob/", "/resolve/"}) {
+    const size_t at = rest.find(page);
+    if (at == rest.npos) continue;
+    const std::string_view behind = rest.substr(at + std::string_view(page).size());
+    const size_t slash = std::min(behind.find('/'), behind.size());
+    std::string out(rest.substr(0, at));
+    if (behind.substr(0, slash) != kMainRevision) out.append("@").append(behind.substr(0, slash));
+    if (slash < behind.size()) out.append(":").append(behind.substr(slash + 1));
+    return out;
+  }
+  return std::string(rest);
+}
+
 }  // namespace
 
 std::string ModelName::text() const {
@@ -77,7 +107,9 @@ bool is_commit(std::string_view text) {
   return text.size() == 40 && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
-std::optional<ModelName> parse_model_name(std::string_view text) {
+std::optional<ModelName> parse_model_name(std::string_view given) {
+  const std::string without = without_address(given);
+  const std::string_view text = without;
   ModelName name;
   const size_t colon = text.find(':');
   std::string_view head = text.substr(0, colon);

@@ -5,6 +5,7 @@
 //   org/name-GGUF:Q4_K_M                  one of several GGUF files by its quantization
 //   org/name:onnx/config.json             a file or folder of the repository
 //   gpt2                                  repositories of old have no organization
+//   https://huggingface.co/org/name       the address of a page, as of a branch or a file
 //
 // Rules of names: huggingface_hub's validate_repo_id.
 #pragma once

@@ -19,6 +19,27 @@ TEST(ModelName, HasARepositoryARevisionAndAChoice) {
   EXPECT_EQ(parse_model_name("org/name:onnx/model.onnx")->selection, "onnx/model.onnx");
 }
 
+TEST(ModelName, AddressesOfTheHubAreNames) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"https://huggingface.co/org/name", "org/name"},
+      {"https://huggingface.co/org/name/", "org/name"},
+      {"http://hf.co/org/name?library=transformers#use", "org/name"},
+      {"huggingface.co/org/name/tree/main", "org/name"},
+      {"https://huggingface.co/org/name/tree/v1.0", "org/name@v1.0"},
+      {"https://huggingface.co/org/name/blob/main/onnx/a.gguf", "org/name:onnx/a.gguf"},
+      {"https://huggingface.co/org/name/resolve/dev/a.gguf?download=true", "org/name@dev:a.gguf"},
+      {"hf://org/name", "org/name"}};
+  for (const auto& [address, name] : cases) {
+    const auto parsed = parse_model_name(address);
+    ASSERT_TRUE(parsed) << address;
+    EXPECT_EQ(parsed->text(), name);
+  }
+  for (const char* other : {"https://example.org/org/name", "https://huggingface.co/",
+                            "https://huggingface.co/org/name/blob/main/../x",
+                            "https://huggingface.co/org/name/tree/", "https://huggingface.co/a/b/c"})
+    EXPECT_FALSE(parse_model_name(other)) << other;
+}
+
 TEST(ModelName, RefusesWhatIsNone) {
   for (const char* text : {"",
                            "/",

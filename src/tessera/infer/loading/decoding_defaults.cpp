@@ -81,6 +81,21 @@ void take_bans(const DecodingDefaults& defaults, DecodingOptions& decoding) {
   append(decoding.begin_suppress, defaults.begin_suppress);
 }
 
+void take_limits(const DecodingDefaults& defaults,
+                 const GivenLimits& given,
+                 DecodingOptions& decoding) {
+  if (!given.max_new_tokens) {
+    if (defaults.max_new_tokens) decoding.max_new_tokens = *defaults.max_new_tokens;
+    if (defaults.max_length > 0) decoding.max_new_tokens = kAnyLength;
+    decoding.max_length = defaults.max_length;
+  }
+  if (!given.min_new_tokens) {
+    decoding.min_new_tokens = defaults.min_new_tokens;
+    decoding.min_length = defaults.min_length;
+  }
+  if (!given.stop) decoding.stop_strings = defaults.stop_strings;
+}
+
 std::string describe(const DecodingOptions& decoding, const std::optional<BeamOptions>& beams) {
   const SamplingOptions& o = decoding.sampling;
   const SamplingOptions neutral;

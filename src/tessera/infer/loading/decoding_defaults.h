@@ -17,7 +17,7 @@ struct DecodingDefaults {
   SamplingOptions sampling;               // with biases and banned sequences
   std::optional<BeamOptions> beams = {};  // a search instead
   std::optional<int64_t> max_new_tokens = {};
-  int64_t max_length = 0, min_new_tokens = 0, min_length = 0;  // see Writing
+  int64_t max_length = 0, min_new_tokens = 0, min_length = 0;  // see DecodingOptions
   std::vector<std::string> stop_strings = {};
   std::vector<int64_t> begin_suppress = {};
   std::optional<int64_t> forced_begin = {}, forced_end = {};
@@ -31,6 +31,17 @@ DecodingDefaults decoding_defaults(const convert::GenerationConfig& config, Text
 /// Takes over what stands beside numbers of sampling and lengths: biases, banned sequences, what
 /// may not begin a text.
 void take_bans(const DecodingDefaults& defaults, DecodingOptions& decoding);
+
+/// More new tokens than any context holds.
+inline constexpr int64_t kAnyLength = int64_t{1} << 40;
+/// Limits that a user has set.
+struct GivenLimits {
+  bool max_new_tokens = false, min_new_tokens = false, stop = false;
+};
+/// Those that the user leaves open become the makers'.
+void take_limits(const DecodingDefaults& defaults,
+                 const GivenLimits& given,
+                 DecodingOptions& decoding);
 
 /// For people: "greedy", "temperature 0.7, min-p 0.05, seed 3" or "beam search with 4 beams", then
 /// penalties and limits that are set.

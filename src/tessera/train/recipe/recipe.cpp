@@ -53,6 +53,33 @@ struct Sections {
   }
 };
 
+/// Of a key outside of its section: ` (did you mean "optimizer.lr"?)`, or "" where none has it.
+std::string in_a_section(const std::string& key) {
+  Json sections = spec::dump_struct(Sections());
+  sections["optimizer"] = dump_optimizer({});
+  sections["data"] = spec::dump_struct(DataRecipe());
+  sections["adapter"] = spec::dump_struct(AdapterRecipe());
+  sections["stop"] = spec::dump_struct(StopRecipe());
+  std::vector<std::string> found;
+  for (const auto& [name, section] : sections.items())
+    if (section.is_object() && section.contains(key))
+      found.push_back(fmt::format("\"{}.{}\"", name, key));
+  return found.empty() ? "" : fmt::format(" (did you mean {}?)", fmt::join(found, " or "));
+}
+
+/// Throws Error(spec) for a key of a recipe that is no section.
+void check_sections(const Json& json) {
+  std::vector<std::string> known = {"spec", "data", "objective", "optimizer", "extends"};
+  const Json sections = spec::dump_struct(Sections());
+  for (const auto& [name, section] : sections.items()) known.push_back(name);
+  for (const auto& [key, value] : json.items())
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      if (const std::string meant = in_a_section(key); !meant.empty())
+        fail(ErrorKind::spec, "recipe", "unknown key \"{}\"{}; valid keys: {}", key, meant,
+             fmt::join(known, ", "));
+  spec::check_keys(json, known, "recipe");
+}
+
 Json read_commented(const fs::path& path) {
   spec::JsonLimits limits;
   limits.comments = true;
@@ -624,6 +651,7 @@ Recipe read_recipe(Json json,
   }
   if (!json.is_object())
     fail(ErrorKind::spec, "recipe", "found {}; expected an object", spec::kind_of(json));
+  check_sections(json);
   if (!json.contains("spec"))
     fail(ErrorKind::spec, "recipe",
          "\"spec\" is missing; expected a path or an object (the architecture), or \"init\" with a "

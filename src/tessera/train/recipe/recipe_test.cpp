@@ -87,6 +87,9 @@ TEST(Recipe, ExtendsAnother) {
 
 TEST(Recipe, ErrorsNamePathAndRemedy) {
   EXPECT_NE(
+      spec_error({"lr=1"}).find("[recipe] unknown key \"lr\" (did you mean \"optimizer.lr\"?)"),
+      std::string::npos);
+  EXPECT_NE(
       spec_error({"train.step=3"}).find("[train] unknown key \"step\" (did you mean \"steps\"?)"),
       std::string::npos);
   EXPECT_NE(spec_error({"optimizer.lr=fast"}).find("[optimizer.lr] found a string"),
