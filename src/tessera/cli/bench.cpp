@@ -178,6 +178,7 @@ Json measure(const BenchArgs& o,
               {"kv_type", o.kv.type},
               {"kv_page", o.kv.page},
               {"products", o.products.name()},
+              {"activation_bits", o.products.activation_bits()},
               {"state_bytes", state_bytes},
               {"threads", thread_count()},
               {"repeats", o.repeats}};

@@ -312,6 +312,7 @@ int bench_quant(BenchQuantArgs& o) {
                 {"model", o.model},
                 {"tokens", self.targets},
                 {"products", o.products.name()},
+                {"activation_bits", o.products.activation_bits()},
                 {"threads", thread_count()},
                 {"cpu", cpu_info().model}});
   else

@@ -92,6 +92,7 @@ int bench_guesses(BenchSpeculationArgs& o) {
                     {"tokens_per_s", speed},
                     {"times", speed / plain},
                     {"guessed_tokens", way.guessed},
+                    {"draft_tokens", way.guessed},
                     {"accepted_tokens", way.accepted}});
     if (!o.json)
       fmt::print(

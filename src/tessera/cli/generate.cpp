@@ -209,10 +209,11 @@ void report_json(const GenerateArgs& o,
         rows.back()["logprobs"].push_back(to_json(logprobs, tokenizer));
     }
     if (o.generate.speculation.on()) {
-      rows.back()["guessed_tokens"] = result.drafted_tokens;
+      rows.back()["guessed_tokens"] = rows.back()["draft_tokens"] = result.drafted_tokens;
       rows.back()["accepted_tokens"] = result.accepted_tokens;
       if (result.plain_tokens_per_s > 0)
-        rows.back()["plain_tokens_per_s"] = result.plain_tokens_per_s;
+        rows.back()["plain_tokens_per_s"] = rows.back()["baseline_tokens_per_s"] =
+            result.plain_tokens_per_s;
     }
     if (!asked.empty())
       rows.back()["sources"] =

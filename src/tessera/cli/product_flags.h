@@ -45,8 +45,10 @@ struct ProductFlags {
   infer::MatmulOptions products() const {
     return {arithmetic(), blocks.empty() ? std::nullopt : std::optional(dtype_named(blocks))};
   }
-  /// For reports: "exact", "int15", "int8".
+  /// For reports.
   const char* name() const { return exact ? "exact" : fast ? "one_digit" : "two_digits"; }
+  /// Bits of an activation in products with quantized weights, for reports.
+  int activation_bits() const { return exact ? 32 : fast ? 8 : 15; }
   /// Refuses --fast where it would change nothing.
   void check(const model::Model& model) const {
     const auto& weights = model.weights().all();

@@ -310,6 +310,7 @@ std::string names_of(const std::vector<Pooling>& poolings) {
 }
 
 Pooling pooling_named(std::string_view name) {
+  if (name == "first") name = "cls";  // as pooler parts call it
   for (const PoolingName& known : kPoolings)
     if (known.name == name) return known.pooling;
   fail(ErrorKind::usage, "embed",

@@ -28,7 +28,7 @@ const std::vector<std::string> kTopKeys = {
     "tessera",  "arch",      "vocab",      "d_model", "context", "embed",  "norm",
     "residual", "depth",     "mixer",      "cross",   "ffn",     "layers", "cycles",
     "n_layers", "overrides", "final_norm", "head",    "heads",   "stacks", "start",
-    "mask",     "tokens",    "predictors", "init"};
+    "mask",     "tokens",    "predictors", "mtp",     "init"};
 const std::vector<std::string> kStackKeys = {"embed",  "norm",     "residual",  "mixer",
                                              "depth",  "cross",    "ffn",       "layers",
                                              "cycles", "n_layers", "overrides", "final_norm"};
@@ -501,7 +501,7 @@ Json spec_schema() {
                      {"context", {{"type", "integer"}, {"minimum", 0}}},
                      {"init", ref("init")}};
   properties.update(stack);
-  properties["predictors"] = predictors_schema(stack);
+  properties["predictors"] = properties["mtp"] = predictors_schema(stack);
   properties["head"] = ref("head");
   properties["heads"] = heads;
   properties["stacks"] = stacks;

@@ -59,7 +59,11 @@ PredictorSpec read_one(const Json& json,
 }  // namespace
 
 void read_predictors(const Json& json, ModelSpec& out) {
-  const Json* list = get(json, "predictors");
+  const Json *list = get(json, "predictors"), *alias = get(json, "mtp");
+  if (list != nullptr && alias != nullptr)
+    fail(ErrorKind::spec, "predictors",
+         "\"mtp\" is another name of it, and both are given; leave one of them out");
+  if (list == nullptr) list = alias;
   if (list == nullptr) return;
   if (out.arch != Arch::decoder)
     fail(ErrorKind::spec, "predictors",

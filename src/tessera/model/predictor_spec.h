@@ -13,7 +13,7 @@
 
 namespace tessera::model {
 
-/// Reads `predictors` of a spec whose own stack has been read.
+/// Reads `predictors` (or `mtp`, another name of it) of a spec whose own stack has been read.
 void read_predictors(const Json& json, ModelSpec& out);
 Json resolve_predictors(const ModelSpec& spec);
 Json predictors_schema(const Json& stack_properties);

@@ -112,6 +112,14 @@ TEST(Predictors, AreWrittenOutAndReadBack) {
   EXPECT_EQ(extra, 2 * (2 * 8 + 8 * 16 + 2 * 8 + 4 * 8 * 8 + 3 * 8 * 12 + 8));
 }
 
+TEST(Predictors, MtpIsAnotherNameOfTheKey) {
+  Json named = tiny(nullptr);
+  named["mtp"] = spec::parse_json(kModules, "test");
+  EXPECT_EQ(resolve(read_model_spec(named)), resolve(read_model_spec(tiny(kModules))));
+  named["predictors"] = named["mtp"];
+  EXPECT_THAT(error_of(named), HasSubstr("[predictors] \"mtp\" is another name of it"));
+}
+
 TEST(Predictors, AreRefusedWhereTheyDoNotFit) {
   EXPECT_THAT(error_of(tiny(kModules, R"({"arch": "encoder"})")),
               HasSubstr("[predictors] arch is \"encoder\""));

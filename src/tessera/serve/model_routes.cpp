@@ -98,7 +98,8 @@ void ServiceState::add_model_routes() {
                     one["kv_type"] = spec::name_of(model->kv.type);
                     one["guesses"] = model->speculation.on();
                     if (!model->speculation_unavailable.empty())
-                      one["no_guesses"] = model->speculation_unavailable;
+                      one["no_guesses"] = one["speculation_unavailable"] =
+                          model->speculation_unavailable;
                     one["system_fingerprint"] = model->fingerprint;
                     one["fill_in_the_middle"] = model->fim.has_value();
                     one["default_generation_settings"] = defaults_of(*model, options);

@@ -166,6 +166,7 @@ void ServiceState::add_page_routes() {
          });
        },
        false, false, [] { return mixing_fields().schema(); }});
+  routes.alias("/attention-maps");
 }
 
 }  // namespace tessera::serve

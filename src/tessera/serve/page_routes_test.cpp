@@ -61,6 +61,7 @@ TEST(PageRoutes, MixingIsOfTheLastTokens) {
     for (size_t j = 0; j < n; ++j)
       EXPECT_EQ(all["values"][i][j].get<double>() > 0, j <= i) << i << " " << j;
   EXPECT_FALSE(all.contains("weights"));
+  EXPECT_EQ(client.post("/attention-maps", {{"content", "hello_there"}}).json(), all);
   // of attention, what each head gives each token: rows that sum to 1
   const Json heads =
       client.post("/token-mixing", {{"content", "hello_there"}, {"weights", true}}).json();

@@ -132,6 +132,7 @@ TEST(ServedGuesses, TheFirstModelMustSuitThem) {
     EXPECT_FALSE(models[1]["guesses"].get<bool>());
     EXPECT_NE(models[1]["no_guesses"].get<std::string>().find("they must be the same"),
               std::string::npos);
+    EXPECT_EQ(models[1]["speculation_unavailable"], models[1]["no_guesses"]);
   }
   std::swap(options.entries[0], options.entries[1]);
   EXPECT_NE(test::error_of(ErrorKind::usage, [&] { Running server(options); })

@@ -39,7 +39,8 @@
 namespace tessera::spec {
 
 /// Specialise for every enum used in a config: static constexpr std::array names{std::pair{E::a,
-/// "a"}, ...}.
+/// "a"}, ...}. Other names that are read as one of these, and never written, may stand in an array
+/// `aliases` of the same kind.
 template <class E>
 struct EnumNames;
 
@@ -204,6 +205,12 @@ void read_value(const Json& json, T& out, const FieldRules& rules, const Scope& 
     static_cast<AnyPart&>(out) =
         json.is_null() ? AnyPart() : read_part(PartSlot<T>::slot, json, scope);
   } else if constexpr (std::is_enum_v<T>) {
+    if constexpr (requires { EnumNames<T>::aliases; })
+      for (const auto& [value, alias] : EnumNames<T>::aliases)
+        if (json == alias) {
+          out = value;
+          return;
+        }
     out = EnumNames<T>::names[read_name(json, names_of_enum<T>(), scope)].first;
   } else {
     static_assert(HasFields<T>, "a config member needs fields() or a supported type");

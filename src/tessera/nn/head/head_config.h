@@ -50,4 +50,5 @@ struct tessera::spec::EnumNames<tessera::nn::PoolOf> {
   using E = tessera::nn::PoolOf;
   static constexpr std::array names{std::pair{E::first, "first"}, std::pair{E::mean, "mean"},
                                     std::pair{E::last, "last"}, std::pair{E::max, "max"}};
+  static constexpr std::array aliases{std::pair{E::first, "cls"}};
 };

@@ -44,6 +44,11 @@ TEST_F(Heads, OneOrSeveral) {
   const HeadList both = read(R"({"heads": ["pooler", {"type": "classifier", "n_labels": 3}]})");
   EXPECT_EQ(both.logits.type(), "classifier");
   EXPECT_EQ(both.pooler.type(), "pooler");
+  // two words for one pooling; the first is what is written
+  const HeadList cls = read(R"({"head": {"type": "pooler", "of": "cls"}})"),
+                 first = read(R"({"head": {"type": "pooler", "of": "first"}})");
+  EXPECT_EQ(spec::dump_part(cls.pooler), spec::dump_part(first.pooler));
+  EXPECT_EQ(spec::dump_part(cls.pooler)["of"], "first");
   EXPECT_TRUE(read(R"({"heads": []})").logits.mechanism == nullptr);
 }
 

@@ -5,7 +5,7 @@ import { Form } from "./forms.js";
 import { app, inspection, post } from "./server.js";
 
 export class Mixing extends Form {
-  constructor() { super("mixing", "Token mixing", null, "Compute", "/token-mixing"); }
+  constructor() { super("mixing", "Token mixing", null, "Compute", "/attention-maps"); }
   intro = "Which tokens a layer mixes: how much its output at each row changes when the input at a column is replaced by the mean. Attention layers also have an attention map of each head.";
   form() {
     this.layer = el("select", { id: "mixing-layer" });
@@ -36,7 +36,7 @@ export class Mixing extends Form {
     this.enter().then(() => this.run());
   }
   async answer(signal) {
-    this.answered = await post("/token-mixing", { model: app.model.id, content: this.text.value, branch: this.layer.value, weights: true }, signal);
+    this.answered = await post("/attention-maps", { model: app.model.id, content: this.text.value, branch: this.layer.value, weights: true }, signal);
     this.heads(this.answered.weights.length);
     return this.maps();
   }

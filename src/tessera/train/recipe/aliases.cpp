@@ -22,6 +22,8 @@ constexpr RecipeAlias kAliases[] = {
     {"stop", "target", "reach"},
     {"objective", "length_normalized", "by_length"},
     {"objective", "cmlm", "mask_predict", "type"},
+    {"objective", "electra", "replaced_token", "type"},
+    {"objective", "xlnet", "permutation", "type"},
     {"objective", "sft", "chat", "type"},
 };
 

@@ -18,6 +18,7 @@ struct tessera::spec::EnumNames<tessera::train::TextVector> {
   static constexpr std::array names{std::pair{E::mean, "mean"}, std::pair{E::cls, "cls"},
                                     std::pair{E::max, "max"}, std::pair{E::last, "last"},
                                     std::pair{E::pooler, "pooler"}};
+  static constexpr std::array aliases{std::pair{E::cls, "first"}};
 };
 
 namespace tessera::train {
