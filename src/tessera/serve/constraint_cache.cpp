@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kKept = 16;
 
-/// What is wrong with a grammar is the request's fault, in its field.
+/// Errors in a grammar become ApiError 400 for its field.
 template <class Make>
 auto asked(const std::string& field, Make make) {
   try {
@@ -58,7 +58,7 @@ text::Grammar of_response_format(const Json& format, std::vector<std::string>& i
     const Json& named = member(format, "json_schema", field);
     if (!named.is_object()) refuse(field, "response_format.json_schema is no object");
     const Json& schema = member(named, "schema", field + ".json_schema");
-    // who says that it need not be strict gets what can be held to
+    // with strict = false, keywords that are not supported are ignored
     const bool strict = named.value("strict", Json()) != false;
     return asked(field, [&] {
       text::SchemaGrammar made = text::schema_grammar(schema, field, strict);
