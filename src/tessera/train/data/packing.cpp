@@ -78,7 +78,7 @@ PackedBatch pack(const TokenSplit& split, std::span<const Window> windows) {
     const auto offset = static_cast<int64_t>(batch.ids.size());
     batch.ids.insert(batch.ids.end(), tokens.begin(), tokens.end() - 1);
     batch.targets.insert(batch.targets.end(), tokens.begin() + 1, tokens.end());
-    // one piece per document; the last token of a document predicts nothing
+    // one packed document each; the last token
     int64_t end = 0;
     for (int64_t at = 0; at < window.length;) {
       end = split.document_end(window.begin + at) - window.begin;

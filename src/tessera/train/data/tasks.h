@@ -1,6 +1,6 @@
-// Synthetic tasks that tell architectures apart: what a mixer can look up, keep and copy. Examples
-// are made, not read: a pure function of the recipe's seed and a number. Only the positions where
-// an answer is due have targets. Torch-free.
+// Synthetic tasks that separate architectures: recall, memory and copying. Examples are generated:
+// a pure function of the recipe's seed and a number. Only positions of an answer have targets.
+// Torch-free.
 //
 // T = length, V = the spec's vocabulary, n = items.
 //   mqar               multi-query associative recall (Arora et al. 2023, arXiv:2312.04927):
@@ -22,13 +22,13 @@ namespace tessera::train {
 
 struct Example {
   std::vector<int64_t> ids;
-  std::vector<int64_t> targets;  // -1 where nothing is due
+  std::vector<int64_t> targets;  // -1: no target
 };
 
 /// One example of `length` tokens, drawn from `key`.
 Example make_example(const TaskRecipe& task, int64_t vocab, int64_t length, const RandomKey& key);
 
-/// Throws Error(spec) naming the key that does not fit the task; `path` is the length's.
+/// Throws Error(spec) naming the key that does not fit the task; `path` is that of the length.
 void check_task(const TaskRecipe& task, int64_t vocab, int64_t length, std::string_view path);
 
 }  // namespace tessera::train

@@ -25,7 +25,7 @@ constexpr RecipeAlias kAliases[] = {
     {"objective", "sft", "chat", "type"},
 };
 
-/// true and false of other programs, in place of which layers are recomputed.
+/// boolean gradient_checkpointing of other programs
 Json recompute_of(Json value) {
   if (!value.is_boolean()) return value;
   return Json{{"of", value.get<bool>() ? "layers" : "none"}};
