@@ -1,9 +1,8 @@
 // Texts with a positive and optional negatives, from tables and JSON lines. Torch-free. A sample is
 // a row of documents: a text, its positive, its negatives. Without positives it is the text twice.
-// positives it is the text twice.
 //
 //   {"text": "a dog runs", "positive": "an animal moves", "negatives": ["a dog sleeps"]}
-//   {"text": "a dog runs", "positive": "an animal moves", "score": 3.8}    validation only
+//   {"text": "a dog runs", "positive": "an animal moves", "score": 3.8}   (validation only)
 #pragma once
 
 #include "tessera/text/tokenizer/tokenizer.h"
