@@ -16,7 +16,7 @@
 
 namespace tessera::serve {
 
-/// The grammar that a request asks for. Throws ApiError(400) with the field for unknown formats,
+/// The grammar of a request. Throws ApiError(400) with the field for unknown formats,
 /// for grammars and schemas that are invalid or unsupported, and for those that are too large.
 /// `ignored`: receives the paths of schema keywords that are not enforced, if the request allows
 /// that.

@@ -154,7 +154,7 @@ class ModelPool {
   struct Wait {
     Use use;
     std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
-    std::function<bool()> disconnected = {};  // true once nobody waits; empty = never
+    std::function<bool()> disconnected = {};  // true once the client has left; empty = never
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
   };
   /// Calls `use` at once if the model is loaded, otherwise later on a thread of the pool; with an

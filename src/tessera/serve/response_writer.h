@@ -68,7 +68,7 @@ class ResponseWriter : public std::enable_shared_from_this<ResponseWriter> {
     int64_t given_calls = 0;
     bool begun = false;
     std::string text, reasoning;  // not sent yet; without a stream, all
-    std::string said;             // all text sent, if citations are to be found in it
+    std::string said;             // all text sent, if citations are searched in it
     std::vector<LogprobJson> logprobs;
     std::vector<int64_t> ids;
     int64_t offset = 0;  // characters before `text`

@@ -22,7 +22,7 @@ struct ServiceOptions {
   int64_t model_bytes = 0;  // max. bytes of weights in memory; 0 = no limit
   EngineLoopOptions engine;
   retrieve::AskerOptions retrieve;       // retrieval (RAG); without an index: none
-  retrieve::PassageBudget room;          // passages per request, if it does not say
+  retrieve::PassageBudget room;          // default passages per request
   int64_t max_tokens = 32768;            // default of a chat
   bool generation_config = true;         // use the models' own sampling settings as defaults
   bool request_templates = false;        // requests may have chat templates

@@ -17,7 +17,7 @@ class MtpDraft {
   MtpDraft(const model::Model& model, const CancelToken* cancel);
 
   /// Receives hidden states [n, D] of a row's committed tokens from number `begin` on. After a gap
-  /// a row starts again behind it: its draft tokens are then less often accepted, never wrong.
+  /// a row starts again there: its draft tokens are then less often accepted, never wrong.
   void on_hidden(size_t row, int64_t begin, const Tensor& hidden_ND);
   /// At most one draft token per predictor and row; none for a row whose last but one token's
   /// hidden state is missing. Calls of a predictor have at most `budget` tokens.

@@ -4,15 +4,15 @@
 //
 // T = length, V = the spec's vocabulary, n = items.
 //   mqar               multi-query associative recall (Arora et al. 2023, arXiv:2312.04927):
-//                      k1 v1 ... kn vn, then T - 2n tokens among which every key stands once more,
-//                      sooner more often than later; due there: its value. Keys of 1 .. V/2 - 1,
+//                      k1 v1 ... kn vn, then T - 2n tokens with every key once more, early
+//                      positions more likely; target there: its value. Keys of 1 .. V/2 - 1,
 //                      values of V/2 .. V - 1, all distinct. T even, V > T >= 4n.
-//   copying            n symbols of 1 .. V - 2, T - 2n blanks (0), n markers (V - 1); due on the
-//                      markers: the symbols in order
+//   copying            n symbols of 1 .. V - 2, T - 2n blanks (0), n markers (V - 1); targets on
+//                      the markers: the symbols in order
 //   selective_copying  the same with the symbols scattered among the blanks (Gu, Dao 2023,
 //                      arXiv:2312.00752)
 //   induction_heads    random tokens of 0 .. V - 2; the token V - 1 at one position and at the end;
-//                      due there: what followed it (the same paper)
+//                      target there: the token that followed it (the same paper)
 #pragma once
 
 #include "tessera/train/data/packing.h"

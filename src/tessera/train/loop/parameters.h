@@ -91,7 +91,7 @@ class ParameterSet {
 /// one of the model's. Factors, magnitudes and virtual tokens have no weight decay.
 std::vector<std::pair<spec::ParamDecl, Tensor>> parameters_of(const model::WeightAdapter& adapter);
 
-/// True if a name matches a pattern, in which * stands for any characters.
+/// True if a name matches a pattern, in which * matches any characters.
 bool matches(std::string_view name, std::string_view pattern);
 
 }  // namespace tessera::train

@@ -103,7 +103,7 @@ class Objective {
 /// Additional loss terms of one pass.
 struct PassTerms {
   double own = 1;  // factor on those
-  /// LossOptions::beside for the head's logits; may be empty.
+  /// Additional gradient of the head's logits, as in LossOptions; may be empty.
   std::function<Tensor(const Tensor& logits_NC, const Tensor& rows_N, const Tensor& targets_N)>
       of_logits = nullptr;
   /// Called after the forward pass: a scalar whose gradients are those of the terms; may be empty.
@@ -142,9 +142,8 @@ void check_head_of_tokens(const Recipe& recipe);
 struct ObjectiveOptions {
   std::filesystem::path cache;  // cache of tokenized files and model outputs
   const CancelToken* cancel = nullptr;
-  bool goes_on =
-      false;  // a run from its checkpoint, which may have outlived the model it began from
-  std::function<void(const std::string&)> say = {};  // takes lines for whoever trains
+  bool goes_on = false;  // the run is resumed, possibly without its initial model
+  std::function<void(const std::string&)> say = {};  // receives lines for the user
 };
 
 /// Creates the objective of a recipe. Throws the errors of open_source(), and Error(spec) if the

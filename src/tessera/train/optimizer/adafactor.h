@@ -31,7 +31,7 @@ class Adafactor final : public UpdateRule {
  private:
   struct Kept {
     std::vector<float> rows, columns;  // of matrices
-    std::vector<float> whole;          // of the rest
+    std::vector<float> whole;          // of other parameters
     std::vector<float> moment;
   };
   struct Factors;

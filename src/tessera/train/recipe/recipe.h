@@ -399,10 +399,9 @@ struct Recipe {
   std::optional<InitRecipe> init = {};  // otherwise as the spec declares them, with train.seed
   ObjectivePtr objective = next_token_objective();
   std::optional<AdapterRecipe> adapter = {};  // trained alone, on init's frozen model
-  std::optional<ExpertsRecipe> experts =
-      {};                                 // how they are treated; the spec is that of the beginning
-  std::optional<StopRecipe> stop = {};    // null = only after train.steps
-  std::optional<WatchRecipe> watch = {};  // null = as it stands there
+  std::optional<ExpertsRecipe> experts = {};  // changes of the experts; the spec is the initial one
+  std::optional<StopRecipe> stop = {};        // null = only after train.steps
+  std::optional<WatchRecipe> watch = {};      // null = its defaults
   /// The recipe as written, merged with what it extends and with overrides, without defaults.
   Json written = {};
   /// Decisions that the user should know, a line each.

@@ -12,7 +12,7 @@
 
 namespace tessera::train {
 
-/// The data of a recipe as examples: JSON lines if the recipe says so, otherwise tables by file
+/// The data of a recipe as examples: JSON lines if the recipe sets that, otherwise tables by file
 /// name. Throws Error(spec) for files that are neither.
 LabelData examples_of(const DataRecipe& data);
 
