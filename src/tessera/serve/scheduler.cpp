@@ -25,12 +25,12 @@ constexpr size_t kClients = 4096;  // served tokens are remembered for this many
 struct Scheduler::Row {
   std::optional<infer::Engine::Id> id;  // while the engine has it
   bool done = false;
-  bool paused = false;               // in the engine, without a slot
-  int64_t bytes = 0, room = 0;       // reserved state memory, and the tokens that it is for
-  std::vector<int64_t> said = {};    // generated tokens
-  int yields = 0;                    // number of preemptions
-  bool failed = false;               // an engine with this row has thrown
-  std::shared_ptr<bool> heard = {};  // whether callbacks are passed on
+  bool paused = false;                  // in the engine, without a slot
+  int64_t bytes = 0, room = 0;          // reserved state memory, and the tokens that it is for
+  std::vector<int64_t> generated = {};  // generated tokens
+  int yields = 0;                       // number of preemptions
+  bool failed = false;                  // an engine with this row has thrown
+  std::shared_ptr<bool> heard = {};     // whether callbacks are passed on
   infer::Generation made = {};
   int64_t tokens = 0;
   Clock::time_point first = {}, last = {};
@@ -41,12 +41,12 @@ struct Scheduler::Running {
   std::vector<Row> rows;
   std::optional<FinishStatus> ending;  // decided; the engine still has rows
   std::exception_ptr error = nullptr;
-  bool begun = false;   // has generated a token
-  bool behind = false;  // the client reads slowly
+  bool begun = false;           // has generated a token
+  bool client_is_slow = false;  // the client reads slowly
 
   /// The first row that is not in the engine yet.
   std::optional<size_t> next() const {
-    if (ending || job.work || behind) return std::nullopt;
+    if (ending || job.work || client_is_slow) return std::nullopt;
     for (size_t i = 0; i < rows.size(); ++i)
       if (!rows[i].id && !rows[i].done) return i;
     return std::nullopt;
@@ -72,7 +72,7 @@ struct Scheduler::Place {
   size_t row = 0;
 };
 
-Scheduler::Scheduler(const EngineLoopOptions& options, Metrics& metrics)
+Scheduler::Scheduler(const SchedulerOptions& options, Metrics& metrics)
     : options_(options), metrics_(metrics) {
   metrics_.set("state_limit_bytes", static_cast<double>(options_.state_bytes));
   thread_ = std::thread([this] { run(); });
@@ -242,7 +242,7 @@ void Scheduler::rest() {
     if (!running.job.client_is_slow || running.ending) continue;
     if (running.client_is_slow) tell_step(running);
     if (running.ending) continue;
-    running.client_is_slow = running.job.behind();
+    running.client_is_slow = running.job.client_is_slow();
     for (Row& row : running.rows) {
       if (!row.id || row.done || row.paused == running.client_is_slow) continue;
       if (!running.client_is_slow && rows_ >= options_.parallel) continue;

@@ -52,7 +52,7 @@ struct ScheduledRequest {
   std::function<void()> on_step;
   /// True if the client reads slowly: its sequences are paused and leave their slots. Needs
   /// on_step.
-  std::function<bool()> behind;
+  std::function<bool()> client_is_slow;
   /// Once, as the last call. With `done` all generations are complete; `error` is that of `failed`.
   std::function<void(
       std::vector<infer::Generation> made, FinishStatus ending, std::exception_ptr error)>
@@ -64,7 +64,7 @@ struct ScheduledRequest {
   bool part = false;  // another entry of the same HTTP request sends the response and is measured
 };
 
-struct EngineLoopOptions {
+struct SchedulerOptions {
   int64_t parallel = 16;    // max. sequences at a time
   int64_t state_bytes = 0;  // max. memory of states; 0 = no limit
   int64_t step_ms =
@@ -79,7 +79,7 @@ struct EngineLoopOptions {
 /// requests that it does not accept.
 class Scheduler {
  public:
-  Scheduler(const EngineLoopOptions& options, Metrics& metrics);
+  Scheduler(const SchedulerOptions& options, Metrics& metrics);
   ~Scheduler();
 
   /// Throws ApiError 429 if the queue is full, 503 during shutdown, 400 if the request can never
@@ -143,7 +143,7 @@ class Scheduler {
   void measure();
   void measure_models();
 
-  const EngineLoopOptions options_;
+  const SchedulerOptions options_;
   Metrics& metrics_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -20,7 +20,7 @@ struct ServiceOptions {
   std::vector<ModelEntry> entries;
   ModelOptions models;
   int64_t model_bytes = 0;  // max. bytes of weights in memory; 0 = no limit
-  EngineLoopOptions engine;
+  SchedulerOptions engine;
   retrieve::AskerOptions retrieve;       // retrieval (RAG); without an index: none
   retrieve::PassageBudget room;          // default passages per request
   int64_t max_tokens = 32768;            // default of a chat

@@ -9,10 +9,10 @@ namespace tessera::train {
 /// Which parameters a run took from the model in its "init".
 struct InitReport {
   std::string from;
-  int64_t kept = 0;                  // parameters with the model's values
-  std::vector<std::string> fresh;    // only in the recipe's spec
-  std::vector<std::string> dropped;  // only in the model
-  std::string differs;               // the first spec key that differs from the model's
+  int64_t kept = 0;                            // parameters with the model's values
+  std::vector<std::string> newly_initialized;  // only in the recipe's spec
+  std::vector<std::string> unused_parameters;  // only in the model
+  std::string differs;                         // the first spec key that differs from the model's
   /// The report, one fact a line.
   std::vector<std::string> lines() const;
 };
