@@ -11,7 +11,7 @@
 namespace tessera::text::jinja {
 namespace {
 
-/// One "%...": flags, width, precision and what it converts to.
+/// One conversion "%...": flags, width, precision and type.
 struct Conversion {
   bool left = false, sign = false, blank = false, zero = false, alternate = false;
   int64_t width = 0, precision = -1;  // -1 = none
@@ -30,7 +30,7 @@ class Formatter {
       values_ = list->items;
     else
       values_ = {values};
-    // as Python, which does not ask of a mapping or a list whether all of it was used
+    // as in Python, which does not check whether all of a mapping or list was used
     all_needed_ = mapping_ == nullptr && (list == nullptr || list->tuple);
   }
 

@@ -95,7 +95,7 @@ std::optional<Charsmap::Match> Charsmap::match(std::string_view text, bool first
     if (label_of(unit) != byte) break;
     at ^= offset_of(unit);
     if (!ends_key(unit)) continue;
-    // a key that ends inside a character would leave what no text is
+    // a key that ends inside a character would leave invalid UTF-8
     if (i + 1 < text.size() && (static_cast<uint8_t>(text[i + 1]) & 0xC0) == 0x80) continue;
     found = {i + 1, replacement(units_[at])};
     if (first) break;

@@ -18,7 +18,7 @@
 
 namespace tessera::text {
 
-/// gguf_tokenizers.json; defined in a source that the build makes from it.
+/// gguf_tokenizers.json, in a source generated
 extern const char* const kGgufTokenizersJson;
 
 namespace {
@@ -28,7 +28,7 @@ enum TokenType : int32_t { normal = 1, unknown, control, user_defined, unused, b
 
 constexpr const char* kMetaspace = "\xE2\x96\x81";  // U+2581, how SentencePiece writes a space
 constexpr std::string_view kContinuing = "##";      // how BERT's vocabulary writes no space
-constexpr const char* kDefaultPre = "default";      // of files that name no pre-tokenizer
+constexpr const char* kDefaultPre = "default";      // of files without a pre-tokenizer
 
 const Json& table() {
   static const Json parsed = spec::parse_json(kGgufTokenizersJson, "gguf_tokenizers.json");
@@ -67,7 +67,7 @@ std::vector<SpecialId> special_ids(GgufTokenizerData& data) {
           {"eot_token_id", &data.eot_id},     {"eom_token_id", &data.eom_id}};
 }
 
-/// Drops ids that stand for no token: -1, 2^32 - 1, or those of a longer vocabulary.
+/// Drops unused ids
 void drop_unknown_ids(GgufTokenizerData& data, std::vector<std::string>& notes) {
   const auto n = static_cast<int64_t>(data.tokens.size());
   for (const auto& [key, id] : special_ids(data)) {
@@ -78,7 +78,7 @@ void drop_unknown_ids(GgufTokenizerData& data, std::vector<std::string>& notes) 
   }
 }
 
-/// Of the kind's usual ids those that the file names none for.
+/// Default ids of the type, where the file has none.
 void fill_usual_ids(GgufTokenizerData& data, const GgufKind& kind, const std::string& where) {
   const auto n = static_cast<int64_t>(data.tokens.size());
   if (kind.kind == "word_piece" && !data.bos_id) data.bos_id = data.cls_id;
@@ -149,7 +149,7 @@ void set_byte_level(GgufTokenizerData& data,
   }
   BpeOptions options;
   options.ignore_merges = kind.ignore_merges;
-  // a text must not be able to spell a special token, so the model does not know them
+  // text must not form a special token
   auto vocabulary = vocabulary_of(
       data.tokens, where, [&](size_t id) { return !is_special_type(type_of_token(data, id)); });
   parts.model = make_bpe_model(std::move(vocabulary), merges, options, where);
@@ -209,7 +209,7 @@ std::string unescaped(std::string_view token, size_t id, const std::string& wher
 }
 
 void set_longest_match(GgufTokenizerData& data, const std::string& where, TokenizerParts& parts) {
-  // neither special tokens nor rows that stand for none arise from text
+  // text produces neither special tokens nor unused ids
   const auto from_text = [&](size_t id) {
     const int32_t type = type_of_token(data, id);
     return !is_special_type(type) && type != unused;
@@ -222,7 +222,7 @@ void set_longest_match(GgufTokenizerData& data, const std::string& where, Tokeni
   parts.decoder = {make_utf8_decoder()};
 }
 
-// Texts are cut as BERT cuts them, always between its two tokens, whatever a file says of those.
+// Pre-tokenization is BERT's, always with
 void set_word_piece(GgufTokenizerData& data, const std::string& where, TokenizerParts& parts) {
   parts.prefix = {*parts.bos};
   parts.suffix = {static_cast<int32_t>(*data.sep_id)};
@@ -254,7 +254,7 @@ void set_unigram(GgufTokenizerData& data, const std::string& where, TokenizerPar
   for (size_t id = 0; id < data.tokens.size(); ++id) {
     const int32_t type = type_of_token(data, id);
     options.from_text.push_back(!is_special_type(type) && type != byte);
-    // where a text holds a user's own token, it is that token
+    // user-defined tokens are found first in a text
     scores.push_back(type == user_defined ? 0 : data.scores[id]);
     if (type == normal) least = std::min(least.value_or(data.scores[id]), data.scores[id]);
   }
@@ -361,7 +361,7 @@ Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where) 
     set_unigram(data, where, parts);
   else
     set_scores(data, where, parts);
-  // what the file itself asks for must be possible; what the kind usually does is done where it is
+  // explicit settings of the file must be possible; defaults of the type are applied if they are
   const auto surround = [&](const char* key, std::optional<bool> asked, bool usual, auto id,
                             auto& side) {
     if (asked.value_or(false) && !id)

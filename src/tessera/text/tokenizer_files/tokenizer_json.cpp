@@ -139,7 +139,7 @@ ModelPointer unigram_from_json(const Json& value,
     options.unk = static_cast<int32_t>(unk);
   }
   options.byte_fallback = object.boolean("byte_fallback", false);
-  // a text must not be able to spell a special token, which the vocabulary holds too
+  // text must not form a special token
   options.from_text.assign(tokens.size(), true);
   for (size_t id = 0; id < tokens.size(); ++id)
     if (special.contains(tokens[id].first)) options.from_text[id] = false;
@@ -176,7 +176,7 @@ int32_t id_from_json(const Json& value, const std::string& where) {
 struct Surroundings {
   std::vector<int32_t> prefix;
   std::vector<int32_t> suffix;
-  std::optional<std::vector<int32_t>> between = {};  // the texts of a pair
+  std::optional<std::vector<int32_t>> between = {};  // between the texts of a pair
 };
 
 /// The special tokens of one form of a template: before, between and behind its texts, which are
