@@ -13,7 +13,7 @@
 // request fields and of the recipes (docs/guide/library.md lists them). An unknown name, a wrong
 // type or a value out of range is an error.
 //
-// Errors: tessera::Error, whose kind() tells the cause. Nothing else is thrown. Threads: a Model is
+// Errors: tessera::Error, whose kind() is the cause. Nothing else is thrown. Threads: a Model is
 // thread-safe; its calls run one after another, each on all threads of set_threads(). Stable within
 // 0.x minor versions: this header, the names of settings, the C interface.
 #pragma once

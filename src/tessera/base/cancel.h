@@ -15,7 +15,7 @@ class CancelToken {
     signal_.store(signal, std::memory_order_relaxed);
     requested_.store(true, std::memory_order_release);
   }
-  /// Resets the flag for the next work, once nobody polls it for the last one.
+  /// Resets the flag for the next work; no earlier work may still poll it.
   void reset() {
     requested_.store(false, std::memory_order_relaxed);
     signal_.store(0, std::memory_order_relaxed);

@@ -90,7 +90,8 @@ std::string group_in(const std::vector<std::string>& lines, bool version_2) {
   return "";
 }
 
-/// The path of the group below the mounted one
+/// The path of the group below the mounted one; "" if it is that one or outside of it, as in a
+/// container that sees its own group only.
 fs::path below(const std::string& group, const std::string& mounted) {
   const fs::path relative = fs::path(group).lexically_relative(mounted);
   const bool outside = relative.empty() || has({relative.begin(), relative.end()}, "..");

@@ -71,7 +71,8 @@ struct Sha256Code {
     return _mm_sha256msg2_epu32(_mm_add_epi32(_mm_sha256msg1_epu32(w0, w1), minus_7), w3);
   }
 
-  /// With the SHA extensions, whose instructions keep
+  /// With the SHA extensions, whose instructions keep the state as two registers (a, b, e, f) and
+  /// (c, d, g, h), from the highest word on.
   __attribute__((target("sha,sse4.1"))) static void instructions(Sha256::State& state,
                                                                  const unsigned char* data,
                                                                  size_t blocks) {

@@ -94,7 +94,7 @@ Model::Model(ModelSpec spec, Weights weights)
 
 namespace {
 
-/// Throws Error(input) for an empty batch or one longer
+/// Throws Error(input) for an empty batch or one longer than the positions allow.
 void check_length(const ModelSpec& spec, const nn::Batch& batch) {
   const std::string who = spec.stack.empty() ? "model" : spec.stack;
   if (batch.n_tokens() == 0)
@@ -161,7 +161,7 @@ nn::Context context_of(const ModelSpec& spec,
   return context;
 }
 
-/// The batch of a call
+/// The batch of a call, with the n ids before its tokens if parts read them (n > 0).
 class Read {
  public:
   Read(const nn::Batch& batch, int64_t n, const State* state) : batch_(&batch) {
@@ -230,7 +230,7 @@ Tensor called(const Stack& stack,
   return x_ND;
 }
 
-/// Checks that every row with a source has exactly one
+/// Checks that every row with a source has exactly one: in its state, or in the call.
 void check_sources(const nn::Batch& batch, const ForwardOptions& options) {
   for (const nn::Segment& s : batch.segments) {
     const bool held = options.state != nullptr && options.state->source_length(s.row) > 0;

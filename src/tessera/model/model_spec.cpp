@@ -152,7 +152,7 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
   if (!out.is_predictor())
     out.embed = spec::read_part(Slot::embed, json.value("embed", Json("token")),
                                 out.scope(0, at(path, "embed")));
-  // the last group of the stack determines whether the stream
+  // the last group of the stack determines whether the stream still needs a norm
   const auto& last =
       dynamic_cast<const nn::ResidualConfig&>(*out.layers.back().groups.back().residual.config);
   const Json final_norm = json.contains("final_norm") ? json["final_norm"]

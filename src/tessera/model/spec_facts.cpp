@@ -220,7 +220,7 @@ void check_streams(const ModelSpec& spec, const std::string& path) {
 
 namespace {
 
-/// The types of a decoder's selecting parts with property `chosen`
+/// The types of a decoder's selecting parts for which `chosen` is true, each once: "a, b".
 std::string selecting(const ModelSpec& spec, const std::function<bool(const AnyPart&)>& chosen) {
   std::string names;
   std::set<std::string> seen;

@@ -205,7 +205,7 @@ nn::Stream Stack::compute(size_t index, nn::Stream stream, nn::Context& context)
 }
 
 nn::Stream Stack::recomputed(size_t index, const nn::Stream& stream, nn::Context& context) const {
-  // parallel streams enter and leave the region
+  // parallel streams enter and leave the region as one tensor
   const auto joined = [](const nn::Stream& list) {
     return list.size() == 1 ? list.front() : at::stack(list);
   };

@@ -8,7 +8,7 @@
 namespace tessera::model {
 namespace {
 
-/// The stack `name` as separate JSON: missing keys come
+/// The stack `name` as separate JSON: missing keys come from the spec around it.
 Json own_stack(const Json& json, const std::string& name) {
   const Json& stacks = json["stacks"];
   const std::string path = "stacks." + name;

@@ -59,7 +59,7 @@ void State::commit(int64_t row, int64_t n) {
   if (n < 0 || n > length.pending)
     fail(ErrorKind::input, "state", "commit of {} tokens; row {} has {} pending", n, row,
          length.pending);
-  // a branch that sees only some tokens has fewer
+  // a branch that sees only some tokens has fewer of them pending
   for (nn::RowState& branch : rows_[static_cast<size_t>(row)])
     branch.commit(branch.seen_before(length.committed + n) - (branch.length() - branch.pending()));
   length.committed += n;

@@ -8,7 +8,7 @@
 namespace tessera::model {
 namespace {
 
-// Beyond this many tokens the overhead of tensors is small compared with
+// Beyond this many tokens the overhead of tensors is small compared with the products.
 constexpr int64_t kMostTokens = 32;
 
 }  // namespace

@@ -20,7 +20,7 @@ bool adapts(const spec::ParamDecl& decl) {
          decl.name.find("layers.") != std::string::npos;
 }
 
-/// True if `name` without ".weight" ends with
+/// True if `name` without ".weight" ends with the words of `target`.
 bool named(const std::string& name, const std::string& target) {
   if (target.empty()) return true;
   const std::string_view own = std::string_view(name).substr(0, name.size() - kWeight.size());
@@ -32,7 +32,7 @@ bool named_by_any(const std::string& name, const std::vector<std::string>& targe
                      [&](const std::string& target) { return named(name, target); });
 }
 
-/// The layer of a weight:
+/// The layer of a weight: the first number of its name; -1 = none.
 int64_t layer_of(const std::string& name) {
   size_t begin = 0;
   while (begin < name.size()) {
@@ -261,7 +261,7 @@ void add_magnitudes(std::vector<WeightAdapter>& overlays, const Weights& weights
             overlay.weight);
     std::vector<int64_t> rows = w->shape();
     rows.pop_back();
-    // factors that scale ones to the norms
+    // factors that scale ones to the norms of the rows
     const auto ones =
         std::make_shared<const ops::Weight>(ops::Weight::dense("ones", at::ones(rows, at::kFloat)));
     const ops::Weight unit = ops::Weight::adapted(

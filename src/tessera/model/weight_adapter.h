@@ -28,10 +28,9 @@ struct WeightAdapter {
   bool rslora = false;
   WeightPtr magnitude = nullptr;  // [O]: norms of the rows of W + scale B A
   WeightPtr out = nullptr,
-            in = nullptr;  // factors on what it gives, a bias beside it too, and reads
-  WeightPtr prefix =
-      nullptr;  // [M, C], beside the table of tokens, or keys and values: virtual ones
-  WeightPtr whole = nullptr;  // replaces the weight
+            in = nullptr;      // factors on its output (bias included), on its input
+  WeightPtr prefix = nullptr;  // [M, C] virtual tokens, of the embedding or of keys and values
+  WeightPtr whole = nullptr;   // replaces the weight
 };
 
 /// The parts of an adapter by the suffix of their tensor names; a whole weight has the name of its

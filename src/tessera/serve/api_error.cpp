@@ -43,7 +43,7 @@ const Status& status_of(int code) {
   return status_of(500);
 }
 
-/// Without the "[where] " prefix, which means
+/// Without the "[where] " prefix, which means nothing to a client.
 std::string message_of(const Error& error) {
   const std::string what = error.what();
   const size_t end = what.find("] ");

@@ -48,7 +48,7 @@ text::Grammar of_response_format(const Json& format, std::vector<std::string>& i
   const std::string field = "response_format";
   const std::string type =
       format.is_object() ? string_of(member(format, "type", field), field) : "";
-  // llama.cpp's clients give a schema to either type, beside it
+  // llama.cpp's clients send a schema with either type, next to it
   const bool beside = format.is_object() && format.contains("schema") &&
                       !format["schema"].is_null() && !format.contains("json_schema");
   if (beside && (type == "json_object" || type == "json_schema"))

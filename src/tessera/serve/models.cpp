@@ -356,8 +356,8 @@ ServedModelPtr ModelPool::loaded(const std::string& id) const {
   return find(id);
 }
 
-/// True if a loaded model must be unloaded before further use: others have waited so long for its
-/// memory that continuous requests would starve them.
+/// True if a loaded model must be unloaded before further use, because requests for others would
+/// starve while continuous requests keep it in memory.
 bool ModelPool::must_wait(const std::string& id) const {
   if (making_room_for_.empty() || making_room_for_ == id) return false;
   const auto found = waiting_.find(making_room_for_);

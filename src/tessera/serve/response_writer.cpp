@@ -158,7 +158,7 @@ Json ResponseWriter::timings(const Usage& usage) const {
 Usage ResponseWriter::usage_so_far() const {
   Usage usage;
   for (size_t i = 0; i < texts_.size(); ++i) {
-    // a prompt counts once, whatever goes on from it
+    // a prompt counts once for all its choices
     if (i % static_cast<size_t>(options_.choices) == 0) usage.cached_tokens += texts_[i].cached;
     usage.completion_tokens += texts_[i].tokens;
   }
@@ -242,7 +242,7 @@ void ResponseWriter::end(std::vector<infer::Generation> made,
   Exchange::Counts counts{.model = model_->entry.id};
   Usage usage;
   for (size_t i = 0; i < made.size(); ++i) {
-    // a prompt counts once, whatever goes on from it
+    // a prompt counts once for all its choices
     if (i % static_cast<size_t>(options_.choices) == 0) {
       usage.prompt_tokens += made[i].prompt_tokens;
       usage.cached_tokens += made[i].cached_tokens;

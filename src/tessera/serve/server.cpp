@@ -297,7 +297,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     try {
       if (state_->on_end) state_->on_end(*exchange_);
     } catch (...) {
-      // a log line that cannot be written
+      // a log line that cannot be written must not end the server
     }
     exchange_.reset();
     sink_.reset();

@@ -48,7 +48,7 @@ TextIds ids_of(const text::Tokenizer& tokenizer,
 
 using Vector = std::vector<double>;
 
-/// Hidden states of a text: rows [count, d], the first one at position `behind`.
+/// Hidden states of a text: rows [count, d], from position `behind` of it on.
 struct Rows {
   const float* data;
   int64_t count, d, behind;

@@ -338,8 +338,8 @@ void Engine::book(const std::vector<Batcher::Work>& work, int64_t prefill, doubl
   counts_.plain_tokens_per_s = draft_length_->speed(decoding, 0);
 }
 
-/// A failed call does not tell which request caused it. Its rows are computed again, each request
-/// in a call of its own, and the request whose own call fails has failed.
+/// The request that caused a failed call is unknown. The rows of the call are computed again, each
+/// request in a call of its own, and the request whose own call fails has failed.
 void Engine::rebuild() {
   const std::exception_ptr error = std::current_exception();
   const std::vector<size_t> called = batcher_.called();

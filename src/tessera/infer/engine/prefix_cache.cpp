@@ -119,7 +119,7 @@ std::optional<PrefixCache::Hit> PrefixCache::find(const Sequence& sequence,
   // the prefix shared with a longer one that can be truncated there; the last token is fed for its
   // logits
   const int64_t shared = std::min(static_cast<int64_t>(place.depth) - head, length - 1);
-  // no call begins before a change of all rotary angles and ends behind it
+  // no call spans a change of all rotary angles
   const bool possible =
       model::CallPlan(model_.spec()).until(shared + model_.virtual_tokens()) == kind.angles_until;
   if (possible && shared > (whole != nullptr ? whole->snapshot->tokens : -1) &&

@@ -135,7 +135,7 @@ int32_t Grammar::automaton(std::string_view marker, bool with_marker) {
   std::vector<int32_t> states;
   for (size_t i = 0; i < n; ++i) states.push_back(fresh_rule("free"));
   for (size_t i = 0; i < n; ++i) {
-    // the next characters of the marker from here
+    // the next characters of the marker, from here or from a border
     std::vector<std::pair<char32_t, size_t>> leads;
     for (size_t k = i;; k = border[k]) {
       if (std::none_of(leads.begin(), leads.end(),
@@ -247,7 +247,7 @@ class LeftRecursion {
   }
 
   void visit(int32_t start) {
-    // depth first with an explicit stack
+    // depth first with an explicit stack: grammars may be long chains
     struct Frame {
       int32_t rule;
       std::vector<int32_t> next;

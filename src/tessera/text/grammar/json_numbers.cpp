@@ -115,7 +115,7 @@ class NumberWriter {
     return g_.choice(std::move(parts));
   }
 
-  /// Integers from `lo`
+  /// Integers from `lo`, at least 0, to `hi`, which may be unlimited.
   int32_t integers(double lo, double hi) {
     if (lo >= kNumberBound) return g_.never();
     const auto text = [](double value) { return fmt::format("{:.0f}", value); };
@@ -181,7 +181,8 @@ class NumberWriter {
     if (c > '0')
       parts.push_back(g_.sequence({digit('0', static_cast<char>(c - 1)), digits(0, rest)}));
     int32_t same = 0;
-    if (at + 1 < f.size())  // a number that ends here is less, because f continues
+    if (at + 1 < f.size())  // a number that ends here is less, because f continues with other
+                            // digits than zeros
       same = g_.optional(digits_to(f, at + 1, out, most));
     else
       same = out ? g_.never() : g_.repeat(g_.literal("0"), 0, std::min<int64_t>(rest, 3));
@@ -202,7 +203,7 @@ class NumberWriter {
     const double from = std::floor(lo.value) + 1,
                  to = open ? kNumberBound - 1 : std::floor(hi.value) - 1;
     if (from <= to) {
-      // the longer a number, the fewer digits after the point
+      // the longer a number, the fewer digits after the point: use those of the longest
       const auto longest = fmt::format("{:.0f}", to);
       parts.push_back(
           g_.sequence({integers(from, to), any_fraction(std::min<int64_t>(6, room(longest)))}));

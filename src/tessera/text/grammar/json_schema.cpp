@@ -328,7 +328,7 @@ class SchemaReader {
       ignore(path + "/" + key);
       return quoted(g_.repeat(character(), least, most));
     }
-    // without anchors the text may be as long
+    // without anchors the text may be as long as needed
     if (part.least < least ||
         (most != kUnbounded && (part.most == kUnbounded || part.most > most))) {
       if (const auto fitted = fitted_pattern(pattern, whole, least, most, path + "/" + key))
@@ -338,7 +338,7 @@ class SchemaReader {
     return quoted(part.node);
   }
 
-  /// A single repeated class, the form of most
+  /// A single repeated class, the form of most patterns with a length.
   std::optional<int32_t> fitted_pattern(const std::string& pattern,
                                         bool whole,
                                         int64_t least,
@@ -355,7 +355,7 @@ class SchemaReader {
     return g_.repeat(one.node, std::max<int64_t>(least, last == '+' ? 1 : 0), most);
   }
 
-  /// "[", some first items, then others, "]"; so many in all.
+  /// "[", some first items, then others, "]"; `least` to `most` items in total.
   int32_t list(const std::vector<int32_t>& first,
                std::optional<int32_t> others,
                int64_t least,
@@ -486,7 +486,7 @@ class SchemaReader {
     return g_.sequence({g_.literal(written(Json(name)) + ":"), value});
   }
 
-  /// The number of properties cannot be counted
+  /// The number of properties cannot be counted if names may be repeated.
   void check_counts(const Json& s,
                     const std::string& path,
                     const std::vector<Property>& all,
@@ -499,7 +499,7 @@ class SchemaReader {
       ignore(path + "/maxProperties");
   }
 
-  /// Properties in order, each a rule followed
+  /// Properties in order, each a rule followed by the later ones.
   int32_t members(const std::vector<Property>& all, std::optional<int32_t> more) {
     const int32_t comma = g_.literal(",");
     int32_t first = g_.empty(), later = g_.empty();

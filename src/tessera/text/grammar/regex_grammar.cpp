@@ -122,7 +122,7 @@ class RegexReader {
     return false;
   }
 
-  /// begins, ends: it is at the beginning or the end
+  /// begins, ends: the part is at the beginning or the end; other positions only at depth 0.
   RegexPart choice(int depth, bool begins, bool ends) {
     if (depth > Grammar::kMostDepth) bad("groups too deep");
     std::vector<int32_t> parts;

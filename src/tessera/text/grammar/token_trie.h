@@ -1,4 +1,4 @@
-// The vocabulary as a trie over the bytes of its tokens, for masks over all tokens at once.
+// The vocabulary as a trie over the bytes of its tokens, for masks of the whole vocabulary.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace tessera::text {
 
-/// A set of the bytes 0 to 127; its last element also stands for all bytes above.
+/// A set of the bytes 0 to 127; its last element also represents all bytes above.
 struct ByteSet {
   uint64_t low = 0, high = 0;
   void add(uint8_t byte) {

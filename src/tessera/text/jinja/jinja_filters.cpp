@@ -143,7 +143,7 @@ Text marked_up(Text text) {
   return text;
 }
 
-/// Escapes for the path of a URL, or for its query
+/// Escapes for the path of a URL, or for its query, where a blank becomes "+" and "/" is escaped.
 Text url_quoted(const Text& text, bool query) {
   Text out;
   for (size_t i = 0; i < text.size(); ++i) {

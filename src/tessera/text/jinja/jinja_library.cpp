@@ -164,7 +164,8 @@ Text formatted(const Text& text, const Arguments& arguments, Budget& budget) {
 
 enum class Case { lower, upper, capital, title };
 
-/// Converts ASCII letters only; other letters of template text do not change, and lower case
+/// Converts ASCII letters only; other letters of template text do not change, and lower case covers
+/// all letters.
 Text in_case(const Text& text, Case wanted) {
   Text out;
   bool word = false;

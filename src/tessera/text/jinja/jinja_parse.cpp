@@ -713,7 +713,7 @@ class Parser {
     expect(")");
   }
 
-  /// "| name(...)" and "is name ..." behind a value; `begun`: the first without its "|".
+  /// "| name(...)" and "is name ..." after a value; `begun`: the first without its "|".
   NodePointer filters(NodePointer out, bool begun) {
     for (;;) {
       if (begun || skip("|")) {

@@ -216,7 +216,7 @@ class Formatter {
       stop(fmt::format("%{} of {}; expected a number", c.kind, type_name(value)));
     const double x = value.real();
     const std::string format = std::string(c.alternate ? "%#.*" : "%.*") + c.kind;
-    char out[2048];  // 309 digits before the point, kMaxWidth behind it
+    char out[2048];  // 309 digits before the point, kMaxWidth after it
     const int n = std::snprintf(out, sizeof out, format.c_str(),
                                 static_cast<int>(c.precision < 0 ? 6 : c.precision), std::abs(x));
     number_text(Conversion{c.left, c.sign, c.blank, c.zero, false, c.width, -1, c.kind},

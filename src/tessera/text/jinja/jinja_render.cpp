@@ -37,7 +37,7 @@ enum class Flow { on, break_, continue_ };
 constexpr int kMaxCalls = 1000;  // nested calls of the functions below
 constexpr size_t kScope = 1024;  // cost of the names of a call or loop iteration
 
-/// raise_exception(): the template rejects the conversation
+/// raise_exception(): the template rejects the conversation; the template itself is valid.
 struct Refusal {
   std::string what;
 };
@@ -73,7 +73,7 @@ class Run {
     Run& run;
   };
 
-  /// Scopes live as long as the rendering
+  /// Scopes live as long as the rendering: a macro may outlive the block that defined it.
   Scope& open(Scope* outer) { return scopes_.emplace_back(Scope{outer}); }
 
   Value look_up(const std::string& name, Scope* scope) {
@@ -279,7 +279,7 @@ class Run {
     add("nextitem", at + 1 < n ? items[i + 1] : make_undefined("nextitem"));
     add("depth", {int64_t{1}});
     add("depth0", {int64_t{0}});
-    // made beside the limit of depth, which the items themselves may have reached
+    // exempt from the limit of depth, which the items themselves may have reached
     int depth = 1;
     for (const auto& [name, item] : names)
       depth = std::max({depth, item.list() ? item.list()->depth + 1 : 0,

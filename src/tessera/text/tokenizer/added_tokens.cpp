@@ -160,7 +160,7 @@ std::vector<Segment> AddedTokens::split(std::string_view text,
 }
 
 bool AddedTokens::guards(const Guard& guard, const AddedToken& token) {
-  // a run of white space is text, wherever it stands
+  // a run of white space is text at any position
   return token.special || (token.content.find_first_not_of(" \t\r\n") != std::string::npos &&
                            guard.template_source.find(token.content) != std::string_view::npos);
 }

@@ -184,7 +184,7 @@ class BpeModel final : public Model {
     }
   }
 
-  // Merges the pair at the candidate's position, unless that pair
+  // Merges the pair at the candidate's position, unless that pair no longer exists.
   void apply(Work& work, const BpeCandidate& candidate) const {
     BpeSymbol& left = work.symbols[static_cast<size_t>(candidate.position)];
     if (!left.alive || left.next < 0) return;

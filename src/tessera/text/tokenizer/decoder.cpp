@@ -228,7 +228,7 @@ class JoinBySpaces final : public WholeTokens<JoinBySpaces> {
   bool first_ = true;
 };
 
-// Spaces before English punctuation; in this order
+// Spaces before English punctuation; in this order, because each sees the result of the one before.
 constexpr std::pair<std::string_view, std::string_view> kCleanup[] = {
     {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},
     {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},   {" do not", " don't"},

@@ -119,7 +119,7 @@ class ReplaceNormalizer final : public Normalizer {
     out.reserve(text.text.size());
     for (const Span& span : pattern_.spans(text.text)) {
       const auto found = std::string_view(text.text).substr(span.begin, span.end - span.begin);
-      // the replacement of several characters is aligned with
+      // the replacement of several characters is aligned with the last of them
       const bool one = !found.empty() && character_length(found, 0) == found.size();
       if (span.is_match && span.begin == 0 && !found.empty() && (!one || content_.empty()))
         text.at_start = false;

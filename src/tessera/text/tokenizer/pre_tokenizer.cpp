@@ -150,7 +150,7 @@ PreTokenizerPointer split_from_json(const spec::Json& value, const std::string& 
                     object.boolean("invert", false));
 }
 
-// "add_prefix_space" is the older name of "prepend_scheme"; both may be given
+// "add_prefix_space" is the older name of "prepend_scheme"; both may be given if they agree.
 PrependScheme prepend_scheme_of(const JsonObject& object) {
   const std::string name = object.string("prepend_scheme", "always");
   if (name != "always" && name != "first" && name != "never")

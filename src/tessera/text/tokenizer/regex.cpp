@@ -57,7 +57,7 @@ const DigitPattern* digit_pattern(std::string_view pattern) {
   return nullptr;
 }
 
-// What matching needs besides the pattern; one set per thread, because patterns are shared.
+// Working memory of matching; one per thread, because patterns are shared.
 struct Scratch {
   MatchDataPointer data{pcre2_match_data_create(1, nullptr)};
   MatchContextPointer context{pcre2_match_context_create(nullptr)};
@@ -70,7 +70,7 @@ struct Scratch {
   }
 };
 
-// Oniguruma's \w, which has more word characters
+// Oniguruma's \w, which has more word characters than PCRE2's; for use inside brackets.
 constexpr const char* kWord = "\\p{Alphabetic}\\p{M}\\p{N}\\p{Pc}";
 
 // Rewrites the constructs of a pattern that the two engines interpret differently.
@@ -253,7 +253,7 @@ void Regex::Compiled::group(std::string_view text,
                             std::vector<Span>& out) const {
   constexpr size_t kGroup = 3;
   const size_t n = begins.size();
-  // the last digit tells whether the pattern matches numbers
+  // the last digit decides whether the pattern matches numbers that end like this one
   if (n == 0 || (!digits->empty_matches && !matches_at(text, begins[n - 1]))) return;
   for (size_t at = 0; at < n;) {
     const size_t size = (n - at - 1) % kGroup + 1;

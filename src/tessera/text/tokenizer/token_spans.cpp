@@ -32,7 +32,7 @@ bool by_decoding(const Tokenizer& tokenizer, std::string_view text, std::vector<
   if (said != text) return false;
   for (size_t i = 0; i < spans.size(); ++i) {
     spans[i].end = i + 1 < spans.size() ? spans[i + 1].begin : text.size();
-    // a character may have several tokens, which are assigned with
+    // a character may have several tokens, which get its span with the last of them
     if (spans[i].end == spans[i].begin)
       for (size_t next = i + 1; next <= spans.size() && spans[i].end == spans[i].begin; ++next)
         spans[i].end = next < spans.size() ? spans[next].begin : text.size();

@@ -104,7 +104,7 @@ class Learner {
   std::string text_of(const TokenPair& pair) const {
     return tokens_[static_cast<size_t>(pair.first)] + tokens_[static_cast<size_t>(pair.second)];
   }
-  /// True if words would become a special token
+  /// True if the merged word equals a special token, which is never text.
   bool is_special(const TokenPair& pair) const {
     const auto found = ids_.find(text_of(pair));
     return found != ids_.end() && found->second < n_special_;

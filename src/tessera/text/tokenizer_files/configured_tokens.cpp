@@ -21,7 +21,7 @@ constexpr const char* kDecoder = "added_tokens_decoder";
 
 enum class Use {
   role,    // always special
-  extra,   // special unless its object says otherwise
+  extra,   // special unless its object has another flag
   stated,  // as given
 };
 
@@ -53,7 +53,7 @@ bool is_role(const std::string& key) {
   return std::find(std::begin(kRoleKeys), std::end(kRoleKeys), key) != std::end(kRoleKeys);
 }
 
-/// True if a key outside the roles names a token
+/// True if a key outside the roles names a token of the model, such as "image_token".
 bool is_model_token(const std::string& key, const Json& value) {
   return key.ends_with("_token") && !is_role(key) &&
          (value.is_string() || (value.is_object() && value.contains("content")));
@@ -63,7 +63,7 @@ bool is_empty(const Json& value) {
   return value.is_null() || (value.is_structured() && value.empty());
 }
 
-/// The identity of a list entry
+/// The identity of a list entry: a text never equals an object.
 auto entry_of(const AddedToken& token, bool is_text) {
   return std::tuple(token.content, is_text, token.lstrip, token.rstrip, token.single_word,
                     token.normalized, token.special);

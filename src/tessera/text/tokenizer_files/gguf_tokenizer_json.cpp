@@ -65,7 +65,8 @@ void set_byte_level(const GgufTokenizerData& data, const GgufKind& kind, Json& o
   out["model"]["ignore_merges"] = kind.ignore_merges;
 }
 
-// All merges of two tokens to a token, by the score of the result. Text never forms a
+// All merges of two tokens to a token, by the score of the result. Text never forms a special token
+// or a byte token.
 Json merges_of_scores(const GgufTokenizerData& data) {
   std::unordered_map<std::string_view, size_t> ids;
   for (size_t id = 0; id < data.tokens.size(); ++id)

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMaxJsonBytes = size_t{256} << 20;
 
-/// Templates may be in files of their own, which override
+/// Templates may be in files of their own, which override the config.
 std::string with_templates(const std::string& config_text,
                            const std::string& own,
                            const std::string& for_tools,

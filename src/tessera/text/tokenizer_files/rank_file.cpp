@@ -52,7 +52,7 @@ std::string as_byte_level(std::string_view bytes) {
   return out;
 }
 
-/// All pairs of tokens that form a token, in the order
+/// All pairs of tokens that form a token, in merge order.
 std::vector<std::string> rank_merges(const std::vector<std::string>& tokens, const Ranks& ranks) {
   std::vector<std::string> merges;
   for (const std::string& token : tokens) {

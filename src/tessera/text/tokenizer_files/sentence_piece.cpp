@@ -394,7 +394,7 @@ Tokenizer tokenizer_from_sentence_piece(std::span<const std::byte> file,
     steps.push_back(make_precompiled(Charsmap(model.charsmap, where), true));
   const bool prefix =
       config_flag(config, "add_prefix_space", where).value_or(model.add_dummy_prefix);
-  // after special tokens too
+  // after special tokens too, as in T5 and the older form of Llama
   const bool always = kind.extra_ids > 0 || config_flag(config, "legacy", where).value_or(false);
   steps.push_back(std::make_shared<Spaces>(prefix, always, model.remove_extra_whitespaces));
   parts.normalizer = make_sequence(std::move(steps));

@@ -3,7 +3,7 @@
 // with pieces, their scores and types, and normalization rules. Supports BPE and Unigram models,
 // with the library's ids (Kudo and Richardson 2018, arXiv:1808.06226).
 //
-// Special tokens around a text, further tokens and the chat template come from the files next to
+// Special tokens around a text, additional tokens and the chat template come from the files next to
 // it, as with tokenizer.json: `tokenizer_class` Llama, CodeLlama and Gemma add the begin token
 // before a text, T5 and MT5 the end token after it, unless `add_bos_token`, `add_eos_token`
 // override it. Without a class it follows from the model: byte pieces (Llama), or no begin token

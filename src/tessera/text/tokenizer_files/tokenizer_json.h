@@ -14,7 +14,7 @@
 
 namespace tessera::text {
 
-/// The companion files define further tokens and flags (configured_tokens.h), bos, eos, unk and
+/// The companion files define additional tokens and flags (configured_tokens.h), bos, eos, unk and
 /// pad, the chat template, `add_prefix_space` and `split_special_tokens`.
 Tokenizer tokenizer_from_json(std::string_view json,
                               const std::string& where,

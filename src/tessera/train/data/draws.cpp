@@ -28,7 +28,7 @@ std::vector<int64_t> choice(const RandomKey& key, int64_t n, int64_t k) {
 int64_t poisson(double mean, double u) {
   double share = std::exp(-mean), sum = share;
   int64_t n = 0;
-  // beyond the smallest probability in double
+  // beyond the smallest probability in double there is nothing
   while (u >= sum && share > 0) {
     share *= mean / static_cast<double>(++n);
     sum += share;

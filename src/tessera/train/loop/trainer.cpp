@@ -43,7 +43,7 @@ struct FirstModel {
 FirstModel first_model(const Recipe& recipe, const fs::path& folder, const TrainOptions& options) {
   const auto steps = checkpoint_steps(folder);
   if (!steps.empty()) {
-    // experts may have been added or removed since
+    // experts may have been added or removed since the recipe's spec
     model::ModelSpec spec = recipe.experts && recipe.experts->changes()
                                 ? spec_of(checkpoint_folder(folder, steps.back()))
                                 : recipe.spec;

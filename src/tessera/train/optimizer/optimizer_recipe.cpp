@@ -6,7 +6,7 @@ namespace {
 using spec::Json;
 using spec::Scope;
 
-/// Keys that every optimizer of a recipe has in addition to
+/// Keys that every optimizer of a recipe has in addition to those of its rule.
 template <class R>
 struct Whole : R {
   std::string type = R::kName;

@@ -25,7 +25,7 @@ constexpr RecipeAlias kAliases[] = {
     {"objective", "sft", "chat", "type"},
 };
 
-/// boolean gradient_checkpointing of other programs
+/// Booleans of other programs, for keys that name the recomputed layers here.
 Json recompute_of(Json value) {
   if (!value.is_boolean()) return value;
   return Json{{"of", value.get<bool>() ? "layers" : "none"}};

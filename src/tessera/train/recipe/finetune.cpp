@@ -236,7 +236,7 @@ LabelFormat Planner::keyed_format(const std::string& path) const {
          o_.columns.empty() ? "separator" : "columns", out_.task, expected);
   if (!is_keyed(path))
     fail(ErrorKind::usage, verb(), "{}: task {} reads {} (--format)", path, out_.task, expected);
-  // the recipe's format is that of the first file; others are named
+  // the recipe's format is that of the first file; that of the others follows from their names
   const auto format_of = [&](const std::string& file) {
     const std::optional<LabelFormat> named = o_.format.empty() ? keyed_by_name(file) : std::nullopt;
     return named ? *named : label_data().format_of(file);
@@ -393,7 +393,7 @@ void Planner::plan_training() {
       {"eval_every", std::max<int64_t>(1, static_cast<int64_t>(std::llround(std::max(
                                               steps_an_epoch, static_cast<double>(steps) / 10))))},
       {"log_every", std::max<int64_t>(1, std::min<int64_t>(10, steps / 20))}};
-  // the best checkpoint represents the run's
+  // the best checkpoint represents the run's folder
   if (data_.contains("valid") || held > 0) recipe_["checkpoint"] = {{"best", 1}};
   recipe_["optimizer"] = {{"type", "adamw"}, {"lr", lr}, {"weight_decay", 0.01}};
   recipe_["schedule"] = {{"type", "linear"}, {"warmup_fraction", 0.1}, {"final_fraction", 0}};

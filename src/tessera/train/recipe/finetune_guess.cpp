@@ -1,4 +1,4 @@
-// Detects the task from the columns and keys
+// Detects the task from the columns and keys of the data.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -159,7 +159,7 @@ void Planner::draft_columns(const Peek& data) {
   if (by_score) label = score;
   if (text.empty()) missing("text", "the text");
   if (label.empty() && o_.labels.empty()) {
-    // other columns next to a decoder's text, such as its source
+    // other columns next to a decoder's text, such as its source, are not used
     const bool alone = names_.size() == 1 || (spec_.causal() && text_b.empty() && text == "text");
     if (out_.task.empty() && alone && data.some.front()[text].is_string() &&
         is_keyed(o_.data.front())) {

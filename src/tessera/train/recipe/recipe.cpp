@@ -554,7 +554,7 @@ void check_schedule(const Recipe& recipe) {
          spec::enum_name(recipe.schedule.type));
 }
 
-/// Keys that may differ between two runs that are
+/// Keys that may differ between two configurations of the same run.
 bool is_free(const std::string& path, bool constant_schedule) {
   if (path == "train.steps") return constant_schedule;
   for (const char* key :

@@ -167,7 +167,7 @@ struct PlacedTokens {
   std::vector<size_t> places;
 };
 
-/// Inputs and targets. Targets are the tokens that begin in one
+/// Inputs and targets. Targets are the tokens that begin in an answer.
 ChatTokens with_targets(const PlacedTokens& tokens, const std::vector<Span>& answers) {
   ChatTokens out;
   for (size_t t = 0; t + 1 < tokens.ids.size(); ++t) {

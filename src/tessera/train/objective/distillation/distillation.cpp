@@ -22,7 +22,7 @@
 namespace tessera::train {
 namespace {
 
-/// The samples of another dataset, for a run
+/// The samples of another dataset, for a run that also depends on its teacher.
 class TaughtSource final : public Dataset {
  public:
   /// `samples` must outlive it.
@@ -308,7 +308,8 @@ class Distillation final : public Objective {
     return config_.keys().alpha * terms_[term].weight / pass.whole.divisor(losses_[term]);
   }
 
-  /// Layer terms, either of mixers with the teacher's inputs or all others: a scalar
+  /// Layer terms, either of mixers with the teacher's inputs or all others: a scalar with their
+  /// gradients.
   Tensor of_layers(Pass& pass, const Watch& student, bool mixers) const {
     Tensor added;
     for (size_t i = 0; i < terms_.size(); ++i) {

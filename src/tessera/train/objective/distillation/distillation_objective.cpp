@@ -31,7 +31,7 @@ std::string place_of(size_t term) {
   return fmt::format("objective.terms[{}]", term);
 }
 
-/// A token for messages
+/// A token for messages, whatever bytes it has.
 std::string shown_token(const std::string& token) {
   return Json(token).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -78,7 +78,7 @@ void check_tokens(const Recipe& recipe,
            id, name, shown_token(b), shown_token(a));
 }
 
-/// The requirements of a term for one of the two specs
+/// The requirements of a term for one of the two specs in one layer.
 class LayerCheck {
  public:
   LayerCheck(const DistillationTerm& term,

@@ -125,7 +125,8 @@ class LabelledObjective : public Objective {
   LabelTask task_;
 };
 
-/// Class weights; only their ratios matter, and the smallest above 0 is 1, so that a mean is
+/// Class weights; only their ratios matter, and the smallest above 0 is 1, so that a mean has a
+/// denominator of at least 1.
 class ClassWeights {
  public:
   explicit ClassWeights(std::vector<double> weights) : weights_(std::move(weights)) {

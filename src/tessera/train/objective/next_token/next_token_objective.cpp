@@ -53,7 +53,7 @@ class PairSource final : public Dataset {
       for (int64_t document = 0; document + 1 < split->documents(); document += 2) {
         const int64_t source = split->document(document).second,
                       text = split->document(document + 1).second;
-        // both as one text, without the separator between
+        // both as one text, without the separator between them and the last input
         const int64_t joined = source + text - 1 - (data_.separator ? 1 : 0);
         sources += !prefixed_ && source > ramp_.to ? 1 : 0;
         texts += (prefixed_ ? joined : text) > ramp_.to ? 1 : 0;

@@ -15,7 +15,7 @@
 namespace tessera::train {
 namespace {
 
-/// Sum of ln p over the targets of each document
+/// Sum of ln p over the targets of each document, from the nats of all tokens.
 std::vector<double> log_p_of(const PackedBatch& packed, const Tensor& nll_N) {
   std::vector<double> out;
   for (const PackedDocument& piece : packed.pieces)
@@ -133,7 +133,7 @@ class Preference final : public Objective {
  private:
   static constexpr const char* kTargets = "targets";
 
-  /// `slopes`, if given: of each answer
+  /// `slopes`, if given: of each answer, the derivative of its pair's loss by its ln p.
   PairSums compare(const PackedBatch& packed,
                    const std::vector<double>& log_p,
                    std::vector<double>* slopes) const {
@@ -155,7 +155,7 @@ class Preference final : public Objective {
 
   PreferenceRecipe how_;
   Precision precision_;
-  std::vector<PairScore> references_;  // by pair number; empty if
+  std::vector<PairScore> references_;  // by pair number; empty without a reference
 };
 
 }  // namespace

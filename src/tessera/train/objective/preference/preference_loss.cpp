@@ -22,7 +22,7 @@ Value smoothed(double x, double share) {
           (1 - share) * right.slope - share * wrong.slope};
 }
 
-/// Log-odds of a mean log-probability
+/// Log-odds of a mean log-probability, which must be below 0.
 Value log_odds(double x) {
   constexpr double kCertain = -1e-12;  // beyond it the odds are infinite
   x = std::min(x, kCertain);

@@ -12,7 +12,7 @@
 namespace tessera::train {
 namespace {
 
-/// Two conversations that differ in their last message
+/// Two conversations that differ only in their last message, an answer.
 PreferencePair pair_of(const Conversation& chosen,
                        const Conversation& rejected,
                        const PreferenceRecipe& how,

@@ -58,7 +58,7 @@ std::optional<Kept> read(const fs::path& file, const std::string& data, int64_t 
   }
 }
 
-/// The newest file for the data
+/// The newest file for the data and, if it is known, the model.
 std::optional<Kept> find(const fs::path& cache,
                          const std::string& data,
                          const std::optional<std::string>& model,
