@@ -39,10 +39,10 @@ struct AugmentedPrompt {
   spec::Json sources(std::string_view answer) const;
 };
 
-/// Retriever and optional reranker; owns the index, the embedding model and the reranker. ask() is
-/// const, but model calls are not made for several threads at once. The same question gives the
-/// same passages. Throws Error(usage) when created for an index of another model; ask() throws
-/// Error(cancelled) and errors of the models.
+/// Retriever and optional reranker; owns the index, the embedding model and the reranker. Used by
+/// one thread at a time. The same question gives the same passages. The constructor throws
+/// Error(usage) for an index of another model; ask() throws Error(cancelled) and errors of the
+/// models.
 class RagPipeline {
  public:
   /// Throws Error(usage) for an index of another model, and for a model that is no reranker.

@@ -3,7 +3,7 @@
 //   const Retriever retriever("notes.index");
 //   for (const Hit& hit : retriever.find("how are keys rotated?", 5)) print(hit.where, hit.text);
 //
-//  The search is exact: one matrix product of all vectors with the question's vector.
+// The search is exact: one matrix product of all vectors with the question's vector.
 #pragma once
 
 #include <functional>

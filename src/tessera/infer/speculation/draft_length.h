@@ -26,8 +26,8 @@ class LinearCostModel {
   double n_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;
 };
 
-/// Chooses the draft length of every step from reported times and acceptance; one per engine, used
-/// by one thread at a time. It reads no clock: its choices depend on the reports alone. Throws
+/// Chooses the draft length of every step from reported times and acceptance; one per engine. Used
+/// by one thread at a time. It reads no clock: its choices depend on the reports only. Throws
 /// nothing.
 class DraftLengthController {
  public:

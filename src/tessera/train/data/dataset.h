@@ -13,9 +13,9 @@
 namespace tessera::train {
 
 /// Training and validation samples of one objective; owns its data (memory-mapped tokens or
-/// examples). Immutable after creation. A sample depends on the recipe and its number only, so a
-/// run resumes from its counter. open_source() throws for invalid data; reading samples throws
-/// internal errors only.
+/// examples). Samples do not change after creation: each depends on the recipe and its number only,
+/// so a run resumes from its counter. Reading is thread-safe. open_source() throws for invalid
+/// data; reading samples throws internal errors only.
 class Dataset {
  public:
   virtual ~Dataset() = default;

@@ -44,10 +44,10 @@ class UpdateView {
   virtual ~UpdateView() = default;
 };
 
-/// Defines samples, losses and metrics of a run; owns its dataset and auxiliary parameters, never
-/// the model. Used by the training thread. Gradients are added to the parameters, never set. Losses
-/// depend on sample numbers and the seed, so training is reproducible. Throws Error(cancelled) from
-/// evaluate(), and errors of the model.
+/// Defines samples, losses and metrics of a run; owns its dataset and auxiliary parameters, but not
+/// the run's model. Used by the training thread. Gradients are added to the parameters, never set.
+/// Losses depend on sample numbers and the seed, so training is reproducible. Throws
+/// Error(cancelled) from evaluate(), and errors of the model.
 class Objective {
  public:
   explicit Objective(std::unique_ptr<Dataset> source) : source_(std::move(source)) {}
