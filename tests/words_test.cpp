@@ -21,7 +21,8 @@ struct Term {
 
 struct Table {
   std::vector<Term> terms;
-  std::vector<std::string> forbidden, forbidden_in_messages;
+  std::vector<std::string> forbidden, forbidden_in_messages, forbidden_in_comments;
+  std::vector<std::string> folders_of_comments;  // below src/tessera
 };
 
 /// Columns are two spaces apart or more.
@@ -36,6 +37,10 @@ Table read_table(std::istream& in) {
       table.forbidden.push_back(line);
     } else if (section == "[forbidden in messages]") {
       table.forbidden_in_messages.push_back(line);
+    } else if (section == "[forbidden in comments]") {
+      table.forbidden_in_comments.push_back(line);
+    } else if (section == "[folders of comments]") {
+      table.folders_of_comments.push_back(line);
     } else {
       static const std::regex columns(R"((.*?)  +(row )?(\S+)(?: +(.*))?)");
       std::smatch cells;
@@ -223,22 +228,34 @@ TEST_F(Words, NoPageAndNoHelpHasOtherWords) {
       ADD_FAILURE() << "tessera " << one << " --help: " << found;
 }
 
-struct Literal {
+struct SourceText {
   std::string text;
-  size_t line = 0;
+  size_t line = 0;  // its first
 };
 
-/// The strings of a C++ source, adjacent ones joined; comments, includes and raw strings
-/// (templates, pages) are left out.
-std::vector<Literal> literals_of(const std::string& source) {
-  std::vector<Literal> out;
-  size_t line = 1;
-  bool joined = false;  // to the one before: only blanks lie between
+struct SourceTexts {
+  std::vector<SourceText> literals, comments;
+};
+
+/// The strings of a C++ source, adjacent ones joined, and its comments, those of adjacent lines
+/// joined; includes and raw strings (templates, pages) are left out.
+SourceTexts texts_of(const std::string& source) {
+  SourceTexts out;
+  size_t line = 1, comment_line = 0;  // the last one
+  bool joined = false;                // literal to the one before: only blanks lie between
   for (size_t i = 0; i < source.size(); ++i) {
     const char c = source[i];
     if (c == '\n') ++line;
     if (std::isspace(static_cast<unsigned char>(c)) != 0) continue;
-    if (source.compare(i, 2, "//") == 0 || source.compare(i, 8, "#include") == 0) {
+    if (source.compare(i, 2, "//") == 0) {
+      const size_t end = std::min(source.find('\n', i), source.size());
+      const std::string text =
+          source.substr(i, end - i).substr(std::min(source.find_first_not_of("/<", i), end) - i);
+      if (comment_line == 0 || comment_line + 1 < line) out.comments.push_back({"", line});
+      out.comments.back().text += text + " ";
+      comment_line = line;
+      i = end - 1;
+    } else if (source.compare(i, 8, "#include") == 0) {
       i = std::min(source.find('\n', i), source.size()) - 1;
     } else if (source.compare(i, 3, "R\"(") == 0) {
       const size_t end = std::min(source.find(")\"", i), source.size());
@@ -253,10 +270,10 @@ std::vector<Literal> literals_of(const std::string& source) {
         if (source[i] == '\\') ++i;
       joined = false;
     } else if (c == '"') {
-      if (!joined) out.push_back({"", line});
+      if (!joined) out.literals.push_back({"", line});
       for (++i; i < source.size() && source[i] != '"'; ++i) {
         if (source[i] == '\\') ++i;
-        out.back().text += source[i];
+        out.literals.back().text += source[i];
       }
       joined = true;
     } else {
@@ -278,7 +295,7 @@ TEST(Messages, HaveNoOtherWords) {
     const std::string path = entry.path().string();
     const bool source = path.ends_with(".cpp") || path.ends_with(".h") || path.ends_with(".def");
     if (!source || path.ends_with("_test.cpp") || path.ends_with("_testing.h")) continue;
-    for (const Literal& literal : literals_of(read_text_file(path))) {
+    for (const SourceText& literal : texts_of(read_text_file(path)).literals) {
       ++literals;
       for (const std::string& found : forbidden_in(literal.text, phrases))
         ADD_FAILURE() << path << ":" << literal.line << ": " << found;
@@ -287,18 +304,55 @@ TEST(Messages, HaveNoOtherWords) {
   EXPECT_GT(literals, 10000u);
 }
 
+/// Comments of headers speak the field's terms.
+TEST(Comments, HaveNoOtherWords) {
+  const Table words = table();
+  std::vector<std::string> phrases = words.forbidden;
+  phrases.insert(phrases.end(), words.forbidden_in_comments.begin(),
+                 words.forbidden_in_comments.end());
+  ASSERT_GT(words.forbidden_in_comments.size(), 20u);
+  ASSERT_GT(words.folders_of_comments.size(), 5u);
+  size_t comments = 0;
+  for (const std::string& folder : words.folders_of_comments)
+    for (const auto& entry : fs::recursive_directory_iterator(kSource / "src/tessera" / folder)) {
+      if (entry.path().extension() != ".h") continue;
+      for (const SourceText& comment : texts_of(read_text_file(entry.path())).comments) {
+        ++comments;
+        for (const std::string& found : forbidden_in(comment.text, phrases))
+          ADD_FAILURE() << entry.path() << ":" << comment.line << ": " << found;
+      }
+    }
+  EXPECT_GT(comments, 1500u);
+}
+
 // the checks themselves
 TEST(Messages, WhatIsPlantedIsFound) {
-  const std::vector<Literal> found = literals_of(
-      "#include \"beside.h\"\n// \"beside\"\nfail(\"one be\"\n     \"side \\\"two\\\"\", '\"', "
-      "\"x\");\n"
-      "R\"(beside)\";\nf(1'000, \"y\");");
+  const std::vector<SourceText> found =
+      texts_of(
+          "#include \"beside.h\"\n// \"beside\"\nfail(\"one be\"\n     \"side \\\"two\\\"\", '\"', "
+          "\"x\");\n"
+          "R\"(beside)\";\nf(1'000, \"y\");")
+          .literals;
   ASSERT_EQ(found.size(), 3u);
   EXPECT_EQ(found[0].text, "one beside \"two\"");
   EXPECT_EQ(found[0].line, 3u);
   EXPECT_EQ(found[1].text, "x");
   EXPECT_EQ(found[2].text, "y");
   EXPECT_EQ(forbidden_in(found[0].text, {"beside"}).size(), 1u);
+}
+
+TEST(Comments, WhatIsPlantedIsFound) {
+  const std::vector<SourceText> found =
+      texts_of(
+          "#include \"let/go.h\"\n// A row lets\n//\n/// go of\nint beside = f(\"// beside\", '/');"
+          "  ///< Rests.\nint b;  // not beside-s\n\n// end")
+          .comments;
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].line, 2u);
+  EXPECT_EQ(forbidden_in(found[0].text, {"lets go of"}).size(), 1u);
+  EXPECT_EQ(forbidden_in(found[0].text, {"rests", "let go", "beside"}).size(), 1u);
+  EXPECT_EQ(found[1].line, 8u);
+  EXPECT_EQ(forbidden_in(found[1].text, {"end"}).size(), 1u);
 }
 
 TEST(WordsTable, WhatIsPlantedIsFound) {

@@ -41,7 +41,7 @@ tessera_code code_of(ErrorKind kind) {
   return TESSERA_INTERNAL;
 }
 
-/// What `call` returns, or `failed` with the error of this thread.
+/// The result of `call`, or `failed` with this thread's error set.
 template <class Call, class T>
 T guarded(Call call, T failed) noexcept {
   try {
@@ -61,7 +61,7 @@ T guarded(Call call, T failed) noexcept {
 
 template <class T>
 T* copy_of(const T* data, size_t n) {
-  // a result of nothing is a pointer too
+  // an empty result is not a null pointer
   auto* const out = static_cast<T*>(std::malloc(std::max<size_t>(1, n) * sizeof(T)));
   if (out == nullptr) throw std::bad_alloc();
   if (n > 0) std::memcpy(out, data, n * sizeof(T));
@@ -72,7 +72,7 @@ char* copy_of(const std::string& text) {
   return copy_of(text.c_str(), text.size() + 1);
 }
 
-/// Throws Error(usage) for null where a value is needed.
+/// Throws Error(usage) for a required argument that is null.
 template <class T>
 T* given(T* pointer, const char* what) {
   if (pointer == nullptr)

@@ -12,8 +12,7 @@
 namespace tessera::api {
 namespace {
 
-/// Fields of sampling: those given, then the makers'; filters of theirs only where tokens are
-/// drawn.
+/// Sampling fields: given ones, then the model's own; its filters only with sampling.
 void read_sampling(spec::Settings& settings,
                    const infer::DecodingDefaults& defaults,
                    infer::SamplingOptions& out) {
@@ -42,7 +41,7 @@ void read_sampling(spec::Settings& settings,
     fail(ErrorKind::usage, settings.where(), "{}", conflict);
 }
 
-/// -1 asks for a fresh seed, as everywhere.
+/// -1 requests a random seed, as everywhere.
 uint64_t read_seed(spec::Settings& settings) {
   const spec::Json seed = settings.any("seed");
   if (seed.is_null()) return 0;

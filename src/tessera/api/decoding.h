@@ -1,4 +1,4 @@
-// What a call of the library says of the text that it asks for.
+// Decoding settings of library calls.
 #pragma once
 
 #include <string_view>
@@ -11,13 +11,13 @@ namespace tessera::api {
 
 struct Asked {
   infer::GenerateOptions options;
-  bool add_special = true, parse_special = true;  // of a prompt that is a text
-  spec::Json tools = nullptr;                     // of a chat
+  bool add_special = true, parse_special = true;  // for prompts given as text
+  spec::Json tools = nullptr;                     // for chats
 };
 
-/// What `settings` leaves open is as the model's makers say, else as `tessera generate` and `chat`
-/// have it. Throws Error(usage) for a setting that is none or out of range, Error(input) for a
-/// grammar that cannot be followed.
+/// Parses settings; missing ones are the model's own, otherwise the defaults of `tessera generate`
+/// and `chat`. Throws Error(usage) for an unknown setting or a value out of range, Error(input) for
+/// an invalid grammar.
 Asked read_asked(std::string_view settings, const infer::LoadedModel& loaded, infer::TextKind kind);
 
 }  // namespace tessera::api

@@ -40,7 +40,7 @@ Matrix matrix_of(const Tensor& x_RC) {
 struct Model::State {
   infer::LoadedModel loaded;
   std::string path;
-  std::mutex mutex;  // of a call that computes
+  std::mutex mutex;  // held during a call
 
   const text::Tokenizer& tokenizer(const char* where) const {
     if (!loaded.tokenizer)

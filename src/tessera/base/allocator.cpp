@@ -19,7 +19,7 @@ void keep_freed_memory() {
 }
 
 MemoryMeter& memory_meter() {
-  // never destroyed: threads give their memory back after main
+  // never destroyed: threads free their memory after main
   static auto* meter = new MemoryMeter;
   return *meter;
 }

@@ -1,4 +1,4 @@
-// How the process keeps memory that it has freed, and how much of it computing takes.
+// How the process reuses freed memory, and a meter of the memory in use.
 #pragma once
 
 #include <atomic>
@@ -6,13 +6,12 @@
 
 namespace tessera {
 
-/// Large buffers come back from the heap instead of being mapped, zeroed by the kernel and unmapped
-/// each time. For programs that compute with tensors; call it first in main.
+/// Large buffers are reused from the heap instead of being mapped, zeroed by the kernel and
+/// unmapped each time. For programs that compute with tensors; call it first in main.
 void keep_freed_memory();
 
-/// Bytes that are held, and the most that were since the last restart. What counts itself are the
-/// storages of tensors (ops/tensor_memory.h) and the work memory of kernels; small containers do
-/// not. Safe from several threads.
+/// Current and peak bytes since the last restart. Counted are tensor storages (ops/tensor_memory.h)
+/// and work memory of kernels, not small containers. Thread-safe.
 class MemoryMeter {
  public:
   void add(int64_t bytes) {
@@ -24,7 +23,7 @@ class MemoryMeter {
   void remove(int64_t bytes) { held_.fetch_sub(bytes, std::memory_order_relaxed); }
   int64_t held() const { return held_.load(std::memory_order_relaxed); }
   int64_t peak() const { return peak_.load(std::memory_order_relaxed); }
-  /// The peak starts again from what is held now.
+  /// Restarts the peak from the current bytes.
   void restart() { peak_.store(held(), std::memory_order_relaxed); }
 
  private:
@@ -33,12 +32,12 @@ class MemoryMeter {
 
 MemoryMeter& memory_meter();
 
-/// Work memory that threads keep from call to call (kernels/scratch.h) is of one generation; that
-/// of an older one no longer counts, and is given back when its thread next asks for some. So the
-/// first call of a new generation takes, and counts, all that it needs.
+/// Work memory that threads reuse between calls (kernels/scratch.h) has a generation; memory of an
+/// older generation is not counted, and is freed at its thread's next request. So the first call of
+/// a new generation allocates, and counts, everything that it needs.
 uint64_t scratch_generation();
 void next_scratch_generation();
-/// Counts what a thread takes (or gives back, below 0) of a generation.
+/// Counts bytes that a thread allocates (or frees, below 0) in a generation.
 void count_scratch(int64_t bytes, uint64_t generation);
 
 }  // namespace tessera

@@ -45,7 +45,7 @@ std::optional<std::string> bytes_of_base64(std::string_view text) {
     n_bits -= 8;
     bytes += static_cast<char>(bits >> n_bits & 0xFF);
   }
-  // what padding leaves over is zero in the one way to write these bytes
+  // the unused bits are zero in the canonical encoding
   if ((bits & ((1u << n_bits) - 1)) != 0) return std::nullopt;
   return bytes;
 }

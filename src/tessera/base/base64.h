@@ -8,7 +8,7 @@
 namespace tessera {
 
 std::string base64(std::string_view bytes);
-/// nullopt for what base64() does not write.
+/// nullopt for text that base64() does not produce.
 std::optional<std::string> bytes_of_base64(std::string_view text);
 
 }  // namespace tessera

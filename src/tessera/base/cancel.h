@@ -1,5 +1,5 @@
-// A flag that asks long work to stop. Work polls it between tokens, steps and files and throws
-// Error(cancelled); nothing is stopped from outside.
+// Cooperative cancellation: a flag that long work polls between tokens, steps and files; it then
+// throws Error(cancelled).
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ class CancelToken {
     signal_.store(signal, std::memory_order_relaxed);
     requested_.store(true, std::memory_order_release);
   }
-  /// Before the next work: nobody may be polling for the last one any more.
+  /// Resets the flag for the next work; no earlier work may still poll it.
   void reset() {
     requested_.store(false, std::memory_order_relaxed);
     signal_.store(0, std::memory_order_relaxed);

@@ -35,7 +35,7 @@ bool has(const std::vector<std::string>& list, std::string_view one) {
   return std::find(list.begin(), list.end(), one) != list.end();
 }
 
-/// A whole number above 0; "max", -1 and anything else are none.
+/// An integer above 0; "max", -1 and anything else have none.
 std::optional<double> positive(const std::string& text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -48,7 +48,7 @@ std::string first_line(const fs::path& file) {
   return lines.empty() ? "" : lines[0];
 }
 
-/// What one group's files say, of either version.
+/// The quota of one group, for either version.
 std::optional<double> quota_of(const fs::path& group) {
   std::vector<std::string> both = split(first_line(group / "cpu.max"), ' ');
   if (both.size() != 2)
@@ -57,7 +57,7 @@ std::optional<double> quota_of(const fs::path& group) {
   return quota && period ? std::optional(*quota / *period) : std::nullopt;
 }
 
-/// A mounted hierarchy that may hold the cpu controller.
+/// A mounted hierarchy that may have the cpu controller.
 struct Hierarchy {
   bool version_2;
   std::string root;  // the group that is mounted there
@@ -90,8 +90,8 @@ std::string group_in(const std::vector<std::string>& lines, bool version_2) {
   return "";
 }
 
-/// Where the group lies below the mounted one; "" where it is that one or lies outside, as in a
-/// container that sees its own group alone.
+/// The path of the group below the mounted one; "" if it is that one or outside of it, as in a
+/// container that sees its own group only.
 fs::path below(const std::string& group, const std::string& mounted) {
   const fs::path relative = fs::path(group).lexically_relative(mounted);
   const bool outside = relative.empty() || has({relative.begin(), relative.end()}, "..");

@@ -1,5 +1,5 @@
-// The CPU quota of a container: how many cores' time the Linux control groups (cgroups, version 2
-// and 1) that this process belongs to let it use.
+// CPU quota of a container: how many cores the Linux control groups (cgroups, version 2 and 1) of
+// this process allow.
 #pragma once
 
 #include <filesystem>
@@ -7,13 +7,13 @@
 
 namespace tessera {
 
-/// The least quota of the process's control group and of those around it, in cores: quota / period
-/// of `cpu.max` (version 2) or `cpu.cfs_quota_us` and `cpu.cfs_period_us` (version 1). nullopt
-/// where none is limited. `root` holds `proc` and the mounted hierarchies; files there that are
-/// missing or malformed limit nothing.
+/// The minimum quota over the process's control group and its parents, in cores: quota / period of
+/// `cpu.max` (version 2) or `cpu.cfs_quota_us` and `cpu.cfs_period_us` (version 1). nullopt without
+/// a limit. `root` contains `proc` and the mounted hierarchies; missing or malformed files there
+/// are no limit.
 std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 
-/// Cores that this process may use: those of its affinity, and no more than the quota, rounded up.
+/// Number of cores for this process: its affinity, limited by the quota, rounded up.
 int available_cores(const std::filesystem::path& root = "/");
 
 }  // namespace tessera

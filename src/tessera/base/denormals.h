@@ -1,4 +1,4 @@
-// What becomes of float numbers below 2^-126: threads.h flushes them in parallel loops.
+// Handling of denormal floats (below 2^-126): threads.h flushes them to zero in parallel loops.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-/// While it lives, this thread reads and writes denormal numbers as zeros, or as themselves.
+/// During its lifetime this thread flushes denormal numbers to zero, or keeps them.
 class Denormals {
  public:
   enum Kind { flushed, kept };

@@ -1,4 +1,4 @@
-// How the library throws its one exception type (error_type.h).
+// Throwing the library's exception type (error_type.h).
 #pragma once
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ template <class... Args>
   throw Error(kind, where, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// For promises inside the library; a failure is a bug in tessera, never in the input.
+/// Checks an invariant of the library; a failure is a bug in tessera, never in the input.
 template <class... Args>
 void require(bool holds,
              std::string_view where,

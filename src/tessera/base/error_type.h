@@ -1,7 +1,7 @@
-// The one exception type of the library, for programs that link it too: no other header is needed.
-// Every message reads
+// The exception type of the library, also for programs that link it: no other header is needed.
+// Every message has the form
 //   [where] what is wrong: what was found; what was expected, or the remedy
-// and carries a kind, from which the command line derives its exit code.
+// and a kind, from which the command line derives its exit code.
 #pragma once
 
 #include <stdexcept>
@@ -17,7 +17,7 @@ enum class ErrorKind {
   input,      // data given at run time is invalid: prompt, tensor, text (exit 1)
   resource,   // memory, disk, device or lock not available (exit 1)
   cancelled,  // stopped on request (exit 130 or 143)
-  internal,   // a broken promise of this library (exit 1)
+  internal,   // a bug in this library (exit 1)
 };
 
 class Error : public std::runtime_error {

@@ -1,12 +1,12 @@
-// For tests of loops over few numbers.
+// For tests of loops with few items.
 #pragma once
 
 #include <atomic>
 
 namespace tessera {
 
-/// While one lives, every loop of threads.h takes its grain as 1, so that inputs of a few numbers
-/// are cut as long ones are.
+/// During its lifetime, every loop of threads.h has grain 1, so that small inputs are split as
+/// large ones are.
 class FinestGrain {
  public:
   FinestGrain() { ++living_; }

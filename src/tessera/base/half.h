@@ -43,8 +43,8 @@ inline uint16_t float_to_f16(float value) {
   return static_cast<uint16_t>(sign | ((rebiased + 0xfffu + ((rebiased >> 13) & 1u)) >> 13));
 }
 
-/// 2^(exponent - 128): half of what E8M0, the scale of OCP's microscaling formats, says. 0 where
-/// that is subnormal, which kernels flush.
+/// 2^(exponent - 128): half of the value of E8M0, the scale of OCP's microscaling formats. 0 for
+/// subnormals, which kernels flush.
 inline float half_of_e8m0(uint8_t exponent) {
   return std::bit_cast<float>(exponent < 2 ? 0u : static_cast<uint32_t>(exponent - 1) << 23);
 }

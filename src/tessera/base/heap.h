@@ -1,21 +1,21 @@
-// The process's heaps (malloc's arenas): how many there are, what is in them, and how what was
-// freed goes back to the system.
+// The process's heaps (malloc arenas): their number, their contents, and returning freed memory to
+// the system.
 #pragma once
 
 #include <cstdint>
 
 namespace tessera {
 
-/// At most so many heaps for all threads together. Each thread otherwise gets one of its own, with
-/// holes of its own, and the free end of which never goes back to the system: that of the first
-/// heap alone does. For programs that are to shrink again; call it before any thread begins.
+/// Limits the number of heaps for all threads. By default each thread gets one, with its own
+/// fragmentation, and only the first heap returns its free end to the system. For programs that
+/// must shrink; call it before any thread starts.
 void limit_heaps(int heaps);
 
-/// What was freed goes back to the system: whole pages, also between blocks that are in use. Takes
-/// milliseconds for each 100 MB; the next allocations have their pages mapped again.
+/// Returns freed memory to the system: whole pages, also between used blocks. Takes milliseconds
+/// per 100 MB; later allocations map pages again.
 void give_back_freed_memory();
 
-/// Of all heaps together. `free` is an upper bound of what is resident: it holds what was never
+/// Over all heaps. `free` is an upper bound of resident memory: it includes pages that were never
 /// touched.
 struct HeapUse {
   int64_t in_use = 0, free = 0;

@@ -34,16 +34,16 @@ class MappedFile {
 
 void install_truncation_guard();
 
-/// Whether all of it lies in a file that is mapped here.
+/// True if all bytes are in a file that is mapped here.
 bool is_mapped(std::span<const std::byte> bytes);
-/// Lets go of the pages that lie wholly in `bytes` of a mapped file: they take no memory until they
-/// are read again. Returns how many bytes they have; 0 of other memory.
+/// Releases the pages that are completely in `bytes` of a mapped file: they use no memory until
+/// they are read again. Returns their number of bytes; 0 for other memory.
 size_t release_pages(std::span<const std::byte> bytes);
 
 /// Whole small file as text; throws Error(file) when missing, unreadable or over `limit` bytes.
 std::string read_text_file(const std::filesystem::path& path, size_t limit = size_t{1} << 30);
 
-/// With those it lies in. Throws Error(resource) when it cannot be made.
+/// Creates parent folders too. Throws Error(resource) if that fails.
 void create_folder(const std::filesystem::path& path);
 
 }  // namespace tessera

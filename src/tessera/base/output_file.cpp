@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr int kMaxLinks = 40;  // as Linux follows
 
-/// What the links of a path lead to, which need not exist.
+/// The target of a path's links, which need not exist.
 fs::path followed(fs::path path) {
   std::error_code error;
   for (int links = 0; fs::is_symlink(path, error); ++links) {
@@ -32,7 +32,7 @@ fs::path followed(fs::path path) {
   return path;
 }
 
-/// Whether a path names an open descriptor, which has a place of its own.
+/// True if a path names an open descriptor, which has its own position.
 bool is_descriptor(const fs::path& path) {
   const std::string text = followed(path.parent_path()).string();
   return text.starts_with("/proc/") && text.ends_with("/fd");

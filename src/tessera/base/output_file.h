@@ -1,10 +1,9 @@
-// A file written piece by piece that appears whole or not at all: bytes go to a temporary file
-// beside it (partial_path.h), which is flushed to disk and then renamed. Dropped before commit(),
-// it leaves nothing behind. Several may write one path, in any threads and processes: each its own
-// whole content, of which the last one stays.
+// Atomic file writing: bytes go to a temporary file in the same folder (partial_path.h), which is
+// flushed to disk and renamed. Destroyed before commit(), it leaves nothing. Several writers of one
+// path, in any threads and processes, each write complete content; the last one stays.
 //
-// A path is written through, never replaced: a symbolic link stays and what it points to gets the
-// content, and a device, a FIFO or a descriptor (/dev/stdout) receives the bytes as they come.
+// A path is written through, never replaced: a symbolic link stays and its target gets the content,
+// and a device, a FIFO or a descriptor (/dev/stdout) receives the bytes directly.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +17,8 @@ namespace tessera {
 
 class OutputFile {
  public:
-  /// Throws Error(resource) when nothing can be written there: a folder, a folder that is missing
-  /// or read-only, links that go round. Waits for the reader of a FIFO.
+  /// Throws Error(resource) if the path cannot be written: a folder, a missing or read-only folder,
+  /// a loop of links. Waits for the reader of a FIFO.
   explicit OutputFile(std::filesystem::path path);
   ~OutputFile();
   OutputFile(OutputFile&& other) noexcept;
@@ -32,9 +31,9 @@ class OutputFile {
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   void write_zeros(size_t count);
 
-  /// Flushes to disk and closes: what is left for commit() cannot run out of space.
+  /// Flushes to disk and closes, so that commit() cannot run out of space.
   void finish();
-  /// finish(), then the name.
+  /// finish(), then renames.
   void commit();
 
  private:
@@ -42,12 +41,12 @@ class OutputFile {
   void discard() noexcept;
 
   std::filesystem::path path_;    // as given, for messages
-  std::filesystem::path target_;  // what its links lead to
-  PartialPath partial_;           // empty once renamed, and where bytes go to the target at once
+  std::filesystem::path target_;  // the target of its links
+  PartialPath partial_;           // empty once renamed, and for direct writes
   int descriptor_ = -1;
 };
 
-/// The whole file at once.
+/// Writes a complete file.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 }  // namespace tessera

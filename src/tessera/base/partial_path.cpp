@@ -50,8 +50,8 @@ int open_partial(const fs::path& path, PartialPath::Kind kind) {
   return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
-/// Whether a path still names what is open: between its creation and its lock somebody may have
-/// taken it for a leftover.
+/// True if a path still refers to the open file: between creation and lock another process may have
+/// removed it as a leftover.
 bool names(const fs::path& path, int descriptor) {
   struct stat named {
   }, open{};
@@ -148,7 +148,7 @@ void remove_leftovers(const fs::path& folder) noexcept {
       ::close(descriptor);
     }
   } catch (...) {
-    // what is left takes nothing but room
+    // leftovers only take space
   }
 }
 

@@ -1,11 +1,10 @@
-// The order of a ranking by scores, for sorts that need a strict weak ordering whatever the scores
-// are.
+// A strict weak ordering by score for any scores, NaN included.
 #pragma once
 
 namespace tessera {
 
-/// Whether entry a with score x ranks before entry b with score y: the larger score first, NaN
-/// last, of equal ones the lower place.
+/// True if entry a with score x ranks before entry b with score y: the larger score first, NaN
+/// last; ties go to the lower index.
 template <class Score, class Place>
 bool ranks_before(Score x, Place a, Score y, Place b) {
   const bool no_x = x != x, no_y = y != y;

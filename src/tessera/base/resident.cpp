@@ -18,7 +18,7 @@ int64_t resident_bytes() {
 
 namespace {
 
-/// Whether the file of a mapping is code: an executable or a shared library (libx.so.1).
+/// True if the file of a mapping is code: an executable or a shared library (libx.so.1).
 bool is_program(const std::string& path) {
   static const std::string executable = [] {
     std::error_code error;

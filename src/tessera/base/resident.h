@@ -1,14 +1,14 @@
-// How much memory this process takes.
+// Resident memory of this process.
 #pragma once
 
 #include <cstdint>
 
 namespace tessera {
 
-/// Bytes in RAM; 0 where the system does not say.
+/// Bytes in RAM; 0 if the system does not report it.
 int64_t resident_bytes();
 
-/// What is resident, by what it is mapped from; all 0 where the system does not say.
+/// Resident memory by origin; all 0 if the system does not report it.
 struct ResidentParts {
   int64_t program = 0;    // of the executable and its libraries
   int64_t files = 0;      // of other files, as of weights

@@ -1,6 +1,6 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as
-// easy as 1, 2, 3"). A value is a pure function of a key and a counter, so it does not depend on
-// threads, on the order of calls, or on what was drawn before: resume and recomputation repeat it.
+// easy as 1, 2, 3"). A value is a pure function of a key and a counter. It does not depend on
+// threads, on the order of calls, or on earlier draws, so resume and recomputation reproduce it.
 #pragma once
 
 #include <array>

@@ -54,7 +54,7 @@ void portable_block(std::array<uint32_t, 8>& state, const unsigned char* data) {
 
 }  // namespace
 
-/// Ways to hash whole blocks.
+/// Implementations of hashing whole blocks.
 struct Sha256Code {
   static void portable(Sha256::State& state, const unsigned char* data, size_t blocks) {
     for (size_t i = 0; i < blocks; ++i) portable_block(state, data + 64 * i);
@@ -71,7 +71,7 @@ struct Sha256Code {
     return _mm_sha256msg2_epu32(_mm_add_epi32(_mm_sha256msg1_epu32(w0, w1), minus_7), w3);
   }
 
-  /// By the SHA extensions, whose instructions keep the state as two registers (a, b, e, f) and
+  /// With the SHA extensions, whose instructions keep the state as two registers (a, b, e, f) and
   /// (c, d, g, h), from the highest word on.
   __attribute__((target("sha,sse4.1"))) static void instructions(Sha256::State& state,
                                                                  const unsigned char* data,
@@ -110,7 +110,7 @@ struct Sha256Code {
 #endif
 
 #if defined(__x86_64__)
-  /// Of SHA and SSE4.1; TESSERA_CPU=generic switches them off.
+  /// SHA and SSE4.1; TESSERA_CPU=generic disables them.
   static bool has_instructions() {
     static const bool has = [] {
       unsigned a = 0, b = 0, c = 0, d = 0;

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), so that checkpoints and caches can be checked by anyone's `sha256sum`.
+// SHA-256 (FIPS 180-4); checkpoints and caches can be verified with `sha256sum`.
 #pragma once
 
 #include <array>
@@ -13,14 +13,14 @@ namespace tessera {
 
 class Sha256 {
  public:
-  /// How blocks are hashed: `fastest` by the processor's SHA instructions where it has them (five
-  /// times as fast), `portable` without.
+  /// Implementation: `fastest` uses the processor's SHA instructions if available (five times as
+  /// fast), `portable` does not.
   enum class Code { fastest, portable };
   explicit Sha256(Code code = Code::fastest);
 
   Sha256& update(std::span<const std::byte> bytes);
   Sha256& update(std::string_view text) { return update(std::as_bytes(std::span(text))); }
-  /// 64 hexadecimal digits; the object is then used up.
+  /// 64 hexadecimal digits; the object cannot be used afterwards.
   std::string finish();
 
  private:
@@ -38,7 +38,7 @@ class Sha256 {
 inline std::string sha256(std::string_view text) {
   return Sha256().update(text).finish();
 }
-/// Throws Error(file) when the file cannot be read.
+/// Throws Error(file) if the file cannot be read.
 std::string sha256_file(const std::filesystem::path& path);
 
 }  // namespace tessera

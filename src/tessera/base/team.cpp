@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-/// Another thread failed: what this one would compute is not needed.
+/// Another thread has failed: this one stops.
 struct Abandoned {};
 
 // about 20 us, several times what a step of a small model lasts
@@ -24,7 +24,7 @@ void relax() {
 #endif
 }
 
-/// Wakes the threads that sleep until the round is over.
+/// Wakes the threads that sleep at the barrier.
 void next(std::atomic<uint64_t>& round) {
   round.fetch_add(1, std::memory_order_release);
   round.notify_all();

@@ -1,6 +1,5 @@
-// Threads that go through many short steps together: one parallel region for all of them, and a
-// barrier between two steps, which costs a tenth of what ending a region and beginning another one
-// does.
+// Threads that perform many short steps together: one parallel region with a barrier between steps,
+// which costs a tenth of ending a region and starting another.
 #pragma once
 
 #include <atomic>
@@ -9,7 +8,7 @@
 
 namespace tessera {
 
-/// The threads of work_together(), as each of them sees them.
+/// The threads of work_together(), as seen by each of them.
 class Team {
  public:
   struct Share {
@@ -18,10 +17,10 @@ class Team {
 
   int64_t index() const { return index_; }  // of this thread
   int64_t size() const { return size_; }
-  /// This thread's part of [0, n): ranges in order of the threads, as equal as whole numbers can be.
+  /// This thread's part of [0, n): ranges in thread order, as equal as possible.
   Share share(int64_t n) const { return {n * index_ / size_, n * (index_ + 1) / size_}; }
-  /// Returns when every thread has called it; what they wrote before is seen by all. Threads that
-  /// wait turn in a circle for a while before they leave the core to others.
+  /// Barrier: returns when every thread has called it, with all their writes visible. Waiting
+  /// threads spin for a while before they yield the core.
   void wait();
 
  private:
@@ -38,10 +37,10 @@ class Team {
   int64_t index_, size_;
 };
 
-/// Calls body on every thread that parallel_for would use, at once; on this one alone within a
-/// parallel region. All must wait() equally often. The first exception thrown by a body is rethrown
-/// here; threads that wait for the one that threw, or would later, end with it. Denormal numbers
-/// are zeros inside, as in parallel_for, and loops begun there run on the thread that begins them.
+/// Calls body on every thread of parallel_for at once; on the calling thread only inside a parallel
+/// region. All must call the barrier equally often. The first exception of a body is rethrown here;
+/// threads at a barrier, now or later, end with it. Denormal numbers are zeros inside, as in
+/// parallel_for, and nested loops run on the calling thread.
 void work_together(const std::function<void(Team&)>& body);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// For the tests of every layer: a folder that goes with them, and what a call refuses.
+// Test helpers of all layers: temporary folders and expected errors.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 
 namespace tessera::test {
 
-/// A new folder, removed with all it holds when the object goes.
+/// A new folder, removed with its contents on destruction.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -37,7 +37,7 @@ class TemporaryFolder {
   std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
   const std::filesystem::path& path() const { return path_; }
 
-  /// Writes a file, and the folders it lies in, and returns where it is.
+  /// Writes a file, creating its folders, and returns its path.
   std::string write(std::string_view name, std::string_view content) const {
     const std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());
@@ -57,7 +57,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-/// While it lives no file can grow beyond so many bytes: to a writer what a full disk is.
+/// During its lifetime files cannot exceed this many bytes: to a writer this is a full disk.
 class SmallFiles {
  public:
   explicit SmallFiles(rlim_t bytes) : signal_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -77,7 +77,7 @@ class SmallFiles {
   rlimit limit_{};
 };
 
-/// The message of the Error that `call` throws, which must be one line; "" when it throws none.
+/// The message of the Error that `call` throws, which must be one line; "" if it throws none.
 template <class Call>
 std::string error_of(Call&& call) {
   try {
@@ -89,7 +89,7 @@ std::string error_of(Call&& call) {
   return "";
 }
 
-/// The same, of an Error of that kind.
+/// The same, for an Error of that kind.
 template <class Call>
 std::string error_of(ErrorKind kind, Call&& call) {
   return error_of([&] {
@@ -102,7 +102,7 @@ std::string error_of(ErrorKind kind, Call&& call) {
   });
 }
 
-/// Expects an Error of that kind whose message holds `part`.
+/// Expects an Error of that kind whose message contains `part`.
 template <class Call>
 void expect_error(ErrorKind kind, std::string_view part, Call&& call) {
   const std::string message = error_of(kind, call);

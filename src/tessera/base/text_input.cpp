@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-constexpr int kPollMilliseconds = 100;  // a wait ends so soon after a cancellation
+constexpr int kPollMilliseconds = 100;  // maximum delay of a cancellation
 
 struct Descriptor {
   explicit Descriptor(int number) : fd(number) {}
@@ -38,7 +38,7 @@ std::string read_text_input(const std::filesystem::path& path,
   const auto refuse = [&](int error) {
     fail(ErrorKind::file, "file", "{}: {}; expected a text to read", name, std::strerror(error));
   };
-  // opened without waiting for whoever writes: poll waits below, and can be cancelled
+  // opened without waiting for a writer: poll waits below, and can be cancelled
   const Descriptor file(standard ? STDIN_FILENO
                                  : ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (file.fd < 0) refuse(errno);

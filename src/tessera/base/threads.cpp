@@ -29,7 +29,7 @@ void run_here(int64_t n, const std::function<void(int64_t, int64_t)>& body) {
   body(0, n);
 }
 
-/// Runs a body on ranges of [0, n); the first exception is kept for afterwards.
+/// Runs a body on ranges of [0, n); the first exception is rethrown afterwards.
 class Ranges {
  public:
   Ranges(int64_t n, int64_t count, const std::function<void(int64_t, int64_t)>& body)
@@ -70,7 +70,7 @@ void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, in
   const int64_t count = std::min<int64_t>(thread_count(), whole_grains(n, grain));
   if (count <= 1 || omp_in_parallel()) return run_here(n, body);
   Ranges ranges(n, count, body);
-  // a thread gets the same range in call after call, whose numbers its caches may still hold
+  // a thread gets the same range in every call, whose numbers may still be in its caches
 #pragma omp parallel for num_threads(static_cast <int>(count)) schedule(static, 1)
   for (int64_t r = 0; r < count; ++r) ranges.run(r);
   ranges.finish();

@@ -1,5 +1,5 @@
-// One owner of threads: every parallel loop of tessera runs here, on the OpenMP runtime that
-// libtorch shares. Kernels never spawn threads of their own.
+// The thread pool: every parallel loop of tessera runs here, on the OpenMP runtime that libtorch
+// shares. Kernels never create threads.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,19 @@
 
 namespace tessera {
 
-/// Number of threads parallel_for uses; at first all cores this process may run on.
+/// Number of threads of parallel_for; initially all cores available to this process.
 int thread_count();
 void set_thread_count(int n);
 
-/// Calls body(begin, end) over disjoint ranges that cover [0, n), in parallel when n > grain.
-/// Range borders depend on the thread count: a body must not let its result depend on them.
-/// The first exception thrown by a body is rethrown here. Nested calls run serially. Inside a body
-/// denormal numbers (float below 2^-126) are zeros: fading states and weights are full of them, and
-/// a processor may take a hundred cycles for each.
+/// Calls body(begin, end) over disjoint ranges that cover [0, n), in parallel if n > grain. Range
+/// borders depend on the thread count: results of a body must not. The first exception of a body is
+/// rethrown here. Nested calls run serially. Inside a body denormal numbers (float below 2^-126)
+/// are flushed to zero: decaying states and weights have many, and a processor may take a hundred
+/// cycles for each.
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
-/// The same in several ranges a thread, taken from the first on whenever a thread is free: for long
-/// loops of few items, on cores that are not equally fast.
+/// The same with several ranges per thread, scheduled dynamically: for long loops of few items, on
+/// cores of different speed.
 void parallel_in_turn(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// The version of everything: CMakeLists.txt reads it here.
+// The version of tessera; CMakeLists.txt reads it here.
 #pragma once
 
 namespace tessera {

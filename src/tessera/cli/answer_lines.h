@@ -1,5 +1,5 @@
-// `generate` over the lines of a file: a teacher's words as what students learn from. Kim, Rush
-// 2016, arXiv:1606.07947 (sequence-level distillation).
+// `generate` over the lines of a file, for sequence-level distillation. Kim, Rush 2016,
+// arXiv:1606.07947.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,10 @@ struct AnswerLines {
 
   bool given() const { return !file.empty(); }
   void add(CLI::App& app);
-  /// Prints every line with an answer under its key; where that is the prompt's, with prompt and
-  /// answer as one text. Where lines hold what is expected, says at the end how near it is.
-  /// `answer`: the texts behind some prompts, the first of which stands in line `first`, from 0.
-  /// Throws Error(file) naming a line that lacks a text.
+  /// Prints every line with the generated answer under its key; if that is the prompt's key, with
+  /// prompt and answer as one text. If lines have expected answers, prints metrics at the end.
+  /// `answer`: generates texts for some prompts, the first of which is in line `first`, from 0.
+  /// Throws Error(file) naming a line without a text.
   void run(const std::function<std::vector<std::string>(const std::vector<std::string>& prompts,
                                                         int64_t first)>& answer) const;
 };

@@ -1,4 +1,4 @@
-// What limits a measured speed: reading weights and state, or arithmetic.
+// Roofline of a measurement: memory bandwidth (weights and state) or arithmetic.
 #pragma once
 
 #include "tessera/cli/cli.h"
@@ -6,21 +6,20 @@
 
 namespace tessera::cli {
 
-/// What this machine does at most with a model, measured now on all threads.
+/// Measured limits of this machine for a model, on all threads.
 struct Limits {
-  double read_bytes_per_s = 0;  // of memory that no cache holds
+  double read_bytes_per_s = 0;  // main memory, beyond all caches
   double flops_per_s = 0;       // products of the model's largest matrix with many rows
 
   static Limits measure(const model::Model& model);
 };
 
-/// What calls of so many tokens cost at least: every matrix that they use is read once, and so is
-/// the state.
+/// Minimum cost of calls with that many tokens: every matrix in use, and the state, are read once.
 struct Work {
   double bytes = 0, flops = 0;
 
-  /// `tokens` of each of `rows` texts that have `context` tokens in the middle of it, and whose
-  /// states hold `state_bytes` together.
+  /// `tokens` per row for `rows` sequences of `context` tokens on average, whose states have
+  /// `state_bytes` in total.
   static Work of_call(const model::Model& model,
                       int64_t rows,
                       int64_t tokens,
@@ -28,8 +27,8 @@ struct Work {
                       int64_t state_bytes);
 
   /// {"read_bytes_per_s", "read_share", "flops_per_s", "flops_share", "limited_by": "reading",
-  /// "arithmetic" or "neither"}: shares of the limits, the larger of which is what speed is limited
-  /// by; neither is where both shares are below 0.3.
+  /// "arithmetic" or "neither"}: shares of the limits; the larger one limits the speed, neither if
+  /// both are below 0.3.
   Json said(double seconds, const Limits& limits) const;
 };
 

@@ -1,5 +1,5 @@
-// What every verb shares: errors become one line and an exit code, signals a cancellation, output
-// goes to stdout and talk to stderr.
+// Shared by all commands: errors become one line and an exit code, signals cancel, results go to
+// stdout and messages to stderr.
 #pragma once
 
 #include <filesystem>
@@ -20,8 +20,8 @@ using spec::Json;
 
 inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitCheckNotMet = 3;
 
-/// One verb: adds its options to `app`; what it returns runs after parsing and gives the exit code.
-/// Without `add` the other program has it.
+/// A command: adds its options to `app` and returns the function to run after parsing, which gives
+/// the exit code. Without `add`, the other program implements it.
 struct Verb {
   const char* name;
   const char* group;  // of the help
@@ -29,61 +29,57 @@ struct Verb {
   std::function<int()> (*add)(CLI::App& app);
 };
 
-/// Parses and runs; prints help when asked. `args`: the program first.
+/// Parses and runs; prints help on request. `args`: the program first.
 int run(const std::vector<std::string>& args, const std::vector<Verb>& verbs);
 
-/// Set by SIGINT and SIGTERM.
+/// Requested by SIGINT and SIGTERM.
 CancelToken& cancel_token();
 
-/// For options that are numbers: from 0, or above it, to 2^40, beyond which no count of tokens
-/// means anything and sums of bytes overflow. None of them takes NaN, as CLI::Range of doubles
-/// does.
+/// For numeric options: from 0, or above 0, to 2^40, beyond which token counts have no meaning and
+/// byte sums overflow. Unlike CLI::Range of doubles they reject NaN.
 CLI::Validator not_negative();
 CLI::Validator positive();
-/// From 0, or -1 = as many as there can be, which without_limit() makes a number.
+/// From 0, or -1 = no limit, which without_limit() converts to a number.
 CLI::Validator count_or_all();
 int64_t without_limit(int64_t count);
 /// From 0 to 1.
 CLI::Validator fraction();
-/// Any number but NaN and the infinities.
+/// Any number except NaN and the infinities.
 CLI::Validator finite();
-/// A seed: the parser would wrap a negative one around.
+/// A seed; the parser alone would wrap negative values.
 CLI::Validator seed();
 
-/// An option that is repeated for every text. The parser takes one in brackets for a list of
-/// several where it may, and this says that it may not.
-/// Token ids, "1,2,3" or one after another. An empty id, as in "1,,2", is refused.
+/// Token ids, "1,2,3" or repeated. An empty id, as in "1,,2", is an error.
 CLI::Option* add_ids(CLI::App& app,
                      const std::string& name,
                      std::vector<int64_t>& ids,
                      const std::string& help);
+/// An option that is repeated for every text. Text in brackets is one text, not a list.
 CLI::Option* add_texts(CLI::App& app,
                        const std::string& name,
                        std::vector<std::string>& texts,
                        const std::string& help);
 
-/// "--json" on what reports: the flag and the printing.
+/// "--json" of reporting commands: the flag and the printing.
 void print_json(const Json& json);
-/// What was printed is out; throws Error(resource) where stdout takes no more: a full disk, a pipe
-/// that nobody reads any longer.
+/// Flushes stdout; throws Error(resource) if that fails: a full disk, or a closed pipe.
 void flush_output();
 
-/// Options that are added from now on stand in this group of the help; groups stand in the order of
-/// their first option.
+/// Options added from now on are in this group of the help; groups are in the order of their first
+/// option.
 void group(CLI::App& app, const char* name);
-/// The model as the first argument, or by -m, --model.
+/// The model as first argument, or with -m, --model.
 CLI::Option* add_model(CLI::App& app,
                        std::string& model,
                        const std::string& help =
                            "model: Hugging Face or tessera folder, GGUF "
                            "file, run, or ORG/NAME in the Hugging Face cache (`tessera pull`)");
-/// The value of an option names a model, an adapter or a tokenizer: a path, or a name in the cache
-/// of the Hugging Face hub, which becomes the path that it stands for when all options are read
-/// (hub/find_model.h).
+/// The option names a model, an adapter or a tokenizer: a path, or a name in the Hugging Face
+/// cache, which is replaced by its path when all options are parsed (hub/find_model.h).
 CLI::Option* names_model(CLI::Option* option, std::string& value);
 CLI::Option* names_model(CLI::Option* option, std::filesystem::path& value);
 CLI::Option* names_model(CLI::Option* option, std::vector<std::string>& values);
-/// -o, --out, --output: one option of every verb that writes. `names`: further ones.
+/// -o, --out, --output: the same option for every command that writes. `names`: additional ones.
 CLI::Option* add_out(CLI::App& app,
                      std::string& out,
                      const std::string& help,
@@ -94,10 +90,10 @@ CLI::Option* add_adapters(CLI::App& app, std::vector<std::string>& adapters);
 /// --set, for recipes and specs.
 void add_overrides(CLI::App& app, std::vector<std::string>& overrides, const std::string& what);
 
-/// "Examples:" and the given lines, which the help has before the options.
+/// "Examples:" and the given lines, before the options in the help.
 void examples(CLI::App& app, std::initializer_list<const char*> lines);
 
-// Verbs that need no tensors.
+// Commands without tensors.
 std::function<int()> add_tokenize(CLI::App&);
 std::function<int()> add_train_tokenizer(CLI::App&);
 std::function<int()> add_show(CLI::App&);
@@ -111,7 +107,7 @@ std::function<int()> add_runs(CLI::App&);
 std::function<int()> add_pull(CLI::App&);
 std::function<int()> add_models(CLI::App&);
 std::function<int()> add_rm(CLI::App&);
-// Verbs that load libtorch.
+// Commands that load libtorch.
 std::function<int()> add_generate(CLI::App&);
 std::function<int()> add_chat(CLI::App&);
 std::function<int()> add_serve(CLI::App&);
@@ -126,7 +122,7 @@ std::function<int()> add_sweep(CLI::App&);
 std::function<int()> add_finetune(CLI::App&);
 std::function<int()> add_classify(CLI::App&);
 std::function<int()> add_bench(CLI::App&);
-/// A verb below bench.
+/// A subcommand of bench.
 std::function<int()> add_bench_mixers(CLI::App& bench);
 std::function<int()> add_bench_quant(CLI::App& bench);
 std::function<int()> add_bench_sampling(CLI::App& bench);
@@ -134,12 +130,12 @@ std::function<int()> add_bench_grammar(CLI::App& bench);
 std::function<int()> add_bench_speculation(CLI::App& bench);
 std::function<int()> add_verify(CLI::App&);
 std::function<int()> add_doctor(CLI::App&);
-/// `convert` where it distils.
+/// `convert` with distillation.
 std::function<int()> add_distilling_convert(CLI::App&);
-/// `quantize` where it measures importance.
+/// `quantize` with importance measurement.
 std::function<int()> add_measuring_quantize(CLI::App&);
 
-/// Of `tessera`: all, those with tensors without `add`.
+/// The commands of `tessera`; those with tensors have no `add`.
 const std::vector<Verb>& plain_verbs();
 
 }  // namespace tessera::cli

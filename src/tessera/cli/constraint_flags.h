@@ -1,4 +1,4 @@
-// Constrained decoding: the same flags for every verb that generates text.
+// Constrained decoding: the same flags for every command that generates text.
 #pragma once
 
 #include "tessera/base/mapped_file.h"
@@ -26,7 +26,7 @@ struct ConstraintFlags {
         ->excludes(json);
   }
   bool on() const { return !grammar.empty() || !schema.empty() || !pattern.empty(); }
-  /// Nothing where no flag is given.
+  /// nullptr if no flag is given.
   std::shared_ptr<const text::Constraint> make(const std::string& model,
                                                const text::Tokenizer* tokenizer) const {
     if (!on()) return nullptr;
@@ -47,7 +47,7 @@ struct ConstraintFlags {
           .grammar;
     return text::regex_grammar(pattern, where);
   }
-  /// The error of an answer that was cut; none where it is whole.
+  /// The error of an answer that was truncated; none if it is complete.
   static void check(const infer::Generation& row) {
     if (!row.cut.empty())
       fail(ErrorKind::input, "grammar",
@@ -55,7 +55,7 @@ struct ConstraintFlags {
   }
 
  private:
-  // what is no name of a file that anybody has
+  // text that cannot be a file name
   bool is_gbnf() const { return grammar.find("::=") != std::string::npos; }
   bool is_json() const {
     const size_t first = schema.find_first_not_of(" \t\r\n");

@@ -1,4 +1,4 @@
-// `convert`, most of which needs no tensors. Torch-free.
+// `convert`, mostly without tensors. Torch-free.
 #pragma once
 
 #include <array>
@@ -12,29 +12,29 @@
 
 namespace tessera::cli {
 
-/// What distilling experts reads.
+/// Inputs of distilling experts.
 struct DistillArgs {
   std::string text, tokenizer;  // a file or "-"; a model or tokenizer
-  convert::ExpertLoads use;     // empty: that of the text
+  convert::ExpertLoads use;     // empty: measured on the text
   int64_t tokens = 0, steps = 0;
   uint64_t seed = 0;
 };
-/// One dense layer of every mixture, fitted to a text.
+/// Fits one dense layer for every mixture of experts, on a text.
 using Distiller =
     std::function<convert::Checkpoint(convert::Checkpoint checkpoint, const DistillArgs& args)>;
 
-/// The model with an adapter in its weights, or without one that was.
+/// Merges an adapter into a model, or removes it.
 using Merger = std::function<convert::Checkpoint(convert::Checkpoint checkpoint,
                                                  const std::string& adapter,
                                                  convert::MergedAs as,
                                                  const convert::LoadOptions& options)>;
-/// An adapter beside a model, written in the files of PEFT.
+/// Writes an adapter of a model as PEFT files.
 using AdapterExporter = std::function<void(const std::string& adapter,
                                            const convert::Checkpoint& checkpoint,
                                            const std::string& out,
                                            const convert::LoadOptions& options)>;
 
-/// Who does what needs tensors.
+/// Implementations that need tensors.
 struct TensorConverters {
   Distiller distil;
   Merger merge, unmerge;

@@ -1,11 +1,11 @@
-// The tables of the documentation that the program knows best: sampling options, recipe keys,
-// request fields, command-line options. A page marks where one stands,
+// Generated tables of the documentation: sampling options, recipe keys, request fields,
+// command-line options. A page marks their place,
 //
 //   <!-- table: sampling -->
 //   ...
 //   <!-- end of table -->
 //
-// and `tessera docs` writes what lies between the marks.
+// and `tessera docs` writes the text between the marks.
 #pragma once
 
 #include <string>
@@ -18,11 +18,11 @@ class App;
 
 namespace tessera::cli {
 
-/// Name, Markdown. `app`: the program, with all of its verbs.
+/// Name, Markdown. `app`: the program with all of its commands.
 std::vector<std::pair<std::string, std::string>> doc_tables(const CLI::App& app);
 
-/// The page with its tables replaced. Removes the names of those that it has from `missing`.
-/// Throws Error(file) naming `path` at a mark that has no end or names no table.
+/// The page with its tables replaced. Removes the names of its tables from `missing`. Throws
+/// Error(file) naming `path` for a mark without end or with an unknown table.
 std::string with_tables(const std::string& page,
                         const std::string& path,
                         const std::vector<std::pair<std::string, std::string>>& tables,

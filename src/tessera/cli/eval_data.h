@@ -1,4 +1,4 @@
-// `eval --data`: scores of a file of examples.
+// `eval --data`: evaluates a file of examples.
 #pragma once
 
 #include "tessera/cli/cli.h"
@@ -9,7 +9,7 @@ namespace tessera::cli {
 struct EvalData {
   train::DataEvaluationOptions how;
 
-  /// Adds the options; those that measure a text go without them.
+  /// Adds the options; they exclude those for plain text.
   void add(CLI::App& app);
   bool given() const { return !how.data.data.empty(); }
 };

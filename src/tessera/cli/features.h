@@ -1,4 +1,4 @@
-// What verbs read in place of token ids: images, sound.
+// Inputs of commands other than token ids: images, audio.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace tessera::cli {
 
-/// The stack that reads what a model is given: the encoder, where there are two.
+/// The stack that reads the model's input: the encoder, if there is one.
 const model::ModelSpec& reader_of(const model::ModelSpec& spec);
 
-/// What that stack reads instead of ids, nullptr where it reads ids.
+/// The features that this stack reads instead of ids, nullptr for ids.
 const nn::FeatureEmbedConfig* features_of(const model::ModelSpec& spec);
 
-/// The log-mel spectrogram [mels, frames] of a WAV file, as a model with embed "frames" reads it.
-/// Throws Error(usage), in the name of `verb`, for a model that reads no sound.
+/// The log-mel spectrogram [mels, frames] of a WAV file, for a model with embed "frames". Throws
+/// Error(usage), in the name of `verb`, for a model without audio input.
 Tensor spectrogram(const std::string& path, const model::ModelSpec& spec, const char* verb);
 
 }  // namespace tessera::cli

@@ -1,11 +1,11 @@
-// Which layers keep all bits whatever type of keys and values a run asks for, in words. Torch-free.
+// Names of layers without KV cache quantization, for messages. Torch-free.
 #pragma once
 
 #include "tessera/model/kv_quantization.h"
 
 namespace tessera::cli {
 
-/// "f32 stays in layers.1.mixer (hyena), ...", "" where nothing else than `type` is kept per token.
+/// "f32 stays in layers.1.mixer (hyena), ...", "" if all entries per token are stored as `type`.
 inline std::string full_layers(const model::ModelSpec& spec, spec::KvType type) {
   if (type == spec::KvType::f32) return "";
   const std::vector<std::string> names = model::kept_in_full(spec);

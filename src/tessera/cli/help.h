@@ -1,4 +1,4 @@
-// How the help of verbs looks: examples, then groups of options with one column of names and one of
+// Layout of the help: examples, then groups of options with one column of names and one of
 // descriptions.
 #pragma once
 
@@ -8,12 +8,12 @@
 
 namespace tessera::cli {
 
-/// An option as the help has it.
+/// An option in the help.
 struct OptionLine {
   std::string names;  // "-n, --max-new-tokens N"
   std::string text;   // "what it does (default 64; also --n-predict)"
 };
-/// `as_argument`: by its place, without a name.
+/// `as_argument`: positional, without a name.
 OptionLine line_of(const CLI::Option& option, bool as_argument);
 
 /// -n, --max-new-tokens N   what it does (default 64; also --n-predict, --max-tokens)

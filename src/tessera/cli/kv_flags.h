@@ -1,4 +1,4 @@
-// The KV cache: the same flags for every verb that has one.
+// The KV cache: the same flags for every command that has one.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,7 @@ struct KvFlags {
         ->needs(app.get_option("--keep-last"))
         ->excludes(first);
   }
-  /// How a model is loaded with these.
+  /// Load options of the model with these flags.
   convert::LoadOptions loading(const LoadFlags& flags) const {
     convert::LoadOptions options = flags.options();
     options.keep_first = keep_first;
@@ -53,9 +53,9 @@ struct KvFlags {
     options.keep_heavy = keep_heavy;
     return options;
   }
-  /// Once settle() has been called where the type is left open.
+  /// Call settle() first if the type is "auto".
   spec::KvOptions options() const { return {spec::kv_type_named(type), page}; }
-  /// Makes "auto" a type, by the model and the arithmetic of its products.
+  /// Resolves "auto" by the model and the arithmetic of its products.
   void settle(const model::Model& model, const ProductFlags& products) {
     if (type != "auto") return;
     const auto& weights = model.weights().all();
@@ -67,8 +67,8 @@ struct KvFlags {
                        model::can_quantize_kv(model::state_layout(model.spec()));
     type = rounded && keeps && !products.exact ? "f16" : "f32";
   }
-  /// Refuses a type that nothing would be kept in; else one line to stderr names the layers that
-  /// keep all bits all the same, where the type was asked for.
+  /// Rejects a type without effect; otherwise, if the type was given, a line on stderr names the
+  /// layers that stay f32.
   void check(const model::Model& model, const ProductFlags& products) {
     const bool open = type == "auto";
     settle(model, products);

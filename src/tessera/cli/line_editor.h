@@ -1,5 +1,4 @@
-// Lines that somebody types: edited, recalled and completed on a terminal (libedit), else as they
-// come.
+// Line input: edited, with history and completion on a terminal (libedit), otherwise read as it is.
 #pragma once
 
 #include <filesystem>
@@ -9,19 +8,19 @@
 
 namespace tessera::cli {
 
-/// One at a time: the library below keeps its state for the whole program.
+/// One instance at a time: libedit has global state.
 class LineEditor {
  public:
-  /// Words that begin a line are completed from `commands`, others from the names of files.
-  /// `history`: the lines of earlier times, which only their owner may read; empty = none are kept.
+  /// Completes words at the beginning of a line from `commands`, others from file names. `history`:
+  /// file of earlier lines, readable only by its owner; empty = no history.
   LineEditor(std::vector<std::string> commands, const std::filesystem::path& history);
   bool terminal() const { return terminal_; }
-  /// Without the end of the line; nothing at the end. Lines that are pasted together stay together:
-  /// what is pasted is no sign that the line is done. Prompts go to stderr.
+  /// The line without its end; nullopt at the end of input. Pasted lines stay together, because
+  /// pasting does not finish the input. Prompts go to stderr.
   std::optional<std::string> read(const char* prompt);
-  /// The next line on a terminal is edited from this text on.
+  /// The next line on a terminal starts with this text.
   void begin_with(const std::string& text);
-  /// Gives the terminal back as it was; may be called by a handler of signals.
+  /// Restores the terminal; may be called from a signal handler.
   static void restore();
 
  private:

@@ -1,4 +1,4 @@
-// How the files of a model are read: the same flags for every verb that loads one. Torch-free.
+// Loading a model: the same flags for every command that loads one. Torch-free.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace tessera::cli {
 
-/// --ignore-key, also of verbs that read their models by a recipe.
+/// --ignore-key, also for commands that load models by a recipe.
 inline CLI::Option* add_ignore_key(CLI::App& app, std::vector<std::string>& keys) {
   return app
       .add_option("--ignore-key", keys,
@@ -29,7 +29,7 @@ struct LoadFlags {
     app.add_option("--spec", spec_,
                    "the spec of a model.safetensors of tessera whose metadata were lost");
   }
-  /// Flags of add() as an app has them, for verbs that exclude them.
+  /// The flags of add() in an app, for commands that exclude them.
   static std::vector<CLI::Option*> of(CLI::App& app) {
     return {app.get_option("--families"), app.get_option("--ignore-key"),
             app.get_option("--strict"), app.get_option("--spec")};
@@ -39,7 +39,7 @@ struct LoadFlags {
     options.spec = spec_;
     return options;
   }
-  /// Of further models of the verb: drafts, embedders, rerankers.
+  /// For further models of the command: draft models, embedders, rerankers.
   convert::LoadOptions others() const {
     convert::LoadOptions options{families};
     options.keys = keys_;

@@ -1,5 +1,4 @@
-// "SPEC_OR_MODEL" arguments: a spec file, a recipe that holds one, or anything a model can be
-// loaded from.
+// "SPEC_OR_MODEL" arguments: a spec file, a recipe with a spec, or any model.
 #pragma once
 
 #include <filesystem>
@@ -11,20 +10,20 @@
 
 namespace tessera::cli {
 
-/// Whether the file is JSON text (a spec), by content.
+/// True if the file is JSON text (a spec), by content.
 bool is_spec_file(const std::filesystem::path& path);
 
-/// The spec of a spec file, of a model, or of a config.json of Hugging Face (also in a folder whose
-/// weights are not there), which a line to stderr says; `overrides` only apply to spec files.
+/// The spec of a spec file, of a model, or of a config.json of Hugging Face (also in a folder
+/// without its weights, with a line on stderr); `overrides` apply to spec files only.
 model::ModelSpec spec_of(const std::filesystem::path& path,
                          const std::vector<std::string>& overrides,
                          const convert::LoadOptions& options);
 
-/// Why a folder with a config.json has no weights that can be opened; "" where it has.
+/// Why a folder with a config.json has no usable weights; "" if it has.
 std::string lacking_weights(const std::filesystem::path& folder);
 
-/// Lines to stderr about what is not as the file has it: matrices of fewer bits that are held in
-/// float32, heads that the model is without.
+/// Lines on stderr about differences from the file: matrices of few bits that are stored as
+/// float32, heads that the model lacks.
 void say_differences(const convert::Checkpoint& checkpoint);
 
 }  // namespace tessera::cli

@@ -1,5 +1,4 @@
-// Where a verb writes: what stands there and is not the verb's own is written over only where it is
-// told to.
+// Output paths: files that the command did not write itself are overwritten only with --force.
 #pragma once
 
 #include <filesystem>
@@ -11,34 +10,34 @@
 
 namespace tessera::cli {
 
-/// Whether a file or folder is what a verb itself writes there: a run to resume, an index to
+/// True if a file or folder is an earlier output of the command: a run to resume, an index to
 /// update.
 using IsOwn = std::function<bool(const std::filesystem::path& out)>;
 
-/// --force of a verb that writes.
+/// --force of a command that writes.
 void add_force(CLI::App& app, bool& force);
 
-/// Throws Error(usage) where `out` is a file with bytes in it or a folder that is not empty, unless
-/// `force`, or `own` knows it for the verb's. Devices, FIFOs and what is not there pass. To be
-/// called before anything is read or computed.
+/// Throws Error(usage) if `out` is a file with content or a folder that is not empty, unless
+/// `force` is set or `own` accepts it. Devices, FIFOs and missing paths pass. Call it before
+/// anything is read or computed.
 void check_out_place(std::string_view verb,
                      const std::filesystem::path& out,
                      bool force,
                      const IsOwn& own = nullptr);
 
-/// The same of a GGUF file in shards of `part_mib` MiB, 0 = one file.
+/// The same for a GGUF file in shards of `part_mib` MiB, 0 = one file.
 void check_gguf_place(std::string_view verb,
                       const std::filesystem::path& out,
                       int64_t part_mib,
                       bool force);
 
-/// Knows files of a table that a verb wrote before: a .npy file, or safetensors with that tensor.
+/// Accepts array files: a .npy file, or safetensors with that tensor.
 IsOwn holds_array(std::string tensor);
 
-/// Knows files by the text that a verb begins them with.
+/// Accepts files that begin with this text.
 IsOwn begins_with(std::string text);
 
-/// Whether a folder is a run of `train` or `finetune`.
+/// True if a folder is a run of `train` or `finetune`.
 bool is_run_folder(const std::filesystem::path& out);
 
 }  // namespace tessera::cli

@@ -1,4 +1,4 @@
-// Precision and performance: the same flags for every verb that computes with a loaded model.
+// Precision and performance: the same flags for every command that computes with a loaded model.
 #pragma once
 
 #include <algorithm>
@@ -45,11 +45,11 @@ struct ProductFlags {
   infer::MatmulOptions products() const {
     return {arithmetic(), blocks.empty() ? std::nullopt : std::optional(dtype_named(blocks))};
   }
-  /// For reports.
+  /// For reports: "exact", "two_digits", "one_digit".
   const char* name() const { return exact ? "exact" : fast ? "one_digit" : "two_digits"; }
   /// Bits of an activation in products with quantized weights, for reports.
   int activation_bits() const { return exact ? 32 : fast ? 8 : 15; }
-  /// Refuses --fast where it would change nothing.
+  /// Rejects --fast if it would have no effect.
   void check(const model::Model& model) const {
     const auto& weights = model.weights().all();
     if (fast && std::none_of(weights.begin(), weights.end(), [](const auto& weight) {

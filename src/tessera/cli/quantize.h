@@ -1,4 +1,4 @@
-// `quantize`, most of which needs no tensors. Torch-free.
+// `quantize`, mostly without tensors. Torch-free.
 #pragma once
 
 #include <functional>
@@ -10,37 +10,37 @@
 
 namespace tessera::cli {
 
-/// What measuring importance reads.
+/// Inputs of importance measurement.
 struct ImportanceArgs {
   std::string model, text;
   convert::LoadOptions loading;
-  int64_t tokens = 0;  // of the text at most
+  int64_t tokens = 0;  // max. tokens of the text
 };
 struct MeasuredImportance {
   convert::Importance by_name;
-  int64_t tokens = 0;  // read
-  /// Further passes over the text: the inputs' products of tensors that are asked for in this
-  /// order, at most so many bytes of them at a time.
+  int64_t tokens = 0;  // tokens used
+  /// Further passes over the text: input products of the given tensors in this order, at most
+  /// `bytes` bytes of them at a time.
   std::function<convert::InputProductsOf(std::vector<std::string> order, int64_t bytes)> products;
 };
-/// Who measures it: a run of the model, which needs tensors.
+/// Measures importance by running the model, which needs tensors.
 using ImportanceMeter = std::function<MeasuredImportance(const ImportanceArgs& args)>;
 
-/// That which runs it, of the program with tensors.
+/// The implementation in the program with tensors.
 ImportanceMeter importance_meter();
 
-/// How what a text makes of the inputs of matrices decides how these are rounded (--calibrate).
+/// Calibration of quantization with the inputs of matrices on a text (--calibrate).
 struct Calibration {
   std::string method;  // "", "gptq", "awq", "awq+gptq"
   kernels::FeedbackOptions feedback;
-  int64_t bytes = int64_t{2} << 30;  // of products at a time
+  int64_t bytes = int64_t{2} << 30;  // of input products at a time
 
   bool has(std::string_view name) const { return method.find(name) != std::string::npos; }
 };
 const std::vector<std::string>& calibration_methods();
 
-/// Prepares the model and the options by what was measured, whose importance is left in
-/// `importance`. Returns notes.
+/// Prepares the model and the options with the measured importance, and stores it in `importance`.
+/// Returns notes.
 std::vector<std::string> calibrate(const Calibration& how,
                                    const MeasuredImportance& measured,
                                    convert::GgufModel& model,

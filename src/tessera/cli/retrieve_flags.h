@@ -1,4 +1,4 @@
-// Retrieval-augmented generation (RAG): passages of an index before the prompts of a verb.
+// Retrieval-augmented generation (RAG): passages of an index in the prompts of a command.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct RetrieveFlags {
 
   bool on() const { return !from.index.empty(); }
 
-  /// Its models are read as the verb reads its own.
+  /// Its models have the load options of the command's model.
   retrieve::AskerOptions asker(const LoadFlags& loading) const {
     retrieve::AskerOptions out = from;
     out.loading = loading.others();
@@ -46,7 +46,7 @@ struct RetrieveFlags {
 };
 
 struct Asked : retrieve::AugmentedPrompt {
-  /// Lines to stderr, the sources that the answer names with a star.
+  /// Prints sources to stderr, cited ones with a star.
   void print_sources(std::string_view answer) const {
     for (const Json& source : sources(answer))
       fmt::print(stderr, "{} [{}] {}\n", source["named"].get<bool>() ? "*" : " ",

@@ -1,4 +1,4 @@
-// Sampling parameters: the same flags for every verb that generates text.
+// Sampling parameters: the same flags for every command that generates text.
 #pragma once
 
 #include <charconv>
@@ -16,7 +16,7 @@ namespace tessera::cli {
 
 class SamplingFlags {
  public:
-  /// Where flags write to must outlive the parsing.
+  /// `options` must outlive the parsing.
   void add(CLI::App& app, infer::SamplingOptions& options) {
     app_ = &app;
     options_ = &options;
@@ -61,14 +61,14 @@ class SamplingFlags {
     const CLI::Option* const option = app_->get_option_no_throw(name);
     return option != nullptr && option->count() > 0;
   }
-  /// The first flag given of those that nothing is drawn by where nothing is drawn by chance; empty
-  /// where there is none.
+  /// The first given flag without effect in greedy decoding, if decoding is greedy; otherwise
+  /// empty.
   std::string filter_given() const {
     for (const infer::SamplingField& field : infer::sampling_fields())
       if (field.filters && given(field.flag())) return field.flag();
     return "";
   }
-  /// What the flags say, before a model is read.
+  /// Checks the flags before a model is loaded.
   void check() {
     for (const std::string& bias : biases_) read_bias(bias);
     if (!breakers_.empty()) options_->dry_sequence_breakers = breakers_;
@@ -79,7 +79,7 @@ class SamplingFlags {
         *options_, [&](const infer::SamplingField& field) { return given(field.flag()); });
     if (!conflict.empty()) fail(ErrorKind::usage, "generate", "{}", conflict);
   }
-  /// And what the model's makers say where they are silent. Prints what of it has no effect.
+  /// Adds the model's own settings where no flag is given. Prints those without effect.
   infer::DecodingDefaults fill(const convert::GenerationConfig& config,
                                infer::TextKind kind,
                                infer::DecodingOptions& writing) {
@@ -101,7 +101,7 @@ class SamplingFlags {
                  fmt::join(defaults.unsupported, ", "));
     return defaults;
   }
-  /// The first line of a run: what is in force.
+  /// Prints the decoding options in force, as the first line of a run.
   static void print(const infer::DecodingOptions& writing,
                     const std::optional<infer::BeamOptions>& beams,
                     const infer::DecodingDefaults& defaults) {
@@ -118,7 +118,7 @@ class SamplingFlags {
     }
     return infer::samplers_named(names);
   }
-  /// Ids that end a text, of which "none" leaves the tokenizer's.
+  /// Stop token ids; "none" leaves the tokenizer's.
   std::vector<int64_t> ends(const infer::LoadedModel& loaded) const {
     if (config_ == "auto") return infer::eos_ids(loaded);
     if (loaded.tokenizer && loaded.tokenizer->eos()) return {*loaded.tokenizer->eos()};
@@ -126,7 +126,7 @@ class SamplingFlags {
   }
 
  private:
-  /// Names of a field's flag: its own, and those that llama.cpp and others have for it.
+  /// Names of a field's flag: its own, and those of llama.cpp and others.
   static std::string names_of(const infer::SamplingField& field) {
     static const std::map<std::string_view, const char*> kOthers = {
         {"temperature", ",--temp"},
@@ -140,7 +140,7 @@ class SamplingFlags {
     return field.flag() + (found == kOthers.end() ? "" : found->second);
   }
 
-  /// "13:-5" is of a token, "13,7:-5" of a sequence.
+  /// "13:-5" is for a token, "13,7:-5" for a sequence.
   void read_bias(const std::string& text) {
     const size_t colon = text.find(':');
     std::vector<int64_t> ids;

@@ -1,4 +1,4 @@
-// Speculative decoding: the same flags for every verb that generates text.
+// Speculative decoding: the same flags for every command that generates text.
 #pragma once
 
 #include <charconv>
@@ -12,7 +12,7 @@ namespace tessera::cli {
 
 class SpeculationFlags {
  public:
-  /// Who guesses.
+  /// Flags of the source of draft tokens.
   void add_who(CLI::App& app) {
     auto* draft_flag = app.add_option(
         "--draft,--model-draft", draft_,
@@ -41,7 +41,7 @@ class SpeculationFlags {
     names_model(draft_flag, draft_);
     whose_ = {draft_flag, lookup, predictors, exit_layer};
   }
-  /// And how many.
+  /// Flags of the number of draft tokens.
   void add(CLI::App& app) {
     add_who(app);
     guesses_flag_ = app.add_option("--guesses,--draft-max,--draft-n", guesses_,
@@ -57,13 +57,13 @@ class SpeculationFlags {
   }
 
   bool on() const { return how_.on() || !draft_.empty(); }
-  /// The flag that was given of those that say who guesses; "" without any.
+  /// The given flag for the source; "" without any.
   std::string given() const {
     for (const CLI::Option* flag : whose_)
       if (flag->count() > 0) return flag->get_name();
     return "";
   }
-  /// Throws Error(usage) for numbers that are none, or without a source of draft tokens.
+  /// Throws Error(usage) for invalid numbers, or without a source of draft tokens.
   void check() {
     // llama.cpp's --draft is a number of tokens
     if (!draft_.empty() && draft_.find_first_not_of("0123456789") == std::string::npos &&
@@ -87,7 +87,7 @@ class SpeculationFlags {
              "--guesses {}; expected auto, or a number from 1 to 1024", guesses_.substr(0, 60));
     }
   }
-  /// What was asked for, checked, the draft loaded; it lives as long as this does.
+  /// The checked options with the loaded draft model, which lives as long as this object.
   infer::Speculation load(const convert::LoadOptions& loading, kernels::Arithmetic arithmetic) {
     if (!draft_.empty()) {
       convert::LoadOptions own = loading;
@@ -98,8 +98,8 @@ class SpeculationFlags {
   }
 
  private:
-  // As many guesses ahead as pay are at most so many: behind a chance of 3/4 each, the ninth is
-  // right in 1 of 13 cases.
+  // Limit of adaptive draft length: with an acceptance rate of 3/4, the ninth draft token is
+  // accepted in 1 of 13 cases.
   static constexpr int64_t kMostAdaptive = 8;
 
   std::string draft_, guesses_ = "auto";

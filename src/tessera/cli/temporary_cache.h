@@ -1,4 +1,4 @@
-// A folder for tokens that nobody keeps.
+// A temporary folder for cached tokens.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 
 namespace tessera::cli {
 
-/// Goes again with what is in it.
+/// Removed with its contents on destruction.
 class TemporaryCache {
  public:
   TemporaryCache()

@@ -1,4 +1,4 @@
-// What a run says of its steps while it trains.
+// Progress output of training.
 #pragma once
 
 #include <chrono>
@@ -14,10 +14,10 @@
 
 namespace tessera::cli {
 
-/// One line that renews itself on a terminal; plain lines elsewhere.
+/// One line, updated in place on a terminal; separate lines elsewhere.
 class TrainProgress {
  public:
-  /// `unit`: what LogLine::tokens counts.
+  /// `unit` of LogLine::tokens.
   explicit TrainProgress(std::string unit = "tokens") : unit_(std::move(unit)) {}
   void operator()(const train::LogLine& line, int64_t steps) {
     alarm(line);
@@ -52,9 +52,9 @@ class TrainProgress {
   }
 
  private:
-  /// Once for every router whose experts stay idle for a while; the log tells every step.
+  /// Warns once per router whose experts are idle for a while; the log has every step.
   void alarm(const train::LogLine& line) {
-    constexpr int64_t kLong = 50;  // steps; the first ones of a run are uneven in any case
+    constexpr int64_t kLong = 50;  // steps; the first ones of a run vary in any case
     std::map<std::string, int64_t> idle;
     for (const std::string& text : line.alarms) {
       const std::string router = text.substr(0, text.find(':'));
@@ -67,8 +67,8 @@ class TrainProgress {
   }
 
   std::string unit_;
-  double noise_ = 0;                     // the newest noise scale
-  std::map<std::string, int64_t> idle_;  // for how many steps, by router
+  double noise_ = 0;                     // latest noise scale
+  std::map<std::string, int64_t> idle_;  // number of steps, by router
   std::set<std::string> told_;
   bool terminal_ = isatty(STDERR_FILENO) != 0;
   std::chrono::steady_clock::time_point shown_{};

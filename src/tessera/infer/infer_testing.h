@@ -1,4 +1,4 @@
-// What the tests of this layer share.
+// Shared by the tests of this layer.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace tessera::infer {
 
-/// The tiny decoders that text is made with here, one for every kind of state.
+/// Tiny decoders for generation, one for every kind of state.
 inline std::vector<std::pair<std::string, std::string>> tiny_layers() {
   const std::string attention = R"({"mixer": {"type": "attention", "n_heads": 2, "n_kv_heads": 1,
                                               "position": {"type": "rope"}}})",
@@ -30,8 +30,8 @@ inline std::vector<std::pair<std::string, std::string>> tiny_layers() {
           {"hybrid", delta + "," + window + "," + mamba2}};
 }
 
-/// Further ones, with every way to keep a past: latents, rings, segments and their memories, two
-/// sets of angles.
+/// Further tiny decoders, with every kind of past: latents, ring buffers, segments and their
+/// memories, two sets of rotary angles.
 inline std::vector<std::pair<std::string, std::string>> tiny_memories() {
   auto all = tiny_layers();
   const auto add = [&](const char* name, const std::string& mixer) {
@@ -55,7 +55,7 @@ inline std::vector<std::pair<std::string, std::string>> tiny_memories() {
 
 inline model::Model tiny_model_of(const std::string& spec_text, uint64_t seed);
 
-/// Random weights that make every token matter: matrices five times their usual size.
+/// Random weights with which every token matters: matrices scaled by five.
 inline model::Model tiny_model(const std::string& layers, uint64_t seed, int64_t vocab = 23) {
   return tiny_model_of(fmt::format(R"({{"tessera": 1, "arch": "decoder", "vocab": {}, "d_model": 16,
                        "ffn": {{"type": "glu", "d_hidden": 24}}, "layers": [{}],
@@ -64,7 +64,7 @@ inline model::Model tiny_model(const std::string& layers, uint64_t seed, int64_t
                        seed);
 }
 
-/// A decoder beside an encoder; `mixer` is the decoder's.
+/// An encoder-decoder; `mixer` is the decoder's.
 inline model::Model tiny_pair(const std::string& mixer, uint64_t seed) {
   return tiny_model_of(
       fmt::format(R"({{"tessera": 1, "arch": "encoder_decoder", "vocab": 23, "d_model": 16,

@@ -24,7 +24,7 @@ nn::Builder part_builder(const ModelSpec& spec,
                          const BranchSpec& branch,
                          const nn::Builder& layer_builder) {
   const std::string prefix = spec.prefix(layer, branch);
-  // the names of a product's own matrices, by the product's
+  // parameter names of a product, by product name
   std::map<std::string, std::pair<std::string, std::string>> adapters;
   for (size_t k = 0; k < branch.adapters.size(); ++k)
     for (const std::string& product : branch.adapters[k].of) {

@@ -1,5 +1,4 @@
-// What the layers of a stack say of a branch beyond its part: where its weights are kept, what
-// adapts them, and what it reads. Internal to model/.
+// Weights, adapters and inputs of the branches in a stack's layers. Internal to model/.
 #pragma once
 
 #include "tessera/model/model_spec.h"
@@ -7,31 +6,31 @@
 
 namespace tessera::model {
 
-/// Hands the part of a branch its weights, with their adapters; `layer_builder` finds any of them.
+/// Gives the part of a branch its weights, with their adapters; `layer_builder` finds any of them.
 nn::Builder part_builder(const ModelSpec& spec,
                          int64_t layer,
                          const BranchSpec& branch,
                          const nn::Builder& layer_builder);
-/// The same for the norm that stands beside the branch under `name`.
+/// The same for the norm `name` of the branch.
 nn::Builder norm_builder(const ModelSpec& spec,
                          int64_t layer,
                          const BranchSpec& branch,
                          const std::string& name,
                          const nn::Builder& layer_builder);
 
-/// The same for what its residual keeps for it: "mixer_residual".
+/// The same for the residual's parameters of the branch: "mixer_residual".
 nn::Builder residual_builder(const ModelSpec& spec,
                              int64_t layer,
                              const BranchSpec& branch,
                              const nn::Builder& layer_builder);
 
-/// Branch::read of a branch; null where it reads the stream alone.
+/// Branch::read of a branch; null if it reads only the stream.
 std::function<Tensor(const Tensor& x_ND, nn::Context&)> reader_of(const ModelSpec& spec,
                                                                   const BranchSpec& branch);
-/// Keeps the embedding, or the output of a branch, for branches that read it.
+/// Stores the embedding, or the output of a branch, for branches that read it.
 void keep(nn::Context& context, const ModelSpec& spec, const std::string& name, const Tensor& x_ND);
 
-/// Leaves the stream as it is: the output of the branch is for others to read.
+/// A residual that does not change the stream: other branches read the output.
 std::unique_ptr<nn::Residual> build_aside();
 
 }  // namespace tessera::model

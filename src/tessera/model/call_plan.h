@@ -1,10 +1,10 @@
-// What may be one call over a row of a decoder, where it must end, and what can go on from it:
-// asked by whoever makes calls. Torch-free.
+// Constraints on model calls over a row of a decoder: how its tokens may be split into calls.
+// Torch-free.
 //
-// A row is a document and what a state holds of it. Most models take its tokens in any cuts. Where
-// not: parts without a state take whole documents; tokens that see each other (pattern prefix) come
-// in the row's first call; and where all angles change with the length (dynamic scalings of rope),
-// a row that becomes longer is computed anew, from its beginning to there in one call.
+// A row is a document and its state. Most models accept any split. Exceptions: parts without a
+// state need whole documents; tokens with bidirectional attention (pattern prefix) must be in the
+// row's first call; and where all rotary angles change with the length (dynamic RoPE scaling), a
+// longer row is computed again from its beginning, in one call up to that length.
 #pragma once
 
 #include "tessera/model/model_spec.h"
@@ -21,25 +21,24 @@ class CallPlan {
   /// `spec` must outlive it.
   explicit CallPlan(const ModelSpec& spec);
 
-  /// "" where a call can go on from what a row holds; else why every call brings whole documents.
+  /// "" if a call can continue a row's state; otherwise the reason why every call needs whole
+  /// documents.
   const std::string& whole_reason() const { return whole_reason_; }
   bool goes_on() const { return whole_reason_.empty(); }
-  /// Whether it matters which of a document's first tokens are given (nn::Segment::prefix).
+  /// True if the number of a document's prefix tokens matters (nn::Segment::prefix).
   bool reads_given() const;
-  /// Tokens that a row's first call brings at least where its first `given` tokens are given
-  /// (0 = not said); 0 = any.
+  /// Min. tokens of a row's first call with `given` prefix tokens (0 = unknown); 0 = any.
   int64_t first_call(int64_t given) const;
-  /// Most tokens that a row can come to whose first call brought `length` of them;
-  /// nn::kAnglesStay = any.
+  /// Max. tokens of a row whose first call has `length` tokens; nn::kAnglesStay = any.
   int64_t until(int64_t length) const;
-  /// The same whatever the first call brings: a longer row begins with one call to there at least.
+  /// The same for any first call: a longer row begins with one call of at least that length.
   int64_t until_in_cuts() const { return until(1); }
-  /// Most tokens of a row that goes on in any cuts: by its angles and its positions; 0 = any.
+  /// Max. tokens of a row that is split freely, by its angles and positions; 0 = any.
   int64_t longest_in_cuts() const;
 
  private:
-  std::vector<const nn::PatternConfig*> patterns_;    // of a decoder that read what is given
-  std::vector<const nn::PositionConfig*> positions_;  // whose angles change
+  std::vector<const nn::PatternConfig*> patterns_;    // patterns that depend on the prefix
+  std::vector<const nn::PositionConfig*> positions_;  // with length-dependent angles
   std::string whole_reason_;
   int64_t max_positions_ = 0;
 };

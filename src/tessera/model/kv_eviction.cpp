@@ -5,8 +5,7 @@ namespace {
 
 using spec::Json;
 
-/// Replaces the field `name` of every mixer that sees everything and has it; returns how many there
-/// were.
+/// Replaces the field `name` of every mixer with full attention that has it; returns their number.
 int64_t bound(Json& json, const std::string& name, const Json& to) {
   int64_t count = 0;
   if (json.is_array())

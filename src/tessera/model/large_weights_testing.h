@@ -1,12 +1,12 @@
-// Weights of models under test.
+// Weights for tests of models.
 #pragma once
 
 #include "tessera/model/model.h"
 
 namespace tessera::model {
 
-/// Fresh weights whose matrices and embeddings are `factor` times as large: at the usual small
-/// initial values a wrong formula hardly shows.
+/// Initial weights with matrices and embeddings scaled by `factor`: with the usual small initial
+/// values a wrong formula is hard to detect.
 inline Weights large_weights(const ModelSpec& spec,
                              uint64_t seed,
                              double factor = 15,

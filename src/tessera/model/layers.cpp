@@ -1,4 +1,4 @@
-// Layers of a spec: groups of branches, what each reads and shares, and how they are written out.
+// Parses and writes the layers of a spec: groups of branches with their inputs and shared parts.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -20,7 +20,7 @@ const std::vector<std::string> kBranchKeys = {"name",   "mixer", "ffn",   "norm"
 const std::vector<std::string> kParallelKeys = {"name",   "mixer", "ffn",   "norm",
                                                 "inputs", "add",   "share", "adapters"};
 
-/// A name of the user's own: part of parameter names.
+/// A user-defined name, which becomes part of parameter names.
 std::string read_id(const Json& json, const std::string& path) {
   if (!json.is_string())
     fail(ErrorKind::spec, path, "found {}; expected a string", spec::kind_of(json));
@@ -63,14 +63,14 @@ std::vector<AdapterSpec> read_adapters(const Json& json, const std::string& path
   return adapters;
 }
 
-/// A branch as it stands in the spec.
+/// A branch in the JSON of a spec.
 struct Written {
   Slot slot;
   std::string name;
   const Json& part;
   std::string path, part_path;
   const Json& norm;
-  const Json& json;  // the branch itself, where it is written out
+  const Json& json;  // the branch, if given as an object
 };
 
 class LayerReader {
@@ -253,7 +253,7 @@ class LayerReader {
     check(branch.add, "add");
   }
 
-  /// What does not join the stream must be read.
+  /// A branch that is not added to the stream must be read by another one.
   void check_asides() {
     for (size_t g = 0; g < layer_.groups.size(); ++g) {
       if (!layer_.groups[g].aside) continue;
@@ -271,7 +271,7 @@ class LayerReader {
     }
   }
 
-  /// What passes by a layer brings nothing to it, and takes nothing from it.
+  /// Tokens that skip a layer contribute nothing to it, and get nothing from it.
   void check_depth() {
     if (!layer_.depth) return;
     for (const GroupSpec& group : layer_.groups) {
@@ -308,7 +308,7 @@ class LayerReader {
   LayerSpec layer_;
 };
 
-/// What is one for all branches that share it.
+/// The properties that all branches of one share must have in common.
 Json dump_shared(const BranchSpec& branch) {
   Json json = Json::object();
   json[spec::name_of(branch.slot)] = spec::dump_part(branch.part);
@@ -415,7 +415,7 @@ spec::ParamList adapter_parameters(const ModelSpec& spec, int64_t layer, const B
         fail(ErrorKind::spec, where,
              "\"{}\" reads {} channels, and \"{}\" {}; give them adapters of their own",
              adapter.of.front(), width, name, w->shape[1]);
-      // the part begins as it is without
+      // initially the part is unchanged
       list.linear("b." + name, w->shape[0], adapter.rank, false, spec::Init::constant(0));
     }
     all.append(list);

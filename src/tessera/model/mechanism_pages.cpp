@@ -22,7 +22,7 @@ std::string cell(std::string text) {
   return text;
 }
 
-/// What people search for.
+/// Search terms.
 std::string title_of(Slot slot) {
   switch (slot) {
     case Slot::norm:

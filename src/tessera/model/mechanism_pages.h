@@ -1,5 +1,5 @@
-// The generated part of the documentation: a page per slot, the table of mechanisms, the JSON
-// schema of specs. `tessera docs` writes them; a test fails when those in docs/ are stale.
+// Generated documentation: a page per slot, the table of mechanisms, the JSON schema of specs.
+// `tessera docs` writes them; a test compares them with docs/.
 #pragma once
 
 #include <string>

@@ -63,7 +63,7 @@ Model::Model(ModelSpec spec, Weights weights)
   const auto source = [w = weights_.get()](const ModelSpec& stack) -> nn::WeightSource {
     return [w, &stack](const std::string& name) {
       WeightPtr weight = w->asked(stack.kept_as(name));
-      // a decoder's texts go on token by token, with the bits of the whole
+      // a decoder's text continues token by token, bit-identical to the whole
       if (weight == nullptr || stack.causal()) return weight;
       return std::make_shared<const ops::Weight>(weight->of_whole_texts());
     };
@@ -72,7 +72,7 @@ Model::Model(ModelSpec spec, Weights weights)
   stack_ = std::make_unique<Stack>(*spec_, source(*spec_));
   for (const PredictorSpec& predictor : spec_->predictors)
     predictors_.push_back(std::make_unique<Predictor>(predictor, source(*predictor.stack)));
-  // a tied head means the token vectors of its own stack
+  // a tied head uses the token embedding of its own stack
   const nn::WeightSource of_head = [all = source(*spec_), this](const std::string& name) {
     return all(name == kTokenTable ? spec_->under(name) : name);
   };
@@ -94,7 +94,7 @@ Model::Model(ModelSpec spec, Weights weights)
 
 namespace {
 
-/// Throws Error(input) on an empty batch or one longer than the positions allow.
+/// Throws Error(input) for an empty batch or one longer than the positions allow.
 void check_length(const ModelSpec& spec, const nn::Batch& batch) {
   const std::string who = spec.stack.empty() ? "model" : spec.stack;
   if (batch.n_tokens() == 0)
@@ -104,7 +104,8 @@ void check_length(const ModelSpec& spec, const nn::Batch& batch) {
          batch.longest(), limit);
 }
 
-/// Whole documents behind m virtual tokens each, and where theirs are among all.
+/// Whole documents after m virtual tokens each, and the positions of their own tokens in the
+/// result.
 std::pair<nn::Batch, Tensor> behind_virtual_tokens(const nn::Batch& batch, int64_t m) {
   if (batch.types_N.defined() || batch.axes_3N.defined() || batch.global_N.defined())
     fail(ErrorKind::usage, "model",
@@ -150,7 +151,7 @@ nn::Context context_of(const ModelSpec& spec,
   if (options.add_loss)
     context.add_loss = [take = options.add_loss, &spec](const std::string& name,
                                                         const Tensor& loss) {
-      // shared parts do not say so themselves
+      // shared parts do not include their stack
       take(name.starts_with(spec.under("")) ? name : spec.under(name), loss);
     };
   context.add_statistic = options.add_statistic;
@@ -160,7 +161,7 @@ nn::Context context_of(const ModelSpec& spec,
   return context;
 }
 
-/// A batch as a call reads it: with the n ids before its tokens where parts read them (n > 0).
+/// The batch of a call, with the n ids before its tokens if parts read them (n > 0).
 class Read {
  public:
   Read(const nn::Batch& batch, int64_t n, const State* state) : batch_(&batch) {
@@ -196,7 +197,7 @@ nn::Batch Read::with_ids_before(const nn::Batch& batch, int64_t n, const State* 
     const auto have = static_cast<int64_t>(held[i].size());
     for (int64_t t = 0; t < s.length; ++t)
       for (int64_t m = 0; m < n; ++m) {
-        const int64_t at = t - 1 - m;  // negative: among those that the state holds
+        const int64_t at = t - 1 - m;  // negative: in the state
         if (at + have >= 0)
           before[(s.begin + t) * n + m] =
               at >= 0 ? ids[s.begin + at] : held[i][static_cast<size_t>(at + have)];
@@ -205,7 +206,7 @@ nn::Batch Read::with_ids_before(const nn::Batch& batch, int64_t n, const State* 
   return out;
 }
 
-/// `run` on a context for a call of `stack` on the batch; books its tokens in the state.
+/// Calls `run` with a context for `stack` and the batch; counts its tokens in the state.
 template <class Run>
 Tensor called(const Stack& stack,
               const nn::Batch& batch,
@@ -229,7 +230,7 @@ Tensor called(const Stack& stack,
   return x_ND;
 }
 
-/// Every row that reads a source has exactly one: its state's, or one that the call brings.
+/// Checks that every row with a source has exactly one: in its state, or in the call.
 void check_sources(const nn::Batch& batch, const ForwardOptions& options) {
   for (const nn::Segment& s : batch.segments) {
     const bool held = options.state != nullptr && options.state->source_length(s.row) > 0;
@@ -305,7 +306,7 @@ bool Model::has_head() const {
 
 namespace {
 
-/// One vector of each document; sums in double, so that their order does not show.
+/// One vector per document; sums in double, so that the order has no effect.
 Tensor vectors_of(const Tensor& hidden_ND, const nn::Batch& batch, nn::PoolOf of) {
   std::vector<int64_t> tokens;
   std::vector<Tensor> vectors;

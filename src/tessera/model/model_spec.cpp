@@ -82,7 +82,7 @@ std::vector<Json> expand_layers(const Json& json, const std::string& stack) {
           fail(ErrorKind::spec, path + ".at", "layer {}; expected {} to {}", number.dump(),
                -n_layers, n_layers - 1);
         Json& target = expanded[static_cast<size_t>(layer)];
-        // what the layer inherits is what the override changes
+        // an override of a default changes all layers that inherit it
         for (const char* key : {"mixer", "cross", "ffn", "norm", "residual", "depth"})
           if (patch.contains(key) && !target.contains(key) && json.contains(key))
             target[key] = json[key];
@@ -152,7 +152,7 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
   if (!out.is_predictor())
     out.embed = spec::read_part(Slot::embed, json.value("embed", Json("token")),
                                 out.scope(0, at(path, "embed")));
-  // the last group of the stack says whether the stream still needs a norm
+  // the last group of the stack determines whether the stream still needs a norm
   const auto& last =
       dynamic_cast<const nn::ResidualConfig&>(*out.layers.back().groups.back().residual.config);
   const Json final_norm = json.contains("final_norm") ? json["final_norm"]
@@ -267,7 +267,7 @@ ParamTable parameter_table(const ModelSpec& spec) {
   ParamTable table;
   std::vector<spec::ParamDecl>& all = table.all;
   std::map<std::string, std::vector<int64_t>> shapes;
-  double share = 1;  // of the tokens that the layer at hand computes
+  double share = 1;  // of the tokens in the current layer
   const auto& init = spec.init.as<nn::InitConfig>();
   const nn::InitSite site = spec.init_site();
   const auto add = [&](const spec::ParamList& list, const std::string& prefix, const Scope& scope) {

@@ -1,4 +1,4 @@
-// What tests of specs share.
+// Shared by tests of specs.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tessera::model {
 
-/// Why a spec is refused, "" when it is read.
+/// The error of reading a spec, "" if it is valid.
 inline std::string error_of(const Json& json) {
   return test::error_of(ErrorKind::spec, [&] { read_model_spec(json); });
 }

@@ -9,8 +9,8 @@ Tensor kept(const Tensor& ids_BT, const Tensor& mask_BT) {
   return mask_BT.reshape({-1}).ne(0).nonzero().squeeze(1);
 }
 
-/// How many tokens the row has, which follow each other. A 0 between tokens is refused: the
-/// tokens around it would close ranks, and every distance across it would shrink.
+/// Number of tokens of a row, which must be adjacent. A 0 between tokens is an error: the tokens
+/// around it would become neighbours, and every distance across it would shrink.
 int64_t run_length(const Tensor& mask_T, int64_t row) {
   const Tensor real = mask_T.ne(0).nonzero().squeeze(1);
   const int64_t length = real.numel();
@@ -24,7 +24,7 @@ int64_t run_length(const Tensor& mask_T, int64_t row) {
   return length;
 }
 
-/// A mask says for every token 0 or 1; one that is added to scores is another thing.
+/// Checks that a mask is 0 or 1 for every token; masks that are added to scores are not supported.
 void expect_zero_or_one(const Tensor& mask_BT, const char* name) {
   if (!mask_BT.defined()) return;
   const Tensor wrong = mask_BT.ne(0).logical_and(mask_BT.ne(1)).nonzero();

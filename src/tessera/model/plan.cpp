@@ -11,7 +11,7 @@ namespace tessera::model {
 
 namespace {
 
-/// Of products with the matrices of a list, for one token.
+/// FLOPs of products with the matrices of a list, for one token.
 double products(const spec::ParamList& list) {
   double flops = 0;
   for (const spec::ParamDecl& decl : list.all())
@@ -40,7 +40,7 @@ double layer_flops(const ModelSpec& spec, int64_t context) {
   return flops;
 }
 
-/// Tokens of `length` that a branch means to see, and the bytes that say which.
+/// Tokens of `length` that a branch is expected to see, and the bytes that select them.
 int64_t seen_by(const BranchState& branch, int64_t length) {
   return branch.selective
              ? static_cast<int64_t>(std::ceil(branch.share * static_cast<double>(length)))
@@ -50,7 +50,7 @@ int64_t places_bytes(const BranchState& branch, int64_t length) {
   return branch.selective ? seen_by(branch, length) * static_cast<int64_t>(sizeof(int64_t)) : 0;
 }
 
-/// What a row holds; nothing where the model cannot continue from a state.
+/// The state of a row; empty if the model cannot continue from a state.
 std::vector<BranchState> held(const ModelSpec& spec, spec::KvType kv) {
   check_kv_type(spec, kv);
   return spec.no_state_reason().empty() ? state_layout(spec, kv) : std::vector<BranchState>();

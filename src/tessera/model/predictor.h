@@ -12,9 +12,9 @@ class Predictor {
   Predictor(const PredictorSpec& spec, const nn::WeightSource& source);
 
   const Stack& stack() const { return stack_; }
-  /// Hidden states [N, D] after its final norm, of tokens whose hidden states it reads and, where
-  /// it reads tokens, whose ids in the context's batch are those that many places further on.
-  /// `trunk` embeds them.
+  /// Hidden states [N, D] after its final norm, for the given hidden states and, if it reads
+  /// tokens, the ids in the context's batch, which are those that many positions later. `trunk`
+  /// embeds them.
   Tensor forward(const Tensor& hidden_ND, const Stack& trunk, nn::Context& context) const;
 
  private:

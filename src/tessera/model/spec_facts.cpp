@@ -1,4 +1,4 @@
-// What follows from a spec: surroundings and names of its parts, how long a sequence it takes,
+// Properties derived from a spec: scopes and names of its parts, its maximum sequence length,
 // whether it can continue from a state.
 #include <algorithm>
 #include <set>
@@ -42,7 +42,7 @@ spec::Scope ModelSpec::scope(int64_t layer, const BranchSpec& branch) const {
     for (const GroupSpec& group : layers[static_cast<size_t>(i)].groups)
       for (const BranchSpec& other : group.branches) {
         if (i == layer && other.name == branch.name) {
-          // a norm behind the part sees the stream
+          // a norm after the part sees the stream
           if (!group.residual_config().norms_input()) scope.width = d_model;
           return scope;
         }
@@ -105,7 +105,7 @@ const nn::ResidualConfig& GroupSpec::residual_config() const {
 GroupSpec::Run ModelSpec::run_of(const GroupSpec& group) const {
   const std::string kind = group.residual_config().carries();
   if (kind.empty()) return {};
-  std::string before, behind;  // what its neighbours carry
+  std::string before, behind;  // stream kinds of its neighbours
   bool found = false, done = false;
   for (const LayerSpec& layer : layers)
     for (const GroupSpec& other : layer.groups) {
@@ -220,7 +220,7 @@ void check_streams(const ModelSpec& spec, const std::string& path) {
 
 namespace {
 
-/// The types of a decoder's selecting parts that `chosen` holds for, each once: "a, b".
+/// The types of a decoder's selecting parts for which `chosen` is true, each once: "a, b".
 std::string selecting(const ModelSpec& spec, const std::function<bool(const AnyPart&)>& chosen) {
   std::string names;
   std::set<std::string> seen;

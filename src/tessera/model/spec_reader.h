@@ -1,4 +1,4 @@
-// What reading a single stack and reading a pair of stacks share. Internal to model/.
+// Shared by parsing a single stack and a pair of stacks. Internal to model/.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@ namespace tessera::model {
 
 using spec::check_keys;
 
-/// The integer at `key`, from low to high; `fallback` where it is absent or null.
+/// The integer at `key`, from low to high; `fallback` if it is absent or null.
 int64_t read_integer(const Json& json,
                      const char* key,
                      int64_t low,
@@ -22,33 +22,34 @@ int64_t read_integer(const Json& json,
 /// The member of an object, or nullptr.
 const Json* get(const Json& json, const char* key);
 
-/// What a layer uses when it says nothing itself.
+/// Defaults of a layer.
 struct LayerDefaults {
   Json norm, residual, depth;  // parts; depth may be null
   const Json* mixer = nullptr;
   const Json* cross = nullptr;
   const Json* ffn = nullptr;
 };
-/// One invocation of a layer; `scope` says where it stands and how the spec names it, `before` what
-/// runs before it in its stack: its own mixers and feed-forward layers are appended.
+/// One invocation of a layer; `scope` has its position and path, `before` the parts before it in
+/// its stack: its own mixers and feed-forward parts are appended.
 LayerSpec read_layer(const Json& json,
                      const LayerDefaults& defaults,
                      const spec::Scope& scope,
                      std::vector<spec::Placed>& before);
 Json dump_layer(const LayerSpec& layer);
-/// Throws Error(spec) where one id names two different layers or branches.
+/// Throws Error(spec) if one id names two different layers or branches.
 void check_shared(const ModelSpec& spec, const std::string& path);
 
-/// The keys that a stack reads: embed, layers and what layers default to, final_norm.
+/// The keys of a stack: embed, layers and their defaults, final_norm.
 const std::vector<std::string>& stack_keys();
-/// Reads them into `out`, whose arch, widths and encoder are set; `path` is "" for the spec itself.
+/// Parses them into `out`, whose arch, widths and encoder are set; `path` is "" for the spec
+/// itself.
 void read_stack(const Json& json, const std::string& path, ModelSpec& out);
-/// Throws Error(spec) where a branch would meet more streams than it reads.
+/// Throws Error(spec) if a branch would get more streams than it reads.
 void check_streams(const ModelSpec& spec, const std::string& path);
-/// The same with every default written out; equal neighbouring layers folded by `repeat`.
+/// The stack with every default; equal neighbouring layers are folded with `repeat`.
 Json resolve_stack(const ModelSpec& spec);
 
-/// Reads `stacks` and `start` of an encoder_decoder.
+/// Parses `stacks` and `start` of an encoder-decoder.
 void read_stacks(const Json& json, ModelSpec& out);
 Json resolve_stacks(const ModelSpec& spec);
 

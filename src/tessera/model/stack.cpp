@@ -27,11 +27,11 @@ Stack::Stack(const ModelSpec& spec, const nn::WeightSource& source)
 
 namespace {
 
-/// What a branch, with its norms, offers for calls of few tokens.
+/// The decoding step of a branch with its norms.
 struct OfferedSteps {
   nn::BranchSteps branch;
   StepPlan::Part part;
-  bool whole = true;  // whether nothing of the branch is left to tensors
+  bool whole = true;  // the step covers the whole branch
 };
 
 OfferedSteps offered_by(const nn::Branch& branch,
@@ -46,7 +46,7 @@ OfferedSteps offered_by(const nn::Branch& branch,
   return out;
 }
 
-/// A group's, added to those of its layer; whether it has them.
+/// Adds the step of a group to those of its layer; false if it has none.
 bool add_steps(const nn::Residual& residual,
                const std::vector<OfferedSteps>& offered,
                int64_t width,
@@ -205,7 +205,7 @@ nn::Stream Stack::compute(size_t index, nn::Stream stream, nn::Context& context)
 }
 
 nn::Stream Stack::recomputed(size_t index, const nn::Stream& stream, nn::Context& context) const {
-  // streams side by side enter and leave the region as one tensor
+  // parallel streams enter and leave the region as one tensor
   const auto joined = [](const nn::Stream& list) {
     return list.size() == 1 ? list.front() : at::stack(list);
   };
@@ -232,7 +232,7 @@ Tensor Stack::forward(const Tensor& x_ND, nn::Context& context, int64_t layers) 
   nn::Stream stream{x};
   for (size_t i = 0; i < n; ++i) {
     if (context.cancel != nullptr) context.cancel->check("model");
-    // streams side by side are those of residuals without steps
+    // only residuals without steps have parallel streams
     if (stream.size() == 1) i += steps_.run(stream.front(), context, i, n);
     if (i == n) break;
     const bool again = context.recompute.acts(nn::RecomputeOf::layers, static_cast<int64_t>(i)) &&

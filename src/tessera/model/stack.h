@@ -1,4 +1,4 @@
-// One stack with its weights: embedding, layers, final norm. What a call needs besides is in the
+// One stack with its weights: embedding, layers, final norm. Everything else of a call is in the
 // context.
 #pragma once
 
@@ -15,21 +15,21 @@ class Stack {
   Stack(const ModelSpec& spec, const nn::WeightSource& source);
 
   const ModelSpec& spec() const { return spec_; }
-  /// Most ids before a token's own that its parts read.
+  /// Max. number of ids before a token that its parts read.
   int64_t ids_before() const { return ids_before_; }
-  /// What the context's batch gives the layers to read, [N, D].
+  /// The input of the layers for the context's batch, [N, D].
   Tensor embedded(nn::Context& context) const;
-  /// Hidden states after the final norm, [N, ModelSpec::width_out()], of what the layers read; of
-  /// the first `layers` of them alone where that is not 0.
+  /// Hidden states after the final norm, [N, ModelSpec::width_out()], for layer inputs x_ND; with
+  /// `layers` other than 0, after that many layers.
   Tensor forward(const Tensor& x_ND, nn::Context& context, int64_t layers = 0) const;
   Tensor forward(nn::Context& context, int64_t layers = 0) const {
     return forward(embedded(context), context, layers);
   }
-  /// The final norm of what a layer hands on.
+  /// The final norm of a layer's output.
   Tensor normed(const Tensor& x_ND, const nn::Context& context) const {
     return final_norm_ ? final_norm_->forward(x_ND, context) : x_ND;
   }
-  /// What its layers offer for calls of few tokens.
+  /// Decoding steps of its layers, for calls of few tokens.
   const StepPlan& steps() const { return steps_; }
 
  private:
@@ -42,17 +42,17 @@ class Stack {
     std::vector<Group> groups;
     std::unique_ptr<nn::Depth> depth;           // may be null
     bool begins_loop = true, ends_loop = true;  // DepthConfig::loop
-    std::string depth_name;                     // of its input and output where somebody looks on
-    int64_t state = -1;  // index of a state that its branches keep, -1 = none do
+    std::string depth_name;                     // name of its input and output for probes
+    int64_t state = -1;                         // index of a state of its branches, -1 = none
     std::vector<nn::WeightPtr> weights;
-    bool recomputes = false;  // its residuals run their branches again by themselves
+    bool recomputes = false;  // its residuals recompute their branches themselves
   };
-  /// Layer `index`, on the tokens that its depth chooses.
+  /// Computes layer `index`, on the tokens that its depth selects.
   nn::Stream compute(size_t index, nn::Stream stream, nn::Context& context) const;
-  /// The same, keeping for the backward pass what goes in alone.
+  /// The same, storing only the input for the backward pass.
   nn::Stream recomputed(size_t index, const nn::Stream& stream, nn::Context& context) const;
   nn::Stream run(const Layer& layer, nn::Stream stream, nn::Context& context) const;
-  /// Returns what its parts offer for calls of few tokens.
+  /// Returns the decoding steps of its parts.
   StepPlan::Layer build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
 
   const ModelSpec& spec_;
@@ -60,7 +60,7 @@ class Stack {
   std::unique_ptr<nn::Embed> embed_;
   bool embed_has_state_ = false;
   std::vector<Layer> layers_;
-  StepPlan steps_;  // of calls of few tokens
+  StepPlan steps_;  // for calls of few tokens
   std::unique_ptr<nn::Norm> final_norm_;
 };
 

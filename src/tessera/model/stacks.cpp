@@ -1,4 +1,4 @@
-// Specs of two stacks: what both default to stands beside "stacks", what differs inside.
+// Specs of two stacks: common defaults are next to "stacks", differences inside.
 #include <algorithm>
 
 #include "tessera/model/spec_reader.h"
@@ -8,7 +8,7 @@
 namespace tessera::model {
 namespace {
 
-/// The stack `name` as JSON of its own: what it leaves out comes from the spec around it.
+/// The stack `name` as separate JSON: missing keys come from the spec around it.
 Json own_stack(const Json& json, const std::string& name) {
   const Json& stacks = json["stacks"];
   const std::string path = "stacks." + name;
@@ -34,7 +34,7 @@ bool reads_the_encoder(const ModelSpec& decoder) {
   });
 }
 
-/// What tells how long targets are where the decoder sees them whole, and nothing else.
+/// The head for target lengths, required if the decoder sees targets whole.
 void read_encoder_heads(const Json& own, bool whole, ModelSpec& encoder) {
   const std::string path = "stacks.encoder";
   const nn::HeadList heads = nn::read_heads(own, Json(), encoder.embed, encoder.scope_out(path));

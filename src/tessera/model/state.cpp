@@ -59,7 +59,7 @@ void State::commit(int64_t row, int64_t n) {
   if (n < 0 || n > length.pending)
     fail(ErrorKind::input, "state", "commit of {} tokens; row {} has {} pending", n, row,
          length.pending);
-  // a branch that sees some tokens alone has fewer of them pending
+  // a branch that sees only some tokens has fewer of them pending
   for (nn::RowState& branch : rows_[static_cast<size_t>(row)])
     branch.commit(branch.seen_before(length.committed + n) - (branch.length() - branch.pending()));
   length.committed += n;
@@ -260,7 +260,7 @@ void State::unpack(const format::TensorFile& file, const std::string& fingerprin
   if (text("fingerprint") != fingerprint)
     fail(ErrorKind::file, "state", "{}: was saved by another model, weights or tokenizer",
          file.file());
-  // files without one are older than the choice, which means nothing without keys and values
+  // older files have no type, which has no meaning without keys and values
   if (const auto found = file.metadata().find("kv_type");
       can_quantize_kv(*layout_) &&
       (found == file.metadata().end() ? "f32" : found->second) != name_of(type_))
@@ -282,7 +282,7 @@ void State::unpack_row(const format::TensorFile& file, int64_t row, int64_t leng
           if (view == nullptr) return Tensor();
           Tensor t = at::empty(view->shape, ops::scalar_type_of(view->dtype));
           std::copy(view->data.begin(), view->data.end(), static_cast<std::byte*>(t.data_ptr()));
-          // codes and halves are what they are
+          // quantized and half types are compared exactly
           const bool plain = t.scalar_type() == at::kFloat || t.scalar_type() == at::kDouble;
           return plain ? t.to(options_) : t.to(options_.device());
         },

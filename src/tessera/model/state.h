@@ -1,6 +1,6 @@
-// The memory of a set of rows between calls: one value that the caller owns. Rows can be selected,
-// appended, removed (batching, beams), forked, saved and loaded. One entry per row and layer
-// invocation, as the mechanisms declare (nn/state.h).
+// State of a set of rows between calls (KV cache and recurrent state): a value that the caller
+// owns. Rows can be selected, appended, removed (batching, beams), forked, saved and loaded. One
+// entry per row and layer invocation, as the mechanisms declare (nn/state.h).
 #pragma once
 
 #include <any>
@@ -18,8 +18,8 @@ namespace tessera::model {
 class State final : public nn::BranchStates {
  public:
   State() = default;
-  /// `rows` empty rows. max_pending: how many tokens a row may hold uncommitted. Throws Error(spec)
-  /// for keys and values of few bits where no part keeps any that may be rounded.
+  /// Creates `rows` empty rows. max_pending: max. uncommitted tokens of a row. Throws Error(spec)
+  /// for quantized keys and values if no part supports them.
   State(const ModelSpec& spec,
         int64_t rows,
         int64_t max_pending = 0,
@@ -27,80 +27,77 @@ class State final : public nn::BranchStates {
         const spec::KvOptions& kv = {});
 
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
-  /// Tokens row r has seen, pending ones included.
+  /// Number of tokens in row r, pending ones included.
   int64_t length(int64_t row) const {
     return lengths_[static_cast<size_t>(row)].committed +
            lengths_[static_cast<size_t>(row)].pending;
   }
-  /// Tokens of the source that row r reads, 0 = it has none (yet).
+  /// Number of source tokens of row r, 0 = it has no source (yet).
   int64_t source_length(int64_t row) const;
   int64_t pending(int64_t row) const { return lengths_[static_cast<size_t>(row)].pending; }
 
-  /// Keeps the first n pending tokens of a row, drops the rest.
+  /// Commits the first n pending tokens of a row and drops the rest.
   void commit(int64_t row, int64_t n);
-  /// A state of the given rows, in that order. Nothing is copied: rows share their pages until one
-  /// of them writes, and then a page at a time.
+  /// A state of the given rows, in that order. Copy-on-write: rows share pages until one of them
+  /// writes, page by page.
   State select(const std::vector<int64_t>& rows) const;
-  /// Throws Error(input) when the other state is of another spec or has another max_pending.
+  /// Throws Error(input) if the other state has another spec or another max_pending.
   void append(const State& other);
   void remove(int64_t row);
   State fork() const;
   /// Row `row` becomes a copy of row `from_row` of `from`. Throws Error(input) as append() does.
   void put(int64_t row, const State& from, int64_t from_row = 0);
-  /// Whether the state after the row's first n tokens is still within it: always when these are all
-  /// of them; else not with tensors of fixed size, nor where a ring has let go of its first
-  /// entries.
+  /// True if the state after the row's first n tokens can be restored: always if these are all
+  /// tokens; otherwise not with tensors of fixed size, nor if a ring buffer has overwritten its
+  /// first entries.
   bool can_truncate(int64_t row, int64_t n) const;
-  /// One row: this one as it was after its first n tokens, its source included; it shares their
-  /// pages. Throws Error(input) unless can_truncate().
+  /// A state of one row after its first n tokens, source included; shares pages. Throws
+  /// Error(input) unless can_truncate().
   State truncated_copy(int64_t row, int64_t n) const;
   void detach();
   void to(at::Device device);
-  /// Bytes of the entries and tensors held, as if no row shared any; equal to the plan's figure.
+  /// Bytes of entries and tensors, shared ones counted for every row; equals the plan's number.
   int64_t bytes() const;
-  /// Pages that entries per token lie in, those shared by several rows once, and their bytes: a row
-  /// that shares nothing has up to one page more than its entries need per tensor, and in a window
-  /// two.
+  /// Pages with entries per token, shared ones counted once, and their bytes: without sharing, a
+  /// row has up to one page per tensor more than its entries need, with a window two.
   int64_t pages() const;
   int64_t page_bytes() const;
   std::set<const nn::Page*> all_pages() const;
-  /// Bytes of what lies in no page, as if no row shared any.
+  /// Bytes outside of pages, shared ones counted for every row.
   int64_t fixed_bytes() const;
-  /// For a state that is stored: last pages that are not full are copied to ones of just their
-  /// rows.
+  /// For a stored state: copies partly filled last pages to pages of the required size.
   void compact();
-  /// The pool they come from, which forks share.
+  /// The pool of its pages, shared with forks.
   const nn::PagePool& pool() const { return *pool_; }
 
-  /// What one safetensors file holds of a state; `values` are what the views point into.
+  /// Contents of one safetensors file; the views refer to `values`.
   struct Packed {
     std::vector<Tensor> values;
     std::vector<format::TensorView> views;
     format::StringMap metadata;
   };
-  /// Throws Error(input) with pending tokens, or a row that a failed call has left half advanced.
+  /// Throws Error(input) for pending tokens, or a row that a failed call has left half advanced.
   Packed pack(const std::string& fingerprint) const;
-  /// The fingerprint names spec, weights and tokenizer; another is refused with Error(file).
+  /// The fingerprint identifies spec, weights and tokenizer; throws Error(file) if it differs.
   void unpack(const format::TensorFile& file, const std::string& fingerprint);
   /// The same, as a file.
   void save(const std::filesystem::path& path, const std::string& fingerprint) const;
   void load(const std::filesystem::path& path, const std::string& fingerprint);
 
-  /// Throws Error(input) unless every segment continues a row of its own from where it ends, and
-  /// what the call leaves pending fits. Called before anything is computed, so that a refused call
-  /// changes nothing.
+  /// Throws Error(input) unless every segment continues a row of its own at its end, and pending
+  /// tokens fit. Called before any computation, so a rejected call changes nothing.
   void check(const nn::Batch& batch) const;
   /// Entries of branch `index` (order of state_layout) for the segments of a batch.
   nn::StateRows branch(size_t index, const nn::Batch& batch) override;
-  /// Marks the rows of a call that failed half way: some of their layers have advanced, some have
-  /// not. Every later call with them is refused.
+  /// Marks the rows of a failed call, whose layers are partly advanced. Later calls with them are
+  /// rejected.
   void invalidate(const nn::Batch& batch);
-  /// Books the tokens of a call.
+  /// Counts the tokens of a call.
   void advance(const nn::Batch& batch);
-  /// Of each segment, the ids before its first token that its row holds, the oldest first.
+  /// For each segment, the ids before its first token that its row stores, oldest first.
   std::vector<std::vector<int64_t>> last_ids(const nn::Batch& batch) const;
-  /// What calls without gradients keep for later ones and could make again from the weights. Not
-  /// saved, and not counted by bytes().
+  /// Values that calls without gradients cache for later calls and that can be recomputed from the
+  /// weights. Not saved, not in bytes().
   std::map<std::string, std::any>& lasting() { return lasting_; }
 
  private:

@@ -1,5 +1,4 @@
-// What tests of states ask of any decoder: calls that go on give what one call over the whole text
-// gives, bit by bit.
+// Shared by tests of states: continued calls give the same bits as one call over the whole text.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +40,7 @@ class Continued {
     }
   }
 
-  /// After guesses of which one was right: as it is, as a fork, and from a file.
+  /// After draft tokens of which one was accepted: unchanged, as a fork, and from a file.
   void expect_roll_back() const {
     State state(model_.spec(), 1, 4), straight(model_.spec(), 1, 4);
     feed(straight, 0, 7);

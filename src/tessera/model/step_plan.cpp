@@ -8,12 +8,12 @@
 namespace tessera::model {
 namespace {
 
-// Beyond so many tokens what tensors cost is small beside the products.
+// Beyond this many tokens the overhead of tensors is small compared with the products.
 constexpr int64_t kMostTokens = 32;
 
 }  // namespace
 
-/// The layers that take a call, one group after the other.
+/// The layers that support a call, group by group.
 struct StepPlan::Call {
   struct Running {
     const nn::ResidualStep* residual;

@@ -1,8 +1,7 @@
-// Calls of few tokens, as decoding makes them, by the steps that parts offer (nn/decode_step.h):
-// runs of neighbouring layers without tensors between them, in one parallel region each. Layers of
-// which a part offers no step, or a step that does not take the call, go the tensor path
-// (Stack::forward), which also is what steps are tested against: the numbers are the same, bit by
-// bit.
+// Decoding steps: calls of few tokens use the steps that parts offer (nn/decode_step.h). Runs of
+// neighbouring layers have no tensors between them and one parallel region each. Layers with a part
+// without a step, or with a step that does not support the call, use the tensor path
+// (Stack::forward), which is also the reference of tests: results are bit-identical.
 #pragma once
 
 #include <memory>
@@ -17,26 +16,26 @@ class StepPlan {
  public:
   struct Part {
     std::shared_ptr<const nn::PartStep> step;
-    std::optional<size_t> state;  // index of its branch in a state, where it has one
+    std::optional<size_t> state;  // index of its branch in a state, if it has one
   };
   struct Group {
     std::shared_ptr<const nn::ResidualStep> residual;
     std::vector<Part> parts;
   };
-  /// Empty where not all of its parts offer steps.
+  /// Empty unless all of its parts offer steps.
   using Layer = std::vector<Group>;
 
   StepPlan() = default;
   StepPlan(int64_t d_model, std::vector<Layer> layers) : d_(d_model), layers_(std::move(layers)) {}
 
-  /// Whether all parts of a layer offer steps.
+  /// True if all parts of a layer offer steps.
   bool offers(size_t layer) const { return !layers_[layer].empty(); }
-  /// How many layers of [first, last) from `first` on take this call.
+  /// Number of layers of [first, last), from `first` on, that support this call.
   size_t taken(const Tensor& x_ND, nn::Context& context, size_t first, size_t last) const;
-  /// The same, and replaces x_ND by what they make of it. Their states move on.
+  /// The same, and replaces x_ND by their output. Advances their states.
   size_t run(Tensor& x_ND, nn::Context& context, size_t first, size_t last) const;
 
-  /// For tests: while one lives on a thread, no layer takes a call there.
+  /// For tests: disables steps on this thread during its lifetime.
   class Off {
    public:
     Off() : before_(off_) { off_ = true; }

@@ -1,6 +1,5 @@
-// Published techniques that are no part of their own: ways to arrange parts, to compute and to keep
-// what they say. `tessera list` and docs/mechanisms/techniques.md show one table of them.
-// Torch-free.
+// Published techniques that are not parts: arrangements, ways to compute and to store. `tessera
+// list` and docs/mechanisms/techniques.md have the same table. Torch-free.
 #pragma once
 
 #include <string>
@@ -14,12 +13,12 @@ struct Technique {
   const char* summary;  // one sentence
   const char* paper;
   int year;
-  const char* use;  // the key or option that asks for it, or where it is automatic
+  const char* use;  // the key or option that enables it, or where it is automatic
 };
 
 const std::vector<Technique>& techniques();
 
-/// A Markdown table of them.
+/// The techniques as a Markdown table.
 std::string technique_table();
 
 }  // namespace tessera::model

@@ -7,7 +7,7 @@
 namespace tessera::model {
 namespace {
 
-/// The same, and why a layer has none.
+/// The same, and the reason if a layer has none.
 std::vector<std::string> key_values(const ModelSpec& spec, std::string* reason) {
   std::vector<std::string> out;
   for (size_t i = 0; i < spec.layers.size(); ++i)

@@ -1,15 +1,15 @@
-// What tokens before those of a document need of a spec (Model::virtual_tokens). Torch-free.
+// Requirements of virtual tokens (Model::virtual_tokens) on a spec. Torch-free.
 #pragma once
 
 #include "tessera/model/model_spec.h"
 
 namespace tessera::model {
 
-/// "" where documents may begin with virtual tokens, else why not; where `layers`, with keys and
+/// "" if documents may begin with virtual tokens, otherwise the reason; `layers`: with keys and
 /// values of their own in the layers.
 std::string no_virtual_reason(const ModelSpec& spec, bool layers);
 
-/// The names of the projections of keys and values of every layer that makes its own, keys first.
+/// The key and value projections of every layer with its own, keys first.
 std::vector<std::string> key_value_weights(const ModelSpec& spec);
 
 }  // namespace tessera::model

@@ -11,16 +11,16 @@ namespace tessera::model {
 namespace {
 
 constexpr std::string_view kWeight = ".weight", kBias = ".bias";
-constexpr double kPrefixDeviation = 0.02;  // as vectors of tokens begin
+constexpr double kPrefixDeviation = 0.02;  // as token embeddings are initialized
 
-/// A matrix of a layer, or those of its experts, which adapters may stand beside.
+/// A matrix of a layer, or those of its experts, that can have adapters.
 bool adapts(const spec::ParamDecl& decl) {
   const bool stack = decl.shape.size() == 3 && decl.axis_of(spec::Role::expert) == 0;
   return decl.adapts() && (decl.shape.size() == 2 || stack) &&
          decl.name.find("layers.") != std::string::npos;
 }
 
-/// Whether `name` without ".weight" ends in the words of `target`.
+/// True if `name` without ".weight" ends with the words of `target`.
 bool named(const std::string& name, const std::string& target) {
   if (target.empty()) return true;
   const std::string_view own = std::string_view(name).substr(0, name.size() - kWeight.size());
@@ -32,7 +32,7 @@ bool named_by_any(const std::string& name, const std::vector<std::string>& targe
                      [&](const std::string& target) { return named(name, target); });
 }
 
-/// The layer that a weight is of: the first number of its name; -1 = none.
+/// The layer of a weight: the first number of its name; -1 = none.
 int64_t layer_of(const std::string& name) {
   size_t begin = 0;
   while (begin < name.size()) {
@@ -51,7 +51,7 @@ WeightPtr trainable(const std::string& name, Tensor numbers) {
       ops::Weight::dense(name, numbers.requires_grad_(true)));
 }
 
-/// Calls body(declaration, target) for every matrix that a target names.
+/// Calls body(declaration, target) for every matrix of a target.
 template <class Body>
 void for_targets(const ModelSpec& spec, const std::vector<OverlayTarget>& targets, Body body) {
   std::vector<bool> used(targets.size(), false);
@@ -86,7 +86,7 @@ void for_targets(const ModelSpec& spec, const std::vector<OverlayTarget>& target
   }
 }
 
-/// Overlays with what they mean for biases too.
+/// Adapters with their effect on biases.
 std::vector<WeightAdapter> with_biases(const std::vector<WeightAdapter>& overlays,
                                        const Weights& weights) {
   std::vector<WeightAdapter> out;
@@ -169,7 +169,7 @@ void check_prefix(const WeightAdapter& overlay, const ops::Weight& w, const Mode
          overlay.weight, shape_of(overlay.prefix), width);
 }
 
-/// The weight with the overlay beside it.
+/// The weight with its adapter.
 WeightPtr placed(const WeightPtr& w, const WeightAdapter& overlay, const ModelSpec& spec) {
   if (const ops::Weight::Adapted* parts = w->parts()) {
     const bool adds_up = (is_product(overlay) && is_product(*parts)) ||
@@ -200,7 +200,7 @@ WeightPtr placed(const WeightPtr& w, const WeightAdapter& overlay, const ModelSp
                                                                    .prefix = overlay.prefix}));
 }
 
-/// All virtual tokens of a model are one number of them, each given once.
+/// Checks that all virtual tokens of a model have the same number, and none is repeated.
 void check_virtual(const std::vector<WeightAdapter>& overlays, const ModelSpec& spec) {
   int64_t tokens = 0;
   std::set<std::string> places;
@@ -261,7 +261,7 @@ void add_magnitudes(std::vector<WeightAdapter>& overlays, const Weights& weights
             overlay.weight);
     std::vector<int64_t> rows = w->shape();
     rows.pop_back();
-    // what ones are multiplied by to have the lengths that the rows have
+    // factors that scale ones to the norms of the rows
     const auto ones =
         std::make_shared<const ops::Weight>(ops::Weight::dense("ones", at::ones(rows, at::kFloat)));
     const ops::Weight unit = ops::Weight::adapted(

@@ -1,12 +1,12 @@
-// Adapters beside the weights of a loaded model. The model's own weights stay as they are stored;
-// the architecture's spec knows nothing of them.
+// Adapters on the weights of a loaded model (parameter-efficient fine-tuning). The base weights
+// stay as stored; the spec does not contain the adapters. (model::AdapterSpec is a low-rank adapter
+// inside a spec.)
 //   LoRA     W + (alpha / rank) B A                        Hu et al. 2021, arXiv:2106.09685
 //   DoRA     m (W + s B A) / |W + s B A|, by rows          Liu et al. 2024, arXiv:2402.09353
 //   (IA)^3   diag(out) W diag(in)                          Liu et al. 2022, arXiv:2205.05638
 //   prefix   keys and values before those of a document    Li, Liang 2021, arXiv:2101.00190
 //   prompt   vectors before those of its tokens            Lester et al. 2021, arXiv:2104.08691
-// The last two stand at virtual tokens (Model::virtual_tokens), which hold a document's first
-// positions.
+// The last two are virtual tokens (Model::virtual_tokens), which take a document's first positions.
 #pragma once
 
 #include <array>
@@ -17,25 +17,24 @@
 
 namespace tessera::model {
 
-/// What stands beside one weight; parts that it has not are null. Beside matrices of E experts, [E,
-/// O, I], each has its own.
+/// The adapter of one weight; unused parts are null. Matrices of E experts, [E, O, I], have one per
+/// expert.
 struct WeightAdapter {
   std::string weight;                  // full name, "layers.3.mixer.q.weight"
   WeightPtr a = nullptr, b = nullptr;  // a product of low rank: A [r, I], B [O, r]
-  double scale = 1;                    // on B A
-  double dropout = 0;  // in training, of what A reads; each sample draws its own (nn/dropout.h)
-  /// Whether the scale is alpha / sqrt(rank), which files of PEFT are to say.
+  double scale = 1;                    // factor of B A
+  double dropout = 0;  // in training, of A's input; each sample has its own mask (nn/dropout.h)
+  /// True if the scale is alpha / sqrt(rank), which PEFT files record.
   bool rslora = false;
-  WeightPtr magnitude = nullptr;  // [O]: lengths of the rows of W + scale B A
+  WeightPtr magnitude = nullptr;  // [O]: norms of the rows of W + scale B A
   WeightPtr out = nullptr,
-            in = nullptr;  // factors on what it gives, a bias beside it too, and reads
-  WeightPtr prefix =
-      nullptr;  // [M, C], beside the table of tokens, or keys and values: virtual ones
-  WeightPtr whole = nullptr;  // what stands in place of the weight
+            in = nullptr;      // factors on its output (bias included), on its input
+  WeightPtr prefix = nullptr;  // [M, C] virtual tokens, of the embedding or of keys and values
+  WeightPtr whole = nullptr;   // replaces the weight
 };
 
-/// The parts of an overlay by the words that end the names of their tensors; a whole one has the
-/// name of its weight.
+/// The parts of an adapter by the suffix of their tensor names; a whole weight has the name of its
+/// weight.
 struct OverlayPart {
   const char* name;
   WeightPtr WeightAdapter::*part;
@@ -47,7 +46,7 @@ inline constexpr std::array kOverlayParts = {OverlayPart{"lora_a", &WeightAdapte
                                              OverlayPart{"in", &WeightAdapter::in},
                                              OverlayPart{"prefix", &WeightAdapter::prefix}};
 
-/// Sizes of some of the matrices that a target names.
+/// Sizes of some matrices of a target.
 struct OverlaySize {
   std::string name;  // as OverlayTarget::name
   int64_t rank = 8;
@@ -56,62 +55,60 @@ struct OverlaySize {
 
 /// Which matrices get an adapter, and of what size.
 struct OverlayTarget {
-  /// The end of the names without ".weight", by whole words: "q", "mixer.q", "layers.3.mixer.q"; ""
-  /// stands for every matrix of the layers.
+  /// A suffix of names without ".weight", in whole words: "q", "mixer.q", "layers.3.mixer.q"; "" =
+  /// every matrix of the layers.
   std::string name;
   int64_t rank = 8;
   double alpha = 16;   // scale = alpha / rank
   double dropout = 0;  // 0 to below 1
-  /// scale = alpha / sqrt(rank), which keeps what high ranks learn of the size that low ones have
-  /// (Kalajdzievski 2023, arXiv:2312.03732).
+  /// scale = alpha / sqrt(rank), which keeps the learning of high ranks as large as that of low
+  /// ones (Kalajdzievski 2023, arXiv:2312.03732).
   bool rslora = false;
-  std::vector<std::string> exclude = {};  // names as above that get none all the same
-  std::vector<int64_t> layers = {};       // these alone; none = all
-  std::vector<OverlaySize> sizes = {};    // of several that name a matrix the first counts
+  std::vector<std::string> exclude = {};  // names as above without adapter
+  std::vector<int64_t> layers = {};       // only these; empty = all
+  std::vector<OverlaySize> sizes = {};    // the first that matches a matrix is used
 };
 
-/// Fresh products, trainable: A is uniform in +-1 / sqrt(I), as linear layers start, B is zero, so
-/// that the model begins as it is without. The first target that names a matrix counts. Throws
-/// Error(usage) where a target or a size names none, or a rank is not in 1 to min(O, I) or a
-/// dropout in [0, 1).
+/// New trainable low-rank adapters: A is uniform in +-1 / sqrt(I), as linear layers are
+/// initialized, B is zero, so the model's function does not change at first. The first target that
+/// matches a matrix is used. Throws Error(usage) if a target or a size matches none, a rank is not
+/// in 1 to min(O, I), or a dropout not in [0, 1).
 std::vector<WeightAdapter> fresh_overlays(const ModelSpec& spec,
                                           const std::vector<OverlayTarget>& targets,
                                           uint64_t seed);
 
-/// Gives products the lengths that the rows of their weights have: what DoRA begins with.
+/// Initializes DoRA: sets magnitudes to the row norms of the weights.
 void add_magnitudes(std::vector<WeightAdapter>& overlays, const Weights& weights);
 
-/// Factors of ones, of (IA)^3: of the matrices that `inputs` name on what they read, of the other
-/// targets on what they give. Sizes mean nothing. Throws as fresh_overlays() does.
+/// Factors of ones, of (IA)^3: on the input of matrices in `inputs`, on the output of the other
+/// targets. Sizes have no effect. Throws as fresh_overlays() does.
 std::vector<WeightAdapter> fresh_factors(const ModelSpec& spec,
                                          const std::vector<OverlayTarget>& targets,
                                          const std::vector<std::string>& inputs);
 
-/// Keys and values of `tokens` virtual tokens in every layer, normal with a deviation of 0.02.
-/// Throws Error(usage) for a spec that cannot have them.
+/// Keys and values of `tokens` virtual tokens in every layer, normal with standard deviation 0.02.
+/// Throws Error(usage) for a spec that does not support them.
 std::vector<WeightAdapter> fresh_prefix(const ModelSpec& spec, int64_t tokens, uint64_t seed);
 
-/// Vectors of virtual tokens: those of the tokens `ids`, as the embedding hands them on.
+/// Embeddings of virtual tokens, initialized with those of the tokens `ids`.
 WeightAdapter prompt_of(const Model& model, const std::vector<int64_t>& ids);
 
-/// The weights of these names in float32, to be trained in place of the model's own.
+/// Float32 copies of these weights, to be trained instead of the model's own.
 std::vector<WeightAdapter> whole_weights(const Model& model, const std::vector<std::string>& names);
 
-/// The model with the overlays on its weights, which both share. Products beside one weight add up,
-/// and so do those of several calls; factors multiply. Throws Error(usage) for a weight that it has
-/// not or that has an adapter of another kind already, and for shapes that do not fit; in training,
-/// where a matrix with dropout beside it reads something else than the tokens of the call
-/// (distances, slices of tokens, memories).
+/// The model with the adapters on its weights, which both models share. Low-rank updates of one
+/// weight add up, also over several calls; factors multiply. Throws Error(usage) for an unknown
+/// weight, for a weight with an adapter of another type, and for shapes that do not fit; in
+/// training, for a matrix with dropout in its adapter that reads something else than the tokens of
+/// the call (distances, slices of tokens, memories).
 Model with_adapters(const Model& model, const std::vector<WeightAdapter>& overlays);
 
-/// What overlays make of the weights that they stand beside, by name, biases of factors among them;
-/// several beside one weight in their order. Throws Error(usage) for virtual tokens, which no
-/// weight can hold.
+/// The merged weights by name, biases of factors included; several adapters of one weight in order.
+/// Throws Error(usage) for virtual tokens, which no weight can represent.
 std::map<std::string, Tensor> merged(const Weights& weights,
                                      const std::vector<WeightAdapter>& overlays);
-/// The way back, to rounding: the weights that merged() made these of. Throws Error(usage) for
-/// lengths of rows and whole weights, which do not say what was there before, and for factors of
-/// zero.
+/// The inverse of merged(), up to rounding. Throws Error(usage) for magnitudes and whole weights,
+/// whose originals are unknown, and for factors of zero.
 std::map<std::string, Tensor> unmerged(const Weights& weights,
                                        const std::vector<WeightAdapter>& overlays);
 

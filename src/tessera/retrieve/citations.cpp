@@ -12,7 +12,7 @@ constexpr const char* kInstructions =
     "Answer the question from the passages below. Name the passages that the answer stands on by "
     "their numbers, like [1]. If they do not hold the answer, say so.\n";
 
-/// The longest beginning of whole lines of at most `tokens` tokens.
+/// The longest prefix of whole lines with at most `tokens` tokens.
 std::string beginning(const std::string& text, int64_t tokens, const text::Tokenizer& tokenizer) {
   size_t kept = 0;
   int64_t used = 0;

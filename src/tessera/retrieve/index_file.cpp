@@ -19,7 +19,7 @@ constexpr int kVersion = 1;
 constexpr const char* kIndex = "index.json";
 constexpr int64_t kMost = int64_t{1} << 40;
 
-/// Members of an object of a file, each checked for its kind.
+/// Members of a JSON object, with checked types.
 class Members {
  public:
   Members(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
@@ -59,7 +59,7 @@ class Members {
   std::string where_;
 };
 
-/// A name within the folder.
+/// A file name inside the folder.
 fs::path file_named(const fs::path& folder, const Members& index, const char* key) {
   const std::string name = index.text(key);
   if (name.empty() || name.find('/') != std::string::npos || name.starts_with('.'))
@@ -134,8 +134,7 @@ IndexFile open_index(const fs::path& folder) {
 
 namespace {
 
-/// Files of an index that is being written: without keep(), those that were not there before are
-/// removed again (a full disk).
+/// The new files of an index: without keep(), they are removed again (on a full disk).
 class NewFiles {
  public:
   explicit NewFiles(std::vector<fs::path> paths) : paths_(std::move(paths)) {
@@ -172,7 +171,7 @@ void write_index(const fs::path& folder, const IndexFile& index) {
                        {"text", passage.text}};
     lines += line.dump() + "\n";
   }
-  // by what they hold: those of the index that is there stay until it is replaced
+  // named by content: the files of the existing index stay until it is replaced
   const std::string number =
       Sha256().update(lines).update(index.vectors.data).finish().substr(0, 16);
   const std::string passages = fmt::format("passages-{}.jsonl", number),

@@ -1,11 +1,14 @@
-// An index on disk: passages of texts, each with its vector. Torch-free.
+// A vector index on disk: passages of texts with their embeddings. Torch-free.
 //
-//   INDEX/index.json             which model made the vectors, how texts were cut, the files, and
-//                                the names of the other two
-//   INDEX/passages-N.jsonl       a passage a line: file, place and text
-//   INDEX/vectors-N.safetensors  "vectors" float32 [passages, width], each of length 1
 //
-// index.json comes last and replaces the old one in one step: an index is whole at any moment.
+//   INDEX/index.json             the embedding model, how texts were split, the files, and the
+//   names
+//                                of the other two
+//   INDEX/passages-N.jsonl       a passage a line: file, position and text
+//   INDEX/vectors-N.safetensors  "vectors" float32 [passages, width], normalized to length 1
+//
+// index.json is written last and replaces the old one atomically, so the index is complete at any
+// time.
 #pragma once
 
 #include <filesystem>
@@ -27,8 +30,8 @@ struct IndexFile {
   struct File {
     std::string path, sha256;
   };
-  std::string model;  // that embeds: its path as it was given
-  std::string print;  // of its weights and of how it embeds
+  std::string model;  // path of the embedding model as given
+  std::string print;  // fingerprint of its weights and embedding options
   int64_t width = 0;
   PassageOptions cut;
   std::vector<File> files;
@@ -39,11 +42,11 @@ struct IndexFile {
   std::string source(const Passage& passage) const;
 };
 
-/// Throws Error(file) for what is no index, or one whose parts do not agree.
+/// Throws Error(file) for a folder without an index, and for an index with inconsistent parts.
 IndexFile open_index(const std::filesystem::path& folder);
 
-/// Writes all of it, in place of an index that is there. Throws Error(resource), and then leaves
-/// the old one as it was; Error(usage) for a folder that holds something else.
+/// Writes an index and replaces an existing one. Throws Error(resource) and leaves the old one
+/// unchanged; Error(usage) for a folder with other files.
 void write_index(const std::filesystem::path& folder, const IndexFile& index);
 
 }  // namespace tessera::retrieve

@@ -9,7 +9,7 @@ namespace {
 
 /// A line, or a part of a long one.
 struct Piece {
-  size_t begin = 0, end = 0;  // its line end is in it
+  size_t begin = 0, end = 0;  // line end included
   int64_t line = 1, tokens = 0;
   bool blank = false, heading = false;
 };
@@ -18,13 +18,13 @@ bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n\f\v") == std::string_view::npos;
 }
 
-/// Places where a part of a line may end, best first: behind sentences, behind words, between
+/// Positions where a part of a line may end, best first: after sentences, after words, between
 /// characters.
 enum class Cut { sentence, word, character };
 
 bool may_end(std::string_view text, size_t at, Cut cut) {
   const auto byte = static_cast<unsigned char>(text[at]);
-  if ((byte & 0xC0) == 0x80) return false;  // within a character
+  if ((byte & 0xC0) == 0x80) return false;  // inside a character
   const char before = text[at - 1];
   switch (cut) {
     case Cut::sentence:
@@ -67,7 +67,7 @@ class Cutter {
       return;
     }
     const size_t middle = halfway(begin, end);
-    // a single character of more tokens than a passage may have
+    // a single character may have more tokens than a passage
     if (middle == begin || middle == end) {
       pieces_.push_back(piece);
       return;
@@ -76,7 +76,7 @@ class Cutter {
     add(middle, end, line);
   }
 
-  /// The best place to cut near the middle.
+  /// The best position to split near the middle.
   size_t halfway(size_t begin, size_t end) const {
     const size_t middle = begin + (end - begin) / 2, reach = (end - begin) / 4;
     for (const Cut cut : {Cut::sentence, Cut::word, Cut::character})
@@ -103,7 +103,7 @@ std::vector<Span> passages_of(std::string_view text,
          options.overlap);
   const std::vector<Piece> pieces = Cutter(text, tokenizer, options.tokens).pieces();
   std::vector<Span> out;
-  size_t first = 0;  // piece of the passage
+  size_t first = 0;  // first piece of the passage
   while (first < pieces.size()) {
     while (first < pieces.size() && pieces[first].blank) ++first;
     if (first == pieces.size()) break;
@@ -129,7 +129,7 @@ std::vector<Span> passages_of(std::string_view text,
       while (next - 1 > first && !pieces[next - 1].blank &&
              repeated + pieces[next - 1].tokens <= options.overlap)
         repeated += pieces[--next].tokens;
-      // what is repeated must leave room for what is new
+      // the overlap must leave room for new text
       if (repeated + pieces[end].tokens > options.tokens) next = end;
     }
     first = next;

@@ -10,7 +10,7 @@
 namespace tessera::retrieve {
 namespace {
 
-constexpr int64_t kWider = 4;  // a reranker chooses among so many times the passages
+constexpr int64_t kWider = 4;  // factor on the number of passages for a reranker
 
 std::unique_ptr<infer::LoadedModel> reranker_of(const std::string& path,
                                                 const convert::LoadOptions& loading) {

@@ -111,10 +111,10 @@ Indexed make_index(const std::string& model,
   const bool same = before != nullptr && before->print == index.print &&
                     before->width == index.width && before->cut.tokens == index.cut.tokens &&
                     before->cut.overlap == index.cut.overlap;
-  // where the passages of a text lie that has been read before
+  // positions of the passages of known texts
   std::map<std::string, std::vector<int64_t>> known;
   if (same) {
-    // one text may stand in several files: the passages of the first of them
+    // one text may be in several files: uses the passages of the first
     std::map<std::string, int64_t> first;
     for (int64_t file = 0; file < std::ssize(before->files); ++file)
       first.emplace(before->files[static_cast<size_t>(file)].sha256, file);

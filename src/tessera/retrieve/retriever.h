@@ -1,9 +1,9 @@
-// Passages that are near a question: an embedding model beside an index of its vectors.
+// Semantic search: finds the passages nearest to a question in a vector index.
 //
 //   const Retriever retriever("notes.index");
 //   for (const Hit& hit : retriever.find("how are keys rotated?", 5)) print(hit.where, hit.text);
 //
-// The search is exact: one product of the question's vector with all of them.
+// The search is exact: one matrix product of all vectors with the question's vector.
 #pragma once
 
 #include <functional>
@@ -17,21 +17,21 @@
 
 namespace tessera::retrieve {
 
-/// A model that embeds, with what its folder says of it. Passages and questions have the prompts
-/// that it names for them ("passage" or "document", "query"), else its default one.
+/// An embedding model with its settings. Passages and questions get the prompts that it defines for
+/// them ("passage" or "document", "query"), otherwise its default prompt.
 class Embedder {
  public:
   explicit Embedder(const std::string& path,
                     const infer::LoadedModel* loaded = nullptr,
                     const convert::LoadOptions& loading = {});
-  /// [texts, width], each of length 1.
+  /// [texts, width], normalized to length 1.
   Tensor passages(const std::vector<std::string>& texts, const CancelToken* cancel) const;
   Tensor question(const std::string& text, const CancelToken* cancel) const;
   const text::Tokenizer& tokenizer() const { return *loaded_->tokenizer; }
   int64_t width() const;
-  /// Tokens of a passage at most; 0 = any number.
+  /// Max. tokens of a passage; 0 = no limit.
   int64_t longest() const;
-  /// Tells models, and ways to embed with them, apart.
+  /// Fingerprint of the model and its embedding options.
   std::string print() const;
 
  private:
@@ -47,18 +47,18 @@ class Embedder {
 
 struct IndexOptions {
   PassageOptions cut;
-  /// Called with how many of the passages have their vectors.
+  /// Progress: number of embedded passages.
   std::function<void(size_t done, size_t all)> progress = {};
   const CancelToken* cancel = nullptr;
 };
 
 struct Indexed {
   IndexFile index;
-  size_t kept = 0;  // passages whose vectors came from the index that was there
+  size_t kept = 0;  // passages with vectors from the existing index
 };
 
-/// The passages of files with their vectors. Those of files that `before`, an index of the same
-/// model and options, has already are taken from it. Throws Error(input) for files without text.
+/// Embeds the passages of files. Passages of files in `before`, an index of the same model and
+/// options, are reused. Throws Error(input) for files without text.
 Indexed make_index(const std::string& model,
                    const Embedder& embedder,
                    const std::vector<std::string>& files,
@@ -72,12 +72,12 @@ struct Hit {
 
 class Retriever {
  public:
-  /// `model`: instead of the one that the index names. Throws Error(usage) where that is another
-  /// one than made it.
+  /// `model`: replaces the path in the index. Throws Error(usage) if the index was made with
+  /// another model.
   explicit Retriever(const std::filesystem::path& index,
                      const std::string& model = "",
                      const convert::LoadOptions& loading = {});
-  /// The nearest `k`, best first; of equals the one that was read first.
+  /// The `k` nearest passages, best first; ties go to the first in the index.
   std::vector<Hit> find(const std::string& question,
                         int64_t k,
                         const CancelToken* cancel = nullptr) const;

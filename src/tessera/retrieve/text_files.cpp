@@ -17,7 +17,7 @@ bool is_hidden(const fs::path& path) {
   return name.starts_with('.') && name != "." && name != "..";
 }
 
-/// "" for a text.
+/// "" for a text file, else the reason.
 std::string no_text_reason(const fs::path& path, size_t limit) {
   std::error_code error;
   const auto size = fs::file_size(path, error);

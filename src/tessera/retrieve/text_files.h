@@ -1,4 +1,4 @@
-// The text files of folders. Torch-free.
+// Finds text files in folders. Torch-free.
 #pragma once
 
 #include <filesystem>
@@ -12,13 +12,13 @@ struct TextFiles {
     std::string path, reason;
   };
   std::vector<std::string> paths;  // sorted
-  std::vector<Left> left_out;      // files that were named or found and hold no text
+  std::vector<Left> left_out;      // named or found files that are not text
 };
 
-/// Files as they are, and those below folders but for hidden ones (a name that begins with a dot)
-/// and links to folders. `names`: endings of a name, such as ".md"; none = all. Files with bytes
-/// that are no UTF-8, or zeros, are left out, as are those over `limit` bytes; a file that is named
-/// itself must exist. Throws Error(file) for paths that are not there.
+/// Named files, and files below named folders without hidden ones (names that begin with a dot) and
+/// links to folders. `names`: file name endings such as ".md"; none = all. Files that are not
+/// UTF-8, contain zero bytes or exceed `limit` bytes are left out; a file that is named itself must
+/// exist. Throws Error(file) for missing paths.
 TextFiles text_files(const std::vector<std::string>& paths,
                      const std::vector<std::string>& names = {},
                      size_t limit = size_t{64} << 20);

@@ -30,7 +30,7 @@ std::string host_name(const std::string& host) {
   return name;
 }
 
-/// As long for every pair of digests.
+/// Compares digests in constant time.
 bool equal(const std::string& a, const std::string& b) {
   unsigned char difference = 0;
   for (size_t i = 0; i < a.size() && i < b.size(); ++i)
@@ -111,7 +111,7 @@ void Access::check_origin(const HttpRequest& request) const {
   }
   const std::string& origin = request.header("origin");
   if (origin.empty()) {
-    // browsers that leave the origin out say where the page is from; to look at something is free
+    // a browser without an Origin header sends Sec-Fetch-Site; reading is allowed
     const std::string site = lowered(request.header("sec-fetch-site"));
     const bool looks = request.method == "GET" || request.method == "HEAD";
     if (!looks && (site == "cross-site" || site == "same-site"))

@@ -1,4 +1,4 @@
-// Who may ask: keys, and what a browser may be made to do by a page from elsewhere.
+// Authentication and access control: API keys, DNS rebinding and cross-origin requests of browsers.
 #pragma once
 
 #include <filesystem>
@@ -13,42 +13,41 @@
 namespace tessera::serve {
 
 struct AccessOptions {
-  std::filesystem::path key_file;         // a key a line; "" = none
-  std::string key;                        // one more; "" = none
-  std::vector<std::string> hosts;         // further names that the server may be called by
-  std::vector<std::string> cors_origins;  // pages from elsewhere that may ask
+  std::filesystem::path key_file;         // file with an API key a line; "" = none
+  std::string key;                        // one more key; "" = none
+  std::vector<std::string> hosts;         // additional allowed host names
+  std::vector<std::string> cors_origins;  // allowed cross-origin pages (CORS)
 };
 
-/// Names of this machine, without a look-up: its host name, whole, without its domain, and that
-/// with
+/// Names of this machine without a DNS lookup: the host name, without its domain, and that with
 /// ".local" (mDNS).
 std::vector<std::string> machine_names();
-/// "192.168.0.7", "fd00::7": what no foreign name can be made to stand for.
+/// True for addresses such as "192.168.0.7" or "fd00::7", which DNS rebinding cannot forge.
 bool is_numeric_address(const std::string& host);
 
-/// For many threads.
+/// Checks keys and origins of requests. Thread-safe.
 class Access {
  public:
-  /// Throws Error(file) where the key file cannot be read, is open to others, or holds no key.
+  /// Throws Error(file) if the key file cannot be read, is readable by others, or has no key.
   explicit Access(AccessOptions options);
 
-  /// The keys as the file has them now.
+  /// Reads the key file again.
   void read_keys();
   bool needs_key() const { return keys() > 0; }
   size_t keys() const;
 
-  /// Throws ApiError 403 unless the request names this server, and comes from no foreign page. A
-  /// foreign page can have its own name point here (DNS rebinding), and so would be let in: known
-  /// are loopback and the names of the options; where a key is needed, which such a page does not
-  /// have, numeric addresses and the machine's names too.
+  /// Throws ApiError 403 unless the host name is allowed and the request comes from no foreign
+  /// page. A foreign page could point its own name to this address (DNS rebinding). Allowed are
+  /// loopback and the names of the options; if keys are required, which such a page does not have,
+  /// also numeric addresses and the machine's names.
   void check_origin(const HttpRequest& request) const;
-  /// Throws ApiError 415 for a body that does not say it is JSON, where a browser sends it: a page
-  /// from elsewhere may send forms and plain text without being asked about. Others may leave it
-  /// out, or say what `curl -d` says.
+  /// Throws ApiError 415 for a browser's body that is not declared as JSON: pages of other origins
+  /// may send forms and plain text without a CORS preflight. Other clients may omit the type or
+  /// send that of `curl -d`.
   static void check_type(const HttpRequest& request);
-  /// The number of the key that the request shows, -1 where none is needed. Throws ApiError 401.
+  /// The index of the request's key, -1 if none is required. Throws ApiError 401.
   int key_of(const HttpRequest& request) const;
-  /// What a page from elsewhere needs to see of the answer; nothing for others.
+  /// CORS headers for an allowed cross-origin page; empty for others.
   Headers cors_headers(const HttpRequest& request) const;
 
  private:

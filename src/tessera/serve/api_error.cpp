@@ -11,7 +11,7 @@ namespace {
 struct Status {
   int code;
   const char* reason;
-  const char* type;  // of an error
+  const char* type;  // of the error
 };
 
 constexpr std::array kStatuses = {
@@ -43,7 +43,7 @@ const Status& status_of(int code) {
   return status_of(500);
 }
 
-/// Without the "[where] " in front, which means nothing to a client.
+/// Without the "[where] " prefix, which means nothing to a client.
 std::string message_of(const Error& error) {
   const std::string what = error.what();
   const size_t end = what.find("] ");
@@ -96,7 +96,7 @@ void complain(const std::exception_ptr& error) noexcept {
   try {
     fmt::print(stderr, "tessera: {}\n", description_of(error));
   } catch (...) {
-    // who cannot be told is not
+    // an error that cannot be sent is dropped
   }
 }
 

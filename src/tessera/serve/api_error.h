@@ -1,4 +1,4 @@
-// What a client is told when it is not served: a status, and
+// Error responses: an HTTP status and
 //   {"error": {"message", "type", "param", "code"}}
 #pragma once
 
@@ -14,7 +14,7 @@ using spec::Json;
 
 class ApiError : public std::runtime_error {
  public:
-  /// `code` is one word for programs, `param` the field that is wrong ("" = none of them).
+  /// `code` is one word for programs, `param` the invalid field ("" = none).
   ApiError(int status,
            std::string code,
            const std::string& message,
@@ -26,7 +26,7 @@ class ApiError : public std::runtime_error {
         code_(std::move(code)),
         param_(std::move(param)) {}
 
-  /// 405: the methods that there are instead, "GET, POST".
+  /// 405 with the allowed methods, "GET, POST".
   static ApiError wrong_method(const std::string& methods) {
     ApiError error(405, "method_not_allowed", "expected " + methods);
     error.allowed_ = methods;
@@ -34,10 +34,10 @@ class ApiError : public std::runtime_error {
   }
 
   int status() const { return status_; }
-  int retry_after() const { return retry_after_; }  // seconds; 0 = not said
+  int retry_after() const { return retry_after_; }  // seconds; 0 = no such header
   const std::string& code() const { return code_; }
   const std::string& param() const { return param_; }
-  const std::string& allowed() const { return allowed_; }  // methods; "" = not said
+  const std::string& allowed() const { return allowed_; }  // methods; "" = no such header
   Json body() const;
 
  private:
@@ -45,21 +45,21 @@ class ApiError : public std::runtime_error {
   std::string code_, param_, allowed_;
 };
 
-/// 400, for a field of a request's body.
+/// Throws 400 for a field of a request body.
 [[noreturn]] void refuse(const std::string& param,
                          const std::string& message,
                          const std::string& code = "invalid_value");
 
-/// What a client is told of an exception: an Error that is the request's fault as 400, all others
-/// as 500 without a word of what happened.
+/// The response for an exception: 400 for an Error that the request caused, otherwise 500 without
+/// details.
 ApiError api_error_of(const std::exception_ptr& error);
 
 /// One line for the log.
 std::string description_of(const std::exception_ptr& error);
-/// Writes it there, where that can be done.
+/// Writes it to stderr, if possible.
 void complain(const std::exception_ptr& error) noexcept;
 
-/// "OK", "Bad Request", ... of the statuses used here.
+/// "OK", "Bad Request", ... for the statuses in use.
 const char* reason_of(int status);
 
 }  // namespace tessera::serve

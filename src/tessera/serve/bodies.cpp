@@ -1,4 +1,4 @@
-// The bodies of routes that make text.
+// Bodies of generation routes.
 #include "tessera/serve/body_values.h"
 
 #include <charconv>
@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMostStops = 16, kMostStopBytes = 256;
 constexpr size_t kMostPrompts = 64;
 constexpr size_t kMostVariables = 16, kMostBiases = 1024, kMostBadWords = 128;
-constexpr size_t kMostSequence = 1024;  // tokens of a biased one
+constexpr size_t kMostSequence = 1024;  // max. tokens of a biased sequence
 
 /// {"50256": -100} or [[50256, false]]; of texts, all of their tokens.
 void read_biases(GenerationBody& body, const Json& value, const std::string& name) {
@@ -62,7 +62,7 @@ Json object_schema() {
   return {{"type", "object"}};
 }
 
-/// The table of sampling's options.
+/// The sampling options as fields.
 template <class Body>
 void add_sampling(Fields<Body>& fields) {
   for (const infer::SamplingField& field : infer::sampling_fields()) {
@@ -118,8 +118,8 @@ void add_samplers(Fields<Body>& fields) {
              });
 }
 
-/// What clients of OpenAI's API, of llama.cpp's server and of vLLM send along without need: their
-/// own defaults, which change nothing here, and hints.
+/// Fields that clients of OpenAI's API, llama.cpp's server and vLLM send without need: their own
+/// defaults, which have no effect here, and hints.
 template <class Body>
 void add_inert(Fields<Body>& fields) {
   using G = GenerationBody;
@@ -250,7 +250,7 @@ void add_generation(Fields<Body>& fields) {
              "stop strings: one, or a list of up to 16",
              [](Body& body, const Json& value, const std::string& name) {
                if (value.is_array() && value.empty()) return;
-               if (value == "") return;  // as forms of clients send it
+               if (value == "") return;  // sent by forms of clients
                body.stop = texts_of(value, name, kMostStops);
                for (const std::string& stop : body.stop)
                  if (stop.empty() || stop.size() > kMostStopBytes)
@@ -355,7 +355,7 @@ void add_generation(Fields<Body>& fields) {
   add_inert(fields);
 }
 
-/// Takes together what has several names.
+/// Merges fields with several names.
 void settle_names(GenerationBody& body) {
   if (!body.guided.is_null() && !body.structured_outputs.is_null())
     refuse("structured_outputs",
@@ -456,7 +456,7 @@ Json tool_choice_of(const Json& value, const std::string& name) {
   return {{"type", "allowed_tools"}, {"mode", mode}, {"tools", allowed["tools"]}};
 }
 
-/// Names that templates have from elsewhere.
+/// Template variables that the server sets itself.
 bool is_reserved(const std::string& name) {
   static const std::set<std::string> kReserved = {"messages",
                                                   "tools",

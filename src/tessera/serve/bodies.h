@@ -1,4 +1,4 @@
-// The bodies of requests, read and checked as far as that takes no model.
+// Request bodies, parsed and validated as far as that needs no model.
 #pragma once
 
 #include <optional>
@@ -13,32 +13,32 @@
 
 namespace tessera::serve {
 
-/// The JSON of a body. 400 `invalid_json` for what is none, is too deep, or has a key twice.
+/// Parses a body. Throws 400 `invalid_json` for invalid JSON, too much nesting, or repeated keys.
 Json parse_body(std::string_view text, const Limits& limits);
 
-/// Beam search, of requests that may have it.
+/// Beam search options, for routes that support it.
 struct SearchBody {
   std::optional<int64_t> beams;
   std::optional<double> length_penalty;
   std::optional<convert::EarlyStopping> early_stopping;
 
   bool searches() const { return beams.value_or(1) > 1; }
-  /// Throws ApiError for options of a search without one.
+  /// Throws ApiError for beam search options without beam search.
   void check_search() const;
 };
 
-/// What every request that makes text may say. Fields that are not given are the model's own.
+/// Options of all generation requests. Missing fields have the model's defaults.
 struct GenerationBody : SearchBody {
   std::string model;
   std::optional<int64_t> max_tokens;
-  bool unbounded = false;  // -1: as many as there is room for
-  /// Options of sampling, as far as they are given.
+  bool unbounded = false;  // -1: up to the limits of model and server
+  /// Sampling options that are given.
   std::vector<std::pair<const infer::SamplingField*, double>> sampling;
   std::optional<double> sampled(std::string_view name) const;
   std::optional<std::vector<std::string>> dry_sequence_breakers;
   std::vector<std::pair<int64_t, double>> logit_bias;     // -infinity = never
-  std::vector<std::pair<std::string, double>> text_bias;  // of all tokens of a text
-  /// Of the last token of a sequence where the others precede it; -infinity = never.
+  std::vector<std::pair<std::string, double>> text_bias;  // for all tokens of a text
+  /// For the last token of a sequence if the others precede it; -infinity = never.
   std::vector<std::pair<std::vector<int64_t>, double>> sequence_bias;
   std::optional<std::vector<infer::Sampler>> samplers;
   std::vector<std::string> bad_words;
@@ -47,33 +47,33 @@ struct GenerationBody : SearchBody {
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
   std::vector<int64_t> stop_token_ids;
-  bool keep_stop = false;  // the text that ended the answer is in it
+  bool keep_stop = false;  // keep the stop string in the text
   bool ignore_eos = false;
   int64_t n = 1, best_of = 1;
   bool stream = false, include_usage = false;
-  /// So many of the likeliest tokens beside each one's own logarithm; nothing: neither.
+  /// Log-probabilities of the tokens, and of this number of most likely tokens; nullopt: none.
   std::optional<int64_t> top_logprobs;
-  int64_t n_probs = 0;               // llama.cpp's name of the same; 0 = none
-  bool post_sampling_probs = false;  // these are of what is drawn from
-  int64_t timeout_ms = 0;            // 0 = the server's
-  int64_t line_limit_ms = 0;         // infer::Writing::line_limit; 0 or less = none
+  int64_t n_probs = 0;               // llama.cpp's name for it; 0 = none
+  bool post_sampling_probs = false;  // of the distribution after samplers
+  int64_t timeout_ms = 0;            // 0 = the server's timeout
+  int64_t line_limit_ms = 0;         // infer::DecodingOptions::line_limit; 0 or less = none
   bool timings_per_token = false;
-  int64_t priority = 0;  // the lower goes first
+  int64_t priority = 0;  // lower values first
   bool cache_prompt = true;
   std::string cache_salt;
-  /// Passages of the server's index before the question; nothing: as usual.
+  /// Retrieval: insert passages of the server's index; nullopt: the default.
   std::optional<bool> retrieve;
   std::optional<int64_t> passages, passage_tokens;
   bool return_token_ids = false;
-  std::string prediction;  // what the answer may hold, word for word
-  /// What the text must be: at most one of them is given, as it was sent.
+  std::string prediction;  // predicted output, for speculative decoding
+  /// Constrained decoding: at most one of them is given, as sent.
   Json response_format = nullptr, json_schema = nullptr, structured_outputs = nullptr;
   Json guided = nullptr;  // of one member, as structured_outputs
   std::string grammar;
   bool constrained() const;
 };
 
-/// A text, or its tokens.
+/// A prompt as text or as tokens.
 struct Prompt {
   std::string text;
   std::optional<std::vector<int64_t>> ids;
@@ -82,13 +82,14 @@ struct Prompt {
 struct CompletionBody : GenerationBody {
   std::vector<Prompt> prompts;
   bool echo = false;
-  /// Nothing: yes, but around passages and with a suffix, whose texts may be of others.
+  /// Special tokens in prompts. nullopt: parsed, except with passages and suffixes, which may
+  /// contain text of others.
   std::optional<bool> parse_special;
-  bool native = false;  // asked as llama.cpp's own clients do
-  std::string suffix;   // what stands behind the text
+  bool native = false;  // response fields of llama.cpp's own clients
+  std::string suffix;   // text after the completion (fill in the middle)
 };
 
-/// What stands in a text between two parts of it.
+/// Fill in the middle: generates text between a prefix and a suffix.
 struct InfillBody : GenerationBody {
   std::string prefix, suffix, prompt;
   struct File {
@@ -100,14 +101,14 @@ struct InfillBody : GenerationBody {
 struct ChatBody : GenerationBody {
   Json messages = Json::array();  // contents are strings or null, arguments of tools are objects
   Json tools = nullptr;           // null = none
-  Json tool_choice = nullptr;     // null = as usual
+  Json tool_choice = nullptr;     // null = default
   bool parallel_tool_calls = true;
   std::optional<bool> continue_final_message, add_generation_prompt;
   Json template_variables = Json::object();
-  std::string chat_template;  // in place of the model's
+  std::string chat_template;  // replaces the model's chat template
   bool logprobs = false;
-  bool split_reasoning = true;    // reasoning apart from the answer
-  int64_t reasoning_budget = -1;  // tokens of it at most; -1 = any number
+  bool split_reasoning = true;    // return reasoning apart from the content
+  int64_t reasoning_budget = -1;  // max. reasoning tokens; -1 = no limit
 };
 
 struct EmbeddingsBody {
@@ -124,7 +125,7 @@ struct RerankBody {
   bool use_activation = true, return_documents = true;
 };
 
-/// A text, or two of which a pair classifier says how they stand to each other.
+/// A text, or a pair for a pair classifier.
 struct TextOrPair {
   std::string text;
   std::optional<std::string> second = {};
@@ -152,9 +153,9 @@ struct TranslateBody : SearchBody {
 struct TokenizeBody {
   std::string model;
   std::optional<std::string> content;
-  Json messages = nullptr;  // null = not these
-  /// Without a value those of the API whose name the text has: llama.cpp's `content` gets none,
-  /// vLLM's `prompt` does.
+  Json messages = nullptr;  // null = absent
+  /// nullopt: the default of the API with that field name: llama.cpp's `content` gets none, vLLM's
+  /// `prompt` does.
   std::optional<bool> add_special;
   bool as_prompt = false;
   bool parse_special = true, with_pieces = false;
@@ -165,7 +166,7 @@ struct DetokenizeBody {
   std::vector<int64_t> tokens;
 };
 
-/// The lists; made once.
+/// Field lists of the routes; created once.
 const Fields<CompletionBody>& completion_fields();
 const Fields<InfillBody>& infill_fields();
 const Fields<ChatBody>& chat_fields();
@@ -177,7 +178,7 @@ const Fields<TranslateBody>& translate_fields();
 const Fields<TokenizeBody>& tokenize_fields();
 const Fields<DetokenizeBody>& detokenize_fields();
 
-/// Reads a body and checks what fields say of each other.
+/// Parses a body and checks fields against each other.
 CompletionBody read_completion(const Json& json, std::vector<std::string>* ignored = nullptr);
 InfillBody read_infill(const Json& json, std::vector<std::string>* ignored = nullptr);
 ChatBody read_chat(const Json& json, std::vector<std::string>* ignored = nullptr);

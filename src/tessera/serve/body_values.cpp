@@ -92,9 +92,9 @@ std::string content_of(const Json& value, const std::string& name, const Unknown
 
 namespace {
 
-/// What a call gives its function. Models write arguments that are no JSON object; a history that
-/// holds such a call is still a history, so that its text stays as it was said. Clients send
-/// nothing at all for a function without parameters.
+/// Arguments of a tool call. Models may write arguments that are no JSON object; a history with
+/// such a call is accepted, and its text stays unchanged. Clients send no arguments for a function
+/// without parameters.
 Json arguments_of(const Json& value, const std::string& name) {
   if (value.is_null()) return Json::object();
   if (value.is_object()) return value;
@@ -112,13 +112,13 @@ Json arguments_of(const Json& value, const std::string& name) {
   return value;
 }
 
-/// A call of a function as templates want it.
+/// A tool call in the form that templates need.
 Json tool_call_of(const Json& call, const std::string& name, const UnknownMembers& unknown) {
   if (!call.is_object() || call.value("type", Json("function")) != "function" ||
       !call.contains("function") || !call["function"].is_object())
     refuse(name, name + " is no call; expected {\"type\": \"function\", \"function\": ...}");
   Json out = {{"type", "function"}, {"function", {{"arguments", Json::object()}}}};
-  // "index" comes from the pieces of a stream
+  // "index" comes from the chunks of a stream
   read_members(call, name, {"type", "function", "id", "index", "extra_content", "cache_control"},
                unknown, [&](const std::string& key, const Json& value, const std::string& where) {
                  if (key == "id") out["id"] = text_of(value, where, 1024);
@@ -133,7 +133,7 @@ Json tool_call_of(const Json& call, const std::string& name, const UnknownMember
   return out;
 }
 
-/// Null where there is none.
+/// Null if there is none.
 Json tool_calls_of(const Json& value, const std::string& name, const UnknownMembers& unknown) {
   if (!value.is_array() || value.size() > kMostTools)
     refuse(name, fmt::format("{} is no list of at most {} calls", name, kMostTools));

@@ -7,19 +7,19 @@ namespace tessera::serve {
 
 inline constexpr int64_t kMostTokens = int64_t{1} << 30;
 inline constexpr uint64_t kMostSeed = UINT64_MAX;
-inline constexpr size_t kMostText = size_t{8} << 20;  // as much as a body
+inline constexpr size_t kMostText = size_t{8} << 20;  // max. size of a body
 inline constexpr size_t kMostMessages = 4096, kMostTools = 128;
-inline constexpr size_t kMostName = 64;  // bytes of a function's
+inline constexpr size_t kMostName = 64;  // of a function name
 
-/// A string, or a list of up to `most`.
+/// A string, or a list of up to `most` strings.
 std::vector<std::string> texts_of(const Json& value, const std::string& name, size_t most);
-/// A string, ids, or a list of up to `most` of either.
+/// A string, token ids, or a list of up to `most` of either.
 std::vector<Prompt> prompts_of(const Json& value, const std::string& name, size_t most);
-/// The text of a message's content: a string, or text parts one after another.
+/// The text of a message's content: a string, or text parts, concatenated.
 std::string content_of(const Json& value, const std::string& name, const UnknownMembers& unknown);
-/// A conversation as templates want it: contents are strings, arguments of calls are objects.
-/// Members that clients keep in their histories and that are no part of the text (cache_control,
-/// id, refusal, ...) are left out.
+/// Messages as chat templates need them: contents are strings, arguments of calls are objects.
+/// Members that clients keep in their histories and that templates do not use (cache_control, id,
+/// refusal, ...) are removed.
 Json messages_of(const Json& value, const std::string& name, const UnknownMembers& unknown);
 
 template <class Body>

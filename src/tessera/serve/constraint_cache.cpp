@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kKept = 16;
 
-/// What is wrong with a grammar is the request's fault, in its field.
+/// Errors in a grammar become ApiError 400 for its field.
 template <class Make>
 auto asked(const std::string& field, Make make) {
   try {
@@ -48,7 +48,7 @@ text::Grammar of_response_format(const Json& format, std::vector<std::string>& i
   const std::string field = "response_format";
   const std::string type =
       format.is_object() ? string_of(member(format, "type", field), field) : "";
-  // llama.cpp's clients give a schema to either type, beside it
+  // llama.cpp's clients send a schema with either type, next to it
   const bool beside = format.is_object() && format.contains("schema") &&
                       !format["schema"].is_null() && !format.contains("json_schema");
   if (beside && (type == "json_object" || type == "json_schema"))
@@ -58,7 +58,7 @@ text::Grammar of_response_format(const Json& format, std::vector<std::string>& i
     const Json& named = member(format, "json_schema", field);
     if (!named.is_object()) refuse(field, "response_format.json_schema is no object");
     const Json& schema = member(named, "schema", field + ".json_schema");
-    // who says that it need not be strict gets what can be held to
+    // with strict = false, keywords that are not supported are ignored
     const bool strict = named.value("strict", Json()) != false;
     return asked(field, [&] {
       text::SchemaGrammar made = text::schema_grammar(schema, field, strict);

@@ -1,5 +1,4 @@
-// What a request says of its text's form (response_format, json_schema, structured_outputs,
-// grammar), as the engine holds texts to it.
+// Constrained decoding in requests (response_format, json_schema, structured_outputs, grammar).
 #pragma once
 
 #include <deque>
@@ -17,27 +16,28 @@
 
 namespace tessera::serve {
 
-/// The language that a request asks for. Throws ApiError(400) that names the field, for forms that
-/// are not known, grammars and schemas that cannot be followed, and those that are too large.
-/// `ignored`: takes the places of a schema that are not held to, where the request allows that.
+/// The grammar of a request. Throws ApiError(400) with the field for unknown formats,
+/// for grammars and schemas that are invalid or unsupported, and for those that are too large.
+/// `ignored`: receives the paths of schema keywords that are not enforced, if the request allows
+/// that.
 text::Grammar language_of(const GenerationBody& body, std::vector<std::string>& ignored);
 
-/// Constraints of a model: the tree of its tokens is made with the first one, and the last few
-/// constraints stay, with what they have learned of the vocabulary, for requests that say the same.
-/// For many threads.
+/// Cache of the compiled constraints of one model: its token trie, created with the first one, and
+/// the last few constraints with what they have computed of the vocabulary. Owns them together with
+/// the requests that use them. Thread-safe. Throws as language_of() does.
 class ConstraintCache {
  public:
-  /// What a model may think before an answer, which no form holds.
+  /// Reasoning before an answer, which is not constrained.
   struct Thoughts {
     text::ReasoningTags tags;
-    bool open = false;  // the prompt has opened them
+    bool open = false;  // the prompt ends inside the reasoning
   };
-  /// Null where the request constrains nothing.
+  /// Null if the request has no constraint.
   std::shared_ptr<const text::Constraint> of(const GenerationBody& body,
                                              const text::Tokenizer& tokenizer,
                                              const std::optional<Thoughts>& reasoning,
                                              std::vector<std::string>* ignored = nullptr);
-  /// Answers that call functions as they say.
+  /// Constraint of answers that call functions with these options.
   std::shared_ptr<const text::Constraint> of_calls(const text::CallGrammarOptions& options,
                                                    const text::Tokenizer& tokenizer);
 
@@ -56,7 +56,7 @@ class ConstraintCache {
 
   std::mutex mutex_;
   std::shared_ptr<const text::TokenTrie> tokens_;
-  std::deque<Kept> kept_;  // the newest first
+  std::deque<Kept> kept_;  // newest first
 };
 
 }  // namespace tessera::serve

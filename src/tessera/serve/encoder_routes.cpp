@@ -1,5 +1,5 @@
-// What is read off a text at once: vectors, ranks, classes, masked words. The engine's thread does
-// it in pieces, beside the texts that it makes.
+// Embeddings, reranking, classification and fill-mask. The scheduler's thread computes them in
+// pieces, between the steps of generation.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -18,12 +18,12 @@ using Rows = std::vector<std::vector<int64_t>>;
 
 constexpr int64_t kTokensAPiece = 1024;
 
-/// Rows of a request, of which as many are computed at once as a piece of work may take.
+/// Rows of a request, computed in pieces.
 struct Reading {
   ExchangePtr exchange;
   ServedModelPtr model;
   Rows rows;
-  std::vector<text::ClassifierInput> judged = {};  // the rows, where a classifier reads them
+  std::vector<text::ClassifierInput> judged = {};  // the rows as classifier inputs
   size_t next = 0;
   std::vector<Tensor> parts = {};
 
@@ -34,8 +34,8 @@ struct Reading {
   }
 };
 
-/// `compute` makes something of some rows, the first of which is number `first`; `answer` says it
-/// all.
+/// `compute` processes some rows, the first of which is number `first`; `answer` sends the
+/// response.
 void read_rows(ServiceState& state,
                const std::shared_ptr<Reading>& reading,
                std::function<Tensor(const Rows& rows, size_t first)> compute,
@@ -86,7 +86,7 @@ Json usage_of(const Reading& reading) {
   return {{"prompt_tokens", reading.tokens()}, {"total_tokens", reading.tokens()}};
 }
 
-/// The texts as a sentence model reads them. One that is too long is an error, not cut.
+/// Texts tokenized for a sentence model. A text that is too long is an error, not truncated.
 Rows rows_of(const ServedModel& model, const std::vector<std::string>& texts, int64_t& behind) {
   const infer::EmbedTokens read = infer::embed_tokens(model.loaded, texts, model.embedding);
   if (read.cut > 0)
@@ -145,7 +145,7 @@ void embed(ServiceState& state,
       });
 }
 
-/// The documents by their scores, the best first.
+/// Documents by descending score.
 Json ranks_json(const Reading& done,
                 const RerankBody& body,
                 const char* method,
@@ -170,7 +170,7 @@ Json ranks_json(const Reading& done,
           {"usage", usage_of(done)}};
 }
 
-/// Texts and pairs as a classifier reads them.
+/// Texts and pairs tokenized for a classifier.
 void judge(Reading& reading, const std::vector<TextOrPair>& texts) {
   for (const TextOrPair& one : texts) {
     reading.judged.push_back(text::classifier_input(
@@ -227,7 +227,7 @@ void rerank(ServiceState& state,
       });
 }
 
-/// Texts with what stands around them; special tokens written in them are those tokens on demand.
+/// Texts with special tokens; those written in the texts are parsed on demand.
 Rows encoded(const ServedModel& model, const std::vector<std::string>& texts, bool parse_special) {
   Rows rows;
   for (const std::string& text : texts) {
@@ -263,7 +263,7 @@ Json classes_json(const Reading& done, Json data) {
           {"usage", usage_of(done)}};
 }
 
-/// Where the tokens of a text stand in it, in characters; nothing where its tokenizer cannot say.
+/// Character offsets of a text's tokens; empty if its tokenizer has none.
 std::vector<std::pair<int64_t, int64_t>> places_of(const ServedModel& model,
                                                    const std::string& text) {
   std::vector<std::pair<int64_t, int64_t>> out;
@@ -302,7 +302,7 @@ void classify_tokens(ServiceState& state,
           const auto places = places_of(*done.model, body.input[r].text);
           Json tokens = Json::array();
           for (size_t t = 0; t < judged.ids.size(); ++t, at += n) {
-            // those around the text are not its own
+            // special tokens around the text are left out
             if (t < judged.first_begin || t >= judged.first_begin + judged.first_length) continue;
             const auto token = static_cast<int32_t>(judged.ids[t]);
             const size_t own = t - judged.first_begin;
@@ -345,7 +345,7 @@ void classify(ServiceState& state,
   });
 }
 
-/// Places of the mask in a row.
+/// Positions of the mask in a row.
 std::vector<int64_t> masks_of(const ServedModel& model, const std::vector<int64_t>& row) {
   std::vector<int64_t> places;
   for (size_t i = 0; i < row.size(); ++i)
@@ -435,7 +435,7 @@ void fill_mask(ServiceState& state,
       });
 }
 
-/// A route whose body is read by a list of fields.
+/// A route with a body defined by a field list.
 template <class Body>
 void add(ServiceState& state,
          const char* path,

@@ -32,7 +32,7 @@ void Exchange::add_warning(const std::string& text) {
   add_header("X-Tessera-Warning", std::move(line));
 }
 
-/// A piece that is missing cannot be made good.
+/// A missing piece cannot be recovered.
 void Exchange::send(std::string bytes, bool last) noexcept {
   try {
     sink_->send(std::move(bytes), last);

@@ -1,5 +1,5 @@
-// A request and its answer, in the hands of whoever answers it: on any thread, and whether or not
-// the client is still there.
+// An HTTP request and its response, as handlers see it: on any thread, whether or not the client is
+// still connected.
 #pragma once
 
 #include <atomic>
@@ -13,18 +13,18 @@
 
 namespace tessera::serve {
 
-/// Where the bytes of an answer go. Calls come from any thread, and return at once.
+/// Receives the bytes of a response. Thread-safe; calls do not block.
 class ByteSink {
  public:
   virtual ~ByteSink() = default;
   virtual void send(std::string bytes, bool last) = 0;
-  /// Bytes given that the client's machine has not taken.
+  /// Bytes that the client's machine has not accepted.
   virtual size_t unsent() const = 0;
 };
 
-/// One answer is given: by answer() or fail(), or by begin_events(), event() and end_events(). What
-/// comes after it is left out. Where not even an error can be told, for want of memory, the
-/// exchange is lost: its connection ends.
+/// Exactly one response is sent: with answer() or fail(), or with begin_events(), event() and
+/// end_events(). Later calls have no effect. Thread-safe. If not even an error can be sent for want
+/// of memory, the exchange is lost and its connection is closed.
 class Exchange {
  public:
   using Clock = std::chrono::steady_clock;
@@ -34,42 +34,41 @@ class Exchange {
   const HttpRequest& request() const { return request_; }
   const std::string& id() const { return id_; }
   Clock::time_point arrived() const { return arrived_; }
-  /// Which key the client showed, -1 = none.
+  /// Index of the client's API key, -1 = none.
   int key = -1;
-  /// The address it is at.
+  /// The client's address.
   std::string peer;
-  /// Whose turn a request counts as: a key's, else an address's.
+  /// Identity for fair scheduling: the key, or else the address.
   std::string client() const { return key >= 0 ? "key " + std::to_string(key) : peer; }
-  /// Set when the client has gone: nobody reads the answer.
+  /// Requested when the client has disconnected.
   CancelToken& disconnected() { return gone_; }
 
-  /// Header fields of the answer, to be added before it begins.
+  /// Adds a response header, before the response begins.
   void add_header(std::string name, std::string value);
-  /// X-Tessera-Warning: one line of at most 1,000 bytes, whatever names out of files it holds.
+  /// X-Tessera-Warning: one line of at most 1,000 bytes, also with names from files.
   void add_warning(const std::string& text);
   void answer(int status, std::string_view type, std::string_view body);
   void answer(const Json& json);
   void fail(const ApiError& error);
-  /// The same of an exception; throws nothing, and gives up what cannot be told.
+  /// Sends the error of an exception; throws nothing, and gives up what cannot be sent.
   void fail(const std::exception_ptr& error) noexcept;
   void give_up() noexcept { lost_ = true; }
   bool lost() const { return lost_.load(); }
 
   void begin_events();
   void event(const Json& json);
-  /// The end of the events, with "[DONE]"; without, after an error's.
+  /// Ends the stream, with "[DONE]" or, after an error event, without.
   void end_events(bool done);
-  /// After so long a silence of a stream, a comment that keeps the connection from being taken for
-  /// dead.
+  /// After this time without an event, sends a comment, so that proxies keep the connection open.
   void ping_after(std::chrono::milliseconds silence);
   bool streams() const { return streams_.load(); }
   size_t unsent() const { return sink_->unsent(); }
 
-  /// The status that was answered, 0 = none yet.
+  /// Status of the response, 0 = none yet.
   int status() const { return status_.load(); }
   bool answered() const { return ended_.load(); }
   bool keeps_alive() const { return keep_alive_; }
-  /// Of the log: what is told of the request besides.
+  /// Further values for the log.
   struct Counts {
     int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
     double first_token_seconds = 0;

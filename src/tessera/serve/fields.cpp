@@ -7,7 +7,7 @@
 namespace tessera::serve {
 namespace {
 
-/// What was found, without a word of what somebody said.
+/// The type of a value, without its content.
 std::string found(const Json& value) {
   if (value.is_number()) return value.dump();
   if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
@@ -76,7 +76,7 @@ std::vector<int64_t> ids_of(const Json& value, const std::string& name, size_t m
 void UnknownMembers::meet(const std::string& path,
                           const std::string& name,
                           const std::vector<std::string>& known) const {
-  // the name is whatever somebody sent
+  // the name is untrusted input
   const std::string where = (path.empty() ? "" : path + ".") + name.substr(0, 60);
   const std::string shown = Json(where).dump(-1, ' ', true, Json::error_handler_t::replace);
   constexpr size_t kMostNames = 64;

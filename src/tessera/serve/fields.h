@@ -1,6 +1,5 @@
-// The fields of a request's body: one list for each route, from which it is read and checked, and
-// which /openapi.json shows. A field that is not in the list is an error that names the nearest
-// one.
+// Fields of request bodies: one list per route defines parsing, checks and the schema in
+// /openapi.json. An unknown field is an error that names the nearest known one.
 #pragma once
 
 #include <algorithm>
@@ -19,22 +18,22 @@
 
 namespace tessera::serve {
 
-/// Readers of single values; `name` is for messages. They refuse what is out of range or of another
-/// type, and never clamp.
+/// Readers of single values; `name` is for messages. They throw 400 for values out of range or of
+/// another type, and never clamp.
 double number_of(const Json& value, const std::string& name, double least, double most);
 int64_t integer_of(const Json& value, const std::string& name, int64_t least, int64_t most);
 bool flag_of(const Json& value, const std::string& name);
 std::string text_of(const Json& value, const std::string& name, size_t most_bytes);
-/// A list of ids, each 0 or more.
+/// A list of ids, each at least 0.
 std::vector<int64_t> ids_of(const Json& value, const std::string& name, size_t most);
 
-/// What becomes of members of a request that are unknown: a 400 that names the nearest known one,
-/// or, of a lenient server, a list of their paths.
+/// Handling of unknown members of a request: a 400 with the nearest known name, or, in a lenient
+/// server, a list of their paths.
 class UnknownMembers {
  public:
-  /// Null: they are refused.
+  /// nullptr: unknown members are refused.
   explicit UnknownMembers(std::vector<std::string>* ignored = nullptr) : ignored_(ignored) {}
-  /// `path`: of the object that holds it, "" = the body.
+  /// `path`: of the object with the member, "" = the body.
   void meet(const std::string& path,
             const std::string& name,
             const std::vector<std::string>& known) const;
@@ -43,8 +42,8 @@ class UnknownMembers {
   std::vector<std::string>* ignored_;
 };
 
-/// Calls `read(name, value, path of the member)` for each member of an object that is known and not
-/// null: null asks for nothing, whatever its name.
+/// Calls `read(name, value, path of the member)` for each known member of an object that is not
+/// null. Null counts as absent, whatever the name.
 template <class Read>
 void read_members(const Json& object,
                   const std::string& path,
@@ -77,8 +76,8 @@ class Fields {
  public:
   using Read = typename Field<Body>::Read;
 
-  /// `read(body, value, name)`, or with a fourth argument, of an object whose members are read by
-  /// read_members().
+  /// Adds a field with `read(body, value, name)`, or with a fourth argument for an object whose
+  /// members are read by read_members().
   template <class Reader>
   Fields& add(std::string name, Json schema, std::string doc, Reader reader) {
     Read read;
@@ -91,13 +90,13 @@ class Fields {
     all_.push_back({std::move(name), {}, std::move(schema), std::move(doc), std::move(read)});
     return *this;
   }
-  /// Another name of the last one; both with different values are an error.
+  /// Another name of the last field; both with different values are an error.
   Fields& alias(std::string name) {
     all_.back().aliases.push_back(std::move(name));
     return *this;
   }
 
-  /// The last one must be there.
+  /// The last field is required.
   Fields& required() {
     all_.back().required = true;
     return *this;
@@ -136,8 +135,8 @@ class Fields {
                  body.*member = text_of(value, said, most_bytes);
                });
   }
-  /// What clients send without need: these values change nothing, others are refused. Without
-  /// values only null is accepted.
+  /// A field that clients send without need: these values have no effect, others are refused.
+  /// Without values only null is accepted.
   Fields& inert(std::string name, std::vector<Json> values, std::string doc) {
     Json schema = {{"x-no-effect", true}};  // no control for it
     for (const Json& value : values) schema["anyOf"].push_back(Json{{"const", value}});
@@ -153,7 +152,7 @@ class Fields {
                });
   }
 
-  /// A hint that changes nothing: any value of this JSON type.
+  /// A hint without effect: any value of this JSON type.
   Fields& hint(std::string name, const char* type, std::string doc) {
     return add(
         std::move(name), {{"anyOf", Json::array({Json{{"type", type}}})}, {"x-no-effect", true}},
@@ -164,8 +163,8 @@ class Fields {
         });
   }
 
-  /// Null is as good as absent, also of an unknown field. With `ignored`, unknown fields and
-  /// members are listed there instead of refused.
+  /// Parses a body. Null counts as absent, also for an unknown field. With `ignored`, unknown
+  /// fields and members are listed there instead of refused.
   Body read(const Json& json, std::vector<std::string>* ignored = nullptr) const {
     if (!json.is_object())
       refuse("", "the body is " + std::string(spec::kind_of(json)) + "; expected an object");
@@ -195,12 +194,12 @@ class Fields {
     return body;
   }
 
-  /// As /openapi.json has it.
+  /// JSON schema for /openapi.json.
   Json schema() const {
     Json properties = Json::object();
     for (const Field<Body>& field : all_) {
       Json entry = field.schema;
-      // null is as good as nothing
+      // null counts as absent
       if (!field.required && entry.contains("type") && entry["type"].is_string())
         entry["type"] = Json::array({entry["type"], "null"});
       entry["description"] = field.doc;
@@ -217,7 +216,7 @@ class Fields {
   }
 
  private:
-  /// With what holds where a request does not say, unless that depends on model or server.
+  /// Adds the default, unless it depends on model or server.
   template <class C, class T>
   static Json with_default(Json schema, T C::*member) {
     if constexpr (std::is_arithmetic_v<T>) {

@@ -22,7 +22,7 @@ std::vector<int64_t> plain_ids(const ServedModel& model, const std::string& text
   return widened(model.tokenizer().encode(text, {.add_special = false}));
 }
 
-/// Those that the request names, else the model's.
+/// The samplers of the request, or else the model's.
 infer::SamplingOptions sampling_of(const GenerationBody& body,
                                    const ServedModel& model,
                                    bool config,
@@ -71,7 +71,7 @@ infer::BeamOptions beams_of(const SearchBody& body) {
   return out;
 }
 
-/// So many tokens may come behind a prompt.
+/// Max. number of new tokens after a prompt.
 int64_t room_for(const GenerationBody& body,
                  const ServedModel& model,
                  int64_t prompt,
@@ -87,7 +87,7 @@ int64_t room_for(const GenerationBody& body,
     exceeded(fmt::format("the prompt has {} tokens", prompt), context);
   const int64_t held = pair ? 1 : prompt, longest = pair ? model.longest : context;
   if (longest == 0) return body.max_tokens.value_or(otherwise);
-  // the last token is never read
+  // the last token is never fed
   const int64_t left = longest - held + 1;
   if (!body.max_tokens) return std::min(left, otherwise);
   if (*body.max_tokens > left)
@@ -95,23 +95,22 @@ int64_t room_for(const GenerationBody& body,
   return *body.max_tokens;
 }
 
-/// A request's prompts and how they go on.
+/// Prompts and options of a generation request.
 struct Asked {
   ExchangePtr exchange;
   ServedModelPtr model;
   bool chat = false;
   std::vector<std::vector<int64_t>> prompts = {};
   std::vector<std::string> echo = {};
-  std::vector<retrieve::AugmentedPrompt> asked =
-      {};                // what stands before each prompt, where anything does
-  bool content = false;  // see ResponseOptions
-  /// New tokens where the request does not say; without, as the model's makers or the server do.
+  std::vector<retrieve::AugmentedPrompt> asked = {};  // passages of each prompt, if any
+  bool content = false;                               // see ResponseOptions
+  /// Default of max_tokens; without one, that of the model or the server.
   std::optional<int64_t> otherwise = 16;
   const char* param = "prompt";
   std::optional<text::ReplyParser::Options> reply = {};
-  std::vector<int64_t> ends = {};                           // of an answer of a chat
-  std::shared_ptr<const text::Constraint> calls = nullptr;  // what calls of functions must be
-  std::optional<ConstraintCache::Thoughts> reasoning = {};  // that may come before the answer
+  std::vector<int64_t> ends = {};                           // stop tokens of a chat
+  std::shared_ptr<const text::Constraint> calls = nullptr;  // constraint of tool calls
+  std::optional<ConstraintCache::Thoughts> reasoning = {};  // reasoning before the answer
   std::optional<infer::ReasoningBudget> reasoning_budget = {};
 };
 
@@ -127,7 +126,7 @@ Frames frames_of(const Asked& asked, const GenerationBody& body, uint64_t seed) 
           .usage = body.include_usage};
 }
 
-/// The part of a text's request that all prompts share.
+/// The part of the engine request that all prompts share.
 infer::DecodingOptions writing_of(const GenerationBody& body,
                                   const Asked& asked,
                                   bool config,
@@ -139,7 +138,7 @@ infer::DecodingOptions writing_of(const GenerationBody& body,
   out.begin_suppress = defaults.begin_suppress;
   out.min_new_tokens = std::max(body.min_tokens, defaults.min_new_tokens);
   out.min_length = defaults.min_length;
-  // a mark of calls may be a special token
+  // a marker of tool calls may be a special token
   if (asked.reply && asked.reply->format != nullptr) {
     const text::ToolCallFormat& format = *asked.reply->format;
     const auto id = model.tokenizer().id(format.open.empty() ? format.before : format.open);
@@ -169,8 +168,8 @@ infer::DecodingOptions writing_of(const GenerationBody& body,
   return out;
 }
 
-/// Who may share what is computed of a prompt: those of one key, and of one salt, where there are
-/// any; how long a prompt takes tells nobody else what was asked before.
+/// The salt of a request's cached prefixes: requests with the same key and cache_salt share them.
+/// So the time of a prefill reveals nothing about the prompts of other clients.
 int64_t salt_of(const ServiceState& state, const Exchange& exchange, const GenerationBody& body) {
   if (!body.cache_prompt) return infer::Sequence::kAlone;
   const bool keys = state.access.keys() > 1;
@@ -180,7 +179,7 @@ int64_t salt_of(const ServiceState& state, const Exchange& exchange, const Gener
   return std::stoll(digest.substr(0, 15), nullptr, 16);
 }
 
-/// Hands the texts to the engine.
+/// Submits the sequences to the scheduler.
 void submit(ServiceState& state, const Asked& asked, const GenerationBody& body, bool echo) {
   const ServedModel& model = *asked.model;
   const uint64_t seed = body.seed ? *body.seed : infer::fresh_seed();
@@ -265,8 +264,8 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
   state.engine->submit(std::move(job));
 }
 
-/// Calls `go` on a worker with each question behind the passages that may answer it: the engine's
-/// thread looks for them.
+/// Calls `go` on a worker with each question and its retrieved passages; the scheduler's thread
+/// searches for them.
 void augment_prompt(ServiceState& state,
                     const ExchangePtr& exchange,
                     const GenerationBody& body,
@@ -295,7 +294,7 @@ void augment_prompt(ServiceState& state,
   state.engine->submit(std::move(job));
 }
 
-/// A text without its middle, which begins with `begun`.
+/// A fill-in-the-middle prompt; the middle begins with `begun`.
 std::vector<int64_t> around_middle(const ServedModel& model, const InfillBody& body) {
   if (!model.fim)
     throw ApiError(400, "model_capability",
@@ -363,7 +362,7 @@ void complete_asked(ServiceState& state,
     if (prompt.ids) {
       asked.prompts.push_back(*prompt.ids);
     } else {
-      // passages are of others
+      // passages are untrusted text
       const bool parses = passages.empty() && body.parse_special.value_or(true);
       const text::RawPrompt read = text::encode_raw_prompt(
           model->tokenizer(), passages.empty() ? prompt.text : passages[i].prompt,
@@ -389,7 +388,7 @@ void complete(ServiceState& state,
               const std::shared_ptr<const CompletionBody>& body,
               const ServedModelPtr& model) {
   need(model->can.completion, *model, "completions");
-  // what a text goes on with is no question unless somebody says so
+  // retrieval for completions only on request
   if (!body->retrieve.value_or(false)) return complete_asked(state, exchange, *body, model, {});
   std::vector<std::string> questions;
   for (const Prompt& prompt : body->prompts) {
@@ -402,7 +401,7 @@ void complete(ServiceState& state,
                  });
 }
 
-/// The functions that tool_choice names, of those of the request; all where it names none.
+/// The functions in tool_choice, a subset of the request's tools; all if it names none.
 Json chosen_tools(const ChatBody& body) {
   const Json& choice = body.tool_choice;
   if (!choice.is_object()) return body.tools;
@@ -429,7 +428,7 @@ Json chosen_tools(const ChatBody& body) {
   return tools;
 }
 
-/// What calls must be where the request forces one, allows one alone, or some functions; else null.
+/// The constraint if tool_choice forces a call or restricts the functions; else null.
 std::shared_ptr<const text::Constraint> held_calls(const ChatBody& body,
                                                    const ServedModel& model,
                                                    const ServedModel::Chats& chats,
@@ -495,7 +494,7 @@ void chat_asked(ServiceState& state,
   }
   if (calls) asked.calls = held_calls(body, *model, chats, thinking);
   const text::ReasoningTags& tags = prompts.reasoning();
-  // a template that speaks of thoughts is of a model that thinks
+  // a template with reasoning tags belongs to a reasoning model
   if (thinking || text::thought_tags_of(prompts.chat_template().source()))
     asked.reasoning = {tags, thinking};
   if (body.reasoning_budget >= 0) {
@@ -511,7 +510,7 @@ void chat(ServiceState& state,
           const ExchangePtr& exchange,
           const std::shared_ptr<const ChatBody>& body,
           const ServedModelPtr& model) {
-  // the last question alone has its passages: a conversation would soon be full of them
+  // only the last question gets passages, to save context
   const bool question = body->messages.back()["role"] == "user";
   if (body->retrieve.value_or(false) && !question)
     refuse("retrieve", "retrieve: the last message is no question; expected one of the user");
@@ -524,7 +523,7 @@ void chat(ServiceState& state,
                  });
 }
 
-/// How vocabularies write a language.
+/// Notations of language tokens in vocabularies.
 std::optional<int64_t> language_of(const text::Tokenizer& tokenizer, const std::string& name) {
   for (const auto& [open, close] : text::known_tokens().languages)
     if (const auto id = tokenizer.id(open + name + close); id && tokenizer.is_special(*id))
@@ -532,7 +531,7 @@ std::optional<int64_t> language_of(const text::Tokenizer& tokenizer, const std::
   return std::nullopt;
 }
 
-/// The token of a language, which must be one of the vocabulary's.
+/// The token of a language; throws if the vocabulary has none.
 std::optional<int64_t> language_token(const ServedModel& model,
                                       const std::string& name,
                                       const char* param) {
@@ -542,10 +541,10 @@ std::optional<int64_t> language_token(const ServedModel& model,
   std::vector<std::string> known;
   for (int32_t i = 0; i < model.tokenizer().vocab_size() && known.size() < 300; ++i) {
     if (!model.tokenizer().is_special(i)) continue;
-    // a language is a word of letters within the marks
+    // a language is letters between the markers
     std::string word(model.tokenizer().token(i));
     for (const auto& [open, close] : text::known_tokens().languages)
-      // <pad> and its like are no languages
+      // <pad> and the like are no languages
       if (open.size() > 1 && word.starts_with(open) && word.ends_with(close) &&
           word.size() > open.size() + close.size())
         word = word.substr(open.size(), word.size() - open.size() - close.size());
@@ -561,8 +560,7 @@ std::optional<int64_t> language_token(const ServedModel& model,
          "unknown_language");
 }
 
-/// Takes over what the model's makers say of a translation; of its length where the request does
-/// not.
+/// Copies the model's own settings for translation; the length only if the request has none.
 void decode_by(const infer::DecodingDefaults& defaults,
                bool bounded,
                infer::DecodingOptions& decoding) {
@@ -574,8 +572,8 @@ void decode_by(const infer::DecodingDefaults& defaults,
     decoding.max_new_tokens = std::min(decoding.max_new_tokens, defaults.max_length - 1);
 }
 
-/// Answers of a pair of encoder and decoder. Where a token names the language of the output, it
-/// stands before the source (">>de<<") or begins the answer ("__de__", "de_DE").
+/// Translation with an encoder-decoder. A token for the target language precedes the source
+/// (">>de<<") or begins the target ("__de__", "de_DE").
 void translate(ServiceState& state,
                const ExchangePtr& exchange,
                const TranslateBody& body,

@@ -24,7 +24,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-/// What the parser would let pass and others read in another way.
+/// Checks that the parser omits and that other parsers treat differently.
 void check_raw(std::string_view head) {
   for (size_t at = head.find("\r\n"); at != std::string_view::npos; at = head.find("\r\n", at + 2))
     if (at + 2 < head.size() && (head[at + 2] == ' ' || head[at + 2] == '\t'))
@@ -85,7 +85,7 @@ RequestReader::Stage RequestReader::put(std::string_view bytes) {
 }
 
 void RequestReader::read_head() {
-  // empty lines before a request are of clients that mean well
+  // some clients send empty lines before a request
   size_t begin = 0;
   while (held_.compare(begin, 2, "\r\n") == 0) begin += 2;
   held_.erase(0, begin);
@@ -175,7 +175,7 @@ std::string answer_head(const HttpRequest& request,
   const auto add = [&](std::string_view name, std::string_view value) {
     out += name;
     out += ": ";
-    // nothing that ends the line comes in from outside
+    // header values must not contain line ends
     for (const char c : value) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7F ? ' ' : c;
     out += "\r\n";
   };

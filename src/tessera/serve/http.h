@@ -1,5 +1,4 @@
-// HTTP/1.1 as far as the server needs it, without a socket: requests out of bytes, answers into
-// bytes.
+// HTTP/1.1 as far as the server needs it, without sockets: parses requests and formats responses.
 #pragma once
 
 #include <map>
@@ -21,28 +20,28 @@ struct HttpRequest {
   int version = 11;  // 10 or 11
   bool keep_alive = true;
 
-  /// "" where there is none.
+  /// "" if there is none.
   const std::string& header(const std::string& name) const;
 };
 
-/// Reads one request after the other out of a stream of bytes.
+/// Parses requests from a stream of bytes.
 class RequestReader {
  public:
   explicit RequestReader(const Limits& limits);
   ~RequestReader();
 
   enum class Stage { head, body, done };
-  /// Takes bytes, and keeps what belongs to the next request. Throws ApiError for what is no
-  /// request, or more than the limits allow: then nothing that follows can be understood.
+  /// Appends bytes and keeps those of the next request. Throws ApiError for bytes that are no
+  /// request or exceed the limits; the stream cannot be parsed further then.
   Stage put(std::string_view bytes);
   Stage stage() const { return stage_; }
-  /// Whether bytes of a request have come that has not ended.
+  /// True if a request has begun and not ended.
   bool begun() const;
-  /// Bytes that are held.
+  /// Number of buffered bytes.
   size_t held() const { return held_.size(); }
-  /// Whether the client waits for "100 Continue", once.
+  /// True once if the client waits for "100 Continue".
   bool wants_continue();
-  /// The request at stage `done`; the next one begins, and may be done with put("").
+  /// The request at stage `done`. Parsing continues with the next one, which put("") may complete.
   HttpRequest take();
 
  private:
@@ -60,7 +59,7 @@ class RequestReader {
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
-/// The head of an answer. `length` -1: of a stream, in chunks where the client knows them.
+/// The head of a response. `length` -1: a stream, chunked if the client supports it.
 std::string answer_head(const HttpRequest& request,
                         int status,
                         std::string_view type,
@@ -70,10 +69,10 @@ std::string answer_head(const HttpRequest& request,
 std::string chunk_of(std::string_view bytes);
 inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
 
-/// "data: ...\n\n" of a text of one line.
+/// "data: ...\n\n" for one line of text.
 std::string event_of(std::string_view data);
 
-/// %XX of a path; throws ApiError for what is none.
+/// Decodes %XX in a path; throws ApiError for invalid escapes.
 std::string unescaped(std::string_view path);
 
 }  // namespace tessera::serve

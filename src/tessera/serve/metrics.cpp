@@ -78,7 +78,7 @@ const std::array kTable = {
     Row{"request_generated_tokens", "histogram", "Generated tokens per request", &kTokens},
 };
 
-/// What others call the same.
+/// Names of the same values in vLLM and llama.cpp.
 struct OtherName {
   const char *of, *name, *ours;
 };
@@ -135,7 +135,7 @@ void say(std::string& out, const std::string& name, const std::string& labels, d
   out += " " + number(value) + "\n";
 }
 
-/// Of this process, as clients of Prometheus tell it.
+/// Process metrics with the names of Prometheus client libraries.
 void say_process(std::string& out) {
   const auto gauge = [&](const char* name, const char* type, const char* help, double value) {
     out += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);

@@ -1,4 +1,4 @@
-// What the server counts, as Prometheus reads it. For many threads.
+// Prometheus metrics of the server. Thread-safe.
 #pragma once
 
 #include <initializer_list>
@@ -17,21 +17,22 @@ class Metrics {
   Metrics();
   /// Names and values, as {{"route", "/v1/models"}, {"code", "200"}}.
   using Labels = std::initializer_list<std::pair<std::string_view, std::string_view>>;
-  /// Names are those of the table in metrics.cpp, without "tessera_"; another is an
-  /// Error(internal). For want of memory something goes uncounted, and nothing is thrown.
+  /// Names are those of the table in metrics.cpp, without "tessera_"; an unknown one is
+  /// Error(internal). Out of memory, a value is not counted and nothing is thrown.
   void add(std::string_view counter, double n = 1, Labels labels = {});
   void set(std::string_view gauge, double value, Labels labels = {});
   void observe(std::string_view histogram, double value);
   /// The sum of a counter over its labels.
   double value(const std::string& name) const;
-  /// Names of the table that nobody has set yet.
+  /// Metrics of the table that have never been set.
   std::vector<std::string> untouched() const;
-  /// `compat`: "vllm" or "llamacpp" has their names of what is counted alike beside these.
+  /// The text exposition format. `compat`: "vllm" or "llamacpp" adds their names for the same
+  /// values.
   std::string text(std::string_view compat = {}) const;
 
  private:
   struct Histogram {
-    std::vector<double> counts;  // by bucket, not summed up; one more for what is above all
+    std::vector<double> counts;  // by bucket, not cumulative; one more above all bounds
     double sum = 0;
   };
   template <class Count>

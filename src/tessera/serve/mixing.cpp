@@ -53,7 +53,7 @@ void MixingMap::run(const nn::Batch& batch, model::ForwardOptions options) const
     model_.encode(batch, options);
     return;
   }
-  // what lies above does not change it
+  // later layers have no effect on it
   if (spec.no_exit_reason(layers_).empty()) options.layers = layers_;
   model_.hidden(batch, options);
 }

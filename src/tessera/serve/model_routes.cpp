@@ -1,4 +1,4 @@
-// The models that there are, which of them are in memory, and what runs.
+// Routes for the list of models, loaded models and running requests.
 #include "tessera/model/plan.h"
 #include "tessera/serve/service_state.h"
 
@@ -18,7 +18,7 @@ Json json_of(const ModelEntry& entry, const ServedModelPtr& loaded, int64_t crea
   return out;
 }
 
-/// How texts are sampled where a request does not say.
+/// Default sampling options.
 Json defaults_of(const ServedModel& model, const ServiceOptions& options) {
   const infer::DecodingDefaults defaults = model.decoding(options.generation_config);
   const infer::SamplingOptions& o = defaults.sampling;
@@ -33,7 +33,7 @@ Json defaults_of(const ServedModel& model, const ServiceOptions& options) {
   for (const infer::Sampler sampler : o.samplers)
     out["samplers"].push_back(infer::sampler_names()[static_cast<size_t>(sampler)]);
   out["source"] = defaults.source.empty() ? "server" : defaults.source;
-  // never more than there is room for
+  // limited by the context
   const int64_t most = defaults.max_new_tokens.value_or(options.max_tokens);
   out["max_tokens"] = model.longest > 0 ? std::min(most, model.longest) : most;
   out["stop_token_ids"] = model.conversation ? model.conversation->ends : model.ends;

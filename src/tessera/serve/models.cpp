@@ -18,8 +18,8 @@
 namespace tessera::serve {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{1000};  // for models that nobody uses
-/// So long a model waits for others to go before these take no further request.
+constexpr std::chrono::milliseconds kLook{1000};  // interval of checks for idle models
+/// After waiting this long, a model blocks new requests to the models in its way.
 constexpr std::chrono::seconds kPatience{2};
 
 ApiError shutting_down() {
@@ -30,8 +30,8 @@ const nn::HeadConfig* head_of(const model::ModelSpec& spec) {
   return dynamic_cast<const nn::HeadConfig*>(spec.head.config.get());
 }
 
-/// Whether a conversation shows this word; templates leave out without a word what they do not
-/// know.
+/// True if the rendered conversation contains this word; templates silently drop what they do not
+/// use.
 bool shows(const text::ChatPrompt& prompts, const text::Chat& chat, const std::string& word) {
   try {
     return prompts.render(chat).text.find(word) != std::string::npos;
@@ -63,7 +63,7 @@ bool shows_system(const text::ChatPrompt& prompts, const text::TemplatePoll& pol
                kProbe);
 }
 
-/// Everything that a token of an answer follows from, the request apart.
+/// Everything that determines the output, except the request.
 std::string fingerprint_of(const infer::LoadedModel& loaded,
                            const spec::KvOptions& kv,
                            kernels::Arithmetic arithmetic) {
@@ -178,11 +178,11 @@ ServedModel::ServedModel(const ModelEntry& named,
     options.say(fmt::format("{}: {}: without effect: {}", entry.id, makers.source,
                             fmt::join(makers.unsupported, ", ")));
 
-  // what it can do
+  // capabilities
   const bool generates =
       spec.causal() && loaded.model.has_head() && spec.no_generation_reason().empty();
   const bool reads_ids = infer::feature_source(spec) == nullptr;
-  const bool answers = spec.mask && loaded.model.has_head();  // all of a text at once
+  const bool answers = spec.mask && loaded.model.has_head();  // non-autoregressive
   can.completion = generates && reads_ids;
   if (can.completion && !pair) fim = text::fim_of(tokenizer());
   can.translate = (generates || answers) && pair && reads_ids;
@@ -203,7 +203,7 @@ ServedModel::ServedModel(const ModelEntry& named,
     try {
       conversation.emplace(chats_of(source, entry.id));
     } catch (const Error& error) {
-      // one of the command line is to be mended there
+      // a template of the command line is a user error
       if (!options.chat_template.empty()) throw;
       no_chat = fmt::format(
           "this model's chat template cannot be read: {}; start the server with --chat-template "
@@ -213,7 +213,7 @@ ServedModel::ServedModel(const ModelEntry& named,
     }
   }
   can.chat = conversation.has_value();
-  // the model's makers may write conversations with tools by a template of their own
+  // the model may have its own template for tools
   if (can.chat && options.chat_template.empty() && tokenizer().tool_template() != source)
     tool_conversation.emplace(chats_of(tokenizer().tool_template(), entry.id));
   if (can.chat && chats_for(true).told && options.say)
@@ -234,7 +234,7 @@ ServedModel::ServedModel(const ModelEntry& named,
   const auto* const classifier = dynamic_cast<const nn::ClassifierConfig*>(head);
   can.embedding = !pair && classifier == nullptr &&
                   (!spec.causal() || of_sentences || adapted || !options.pooling.empty());
-  // one number of a pair says how well they fit
+  // a pair classifier with one output is a reranker
   can.rerank = can.embedding || (!pair && classifier != nullptr && classifier->n_labels == 1 &&
                                  classifier->of == nn::ClassifierOf::pooled);
   can.classify = classifier != nullptr;
@@ -254,14 +254,13 @@ ServedModel::ServedModel(const ModelEntry& named,
     }
   }
 
-  // what a row costs
+  // state memory of a sequence
   if (generates && spec.no_state_reason().empty()) {
     const model::Plan one = model::make_plan(spec, 1, pair ? 1 : -1, kv.type);
     row_per_token_ = one.state_bytes_per_token;
     row_fixed_ = one.state_bytes_fixed + row_per_token_ * kv.page;
     if (pair) row_per_source_ = model::make_plan(spec, 1, 2, kv.type).state_bytes - one.state_bytes;
-    // who guesses by layers of its own keeps as much of a text in them; first layers, all of them
-    // at most
+    // MTP layers have KV caches of their own; early exit uses at most all layers
     if (const model::ModelSpec* who = speculation.draft            ? &speculation.draft->spec()
                                       : speculation.exit_layer > 0 ? &spec
                                                                    : nullptr) {
@@ -357,8 +356,8 @@ ServedModelPtr ModelPool::loaded(const std::string& id) const {
   return find(id);
 }
 
-/// Whether a model that is loaded is to go before anybody else uses it: others have waited for its
-/// memory for so long that an unbroken row of requests would keep them waiting for ever.
+/// True if a loaded model must be unloaded before further use, because requests for others would
+/// starve while continuous requests keep it in memory.
 bool ModelPool::must_wait(const std::string& id) const {
   if (making_room_for_.empty() || making_room_for_ == id) return false;
   const auto found = waiting_.find(making_room_for_);
@@ -388,7 +387,7 @@ void ModelPool::with(const ModelEntry& entry, Wait wait) {
     changed_.notify_all();
 }
 
-/// Of one model, who wait for it.
+/// The waiting requests of one model.
 std::vector<ModelPool::Use> ModelPool::take_waits(const std::string& id) {
   std::vector<Use> uses;
   const auto found = waiting_.find(id);
@@ -413,7 +412,7 @@ void ModelPool::end_waits(const Over& over, const std::exception_ptr& error) {
         at = waits.erase(at);
       }
   }
-  // the thread makes room for nobody that has left
+  // no memory is freed for disconnected clients
   if (!ended.empty()) changed_.notify_all();
   for (Use& use : ended) use(nullptr, error);
 }
@@ -443,9 +442,8 @@ int64_t ModelPool::used() const {
   return bytes;
 }
 
-/// Waits until there is room for a model, and gives up what was used longest ago; false where
-/// nobody waits for it any more. What is given up is destroyed without the lock: that takes its
-/// time.
+/// Waits for memory for a model and unloads the least recently used ones; false if no request waits
+/// for it any more. Models are destroyed without the lock, because that takes time.
 bool ModelPool::make_room(const std::string& id, Lock& lock) {
   const auto wanted = [&] {
     const auto found = waiting_.find(id);
@@ -453,7 +451,7 @@ bool ModelPool::make_room(const std::string& id, Lock& lock) {
   };
   making_room_for_ = id;
   while (budget_ > 0 && wanted() && used() + bytes_.at(id) > budget_) {
-    // nobody but this list holds it
+    // only this list holds it: idle
     const auto idle = std::find_if(loaded_.rbegin(), loaded_.rend(),
                                    [](const auto& model) { return model.use_count() == 1; });
     if (idle == loaded_.rend()) {
@@ -491,7 +489,7 @@ void ModelPool::unload(const ModelEntry& entry) {
   gave_up();
 }
 
-/// Those that nobody has used for the time that a model is kept.
+/// Unloads models that have been idle for keep_alive.
 void ModelPool::give_up_idle(Lock& lock) {
   const auto now = std::chrono::steady_clock::now();
   std::vector<ServedModelPtr> disconnected;
@@ -537,7 +535,7 @@ void ModelPool::run() {
     if (stopping_) return;
     const std::string id = std::move(asked_.front());
     asked_.pop_front();
-    // one that had to make room for another may be there still
+    // a model that was to be unloaded may still be loaded
     ServedModelPtr model = find(id);
     if (!model && !make_room(id, lock)) continue;
     std::exception_ptr error;

@@ -1,5 +1,5 @@
-// The models that are served: loaded when they are first asked for, within a budget of memory, and
-// given up for others when nobody uses them.
+// The served models: loaded on first use, within a memory budget, and unloaded when idle or when
+// others need the memory.
 #pragma once
 
 #include <chrono>
@@ -27,35 +27,36 @@
 
 namespace tessera::serve {
 
-/// What can be asked for by a name: a model, or one with adapters beside its weights.
+/// A model that requests can name, possibly with adapters.
 struct ModelEntry {
   std::string id, path;
   std::vector<std::string> adapters = {};
-  std::string of = {};  // the model that the adapters stand beside; "" = none
+  std::string of = {};  // the base model of the adapters; "" = none
 };
 
 struct ModelOptions {
   convert::LoadOptions loading = {};  // how their files are read
-  std::string chat_template;          // the source of a template in place of the models'
+  std::string chat_template;          // replaces the models' chat templates
   kernels::Arithmetic arithmetic = kernels::Arithmetic::float32;
-  /// How a model's keys and values are kept.
+  /// KV cache options of a model.
   std::function<spec::KvOptions(const model::Model&)> kv;
-  /// How models guess ahead, those that can: the first one must. A draft outlives them.
+  /// Speculative decoding, for models that support it; the first one must. The draft model must
+  /// outlive them.
   infer::Speculation speculation;
-  int64_t context = 0;                       // longest sequence; 0 = what a model is made for
-  int64_t cache_bytes = int64_t{256} << 20;  // of each model's prefix cache; 0 = none
-  std::chrono::milliseconds keep_alive{0};   // a model unused for so long is given up; 0 = never
-  /// How models call functions: "auto" = as the template shows, and where it shows none or a form
-  /// that is not known, they are described in the conversation (text/chat/tools_in_prompt.h);
-  /// "generic" = likewise, but for templates that show none alone; else a name of tool_call_formats().
+  int64_t context = 0;                       // max. tokens of a sequence; 0 = the model's
+  int64_t cache_bytes = int64_t{256} << 20;  // prefix cache of each model; 0 = none
+  std::chrono::milliseconds keep_alive{0};   // unload a model idle for this long; 0 = never
+  /// Tool calling. "auto" = as the chat template defines; if it defines none or an unknown format,
+  /// tools are described in the conversation (text/chat/tools_in_prompt.h). "generic" = the latter
+  /// only for templates that define none. Otherwise a name of tool_call_formats().
   std::string tool_format = "auto";
-  /// Told the time by strftime_now().
+  /// The clock of strftime_now().
   text::TemplateClock clock = text::local_time;
-  /// Takes a line about a model that is loaded, such as what it cannot do though its files say it
-  /// can; may be empty.
+  /// Receives a line about a loaded model, such as a feature of its files that is not supported;
+  /// may be empty.
   std::function<void(const std::string&)> say;
-  std::string pooling;  // decoders answer embeddings by it; "" = not
-  /// In place of loading from disk.
+  std::string pooling;  // pooling of decoders for embeddings; "" = no embeddings
+  /// Replaces loading from disk.
   std::function<infer::LoadedModel(const ModelEntry&)> load;
 };
 
@@ -65,59 +66,59 @@ struct Capabilities {
   std::vector<std::string> names() const;
 };
 
-/// A loaded model with all that answers need. Immutable, but for what belongs to the engine's
-/// thread.
+/// A loaded model and everything that responses need. Immutable, except for the members of the
+/// scheduler's thread.
 struct ServedModel {
   ServedModel(const ModelEntry& entry, infer::LoadedModel loaded, const ModelOptions& options);
 
   const model::ModelSpec& spec() const { return loaded.model.spec(); }
   const text::Tokenizer& tokenizer() const { return *loaded.tokenizer; }
-  /// The longest sequence, 0 = any; of the source, beside an encoder.
+  /// Max. tokens of a sequence, of the source for an encoder-decoder; 0 = no limit.
   int64_t context() const;
-  /// How texts are decoded where a request does not say; `config`: as the model's makers do.
+  /// Default decoding options; `config`: with the model's own settings.
   infer::DecodingDefaults decoding(bool config) const;
-  /// Bytes of the state of a row of so many tokens, at most.
+  /// Upper bound for the bytes of the state of a sequence with that many tokens.
   int64_t state_bytes(int64_t tokens, int64_t source) const;
 
   ModelEntry entry;
   infer::LoadedModel loaded;
   Capabilities can;
-  /// How conversations are written by a template, and what ends an answer. Throws Error for one
-  /// that is none. `poll`: of the runs that tell what it shows.
+  /// A chat template, its tool-call format and its stop tokens. Throws Error for an invalid
+  /// template. `poll`: called during the renderings that detect its features.
   struct Chats {
     text::ChatPrompt prompts;
-    const text::ToolCallFormat* calls = nullptr;  // of functions, where the template shows any
-    /// The template shows none: the conversation tells of them, in its system message where there
-    /// is one.
+    const text::ToolCallFormat* calls = nullptr;  // of tool calls, if the template defines any
+    /// The template defines no tools: they are described in the conversation, in its system message
+    /// if there is one.
     bool told = false, system = true;
     std::vector<int64_t> ends;
-    /// ChatPrompt::render(). Arguments of calls may be a string, as a model wrote it, where they
-    /// are no JSON object.
+    /// ChatPrompt::render(). Arguments of calls may be a string, as a model wrote it, if they are
+    /// no JSON object.
     text::MarkedText render(text::Chat chat, bool goes_on = false) const;
   };
   Chats chats_of(const std::string& source,
                  const std::string& where,
                  const text::TemplatePoll& poll = {}) const;
-  /// Of the model's own template, or of its template for tools; can.chat.
+  /// The model's template, or its template for tools; requires can.chat.
   const Chats& chats_for(bool tools) const {
     return tools && tool_conversation ? *tool_conversation : *conversation;
   }
 
   std::optional<Chats> conversation, tool_conversation;
-  std::string no_chat;                 // why not, where there is none
-  std::vector<int64_t> ends;           // of texts; those of conversations too
-  std::optional<int64_t> mask;         // what fill-mask looks for
-  std::optional<text::MiddleIds> fim;  // where the model fills in the middle of a text
+  std::string no_chat;                 // why there is none
+  std::vector<int64_t> ends;           // stop tokens, those of conversations included
+  std::optional<int64_t> mask;         // the mask token of fill-mask
+  std::optional<text::MiddleIds> fim;  // if the model supports fill in the middle
   infer::EmbedOptions embedding;
   spec::KvOptions kv;
-  infer::Speculation speculation;       // off where it cannot do so
-  std::string speculation_unavailable;  // why, where others do
+  infer::Speculation speculation;       // off if the model does not support it
+  std::string speculation_unavailable;  // why, if other models have it
   int64_t longest = 0, bytes = 0, parameters = 0;
-  std::string context_name;  // of `longest`, for messages
+  std::string context_name;  // source of `longest`, for messages
   std::string fingerprint;
   mutable ConstraintCache constraints;
 
-  // of the engine's thread
+  // used by the scheduler's thread only
   std::unique_ptr<infer::PrefixCache> cache;
   std::unique_ptr<infer::Engine> engine;
 
@@ -128,10 +129,14 @@ struct ServedModel {
 };
 using ServedModelPtr = std::shared_ptr<ServedModel>;
 
+/// Loads and unloads the served models; shares ownership of a loaded model with the requests that
+/// use it. Thread-safe; one thread of its own loads models. Weights stay within the budget: the
+/// least recently used idle model is unloaded first. Errors of loading go to the requests that
+/// wait.
 class ModelPool {
  public:
-  /// `budget`: bytes of weights of all loaded models; 0 = any. Opens every model's files to see
-  /// that they are there, and throws what they throw; Error(usage) for one beyond the budget.
+  /// `budget`: bytes of weights of all loaded models; 0 = no limit. Opens every model's files to
+  /// check them, and throws their errors; Error(usage) for a model larger than the budget.
   ModelPool(std::vector<ModelEntry> entries,
             ModelOptions options,
             int64_t budget,
@@ -139,35 +144,34 @@ class ModelPool {
   ~ModelPool();
 
   const std::vector<ModelEntry>& entries() const { return entries_; }
-  /// Throws ApiError 404 `model_not_found`. "" is the only one, or the first.
+  /// Throws ApiError 404 `model_not_found`. "" is the first one.
   const ModelEntry& entry(const std::string& name) const;
-  /// Answers a request for any name with the first one.
+  /// Serves requests for unknown names with the first model.
   bool any_name = false;
 
   using Use = std::function<void(ServedModelPtr model, std::exception_ptr error)>;
-  /// Who waits for a model, and until when.
+  /// A request that waits for a model, and its deadline.
   struct Wait {
     Use use;
     std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
-    std::function<bool()> disconnected =
-        {};  // whether nobody waits any more; empty = somebody does
+    std::function<bool()> disconnected = {};  // true once the client has left; empty = never
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
   };
-  /// Calls `use` at once where the model is loaded, else later on a thread of the pool; with an
-  /// ApiError 504 on that of expire() where the deadline comes first.
+  /// Calls `use` at once if the model is loaded, otherwise later on a thread of the pool; with an
+  /// ApiError 504 on the thread of expire() if the deadline comes first.
   void with(const ModelEntry& entry, Wait wait);
   void with(const ModelEntry& entry, Use use) { with(entry, Wait{std::move(use)}); }
-  /// Those whose time is over, and those who have left, wait no longer. To be called now and then.
+  /// Ends waits past their deadline or of disconnected clients. Call it regularly.
   void expire();
-  /// Whoever waits gets an ApiError 503, now and from now on.
+  /// All waits, present and future, end with ApiError 503.
   void abort();
-  /// abort(), and the end of the thread; what it loads is loaded first.
+  /// abort(), then joins the thread, after the model that it is loading.
   void stop();
-  /// Gives its memory up. Throws ApiError 409 while somebody uses it.
+  /// Unloads a model. Throws ApiError 409 while it is in use.
   void unload(const ModelEntry& entry);
-  /// Where it is loaded.
+  /// The model if it is loaded, else nullptr.
   ServedModelPtr loaded(const std::string& id) const;
-  /// Loads one now.
+  /// Loads a model and waits for it.
   ServedModelPtr load(const ModelEntry& entry);
 
  private:
@@ -187,14 +191,14 @@ class ModelPool {
   ModelOptions options_;
   const int64_t budget_;
   Metrics& metrics_;
-  std::map<std::string, int64_t> bytes_;  // of each model's weights
+  std::map<std::string, int64_t> bytes_;  // bytes of each model's weights
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::list<ServedModelPtr> loaded_;                                   // the last used first
-  std::map<std::string, std::chrono::steady_clock::time_point> used_;  // when last
+  std::list<ServedModelPtr> loaded_;                                   // most recently used first
+  std::map<std::string, std::chrono::steady_clock::time_point> used_;  // time of the last use
   std::map<std::string, std::vector<Wait>> waiting_;
-  std::list<std::string> asked_;  // models that somebody waits for
-  std::string making_room_for_;   // one of them, while others are in its way; "" = none
+  std::list<std::string> asked_;  // models that requests wait for
+  std::string making_room_for_;   // one of them, if others must be unloaded first; "" = none
   bool stopping_ = false, aborting_ = false;
   std::thread thread_;
 };

@@ -16,7 +16,7 @@ using model::ModelSpec;
 using spec::AnyPart;
 using spec::ParamDecl;
 
-/// The parameters of a model by name, and where those that have been met belong.
+/// The parameters of a model by name, and the node of those seen.
 class Places {
  public:
   explicit Places(std::vector<ParamDecl> all) : all_(std::move(all)) {
@@ -77,7 +77,7 @@ Json node_of(const char* kind, const std::string& name, const AnyPart& part) {
           {"type", part.type()}, {"config", spec::dump_part(part)}};
 }
 
-/// Layers as nodes, with what repeats folded: "a a b a a b" is twice (twice a, b).
+/// Layers as nodes with repetitions folded: "a a b a a b" is twice (twice a, b).
 class Folded {
  public:
   static Json of(const std::vector<Json>& layers, int64_t first = 0) {
@@ -96,7 +96,7 @@ class Folded {
       } else {
         const std::vector<Json> once(begin, begin + static_cast<std::ptrdiff_t>(period));
         Json inner = of(once, from);
-        // their numbers are those of the first time only
+        // layer numbers are those of the first repetition
         for (Json& node : inner) node.erase("first"), node.erase("last");
         nodes.push_back({{"kind", "cycle"},
                          {"times", times},
@@ -110,7 +110,8 @@ class Folded {
   }
 
  private:
-  /// What covers the most from `at` on with the shortest period; once where nothing repeats.
+  /// The repetition that covers most layers from `at` on, with the shortest period; one layer if
+  /// nothing repeats.
   static std::pair<size_t, size_t> best(const std::vector<Json>& layers, size_t at) {
     constexpr size_t kLongest = 16;
     std::pair<size_t, size_t> found{1, 1};

@@ -1,4 +1,4 @@
-// The page, and what it shows of models besides what clients ask for.
+// Routes of the web UI and its model data.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -12,7 +12,7 @@
 namespace tessera::serve {
 namespace {
 
-/// A browser asks again each time, and gets nothing where it has the same.
+/// The browser revalidates each time, and gets 304 if nothing has changed.
 void answer_file(const ExchangePtr& exchange, const PageFile& file, const std::string& tag) {
   exchange->add_header("ETag", tag);
   exchange->add_header("Cache-Control", "no-cache");
@@ -26,7 +26,7 @@ void answer_file(const ExchangePtr& exchange, const PageFile& file, const std::s
 }
 
 Json inspection_of(const ServedModel& model) {
-  constexpr int64_t kOtherwise = 8192;  // of models that take texts of any length
+  constexpr int64_t kOtherwise = 8192;  // for models without a context limit
   const int64_t context = model.context();
   Json out = outline(model.spec(), context > 0 ? context : kOtherwise, model.kv.type);
   out["id"] = model.entry.id;
@@ -73,7 +73,7 @@ const Fields<MixingBody>& mixing_fields() {
   return fields;
 }
 
-/// Six places are more than a map shows, and half the bytes.
+/// Six digits are more than a map shows, at half the bytes.
 Json rounded(const std::vector<std::vector<std::vector<double>>>& maps) {
   Json out = Json::array();
   for (const auto& map : maps) {

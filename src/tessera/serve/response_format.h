@@ -1,4 +1,4 @@
-// The shapes of answers: whole ones, and the events of streamed ones.
+// JSON of responses: complete ones, and the events of streams.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@ namespace tessera::serve {
 
 using spec::Json;
 
-/// A token that was chosen, and those that might have been.
+/// A chosen token and its alternatives, with log-probabilities.
 struct LogprobJson {
   std::string bytes;
   double log_p = 0;
@@ -20,13 +20,14 @@ struct LogprobJson {
     double log_p = 0;
   };
   std::vector<Other> top = {};
-  bool unknown = false;  // the first token of a text follows nothing
+  bool unknown = false;  // the first token of a text has no prediction
 };
 
-/// As chats show them, and as completions do; `offset` counts characters before the first.
+/// In the format of chats and of completions; `offset`: number of characters before the first
+/// token.
 Json chat_logprobs(const std::vector<LogprobJson>& tokens);
 Json completion_logprobs(const std::vector<LogprobJson>& tokens, int64_t offset);
-/// Characters of a text, which completions count in.
+/// Number of characters (code points) of a text, the unit of offsets in completions.
 int64_t characters(std::string_view text);
 
 struct Usage {
@@ -38,15 +39,15 @@ Json to_json(const Usage& usage);
 struct Choice {
   int64_t index = 0;
   std::string text = {}, reasoning = {};
-  std::string finish_reason = {};  // "" = not yet
+  std::string finish_reason = {};  // "" = not finished
   std::string limit = {};          // limit_of() the text
-  Json stop_reason = nullptr;      // the text or token that ended it, where one was asked for
+  Json stop_reason = nullptr;      // the stop string or token of the request that ended it
   std::optional<std::vector<LogprobJson>> logprobs = {};
   int64_t offset = 0;  // of the text, in characters
   std::optional<std::vector<int64_t>> token_ids = {};
   std::vector<text::ToolCall> calls = {};
-  int64_t first_call = 0;  // number of the first of them within the answer
-  Json sources = nullptr;  // what stood before the question, where anything did
+  int64_t first_call = 0;  // number of the first of them within the response
+  Json sources = nullptr;  // the passages before the question, if any
 };
 
 /// Of one request.
@@ -56,12 +57,12 @@ struct Frames {
   int64_t created = 0;
   std::string model, fingerprint;
   uint64_t seed = 0;
-  bool usage = false;  // events carry "usage", null but for the last
+  bool usage = false;  // events have "usage", null except in the last
 
   Json whole(const std::vector<Choice>& choices, const Usage& usage) const;
   /// The first event of a choice of a chat.
   Json role(int64_t index) const;
-  /// What is new of a choice.
+  /// An event with the new part of a choice.
   Json chunk(const Choice& piece) const;
   Json usage_event(const Usage& usage) const;
 

@@ -13,7 +13,7 @@ bool fail_unless_done(Exchange& exchange, FinishStatus ending, const std::except
     case FinishStatus::done:
       return false;
     case FinishStatus::disconnected:
-      // given up for what it does not read, it may still be there
+      // given up because the client does not read; it may still be connected
       if (exchange.streams()) exchange.end_events(false);
       return true;
     case FinishStatus::deadline:
@@ -50,7 +50,7 @@ std::string ResponseWriter::bytes_of(int64_t id) const {
   const text::Tokenizer& tokenizer = model_->tokenizer();
   const auto token = static_cast<int32_t>(id);
   if (auto bytes = tokenizer.bytes_of(token)) return std::move(*bytes);
-  return tokenizer.decode(std::span(&token, 1), false);  // a special token is its name
+  return tokenizer.decode(std::span(&token, 1), false);  // special tokens are written by name
 }
 
 LogprobJson ResponseWriter::logprob_of(const infer::PositionLogprobs& logprobs) const {
@@ -62,7 +62,7 @@ LogprobJson ResponseWriter::logprob_of(const infer::PositionLogprobs& logprobs) 
 
 void ResponseWriter::listen(infer::Request& request, size_t index) {
   Text* const text = &texts_[index];
-  // the answer outlives the engine's work for it
+  // the writer must outlive the callbacks
   request.on_token = [self = shared_from_this(), text](int64_t id) {
     if (self->first_ == Exchange::Clock::time_point{}) self->first_ = Exchange::Clock::now();
     ++text->tokens;
@@ -96,7 +96,7 @@ void ResponseWriter::add(Text& text, std::string_view piece) {
     text.text += piece;
 }
 
-/// The prompt of an echo, and what was computed of it, comes before all else.
+/// Begins a text, with the echoed prompt first.
 void ResponseWriter::begin(Text& text, size_t index) {
   if (std::exchange(text.begun, true)) return;
   if (options_.stream) exchange_->begin_events();
@@ -129,7 +129,7 @@ void ResponseWriter::begin() {
   begun_ = Exchange::Clock::now();
 }
 
-/// As llama.cpp's server has them; of prompts those tokens that were computed.
+/// Timings in llama.cpp's format; of prompts only computed tokens count.
 Json ResponseWriter::timings(const Usage& usage) const {
   const auto ms = [](Exchange::Clock::time_point from, Exchange::Clock::time_point to) {
     return std::chrono::duration<double, std::milli>(to - from).count();
@@ -154,11 +154,11 @@ Json ResponseWriter::timings(const Usage& usage) const {
   return out;
 }
 
-/// Of all texts of the request, as far as they are.
+/// Usage of all sequences of the request so far.
 Usage ResponseWriter::usage_so_far() const {
   Usage usage;
   for (size_t i = 0; i < texts_.size(); ++i) {
-    // a prompt counts once, whatever goes on from it
+    // a prompt counts once for all its choices
     if (i % static_cast<size_t>(options_.choices) == 0) usage.cached_tokens += texts_[i].cached;
     usage.completion_tokens += texts_[i].tokens;
   }
@@ -168,7 +168,7 @@ Usage ResponseWriter::usage_so_far() const {
 
 void ResponseWriter::flush() {
   if (!options_.stream) return;
-  // what is known of an echoed prompt comes with the end of its reading
+  // log-probabilities of an echoed prompt come after its prefill
   if (!options_.echo_ids.empty()) return;
   const size_t unsent = exchange_->unsent();
   if (unsent > options_.limits.behind_bytes) return;
@@ -183,7 +183,7 @@ void ResponseWriter::flush() {
   }
 }
 
-/// As llama.cpp's own clients read the end of a text.
+/// The end of a text in the format of llama.cpp's clients.
 Json ResponseWriter::content_of(const Choice& choice, const Usage& usage) {
   const bool word = choice.stop_reason.is_string();
   return {{"content", choice.text},
@@ -198,7 +198,7 @@ Json ResponseWriter::content_of(const Choice& choice, const Usage& usage) {
           {"tokens_cached", usage.cached_tokens}};
 }
 
-/// About the bytes of what waits to be handed on.
+/// Estimated bytes of buffered text.
 size_t ResponseWriter::held() const {
   size_t bytes = 0;
   for (const Text& text : texts_) {
@@ -211,14 +211,14 @@ size_t ResponseWriter::held() const {
 }
 
 bool ResponseWriter::is_behind() {
-  if (!options_.echo_ids.empty()) return false;  // as flush(): all of it comes at the end
+  if (!options_.echo_ids.empty()) return false;  // as in flush(): everything is sent at the end
   const size_t unsent = exchange_->unsent();
   behind_ = behind_ ? unsent > options_.limits.behind_bytes
                     : unsent + held() > options_.limits.rest_bytes;
   return behind_;
 }
 
-/// How likely the tokens of the prompt were; the first follows nothing.
+/// Log-probabilities of the prompt's tokens; the first has none.
 void ResponseWriter::echo_logprobs(Text& text, size_t index, const infer::Generation& made) {
   const size_t prompt = index / static_cast<size_t>(options_.choices);
   const std::vector<int64_t>& ids = options_.echo_ids[prompt];
@@ -242,7 +242,7 @@ void ResponseWriter::end(std::vector<infer::Generation> made,
   Exchange::Counts counts{.model = model_->entry.id};
   Usage usage;
   for (size_t i = 0; i < made.size(); ++i) {
-    // a prompt counts once, whatever goes on from it
+    // a prompt counts once for all its choices
     if (i % static_cast<size_t>(options_.choices) == 0) {
       usage.prompt_tokens += made[i].prompt_tokens;
       usage.cached_tokens += made[i].cached_tokens;
@@ -293,7 +293,7 @@ void ResponseWriter::end(std::vector<infer::Generation> made,
     if (options_.content && !choices.empty()) whole.update(content_of(choices[0], usage));
     return exchange_->answer(whole);
   }
-  // the last event has the times
+  // the last event has the timings
   for (size_t i = 0; i < choices.size(); ++i) {
     Json event = options_.frames.chunk(choices[i]);
     if (options_.content) event.update(content_of(choices[i], usage));

@@ -1,4 +1,4 @@
-// One request's texts on their way from the engine to its client: whole, or event by event.
+// Writes the generated text of one request to its client, complete or as events.
 #pragma once
 
 #include <memory>
@@ -13,46 +13,48 @@
 
 namespace tessera::serve {
 
-/// What cut a text that ends for its length, as answers say it: "max_tokens", "context" or "time";
-/// empty where none did. Of the first two it is the context, where more tokens would not help.
+/// Name of the limit that ended a text in responses: "max_tokens", "context" or "time"; empty if
+/// none. If the first two are both reached, it is the context.
 std::string limit_of(const infer::Generation& text);
 
 /// 504.
 ApiError past_deadline();
-/// Tells the client why there is no answer; false where there is one to give.
+/// Sends the error of a request that did not finish; false if there is a result to send.
 bool fail_unless_done(Exchange& exchange, FinishStatus ending, const std::exception_ptr& error);
 
 struct ResponseOptions {
   Frames frames;
   bool stream = false;
-  /// How the text is taken apart: what the model thinks, says and calls; all of it is said without.
+  /// How text is parsed into reasoning, content and tool calls; without, all of it is content.
   std::optional<text::ReplyParser::Options> reply = {};
   bool token_ids = false;
-  bool logprobs = false;                            // of each token
-  std::vector<std::string> echo = {};               // what the texts of each prompt begin with
-  std::vector<std::vector<int64_t>> echo_ids = {};  // their tokens, where chances are asked for
-  int64_t choices = 1;                              // of each prompt
-  std::vector<int64_t> stop_ids = {};               // those that the client asked for
-  std::vector<retrieve::AugmentedPrompt> asked =
-      {};                     // of each prompt, where passages are before it
-  int64_t prompt_tokens = 0;  // of all prompts
-  bool timings = false;       // every event of a stream has them, else the last alone
-  bool content = false;       // the first text is "content" too, with llama.cpp's words of its end
+  bool logprobs = false;                              // of each token
+  std::vector<std::string> echo = {};                 // echoed prompts
+  std::vector<std::vector<int64_t>> echo_ids = {};    // their tokens, with log-probabilities
+  int64_t choices = 1;                                // of each prompt
+  std::vector<int64_t> stop_ids = {};                 // those of the request
+  std::vector<retrieve::AugmentedPrompt> asked = {};  // of each prompt, if passages precede it
+  int64_t prompt_tokens = 0;                          // of all prompts
+  bool timings = false;  // in every event of a stream, otherwise in the last only
+  bool content = false;  // llama.cpp's format: text as "content", with its words for the end
   Limits limits = {};
 };
 
-/// On the engine's thread, but for its construction.
+/// Turns the callbacks of a request's sequences into one response. Shares ownership of its exchange
+/// and model. Runs on the scheduler's thread, except for its constructor. A slow client never
+/// blocks it: text is buffered and merged, and is_behind() pauses generation. An exception of a
+/// callback ends the request with an error response.
 class ResponseWriter : public std::enable_shared_from_this<ResponseWriter> {
  public:
   ResponseWriter(ExchangePtr exchange, ServedModelPtr model, ResponseOptions options, size_t texts);
 
-  /// Has the request tell this answer, as text `index`.
+  /// Sets the callbacks of the request with this index.
   void listen(infer::Request& request, size_t index);
-  /// The engine begins with it.
+  /// Called when the request's first prompt is submitted to the engine.
   void begin();
-  /// Hands on what is new, unless the client is behind with reading.
+  /// Sends new text, unless the client reads slowly.
   void flush();
-  /// Whether so much is not read that there need be no more for now.
+  /// True if so much is unread that generation should pause.
   bool is_behind();
   void end(std::vector<infer::Generation> made,
            FinishStatus ending,
@@ -65,13 +67,13 @@ class ResponseWriter : public std::enable_shared_from_this<ResponseWriter> {
     bool called = false;
     int64_t given_calls = 0;
     bool begun = false;
-    std::string text, reasoning;  // not handed on yet, where it streams; else all
-    std::string said;             // all that was handed on, where sources are to be found in it
+    std::string text, reasoning;  // not sent yet; without a stream, all
+    std::string said;             // all text sent, if citations are searched in it
     std::vector<LogprobJson> logprobs;
     std::vector<int64_t> ids;
     int64_t offset = 0;  // characters before `text`
     int64_t tokens = 0, reasoning_tokens = 0, cached = 0;
-    bool within = false;  // reasons
+    bool within = false;  // inside reasoning
     bool has_news() const { return !text.empty() || !reasoning.empty() || !calls.empty(); }
   };
   static void add(Text& text, std::string_view piece);

@@ -9,7 +9,7 @@
 namespace tessera::serve {
 namespace {
 
-/// What every error is, as OpenAPI has it.
+/// OpenAPI schema of errors.
 Json error_response() {
   const Json text = {{"type", "string"}}, text_or_null = {{"type", {"string", "null"}}};
   const Json error = {

@@ -1,4 +1,4 @@
-// What there is at which path: the one table that answers requests and describes itself.
+// The routes: one table dispatches requests and generates /openapi.json.
 #pragma once
 
 #include <functional>
@@ -10,19 +10,19 @@
 namespace tessera::serve {
 
 struct Route {
-  std::string method, path;  // a path that ends with "/{id}" takes whatever stands there
+  std::string method, path;  // a path that ends with "/{id}" accepts any last segment
   std::string doc;
-  /// Answers; `id` is what stands for "{id}". What it throws is told to the client.
+  /// Answers a request; `id` is the value of "{id}". Exceptions become error responses.
   std::function<void(const ExchangePtr& exchange, const std::string& id)> answer;
-  bool open = false;                // to everybody, without a key
-  bool quick = false;               // answered on the I/O thread, in no time
-  std::function<Json()> body = {};  // the schema of its body, where it has one
+  bool open = false;                // no API key required
+  bool quick = false;               // answered on the I/O thread, must not block
+  std::function<Json()> body = {};  // JSON schema of its body, if any
 };
 
 class Routes {
  public:
   void add(Route route) { all_.push_back(std::move(route)); }
-  /// The same under another path.
+  /// Adds the last route under another path.
   void alias(const std::string& path);
 
   struct Match {
@@ -31,9 +31,9 @@ class Routes {
   };
   /// Throws ApiError 404 or 405.
   Match find(const std::string& method, const std::string& path) const;
-  /// The path in the table that a path belongs to, "none" for others.
+  /// The table's path for a request path, "none" if there is none.
   std::string name_of(const std::string& path) const;
-  /// The methods of a path, "" where nothing is there.
+  /// The methods of a path, "" if there is none.
   std::string methods_of(const std::string& path) const;
   const std::vector<Route>& all() const { return all_; }
   Json openapi() const;

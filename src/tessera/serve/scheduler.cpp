@@ -15,22 +15,22 @@ using Clock = ScheduledRequest::Clock;
 
 namespace {
 
-constexpr int64_t kRoom = 64;  // tokens that a text gets room for at a time
-constexpr int kYields = 2;     // so often a text lets go of its place, and not again
+constexpr int64_t kRoom = 64;  // tokens of state memory that a sequence reserves at a time
+constexpr int kYields = 2;     // max. preemptions of a sequence
 constexpr auto kRise = std::chrono::seconds(10);
-constexpr size_t kClients = 4096;  // that are remembered beside those that are here
+constexpr size_t kClients = 4096;  // served tokens are remembered for this many absent clients
 
 }  // namespace
 
 struct Scheduler::Row {
-  std::optional<infer::Engine::Id> id;  // while it is the engine's
+  std::optional<infer::Engine::Id> id;  // while the engine has it
   bool done = false;
-  bool paused = false;                  // is the engine's, and has no place
-  int64_t bytes = 0, room = 0;          // kept for it, and the tokens that they are for
-  std::vector<int64_t> generated = {};  // so far
-  int yields = 0;                       // how often it has let go of its state
-  bool failed = false;                  // an engine with it has thrown
-  std::shared_ptr<bool> heard = {};     // whether what it says now is told
+  bool paused = false;                  // in the engine, without a slot
+  int64_t bytes = 0, room = 0;          // reserved state memory, and the tokens that it is for
+  std::vector<int64_t> generated = {};  // generated tokens
+  int yields = 0;                       // number of preemptions
+  bool failed = false;                  // an engine with this row has thrown
+  std::shared_ptr<bool> heard = {};     // whether callbacks are passed on
   infer::Generation made = {};
   int64_t tokens = 0;
   Clock::time_point first = {}, last = {};
@@ -39,27 +39,27 @@ struct Scheduler::Row {
 struct Scheduler::Running {
   ScheduledRequest job;
   std::vector<Row> rows;
-  std::optional<FinishStatus> ending;  // decided, but the engine has not let go of it
+  std::optional<FinishStatus> ending;  // decided; the engine still has rows
   std::exception_ptr error = nullptr;
-  bool begun = false;           // has said a token
-  bool client_is_slow = false;  // its client is to read first
+  bool begun = false;           // has generated a token
+  bool client_is_slow = false;  // the client reads slowly
 
-  /// The first of its rows that the engine does not have yet.
+  /// The first row that is not in the engine yet.
   std::optional<size_t> next() const {
     if (ending || job.work || client_is_slow) return std::nullopt;
     for (size_t i = 0; i < rows.size(); ++i)
       if (!rows[i].id && !rows[i].done) return i;
     return std::nullopt;
   }
-  /// Whether a row can let go of its state and go on later.
+  /// True if a row can be preempted and resumed with the same output.
   bool can_yield(size_t row) const {
     const infer::Request& request = job.requests[row];
-    // how surprising a text was is not kept
+    // the state of Mirostat is not saved
     return !request.beams && request.targets.ids.empty() && request.decoding.sampling.mirostat == 0;
   }
-  /// Whether it is its turn to.
+  /// True if the row may be preempted.
   bool may_yield(size_t row) const { return rows[row].yields < kYields && can_yield(row); }
-  /// What of it the engine has is let go of.
+  /// Ends the request; the engine's rows are cancelled.
   void leave(FinishStatus why) {
     ending = why;
     for (Row& row : rows)
@@ -146,7 +146,7 @@ void Scheduler::give_back_memory() {
   changed_.notify_all();
 }
 
-/// What give_back_memory() asks for.
+/// Carries out give_back_memory().
 void Scheduler::trim() {
   {
     const std::lock_guard lock(mutex_);
@@ -164,13 +164,13 @@ void Scheduler::run() {
   for (;;) try {
       if (!turn()) return;
     } catch (...) {
-      // nothing of it is lost: the next turn begins with what this one has left
+      // the next turn continues where this one stopped
       complain(std::current_exception());
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
 }
 
-/// False when there is nothing more to come.
+/// One round of the thread; false at the end.
 bool Scheduler::turn() {
   if (running_.empty()) {
     measure();
@@ -195,8 +195,8 @@ bool Scheduler::turn() {
   return true;
 }
 
-/// The last word of a job: where it cannot be said an error is, and where not even that, its client
-/// is given up.
+/// Reports the end of a request. If that throws, it reports the error; if that throws too, the
+/// client is given up.
 void Scheduler::conclude(ScheduledRequest& job,
                          std::vector<infer::Generation> made,
                          FinishStatus ending,
@@ -221,21 +221,22 @@ void Scheduler::tell_step(Running& running) noexcept {
   }
 }
 
-/// Nothing is to be done before a client reads, goes or comes.
+/// Waits until a client reads, disconnects or sends a request.
 void Scheduler::wait_for_readers(int64_t arrivals) {
   constexpr auto kLook = std::chrono::milliseconds(20);
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, kLook, [&] { return stopping_ || aborting_ || arrivals_ != arrivals; });
 }
 
-/// Whether a step does something for it.
+/// True if a step would do work for this request.
 bool Scheduler::is_active(const Running& running) const {
   if (running.job.work || running.ending || dropped_.contains(running.job.model)) return true;
   return std::any_of(running.rows.begin(), running.rows.end(),
                      [](const Row& row) { return row.id && !row.paused; });
 }
 
-/// Texts whose clients do not read rest, and go on when they have read and there is a place.
+/// Pauses sequences of slow clients, and resumes them when the client has caught up and a slot is
+/// free.
 void Scheduler::rest() {
   for (Running& running : running_) {
     if (!running.job.client_is_slow || running.ending) continue;
@@ -252,7 +253,8 @@ void Scheduler::rest() {
   }
 }
 
-/// Who is gone or late leaves; those whose texts an engine has are let go of by it first.
+/// Ends requests that are disconnected, past their deadline or aborted. Running ones are cancelled
+/// in the engine first.
 void Scheduler::expire() {
   const auto now = Clock::now();
   bool aborting = false;
@@ -288,7 +290,8 @@ void Scheduler::expire() {
   }
 }
 
-/// Clients that come back begin where those that are here are, as nobody saves up turns.
+/// A client that returns starts at the minimum count of the active ones, so that absence earns no
+/// credit.
 void Scheduler::count_clients() {
   std::set<std::string> here;
   for (const Running& running : running_) here.insert(running.job.client);
@@ -304,7 +307,7 @@ void Scheduler::count_clients() {
   active_ = std::move(here);
 }
 
-/// Its priority, and what it has risen by waiting.
+/// Priority value, lowered by waiting.
 int64_t Scheduler::rank(const ScheduledRequest& job) const {
   return options_.priorities ? job.priority - (Clock::now() - job.arrived) / kRise : 0;
 }
@@ -317,7 +320,7 @@ bool Scheduler::goes_before(const ScheduledRequest& a, const ScheduledRequest& b
   return turn(a) < turn(b);
 }
 
-/// Whose turn it is among the texts that wait, or among those who want other work done.
+/// The next queued request in scheduling order, among generation requests or among other work.
 std::deque<ScheduledRequest>::iterator Scheduler::next_waiting(bool work) {
   auto found = waiting_.end();
   for (auto at = waiting_.begin(); at != waiting_.end(); ++at)
@@ -345,7 +348,7 @@ Scheduler::Running& Scheduler::begin(std::deque<ScheduledRequest>::iterator at) 
   return running;
 }
 
-/// Of the state of a row of so many tokens; all that it may come to where it cannot let go of it.
+/// Bytes of the state of a row with `tokens` tokens, at most job.row_bytes.
 int64_t Scheduler::bytes_of(const ScheduledRequest& job, size_t row, int64_t tokens) const {
   const infer::Request& request = job.requests[row];
   return std::min(job.row_bytes,
@@ -357,13 +360,13 @@ bool Scheduler::has_room(int64_t bytes) const {
          (options_.state_bytes == 0 || bytes_ == 0 || bytes_ + bytes <= options_.state_bytes);
 }
 
-/// What was kept for it is there for others.
+/// Frees the row's slot and reserved memory.
 void Scheduler::vacate(Row& row) {
   if (!std::exchange(row.paused, false)) --rows_;
   bytes_ -= std::exchange(row.bytes, 0);
 }
 
-/// The text that rests and came last.
+/// The newest paused sequence.
 Scheduler::Place Scheduler::resting() {
   Place found;
   for (Running& running : running_)
@@ -374,7 +377,7 @@ Scheduler::Place Scheduler::resting() {
   return found;
 }
 
-/// The text that came last among those of the highest priority number above this one.
+/// The newest sequence among those with the highest priority value above this one.
 Scheduler::Place Scheduler::preemption_victim(int64_t above) {
   Place found;
   for (Running& running : running_) {
@@ -391,7 +394,7 @@ Scheduler::Place Scheduler::preemption_victim(int64_t above) {
   return found;
 }
 
-/// Its state goes; it will go on from its tokens.
+/// Frees the state of a sequence; it is prefilled again later from its tokens.
 void Scheduler::preempt(const Place& place, const char* kind) {
   Row& row = place.running->rows[place.row];
   const ServedModelPtr& model = place.running->job.model;
@@ -404,8 +407,8 @@ void Scheduler::preempt(const Place& place, const char* kind) {
   metrics_.add("preemptions_total", 1, {{"kind", kind}});
 }
 
-/// Room for a further text; those that rest let go of theirs, and those of less priority where all
-/// of it can be had.
+/// Makes room for a sequence: preempts paused sequences, then, if that suffices, those with a
+/// higher priority value.
 bool Scheduler::make_room(const ScheduledRequest& job, int64_t bytes) {
   while (!has_room(bytes) && rows_ < options_.parallel) {
     const Place place = resting();
@@ -429,10 +432,11 @@ bool Scheduler::make_room(const ScheduledRequest& job, int64_t bytes) {
   return true;
 }
 
-/// Gives places to texts, by their turn; those that run already come before others of their rank.
+/// Admits sequences in scheduling order; further sequences of running requests come before new
+/// requests of equal rank.
 void Scheduler::admit() {
   {
-    // other work needs no state
+    // other work needs no state memory
     const std::lock_guard lock(mutex_);
     count_clients();
     auto works = std::count_if(running_.begin(), running_.end(),
@@ -453,7 +457,7 @@ void Scheduler::admit() {
       const std::lock_guard lock(mutex_);
       const auto at = next_waiting(false);
       if (at != waiting_.end() && (next == nullptr || rank(*at) < rank(next->job))) {
-        // not begun before there is room for its first row
+        // not admitted before there is room for its first row
         const int64_t first =
             bytes_of(*at, 0, infer::size_of(at->requests[0].prompt.tokens) + kRoom);
         if (!make_room(*at, first)) return;
@@ -464,7 +468,7 @@ void Scheduler::admit() {
   }
 }
 
-/// The next of its texts goes to the engine, where there is room; false where there is none.
+/// Submits the request's next sequence to the engine if there is room; returns false otherwise.
 bool Scheduler::give_next(Running& running) {
   const size_t index = *running.next();
   Row& row = running.rows[index];
@@ -478,7 +482,7 @@ bool Scheduler::give_next(Running& running) {
     give(running, index);
     return true;
   } catch (const Error&) {
-    // refused, as of a prompt that is too long
+    // refused, for example a prompt that is too long
     running.error = std::current_exception();
   } catch (...) {
     running.error = std::current_exception();
@@ -512,7 +516,7 @@ void Scheduler::give(Running& running, size_t index) {
     request.generated = row.generated;
     if (row.tokens > 0) request.generated_since = row.first;
   }
-  // a choice begins as the first one of its prompt, while that is there
+  // shares the prefill with the first choice of its prompt, while that is running
   const size_t first = index - index % static_cast<size_t>(job.choices);
   if (first == index && row.yields == 0) served_[job.client] += static_cast<double>(read);
   if (first != index && row.yields == 0)
@@ -544,7 +548,8 @@ void Scheduler::give(Running& running, size_t index) {
   bytes_ += row.bytes;
 }
 
-/// Texts that have filled their room get more of it, where need be from those that came last.
+/// Reserves more memory for sequences that have used theirs up, if necessary by preempting the
+/// newest ones.
 void Scheduler::grow() {
   if (options_.state_bytes == 0) return;
   for (Running& running : running_)
@@ -583,7 +588,7 @@ void Scheduler::step() {
   for (const ServedModelPtr& model : models) step_model(model);
 }
 
-/// Pieces of other work, one after the other's, for about as long as a step may take.
+/// Runs pieces of other work round-robin, for about the time of a step.
 void Scheduler::step_work() {
   const auto until = Clock::now() + std::chrono::milliseconds(options_.step_ms);
   std::vector<std::list<Running>::iterator> works;
@@ -613,11 +618,11 @@ void Scheduler::step_work() {
     if (error || last)
       end(at, error ? FinishStatus::failed : FinishStatus::done, error);
     else
-      running_.splice(running_.end(), running_, at);  // the others' turn
+      running_.splice(running_.end(), running_, at);  // round-robin
   }
 }
 
-/// Tokens of prompts in the next step.
+/// Token budget of the next step, from the measured prefill speed.
 int64_t Scheduler::budget(const ServedModelPtr& model) {
   constexpr int64_t kMost = 1024, kLeast = 16, kLeastAlone = 256;
   constexpr double kAlone = 4;
@@ -627,7 +632,7 @@ int64_t Scheduler::budget(const ServedModelPtr& model) {
   const bool decoding = std::any_of(running_.begin(), running_.end(), [&](const Running& running) {
     return running.job.model == model && running.begun && !running.client_is_slow;
   });
-  // while nobody reads along a step may be longer, but not so long that who comes waits for it
+  // without a decoding stream a step may be longer, but short enough for new requests
   const double ms = static_cast<double>(options_.step_ms) * (decoding ? 1 : kAlone);
   return std::clamp(static_cast<int64_t>(tokens_per_second_ * ms * 1e-3),
                     decoding ? kLeast : kLeastAlone, kMost);
@@ -667,7 +672,7 @@ void Scheduler::step_model(const ServedModelPtr& model) {
     }
     at = next;
   }
-  // what lost its place is gone by now
+  // preempted sequences are out of the engine now
   if (const auto dropped = dropped_.find(model); dropped != dropped_.end()) {
     if (model->engine)
       for (const infer::Engine::Id id : dropped->second)
@@ -676,8 +681,9 @@ void Scheduler::step_model(const ServedModelPtr& model) {
   }
 }
 
-/// What an engine is after a step that failed nobody knows, nor whose fault it was: its texts go on
-/// by another one. Those that cannot have failed, and those to which it happens again.
+/// After a failed step the engine's state is undefined and the cause unknown: its sequences
+/// continue in a new engine. Those that cannot be resumed fail, and so do those that were in a
+/// failed engine before.
 void Scheduler::rebuild_engine(const ServedModelPtr& model, const std::exception_ptr& error) {
   model->engine.reset();
   dropped_.erase(model);
@@ -723,7 +729,7 @@ void Scheduler::end(std::list<Running>::iterator at,
   }
   double tokens = 0;
   for (Row& row : running.rows) {
-    if (row.id && !row.done) vacate(row);  // its engine goes
+    if (row.id && !row.done) vacate(row);  // cancelled in its engine
     if (row.tokens > 1)
       metrics_.observe("time_per_output_token_seconds",
                        std::chrono::duration<double>(row.last - row.first).count() /
@@ -794,7 +800,7 @@ void Scheduler::measure() {
   view_ = std::move(all);
 }
 
-/// Of the states and caches of all models that have said something.
+/// Metrics of the states and caches of all models in use.
 void Scheduler::measure_models() {
   std::erase_if(known_, [](const Known& known) { return known.model.expired(); });
   double states = 0, cached = 0;

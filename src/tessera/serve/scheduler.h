@@ -1,15 +1,16 @@
-// The one thread that computes: it takes requests as they come, steps the engines of their models,
-// and tells how they ended. No text depends on what else it does.
+// Scheduler of the server: one thread that takes requests, steps the engines of their models and
+// reports results. Scheduling never changes the output of a request.
 //
-// Whose turn it is: the lower priority goes first (what waits rises by one every ten seconds), then
-// the client that was served least (a token read counts 1, one said 2; Sheng et al. 2024,
-// arXiv:2401.00588), then who came first. A text is begun where its prompt and some tokens fit
-// beside the others; when texts grow beyond the memory of states, the one that came last lets go of
-// its state and later goes on from its tokens, which are read anew. One that did so twice keeps its
-// place to the end. A text whose client does not read rests: it has no place, and gives way first.
+// Order (fair scheduling): lower priority values first (waiting lowers a request's value by one
+// every ten seconds), then the client that was served least (a prompt token counts 1, a generated
+// token 2; virtual token counter, Sheng et al. 2024, arXiv:2401.00588), then by arrival. A sequence
+// is admitted if its prompt and some tokens fit in the state memory. When sequences outgrow that
+// memory, the newest is preempted: its state is freed, and later its tokens are prefilled again,
+// with the same output. A sequence is preempted at most twice. A sequence whose client reads slowly
+// is paused: it has no slot and is preempted first.
 //
-// What fails for want of memory fails for one request: callbacks that throw end theirs, texts of an
-// engine that has thrown go on by another one, and what belongs to nobody is tried again.
+// Out of memory fails one request only: exceptions of callbacks end their request, sequences of an
+// engine that has thrown continue in a new engine, and other failures are retried.
 #pragma once
 
 #include <condition_variable>
@@ -30,74 +31,80 @@ namespace tessera::serve {
 
 enum class FinishStatus { done, disconnected, deadline, shutdown, failed };
 
-/// What one client asked for. The callbacks are called on the engine's thread.
+/// A request in the scheduler's queue. Callbacks are called on the scheduler's thread.
 struct ScheduledRequest {
   using Clock = std::chrono::steady_clock;
 
   ServedModelPtr model;
-  /// Texts, each by itself; `choices` of them go on from each prompt, one prompt after the other.
+  /// Independent sequences; `choices` of them share each prompt, one prompt after the other.
   std::vector<infer::Request> requests;
   int64_t choices = 1;
   int64_t prompt_tokens = 0;                  // of all prompts
-  int64_t row_bytes = 0;                      // of the state that each of them may come to, at most
-  std::string id, client;                     // as it is shown; whose turn it counts as
-  int64_t priority = 0;                       // the lower goes first
-  std::shared_ptr<void> alive;                // what `gone` belongs to
-  const CancelToken* disconnected = nullptr;  // nobody waits for it any more
+  int64_t row_bytes = 0;                      // max. state of one sequence, bytes
+  std::string id, client;                     // as shown; identity for fair scheduling
+  int64_t priority = 0;                       // lower values first
+  std::shared_ptr<void> alive;                // keeps `disconnected` alive
+  const CancelToken* disconnected = nullptr;  // set when the client has disconnected
   Clock::time_point arrived = Clock::now(), deadline = Clock::time_point::max();
-  /// Once it is its turn.
+  /// When it is admitted.
   std::function<void()> on_begin;
-  /// After every step that it took part in, and while it rests.
+  /// After every step in which it took part, and while it is paused.
   std::function<void()> on_step;
-  /// Whether its client is to read first: its texts rest until then, and leave their places to
-  /// others. Of jobs with on_step.
+  /// True if the client reads slowly: its sequences are paused and leave their slots. Needs
+  /// on_step.
   std::function<bool()> client_is_slow;
-  /// Once, as its last call. With `done` all generations are there; the error is that of `failed`.
+  /// Once, as the last call. With `done` all generations are complete; `error` is that of `failed`.
   std::function<void(
       std::vector<infer::Generation> made, FinishStatus ending, std::exception_ptr error)>
       on_end;
-  /// In place of on_end where that has thrown, for want of memory; throws nothing.
+  /// Replaces on_end if that has thrown for want of memory; throws nothing.
   std::function<void()> lost;
-  /// In place of requests: one piece of other work, and whether that was the last.
+  /// Replaces `requests`: computes one piece of other work; returns true after the last.
   std::function<bool()> work;
-  bool part = false;  // another job of the same request answers it, and is what is measured
+  bool part = false;  // another entry of the same HTTP request sends the response and is measured
 };
 
 struct SchedulerOptions {
-  int64_t parallel = 16;    // texts at a time
-  int64_t state_bytes = 0;  // most memory of states; 0 = any
-  int64_t step_ms = 100;  // prompts take about so long a step beside texts that go on, else 4 times
-  bool priorities = false;  // texts let go of their places for those of lower priority numbers
+  int64_t parallel = 16;    // max. sequences at a time
+  int64_t state_bytes = 0;  // max. memory of states; 0 = no limit
+  int64_t step_ms =
+      100;  // prefill time per step while other requests decode, ms; four times that otherwise
+  bool priorities = false;  // preempt sequences for requests with lower priority values
   Limits limits = {};
 };
 
+/// Owns the queue, the running requests and the engines of all models. Public functions are
+/// thread-safe; everything else, callbacks included, runs on its own thread. Every accepted request
+/// ends with exactly one on_end (or lost), also after exceptions. Only submit() throws, for
+/// requests that it does not accept.
 class Scheduler {
  public:
   Scheduler(const SchedulerOptions& options, Metrics& metrics);
   ~Scheduler();
 
-  /// Throws ApiError 429 when too much waits, 503 when it is to end, 400 where the job never fits.
+  /// Throws ApiError 429 if the queue is full, 503 during shutdown, 400 if the request can never
+  /// fit.
   void submit(ScheduledRequest job);
-  /// So much is waiting, running.
+  /// Number of requests in the queue; running.
   int64_t waiting() const;
   int64_t running() const;
-  /// Those that run, as of about half a second ago, without a word of what they say: id, model,
-  /// client, priority, tokens read and said, texts that run and that wait for their place.
+  /// The running requests as of about half a second ago, without their text: id, model, client,
+  /// priority, prompt and generated tokens, running and waiting sequences.
   Json view() const;
-  /// Ends what there is with Ending::shutdown, and takes nothing more.
+  /// Ends all requests with FinishStatus::shutdown and accepts no more.
   void abort();
-  /// Freed memory goes back to the system, between two steps: kept blocks and free pages of heaps,
-  /// and where nothing runs what engines hold of earlier requests.
+  /// Returns freed memory to the system between two steps: cached blocks and free heap pages, and,
+  /// if nothing runs, what engines hold of earlier requests.
   void give_back_memory();
-  /// abort(), and the end of the thread; more than once does nothing more.
+  /// abort(), then joins the thread; may be called repeatedly.
   void stop();
-  /// Seconds until what waits may have begun, for who is turned away.
+  /// Estimated seconds until queued requests begin, for Retry-After.
   int retry_after() const;
 
  private:
   struct Running;
   struct Row;
-  struct Place;  // a row of a running job
+  struct Place;  // a sequence of a running request
   void run();
   bool turn();
   void conclude(ScheduledRequest& job,
@@ -145,20 +152,20 @@ class Scheduler {
   Json view_ = Json::array();
   std::atomic<int64_t> running_count_{0};
   bool stopping_ = false, aborting_ = false, trims_ = false;
-  std::atomic<double> tokens_per_second_{0};  // of prompts
+  std::atomic<double> tokens_per_second_{0};  // prefill speed
 
-  // of the thread
+  // used by the scheduler's thread only
   std::list<Running> running_;
   int64_t rows_ = 0, bytes_ = 0;
   std::map<std::string, double> served_;  // tokens, by client
-  std::set<std::string> active_;          // clients that run or wait
-  /// Of each model, the texts whose places were taken, until its engine has let go of them.
+  std::set<std::string> active_;          // clients with a running or queued request
+  /// Preempted sequences of each model, until its engine has removed them.
   std::map<ServedModelPtr, std::vector<infer::Engine::Id>> dropped_;
   struct Known {
     std::weak_ptr<ServedModel> model;
     infer::PrefixCacheStats counted = {};
   };
-  std::vector<Known> known_;  // models that were asked for
+  std::vector<Known> known_;  // models in use so far
   ScheduledRequest::Clock::time_point measured_{};
   std::thread thread_;
 };

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-/// The client's own, where it is a plain word; else one that nobody else has.
+/// The client's request id if it is a plain word, otherwise a unique one.
 std::string request_id(const HttpRequest& request) {
   const std::string& given = request.header("x-request-id");
   constexpr std::string_view kPlain =
@@ -62,13 +62,13 @@ struct Server::State : std::enable_shared_from_this<Server::State> {
   std::set<std::shared_ptr<Connection>> connections;
   std::atomic<int64_t> count{0}, busy{0}, unsent{0}, answered{0};
   std::atomic<bool> closing{false}, over{false};
-  bool accepts = false, ticks = false;  // something waits for a client, for the time
-  int spare = -1;                       // a descriptor to give up when there is no other left
+  bool accepts = false, ticks = false;  // an accept or a timer is pending
+  int spare = -1;                       // spare descriptor, released when no other is free
   std::function<void()> on_tick;
   std::function<void(const Exchange&)> on_end;
 };
 
-/// All of it on the I/O thread, but for what ByteSink says.
+/// Everything runs on the I/O thread, except calls of ByteSink.
 class Server::Connection : public std::enable_shared_from_this<Server::Connection> {
  public:
   Connection(const std::shared_ptr<State>& state, tcp::socket socket)
@@ -78,8 +78,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
         write_timer_(state->context),
         reader_(state->options.limits) {}
 
-  /// Does something for this connection, which ends where that fails: the others have nothing to do
-  /// with it.
+  /// Runs `act` for this connection; if it throws, only this connection is closed.
   template <class Act>
   void guarded(const Act& act) noexcept {
     try {
@@ -100,7 +99,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     const auto set = [&](int option, unsigned value) {
       ::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value);
     };
-    // a peer that is gone without a word is noticed
+    // keepalive detects peers that vanished
     set(TCP_KEEPIDLE, 30);
     set(TCP_KEEPINTVL, 10);
     set(TCP_KEEPCNT, 3);
@@ -108,10 +107,10 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     wait_for_request();
   }
 
-  /// Whether it only waits for the next request.
+  /// True if it is idle between requests.
   bool idle() const { return !exchange_ && !reader_.begun(); }
 
-  /// Whether its answer can no longer be given.
+  /// True if its response can no longer be sent.
   bool lost() const { return exchange_ && exchange_->lost(); }
 
   void close() noexcept {
@@ -131,12 +130,12 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     --state_->count;
   }
 
-  /// What an exchange writes into; it may live longer than the connection.
+  /// The sink of an exchange; may outlive the connection.
   class Sink final : public ByteSink {
    public:
     explicit Sink(const std::shared_ptr<Connection>& connection)
         : connection_(connection), state_(connection->state_) {}
-    // what a client never took
+    // bytes that the client never accepted
     ~Sink() override { state_->unsent -= static_cast<int64_t>(unsent_.load()); }
     void send(std::string bytes, bool last) override {
       if (state_->over) return;
@@ -172,7 +171,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     timer_.expires_after(time);
     timer_.async_wait([self = shared_from_this(), status](const Code& error) {
       if (error || self->closed_ || self->exchange_) return;
-      // who waits between two requests is not in error
+      // an idle connection is not an error
       if (status == 0 || !self->reader_.begun()) return self->close();
       self->guarded([&] { self->refuse({status, "timeout", "the request did not come in time"}); });
     });
@@ -181,7 +180,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
   void wait_for_request() {
     if (state_->closing) return close();
     expire_after(served_ == 0 && !reader_.begun() ? limits().head_time : limits().idle_time, 408);
-    // what came behind the last request may be the next one
+    // bytes after the last request may be the next one
     if (reader_.held() > 0) {
       timer_.expires_after(limits().head_time);
       take("");
@@ -247,11 +246,11 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     begin_exchange(reader_.take());
     ++served_;
     const ExchangePtr exchange = exchange_;
-    read();  // sees the client go
+    read();  // detects a disconnect
     state_->handler(exchange);
   }
 
-  /// After this nothing that the client sends can be understood.
+  /// After this error the stream cannot be parsed further.
   void refuse(const ApiError& error) {
     refused_ = true;
     begin_exchange({});
@@ -298,7 +297,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     try {
       if (state_->on_end) state_->on_end(*exchange_);
     } catch (...) {
-      // a line of a log that nobody can write is no reason to end
+      // a log line that cannot be written must not end the server
     }
     exchange_.reset();
     sink_.reset();
@@ -393,7 +392,7 @@ void Server::State::accept() {
     self->accepts = false;
     if (self->closing) return;
     if (error == asio::error::no_descriptors && self->spare >= 0) {
-      // the spare one takes the client, who is sent away instead of left to wait
+      // the spare descriptor accepts the client and closes the connection at once
       ::close(self->spare);
       const int taken = ::accept(self->acceptor.native_handle(), nullptr, nullptr);
       if (taken >= 0) ::close(taken);
@@ -428,13 +427,13 @@ void Server::State::tick() {
   ticks = true;
 }
 
-/// Waits for clients and for the time, unless something does already.
+/// Starts accepting and the timer, unless they are pending.
 void Server::State::begin() {
   if (!ticks) tick();
   if (!accepts && !closing) accept();
 }
 
-/// After an exception nobody knows what still waits.
+/// After an exception the pending operations are unknown.
 void Server::State::forget() {
   Code ignored;
   acceptor.cancel(ignored);
@@ -451,7 +450,7 @@ Server::Server(const ServerOptions& options, Handler handler)
 Server::~Server() {
   state_->over = true;
   while (!state_->connections.empty()) (*state_->connections.begin())->close();
-  // what waits in the context holds the state, and the state the context: it has its last turn
+  // pending handlers hold the state, and the state holds the context: this breaks the cycle
   state_->closing = true;
   Code ignored;
   state_->acceptor.close(ignored);

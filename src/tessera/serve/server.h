@@ -1,5 +1,5 @@
-// Sockets: accepts connections, reads requests, writes answers, and minds the time that each of
-// these may take. One thread does all of it; whoever answers does so on other threads.
+// Sockets: accepts connections, reads requests, writes responses, and enforces their timeouts. One
+// I/O thread does all of it; handlers answer on other threads.
 #pragma once
 
 #include <functional>
@@ -12,38 +12,38 @@ namespace tessera::serve {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;  // 0 = any that is free
+  int port = 8080;  // 0 = any free port
   Limits limits;
 };
 
 class Server {
  public:
-  /// Called on the I/O thread, once for each request; must not wait.
+  /// Called on the I/O thread, once per request; must not block.
   using Handler = std::function<void(const ExchangePtr&)>;
 
-  /// Throws Error(resource) where the address cannot be had.
+  /// Throws Error(resource) if the address is not available.
   Server(const ServerOptions& options, Handler handler);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
   int port() const;
-  /// Connections now.
+  /// Number of open connections.
   int64_t connections() const;
-  /// Of what they hold: parts of requests, and answers that are not sent.
+  /// Bytes that they buffer: partial requests and unsent responses.
   int64_t buffered_bytes() const;
   /// Serves until stop(). `tick` is called on this thread about four times a second.
   void run(const std::function<void()>& tick = {});
-  /// No further connection is taken, and those that wait for a request are closed. From any thread.
+  /// Stops accepting and closes idle connections. Thread-safe.
   void close_door();
-  /// Ends run(), with all connections. From any thread.
+  /// Ends run() and closes all connections. Thread-safe.
   void stop();
-  /// Requests that were answered, or whose clients have left.
+  /// Number of requests that were answered or whose clients disconnected.
   int64_t answered() const;
-  /// Requests that have no answer yet, or one that is still being written.
+  /// Number of requests without a complete response.
   int64_t busy() const;
 
-  /// Called with each exchange when its answer has been written or given up.
+  /// Called with each exchange when its response has been written or given up.
   std::function<void(const Exchange&)> on_end;
 
  private:

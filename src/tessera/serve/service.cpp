@@ -11,7 +11,7 @@
 namespace tessera::serve {
 namespace {
 
-/// Is one more as long as it lives.
+/// Counts one more during its lifetime.
 struct Counted {
   explicit Counted(std::atomic<int64_t>& all) : all(all) { ++all; }
   ~Counted() { --all; }
@@ -20,7 +20,7 @@ struct Counted {
   std::atomic<int64_t>& all;
 };
 
-/// A path that nobody knows, for a line of a log.
+/// An unknown path, shortened for the log.
 std::string printable_path(const std::string& path) {
   std::string out = path.substr(0, 200);
   for (char& c : out)
@@ -57,9 +57,9 @@ ServiceState::~ServiceState() {
   end();
 }
 
-/// Threads end before anything that they use goes: the one that loads models and the one that
-/// computes, which hand work to the workers, then these. What is queued and will never run holds
-/// the state itself, and is dropped by hand.
+/// Threads are joined before anything they use is destroyed: first the loader and the scheduler,
+/// which post to the workers, then the workers. Queued work that never runs holds the state itself
+/// and is dropped explicitly.
 void ServiceState::end() {
   if (pool) pool->stop();
   if (engine) engine->stop();
@@ -277,8 +277,8 @@ void ServiceState::trim(Exchange::Clock::time_point now) {
   engine->give_back_memory();
 }
 
-/// Parts that do not overlap. What is in use of heaps and tensors is "other" where it is no state,
-/// no prefix cache and no buffer; pages that states share count once.
+/// Disjoint parts of memory. Heap and tensor memory that is neither state, prefix cache nor buffer
+/// is "other"; pages shared by states count once.
 void ServiceState::measure_memory() {
   const ResidentParts parts = resident_parts();
   const HeapUse heap = heap_use();

@@ -1,4 +1,4 @@
-// The bodies of routes that make no text of a prompt: vectors, labels, tokens, translations.
+// Bodies of the other routes: embeddings, labels, tokens, translations.
 #include "tessera/serve/body_values.h"
 
 namespace tessera::serve {

@@ -1,4 +1,4 @@
-// Texts to tokens, and back.
+// Tokenization and detokenization routes.
 #include "tessera/serve/service_state.h"
 #include "tessera/text/tokenizer/raw_prompt.h"
 

@@ -64,8 +64,7 @@ std::vector<std::string_view> split(std::string_view text) {
   return words;
 }
 
-/// The runs of n of the units that end at `ends`, unit i begins where i - 1 ends (or at `gap`
-/// behind it).
+/// The n-grams of the units that end at `ends`; unit i begins `gap` bytes after the end of i - 1.
 using Ngrams = std::unordered_map<std::string_view, int64_t>;
 Ngrams ngrams(std::string_view text, const std::vector<size_t>& ends, size_t n, size_t gap) {
   Ngrams counts;
@@ -162,7 +161,7 @@ void CorpusScores::add(std::string_view said, std::string_view expected) {
   const std::vector<size_t> c_ends = ends_of_characters(c), d_ends = ends_of_characters(d);
   for (size_t n = 1; n <= characters_.size(); ++n) {
     const Ngrams of_c = ngrams(c, c_ends, n, 0), of_d = ngrams(d, d_ends, n, 0);
-    // where nothing of this length was expected nothing counts as said
+    // without n-grams of this length in the reference, those of the output do not count
     if (!of_d.empty()) characters_[n - 1].said += total(of_c);
     characters_[n - 1].expected += total(of_d);
     characters_[n - 1].common += common(of_c, of_d);

@@ -1,7 +1,7 @@
-// How near texts are to those that were expected, over a whole file: BLEU (Papineni et al. 2002,
-// sec. 2; one reference, words as mteval-v13a cuts them, the exponential smoothing of NIST's
-// script) and chrF (Popovic 2015: characters to order 6, beta 2). The numbers are those that
-// `sacrebleu` 2 calls "BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" and
+// Corpus metrics of translation: BLEU (Papineni et al. 2002, sec. 2; one reference, words as in
+// mteval-v13a, the exponential smoothing of NIST's script) and chrF (Popovic 2015: characters to
+// order 6, beta 2). The values equal those of `sacrebleu` 2 with signatures
+// "BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" and
 // "chrF2|nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no".
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace tessera::text {
 
-/// The words of a line, a space between them.
+/// The words of a line, separated by spaces.
 std::string words_13a(std::string_view line);
 
 /// Counts over all texts so far.
@@ -25,7 +25,7 @@ class CorpusScores {
   /// 0 to 100.
   double bleu() const;
   double chrf() const;
-  /// Words of all that was said over those of all that was expected; below 1 BLEU is less for it.
+  /// Words of all outputs relative to words of all references; below 1 BLEU has a brevity penalty.
   double length_ratio() const;
 
  private:

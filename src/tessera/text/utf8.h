@@ -1,6 +1,6 @@
-// UTF-8 in both directions, and the few Unicode properties that tokenizers ask about.
-// Invalid bytes become U+FFFD, one for each maximal subpart (Unicode 15, sec. 3.9, "U+FFFD
-// Substitution of Maximal Subparts"), which is what Rust's from_utf8_lossy and browsers do.
+// UTF-8 encoding and decoding, and the Unicode properties that tokenizers need. Invalid bytes
+// become U+FFFD, one for each maximal subpart (Unicode 15, sec. 3.9, "U+FFFD Substitution of
+// Maximal Subparts"), as in Rust's from_utf8_lossy and browsers.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ template <class Visit>
 void for_each_character(std::string_view text, Visit&& visit) {
   for (size_t at = 0; at < text.size();) {
     size_t length = character_length(text, at);
-    if (length == 0) length = 1;  // only when the caller broke the promise; still ends
+    if (length == 0) length = 1;  // only for text that is not well-formed; guarantees progress
     visit(code_point_at(text, at, length), at, at + length);
     at += length;
   }
@@ -32,7 +32,7 @@ bool is_valid_utf8(std::string_view text);
 /// A copy in which invalid bytes are U+FFFD.
 std::string to_valid_utf8(std::string_view text);
 
-/// Turns a stream of bytes into whole characters; bytes of an incomplete one wait for the rest.
+/// Assembles a stream of bytes into whole characters; incomplete characters are buffered.
 class Utf8Assembler {
  public:
   /// Appends to `out` all characters that are complete after `bytes`.
@@ -48,12 +48,12 @@ bool is_white_space(char32_t c);  // Unicode White_Space
 bool is_numeric(char32_t c);      // Nd, Nl, No
 bool is_decimal(char32_t c);      // Nd
 bool is_mark(char32_t c);         // Mn, Mc, Me
-// The next four know the characters of Unicode 8, as the tables of the `tokenizers` library do;
-// what came later has none of these properties.
+// The next four have the properties of Unicode 8, as in the `tokenizers` library; newer characters
+// have none of them.
 bool is_punctuation(char32_t c);      // P*, or one of the ASCII symbols $+<=>^`|~
 bool is_control(char32_t c);          // Cc, Cf, Co
 bool is_nonspacing_mark(char32_t c);  // Mn
-bool is_ideograph(char32_t c);        // the blocks that BERT takes for Chinese
+bool is_ideograph(char32_t c);        // the blocks that BERT treats as Chinese
 bool is_word_character(char32_t c);   // letter, mark, decimal digit, letter number, connector
 
 /// Unicode simple lower case, plus the one unconditional expansion (U+0130).

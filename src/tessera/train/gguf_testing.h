@@ -1,4 +1,4 @@
-// A GGUF file to begin from, with and without blocks.
+// A GGUF file as initial model, with and without quantized weights.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace tessera::train {
 
-/// The golden file, or the same with its matrices in blocks.
+/// The golden file, or the same with quantized matrices.
 inline std::filesystem::path gguf_file(const test::TemporaryFolder& folder,
                                        std::optional<DType> blocks) {
   namespace fs = std::filesystem;

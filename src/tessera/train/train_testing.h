@@ -1,4 +1,4 @@
-// What the tests of this layer share.
+// Shared by the tests of this layer.
 #pragma once
 
 #include <gtest/gtest.h>

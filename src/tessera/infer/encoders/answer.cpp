@@ -10,9 +10,9 @@
 namespace tessera::infer {
 namespace {
 
-constexpr size_t kBest = 20;  // first and last tokens of a window that are tried
+constexpr size_t kBest = 20;  // candidates for the first and the last token per window
 
-/// Places of the largest values among [begin, begin + n), the largest first.
+/// Indices of the largest values among [begin, begin + n), largest first.
 std::vector<size_t> best_places(const std::vector<double>& values, size_t begin, size_t n) {
   std::vector<size_t> places(n);
   for (size_t i = 0; i < n; ++i) places[i] = i;

@@ -32,11 +32,11 @@ void check_known(const model::ModelSpec& spec, const std::vector<int64_t>& ids) 
            spec.vocab);
 }
 
-/// Documents of one call.
+/// Documents of one model call.
 struct TextRows {
   std::vector<std::vector<int64_t>> ids;
   std::vector<int64_t> types;
-  bool typed = false;  // some have a second text
+  bool typed = false;  // some are pairs
 
   void add(std::vector<int64_t> own, size_t second) {
     typed = typed || second < own.size();
@@ -149,7 +149,7 @@ std::vector<WordPrediction> classify_words(const LoadedModel& loaded,
   const text::WordTokens tokens(*loaded.tokenizer);
   std::vector<WordPrediction> out;
   std::vector<int32_t> ids;
-  std::vector<size_t> firsts;  // of each word among ids
+  std::vector<size_t> firsts;  // index of each word's first token
   for (const std::string& word : words) {
     out.push_back({word});
     firsts.push_back(ids.size());
@@ -165,7 +165,7 @@ std::vector<WordPrediction> classify_words(const LoadedModel& loaded,
       loaded.model.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{judged.ids}), call));
   const Tensor p_NC = logits_NC.to(at::kDouble).softmax(-1);
   for (size_t i = 0; i < out.size(); ++i) {
-    // words beyond the end or before the begin, and those that the tokenizer makes nothing of
+    // words past the end or before the begin, and words without tokens
     const size_t next = i + 1 < out.size() ? firsts[i + 1] : ids.size();
     const size_t end = judged.first_dropped + judged.first_length;
     out[i].cut = firsts[i] < judged.first_dropped || firsts[i] >= end || firsts[i] == next;

@@ -1,6 +1,5 @@
-// What a model with a classifier or a span head says of texts: classes or numbers of whole texts,
-// classes of words, answers to questions.
-// Devlin et al. 2018, arXiv:1810.04805, sec. 4.
+// Classification with an encoder's heads: text classification and regression, token classification
+// (NER), question answering. Devlin et al. 2018, arXiv:1810.04805, sec. 4.
 #pragma once
 
 #include <optional>
@@ -13,31 +12,31 @@
 
 namespace tessera::infer {
 
-/// What the heads of a model answer.
+/// The task of a model, by its heads.
 enum class ClassificationTask {
-  texts,    // a class or a number of a text, or of a pair
-  words,    // a class of every word
-  answers,  // where an answer stands in a text
+  texts,    // text classification or regression, also of pairs
+  words,    // token classification: a class for every word
+  answers,  // question answering: a span of a text
 };
 
-/// Throws Error(usage) for a model without such a head, and one without a tokenizer.
+/// Throws Error(usage) for a model without such a head or without a tokenizer.
 ClassificationTask classification_task_of(const LoadedModel& loaded);
 
-/// Names of the classes, else their numbers.
+/// Class names, or class numbers if the model has no names.
 std::vector<std::string> class_names(const model::ModelSpec& spec);
 
-/// Logits [texts, classes] in double of texts, and pairs of them, that are tokens already. Throws
-/// Error(input) for tokens beside the vocabulary.
+/// Logits [texts, classes] in double of tokenized texts or pairs. Throws Error(input) for ids
+/// outside the vocabulary.
 Tensor classifier_logits(const LoadedModel& loaded,
                          const std::vector<text::ClassifierInput>& texts,
                          const CancelToken* cancel = nullptr);
 
 struct ClassifyOptions {
-  int64_t max_tokens = 0;        // longer texts are cut; 0 = as many as the model takes
-  bool multi_label = false;      // classes do not exclude one another
-  int64_t stride = 128;          // of answers: tokens that two windows share
-  int64_t max_answer = 30;       // tokens
-  bool allow_no_answer = false;  // a text may hold no answer
+  int64_t max_tokens = 0;        // longer texts are truncated; 0 = the model's maximum
+  bool multi_label = false;      // classes are independent (sigmoid instead of softmax)
+  int64_t stride = 128;          // question answering: overlap of windows, tokens
+  int64_t max_answer = 30;       // question answering: max. length, tokens
+  bool allow_no_answer = false;  // the text may have no answer
   const CancelToken* cancel = nullptr;
 };
 
@@ -46,25 +45,24 @@ struct ClassifierPair {
   std::optional<std::string> second = {};
 };
 
-/// Of one text: a logit and a probability for every class; of a model with one number the number
-/// alone.
+/// Prediction for one text: logit and probability of every class; for regression the value only.
 struct ClassPrediction {
   std::vector<double> logits = {}, probabilities = {};
   size_t best = 0;
-  bool cut = false;
+  bool cut = false;  // truncated
 };
 std::vector<ClassPrediction> classify_texts(const LoadedModel& loaded,
                                             const std::vector<ClassifierPair>& texts,
                                             const ClassifyOptions& options);
 
-/// Of one word; what is behind the last word of a text that is too long has no class.
+/// Prediction for one word; words past the end of a truncated text have no class.
 struct WordPrediction {
   std::string word = {};
   size_t best = 0;
   double probability = 0;
   bool cut = false;
 };
-/// The words of a text, which spaces part.
+/// A text as words, split at spaces.
 std::vector<WordPrediction> classify_words(const LoadedModel& loaded,
                                            const std::vector<std::string>& words,
                                            const ClassifyOptions& options);

@@ -18,9 +18,9 @@ using convert::SentenceActivation;
 using convert::SentenceLayer;
 
 constexpr int64_t kTokensPerCall = 4096;
-constexpr double kLeastLength = 1e-12;  // a vector of zeros stays one
+constexpr double kLeastLength = 1e-12;  // a vector of zeros stays a vector of zeros
 
-/// The first tokens of a text, which are those of the prompt and what stands before it.
+/// The first tokens of a text: special tokens and prompt.
 int64_t tokens_of_prompt(const text::Tokenizer& tokenizer, const EmbedOptions& options) {
   if (options.prompt.empty() || options.include_prompt) return 0;
   const auto ids = tokenizer.encode(options.prompt, {.parse_special = options.parse_special});
@@ -28,8 +28,7 @@ int64_t tokens_of_prompt(const text::Tokenizer& tokenizer, const EmbedOptions& o
   return static_cast<int64_t>(ids.size()) - (ends ? 1 : 0);
 }
 
-/// Ids of a text, cut so that what stands around it, `around` tokens, remains; none where even that
-/// leaves no room.
+/// Ids of a text, truncated so that `around` special tokens fit; empty if there is no room for any.
 struct TextIds {
   std::vector<int64_t> ids;
   bool cut = false;
@@ -49,13 +48,13 @@ TextIds ids_of(const text::Tokenizer& tokenizer,
 
 using Vector = std::vector<double>;
 
-/// Hidden states of a text: rows [count, d], of which the first has place `behind` in it.
+/// Hidden states of a text: rows [count, d], from position `behind` of it on.
 struct Rows {
   const float* data;
   int64_t count, d, behind;
 };
 
-/// One pooling, in double: the order of a sum must not show.
+/// One pooling, in double, so that the order of the sum has no effect.
 void pool(const Rows& rows, Pooling pooling, double* v) {
   const auto read = [&](int64_t row, const auto& join) {
     for (int64_t c = 0; c < rows.d; ++c) join(v[c], rows.data[row * rows.d + c]);

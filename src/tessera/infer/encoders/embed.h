@@ -1,5 +1,5 @@
-// Embeddings of texts: one vector per text from the hidden states of its tokens.
-// Reimers, Gurevych 2019, arXiv:1908.10084. The model says how (convert/sentence_modules.h).
+// Sentence embeddings: one vector per text, pooled from the hidden states of its tokens. Reimers,
+// Gurevych 2019, arXiv:1908.10084. The model defines how (convert/sentence_modules.h).
 #pragma once
 
 #include <string>
@@ -16,45 +16,45 @@ using convert::Pooling;
 using convert::pooling_named;
 
 struct EmbedOptions : convert::SentenceModules {
-  bool parse_special = false;  // special tokens written in a text become those tokens
-  bool renormalize = false;    // after `dimensions` has cut vectors, where `normalize` is on
-  std::string file = {};       // whose lines the texts are, for errors; "" = of no file
+  bool parse_special = false;  // parse special tokens written in a text
+  bool renormalize =
+      false;              // normalize again after truncation to `dimensions`, if `normalize` is on
+  std::string file = {};  // file with one text a line, for error messages; "" = none
   const CancelToken* cancel = nullptr;
 };
 
-/// What a model with its adapters says, the default prompt included; the defaults where it says
-/// nothing. Throws
-/// Error(file) on modules, orders of them or poolings that embed() does not have.
+/// The options of a model with its adapters, default prompt included; defaults where it has none.
+/// Throws Error(file) for modules, orders of modules or poolings that embed() does not support.
 EmbedOptions embed_options_of(const std::filesystem::path& model,
                               const std::vector<std::string>& adapters = {});
 
-/// Numbers of a vector. Throws Error(file) where a module behind the pooling has another width.
+/// Length of a vector. Throws Error(file) if a module after the pooling has another width.
 int64_t embedding_width(const model::ModelSpec& spec, const EmbedOptions& options);
 
 struct Embeddings {
   Tensor vectors_RD;            // float32
-  std::vector<int64_t> tokens;  // of each text, as they were read
-  int64_t cut = 0;              // texts that were too long
+  std::vector<int64_t> tokens;  // of each text, special tokens and prompt included
+  int64_t cut = 0;              // number of truncated texts
 };
 
-/// The tokens that are read of each text: behind the prompt, with what stands around it, cut where
-/// it is too long. Throws as embed() does.
+/// The tokens of each text: after the prompt, with special tokens, truncated if too long. Throws as
+/// embed() does.
 struct EmbedTokens {
   std::vector<std::vector<int64_t>> rows;
-  int64_t behind = 0;  // so many of each row do not count
-  int64_t cut = 0;     // texts that were too long
+  int64_t behind = 0;  // number of first tokens of each row that are not pooled
+  int64_t cut = 0;     // number of truncated texts
 };
 EmbedTokens embed_tokens(const LoadedModel& loaded,
                          const std::vector<std::string>& texts,
                          const EmbedOptions& options);
-/// The vectors of such tokens, [rows, embedding_width()].
+/// Vectors of tokenized texts, [rows, embedding_width()].
 Tensor embed_rows(const LoadedModel& loaded,
                   const std::vector<std::vector<int64_t>>& rows,
                   const EmbedOptions& options,
                   int64_t behind = 0);
 
 /// A vector does not depend on the other texts. Throws Error(usage) without a tokenizer,
-/// Error(input) for a text without tokens, or with none that counts.
+/// Error(input) for a text without tokens or without pooled tokens.
 Embeddings embed(const LoadedModel& loaded,
                  const std::vector<std::string>& texts,
                  const EmbedOptions& options);

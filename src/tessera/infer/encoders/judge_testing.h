@@ -1,4 +1,4 @@
-// Tiny checkpoints that judge texts, with words, for tests.
+// Tiny classifier checkpoints with a vocabulary, for tests.
 #pragma once
 
 #include <filesystem>
@@ -25,7 +25,7 @@ inline std::string bert_with_words(const test::TemporaryFolder& folder,
   return folder / at;
 }
 
-/// A pair classifier of one number: the first label of the golden classifier alone.
+/// A pair classifier with one output: the first class of the golden classifier.
 inline std::string cross_encoder(const test::TemporaryFolder& folder) {
   const std::string path = bert_with_words(folder, "classifier", "cross_encoder");
   const format::TensorFile file = format::open_safetensors(path + "/model.safetensors");

@@ -57,7 +57,7 @@ Tensor log_mel(const format::Sound& sound, const LogMelOptions& o) {
       at::cat({x_S.slice(0, 1, half + 1).flip(0), x_S, x_S.slice(0, n - half - 1, n - 1).flip(0)});
   const Tensor hann = 0.5 - 0.5 * at::cos(at::arange(o.n_fft, at::kDouble) *
                                           (2 * M_PI / static_cast<double>(o.n_fft)));
-  // one window more than there are hops: the last is dropped
+  // there is one window more than hops: the last is dropped
   const Tensor frames_TN = mirrored.unfold(0, o.n_fft, o.hop).slice(0, 0, n / o.hop) * hann;
   const Tensor power_TF = at::fft_rfft(frames_TN).abs().square();
   const Tensor log_MT = at::matmul(triangles(o), power_TF.t()).clamp_min(1e-10).log10();

@@ -1,4 +1,4 @@
-// Log-mel spectrograms: what speech models read of a sound.
+// Log-mel spectrograms, the input of speech models.
 //   P_tf = |FFT(hann * x[t hop - n/2, t hop + n/2))|^2, the sound mirrored at its ends
 //   L = log10(max(M P, 1e-10)),  L <- max(L, max(L) - 8),  out = (L + 4) / 4
 // M are triangles between frequencies that are equally far apart on Slaney's mel scale (linear
@@ -14,13 +14,13 @@ namespace tessera::infer {
 struct LogMelOptions {
   int64_t rate = 16000;      // samples per second
   int64_t n_fft = 400;       // samples of a window
-  int64_t hop = 160;         // from one window to the next
+  int64_t hop = 160;         // from one window to the next, samples
   int64_t mels = 80;         // bands, up to half the rate
-  int64_t samples = 480000;  // the sound is cut, or silence added, to so many; 0 = as it is
+  int64_t samples = 480000;  // cut or padded with silence to this length; 0 = unchanged
 };
 
-/// [mels, samples / hop] float32 of a sound of one channel. Throws Error(input) on another rate, or
-/// on a sound too short to be mirrored.
+/// [mels, samples / hop] float32 of mono sound. Throws Error(input) for another sample rate, or for
+/// sound too short to be mirrored.
 Tensor log_mel(const format::Sound& sound, const LogMelOptions& options = {});
 
 }  // namespace tessera::infer

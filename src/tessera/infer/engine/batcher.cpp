@@ -158,7 +158,7 @@ bool Batcher::far(const Sequence& sequence) const {
 
 // --- calls
 
-/// A call as it is put together.
+/// A call under construction.
 struct Batcher::Call {
   nn::Batch batch;
   std::vector<int64_t> ids;
@@ -166,10 +166,11 @@ struct Batcher::Call {
   std::vector<const Sequence*> sources;
   std::vector<int64_t> readers;
   int64_t source_tokens = 0;
-  std::vector<std::pair<int64_t, int64_t>> moved;  // tokens of branches: how much nearer they stand
+  std::vector<std::pair<int64_t, int64_t>>
+      moved;  // tokens of a tree: distance to their position in the chain
 };
 
-/// Tokens that were given at once, virtual ones among them.
+/// Number of prefix tokens, virtual ones included.
 int64_t Batcher::given(const Sequence& sequence) const {
   return sequence.prefix > 0 ? place(sequence.prefix) : 0;
 }
@@ -178,8 +179,8 @@ int64_t Batcher::room(const Work& work, int64_t left, int64_t budget) const {
   const Row& row = rows_[work.row];
   int64_t room = std::max<int64_t>(budget, 0);
   if (const int64_t over = place(row.fed + room) % kBlock; room < left && over < room) room -= over;
-  if (far(*work.sequence)) room = std::max(room, left);  // not cut where angles change
-  // nor where tokens see each other
+  if (far(*work.sequence)) room = std::max(room, left);  // not chunked where rotary angles change
+  // nor inside a bidirectional prefix
   room = std::max(room, calls_.first_call(given(*work.sequence)) - place(row.fed));
   if (const auto stop = row.stops.upper_bound(row.fed); stop != row.stops.end())
     room = std::min(room, *stop - row.fed);
@@ -226,7 +227,7 @@ void Batcher::step(std::span<const Work> work, int64_t budget) {
   for (const Work& w : work)
     if (changes(w.row, *w.sequence)) restart(w.row);
   if (options_.cache != nullptr) share(work);
-  // what decodes goes first
+  // decoding rows first
   Call call;
   std::vector<const Work*> prompts;
   for (const Work& w : work)
@@ -238,8 +239,8 @@ void Batcher::step(std::span<const Work> work, int64_t budget) {
   if (!call.works.empty()) run(call);
 }
 
-/// The one with the least left goes first, which has the most of them begin soonest; the oldest has
-/// half of the room nevertheless, so that it does not wait for ever.
+/// The prompt with the fewest tokens left goes first, which minimizes the mean time to first token.
+/// The oldest prompt still has half of the budget, so that it does not starve.
 void Batcher::plan_prompts(Call& call, std::vector<const Work*>& prompts, int64_t budget) const {
   if (prompts.empty()) return;
   const Work* const oldest = prompts.front();
@@ -273,7 +274,7 @@ void Batcher::run(const Call& call) {
   forward.layers = options_.layers;
   forward.add_statistic = options_.statistics;
   forward.encoded = encoded ? &*encoded : nullptr;
-  // one token, or a few guesses: the rows stay whole, and what was said so far can be kept
+  // a short call is not cancelled: the rows stay whole, and the text so far can be saved
   const bool brief = std::all_of(batch.segments.begin(), batch.segments.end(),
                                  [](const nn::Segment& s) { return s.length == 1 || s.pending; });
   forward.cancel = brief && !encoded ? nullptr : options_.cancel;
@@ -364,7 +365,7 @@ nn::Encoded Batcher::encode(const std::vector<const Sequence*>& sequences,
 
 // --- sharing
 
-/// Of a row after n tokens in one go: its angles are those of its length then.
+/// Kind of a row after n tokens in one call: its rotary angles are those of that length.
 PrefixCache::Kind Batcher::kind_after(int64_t n) const {
   return {options_.max_pending, options_.kv.type, calls_.until(place(n))};
 }
@@ -391,7 +392,8 @@ void Batcher::share(std::span<const Work> work) {
       row.fresh = false;
       continue;
     }
-    // beyond where angles change a prompt is computed in one call, which cannot stop for others
+    // beyond a change of rotary angles a prompt is computed in one call, which cannot stop for
+    // others
     if (far(*w.sequence)) continue;
     near.push_back(w.row);
     sequences.push_back(w.sequence);
@@ -407,7 +409,7 @@ void Batcher::share(std::span<const Work> work) {
     if (rows_[r].wait) rows_[rows_[r].wait->row].stops.insert(rows_[r].wait->at);
 }
 
-/// Where snapshots of a prompt are due: at its end they are taken anyway.
+/// Lengths at which to take snapshots of a prompt; one at its end is taken anyway.
 void Batcher::plan_stops(size_t row, const Sequence& sequence) {
   const int64_t every = options_.cache->options().snapshot_every;
   if (every == 0 || options_.cache->cuts()) return;
@@ -436,7 +438,7 @@ void Batcher::snapshot(size_t row, const Sequence& sequence) {
 
 void Batcher::cache_prefix(size_t row, const Sequence& sequence) {
   if (options_.cache == nullptr || !stateful_ || !rows_[row].last.defined()) return;
-  // a cut-off call leaves nothing that could be continued
+  // a cancelled call leaves no state to resume from
   const auto r = static_cast<int64_t>(row);
   if (state_.can_truncate(r, state_.length(r))) snapshot(row, sequence);
 }

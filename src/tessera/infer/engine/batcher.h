@@ -1,7 +1,7 @@
-// Feeds rows to a model, one call at a time: with a state where the model has one, else as whole
-// documents. Rows come and go between calls, and each keeps its slot; beside rows that decode,
-// prompts are fed in cuts. What a row gets does not depend on the rows beside it, nor on how it was
-// cut into calls, nor on whether its beginning came out of a cache.
+// Continuous batching: sequences join and leave between calls of the model. Each row keeps its slot
+// in the state. A model without a state is fed whole documents. Prompts are prefilled in chunks
+// together with rows that decode. A row's result depends neither on the other rows of the batch,
+// nor on how its prompt was chunked, nor on whether a prefix came from the cache.
 #pragma once
 
 #include <optional>
@@ -17,124 +17,131 @@
 
 namespace tessera::infer {
 
-/// What a model computes in, and a state keeps: doubles where weights are.
+/// Dtype of activations and state: float64 where the weights are, else float32.
 at::ScalarType numbers_of(const model::Model& model);
 
+/// Feeds sequences to one model. Owns the state of all rows; the caller owns their tokens.
+/// Used by one thread at a time. step() throws what the model throws and leaves the rows of that
+/// call invalid: restart() or drop() them. Rows that were in no failing call are unchanged.
 class Batcher {
  public:
   struct Options {
-    int64_t max_pending = 0;                 // most tokens of a row that keep() has not decided on
+    int64_t max_pending = 0;                 // max. pending (uncommitted) tokens of a row
     PrefixCache* cache = nullptr;            // of this model; must outlive the batcher
-    spec::KvOptions kv;                      // how keys and values are kept
-    const CancelToken* cancel = nullptr;     // of all rows: a call that it ends spoils those in it
-    nn::StatisticSink statistics = nullptr;  // takes what parts count
-    int64_t layers = 0;  // only the first ones, of a model with a state; 0 = all
+    spec::KvOptions kv;                      // storage type and eviction of the KV cache
+    const CancelToken* cancel = nullptr;     // a cancelled call invalidates the rows in it
+    nn::StatisticSink statistics = nullptr;  // receives the model's statistics
+    int64_t layers = 0;                      // run only the first layers, needs a state; 0 = all
   };
   Batcher(const model::Model& model, const Options& options);
 
-  /// The slot of a fresh row, its own until drop().
+  /// Adds a row without tokens. Its slot is taken until drop().
   size_t add();
   void drop(size_t row);
-  /// A fresh row goes on from a state of one row, and the hidden state [D] of the last token in it
-  /// (needed where nothing is left to feed).
+  /// Starts a row without tokens from the state of one row and the hidden state [D] of the last
+  /// token in it. `last` is needed where the whole sequence is in the state already.
   void resume(size_t row, const model::State& state, const Tensor& last);
-  /// Forgets what a row has been fed: it is computed anew.
+  /// Discards what a row has been fed, so that the next step computes it again.
   void restart(size_t row);
-  /// Row rows[i] becomes a copy of what rows[parents[i]] was.
+  /// Row rows[i] becomes a copy of row rows[parents[i]] (beam search).
   void reorder_rows(std::span<const size_t> rows, std::span<const size_t> parents);
 
-  /// What a row is fed: its sequence, which goes on from what it was in the last call, and guesses
-  /// behind it. The guesses, and in a call that has both the last token before them, stay pending
-  /// until keep(). Of the tokens before `own` it may take over what others have computed.
+  /// The input of one row: its sequence, which extends that of the last call, followed by draft
+  /// tokens. Draft tokens stay pending until keep(); so does the last token before them, if it is
+  /// fed in the same call. Only tokens before `own` may come from the cache or from another row.
   struct Work {
     size_t row = 0;
     const Sequence* sequence = nullptr;
     DraftTree drafts = {};
     int64_t own = PrefixCache::kAll;
-    /// Of a model without a state: any of its tokens may be others in the next call, so that all of
-    /// them stay pending.
+    /// Without a state only: any token may change before the next call, so all tokens stay pending
+    /// (Mask-Predict).
     bool whole = false;
   };
-  /// One call of the model, with at most `budget` tokens: rows with one token left, or with
-  /// guesses, all take part; what is left of the budget goes to the others, by how little they have
-  /// left, and half of it to the first of them at least. At least one row goes on. A row whose
-  /// angles change is computed anew, in one piece.
+  /// One call of the model with at most `budget` tokens. Rows with one token left or with draft
+  /// tokens are always included. The rest of the budget goes to prompts, the one with the fewest
+  /// tokens left first, but at least half of it to the oldest prompt. At least one row advances. A
+  /// row whose rotary angles change at its length (dynamic RoPE scaling) is computed again in one
+  /// chunk.
   void step(std::span<const Work> work, int64_t budget);
-  /// Whether no more than one token of its sequence is left.
+  /// True if at most one token of the sequence is left to feed.
   bool decodes(const Work& work) const;
-  /// Whether all of it has been fed.
+  /// True if all tokens of the sequence, draft tokens included, have been fed.
   bool ready(const Work& work) const;
-  /// Hidden states of the last token [1, D] of a row that is ready, or of all its pending ones.
+  /// Hidden state of the last token [1, D] of a row that is ready, or of all its pending tokens
+  /// [pending, D].
   Tensor hidden(size_t row) const;
-  /// What the encoder made of a row's source, which it has read without a state.
+  /// Encoder output for a row's source. Only rows without a state have it.
   const nn::Encoded& encoded(size_t row) const { return *rows_[row].encoded; }
-  /// Tokens of a row that keep() is to decide on.
+  /// Number of tokens of a row that keep() has not decided on.
   int64_t pending(size_t row) const { return rows_[row].pending(); }
-  /// The first n pending tokens of a row are its own, the rest go.
+  /// Commits the first n pending tokens of a row and discards the others.
   void keep(size_t row, int64_t n);
-  /// So are the last token that it was sure of and these guesses behind it, ascending.
+  /// Commits the last token of the sequence and these accepted draft tokens, in ascending order.
   void keep(size_t row, const std::vector<int64_t>& drafts);
-  /// Whether the row has come to where all angles change: the next step computes it anew.
+  /// True if the rotary angles of all positions change at the sequence's length: the next step
+  /// computes the row again.
   bool changes(size_t row, const Sequence& sequence) const;
 
-  /// Hidden states of tokens of a row from number `begin` on.
+  /// Hidden states [N, D] of the tokens of a row from number `begin` on.
   struct Fed {
     size_t row = 0;
     int64_t begin = 0;
     Tensor hidden_ND;
   };
-  /// What the last call made of its tokens, pending ones apart.
+  /// Output of the last call, without pending tokens.
   const std::vector<Fed>& fed() const { return fed_; }
-  /// The rows of the last call, its tokens, and those of the sources that it read.
+  /// Rows of the last call, its tokens, and the tokens of the sources that it encoded.
   const std::vector<size_t>& called() const { return called_; }
   int64_t called_tokens() const { return called_tokens_; }
   int64_t called_source_tokens() const { return called_source_tokens_; }
-  /// Puts what a row has seen into the cache, where there is one.
+  /// Stores a row's state in the prefix cache, if there is one.
   void cache_prefix(size_t row, const Sequence& sequence);
-  /// Tokens of the row, its source included, that it did not have to compute: resumed, or shared.
+  /// Tokens of a row, source included, that came from a cache or another row.
   int64_t reused(size_t row) const { return rows_[row].reused; }
-  /// What resume() takes: a state of this row alone, none where the model has none.
+  /// A copy of this row's state, for resume(); empty where the model has no state.
   model::State state(size_t row) const;
   const Tensor& last(size_t row) const { return rows_[row].last; }
   const model::CallPlan& calls() const { return calls_; }
-  /// Where the next token of a row of so many stands: behind the model's virtual tokens.
+  /// Position of the next token of a row with `tokens` tokens: the model's virtual tokens come
+  /// first.
   int64_t place(int64_t tokens) const { return tokens + virtual_; }
-  /// Of all slots, empty ones too.
+  /// State of all slots, free ones included.
   const model::State& state() const { return state_; }
 
  private:
   struct Row {
     bool used = false;
-    int64_t fed = 0, reused = 0;              // fed: pending ones apart
+    int64_t fed = 0, reused = 0;              // fed: without pending tokens
     Tensor last;                              // [D], hidden state of the last token fed
     Tensor ahead;                             // [pending, D]
-    std::optional<nn::Encoded> encoded = {};  // of a row without a state
-    // while its prompt is fed:
+    std::optional<nn::Encoded> encoded = {};  // only of a row without a state
+    // during prefill:
     bool fresh = true, sought = false;
     std::optional<Wait> wait = {};
-    std::set<int64_t> stops = {};  // calls end here, so that a snapshot can be taken
+    std::set<int64_t> stops = {};  // calls end at these lengths to take a snapshot
     int64_t pending() const { return ahead.defined() ? ahead.size(0) : 0; }
   };
   void whole(std::span<const Work> work, int64_t budget);
-  /// Of the sources of the rows that documents belong to, each encoded once.
+  /// The encoder output of the rows' sources; each source is encoded once and kept.
   nn::Encoded encoded_once(const std::vector<const Work*>& works);
-  /// The sources of some rows, read by the rows `readers` of the call that follows.
+  /// Encodes the sources of some sequences for the rows `readers` of the next call.
   nn::Encoded encode(const std::vector<const Sequence*>& sequences,
                      const std::vector<int64_t>& readers) const;
-  /// Whether it is longer than the first length where angles change.
+  /// True if the sequence is longer than the first length at which rotary angles change.
   bool far(const Sequence& sequence) const;
   PrefixCache::Kind kind_after(int64_t n) const;
-  /// Rows not begun yet begin with what the cache has of them, or wait for each other.
+  /// Starts new rows from the prefix cache, or lets them wait for a row with the same prefix.
   void share(std::span<const Work> work);
   void plan_stops(size_t row, const Sequence& sequence);
-  /// A row has come to where others wait for it, or a snapshot is due.
+  /// Called when a row has been fed up to a stop: takes the snapshot and starts the waiting rows.
   void settle(size_t row, const Sequence& sequence);
   void snapshot(size_t row, const Sequence& sequence);
-  /// Virtual tokens of a call that a row's tokens from `begin` on are in.
+  /// Number of virtual tokens in a call that feeds a row's tokens from `begin` on.
   int64_t virtual_at(int64_t begin) const { return begin == 0 ? virtual_ : 0; }
   void begin_with(size_t row, const model::State& state, int64_t from_row, const Tensor& last);
   int64_t given(const Sequence& sequence) const;
-  /// Tokens of a row in the next call.
+  /// Number of tokens of a row in the next call.
   int64_t room(const Work& work, int64_t left, int64_t budget) const;
   struct Call;
   void plan(Call& call, const Work& work, int64_t budget) const;
@@ -145,7 +152,7 @@ class Batcher {
   Options options_;
   model::CallPlan calls_;
   bool stateful_;
-  int64_t virtual_;             // tokens that every row of the state begins with
+  int64_t virtual_;             // virtual tokens at the beginning of every row
   model::State empty_, state_;  // empty_: of one row
   std::vector<Row> rows_;
   size_t first_free_ = 0;  // no row before it is unused

@@ -8,7 +8,7 @@ namespace {
 
 struct Hypothesis {
   Sequence sequence;
-  std::vector<int64_t> made;  // new tokens, the end not among them
+  std::vector<int64_t> made;  // new tokens, without the end
   double log_p = 0;
 };
 
@@ -16,7 +16,7 @@ struct Finished {
   std::vector<int64_t> made;
   double score = 0;
   const char* reason = "stop";
-  std::string stop = {};  // the string that ended it
+  std::string stop = {};  // the stop string that ended it
 };
 
 struct Candidate {
@@ -25,14 +25,14 @@ struct Candidate {
   double log_p = 0;
 };
 
-/// A candidate that was looked at.
+/// A candidate and whether it ends.
 struct Ranked {
   Candidate of;
-  bool ends = false;  // its token is a stop id, or completes a stop string:
+  bool ends = false;  // its token is a stop id, or completes the stop string `stop`
   std::string stop = {};
 };
 
-/// The better first; of equal ones that of the earlier beam, then of the smaller id.
+/// Better candidates first; ties go to the earlier beam, then to the smaller id.
 bool is_before(const Candidate& x, const Candidate& y) {
   if (x.log_p != y.log_p) return x.log_p > y.log_p;
   return x.beam != y.beam ? x.beam < y.beam : x.id < y.id;
@@ -81,7 +81,7 @@ class Search final : public Task {
       const auto& [c, ends, stop] = ranked_[i];
       const Hypothesis& parent = live_[c.beam];
       if (ends) {
-        // a stop id is no part of the text
+        // a stop id is not part of the text
         if (i < kept)
           put_aside(stop.empty() ? parent.made : with(parent.made, c.id), c.log_p, "stop", stop);
         continue;
@@ -112,23 +112,23 @@ class Search final : public Task {
     return made;
   }
 
-  /// Decodes new tokens as what goes on from the prompt.
+  /// Decodes new tokens as the continuation of the prompt.
   text::StreamDecoder decoder() const {
     text::StreamDecoder decoder(*tokenizer_, /*skip_special=*/!decoding_.show_special);
     const std::vector<int64_t>& tokens = request_.prompt.tokens;
-    // beside an encoder the text begins behind the start token
+    // with an encoder the text begins after the start token
     if (request_.prompt.source.empty())
       decoder.prime(std::vector<int32_t>(tokens.begin(), tokens.end()));
     return decoder;
   }
 
-  /// The stop string that the last of the new tokens completes, the earliest of several; "" = none.
+  /// The stop string that the last new token completes, the earliest of several; "" = none.
   /// No earlier token has completed any.
   std::string stop_of(const std::vector<int64_t>& made) const {
     size_t longest = 0;
     for (const std::string& stop : decoding_.stop_strings) longest = std::max(longest, stop.size());
     if (longest == 0 || tokenizer_ == nullptr) return "";
-    // of a long text its end tells; the first character of a part may lack bytes, or a space
+    // the end of the text is enough; the first character of that part may lack bytes or a space
     constexpr size_t kBlurred = 8;
     std::string text;
     size_t before = 0;  // bytes without the last token
@@ -147,7 +147,7 @@ class Search final : public Task {
     return stop;
   }
 
-  /// Where the earliest stop string begins that ends behind `before` bytes, and which it is.
+  /// Position of the earliest stop string that ends after `before` bytes, and which one it is.
   std::pair<size_t, std::string> first_stop(const std::string& text, size_t before) const {
     std::pair<size_t, std::string> first{std::string::npos, ""};
     for (const std::string& stop : decoding_.stop_strings) {
@@ -157,7 +157,7 @@ class Search final : public Task {
     return first;
   }
 
-  /// Looks whether the hypothesis ends with this token.
+  /// Checks whether the hypothesis ends with this token.
   Ranked looked_at(const Candidate& c) const {
     Ranked out{c};
     out.ends = std::find(decoding_.stop_ids.begin(), decoding_.stop_ids.end(), c.id) !=
@@ -173,7 +173,7 @@ class Search final : public Task {
            std::pow(static_cast<double>(std::max<int64_t>(length, 1)), beams_.length_penalty);
   }
 
-  /// Keeps the best `beams`, best first; of equal scores the earlier one.
+  /// Inserts and keeps the best `beams`, best first; ties go to the earlier one.
   void put_aside(const std::vector<int64_t>& made,
                  double log_p,
                  const char* reason,
@@ -184,8 +184,8 @@ class Search final : public Task {
     if (static_cast<int64_t>(finished_.size()) > beams_.beams) finished_.pop_back();
   }
 
-  /// log p only falls; how far a score can still come follows from the length that favours it most,
-  /// which `heuristic` takes to be the present one.
+  /// log p only decreases. The bound of a hypothesis' score uses the length that favours it most;
+  /// `heuristic` uses the present length.
   bool can_improve() const {
     using convert::EarlyStopping;
     if (static_cast<int64_t>(finished_.size()) < beams_.beams) return true;
@@ -206,7 +206,7 @@ class Search final : public Task {
     return largest + std::log(sum);
   }
 
-  /// log p of what follows a hypothesis, as the options change it; of nothing that may not come.
+  /// log p of the next token of a hypothesis after logit processors; empty if none is allowed.
   void extend(size_t beam, std::span<const float> logits, std::vector<Candidate>& all) const {
     const Hypothesis& h = live_[beam];
     double normal = log_sum(logits);
@@ -223,11 +223,11 @@ class Search final : public Task {
         all.push_back({beam, static_cast<int64_t>(v), h.log_p - normal + logits[v]});
   }
 
-  /// The best continuations of all hypotheses, up to the last of `beams` that go on.
+  /// The best continuations of all hypotheses, up to the last of `beams` unfinished ones.
   std::vector<Ranked> rank(const Tensor& logits) const {
     const auto vocab = static_cast<size_t>(logits.size(1));
     std::vector<Ranked> best;
-    // what must be chosen is certain
+    // a forced token has probability 1
     if (const auto forced = forced_id(decoding_, length_)) {
       for (size_t b = 0; b < live_.size(); ++b)
         best.push_back(looked_at({b, *forced, live_[b].log_p}));
@@ -249,7 +249,7 @@ class Search final : public Task {
     return best;
   }
 
-  /// The best of all is the result; `interrupted` where the search was ended from outside.
+  /// Sets the best hypothesis as result; `interrupted`: the search was ended from outside.
   void settle(bool interrupted) {
     for (const Hypothesis& h : live_)
       if (interrupted || length_ >= most_)
@@ -282,7 +282,7 @@ class Search final : public Task {
   std::vector<Finished> finished_;  // best first
   std::vector<Ranked> ranked_;
   int64_t length_ = 0, most_ = 0;
-  Limit limit_ = Limit::new_tokens;  // that most_ comes from
+  Limit limit_ = Limit::new_tokens;  // the limit that gives most_
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A conversation of a user and a model: its messages, as a chat changes them and a file holds them,
+// A conversation between a user and a model: the list of messages, how a chat changes it, its file,
 // and the prompt that fits the context. Torch-free.
 //
 //   Conversation chat;
@@ -17,7 +17,8 @@
 
 namespace tessera::infer {
 
-/// A value: a copy is what a failed answer is undone by.
+/// The messages of a chat, a value type: copy it to undo a failed answer. Not thread-safe. prompt()
+/// never changes the messages; it only leaves the oldest ones out.
 class Conversation {
  public:
   const spec::Json& messages() const { return messages_; }
@@ -25,38 +26,38 @@ class Conversation {
   std::string system() const;
   void set_system(const std::string& text);
   void add(const char* role, const std::string& text);
-  /// Content of the last message, of which there is one.
+  /// Content of the last message. There must be one.
   std::string last() const;
 
-  /// Removes the last answer, if that is the last message; false unless a question is then the
-  /// last.
+  /// Removes the last message if it is the assistant's. Returns true if the last message is then
+  /// the user's.
   bool remove_answer();
-  /// Removes the last question, if that is the last message.
+  /// Removes the last message if it is the user's.
   void remove_question();
-  /// Removes all but the system message.
+  /// Removes all messages except the system message.
   void clear();
 
-  /// A message a line, as JSON.
+  /// JSON lines: one message a line.
   void save(const std::filesystem::path& path) const;
-  /// Throws Error(file) for a line that is no message, with its number.
+  /// Throws Error(file) with the line number for a line that is no message.
   static Conversation load(const std::filesystem::path& path);
 
   struct Context {
-    int64_t longest = 0;  // tokens of a sequence; 0 = no limit
-    bool shift = false;   // drop the oldest messages where the prompt is longer
-    /// Instead of the last message's content: with retrieved passages, say. The conversation itself
-    /// would soon be full of them.
+    int64_t longest = 0;  // max. tokens of the prompt, see prompt(); 0 = no limit
+    bool shift = false;   // drop the oldest messages if the prompt is longer
+    /// Replaces the last message's content in the prompt, for example by a version with retrieved
+    /// passages. The messages keep the short version.
     std::optional<std::string> last = {};
   };
   struct Prompt {
     text::MarkedText text;
-    bool dropped_more = false;  // messages that earlier prompts had
+    bool dropped_more = false;  // this prompt lacks messages that earlier ones had
   };
-  /// The text that the model goes on with. Where it would be longer than the context, the oldest
-  /// messages are dropped two by two until half of the context is free, now and in later prompts;
-  /// the system message and the last one stay.
+  /// Renders the chat template. If the prompt is longer than the context and `shift` is set, the
+  /// oldest messages are dropped in pairs until half of the context is free, for this and all later
+  /// prompts. The system message and the last message stay.
   Prompt prompt(const text::ChatPrompt& prompts, const Context& context);
-  /// Messages that prompts leave out.
+  /// Number of messages that prompts leave out.
   int64_t dropped() const { return static_cast<int64_t>(dropped_); }
 
  private:

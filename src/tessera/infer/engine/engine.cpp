@@ -19,16 +19,16 @@ double since(Clock::time_point start) {
 
 struct Engine::Job {
   std::unique_ptr<Task> task;
-  std::vector<size_t> rows;  // of the batcher, parallel to the task's
+  std::vector<size_t> rows;  // batcher rows, parallel to the task's
   const CancelToken* cancel = nullptr;
   bool cancelled = false, keep = false, search = false, paused = false;
-  bool read = false;           // what it begins with
-  bool begun = false;          // has chosen a token
-  bool alone = false;          // a call with it failed: it is fed by itself until it decodes
-  const Job* first = nullptr;  // reads the beginning for both
+  bool read = false;   // its prompt has been fed
+  bool begun = false;  // has chosen its first token
+  bool alone = false;  // a call with it failed: until it decodes, its calls have no other request
+  const Job* first = nullptr;  // prefills the shared prompt for both
   std::exception_ptr error = nullptr;
   std::optional<SavedState> kept = {};
-  std::vector<int64_t> predicted = {};  // for guesses
+  std::vector<int64_t> predicted = {};  // for prompt lookup
   int64_t guessed = 0, accepted = 0;
 };
 
@@ -72,7 +72,7 @@ Engine::Id Engine::submit(const Request& asked) {
   const bool features = begin.features != nullptr;
   if (!request.resume_from) {
     check_source(spec, begin);
-    // the context is that of what is written
+    // the context limits the sequence that the decoder writes
     check_prompt(spec, answers ? begin.source : begin.tokens,
                  features ? 0 : request.decoding.context, "the prompt");
   }
@@ -100,7 +100,7 @@ Engine::Id Engine::submit(const Request& asked) {
          "a search of {} beams: expected at least 1, and no memory of one row",
          request.beams->beams);
   const auto first = request.shares_prefix_with ? jobs_.find(*request.shares_prefix_with)
-                                                : jobs_.end();  // may be gone
+                                                : jobs_.end();  // may be finished
   if (first != jobs_.end() && !first->second->rows.empty()) {
     const Sequence& shared = *first->second->task->rows().front();
     if (!request.targets.ids.empty() || request.resume_from ||
@@ -209,12 +209,12 @@ void Engine::drop_row(size_t row) {
   owners_[row] = nullptr;
 }
 
-/// The rows of a request that is done go.
+/// Removes the rows of a finished request.
 void Engine::end(Job& job) {
   share(job);
   const std::vector<const Sequence*> sequences = job.task->rows();
   for (size_t r = 0; r < job.rows.size(); ++r) {
-    // what a search has last is not what its rows have been fed
+    // the final hypotheses of a beam search are not what its rows have been fed
     if (job.task->result().finish_reason != "error" && !job.search)
       batcher_.cache_prefix(job.rows[r], *sequences[r]);
     if (job.keep) job.kept = SavedState{batcher_.state(job.rows[r]), batcher_.last(job.rows[r])};
@@ -241,7 +241,7 @@ void Engine::end_what_is_over() {
   }
 }
 
-/// What every row is to be fed. One that failed among others is alone in its calls.
+/// The input of every row. A request that failed together with others gets calls of its own.
 std::vector<Batcher::Work> Engine::plan(int64_t budget) {
   std::vector<Batcher::Work> work;
   for (const auto& [id, job] : jobs_) {
@@ -266,18 +266,18 @@ void Engine::draft(std::vector<Batcher::Work>& work, int64_t budget) {
   const bool begun = std::all_of(work.begin(), work.end(), [&](const Batcher::Work& w) {
     return batcher_.decodes(w) && owner(w.row).begun;
   });
-  // what reads prompts is no measure
+  // steps with prefill do not measure the draft length
   int64_t most = drafter_->most();
   if (draft_length_ && begun) most = draft_length_->next(static_cast<int64_t>(work.size()));
   for (size_t w = 0; w < work.size(); ++w) {
     Job& job = owner(work[w].row);
-    // what has not said a word, or is computed anew, goes on by one token
+    // a row without a generated token, or one that is computed again, advances by one token
     if (job.rows.size() > 1 || !job.begun || job.alone ||
         batcher_.changes(work[w].row, *work[w].sequence))
       continue;
     const Task& task = *job.task;
     const int64_t length = batcher_.place(size_of(work[w].sequence->tokens));
-    // no guess goes where all angles change
+    // no draft token beyond a position where all rotary angles change
     const int64_t straight = batcher_.calls().until(length) - length,
                   count = std::min({most, task.max_draft_tokens(), straight});
     if (count <= 0) continue;
@@ -311,7 +311,7 @@ void Engine::draft(std::vector<Batcher::Work>& work, int64_t budget) {
   for (size_t i = 0; i < which.size(); ++i) work[which[i]].drafts = std::move(drafts[i]);
 }
 
-/// The call of a step. When it fails, its rows are left half advanced.
+/// The model call of a step. If it fails, its rows are left half advanced.
 void Engine::feed(const std::vector<Batcher::Work>& work, int64_t budget) {
   try {
     batcher_.step(work, budget);
@@ -324,7 +324,7 @@ void Engine::feed(const std::vector<Batcher::Work>& work, int64_t budget) {
   on_hidden();
 }
 
-/// What a step took.
+/// Counts the time of a step.
 void Engine::book(const std::vector<Batcher::Work>& work, int64_t prefill, double seconds) {
   const int64_t decoding = static_cast<int64_t>(work.size()) - prefill;
   const int64_t called = batcher_.called_tokens(), sources = batcher_.called_source_tokens();
@@ -338,8 +338,8 @@ void Engine::book(const std::vector<Batcher::Work>& work, int64_t prefill, doubl
   counts_.plain_tokens_per_s = draft_length_->speed(decoding, 0);
 }
 
-/// A call that fails does not say for whom: its rows are computed anew, each request by itself, and
-/// the one that fails by itself has failed.
+/// The request that caused a failed call is unknown. The rows of the call are computed again, each
+/// request in a call of its own, and the request whose own call fails has failed.
 void Engine::rebuild() {
   const std::exception_ptr error = std::current_exception();
   const std::vector<size_t> called = batcher_.called();
@@ -358,7 +358,7 @@ void Engine::rebuild() {
   }
 }
 
-/// Hands on what a call has made of tokens.
+/// Passes the hidden states of a call on.
 void Engine::on_hidden() {
   for (const Batcher::Fed& fed : batcher_.fed()) {
     Job& job = owner(fed.row);
@@ -372,7 +372,8 @@ void Engine::on_hidden() {
   }
 }
 
-/// Those that wait for what a request reads go on from there, or by themselves where it ends first.
+/// Requests that wait for this prompt resume from its state, or prefill it themselves if it ended
+/// early.
 void Engine::share(const Job& job) {
   for (auto& [id, other] : jobs_) {
     if (other->first != &job) continue;
@@ -382,7 +383,7 @@ void Engine::share(const Job& job) {
   }
 }
 
-/// All that a request begins with has been read: whether it goes on.
+/// Called when a request's prompt has been fed; returns whether it generates tokens.
 bool Engine::read(Job& job) {
   if (job.read) return true;
   job.read = true;
@@ -399,7 +400,7 @@ bool Engine::read(Job& job) {
   return !job.error && !job.task->done();
 }
 
-/// Rows that have been fed all choose what follows, and tell who listens.
+/// Requests whose rows have been fed choose their next tokens; then their callbacks are called.
 void Engine::decide(const std::vector<Batcher::Work>& work) {
   struct Ready {
     Job* job;
@@ -451,7 +452,7 @@ void Engine::decide(const std::vector<Batcher::Work>& work) {
 void Engine::apply(Job& job, const DraftTree& drafts) {
   job.alone = false;
   const auto rows = static_cast<int64_t>(job.rows.size());
-  const int64_t last = size_of(job.task->rows().front()->tokens) - 1;  // that has been fed
+  const int64_t last = size_of(job.task->rows().front()->tokens) - 1;  // the last token fed
   const Task::Outcome outcome = job.task->take();
   const auto accepted = static_cast<int64_t>(outcome.accepted.size());
   if (job.task->whole()) {
@@ -485,7 +486,7 @@ void Engine::apply(Job& job, const DraftTree& drafts) {
   if (outcome.anew) {
     batcher_.restart(job.rows[0]);
     if (drafter_) drafter_->drop(job.rows[0]);
-    job.begun = false;  // what is left is read like a prompt
+    job.begun = false;  // the remaining tokens are prefilled like a prompt
     counts_.prefill_tokens += size_of(job.task->rows().front()->tokens);
     return;
   }

@@ -1,11 +1,11 @@
-// Where texts are made and read: requests come and go between steps, and a step is one call of the
-// model, in which rows that decode go on by a token (with guesses, by several) and prompts are read
-// in cuts. A request may ask how likely its own tokens are, and for nothing else: then any model
-// with a head answers.
+// Inference engine with continuous batching. Requests join and leave between steps. A step is one
+// call of the model: each decoding sequence advances by a token (several with speculative
+// decoding), and prompts are prefilled in chunks. A request without new tokens scores its own
+// tokens; any model with a head can do that.
 //
-// What a request says follows from the model, the request and how keys and values are kept: not
-// from the requests beside it, nor from when it came, how its prompt was cut, what the budget of a
-// step is, what a cache held or what was guessed. One that fails ends alone, with its error.
+// The output of a request depends on the model, the request and the KV cache type only. It does not
+// depend on other requests, arrival time, chunking, the budget of a step, the prefix cache or
+// speculation. A request that fails ends alone, with its error.
 #pragma once
 
 #include <map>
@@ -17,68 +17,71 @@
 
 namespace tessera::infer {
 
-/// Over the life of an engine.
+/// Counters over the life of an engine.
 struct EngineCounts {
-  int64_t prefill_tokens = 0;  // computed of what requests began with, sources included
-  int64_t decode_tokens = 0;   // chosen after the first of a request
-  int64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculation
-  /// Of steps, by the tokens that they fed; making guesses is part of decoding.
+  int64_t prefill_tokens = 0;  // computed prompt tokens, sources included; without cached ones
+  int64_t decode_tokens = 0;   // generated tokens after the first of each request
+  int64_t drafted_tokens = 0, accepted_tokens = 0;  // speculative decoding
+  /// Wall time of steps, divided by the tokens they fed. Drafting counts as decoding.
   double prefill_seconds = 0, decode_seconds = 0;
-  /// Tokens a second that decoding would have given without guesses, where they are paced; else 0.
+  /// Estimated decoding speed without speculation, tokens per second; 0 unless the draft length is
+  /// adaptive.
   double plain_tokens_per_s = 0;
 };
 
-/// For one thread at a time. Holds no more rows than requests have at a time; the memory of each is
-/// what it has been fed, whatever it may come to.
+/// Runs requests on one model and owns their rows (KV cache, recurrent state) until they finish.
+/// Memory grows with the tokens fed, not with the context length. Used by one thread at a time.
+/// submit() throws for a request that it cannot serve; later errors of a request are in its result.
+/// step() throws internal errors and those of the draft model only.
 class Engine {
  public:
   struct Options {
-    const text::Tokenizer* tokenizer = nullptr;  // none: tokens alone
+    const text::Tokenizer* tokenizer = nullptr;  // none: no text, tokens only
     Speculation speculation = {};
-    PrefixCache* cache = nullptr;  // of this model
+    PrefixCache* cache = nullptr;  // of this model; may be shared by engines one after another
     spec::KvOptions kv = {};
-    nn::StatisticSink statistics = nullptr;  // takes what parts of the model count
-    const CancelToken* cancel = nullptr;     // ends all requests, also within a call of the model
+    nn::StatisticSink statistics = nullptr;  // receives the model's statistics
+    const CancelToken* cancel = nullptr;     // ends all requests, also during a call of the model
   };
-  /// The model, and all that the options name, must outlive it. Throws Error(usage) for options
-  /// that do not suit it.
+  /// The model and everything in the options must outlive the engine. Throws Error(usage) for
+  /// options that the model does not support.
   Engine(const model::Model& model, const Options& options);
   ~Engine();
 
   using Id = int64_t;
-  /// Takes part from the next step on. Throws Error(usage) or Error(input) for a request that
-  /// cannot be served, as of new tokens by a model that cannot generate.
+  /// Adds a request from the next step on. Throws Error(usage) or Error(input) for a request that
+  /// the model cannot serve, for example new tokens from a model that cannot generate.
   Id submit(const Request& request);
-  /// Several texts that go on from one beginning, which is read once: requests of Writing::choice 0
-  /// to n - 1, each of which says what it says alone. `each` may give one listeners of its own;
-  /// targets are the first one's.
+  /// Submits n completions of one prompt, which is prefilled once: requests with
+  /// DecodingOptions::choice 0 to n - 1. Each has the output that it would have alone. `each` may
+  /// set callbacks of one choice. Only the first one gets the targets.
   std::vector<Id> submit_choices(const Request& request,
                                  int64_t n,
                                  const std::function<void(int64_t choice, Request&)>& each = {});
   /// Ends a request before the next step.
   void cancel(Id id);
-  /// A request that rests keeps its rows as they are, and takes part in no step; so do those that
-  /// wait for it to read what they begin with.
+  /// A paused request keeps its rows and takes part in no step. Requests that wait for it to
+  /// prefill a shared prompt wait too.
   void set_paused(Id id, bool paused);
-  /// One call of the model. `budget`: tokens of prompts, beside what decodes; at least 1. False
-  /// when no request is left to go on.
+  /// One call of the model. `budget`: max. tokens of the call, at least 1; decoding rows always
+  /// take part, prompts get the rest. Returns false when no request is left unfinished.
   bool step(int64_t budget);
 
   struct Result {
     Generation generation;
-    std::optional<SavedState> kept;  // where the request asked for it
+    std::optional<SavedState> kept;  // if Request::keep
   };
   bool done(Id id) const;
-  /// What became of a request that is done, once.
+  /// Result of a finished request; may be called once.
   Result take(Id id);
 
   const EngineCounts& counts() const { return counts_; }
-  /// The memory of all rows.
+  /// State of all rows.
   const model::State& state() const { return batcher_.state(); }
 
  private:
   struct Job;
-  /// That a row belongs to.
+  /// The request that a row belongs to.
   Job& owner(size_t row);
   size_t add_row(Job& job);
   void drop_row(size_t row);
@@ -100,8 +103,8 @@ class Engine {
   Batcher batcher_;
   std::optional<Drafter> drafter_;
   std::optional<DraftLengthController> draft_length_;
-  std::map<Id, std::unique_ptr<Job>> jobs_;  // by arrival
-  std::vector<Job*> owners_;                 // of the batcher's rows, by number
+  std::map<Id, std::unique_ptr<Job>> jobs_;  // in order of arrival
+  std::vector<Job*> owners_;                 // request of each batcher row
   Id next_ = 0;
   EngineCounts counts_;
 };

@@ -64,8 +64,7 @@ void check(const model::Model& model,
   check_prompts(model.spec(), prompts, options);
 }
 
-/// What row r begins with: its prompt, behind its row of a session where there is one, or the
-/// features that it answers.
+/// The sequence of row r: its prompt, after its session row if there is one, or its features.
 Request request_of(const model::ModelSpec& spec,
                    const std::vector<std::vector<int64_t>>& prompts,
                    size_t r,
@@ -84,7 +83,7 @@ Request request_of(const model::ModelSpec& spec,
     return request;
   }
   const Session& session = *options.session;
-  request.decoding.forced_begin.clear();  // it has begun
+  request.decoding.forced_begin.clear();  // the text has begun
   request.prompt = session.rows[r];
   request.prompt.tokens.insert(request.prompt.tokens.end(), prompt.begin(), prompt.end());
   const auto row = static_cast<int64_t>(r);
@@ -94,7 +93,7 @@ Request request_of(const model::ModelSpec& spec,
   return request;
 }
 
-/// Where the rows ended, for those who go on from there.
+/// Saves the final rows in the session.
 Session session_of(const std::vector<Request>& requests,
                    std::vector<Engine::Result>& results,
                    uint64_t seed) {

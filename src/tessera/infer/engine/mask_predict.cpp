@@ -115,7 +115,7 @@ class MaskPredict final : public Task {
         model_(model),
         request_(request),
         how_(request.decoding.mask_predict.value_or(MaskPredictOptions())) {
-    // a row that reads the source: how long texts are follows from it
+    // the row that feeds the source to the encoder, which predicts the lengths
     rows_.push_back({request.prompt, {1, mask()}});
     result_.prompt_tokens = size_of(request.prompt.source);
     if (tokenizer != nullptr)
@@ -203,7 +203,7 @@ class MaskPredict final : public Task {
     if (request_.decoding.max_new_tokens == 0) settle("length");
   }
 
-  /// Keeps the better text. Of equal ones that of the likelier length, which need not end first.
+  /// Keeps the better text. Ties go to the more likely length, which need not finish first.
   void judge(const MaskedText& text) {
     const auto rank = [this](const MaskedText& one) {
       return std::find(lengths_.begin(), lengths_.end(), one.length()) - lengths_.begin();
@@ -232,10 +232,10 @@ class MaskPredict final : public Task {
   Request request_;
   MaskPredictOptions how_;
   std::optional<text::StreamDecoder> decoder_;
-  std::vector<int64_t> lengths_;  // likeliest first
+  std::vector<int64_t> lengths_;  // most likely first
   std::vector<Candidate> rows_;
-  std::optional<MaskedText> best_;  // of those that are done
-  int64_t done_ = -1;               // how often all was predicted; -1 = lengths are not known yet
+  std::optional<MaskedText> best_;  // of the finished candidates
+  int64_t done_ = -1;               // iterations so far; -1 = lengths are not known yet
 };
 
 }  // namespace

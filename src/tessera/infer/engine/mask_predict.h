@@ -1,11 +1,12 @@
-// Texts of a model whose decoder sees them whole (model::ModelSpec::mask): the encoder says how
-// long a text may be, and all its tokens are predicted at once, T times. Between two times those
-// that were least likely are masked again, n_t = floor(N (T - t) / T) of N before time t + 1; the
-// others keep what they are and how likely they were. Of texts of the likeliest lengths that with
-// the highest mean ln p is taken; of equal ones that of the likelier length.
-// Ghazvininejad, Levy, Liu, Zettlemoyer 2019, arXiv:1904.09324, sec. 3. Golden: mask_predict.
+// Mask-Predict: non-autoregressive decoding for a model whose decoder sees the whole text
+// (model::ModelSpec::mask). The encoder predicts the length, then all tokens are predicted in
+// parallel T times. Between iterations the least likely tokens are masked again, n_t = floor(N (T -
+// t) / T) of N before iteration t + 1; the other tokens keep their id and log-probability. Of the
+// candidates with the most likely lengths, the one with the highest mean ln p is the result; ties
+// go to the more likely length. Ghazvininejad, Levy, Liu, Zettlemoyer 2019, arXiv:1904.09324, sec.
+// 3. Golden: mask_predict.
 //
-// The mask itself is never predicted, and has no share of the likelihood.
+// The mask token itself is never predicted and has no probability.
 #pragma once
 
 #include <span>
@@ -15,22 +16,22 @@
 
 namespace tessera::infer {
 
-/// One text of a known length.
+/// One candidate text of a known length.
 class MaskedText {
  public:
-  /// All of it is masked.
+  /// Starts with all tokens masked.
   MaskedText(int64_t length, int64_t mask);
-  /// What the model reads.
+  /// The decoder input, masked tokens as `mask`.
   std::vector<int64_t> read() const;
-  /// What was predicted of each token last.
+  /// Last prediction of each token.
   const std::vector<int64_t>& tokens() const { return tokens_; }
   int64_t length() const { return static_cast<int64_t>(tokens_.size()); }
-  /// Of every masked token takes the likeliest id, of equal ones the lowest. `logits`: of all
-  /// tokens, one after another. Throws Error(input) where none is finite.
+  /// Sets every masked token to its most likely id; ties go to the lowest id. `logits`: [length,
+  /// C], row by row. Throws Error(input) where no logit is finite.
   void fill(std::span<const float> logits);
-  /// Masks the n least likely tokens, of equal ones the first.
+  /// Masks the n least likely tokens; ties go to the first.
   void mask(int64_t n);
-  /// Of what was predicted.
+  /// Mean ln p of the predictions.
   double mean_log_p() const;
 
  private:
@@ -40,18 +41,18 @@ class MaskedText {
   std::vector<bool> masked_;
 };
 
-/// Tokens of `length` that are masked once they have been predicted `done` times of `iterations`.
+/// Number of tokens masked after iteration `done` of `iterations`.
 int64_t masked_again(int64_t length, int64_t done, int64_t iterations);
 
-/// The lengths of the highest logits, `most` of them where there are so many, from `least` to
-/// `longest` tokens: class i is i + 1. Highest first, of equal ones the shorter.
+/// Up to `most` lengths with the highest logits, from `least` to `longest` tokens; class i is
+/// length i + 1. Highest logit first; ties go to the shorter length.
 std::vector<int64_t> likely_lengths(std::span<const float> logits,
                                     int64_t most,
                                     int64_t least,
                                     int64_t longest);
 
-/// Throws Error(usage) for what such a model cannot be asked, and for MaskPredictOptions where a
-/// model writes from left to right.
+/// Throws Error(usage) for options that Mask-Predict does not support, and for MaskPredictOptions
+/// with an autoregressive model.
 void check_mask_predict(const model::ModelSpec& spec, const Request& request);
 
 }  // namespace tessera::infer

@@ -9,11 +9,11 @@ namespace {
 
 using Kinds = spec::StateDecl::Kind;
 
-/// Kind and length of the source stand before the tokens of a key.
+/// A key starts with kind, salt and source length, before source and tokens.
 constexpr size_t kKeyHead = 5;
 constexpr int64_t kTokenBytes = sizeof(int64_t);
 
-/// "" when a document's first tokens are the same whatever follows them.
+/// "" if a document's first tokens do not depend on later ones.
 std::string reads_ahead(const model::ModelSpec& spec) {
   std::string reason;
   const auto look = [&](const spec::AnyPart& part) {
@@ -35,7 +35,7 @@ struct PrefixCache::Snapshot {
   Tensor last;
   int64_t tokens = 0;
   std::set<const nn::Page*> pages = {};
-  int64_t fixed_bytes = 0;  // of what lies in no page
+  int64_t fixed_bytes = 0;  // outside of pages
 };
 
 namespace {
@@ -45,14 +45,14 @@ int64_t bytes_of(const Tensor& t) {
 }  // namespace
 
 struct PrefixCache::Node {
-  Key edge;  // from the parent; empty at the root alone
+  Key edge;  // from the parent; empty only at the root
   Node* parent = nullptr;
-  std::map<int64_t, std::unique_ptr<Node>> children = {};  // by the first of their edges
+  std::map<int64_t, std::unique_ptr<Node>> children = {};  // by the first number of their edge
   std::optional<Snapshot> snapshot = {};
-  std::list<Node*>::iterator turn = {};  // in recent_, with a snapshot
+  std::list<Node*>::iterator turn = {};  // in recent_, if there is a snapshot
 };
 
-/// Where a key leaves the tree: `within` numbers of the node's edge are its own.
+/// Position of a key in the tree: `within` numbers of the node's edge match.
 struct PrefixCache::Place {
   Node* node;
   size_t depth, within;
@@ -112,13 +112,14 @@ std::optional<PrefixCache::Hit> PrefixCache::find(const Sequence& sequence,
   const auto head = static_cast<int64_t>(kKeyHead) + source;
   const Place place = descend(key);
 
-  // the longest snapshot that is a beginning as a whole
+  // the longest snapshot that is a prefix as a whole
   const Node* whole = place.within < place.node->edge.size() ? place.node->parent : place.node;
   while (whole != nullptr && !whole->snapshot) whole = whole->parent;
 
-  // what is shared with a longer one that can be cut there; the last token is fed for its logits
+  // the prefix shared with a longer one that can be truncated there; the last token is fed for its
+  // logits
   const int64_t shared = std::min(static_cast<int64_t>(place.depth) - head, length - 1);
-  // no call begins before where all angles change and ends behind it
+  // no call spans a change of all rotary angles
   const bool possible =
       model::CallPlan(model_.spec()).until(shared + model_.virtual_tokens()) == kind.angles_until;
   if (possible && shared > (whole != nullptr ? whole->snapshot->tokens : -1) &&
@@ -146,8 +147,8 @@ bool PrefixCache::wants(const Sequence& sequence, int64_t n, Kind kind) {
   return served == nullptr;
 }
 
-/// The first snapshot from here on, in width, that can be cut after so many tokens: one of exactly
-/// that length, or one that has lost nothing.
+/// The first snapshot below this node, breadth first, that can be truncated to `tokens` tokens: one
+/// of exactly that length, or one that still has all entries.
 const PrefixCache::Node* PrefixCache::nearest_cuttable(const Node* from, int64_t tokens) const {
   std::deque<const Node*> next{from};
   for (; !next.empty(); next.pop_front()) {
@@ -171,7 +172,7 @@ void PrefixCache::add(
   if (const Place place = descend(key);
       place.depth == key.size() && place.within == place.node->edge.size() && place.node->snapshot)
     return touch(place.node);
-  // what may throw comes first, here and below: for want of memory a cache is as it was
+  // whatever may throw comes first, here and below: out of memory leaves the cache unchanged
   state.compact();
   Snapshot made{.last = std::move(last), .tokens = n, .pages = state.all_pages()};
   made.fixed_bytes = state.fixed_bytes() + bytes_of(made.last);
@@ -185,7 +186,7 @@ void PrefixCache::add(
   node->snapshot = std::move(made);
   hold(*node->snapshot);
 
-  // shorter ones that this one serves as well
+  // removes shorter snapshots that this one covers
   for (Node *shorter = node->parent, *above = nullptr; shorter != nullptr; shorter = above) {
     above = shorter->parent;
     if (shorter->snapshot &&
@@ -196,7 +197,7 @@ void PrefixCache::add(
     drop(recent_.back());
 }
 
-/// The node of a key, made where there is none.
+/// The node of a key; creates it if necessary.
 PrefixCache::Node* PrefixCache::grow(const Key& key) {
   const Place place = descend(key);
   Node* node =
@@ -210,7 +211,7 @@ PrefixCache::Node* PrefixCache::grow(const Key& key) {
   return made;
 }
 
-/// A node between this one and its parent, with the first `at` numbers of its edge.
+/// Inserts a node between this one and its parent, with the first `at` numbers of its edge.
 PrefixCache::Node* PrefixCache::split(Node* node, size_t at) {
   const auto cut = node->edge.begin() + static_cast<std::ptrdiff_t>(at);
   auto& link = node->parent->children.at(node->edge.front());
@@ -227,14 +228,14 @@ void PrefixCache::touch(const Node* node) {
   recent_.splice(recent_.begin(), recent_, node->turn);
 }
 
-/// Counts the memory of a snapshot that comes: pages that another one holds are there already.
+/// Adds the memory of a snapshot; pages that another snapshot holds are counted already.
 void PrefixCache::hold(const Snapshot& snapshot) {
   for (const nn::Page* page : snapshot.pages)
     if (++holders_.at(page) == 1) bytes_ += page->bytes();
   bytes_ += snapshot.fixed_bytes;
 }
 
-/// And of one that goes.
+/// Subtracts the memory of a snapshot.
 void PrefixCache::release(const Snapshot& snapshot) {
   for (const nn::Page* page : snapshot.pages)
     if (const auto held = holders_.find(page); --held->second == 0) {
@@ -251,7 +252,7 @@ void PrefixCache::drop(Node* node) {
   prune(node);
 }
 
-/// Removes what leads nowhere from here up, and joins a node with its only child.
+/// Removes empty leaves from here up, and merges a node with its only child.
 void PrefixCache::prune(Node* node) {
   while (node->parent != nullptr && !node->snapshot && node->children.empty()) {
     Node* parent = node->parent;

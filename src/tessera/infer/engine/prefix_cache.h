@@ -1,17 +1,18 @@
-// States of what was computed before, by the tokens that led to them: a prompt that begins like an
-// earlier one continues from there. The text is that of a run without a cache, bit for bit, since
-// a row's bits depend neither on its company nor on how it was cut into calls.
+// Prefix caching: states of earlier prompts, found by their tokens. A prompt that shares a prefix
+// with an earlier one resumes from that state. The output is bit-identical to a run without a
+// cache, because a row's bits depend neither on the batch nor on the chunking.
 //
-// What can be resumed where:
-//   - states of tokens alone (attention, latents): at any position of a snapshot, of which the
-//     longest serves all its beginnings;
-//   - states with tensors of fixed size (recurrent, hybrid), and rings that have let go of their
-//     first entries (windows, memories over segments): only where a snapshot was taken, that is at
-//     the end of a prompt, where prompts of one batch part, and every `snapshot_every` tokens;
-//   - beside an encoder: as above, for the same source.
-// Snapshots lie in a radix tree of tokens; the one used longest ago goes first when their bytes
-// exceed the budget. A snapshot keeps the hidden state of its last token, so that a prompt seen
-// before costs nothing at all.
+// Where a state can be resumed:
+//   - attention (KV cache, latents): at any position of a snapshot; the longest one serves all its
+//     prefixes;
+//   - states of fixed size (recurrent, hybrid) and ring buffers that have overwritten entries
+//   (window
+//     attention, segment memories): only where a snapshot was taken, which is at the end of a
+//     prompt, where prompts of one batch diverge, and every `snapshot_every` tokens;
+//   - encoder-decoder models: as above, for the same source.
+// Snapshots are in a radix tree of tokens; the least recently used one is evicted when the bytes
+// exceed the budget. A snapshot includes the hidden state of its last token, so a repeated prompt
+// needs no computation.
 #pragma once
 
 #include <limits>
@@ -30,61 +31,64 @@ namespace tessera::infer {
 
 struct PrefixCacheOptions {
   int64_t budget_bytes = int64_t{256} << 20;
-  int64_t snapshot_every = 256;  // tokens, for states that cannot be cut; 0 = not within a prompt
-  int64_t least = 16;  // tokens (sources included) that must be shared: fewer are computed faster
-                       // than they are copied
+  int64_t snapshot_every = 256;  // tokens between snapshots of states that cannot be truncated; 0 =
+                                 // only at the end of a prompt
+  int64_t least =
+      16;  // min. shared tokens, sources included: below that, computing is faster than copying
 };
 
-/// Counted over the life of a cache.
+/// Counters over the life of a cache.
 struct PrefixCacheStats {
-  int64_t hits = 0;           // rows that began with a snapshot, or with another row of their batch
-  int64_t cached_tokens = 0;  // that were not computed for them, sources included
-  int64_t snapshots = 0;      // taken
-  int64_t snapshot_bytes = 0;  // that these hold, as if they shared no pages
+  int64_t hits = 0;            // rows that resumed from a snapshot or from a row of their batch
+  int64_t cached_tokens = 0;   // tokens of these rows that were not computed, sources included
+  int64_t snapshots = 0;       // taken, also those that were not stored
+  int64_t snapshot_bytes = 0;  // their bytes, pages shared between snapshots counted each time
   int64_t evictions = 0;
 };
 
-/// Belongs to one model, which must outlive it. Not for several threads at once.
+/// LRU cache of states of one model, which must outlive it; owns its snapshots. Not thread-safe.
+/// bytes() stays within the budget after every add(). If add() throws for want of memory, the cache
+/// is unchanged.
 class PrefixCache {
  public:
-  /// Throws Error(usage) for a model whose rows cannot continue from what another one saw, and for
+  /// Throws Error(usage) for a model whose rows cannot resume from another row's state, and for
   /// options out of range.
   PrefixCache(const model::Model& model, PrefixCacheOptions options);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  /// What states must have in common to follow each other: rows of one kind, and of one salt
-  /// (sequence.h), only share with each other.
+  /// What two states must have in common: rows share only with rows of the same kind and the same
+  /// salt (sequence.h).
   struct Kind {
-    int64_t max_pending = 0;  // of the states
+    int64_t max_pending = 0;  // capacity of the state for pending tokens
     spec::KvType kv = spec::KvType::f32;
-    int64_t angles_until = nn::kAnglesStay;  // of their sequences
+    int64_t angles_until = nn::kAnglesStay;  // length up to which the rotary angles hold
   };
   static constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
   struct Hit {
     std::shared_ptr<const model::State> state;  // one row
-    Tensor last;         // [D], hidden state of its last token; undefined where it was cut
-    int64_t tokens = 0;  // that it holds
+    Tensor last;  // [D], hidden state of its last token; undefined if the state was truncated
+    int64_t tokens = 0;  // tokens in the state
   };
-  /// The longest usable beginning of the sequence: all of it where its last hidden state is known,
-  /// else one token less at most; no more than the first `most` tokens.
+  /// The longest usable prefix of the sequence: the whole sequence if its last hidden state is
+  /// known, otherwise at most all tokens except the last. Never more than `most` tokens.
   std::optional<Hit> find(const Sequence& sequence, Kind kind, int64_t most = kAll);
-  /// Whether a snapshot of the first n tokens adds anything; touches what makes it needless.
+  /// True if a snapshot of the first n tokens would add anything. Otherwise marks the snapshot that
+  /// covers it as used.
   bool wants(const Sequence& sequence, int64_t n, Kind kind);
-  /// Keeps the state (of one row) after the first n tokens of the sequence.
+  /// Stores the state (one row) after the first n tokens of the sequence.
   void add(const Sequence& sequence, int64_t n, Kind kind, model::State state, Tensor last);
 
   const model::Model& model() const { return model_; }
   const PrefixCacheOptions& options() const { return options_; }
   const PrefixCacheStats& stats() const { return stats_; }
-  /// Whether a state of this model can be cut at any of its tokens, however long it is.
+  /// True if states of this model can be truncated at any token, whatever their length.
   bool cuts() const { return cuts_; }
-  /// Memory of the snapshots, pages that several of them share once, and of the tokens that lead to
-  /// them.
+  /// Bytes of the snapshots, shared pages counted once, and of the keys.
   int64_t bytes() const { return bytes_; }
   int64_t size() const { return static_cast<int64_t>(recent_.size()); }
-  /// Books a row that began with `tokens` that were not computed for it.
+  /// Counts a row that resumed with `tokens` tokens.
   void count_hit(int64_t tokens);
 
  private:
@@ -109,8 +113,8 @@ class PrefixCache {
   PrefixCacheStats stats_;
   bool cuts_ = true;
   std::unique_ptr<Node> root_;
-  std::list<Node*> recent_;  // those with a snapshot, the last used first
-  std::unordered_map<const nn::Page*, int64_t> holders_;  // how many snapshots a page belongs to
+  std::list<Node*> recent_;  // nodes with a snapshot, most recently used first
+  std::unordered_map<const nn::Page*, int64_t> holders_;  // number of snapshots that hold a page
   int64_t bytes_ = 0;
 };
 

@@ -27,7 +27,7 @@ void ReasoningCounter::advance(State& state, int64_t id) const {
     state.closed = ends_with(state.tail, limit_.close);
   } else if (ends_with(state.tail, limit_.open)) {
     state.opened = true;
-    state.tail.clear();  // a closing tag lies within the thoughts
+    state.tail.clear();  // the closing tag is looked for inside the reasoning only
   }
 }
 

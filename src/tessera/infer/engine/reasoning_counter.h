@@ -1,5 +1,5 @@
-// How many tokens a model may think before it answers (ReasoningBudget). It follows an answer token
-// by token, in constant time each, so that neither a long answer nor a context shift changes it.
+// Counts reasoning tokens to enforce a ReasoningBudget. It follows the answer token by token in
+// constant time each, so neither a long answer nor a context shift changes the result.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@ class ReasoningCounter {
  public:
   explicit ReasoningCounter(ReasoningBudget limit);
 
-  /// Takes in the next token of the answer.
+  /// Advances by the next token of the answer.
   void take(int64_t id) { advance(state_, id); }
-  /// The token of the closing tag that must follow the tokens taken in and `further` ones, which
-  /// may be guesses; nullopt where the model is free.
+  /// The token of the closing tag that must follow the tokens so far and `further` ones, which may
+  /// be draft tokens; nullopt if any token may follow.
   std::optional<int64_t> next(std::span<const int64_t> further) const;
 
  private:
   struct State {
     bool opened = false, closed = false;
-    int64_t reasoning = 0;      // tokens behind the opening tag
-    std::vector<int64_t> tail;  // the last tokens, as many as a tag has
+    int64_t reasoning = 0;      // tokens after the opening tag
+    std::vector<int64_t> tail;  // the last tokens, as many as the longer tag has
   };
   void advance(State& state, int64_t id) const;
 

@@ -206,7 +206,7 @@ DecodingOptions settled(const DecodingOptions& decoding, const Sequence& begin) 
     out.max_new_tokens = std::min(out.max_new_tokens, std::max<int64_t>(0, out.max_length - given));
   out.min_new_tokens = std::max(out.min_new_tokens, out.min_length - given);
   const SamplingOptions& o = out.sampling;
-  // the tokens of features are no ids
+  // placeholder ids of features are not in the vocabulary
   const bool reads = begin.features == nullptr &&
                      (o.encoder_repetition_penalty != 1 || o.encoder_no_repeat_ngram_size > 0);
   if (reads) out.sampling.source_ids = begin.source.empty() ? begin.tokens : begin.source;

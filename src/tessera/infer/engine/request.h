@@ -1,4 +1,4 @@
-// What is asked of a model: a text to go on with, how, and how far; and what came of it.
+// A generation request (prompt, decoding options, targets) and its result.
 #pragma once
 
 #include <chrono>
@@ -21,193 +21,201 @@
 
 namespace tessera::infer {
 
-/// See beam.h. The defaults are those of transformers.
+/// Options of beam search (beam.h). The defaults are those of transformers.
 struct BeamOptions {
   int64_t beams = 4;
-  double length_penalty = 1;  // above 0 favours long texts, below 0 short ones
+  double length_penalty = 1;  // above 0 favours long sequences, below 0 short ones
   convert::EarlyStopping early_stopping = convert::EarlyStopping::heuristic;
-  bool renormalize = false;  // log p of all tokens sum to 1 again after they were changed
+  bool renormalize = false;  // normalize the probabilities again after logit processors
 };
 
-/// The first tokens of a text, where attention puts what it has no other place for (sink_window.h).
+/// Tokens at the beginning of a text that stay when the context is full: attention sinks
+/// (sink_window.h).
 inline constexpr int64_t kKeepFirst = 4;
 
-/// What a model thinks, between two tags, before it answers: so many tokens at most, then the
-/// closing tag is said.
+/// Limits the reasoning tokens between two tags before the answer: after `most` tokens the closing
+/// tag is forced.
 struct ReasoningBudget {
   int64_t most = 0;
-  bool opened = false;  // the prompt has opened them
+  bool opened = false;  // the prompt ends inside the reasoning
   std::vector<int64_t> open, close;
 };
 
-/// How a model with a mask (model::ModelSpec::mask) writes: see mask_predict.h.
+/// Options of Mask-Predict (mask_predict.h), for a model with a mask (model::ModelSpec::mask).
 struct MaskPredictOptions {
   int64_t iterations = 10;
-  int64_t lengths = 5;  // of which the likeliest text is taken
+  int64_t lengths = 5;  // number of length candidates; the most likely text is the result
 };
 
-/// How a text goes on, and where it ends.
+/// How the tokens of a text are chosen, and where it ends.
 struct DecodingOptions {
   int64_t max_new_tokens = 128;
-  int64_t min_new_tokens = 0;  // before them no end of text is chosen
-  /// The same limits for the whole text, prompt included (beside an encoder, the start token);
-  /// 0 = none.
+  int64_t min_new_tokens = 0;  // no end of text before that many
+  /// The same limits including the prompt (encoder-decoder: the start token); 0 = none.
   int64_t max_length = 0, min_length = 0;
   SamplingOptions sampling;
-  int64_t choice = 0;  // of several texts by one seed: each draws from a stream of its own
-  /// Which texts there may be; each row has a state of its own. What it does not allow has no
-  /// likelihood, before all else that bears on the choice; the end comes where it may, and at once
-  /// where nothing else is left. Not beside what is forced, nor in a search.
+  int64_t choice =
+      0;  // completion number: each draws from a random stream of its own with the same seed
+  /// Constrained decoding: the allowed texts; each row has a state of its own. Tokens that it does
+  /// not allow get probability 0 before sampling. The text may end only where the constraint allows
+  /// it, and ends at once where nothing may follow. Excludes forced tokens and beam search.
   std::shared_ptr<const text::Constraint> constraint = nullptr;
   std::vector<int64_t> stop_ids;          // end of text; not part of the result
-  std::vector<std::string> stop_strings;  // cut from the text, with what follows
-  bool keep_stop = false;                 // the string that ended it stays
-  std::vector<int64_t> begin_suppress;    // never the first token that is not forced
-  std::vector<int64_t> forced_begin;      // new tokens are these first
-  std::optional<int64_t> forced_end;      // the last of max_new_tokens, where the text goes so far
-  /// So long after its first token the text ends with the next piece that holds a line's end; 0 =
-  /// never. As t_max_predict_ms of llama.cpp's server, where a completion of lines is worth no
-  /// further wait. Not in a search.
+  std::vector<std::string> stop_strings;  // cut from the text, with all that follows
+  bool keep_stop = false;                 // the stop string stays in the text
+  std::vector<int64_t> begin_suppress;    // never the first free token
+  std::vector<int64_t> forced_begin;      // forced first new tokens
+  std::optional<int64_t> forced_end;      // forced as token number max_new_tokens
+  /// Time limit from the first token: then the text ends with the next piece that holds a line
+  /// feed; 0 = none. Same as t_max_predict_ms of llama.cpp's server, for completions of single
+  /// lines. Not with beam search.
   std::chrono::milliseconds line_limit{0};
   std::optional<ReasoningBudget> reasoning = {};
-  int64_t context = 0;        // longest sequence; 0 = what the model is made for
-  bool show_special = false;  // special tokens are written out in the text
-  /// Where the context is full the text goes on from its first `keep_first` tokens and the later
-  /// half of the others (shifted()), which are read anew: so it does for every architecture.
+  int64_t context = 0;        // max. tokens of a sequence; 0 = the model's context length
+  bool show_special = false;  // write special tokens into the text
+  /// Context shift: when the context is full, decoding continues from the first `keep_first` tokens
+  /// and the later half of the others (shifted()). These are prefilled again, so this works for
+  /// every architecture.
   bool shift = false;
   int64_t keep_first = kKeepFirst;
-  /// Of a model with a mask alone, whose texts are neither sampled nor begun nor stopped.
+  /// Only for a model with a mask; then sampling options, prompt and stop conditions have no
+  /// effect.
   std::optional<MaskPredictOptions> mask_predict = {};
 };
 
-/// The memory of one row, for those who go on from there.
+/// The state of one row, to resume a sequence.
 struct SavedState {
-  model::State state;  // of this row, none where the model has none; may be behind its tokens
-  Tensor last;  // [D], hidden state of the last token fed; may be undefined where some are left
+  model::State state;  // of this row; empty where the model has no state; may hold fewer tokens
+  Tensor last;  // [D], hidden state of the last token fed; may be undefined while tokens are left
+                // to feed
 };
 
-/// Tokens whose likelihood is asked for: ids[i] by the hidden state of token number `begin` + i of
-/// what a request begins with, -1 = none there.
+/// Tokens to score: ids[i] is predicted from the hidden state of prompt token number `begin` + i;
+/// -1 = none.
 struct Targets {
   int64_t begin = 0;
   std::vector<int64_t> ids = {};
-  int64_t top = 0;  // and so many that are most likely at each of these places
+  int64_t top = 0;  // and the number of most likely tokens to return at each of these positions
 };
 
 struct Request {
-  Sequence prompt;  // what is read before the first new token
+  Sequence prompt;  // read before the first new token
   DecodingOptions decoding = {};
   Targets targets = {};
-  std::optional<BeamOptions> beams = {};       // a search in place of samples
-  std::optional<SavedState> resume_from = {};  // the memory that `begin` goes on from
-  /// Tokens that it has said already, before it was let go of (Engine::cancel): it goes on behind
-  /// them as it would have, and tells nobody of them again. Neither in a search nor with a shift.
+  std::optional<BeamOptions> beams = {};       // beam search instead of sampling
+  std::optional<SavedState> resume_from = {};  // the state that `prompt` continues
+  /// Tokens generated before the request was preempted (Engine::cancel). Generation continues after
+  /// them with the same output; no callback repeats them. Not with beam search or context shift.
   std::vector<int64_t> generated = {};
-  /// When it said the first of them.
+  /// Time of the first of these tokens.
   std::optional<std::chrono::steady_clock::time_point> generated_since = {};
-  /// What the answer may hold, word for word: guesses, where they are looked up. Bears on speed
-  /// alone.
+  /// Predicted output: draft tokens for prompt lookup. Changes the speed only.
   std::vector<int64_t> predicted = {};
-  bool keep = false;  // hands back the memory where it ended
-  /// How likely each new token is, and so many that are most likely in its place. Not in a search.
+  bool keep = false;  // return the final state of the row
+  /// Log-probability of each new token and of this number of most likely tokens. Not with beam
+  /// search.
   std::optional<int64_t> logprobs = {};
-  bool post_sampling_logprobs =
-      false;  // by what it was drawn from: behind temperature, masks, filters
-  /// A request (by its Engine::Id) that begins with the same tokens: what that one has read by the
-  /// time it says its first token is not computed again, whatever a cache holds. Without targets.
+  bool post_sampling_logprobs = false;  // of the distribution after temperature, masks and filters
+  /// A request (its Engine::Id) with the same prompt. Until that one has generated a token, its
+  /// prefill is shared, whatever the cache holds. Excludes targets.
   std::optional<int64_t> shares_prefix_with = {};
   const CancelToken* cancel = nullptr;  // ends it after the current step
-  /// Called as tokens and text become certain, the text never with half a character, nor with part
-  /// of a stop string. Chances, where asked for, come before their token. What they throw ends this
-  /// request alone.
+  /// Callbacks, called as tokens and text become final. Text never has half a character nor part of
+  /// a stop string. Log-probabilities come before their token. An exception from a callback ends
+  /// this request alone.
   std::function<void(const PositionLogprobs&)> on_logprobs = {};
-  /// Before its first token: so many tokens of what it begins with were not computed for it.
+  /// Called before the first token, with the number of cached prompt tokens.
   std::function<void(int64_t cached_tokens)> on_read = {};
   std::function<void(int64_t id)> on_token = {};
   std::function<void(std::string_view)> on_text = {};
 };
 
-/// What cut a text that ends for its length; the context where it did beside new_tokens.
+/// Which limit ended a text with "length". If context and new_tokens are both reached, it is the
+/// context.
 enum class Limit { none, new_tokens, context, time };
-/// Its name in answers: "context", "time", or `new_tokens` as the caller calls that; "" for none.
+/// Name for responses: "context", "time", or `new_tokens` as the caller names that limit; "" for
+/// none.
 std::string limit_name(Limit limit, const char* new_tokens);
 
 struct Generation {
-  std::vector<int64_t> token_ids;  // new ones
-  std::string text;                // of the new tokens; empty without a tokenizer
-  int64_t prompt_tokens = 0;       // all before the new ones; of the source, beside an encoder
-  int64_t cached_tokens = 0;       // those of them that were not computed for it
-  int64_t shifts = 0;              // how often the context was full
-  int64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculation, for this text
+  std::vector<int64_t> token_ids;  // generated tokens
+  std::string text;                // their text; empty without a tokenizer
+  int64_t prompt_tokens = 0;       // prompt length; encoder-decoder: of the source
+  int64_t cached_tokens = 0;       // of these, tokens that were not computed for it
+  int64_t shifts = 0;              // number of context shifts
+  int64_t drafted_tokens = 0, accepted_tokens = 0;  // speculative decoding
   Score score;                                      // of the targets
   std::vector<double> log_p;                        // ln p of each target that is not -1, in order
-  std::vector<std::vector<TokenLogprob>> target_top;  // of these, where Targets::top asks for them
-  std::vector<PositionLogprobs> logprobs;             // of the new tokens, where asked for
-  std::string finish_reason;                          // "stop", "length", "cancelled" or "error"
-  Limit limit = Limit::none;                          // with "length"
-  std::optional<int64_t> stop_id;  // what it stopped at, where it was one of these
+  std::vector<std::vector<TokenLogprob>>
+      target_top;                          // top tokens at these targets, if Targets::top
+  std::vector<PositionLogprobs> logprobs;  // of the new tokens, if Request::logprobs
+  std::string finish_reason;               // "stop", "length", "cancelled" or "error"
+  Limit limit = Limit::none;               // with "length"
+  std::optional<int64_t> stop_id;          // the stop token that ended it
   std::string stop_string;
-  /// Why the text is not of its constraint: where it was cut, and what was expected there. Empty
-  /// where it is, or there is none.
+  /// If the text is no complete text of its constraint: where it was cut and what was expected
+  /// there. Empty otherwise.
   std::string cut;
-  std::exception_ptr error;  // why, with finish_reason "error"
+  std::exception_ptr error;  // with finish_reason "error"
 };
 
-/// Longest sequence (of targets, beside an encoder): what the caller allows, or what the model is
-/// made for, never more than it has positions; 0 = any.
+/// Max. tokens of a sequence (of the targets, for an encoder-decoder): `context`, or the model's
+/// context length, and at most the model's positions; 0 = no limit.
 int64_t longest_sequence(const model::ModelSpec& spec, int64_t context);
 
-/// For messages: whose limit that is, as "--context is 512" or "this model's context is 512".
+/// For messages: the source of that limit, such as "--context is 512" or "this model's context is
+/// 512".
 std::string context_name(const model::ModelSpec& spec, int64_t context);
 
-/// For people, why a text ended: "end of text", "128 new tokens", ...
+/// For people: why a text ended, such as "end of text" or "128 new tokens".
 std::string ending_of(const Generation& text);
 
-/// What is left of a text when its context is full: its first `keep_first` tokens, fewer where
-/// these are more than half of it, and the later half of the others.
+/// Context shift: the first `keep_first` tokens (at most half of them all), then the later half of
+/// the others.
 std::vector<int64_t> shifted(const std::vector<int64_t>& tokens, int64_t keep_first);
 
-/// A decoder continues its prompt; beside an encoder it answers it, from the start token on, or
-/// from a mask.
+/// Decoder-only: the prompt. Encoder-decoder: the prompt as source, and the start token or masks as
+/// tokens.
 Sequence first_sequence(const model::ModelSpec& spec, const std::vector<int64_t>& prompt);
 
-/// What an encoder reads instead of ids; nullptr where it reads ids, or there is none.
+/// Features that the encoder reads instead of ids; nullptr for an encoder of ids or no encoder.
 const nn::FeatureEmbedConfig* feature_source(const model::ModelSpec& spec);
-/// The answer to features (pixels, frames of sound). Throws Error(usage) for a model whose encoder
-/// reads none, Error(input) for those of another shape.
+/// Encoder input from features (pixels, audio frames). Throws Error(usage) for a model without a
+/// feature encoder, Error(input) for a wrong shape.
 Sequence first_sequence(const model::ModelSpec& spec, const Tensor& features);
 
-/// Asks for the likelihood of targets, however long a text, and for no new token.
+/// A request that scores targets in a text of any length and generates nothing.
 Request scoring(Sequence text, Targets targets);
-/// The tokens of a text behind its first `given`, at least 1, each as what follows those before.
+/// Targets: every token of a text after its first `given` (at least 1), predicted from the tokens
+/// before it.
 Targets next_tokens(const Sequence& text, int64_t given = 1);
 
 /// Throws Error(usage) for a model that cannot generate.
 void check_generates(const model::Model& model);
-/// Throws Error(input) for a prompt (named `which`) that is empty, longer than the model's context
-/// or beside its vocabulary.
+/// Throws Error(input) for a prompt (named `which`) that is empty, longer than the context, or
+/// holds an id outside the vocabulary.
 void check_prompt(const model::ModelSpec& spec,
                   const std::vector<int64_t>& prompt,
                   int64_t context,
                   const std::string& which);
 void check_decoding(const model::ModelSpec& spec, const DecodingOptions& decoding);
-/// Throws Error(usage) for what a search, or what is forced, does not go with.
+/// Throws Error(usage) for options that exclude beam search or forced tokens.
 void check_choice(const Request& request);
-/// Throws Error(usage) for ids where the encoder reads features, and the other way round.
+/// Throws Error(usage) for ids with a feature encoder and for features without one.
 void check_source(const model::ModelSpec& spec, const Sequence& begin);
-/// Throws Error(usage) for a model without logits of every token, or targets beside the tokens that
-/// are fed, Error(input) for those that the head has no number for.
+/// Throws Error(usage) for a model without logits of every token or targets outside the prompt,
+/// Error(input) for target ids outside the head's vocabulary.
 void check_targets(const model::Model& model, const Request& request);
 
-/// `writing` with what follows from the text that it goes on with: its limits as numbers of new
-/// tokens, and what sampling has to know of source and end.
+/// Resolves options for a prompt: length limits as numbers of new tokens, and the source and stop
+/// ids that sampling needs.
 DecodingOptions settled(const DecodingOptions& decoding, const Sequence& begin);
 
-/// Tokens that may not come when `made` new ones are there: ends of a text that is too short, and
-/// what may not begin it.
+/// Tokens not allowed after `made` new tokens: stop ids before the minimum length, and
+/// begin_suppress.
 std::vector<int64_t> banned_ids(const DecodingOptions& decoding, int64_t made);
 
-/// The id that must be chosen when `made` new tokens are there, if any must.
+/// The token forced after `made` new tokens, if any.
 std::optional<int64_t> forced_id(const DecodingOptions& decoding, int64_t made);
 
 }  // namespace tessera::infer

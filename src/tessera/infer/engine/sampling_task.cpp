@@ -18,7 +18,7 @@ int64_t Task::wants_from() const {
 
 void Task::on_hidden(int64_t begin, const Tensor& hidden_ND) {
   const int64_t end = std::min(begin + hidden_ND.size(0), targets_.begin + size_of(targets_.ids));
-  // what is computed anew was heard before
+  // tokens that are computed again have been scored already
   if (!scorer_ || end <= heard_) return;
   require(begin <= heard_, "engine", "hidden states from {} on; expected those of {}", begin,
           heard_);
@@ -50,8 +50,9 @@ void Task::fail_with(std::exception_ptr error) {
 
 namespace {
 
-/// A row's tokens, its text, and whether it is done. Whatever counts tokens of the answer
-/// (samplers, limits, thoughts, constraints) reads the history, which a context shift leaves whole.
+/// Sampling task: the tokens of one row, its text, and whether it is done. Everything that counts
+/// tokens of the answer (samplers, limits, reasoning, constraints) reads the history, which a
+/// context shift does not shorten.
 class Writer final : public Task {
  public:
   Writer(const model::Model& model, const text::Tokenizer* tokenizer, const Request& request)
@@ -69,7 +70,7 @@ class Writer final : public Task {
         static_cast<int64_t>(answers ? sequence_.source.size() : sequence_.tokens.size());
     if (tokenizer != nullptr) {
       decoder_.emplace(*tokenizer, /*skip_special=*/!decoding_.show_special);
-      // beside an encoder the text begins behind the start token
+      // with an encoder the text begins after the start token
       const std::vector<int32_t> ids(sequence_.tokens.begin() + (answers ? 1 : 0),
                                      sequence_.tokens.end());
       decoder_->prime(ids);
@@ -80,7 +81,7 @@ class Writer final : public Task {
     if (sampling.dry_breaker_ids.empty() && tokenizer != nullptr) find_ids(sampling, *tokenizer);
     for (const int64_t id : request.generated)
       if (!done()) accept(id);
-    // from here on it is told of, and its time counts
+    // from here on callbacks are called and time counts
     replays_ = false;
     first_ = request.generated_since;
     on_chances_ = request.on_logprobs;
@@ -100,7 +101,7 @@ class Writer final : public Task {
 
   int64_t draft_token(std::span<const float> logits,
                       const std::vector<int64_t>& tokens) const override {
-    // behind an end nothing is said, and where a guess has led astray the choice will not go
+    // no draft token after an end; after a rejected one the choice does not matter
     SamplerMemory memory = memory_;
     if (result_.shifts == 0) return pick(logits, tokens, memory).value_or(0);
     std::vector<int64_t> seen = history_;
@@ -121,7 +122,7 @@ class Writer final : public Task {
     const auto decide = [&](size_t i, const std::vector<int64_t>& seen) {
       PositionLogprobs of_pick;
       const auto id = pick(row(i), seen, memory, of_choice_ ? &of_pick : nullptr);
-      // a vocabulary may lack what a language asks for
+      // the vocabulary may lack a token that the grammar needs
       if (!id)
         fail(
             ErrorKind::input, "generate",
@@ -139,7 +140,7 @@ class Writer final : public Task {
       node = drafts.child(node, chosen_.back());
       if (node < 0) break;
       seen.push_back(chosen_.back());
-      // what must end there says no more
+      // the text ends here
       if (state_ && behind(seen)->must_end()) break;
       accepted_.push_back(node);
       decide(static_cast<size_t>(node) + 1, seen);
@@ -182,7 +183,7 @@ class Writer final : public Task {
     const RandomKey key = RandomKey(decoding.sampling.seed).fold("sampling");
     return decoding.choice > 0 ? key.fold(static_cast<uint64_t>(decoding.choice)) : key;
   }
-  /// New tokens among `seen`, the history and guesses behind it.
+  /// Number of new tokens in `seen`, which is the history and draft tokens.
   int64_t made(const std::vector<int64_t>& seen) const {
     return static_cast<int64_t>(seen.size() - given_);
   }
@@ -191,7 +192,8 @@ class Writer final : public Task {
            decoding_.stop_ids.end();
   }
 
-  /// The state behind `seen`, the history and guesses; none where the language has no such text.
+  /// Constraint state after `seen` (the history and draft tokens); nullptr if the constraint does
+  /// not allow them.
   const text::ConstraintState* behind(const std::vector<int64_t>& seen) const {
     const std::span<const int64_t> further = std::span(seen).subspan(history_.size());
     if (further.empty()) return state_.get();
@@ -212,14 +214,14 @@ class Writer final : public Task {
     return ahead_.get();
   }
 
-  /// The token that must follow `seen`, if any must.
+  /// The token forced after `seen`, if any.
   std::optional<int64_t> required_id(const std::vector<int64_t>& seen) const {
     if (const auto forced = forced_id(decoding_, made(seen))) return forced;
     return budget_ ? budget_->next(std::span(seen).subspan(history_.size())) : std::nullopt;
   }
 
-  /// The token after `seen`, the history and guesses; none where none may come. `chances`: takes
-  /// how likely the choice was.
+  /// The token chosen after `seen`, the history and draft tokens; nullopt if none is allowed.
+  /// `logprobs`: receives the log-probability of the choice.
   std::optional<int64_t> pick(std::span<const float> logits,
                               const std::vector<int64_t>& seen,
                               SamplerMemory& memory,
@@ -247,7 +249,7 @@ class Writer final : public Task {
     return choice(scores);
   }
 
-  /// Takes all likelihood from what the language does not have next; false where nothing is left.
+  /// Sets tokens that the constraint does not allow to -infinity; false if none is left.
   bool constrain(const text::ConstraintState& state,
                  int64_t made,
                  std::vector<float>& scores) const {
@@ -289,12 +291,12 @@ class Writer final : public Task {
     if (decoder_ && add_text(piece, false)) return finish("stop");
     if (state_ && state_->must_end()) return finish("stop");
     if (is_late() && piece.find('\n') != std::string::npos) return finish_at(Limit::time);
-    // with both limits reached, more new tokens would not help
+    // if both limits are reached, more new tokens would not help
     if (static_cast<int64_t>(result_.token_ids.size()) >= decoding_.max_new_tokens)
       finish_at(is_full() && !decoding_.shift ? Limit::context : Limit::new_tokens);
   }
 
-  /// Whether the time for it is over, from its first token on.
+  /// True if its time limit, counted from the first token, is exceeded.
   bool is_late() {
     if (decoding_.line_limit.count() == 0 || replays_) return false;
     const auto now = std::chrono::steady_clock::now();
@@ -321,7 +323,7 @@ class Writer final : public Task {
     ++result_.shifts;
   }
 
-  /// Appends text, emits what is certain; true when a stop string was met.
+  /// Appends text and emits what is final; true if a stop string was found.
   bool add_text(const std::string& piece, bool last) {
     result_.text += piece;
     size_t end = std::string::npos;
@@ -351,16 +353,16 @@ class Writer final : public Task {
 
   DecodingOptions decoding_;
   std::optional<int64_t> most_likely_;
-  bool of_choice_;  // chances
+  bool of_choice_;  // logprobs_ are those after sampling
   std::function<void(const PositionLogprobs&)> on_chances_;
   std::function<void(int64_t)> on_token_;
   std::function<void(std::string_view)> on_text_;
-  Sequence sequence_;             // what the model reads, which a context shift shortens
-  std::vector<int64_t> history_;  // all that was read and said
-  size_t given_;                  // of it, before the answer
-  int64_t longest_;               // tokens of a sequence, 0 = any
-  bool replays_ = true;           // takes over what it has said before
-  std::optional<std::chrono::steady_clock::time_point> first_;  // when its first token came
+  Sequence sequence_;             // the model's input; a context shift shortens it
+  std::vector<int64_t> history_;  // all tokens, prompt and generated
+  size_t given_;                  // prompt tokens
+  int64_t longest_;               // max. tokens of a sequence, 0 = no limit
+  bool replays_ = true;           // while it takes over tokens generated before
+  std::optional<std::chrono::steady_clock::time_point> first_;  // time of the first token
   RandomKey key_;
   std::optional<text::StreamDecoder> decoder_;
   size_t emitted_ = 0;
@@ -368,11 +370,11 @@ class Writer final : public Task {
   SamplerMemory memory_;
   std::optional<ReasoningCounter> budget_;
   std::vector<int64_t> chosen_;
-  std::vector<int64_t> accepted_;           // guesses, the first of `chosen_`
+  std::vector<int64_t> accepted_;           // draft tokens, parallel to the first of `chosen_`
   std::vector<PositionLogprobs> logprobs_;  // of these
   std::vector<SamplerMemory> memories_;     // after each
   std::unique_ptr<text::ConstraintState> state_;
-  // behind guesses: one thread at a time asks about a task
+  // after draft tokens; a task is used by one thread at a time
   mutable std::unique_ptr<text::ConstraintState> ahead_;
   mutable size_t ahead_at_ = 0;
   mutable std::vector<int64_t> ahead_tokens_;

@@ -1,4 +1,4 @@
-// What a row reads and says.
+// Token sequence of one row.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ class Tensor;
 
 namespace tessera::infer {
 
-/// Tokens in order. Beside an encoder they are the target, and `source` is what the encoder reads.
+/// Tokens in order. With an encoder they are the target, and `source` is the encoder's input.
 struct Sequence {
   std::vector<int64_t> source, tokens;
-  int64_t prefix = 0;  // the first of the tokens, which were given at once (nn::Segment::prefix)
-  /// What an encoder reads instead of ids (nn/embed/feature_embed.h), where it does; `source` then
-  /// has an id of no meaning for each token that it makes of it.
+  int64_t prefix = 0;  // number of first tokens with bidirectional attention (nn::Segment::prefix)
+  /// Encoder input instead of ids (nn/embed/feature_embed.h). `source` then has a placeholder id
+  /// for each encoder token.
   std::shared_ptr<const at::Tensor> features = nullptr;
-  /// Only rows of one salt share what has been computed; of kAlone none does.
+  /// Only rows of the same salt share cached state; rows with kAlone share with none.
   static constexpr int64_t kAlone = -1;
   int64_t salt = 0;
 };

@@ -27,7 +27,7 @@ std::string_view text_of(std::span<const std::byte> bytes) {
 uint64_t hash_of(const text::Tokenizer& tokenizer) {
   std::string tokens;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    // ids between the tokens may stand for none
+    // ids inside the vocabulary may be unused
     const std::string text = tokenizer.decode(std::span(&id, 1), false);
     tokens += fmt::format("{} {} {}\n", text.size(), text, tokenizer.is_special(id));
   }
@@ -73,7 +73,7 @@ class Reader {
     return number;
   }
 
-  /// Who made it, then whether it is whole.
+  /// Checks the model first, then the checksum.
   void check_origin(const std::string& fingerprint) const {
     if (text("tessera_session") != "1")
       bad("session of version \"{}\"; this program reads version 1", text("tessera_session"));
@@ -84,7 +84,7 @@ class Reader {
       bad("damaged: its content does not match its checksum");
   }
 
-  /// Token ids of a row: a vector of int64 that the model knows.
+  /// Token ids of a row: a vector of int64 inside the vocabulary.
   std::vector<int64_t> ids(const std::string& name, int64_t vocab) const {
     const TensorView& view = file_.at(name);
     if (view.dtype != DType::i64 || view.shape.size() != 1 || view.shape[0] == 0)
@@ -107,8 +107,8 @@ class Reader {
     return t;
   }
 
-  /// How keys and values are kept: what was rounded for one type is not what another would hold.
-  /// It means nothing where nothing is rounded.
+  /// Storage type of keys and values: entries rounded for one type differ from those of another.
+  /// Without effect where nothing is rounded.
   void check_kv_type(spec::KvType ours) const {
     const std::string& theirs = text("kv_type");
     if (model::can_quantize_kv(model::state_layout(model_.spec(), ours)) && theirs != name_of(ours))
@@ -116,8 +116,8 @@ class Reader {
           theirs);
   }
 
-  /// The types of the state's tensors, which the state itself would convert, and the inputs still
-  /// to be replayed, whose width it does not know.
+  /// Checks the dtypes of the state's tensors, which the state itself would convert, and of the
+  /// inputs still to be replayed, whose width it does not know.
   void check_state(const model::State& fresh) const {
     const model::State::Packed expected = fresh.pack("");
     std::map<std::string, DType, std::less<>> types;

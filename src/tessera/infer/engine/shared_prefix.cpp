@@ -23,7 +23,7 @@ std::vector<std::optional<Wait>> shared_prefixes(const std::vector<const Sequenc
   std::vector<std::optional<Wait>> waits(sequences.size());
   std::vector<size_t> order(sequences.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  // of all before it in this order, a sequence shares most with its predecessor
+  // of all sequences before it in this order, a sequence shares most with its predecessor
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     const auto key = [&](size_t i) {
       return std::tie(sequences[i]->salt, sequences[i]->source, sequences[i]->tokens);
@@ -34,7 +34,7 @@ std::vector<std::optional<Wait>> shared_prefixes(const std::vector<const Sequenc
     const size_t row = order[i];
     size_t other = order[i - 1];
     const int64_t at = std::min(most[row], common(*sequences[row], *sequences[other]));
-    // one that itself waits for as much or more does not pass that point on its own
+    // a sequence that waits for as much or more does not pass that point on its own
     while (waits[other] && waits[other]->at >= at) other = waits[other]->row;
     const int64_t source =
         fed[row] == 0 ? static_cast<int64_t>(sequences[row]->source.size()) : int64_t{0};

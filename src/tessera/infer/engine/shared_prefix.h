@@ -1,4 +1,4 @@
-// Which rows of a batch begin alike, so that what they share is computed once. Torch-free.
+// Finds common prefixes in a batch, so that each is computed once. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,17 @@
 
 namespace tessera::infer {
 
-/// A row that begins as row `row` does, for `at` tokens.
+/// The sequence has its first `at` tokens in common with row `row`, and waits for that row.
 struct Wait {
   size_t row = 0;
   int64_t at = 0;
 };
 
-/// For each sequence the other that it may begin with, once that one has seen `at` tokens. fed[i]
-/// tokens of sequence i are computed already. What is gained, sources included, is at least `least`
-/// tokens; no sequence waits for one that is past that point, nor, over others, for itself.
-/// Sequence i takes over its first most[i] tokens at most. Those of other salts share nothing.
+/// For each sequence, the other sequence whose prefix it can reuse once that one has been fed `at`
+/// tokens. fed[i] tokens of sequence i have been computed. A wait saves at least `least` tokens,
+/// sources included. No sequence waits for one that is past that point, and there are no cycles.
+/// Sequence i reuses at most its first most[i] tokens. Sequences with different salts share
+/// nothing. O(n log n) comparisons.
 std::vector<std::optional<Wait>> shared_prefixes(const std::vector<const Sequence*>& sequences,
                                                  const std::vector<int64_t>& fed,
                                                  const std::vector<int64_t>& most,

@@ -1,4 +1,4 @@
-// What the engine asks of a request while it runs: which rows it has, and how they go on.
+// The decoding strategy of one request: its rows, and how they continue.
 #pragma once
 
 #include <memory>
@@ -10,75 +10,79 @@
 
 namespace tessera::infer {
 
+/// Owned by the engine, one per request; owns the rows' tokens and the result. Used by one thread
+/// at a time; choose() of different tasks runs in parallel. After an exception of a task or its
+/// callbacks the engine ends it with fail_with(); other tasks are not affected.
 class Task {
  public:
-  /// The model, which is asked for the request's targets, must outlive it.
+  /// The model must outlive the task; it scores the request's targets.
   Task(const model::Model& model, const Request& request);
   virtual ~Task() = default;
 
-  /// First token whose hidden state it wants; behind all where it wants none.
+  /// Number of the first prompt token whose hidden state is needed; past the last token if none is.
   int64_t wants_from() const;
-  /// Takes hidden states [n, D] of what it begins with, from token `begin` on, as they are made.
+  /// Receives hidden states [n, D] of prompt tokens from number `begin` on, as they are computed.
   void on_hidden(int64_t begin, const Tensor& hidden_ND);
-  /// All that it begins with has been read. It is done then if it has nothing to say.
+  /// Called when the whole prompt has been fed. The task is done then if it generates nothing.
   void begin();
 
   bool done() const { return !result_.finish_reason.empty(); }
   Generation& result() { return result_; }
-  /// What each of its rows has read and said.
+  /// Prompt and generated tokens of each row.
   virtual std::vector<const Sequence*> rows() const = 0;
-  /// Guesses of which it makes use, for its only row; 0 = none.
+  /// Max. number of draft tokens that it can use after its only row; 0 = none.
   virtual int64_t max_draft_tokens() const { return 0; }
-  /// The token after `tokens`, which may be guesses: a function of these, logits and seed alone.
+  /// The choice after `tokens`, which may end with draft tokens: depends on these, logits and seed
+  /// only.
   virtual int64_t draft_token(std::span<const float> logits,
                               const std::vector<int64_t>& tokens) const;
-  /// Whether a row is a text that may change at any place: it is fed whole, and the logits are
-  /// those of all its tokens.
+  /// True if any token of a row may change (Mask-Predict): the row is fed whole, and choose() gets
+  /// the logits of all its tokens.
   virtual bool whole() const { return false; }
-  /// Of whole rows: takes what the encoder made of the source, before it first chooses.
+  /// Whole rows only: receives the encoder output of the source before the first choose().
   virtual void read_source(const nn::Encoded&) {}
-  /// Decides on what follows each row, [rows, C], or its only row and each of its guesses,
-  /// [1 + guesses, C] (float, contiguous, on the CPU). Other tasks may decide at the same time.
+  /// Chooses the next token of each row, logits [rows, C], or of its only row and each of its draft
+  /// tokens, [1 + drafts, C] (float32, contiguous, on the CPU). Tasks choose in parallel.
   virtual void choose(const Tensor& logits, const DraftTree& drafts) = 0;
-  /// What became of it: row i continues row parents[i], and these guesses were right, each the
-  /// child of the one before.
+  /// The result of a step: row i continues row parents[i], and the indices of the accepted draft
+  /// tokens, each the child of the one before.
   struct Outcome {
     std::vector<size_t> parents;
     std::vector<int64_t> accepted = {};
-    bool anew = false;  // its only row has other tokens than it was fed
+    bool anew = false;  // the tokens of its only row have been replaced (context shift)
   };
-  /// Takes over what choose() decided, and tells who listens. The rows of a task that is done are
-  /// what they were.
+  /// Applies the choice of choose() and calls the callbacks. The rows of a finished task stay as
+  /// they were.
   virtual Outcome take() = 0;
-  /// Ends it from outside.
+  /// Ends the task from outside, with this finish reason.
   virtual void finish(const char* reason) = 0;
   void fail_with(std::exception_ptr error);
-  /// So many tokens of what it read were not computed.
+  /// Number of prompt tokens that were not computed.
   void book(int64_t reused);
 
  protected:
-  /// Ends it if it has nothing to say. Called once more, by the task itself, where no targets are
-  /// to be heard first.
+  /// Ends the task if it generates nothing. A subclass without targets does this itself in its
+  /// constructor as well.
   virtual void open() = 0;
   bool wants_targets() const { return scorer_.has_value(); }
   Generation result_;
 
  private:
   Targets targets_;
-  int64_t heard_;                 // up to which token
-  std::optional<Scorer> scorer_;  // until all are heard
+  int64_t heard_;                 // number of the next token to score
+  std::optional<Scorer> scorer_;  // until all targets are scored
   std::function<void(int64_t)> on_read_;
 };
 
-/// One row that samples.
+/// Sampling or greedy decoding, one row.
 std::unique_ptr<Task> make_sampling_task(const model::Model& model,
                                          const text::Tokenizer* tokenizer,
                                          const Request& request);
-/// Rows side by side, of which the best is wanted.
+/// Beam search, several rows (beam.h).
 std::unique_ptr<Task> make_beam_task(const model::Model& model,
                                      const text::Tokenizer* tokenizer,
                                      const Request& request);
-/// Texts of several lengths that are filled in and masked in turns, of which the best is wanted.
+/// Mask-Predict with several length candidates (mask_predict.h).
 std::unique_ptr<Task> make_mask_predict(const model::Model& model,
                                         const text::Tokenizer* tokenizer,
                                         const Request& request);

@@ -24,7 +24,7 @@ Score evaluate(const model::Model& model,
       tokens += size_of(request.prompt.source) + size_of(request.prompt.tokens);
       ids.push_back(engine.submit(request));
     }
-    // a memory that only its row holds is written in place
+    // a state that only its row holds is written in place
     requests.clear();
     while (engine.step(tokens)) {
     }
@@ -41,7 +41,7 @@ Score evaluate(const model::Model& model,
 
 namespace {
 
-/// One row goes on through all of the text: every limit is met before anything is computed.
+/// One row through the whole text: all limits are checked before anything is computed.
 void check_carried(const model::ModelSpec& spec, int64_t tokens, int64_t window) {
   const model::CallPlan calls(spec);
   if (const std::string& reason = calls.whole_reason(); !reason.empty())
@@ -56,7 +56,7 @@ void check_carried(const model::ModelSpec& spec, int64_t tokens, int64_t window)
            tokens, why, limit, limit + 1);
   };
   check(spec.max_positions(), "the positions of this model end");
-  // the first window begins with the angles of its own length
+  // the first window has the rotary angles of its own length
   check(calls.until(window), "all angles of this model change");
 }
 
@@ -79,7 +79,7 @@ EvalResult evaluate(const model::Model& model,
   if (options.carry && options.stride > 0)
     fail(ErrorKind::usage, "eval", "stride = {} with carry; carried windows do not overlap",
          options.stride);
-  // the last token is never an input there, so that a window of inputs gives as many targets
+  // the last token is never an input here, so a window of inputs has as many targets
   const int64_t last = options.carry ? total - 1 : total;
   if (options.carry) check_carried(model.spec(), last, options.window);
   const int64_t prefix = model::CallPlan(model.spec()).first_call(0);
@@ -92,7 +92,7 @@ EvalResult evaluate(const model::Model& model,
                                               : options.window - 1;
   EvalResult result;
   int64_t begin = -stride, counted = 1;
-  Sequence text;  // what is carried, with the window
+  Sequence text;  // in carry mode, with the window
   const NextPass next = [&](std::vector<Engine::Result>& before) -> std::vector<Request> {
     if (result.windows > 0 && options.progress) options.progress(counted, total);
     int64_t end = 0, predicted = 0;  // one past the last input, and one past the last target

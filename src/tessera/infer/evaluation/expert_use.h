@@ -1,5 +1,5 @@
-// What experts are used for, out of what routers count (nn::StatisticSink): in training and in
-// generation.
+// Statistics of expert usage (mixture of experts), from router counts (nn::StatisticSink), in
+// training and in generation.
 #pragma once
 
 #include <map>
@@ -17,22 +17,23 @@ class ExpertUse {
   bool empty() const { return sums_.empty(); }
 
   /// By router ("layers.3.ffn.router"): `load`, each expert's share of the choices; `entropy`, nats
-  /// a token of the router's probabilities where it has some; `dropped`, the share of the choices
-  /// without room; `together`, the pairs of experts chosen most often by one token, [i, j, share of
-  /// the tokens], at most eight.
+  /// per token of the router's probabilities if it has any; `dropped`, the share of choices without
+  /// capacity; `together`, the pairs of experts chosen most often by one token, [i, j, share of the
+  /// tokens], at most eight.
   spec::Json to_json() const;
 
-  /// A router of which at least half the experts got under a tenth of an even share.
+  /// A router that gives at least half of its experts less than a tenth of an even share.
   struct Collapse {
     std::string router;
     int64_t idle = 0, experts = 0;
     std::string text() const;
   };
-  /// Of routers with so many choices that chance does not make them: 20 an expert.
+  /// Collapsed routers, among those with at least 20 choices per expert, so that it is not by
+  /// chance.
   std::vector<Collapse> collapsed() const;
 
  private:
-  std::map<std::string, std::map<std::string, Tensor>> sums_;  // by router and what is counted
+  std::map<std::string, std::map<std::string, Tensor>> sums_;  // by router and statistic
 };
 
 }  // namespace tessera::infer

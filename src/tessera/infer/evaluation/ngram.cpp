@@ -46,7 +46,7 @@ NgramModel::NgramModel(std::string_view text, int order) {
   tables_.resize(n);
   tables_[n - 1] = counted(std::move(grams));
   // every distinct (k + 1)-gram is one distinct byte before its last k; a table below n lacks the
-  // one at the beginning when that stands nowhere else, for nothing precedes it
+  // one at the beginning if it occurs nowhere else, because no byte precedes it
   uint64_t first = 0;
   for (size_t i = 0; i < n; ++i) first = first << 8 | static_cast<unsigned char>(text[i]);
   for (size_t k = n - 1; k > 0; --k) {
@@ -63,7 +63,7 @@ double NgramModel::probability(std::string_view past, unsigned char next) const 
   uint64_t context = 0;
   double p = 1.0 / 256;
   for (size_t k = 0; k <= longest; ++k) {
-    // one more byte of the past, above those there
+    // one more byte of the past, above the others
     if (k > 0)
       context |= uint64_t{static_cast<unsigned char>(past[past.size() - k])} << (8 * (k - 1));
     const auto& table = tables_[k];

@@ -1,5 +1,4 @@
-// Byte n-grams with interpolated Kneser-Ney smoothing: what a language model has to beat.
-// Torch-free.
+// Byte n-grams with interpolated Kneser-Ney smoothing: a baseline for language models. Torch-free.
 //
 //   P_0 = 1 / 256
 //   P_k(w | h) = max(c_k(hw) - d, 0) / C_k(h) + d N_k(h) / C_k(h) P_{k-1}(w | h without its first)
@@ -28,9 +27,10 @@ class NgramModel {
   NgramModel(std::string_view text, int order);
 
   int order() const { return static_cast<int>(tables_.size()); }
-  /// P(next | past): the last order - 1 bytes of `past` count, or all of a shorter one.
+  /// P(next | past) with the last order - 1 bytes of `past`, or all of a shorter past.
   double probability(std::string_view past, unsigned char next) const;
-  /// Sum of -ln P over the bytes of `text` from `begin` on; each sees all that stands before it.
+  /// Sum of -ln P over the bytes of `text` from `begin` on; each is predicted from all bytes before
+  /// it.
   double nll_sum(std::string_view text, size_t begin, const CancelToken* cancel = nullptr) const;
 
  private:
@@ -39,10 +39,10 @@ class NgramModel {
     uint64_t count;
   };
   static std::vector<Entry> counted(std::vector<uint64_t> grams);
-  /// The first entry not below the gram.
+  /// The first entry that is not less than the gram.
   static std::vector<Entry>::const_iterator find(const std::vector<Entry>& table, uint64_t gram);
   static bool holds(const std::vector<Entry>& table, uint64_t gram);
-  /// tables_[k - 1] holds c_k in the order of the grams, so that a context's lie together.
+  /// tables_[k - 1] holds c_k sorted by gram, so that a context's entries are adjacent.
   std::vector<std::vector<Entry>> tables_;
 };
 

@@ -7,7 +7,7 @@
 namespace tessera::infer {
 namespace {
 
-/// Rows of logits at a time: 32 MiB of doubles, yet enough of them for a product at full speed.
+/// Rows of logits at a time: 32 MiB of doubles, enough rows for a matrix product at full speed.
 int64_t rows_at_once(int64_t width) {
   return std::max<int64_t>(128, (int64_t{1} << 22) / width);
 }
@@ -35,7 +35,7 @@ Tensor rows_with_targets(const Tensor& targets_N) {
 }
 
 double sum_in_order(const Tensor& values) {
-  // a sum by libtorch falls into as many parts as there are threads
+  // a sum by libtorch has as many parts as threads
   const Tensor wide = values.to(at::kDouble).contiguous();
   const auto* at = wide.const_data_ptr<double>();
   double sum = 0;

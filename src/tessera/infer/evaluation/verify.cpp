@@ -12,7 +12,7 @@
 namespace tessera::infer {
 namespace {
 
-/// One call: so many tokens, of which so many are kept.
+/// One call: number of tokens, and how many of them are committed.
 struct Step {
   int64_t length = 0, keep = 0;
 };
@@ -20,12 +20,12 @@ struct Step {
 struct Form {
   const char* name;
   bool pending = false;
-  std::vector<Step> steps = {};  // none: one call without a state
-  bool training = false;         // by the operations that gradients pass
+  std::vector<Step> steps = {};  // empty: one call without a state
+  bool training = false;         // with the operations that support gradients
   bool in_batch = false;         // between two other texts, in one call
 };
 
-/// The first `prefix` tokens of every form come in one call and stay.
+/// The first `prefix` tokens of every form are in one call and committed.
 std::vector<Form> forms_of(int64_t tokens, int64_t prefix, const VerifyOptions& options) {
   const int64_t longest = std::max<int64_t>(1, options.longest_chunk);
   std::vector<Form> forms = {
@@ -50,13 +50,13 @@ std::vector<Form> forms_of(int64_t tokens, int64_t prefix, const VerifyOptions& 
   return forms;
 }
 
-/// Without a state there is nothing to continue from: what stands beside a text must not matter.
+/// Without a state there is nothing to continue from: other texts of the batch must have no effect.
 std::vector<Form> forms_without_state() {
   return {{"as in training", false, {}, true}, {"in a batch", false, {}, false, true}};
 }
 
-/// A text beyond where all angles change: one call from an empty state to there at least, as
-/// generation computes it anew, and on from there as far as the angles stay.
+/// A text beyond a change of all rotary angles: one call from an empty state across the change, as
+/// generation computes it again, then continued as far as the angles are constant.
 Form form_anew(const model::CallPlan& calls,
                int64_t tokens,
                int64_t prefix,
@@ -79,7 +79,7 @@ Form form_anew(const model::CallPlan& calls,
   return form;
 }
 
-/// Texts to stand before and after one of so many tokens, no longer than it.
+/// Other texts for the batch, no longer than `length`.
 std::array<std::vector<int64_t>, 2> neighbours(int64_t tokens,
                                                int64_t vocab,
                                                const VerifyOptions& options) {
@@ -101,12 +101,12 @@ struct Run {
   Tensor logits;
 };
 
-/// Of the tokens, those that count as given: some, where that makes a difference.
+/// Number of prefix tokens: some, if the model has a bidirectional prefix.
 int64_t given_of(const model::ModelSpec& spec, int64_t tokens) {
   return model::CallPlan(spec).reads_given() ? std::max<int64_t>(1, tokens / 2) : 0;
 }
 
-/// What an encoder says of each of the texts, as much as it takes.
+/// Encoder output of each text, as much as fits.
 nn::Encoded encode(const model::Model& model,
                    std::vector<std::vector<int64_t>> sources,
                    const VerifyOptions& options) {
@@ -121,7 +121,7 @@ nn::Encoded encode(const model::Model& model,
   return model.encode(nn::Batch::of(sources), forward);
 }
 
-/// All of `ids` in the given form. With `inputs`, every branch gets those instead of its own.
+/// Computes `ids` in the given form. With `inputs`, every branch gets those instead of its own.
 Run compute(const model::Model& model,
             const std::vector<int64_t>& ids,
             const Form& form,
@@ -154,7 +154,7 @@ Run compute(const model::Model& model,
     if (!name.starts_with(model.spec().under("layers."))) return;
     if (name.ends_with(".in") && inputs == nullptr && form.steps.empty())
       in[name].push_back(value.detach().clone());
-    // of branches and of layers that choose tokens; what a layer hands on has no input of its own
+    // of branches and of layers that choose tokens; the output of a layer has no input of its own
     if (name.ends_with(".out") && !is_layer(name))
       out[name].push_back(value.detach().narrow(0, first, keep).clone());
   };
@@ -171,7 +171,8 @@ Run compute(const model::Model& model,
   }
   for (const Step& step : form.steps.empty() ? whole : form.steps) {
     keep = step.keep;
-    forward.encoded = encoded && at == 0 ? &*encoded : nullptr;  // a state keeps what it was told
+    forward.encoded =
+        encoded && at == 0 ? &*encoded : nullptr;  // the state keeps the encoder output
     const std::vector<int64_t> some(ids.begin() + at, ids.begin() + at + step.length);
     auto batch = form.in_batch ? nn::Batch::of({beside[0], some, beside[1]})
                                : nn::Batch::of(std::vector<std::vector<int64_t>>{some}, {at});
@@ -215,7 +216,7 @@ Difference largest_difference(const Tensor& got_NC, const Tensor& want_NC) {
 
 namespace {
 
-/// Every one of the forms against the whole text in one call.
+/// Compares every form with the whole text in one call.
 void compare_forms(Verification& result,
                    const model::Model& model,
                    const std::vector<int64_t>& ids,
@@ -254,7 +255,7 @@ Verification verify(const model::Model& model,
     return result;
   }
   const auto tokens = static_cast<int64_t>(ids.size());
-  // no state is continued across a length where all angles change
+  // no state continues across a length where all rotary angles change
   const int64_t continued = std::min(tokens, calls.until_in_cuts());
   const auto prefix = [&](int64_t n) { return calls.first_call(given_of(spec, n)); };
   compare_forms(result, model, {ids.begin(), ids.begin() + continued},

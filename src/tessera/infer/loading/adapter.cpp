@@ -41,7 +41,7 @@ model::WeightPtr weight_of(const TensorView& view) {
   return std::make_shared<const ops::Weight>(ops::Weight::stored(view));
 }
 
-/// What the file of an adapter says of itself.
+/// The metadata of an adapter file.
 Json about_in(const format::TensorFile& file) {
   const auto text = file.metadata().find(kAbout);
   if (text == file.metadata().end())
@@ -53,7 +53,7 @@ Json about_in(const format::TensorFile& file) {
   return about;
 }
 
-/// The part that the end of a tensor's name is; null of a whole weight.
+/// The part of an adapter by the suffix of a tensor name; nullptr for a whole weight.
 const model::OverlayPart* part_of(const std::string& name, const Json& whole) {
   if (whole.is_array() && std::find(whole.begin(), whole.end(), Json(name)) != whole.end())
     return nullptr;
@@ -87,8 +87,8 @@ std::vector<AdapterTensors> own_tensors(const format::TensorFile& file, const Js
   return out;
 }
 
-/// An adapter as training keeps it, for the form in which `base` stores the model. `anywhere`: for
-/// other weights of the spec too.
+/// An adapter as training saves it, for the storage form of `base`. `anywhere`: also for other
+/// weights of the spec.
 std::vector<AdapterTensors> read_own(const fs::path& path,
                                      const convert::Checkpoint& base,
                                      const convert::LoadOptions& options,
@@ -96,7 +96,7 @@ std::vector<AdapterTensors> read_own(const fs::path& path,
   const format::TensorFile file = format::open_safetensors(path);
   const Json about = about_in(file);
   std::vector<AdapterTensors> tensors = own_tensors(file, about);
-  // losses are of training, and no part of the model that the adapter was trained for
+  // losses belong to training, not to the model of the adapter
   const auto of_training = [](const std::string& path) {
     return path.find("losses") != std::string::npos;
   };
@@ -109,7 +109,7 @@ std::vector<AdapterTensors> read_own(const fs::path& path,
            "or a PEFT adapter (tessera convert BASE --export-adapter RUN)",
            path.string(), differs->path);
     tensors = std::move(reformed->tensors);
-    // other weights have their rows elsewhere
+    // other weights have another order of rows
     print = Json::object();
     for (const auto& [name, one] : about["base"].items())
       if (reformed->alike.contains(name)) print[name] = one;
@@ -143,7 +143,7 @@ std::vector<model::WeightAdapter> overlays_of(const std::vector<AdapterTensors>&
   return out;
 }
 
-/// The type that a sum is stored in, in place of one of `own`.
+/// The storage type of a merged weight, instead of one of `own`.
 DType merged_type(DType own, const std::vector<int64_t>& shape, convert::MergedAs as) {
   if (as == convert::MergedAs::float32) return DType::f32;
   if (!is_block_type(own)) return own;
@@ -152,11 +152,11 @@ DType merged_type(DType own, const std::vector<int64_t>& shape, convert::MergedA
   return rounds ? own : DType::f32;
 }
 
-/// Numbers in place of some of a checkpoint's, with a remark where those were in blocks.
+/// Replaces weights of a checkpoint, with a remark for quantized ones.
 convert::Checkpoint with_numbers(convert::Checkpoint base,
                                  const std::map<std::string, Tensor>& numbers,
                                  convert::MergedAs as) {
-  std::map<std::pair<DType, DType>, int64_t> blocks;  // types before and after
+  std::map<std::pair<DType, DType>, int64_t> blocks;  // types before and after merging
   for (TensorView& tensor : base.tensors) {
     const auto found = numbers.find(tensor.name);
     if (found == numbers.end()) continue;
@@ -211,7 +211,7 @@ std::vector<model::WeightAdapter> read_adapter(const fs::path& folder,
 
 namespace {
 
-/// The model of an adapter that training wrote, which may have another head.
+/// The model of an adapter from training, which may have another head.
 convert::Checkpoint with_head_of(convert::Checkpoint base, const fs::path& path) {
   const format::TensorFile file = format::open_safetensors(path);
   const Json about = about_in(file);
@@ -271,12 +271,12 @@ void Adapters::add(const std::string& name, const fs::path& folder) {
          "{} has {} tokens and the model {}; load such an adapter with the model (--adapter)",
          folder.string(), own.spec.vocab, base_.source.spec.vocab);
   auto overlays = read_adapter(folder, own, options_);
-  model::with_adapters(base_of(own), overlays);  // refuses what does not fit
+  model::with_adapters(base_of(own), overlays);  // throws if it does not fit
   adapters_[name] = {folder, std::move(overlays)};
 }
 
 model::Model Adapters::base_of(const convert::Checkpoint& checkpoint) const {
-  // by the numbers in the file: tied matrices that part share those of the one
+  // by the numbers in the file: matrices that are tied no longer share those of the tied one
   std::map<const std::byte*, model::WeightPtr> own;
   for (const TensorView& tensor : base_.source.tensors)
     own[tensor.data.data()] = base_.model.weights().find(tensor.name);
@@ -313,14 +313,14 @@ const model::Model& Adapters::with(const std::vector<std::string>& names) {
 
 namespace {
 
-/// Tensors of the model that an adapter was trained for which are none of the base's.
+/// Tensors of an adapter's model that the base does not have.
 std::vector<AdapterTensors> brought_by_adapter(const convert::Checkpoint& base,
                                                const convert::Checkpoint& own) {
   std::vector<AdapterTensors> out;
   for (const TensorView& tensor : own.tensors) {
     const bool known =
         std::any_of(base.tensors.begin(), base.tensors.end(), [&](const TensorView& one) {
-          // also a head that shares the numbers of the token embedding
+          // including a head that shares the numbers of the token embedding
           return one.data.data() == tensor.data.data() && one.shape == tensor.shape;
         });
     if (!known) out.push_back({.weight = tensor.name, .parts = {{convert::kWholePart, tensor}}});
@@ -348,7 +348,7 @@ convert::Checkpoint with_merged_adapter(convert::Checkpoint base,
   base = base_for_adapter(std::move(base), adapter, options);
   const std::vector<model::WeightAdapter> overlays = read_adapter(adapter, base, options);
   const model::Weights weights(weights_of(base));
-  with_adapters(model::Model(base.spec, weights), overlays);  // refuses what does not fit
+  with_adapters(model::Model(base.spec, weights), overlays);  // throws if it does not fit
   return with_numbers(std::move(base), merged(weights, overlays), as);
 }
 

@@ -1,4 +1,4 @@
-// Adapters of PEFT and the tiny models that they were trained for, for tests.
+// PEFT adapters and the tiny models that they were trained for, for tests.
 #pragma once
 
 #include <filesystem>
@@ -44,7 +44,7 @@ inline model::Model model_of(const convert::Checkpoint& checkpoint) {
   return {checkpoint.spec, weights_of(checkpoint)};
 }
 
-/// What PEFT computed with an adapter, and without.
+/// PEFT's results with and without the adapter.
 struct Golden {
   explicit Golden(const std::string& name)
       : file(format::open_safetensors(adapter_of(name) / "io.safetensors")),

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kTemperature = 0.7, kMinP = 0.05;  // of a conversation
 
-/// Whether tokens are drawn.
+/// True if the model's settings mean sampling.
 bool draws(const convert::GenerationConfig& config, TextKind kind) {
   return config.do_sample.value_or(kind == TextKind::conversation);
 }

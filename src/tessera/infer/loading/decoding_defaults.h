@@ -1,5 +1,5 @@
-// How text is decoded where a user leaves it open: as the model's makers say
-// (generation_config.json, general.sampling.* of a GGUF file), else as the program does.
+// Default decoding options: those of the model (generation_config.json, general.sampling.* of a
+// GGUF file), otherwise the program's.
 #pragma once
 
 #include "tessera/convert/generation_config.h"
@@ -7,29 +7,29 @@
 
 namespace tessera::infer {
 
-/// What the text is. Where the makers do not say that tokens are drawn, a continuation is greedy,
-/// as transformers' is; answers in a conversation are sampled at temperature 0.7 and min_p 0.05,
-/// since small models repeat themselves otherwise. `temperature` or a filter without `do_sample`
-/// means sampling in a conversation alone, as servers take it.
+/// The kind of text. If the model does not set sampling, a continuation is greedy, as in
+/// transformers. Answers in a conversation use temperature 0.7 and min_p 0.05, because small models
+/// repeat themselves otherwise. `temperature` or a filter without `do_sample` means sampling in a
+/// conversation only, as servers take it.
 enum class TextKind { continuation, conversation };
 
 struct DecodingDefaults {
   SamplingOptions sampling;               // with biases and banned sequences
-  std::optional<BeamOptions> beams = {};  // a search instead
+  std::optional<BeamOptions> beams = {};  // beam search instead
   std::optional<int64_t> max_new_tokens = {};
   int64_t max_length = 0, min_new_tokens = 0, min_length = 0;  // see DecodingOptions
   std::vector<std::string> stop_strings = {};
   std::vector<int64_t> begin_suppress = {};
   std::optional<int64_t> forced_begin = {}, forced_end = {};
   std::vector<std::string> unsupported =
-      {};                   // keys of the makers without effect, with their values
-  std::string source = {};  // where the makers say so; empty: they do not
+      {};                   // keys of the model's settings without effect, with values
+  std::string source = {};  // file of these settings; empty: the model has none
 };
 
 DecodingDefaults decoding_defaults(const convert::GenerationConfig& config, TextKind kind);
 
-/// Takes over what stands beside numbers of sampling and lengths: biases, banned sequences, what
-/// may not begin a text.
+/// Copies settings that are neither sampling numbers nor lengths: biases, banned sequences,
+/// suppressed first tokens.
 void take_bans(const DecodingDefaults& defaults, DecodingOptions& decoding);
 
 /// More new tokens than any context holds.

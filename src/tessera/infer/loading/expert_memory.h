@@ -1,7 +1,7 @@
-// A bound on the memory of routed experts that lie in a mapped file. Only the pages of experts that
-// are chosen are read at all; where they are more than the bound after a call, those of the least
-// used ones go, and are read from the file again when they are chosen again. What is computed does
-// not change.
+// Expert offloading (mixture of experts): limits the memory of routed experts in a mapped file.
+// Only the pages of chosen experts are read. If they exceed the limit after a call, the least used
+// experts are released, and read again from the file when they are chosen again. Results do not
+// change.
 #pragma once
 
 #include <map>
@@ -15,15 +15,15 @@ namespace tessera::infer {
 
 class ExpertMemory {
  public:
-  /// Throws Error(usage) where no experts of the model lie in a mapped file as they are computed
-  /// from. `most`: bytes; `model` must outlive it.
+  /// Throws Error(usage) if no experts of the model are in a mapped file in the type they are
+  /// computed from. `most`: bytes; `model` must outlive it.
   ExpertMemory(const model::Model& model, int64_t most);
 
-  /// What routers count (nn::StatisticSink).
+  /// Receives router counts (nn::StatisticSink).
   void count(const std::string& name, const Tensor& value);
-  /// After a call: lets go of the least used experts until the rest fits.
+  /// After a call: releases the least used experts until the rest fits.
   void settle();
-  /// Bytes of the experts that have been read and not let go of.
+  /// Bytes of the resident experts.
   int64_t held() const { return held_; }
   bool holds(const std::string& router, int64_t expert) const {
     return experts_.at(router).at(static_cast<size_t>(expert)).held;
@@ -33,7 +33,7 @@ class ExpertMemory {
   struct Expert {
     std::vector<std::span<const std::byte>> parts;  // of all its weights
     int64_t bytes = 0;
-    double use = 0;  // choices, of which older ones count less
+    double use = 0;  // number of choices, older ones weighted less
     bool held = false;
   };
   int64_t most_, held_ = 0;

@@ -13,7 +13,7 @@
 namespace tessera::infer {
 namespace {
 
-/// The parameters that products read, by name.
+/// The parameters in matrix products, by name.
 std::set<std::string> multiplied(const model::ModelSpec& spec) {
   const bool tied = spec.head && spec.head.as<nn::HeadConfig>().tied();
   std::set<std::string> names;
@@ -75,7 +75,7 @@ std::vector<int64_t> eos_ids(const LoadedModel& loaded) {
 
 namespace {
 
-/// What is to be known of a tokenizer that does not fit its model.
+/// Remarks about a tokenizer that does not match its model.
 void add_remarks(const text::Tokenizer& tokenizer, convert::Checkpoint& source) {
   for (const std::string& note : tokenizer.notes()) source.remarks.push_back(note);
   const int64_t rows = source.spec.vocab;
@@ -89,7 +89,7 @@ void add_remarks(const text::Tokenizer& tokenizer, convert::Checkpoint& source) 
       tokenizer.vocab_size(), rows, id, tokenizer.token(id)));
 }
 
-/// A checkpoint of `path` with what lies beside it.
+/// The model of a checkpoint with its tokenizer and settings.
 LoadedModel load_model(const std::filesystem::path& given,
                        convert::Checkpoint source,
                        const MatmulOptions& products) {
@@ -100,7 +100,7 @@ LoadedModel load_model(const std::filesystem::path& given,
   } else if (const std::string named =
                  source.dialect == "tessera" ? convert::named_tokenizer(source.folder) : "";
              !named.empty()) {
-    // the folder, not the file alone, also knows tokenizer_config.json
+    // the folder also has tokenizer_config.json, the file alone has not
     const bool of_folder = text::tokenizer_file_in(path) == path / named;
     const std::filesystem::path from = of_folder          ? path
                                        : named == "bytes" ? std::filesystem::path(named)
@@ -110,7 +110,7 @@ LoadedModel load_model(const std::filesystem::path& given,
     if (convert::holds_tokenizer(path)) try {
         tokenizer = convert::find_tokenizer(path, static_cast<int32_t>(source.spec.vocab));
       } catch (const Error& error) {
-        // of a class that is not read: the model goes without
+        // an unsupported tokenizer class: the model has no tokenizer
         if (error.kind() != ErrorKind::spec) throw;
         source.remarks.push_back(fmt::format("no tokenizer: {}", error.what()));
       }
@@ -149,7 +149,7 @@ LoadedModel load_model(const std::filesystem::path& path,
                        const std::vector<std::string>& adapters,
                        const MatmulOptions& products) {
   convert::Checkpoint source = convert::load_checkpoint(path, options);
-  std::string with_tokens;  // an adapter whose vocabulary is another one
+  std::string with_tokens;  // an adapter with another vocabulary
   for (const std::string& adapter : adapters) {
     const int64_t vocab = source.spec.vocab;
     source = base_for_adapter(std::move(source), adapter, options);
@@ -159,7 +159,7 @@ LoadedModel load_model(const std::filesystem::path& path,
   if (!with_tokens.empty() && convert::holds_tokenizer(with_tokens))
     loaded.tokenizer =
         convert::find_tokenizer(with_tokens, static_cast<int32_t>(loaded.source.spec.vocab));
-  // how it was trained to answer is how it is asked
+  // inference uses the chat template of training
   for (const std::string& adapter : adapters) {
     const convert::TextSettings settings =
         convert::settings_of_adapter(adapter, loaded.source.spec.vocab);

@@ -1,19 +1,19 @@
-// A model whose matrices are rounded to blocks as it is loaded.
+// Quantizes weights while loading a model.
 #pragma once
 
 #include "tessera/infer/loading/load_model.h"
 
 namespace tessera::infer {
 
-/// How a model's weights are held and multiplied where no gradient is recorded.
+/// Storage and arithmetic of weights where no gradient is recorded.
 struct MatmulOptions {
-  kernels::Arithmetic arithmetic = kernels::Arithmetic::float32;  // of weights in blocks
-  /// Matrices of plain numbers that products read are rounded to this block type; tables that are
-  /// looked up alone stay as they lie.
+  kernels::Arithmetic arithmetic =
+      kernels::Arithmetic::float32;  // of products with quantized weights
+  /// Quantize float matrices of products to this block type; lookup tables stay as stored.
   std::optional<DType> blocks = {};
 };
 
-/// load_model() so. Throws Error(usage) where no matrix can be rounded to the blocks asked for.
+/// load_model() with these options. Throws Error(usage) if no matrix can be quantized to `blocks`.
 LoadedModel load_model(const std::filesystem::path& path,
                        const convert::LoadOptions& options,
                        const std::vector<std::string>& adapters,

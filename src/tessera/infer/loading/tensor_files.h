@@ -14,7 +14,7 @@ namespace tessera::infer {
 /// A copy of the named tensor, or an undefined one when the file has none.
 Tensor tensor_or_undefined(const format::TensorFile& file, const std::string& name);
 
-/// Writes the tensors as they are, floats as float32.
+/// Writes tensors, floating-point types as float32.
 void write_tensors(const std::filesystem::path& path,
                    const std::vector<std::pair<std::string, Tensor>>& tensors,
                    const format::StringMap& metadata = {});

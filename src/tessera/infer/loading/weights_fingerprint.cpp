@@ -10,18 +10,18 @@ namespace {
 using spec::Json;
 
 constexpr int64_t kNumbers = 8;
-/// Cosine of the numbers of two weights, all of a model together: blocks of 4 bits are above 0.99,
-/// weights that have nothing in common near 0.
+/// Cosine of the numbers of two weights, over a whole model: 4-bit quantization gives above 0.99,
+/// unrelated weights near 0.
 constexpr double kAlike = 0.9;
 
-/// The weight itself, whatever stands beside it.
+/// The base weight without its adapter.
 const ops::Weight& base_of(const ops::Weight& weight) {
   const ops::Weight* base = &weight;
   while (base->parts() != nullptr) base = base->parts()->w.get();
   return *base;
 }
 
-/// Numbers of a matrix along its diagonal; none of what has other than two axes.
+/// Numbers along the diagonal of a matrix; empty for other than two axes.
 std::vector<double> numbers_of(const ops::Weight& weight) {
   if (weight.shape().size() != 2) return {};
   const at::NoGradGuard guard;
@@ -64,7 +64,7 @@ Json weights_fingerprint(const model::Weights& weights, const std::set<std::stri
     Json one = {{"type", std::string(name_of(base.dtype()))}, {"hash", hash_of(base)}};
     if (const std::vector<double> numbers = numbers_of(base); !numbers.empty()) {
       one["numbers"] = Json::array();
-      // so many digits that a rounding to text is none of the numbers
+      // enough digits to restore the numbers from text
       for (const double x : numbers) one["numbers"].push_back(static_cast<float>(x));
     }
     print[decl.name] = std::move(one);

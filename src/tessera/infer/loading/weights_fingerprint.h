@@ -1,5 +1,5 @@
-// What an adapter knows of the model that it was trained beside: other weights under the same spec
-// are not that model.
+// Fingerprint of base weights, saved with an adapter: other weights of the same spec are not its
+// base model.
 #pragma once
 
 #include <set>
@@ -9,19 +9,19 @@
 
 namespace tessera::infer {
 
-/// By weight its type, a hash of 64 places of its bytes, and some of its numbers; adapters beside
-/// the weights count for nothing, and those named `but` are left out.
+/// For each weight its type, a hash of 64 positions of its bytes, and some of its values. Adapters
+/// are ignored, and so are the weights in `but`.
 spec::Json weights_fingerprint(const model::Weights& weights,
                                const std::set<std::string>& but = {});
 
-/// Throws Error(usage) naming the first weight that is another. A weight of another type (a file in
-/// blocks beside the folder it was made from) is the same where its numbers agree as well as
-/// rounding lets them; `whose` begins the message.
+/// Throws Error(usage) with the name of the first weight that differs. A weight of another type (a
+/// quantized file of the same model) matches if its values agree up to rounding. `whose` begins the
+/// message.
 void check_base(const spec::Json& print, const model::Weights& weights, const std::string& whose);
 
-/// A hash of 64 runs of 64 bytes of a weight, evenly over it, the first and the last among them; of
-/// all of a small one. Training moves every number, so that any of them tells. Of an adapted one,
-/// of what stands beside it too.
+/// A hash of 64 runs of 64 bytes, spread evenly over the weight, first and last included; of all
+/// bytes of a small weight. Training changes every value, so any run detects it. Includes the
+/// adapter of an adapted weight.
 uint64_t sampled_hash(const ops::Weight& weight);
 
 }  // namespace tessera::infer

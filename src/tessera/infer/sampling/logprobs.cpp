@@ -22,7 +22,7 @@ PositionLogprobs logprobs_of(std::span<const float> logits, int64_t chosen, int6
   const auto n =
       static_cast<size_t>(std::clamp<int64_t>(top, 0, static_cast<int64_t>(logits.size())));
   if (n == 0) return out;
-  // a heap of the best so far, its worst in front
+  // a heap of the best so far, the worst in front
   const auto better = [&](int64_t a, int64_t b) {
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
     return x != y ? x > y : a < b;

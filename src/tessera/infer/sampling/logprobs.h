@@ -1,5 +1,5 @@
-// How likely tokens are: by a model's own distribution, before temperature, penalties, masks and
-// filters; or by the one that they are drawn from (sampling.h).
+// Log-probabilities of tokens: by the model's own distribution, before temperature, penalties,
+// masks and filters, or by the distribution that tokens are drawn from (sampling.h).
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ struct TokenLogprob {
   double log_p = 0;
 };
 
-/// Of one place of a text: what came there, and what was likely to.
+/// One position: the chosen token and the most likely ones.
 struct PositionLogprobs {
   TokenLogprob chosen;
-  std::vector<TokenLogprob> top;  // the most likely, best first; of equals the lower id
+  std::vector<TokenLogprob> top;  // most likely first; ties go to the lower id
 };
 
-/// In double and one fixed order, so that they follow from the logits alone. Throws Error(input)
-/// when no logit is finite.
+/// Log-softmax of logits [C] in double, in a fixed order of summation: the result depends on the
+/// logits only. Throws Error(input) if no logit is finite.
 PositionLogprobs logprobs_of(std::span<const float> logits, int64_t chosen, int64_t top);
 
 }  // namespace tessera::infer

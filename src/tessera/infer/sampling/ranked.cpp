@@ -6,7 +6,7 @@
 namespace tessera::infer {
 
 Extent extent_of(std::span<const float> scores) {
-  // side by side, as one comparison after the other would wait for the one before
+  // several at once: sequential comparisons would wait for each other
   constexpr size_t kSide = 16;
   std::array<float, kSide> highest, lowest;
   highest.fill(-INFINITY);
@@ -32,7 +32,7 @@ Ranked::Ranked(std::span<const float> scores, Extent extent, double temperature,
     : scores_(scores), best_(extent.highest), temperature_(temperature) {
   const auto n = static_cast<uint64_t>(scores.size());
   one_ = std::ldexp(1.0, std::min(52, 63 - static_cast<int>(std::bit_width(n))));
-  // below it a weight is rounded to 0: exp(-x) one < 1/2
+  // below it a weight rounds to 0: exp(-x) one < 1/2
   least_ = -std::log(2 * one_) * temperature;
   const double lowest = std::max(static_cast<double>(extent.lowest) - best_, least_);
   if (lowest < 0) step_ = (kBands - 1) / -lowest;

@@ -1,9 +1,9 @@
-// The tokens that can be drawn, by descending score and ascending id, in order only where asked.
+// The candidates of a draw by descending score and ascending id, sorted only as far as needed.
 //
-// The probabilities are whole numbers: exp((score - best) / temperature), rounded to a multiple of
-// 2^-b with b = 63 - bits of the vocabulary's size, at most 52. Their sums are exact in any order,
-// so that the vocabulary need not be sorted: it is put into bands of scores, and only the band in
-// which a filter ends or the draw falls is.
+// Probabilities are integers: exp((score - best) / temperature), rounded to a multiple of 2^-b with
+// b = 63 - bits of the vocabulary's size, at most 52. Their sums are exact in any order, so the
+// vocabulary need not be sorted: scores are put into bands, and only the band in which a filter
+// ends or the draw falls is sorted.
 #pragma once
 
 #include <array>
@@ -18,13 +18,13 @@ namespace tessera::infer {
 struct Candidate {
   float score = 0;
   int64_t id = 0;
-  uint64_t weight = 0;                            // its probability, as a whole number
+  uint64_t weight = 0;                            // probability as an integer
   bool operator<(const Candidate& other) const {  // most likely first
     return score != other.score ? score > other.score : id < other.id;
   }
 };
 
-/// The highest score (the first of equals, -1 where none is finite) and the lowest finite one.
+/// The highest score (ties: the first; -1 if none is finite) and the lowest finite score.
 struct Extent {
   float highest = -INFINITY, lowest = INFINITY;
   int64_t best = -1;
@@ -33,33 +33,33 @@ Extent extent_of(std::span<const float> scores);
 
 class Ranked {
  public:
-  /// The scores must outlive it. min_share: at_least() counts those so many times as likely as the
-  /// best.
+  /// The scores must outlive it. at_least() counts tokens with a probability of at least
+  /// `min_share` times that of the best.
   Ranked(std::span<const float> scores, Extent extent, double temperature, double min_share);
 
-  /// The first tokens of the order: how many, and their weight.
+  /// A prefix of the order: number of tokens and sum of their weights.
   struct Run {
     uint64_t count = 0, weight = 0;
   };
   const Run& all() const { return all_; }
   uint64_t weight_of(float score) const {
     const double below = score - best_;
-    if (!(below >= least_)) return 0;  // nor what is no number
+    if (!(below >= least_)) return 0;  // also for NaN
     return static_cast<uint64_t>(std::exp(below / temperature_) * one_ + 0.5);
   }
   uint64_t at_least() const { return at_least_; }
-  double entropy() const;  // of all, in nats
+  double entropy() const;  // of all tokens, in nats
   Run most_likely(uint64_t count);
-  /// The fewest that weigh so much, at least one.
+  /// The shortest prefix with at least this weight, at least one token.
   Run reaching(double weight);
-  /// Those that weigh so much each.
+  /// The tokens with at least this weight each.
   Run heavier(double bound);
-  /// The first of the order, in order.
+  /// The first `count` tokens in order.
   std::vector<Candidate> list(uint64_t count) const;
   double weight_at(int64_t id) const {
     return static_cast<double>(weight_of(scores_[static_cast<size_t>(id)]));
   }
-  /// The token at this place of the running sum of weights.
+  /// The token at this position of the cumulative sum of weights.
   int64_t at(uint64_t weight);
 
  private:
@@ -67,15 +67,15 @@ class Ranked {
 
   size_t band_of(float score) const { return static_cast<size_t>((best_ - score) * step_); }
   const std::vector<Candidate>& in_order(size_t band);
-  /// The shortest run of the order for which `enough` holds, and the token that it ends with; all
-  /// of it where it never does.
+  /// The shortest prefix for which `enough` holds, and its last token; the whole order if it never
+  /// holds.
   template <class Enough>
   std::pair<Run, int64_t> first_that(const Enough& enough);
 
   std::span<const float> scores_;
   double best_, temperature_;
-  double one_ = 1;    // the weight of the best
-  double least_ = 0;  // scores so far below the best have no weight
+  double one_ = 1;    // weight of the best token
+  double least_ = 0;  // scores further below the best have weight 0
   double step_ = 0;   // bands per unit of scores
   std::array<Run, kBands> bands_{};
   Run all_;

@@ -50,7 +50,7 @@ void favour_source(std::span<float> scores, std::span<const int64_t> source, dou
 void hasten_end(std::span<float> scores, int64_t made, const SamplingOptions& o) {
   const int64_t further = made - o.exponential_decay_start;
   if (o.exponential_decay_factor == 1 || further <= 0) return;
-  // no power beyond what float32 has
+  // at most the largest power in float32
   constexpr double kMost = 1e30;
   const double gain =
       std::min(std::pow(o.exponential_decay_factor, static_cast<double>(further)), kMost) - 1;
@@ -67,7 +67,7 @@ void block_ngrams(std::span<float> scores,
                   std::span<const int64_t> text,
                   int64_t size) {
   if (size <= 0) return;
-  const auto before = static_cast<size_t>(size) - 1;  // tokens that a run has before its last
+  const auto before = static_cast<size_t>(size) - 1;  // tokens before the last of an n-gram
   if (seen.size() < before) return;
   const std::span<const int64_t> last = seen.last(before);
   for (size_t end = before; end < text.size(); ++end)
@@ -98,10 +98,11 @@ void apply_dry(std::span<float> scores, std::span<const int64_t> seen, const Sam
   };
   // token number i from the end on
   const auto back = [&](int64_t i) { return seen[static_cast<size_t>(n - 1 - i)]; };
-  int64_t longest = 0;  // of a match: it ends at the nearest breaker
+  int64_t longest = 0;  // longest match: it ends at the nearest breaker
   while (longest < n && !breaks(back(longest))) ++longest;
   if (longest < std::max<int64_t>(o.dry_allowed_length, 1)) return;
-  // z[i]: how many tokens before place i, going back, are those at the end (the Z function)
+  // z[i]: number of tokens before position i, going back, that equal those at the end (the Z
+  // function)
   std::vector<int64_t> z(static_cast<size_t>(n), 0);
   std::vector<std::pair<int64_t, int64_t>> repeats;  // the token that followed, length
   for (int64_t i = 1, left = 0, right = 0; i < n; ++i) {
@@ -113,12 +114,12 @@ void apply_dry(std::span<float> scores, std::span<const int64_t> seen, const Sam
     if (length >= std::max<int64_t>(o.dry_allowed_length, 1) && !breaks(back(i - 1)))
       repeats.emplace_back(back(i - 1), length);
   }
-  // no power beyond what float32 has: ln of the largest is 88.72
+  // at most the largest power in float32: ln of the largest is 88.72
   const double most = o.dry_base > 1 ? std::floor(88.7228391 / std::log(o.dry_base)) : 0;
   std::sort(repeats.begin(), repeats.end());
   for (size_t i = 0; i < repeats.size(); ++i) {
     const auto [id, length] = repeats[i];
-    if (i + 1 < repeats.size() && repeats[i + 1].first == id) continue;  // a longer one follows
+    if (i + 1 < repeats.size() && repeats[i + 1].first == id) continue;  // a longer match follows
     if (static_cast<size_t>(id) >= scores.size()) continue;
     const double power = std::min(static_cast<double>(length - o.dry_allowed_length), most);
     float& score = scores[static_cast<size_t>(id)];

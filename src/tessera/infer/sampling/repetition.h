@@ -1,31 +1,33 @@
-// What a text has said bears on what it says next: the samplers that change single logits by the
-// tokens before. No token moves by those of others.
+// Samplers that change single logits by the tokens before: penalties, n-gram blocking, DRY, bias of
+// sequences. The change of a token does not depend on other tokens' logits.
 #pragma once
 
 #include "tessera/infer/sampling/sampling.h"
 
 namespace tessera::infer {
 
-/// Penalties of repetition, frequency and presence, by `seen`, of which the first `given` are the
-/// prompt.
+/// Repetition, frequency and presence penalties over `seen`, of which the first `given` tokens are
+/// the prompt.
 void apply_penalties(std::span<float> scores,
                      std::span<const int64_t> seen,
                      size_t given,
                      const SamplingOptions& options);
-/// Tokens of `source` gain by a penalty above 1, as those seen lose.
+/// Tokens of `source` gain by a penalty above 1 as much as repeated tokens lose.
 void favour_source(std::span<float> scores, std::span<const int64_t> source, double penalty);
-/// What ends a text gains as the answer, of `made` tokens, grows (exponential_decay_factor).
+/// Raises the logits of stop tokens as the answer, of `made` tokens so far, grows
+/// (exponential_decay_factor).
 void hasten_end(std::span<float> scores, int64_t made, const SamplingOptions& options);
-/// Forbids what would say a run of `size` tokens of `text` behind `seen`; 0 = nothing.
+/// Sets tokens to -infinity that would complete after `seen` an n-gram of `size` tokens that is in
+/// `text`; 0 = off.
 void block_ngrams(std::span<float> scores,
                   std::span<const int64_t> seen,
                   std::span<const int64_t> text,
                   int64_t size);
-/// What each token loses by DRY.
+/// Subtracts the DRY penalty of each token.
 void apply_dry(std::span<float> scores,
                std::span<const int64_t> seen,
                const SamplingOptions& options);
-/// Adds to the last token of each sequence whose other tokens have just been said.
+/// Adds the bias to the last token of each sequence whose other tokens are the last ones of `seen`.
 void bias_sequences(std::span<float> scores,
                     std::span<const int64_t> seen,
                     std::span<const std::pair<std::vector<int64_t>, double>> biases);

@@ -13,7 +13,7 @@
 namespace tessera::infer {
 namespace {
 
-/// Logits too far below the best go.
+/// Removes logits too far below the best.
 void cut_below(std::span<float> scores, double deviations) {
   const double highest = extent_of(scores).highest;
   double sum = 0, squares = 0;
@@ -43,7 +43,7 @@ double entropy_of(std::span<const double> surprises) {
   return sum;
 }
 
-/// Those nearest to the entropy of all, until they weigh p of it; the order stays.
+/// The tokens nearest to the entropy, until their total probability reaches p; the order stays.
 void keep_typical(std::vector<Candidate>& list, double p) {
   const std::vector<double> surprises = surprises_of(list);
   const double entropy = entropy_of(surprises);
@@ -65,25 +65,25 @@ void keep_typical(std::vector<Candidate>& list, double p) {
   list = std::move(left);
 }
 
-/// A number of [0, 1) out of two words.
+/// A number in [0, 1) from two words.
 double place_of(uint32_t low, uint32_t high) {
   return (static_cast<double>(low) + static_cast<double>(high) * 0x1p-32) * 0x1p-32;
 }
 
-/// What a draw at `place` is, of weights [from, to) of a running sum.
+/// The draw at position `place` within weights [from, to) of a cumulative sum.
 uint64_t drawn(double place, uint64_t from, uint64_t to) {
   return from +
          std::min(static_cast<uint64_t>(place * static_cast<double>(to - from)), to - from - 1);
 }
 
-/// What samplers have left of the vocabulary: the order of its logits, of which the first `kept_`
-/// are left without the first `gone_`, or a list in that order.
+/// The tokens that samplers have left: a prefix of the order of the logits, `kept_` tokens without
+/// the first `gone_`, or a list in that order.
 class Pool {
  public:
   Pool(std::span<const float> logits, double min_p) : scores_(logits), min_p_(min_p) {}
 
-  /// For those who change logits: what is left no more is at -infinity, and what a temperature has
-  /// done is done to them.
+  /// For samplers that change logits: sets removed tokens to -infinity and applies the temperature
+  /// so far.
   std::span<float> logits() {
     narrow();
     own();
@@ -98,7 +98,7 @@ class Pool {
     ranked_.reset();
     temperature_ *= temperature;
   }
-  /// Between these two, the higher the less sure the next token is.
+  /// Dynamic temperature: between these two, the higher the entropy the higher.
   double temperature_by_entropy(double low, double high, double exponent) {
     narrow();
     const double highest = extent().highest;
@@ -143,7 +143,7 @@ class Pool {
     return count < ranked_->all().count ? entropy_of(surprises_of(ranked_->list(count)))
                                         : ranked_->entropy();
   }
-  /// Those whose surprises, by their chances, add up to a share of the entropy: among the best 100.
+  /// Top-h: the tokens whose -p ln p sum to a share of the entropy, among the best 100.
   void keep_surprise(double share) {
     constexpr uint64_t kMost = 100;
     keep_first(kMost);
@@ -161,7 +161,7 @@ class Pool {
     const auto top = ranked_->heavier(threshold * mass);
     if (top.count > 1) gone_ = ranked_->most_likely(std::min(top.count, kept_.count) - 1);
   }
-  /// What surprises by no more than mu bits.
+  /// Tokens with a surprise of at most mu bits.
   void keep_unsurprising(double mu) {
     const auto mass = static_cast<double>(prefix().weight);
     keep_first(ranked_->heavier(std::exp2(-mu) * mass).count);
@@ -184,7 +184,7 @@ class Pool {
     }
     return list_.back().id;
   }
-  /// The likeliest of it.
+  /// The most likely of them.
   std::vector<Candidate> first(uint64_t n) {
     rank();
     std::vector<Candidate> out = list_;
@@ -214,13 +214,13 @@ class Pool {
     gone_ = {};
     list_.clear();
   }
-  /// What is left, as the first of an order.
+  /// The remaining tokens as a prefix of an order.
   const Ranked::Run& prefix() {
     if (ranked_ && (gone_.count > 0 || !list_.empty())) narrow();
     rank();
     return kept_;
   }
-  /// Puts what is left no more at -infinity.
+  /// Sets removed tokens to -infinity.
   void narrow() {
     if (!ranked_) return;
     if (gone_.count > 0 || !list_.empty() || kept_.count < ranked_->all().count) {
@@ -233,7 +233,7 @@ class Pool {
   }
 
   std::span<const float> scores_;
-  std::vector<float> own_ = {};  // these, where they differ from the model's
+  std::vector<float> own_ = {};  // a copy, if they differ from the model's
   double min_p_, temperature_ = 1;
   std::optional<Ranked> ranked_ = {};
   Ranked::Run kept_ = {}, gone_ = {};
@@ -258,7 +258,7 @@ void mask(std::span<float> scores, std::span<const int64_t> seen, const Sampling
       scores[static_cast<size_t>(id)] += static_cast<float>(bias);
 }
 
-/// Whether a sampler changes single logits by the tokens before.
+/// True if a sampler changes single logits by the tokens before.
 bool changes(Sampler sampler, const SamplingOptions& o) {
   const bool single = sampler == Sampler::penalties || sampler == Sampler::no_repeat_ngram ||
                       sampler == Sampler::dry;
@@ -282,7 +282,7 @@ void change(Sampler sampler,
   }
 }
 
-/// One choice: the samplers of a request one after the other.
+/// One choice: applies the samplers of a request in order.
 class Choice {
  public:
   Choice(std::span<const float> logits,
@@ -301,7 +301,7 @@ class Choice {
   }
 
   Pool pool;
-  /// The temperature was 0: the best of what was left is the choice.
+  /// The temperature was 0: chooses the best remaining token.
   bool greedy() const { return done_; }
   double place() const { return place_of(bits_[0], bits_[1]); }
 
@@ -357,7 +357,7 @@ class Choice {
     }
   }
 
-  /// A temperature that follows the entropy may come to nothing.
+  /// A dynamic temperature may become 0.
   static constexpr double kLeastTemperature = 1e-6;
 
   std::span<const int64_t> seen_;
@@ -373,7 +373,7 @@ void find_ids(SamplingOptions& options, const text::Tokenizer& tokenizer) {
   if (options.dry_multiplier > 0)
     options.dry_breaker_ids = breaker_ids(tokenizer, options.dry_sequence_breakers);
   for (const std::string& word : std::exchange(options.bad_words, {}))
-    // a word in a text begins with the space before it
+    // a word inside a text starts with the space before it
     for (const std::string& said : {word, " " + word}) {
       const std::vector<int32_t> ids = tokenizer.encode(said, {.add_special = false});
       if (!ids.empty())

@@ -1,4 +1,4 @@
-// The options of sampling as a table: what flags, settings, requests and checks know of each.
+// Sampling options as a table, for flags, settings, requests and checks.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -317,7 +317,7 @@ void SamplingField::set(SamplingOptions& options, double value) const {
   std::visit(
       [&](auto m) {
         using Value = std::remove_reference_t<decltype(options.*m)>;
-        constexpr double kMost = 0x1p62;  // a cast of more is undefined
+        constexpr double kMost = 0x1p62;  // a cast of a larger value is undefined
         if constexpr (std::is_integral_v<Value>) value = std::clamp(value, -kMost, kMost);
         options.*m = static_cast<Value>(value);
       },

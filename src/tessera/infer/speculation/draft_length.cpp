@@ -6,11 +6,11 @@
 namespace tessera::infer {
 namespace {
 
-// A measurement counts for half after about 45 others: texts change, and caches grow.
+// The weight of a measurement halves after about 45 others: texts change, and caches grow.
 constexpr double kFade = 1 - 1.0 / 64;
-// Before anything is known: one guess right of two.
+// Prior: half of the draft tokens are accepted.
 constexpr double kBelief = 1;
-// Steps at the beginning of which every other one has guesses, so that both costs are known.
+// First steps, every other one of them with draft tokens, to measure both costs.
 constexpr int64_t kTrials = 8;
 constexpr int64_t kLongestWait = 256;
 
@@ -51,8 +51,8 @@ void DraftLengthController::settled(int64_t drafts, int64_t right, int64_t verif
   verified_ += static_cast<double>(std::max(drafts, verified));
   width_ = verified_ / places_;
   right_ += static_cast<double>(right);
-  tried_ +=
-      static_cast<double>(std::min(right + 1, drafts));  // behind a wrong one nothing is tried
+  tried_ += static_cast<double>(
+      std::min(right + 1, drafts));  // draft tokens after a rejected one are not tried
 }
 
 double DraftLengthController::speed(int64_t rows, int64_t n) const {
@@ -74,7 +74,7 @@ int64_t DraftLengthController::next(int64_t rows) {
     wait_ = kFirstWait;
     return best;
   }
-  // a text may have become easier to guess
+  // the text may have become easier to predict
   if (++idle_ <= wait_) return 0;
   idle_ = 0;
   wait_ = std::min(2 * wait_, kLongestWait);

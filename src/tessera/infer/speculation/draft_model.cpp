@@ -5,7 +5,7 @@
 namespace tessera::infer {
 namespace {
 
-/// What can be a draft.
+/// Checks that a model can be a draft model.
 const model::Model& checked(const model::Model& model) {
   const model::ModelSpec& spec = model.spec();
   if (!spec.causal() || !model.has_head())
@@ -19,7 +19,7 @@ const model::Model& checked(const model::Model& model) {
 
 }  // namespace
 
-// the last guess is never fed
+// the last draft token is never fed
 DraftModel::DraftModel(const model::Model& model,
                        int64_t most,
                        const CancelToken* cancel,
@@ -43,7 +43,7 @@ bool DraftModel::reads(const Sequence& sequence) const {
 std::vector<DraftTree> DraftModel::draft(const std::vector<Ask>& asks, int64_t budget) {
   std::vector<int64_t> counts;
   std::vector<Batcher::Work> going_on;
-  std::vector<size_t> which;  // of the asks
+  std::vector<size_t> which;  // index of the ask
   for (size_t a = 0; a < asks.size(); ++a) {
     const auto length = static_cast<int64_t>(asks[a].sequence->tokens.size());
     counts.push_back(limit_ > 0 ? std::min(asks[a].count, limit_ - length + 1) : asks[a].count);
@@ -96,7 +96,7 @@ void DraftModel::keep(size_t row, const std::vector<int64_t>& ids) {
   const std::vector<int64_t>& chain = chains_[row];
   const auto parts = std::mismatch(ids.begin(), ids.end(), chain.begin(), chain.end());
   const int64_t n = parts.first - ids.begin();
-  // the last guess was never fed
+  // the last draft token was never fed
   batcher_.keep(slot, std::min(n, batcher_.pending(slot)));
 }
 

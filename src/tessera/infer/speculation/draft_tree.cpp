@@ -29,14 +29,14 @@ std::vector<DraftToken> draft_tokens_at(std::span<const float> logits,
 
 namespace {
 
-/// What is guessed as chains of parents (one more than a node, 0 = the row), in any order, parents
+/// Draft tokens as chains of parents (one more than a node, 0 = the row), in any order, parents
 /// first.
 struct Loose {
   size_t parent;
   int64_t id, depth;
 };
 
-/// In pre-order, children as they come.
+/// In pre-order, children in the given order.
 DraftTree in_order(const std::vector<Loose>& nodes) {
   DraftTree tree;
   const std::function<void(size_t)> write = [&](size_t parent) {
@@ -74,7 +74,7 @@ DraftTree joined(const std::vector<std::vector<int64_t>>& ways) {
 DraftTree grow(const std::vector<std::vector<DraftToken>>& places, int64_t most, bool any) {
   struct Node {
     size_t parent, place, rank;  // parent: one more than its index, 0 = the row
-    double log_p;                // of the way to it
+    double log_p;                // of the path to it
   };
   std::vector<Node> taken, open;
   const auto opens = [&](size_t parent, size_t place, double log_p) {
@@ -84,7 +84,7 @@ DraftTree grow(const std::vector<std::vector<DraftToken>>& places, int64_t most,
   };
   opens(0, 0, 0);
   while (!open.empty() && static_cast<int64_t>(taken.size()) < most) {
-    // the most likely way; of equals the one that was opened first
+    // the most likely path; ties go to the one opened first
     const auto best = std::max_element(
         open.begin(), open.end(), [](const Node& a, const Node& b) { return a.log_p < b.log_p; });
     const Node node = *best;

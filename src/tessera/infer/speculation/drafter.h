@@ -1,4 +1,4 @@
-// Where the guesses of speculation come from: a draft model, the model itself, or the text.
+// Sources of draft tokens: a draft model, the model itself, or prompt lookup.
 #pragma once
 
 #include <optional>
@@ -8,46 +8,49 @@
 
 namespace tessera::infer {
 
-/// Several tokens per pass of the model: cheap guesses are fed together, and as many are kept as
-/// the model itself would have chosen. The text is that of plain generation, token for token,
-/// sampled or not: what is chosen depends on logits, seed and position alone (draft_tree.h).
-/// Leviathan et al. 2022, arXiv:2211.17192; look-up: Saxena 2023.
+/// Speculative decoding: several tokens per model call. Draft tokens are fed together, and those
+/// that the model itself chooses are accepted. The text equals that of plain decoding, token for
+/// token, greedy or sampled, because a choice depends on logits, seed and position only
+/// (draft_tree.h). Leviathan et al. 2022, arXiv:2211.17192; prompt lookup: Saxena 2023.
 struct Speculation {
-  const model::Model* draft = nullptr;  // a smaller model with the same tokens guesses
-  int64_t lookup =
-      0;  // or: what followed the last (at most so many) tokens where they stood before
-  int64_t draft_tokens = 4;  // places ahead, per pass
-  bool predictors = false;   // or: the model's own predictors, at most one guess each
-  /// Or: its first layers, from which final norm and head give logits as they do from the last.
-  /// Elhoushi et al. 2024, arXiv:2404.16710, sec. 3.3.
+  const model::Model* draft = nullptr;  // draft model with the same vocabulary
+  int64_t lookup = 0;        // or: prompt lookup with n-grams of at most this many tokens; 0 = off
+  int64_t draft_tokens = 4;  // draft positions per model call
+  bool predictors = false;   // or: the model's own MTP heads, one draft token each
+  /// Or early exit: its first layers, followed by final norm and head. Elhoushi et al. 2024,
+  /// arXiv:2404.16710, sec. 3.3 (LayerSkip).
   int64_t exit_layer = 0;
-  /// Candidates for each place: a tree, whose branches are verified in one pass.
+  /// Candidates per position: above 1 a tree, verified in one call.
   int64_t tree_width = 1;
-  /// As many guesses as pay, at most `guesses` (draft_length.h).
+  /// Adaptive draft length, at most `draft_tokens` (draft_length.h).
   bool adaptive = false;
   bool on() const { return draft != nullptr || lookup > 0 || predictors || exit_layer > 0; }
-  /// Tokens that a state leaves pending.
+  /// Max. pending tokens of a state.
   int64_t max_pending() const { return on() ? draft_tokens * tree_width + 1 : 0; }
 };
 
-/// Why branches of guesses cannot be verified side by side in this model: which part has one past
-/// alone. "" where they can.
+/// The part of this model that prevents tree verification, because its state has one past only. ""
+/// if trees can be verified.
 std::string no_branches_reason(const model::ModelSpec& spec);
 
+/// Drafts for the rows of one engine; owns the draft model's state of each row until drop(). Used
+/// by one thread at a time. The target model and the draft model must outlive it. Draft tokens
+/// change the speed only, never the text. draft() throws Error(cancelled) and errors of the draft
+/// model.
 class Drafter {
  public:
-  /// Throws Error(usage) when `how` asks for what cannot be with this model.
+  /// Throws Error(usage) if the model does not support `how`.
   Drafter(const model::Model& model, const Speculation& how, const CancelToken* cancel);
 
-  /// Places ahead that are guessed for at most.
+  /// Max. number of draft positions.
   int64_t most() const { return most_; }
-  /// Hidden states of a row's tokens from number `begin` on, as they are made.
+  /// Receives hidden states [n, D] of a row's tokens from number `begin` on, as they are computed.
   void on_hidden(size_t row, int64_t begin, const Tensor& hidden_ND);
-  /// Guesses for what follows each of the rows.
+  /// Draft tokens after each row.
   std::vector<DraftTree> draft(const std::vector<DraftModel::Ask>& asks, int64_t budget);
-  /// The row's guesses that were right; told for every row that got some.
+  /// Reports the accepted draft tokens of a row, for every row that got some.
   void keep(size_t row, const std::vector<int64_t>& ids);
-  /// The row is gone; its number may come again.
+  /// Frees a row; its number may be used again.
   void drop(size_t row);
 
  private:

@@ -49,7 +49,7 @@ void MtpDraft::on_hidden(size_t row, int64_t begin, const Tensor& hidden_ND) {
     Row fresh;
     fresh.begin = begin;
     fresh.predictors.resize(states_.size());
-    // the first slot that no row has
+    // the first free slot
     const auto taken = [&](int64_t slot) {
       return std::any_of(rows_.begin(), rows_.end(),
                          [slot](const auto& r) { return r.second.slot == slot; });
@@ -100,9 +100,9 @@ std::vector<DraftTree> MtpDraft::draft(const std::vector<DraftModel::Ask>& asks,
   struct Going {
     size_t ask;
     Row* row;
-    std::vector<int64_t> tokens;  // guesses behind them
-    Tensor last;                  // what the predictor at hand made of the last token heard
-    Tensor ahead;                 // what it made of its pending tokens, behind its certain ones
+    std::vector<int64_t> tokens;  // draft tokens after them
+    Tensor last;                  // the predictor's output for the last committed token
+    Tensor ahead;                 // its output for pending tokens, after the committed ones
   };
   std::vector<std::vector<int64_t>> drafts(asks.size());
   std::vector<std::vector<std::vector<DraftToken>>> places(asks.size());
@@ -117,7 +117,7 @@ std::vector<DraftTree> MtpDraft::draft(const std::vector<DraftModel::Ask>& asks,
   for (size_t k = 0; k < states_.size() && !going.empty(); ++k) {
     std::erase_if(going,
                   [&](const Going& g) { return asks[g.ask].count <= static_cast<int64_t>(k); });
-    // what is certain, in cuts: tokens whose neighbours, reach(k) places on, are known
+    // committed tokens, in chunks: tokens whose neighbours, reach(k) positions on, are known
     std::vector<std::vector<Tensor>> made(going.size());
     for (bool more = true; more;) {
       more = false;
@@ -149,7 +149,7 @@ std::vector<DraftTree> MtpDraft::draft(const std::vector<DraftModel::Ask>& asks,
       }
       more = more || std::ssize(parts) < std::ssize(going);
     }
-    // what turns on guesses stays pending, and is taken back
+    // what depends on draft tokens stays pending and is rolled back
     std::vector<Part> parts;
     std::vector<size_t> which;
     for (size_t g = 0; g < going.size(); ++g) {
@@ -189,7 +189,7 @@ std::vector<DraftTree> MtpDraft::draft(const std::vector<DraftModel::Ask>& asks,
       drafts[going[g].ask].push_back(id);
     }
   }
-  // heads that look at no token say the same whatever stands before
+  // heads that read no token have the same output for all branches
   bool any = true;
   for (size_t k = 0; k < states_.size(); ++k)
     any = any && !chained(k) && !model_.spec().predictors[k].token;

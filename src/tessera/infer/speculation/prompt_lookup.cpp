@@ -5,7 +5,7 @@
 namespace tessera::infer {
 namespace {
 
-/// How many of the last tokens, at most `longest`, stand before place `end` of a text.
+/// Number of last tokens, at most `longest`, that also come before position `end` of a text.
 int64_t run_before(std::span<const int64_t> text,
                    int64_t end,
                    std::span<const int64_t> tokens,
@@ -30,9 +30,9 @@ std::vector<int64_t> prompt_lookup(std::span<const int64_t> tokens,
                                    int64_t longest,
                                    int64_t count,
                                    std::span<const int64_t> expected) {
-  int64_t best = 0, begin = 0;  // length of the run, and what follows it
+  int64_t best = 0, begin = 0;  // length of the match, and where its continuation begins
   std::span<const int64_t> where;
-  // places from the latest on; a later one wins over an equally long one
+  // positions from the latest on; a later one wins over an equally long one
   for (const auto text : {expected, tokens})
     for (int64_t end = static_cast<int64_t>(text.size()) - 1; end > 0 && best < longest; --end)
       if (const int64_t n = run_before(text, end, tokens, longest); n > best)
@@ -60,7 +60,7 @@ DraftTree prompt_lookup_tree(std::span<const int64_t> tokens,
   for (const Place& place : places) {
     if (static_cast<int64_t>(ways.size()) == width) break;
     std::vector<int64_t> way = from(place.text, place.begin, count);
-    // nothing but a beginning of what is there
+    // only a prefix of a branch that is in the tree
     const auto begins = [&](const std::vector<int64_t>& other) {
       return way.size() <= other.size() && std::equal(way.begin(), way.end(), other.begin());
     };

@@ -1,4 +1,5 @@
-// Guesses from the text so far: what followed where it said the same before. Torch-free.
+// Prompt lookup decoding: draft tokens are what followed an earlier occurrence of the last tokens.
+// Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +10,16 @@
 
 namespace tessera::infer {
 
-/// The longest run of at most `longest` last tokens that stands earlier too, the latest place of
-/// it: at most `count` of the tokens that follow there. Empty when not even the last token does.
-/// `expected` is what the text may come to say: a place in it goes before one of an equally long
-/// run in the text.
+/// Finds the longest suffix of at most `longest` tokens that occurs earlier, at its latest
+/// occurrence, and returns at most `count` of the tokens that follow there. Empty if the last token
+/// does not occur earlier. In `predicted`, the predicted output, a match wins over an equally long
+/// one in the text.
 std::vector<int64_t> prompt_lookup(std::span<const int64_t> tokens,
                                    int64_t longest,
                                    int64_t count,
                                    std::span<const int64_t> predicted = {});
-/// The same of up to `width` places, those of the longest runs, the latest first: what follows
-/// there, as a tree.
+/// As prompt_lookup() with up to `width` occurrences, those of the longest matches, the latest
+/// first, merged into a tree.
 DraftTree prompt_lookup_tree(std::span<const int64_t> tokens,
                              int64_t longest,
                              int64_t count,

@@ -5,7 +5,7 @@
 namespace tessera::text {
 namespace {
 
-/// Refuses messages out of turn.
+/// Rejects messages out of turn.
 constexpr const char* kTurns = R"({%- for message in messages -%}
 {%- set role = message['role'] -%}
 {%- set behind_user = (not loop.first) and loop.previtem['role'] == 'user' -%}

@@ -1,5 +1,5 @@
-// Chat templates by name, for models whose tokenizer has none: what most of them come to without
-// tools. Answers, with what ends them, are marked (MarkedText::answer).
+// Named chat templates for models whose tokenizer has none: the common formats without tools.
+// Answers and their end tokens are marked (MarkedText::answer).
 //
 //   chatml  <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n
 //   llama3  <|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>...
@@ -16,8 +16,8 @@ namespace tessera::text {
 
 /// The names, in the order above.
 std::vector<std::string> chat_format_names();
-/// Source of the template of a name, nullopt for others. It takes a system message as the first or
-/// none, and then a user and an assistant in turn; it refuses others, naming the message.
+/// Source of the named template, nullopt for others. It accepts an optional system message first,
+/// then user and assistant in turn; it rejects others, naming the message.
 std::optional<std::string> chat_format_source(std::string_view name);
 
 }  // namespace tessera::text

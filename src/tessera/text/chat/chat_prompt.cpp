@@ -57,7 +57,7 @@ std::vector<int64_t> ChatPrompt::ends(const TemplatePoll& poll) const {
                    .add_generation_prompt = false,
                    .poll = poll});
   } catch (const Error&) {
-    return ids;  // a template may refuse any conversation
+    return ids;  // a template may reject any conversation
   }
   const size_t at = text.text.rfind(answer);
   if (at == std::string::npos) return ids;

@@ -1,4 +1,4 @@
-// A conversation as a model reads it: by the chat template of its checkpoint, in its tokens.
+// Renders a conversation with the chat template of a checkpoint and tokenizes it.
 //
 //   const ChatPrompt prompts(tokenizer, tokenizer.chat_template(), "model");
 //   const MarkedText prompt = prompts.render({.messages = messages});
@@ -14,30 +14,29 @@
 
 namespace tessera::text {
 
-/// Immutable, cheap to copy, for many threads.
+/// Immutable, cheap to copy, thread-safe.
 class ChatPrompt {
  public:
-  /// `clock` tells the time to conversations that have none. Throws Error(file) as ChatTemplate
-  /// does.
+  /// `clock`: time for conversations without one. Throws Error(file) as ChatTemplate does.
   ChatPrompt(Tokenizer tokenizer,
              std::string source,
              const std::string& where,
              TemplateClock clock = local_time);
 
-  /// The text. Every verb and route renders by this, so that all templates see the same: messages,
-  /// tools, documents, add_generation_prompt, the tokenizer's special tokens by role (bos_token,
-  /// image_token, ...), strftime_now and raise_exception, and the chat's own variables.
-  /// With `goes_on` it ends with the content of the last message, which is then continued; throws
-  /// Error(input) where the template does not show it as it is.
+  /// Renders the text. Every command and route uses this function, so all templates get the same
+  /// variables: messages, tools, documents, add_generation_prompt, the tokenizer's special tokens
+  /// by role (bos_token, image_token, ...), strftime_now and raise_exception, and the chat's own
+  /// variables. With `goes_on` the text ends with the content of the last message, which is then
+  /// continued; throws Error(input) if the template does not render that content unchanged.
   MarkedText render(Chat chat, bool goes_on = false) const;
   std::vector<int32_t> encode(const MarkedText& text) const;
-  /// The end of text, and the special token that the template puts behind an answer.
-  /// `poll`: of the run that tells.
+  /// Stop tokens: the end of text, and the special token that the template writes after an answer.
+  /// `poll`: called during the rendering that detects it.
   std::vector<int64_t> ends(const TemplatePoll& poll = {}) const;
-  /// What stands around the thoughts of the model: as its template has it, else <think> and
-  /// </think>, since models think that way whether or not their template speaks of it.
+  /// The tags around reasoning: those of the template, otherwise <think> and </think>, because
+  /// models use them even if their template does not mention them.
   const ReasoningTags& reasoning() const { return reasoning_; }
-  /// Whether the text has opened thoughts that are not closed yet; what was said in it opens none.
+  /// True if the prompt ends inside reasoning. Tags in message contents do not count.
   bool thinks(const MarkedText& prompt) const;
 
   const ChatTemplate& chat_template() const { return template_; }

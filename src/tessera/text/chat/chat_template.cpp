@@ -30,9 +30,8 @@ namespace {
 
 constexpr const char* kRoles[] = {"system", "developer", "user", "assistant", "tool", "ipython"};
 
-/// A message as templates expect it: keys that are null are left out, as many templates test
-/// whether a key is there; reasoning is found under the names that templates read, whichever it
-/// came by.
+/// A message for templates: null keys are removed, because many templates test whether a key
+/// exists; reasoning is copied to the names that templates use, whatever its own.
 spec::Json plain_message(const spec::Json& message) {
   spec::Json out = spec::Json::object();
   for (const auto& [key, value] : message.items())
@@ -47,7 +46,8 @@ spec::Json plain_message(const spec::Json& message) {
   return out;
 }
 
-/// Templates write a role beside the control tokens, so that it is one of a list, and theirs.
+/// Checks the role against a list, because templates write it next to control tokens, as template
+/// text.
 Value message_value(const spec::Json& message, size_t number) {
   if (!message.is_object() || !message.contains("role") || !message["role"].is_string())
     fail(ErrorKind::input, "chat",
@@ -66,7 +66,7 @@ Value message_value(const spec::Json& message, size_t number) {
   return jinja::make_dict(std::move(items));
 }
 
-/// A time as strftime() writes it in the locale "C".
+/// A time formatted as by strftime() in the locale "C".
 Value time_text(int64_t now, const jinja::Arguments& arguments) {
   constexpr size_t kMostBytes = 256;
   const Text* format = arguments.values.size() == 1 && arguments.named.empty()
@@ -79,7 +79,7 @@ Value time_text(int64_t now, const jinja::Arguments& arguments) {
   const auto seconds = static_cast<time_t>(now);
   std::tm parts{};
   if (gmtime_r(&seconds, &parts) == nullptr) jinja::stop("strftime_now: no such time");
-  // a character in front tells an empty text from one that is too long
+  // a prefix character distinguishes an empty text from one that is too long
   char out[16 * kMostBytes];
   const size_t n = strftime_l(out, sizeof out, (" " + format->bytes).c_str(), &parts, plain);
   if (n == 0) jinja::stop("strftime_now: a format that makes too long a text");
@@ -128,7 +128,7 @@ MarkedText ChatTemplate::render(const Chat& chat) const {
                            jinja::make_call("strftime_now", [now = *chat.now](jinja::Arguments& a) {
                              return time_text(now, a);
                            }));
-  // as transformers gives it where nobody did
+  // the default of transformers
   if (!chat.variables.contains("documents"))
     variables.emplace_back("documents", jinja::make_none());
   Text out = jinja::render(*state_->root, std::move(variables), chat.poll);

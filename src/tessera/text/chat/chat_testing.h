@@ -1,4 +1,4 @@
-// What tests of conversations share.
+// Shared by tests of conversations.
 #pragma once
 
 #include "tessera/spec/json.h"
@@ -7,8 +7,7 @@
 
 namespace tessera::text {
 
-/// Bytes whose tokens are bytes, with control tokens, one of them not called special; `further`
-/// ones are.
+/// A byte tokenizer with control tokens, one of them not marked special; those in `further` are.
 inline Tokenizer chat_tokenizer(const std::vector<std::string>& further = {},
                                 const std::string& chat_template = "") {
   spec::Json vocabulary = spec::Json::object();

@@ -1,14 +1,13 @@
-// What a model's answer is made of: what it thinks, what it says, and the tools that it calls.
+// Parses a model's answer into reasoning, content and tool calls.
 //
-//   const ToolCallFormat* format = tool_call_format_of(template_source);   // nullptr: none that is
-//   known ReplyParser reader({.format = format, .thoughts = thought_tags_of(template_source),
-//                       .tools = tools});
-//   for (each piece of text) show(reader.push(piece));
-//   show(reader.finish());
+//   const ToolCallFormat* format = tool_call_format_of(template_source);  // nullptr: unknown
+//   ReplyParser parser({.format = format, .tools = tools});
+//   for (each piece of text) show(parser.push(piece));
+//   show(parser.finish());
 //
-// How models write calls is data (tool_call_formats.json): a format is known by strings that the chat
-// template holds, never by the name of a model. A call is told once it is whole; what looks like
-// one and is not stays content.
+// Formats of tool calls are data (tool_call_formats.json): a format is detected by strings in the
+// chat template, never by the name of a model. A call is reported once it is complete; a malformed
+// call stays content.
 #pragma once
 
 #include <cstdint>
@@ -33,39 +32,39 @@ struct ToolCallFormat {
   };
   std::string name;
   std::vector<std::string> evidence;
-  std::string open, close;  // around calls; without `close` they end where they end
-  bool bare = false;        // a reply that is a call from its first character on needs no `open`
+  std::string open, close;  // around calls; without `close` a call ends with its JSON
+  bool bare = false;        // an answer that is a call from its first character on needs no `open`
   Form form = Form::object;
-  std::string before, between, behind;  // around the name, and behind the arguments: named, tags
+  std::string before, between, behind;  // around the name, and after the arguments: named, tags
   std::string key_open, key_close, value_open, value_close;  // tags
-  bool attributes = false;  // tags: what stands between the key and > says of which type it is
+  bool attributes = false;  // tags: text between the key and > is the type of the argument
   bool numbered = false;    // the name is written as functions.NAME:N
   std::string name_key = "name", arguments_key = "arguments", id_key, id_open;
-  std::string write_before, write_between, write_behind;  // of a call that is JSON, as models do
+  std::string write_before, write_between, write_behind;  // for writing a JSON call as models do
 };
 
-/// All that are known, in the order of the table.
+/// All known formats, in the order of the table.
 const std::vector<ToolCallFormat>& tool_call_formats();
-/// By name; nullptr where there is none.
+/// By name; nullptr if unknown.
 const ToolCallFormat* tool_call_format_named(std::string_view name);
-/// The one of which a template holds all evidence, the most of it where several do; nullptr where
-/// none does, or no single one.
+/// The format whose evidence strings are all in a template, the one with most if several are;
+/// nullptr if there is none or it is ambiguous.
 const ToolCallFormat* tool_call_format_of(std::string_view template_source);
 
-/// What stands around the thoughts of a model.
+/// The tags around a model's reasoning.
 struct ReasoningTags {
   std::string open, close;
 };
 std::optional<ReasoningTags> thought_tags_of(std::string_view template_source);
 
 struct ToolCall {
-  std::string id;  // where the model gives one
+  std::string id;  // if the model writes one
   std::string name;
   std::string arguments;  // JSON
   bool operator==(const ToolCall&) const = default;
 };
 
-/// Of a whole answer, or of what has become certain of it.
+/// A complete answer, or its new final part.
 struct Reply {
   std::string reasoning, content;
   std::vector<ToolCall> calls;
@@ -75,16 +74,16 @@ struct Reply {
 class ReplyParser {
  public:
   struct Options {
-    const ToolCallFormat* format = nullptr;  // none: no calls
+    const ToolCallFormat* format = nullptr;  // nullptr: no tool calls
     std::optional<ReasoningTags> reasoning = {};
-    bool thinking = false;       // the prompt has opened the thoughts
-    spec::Json tools = nullptr;  // as a request has them: types of arguments, known names
+    bool thinking = false;       // the prompt ends inside reasoning
+    spec::Json tools = nullptr;  // as in requests: known names and types of arguments
   };
   explicit ReplyParser(Options options);
 
-  /// What is certain after a further piece of the answer, special tokens written out.
+  /// Appends a piece of the answer, special tokens included as text; returns what is final.
   Reply push(std::string_view text);
-  /// The rest. What was read of a call that has not come to its end is content.
+  /// Ends the answer. An incomplete call is returned as content.
   Reply finish();
 
  private:
@@ -101,22 +100,23 @@ class ReplyParser {
   Options options_;
   Place place_ = Place::content;
   std::string waiting_;
-  std::string space_;      // behind what was said: part of it where more follows
-  std::string call_open_;  // what has opened the call that waits
-  size_t tried_ = 0;       // bytes of the call that are known not to be whole
-  size_t scanned_ = 0;     // bytes of the call that `depth_` and `quoted_` follow from
+  std::string space_;      // trailing white space, part of the content if more follows
+  std::string call_open_;  // the opening tag of the pending call
+  size_t tried_ = 0;       // bytes of the call that are known to be incomplete
+  size_t scanned_ = 0;     // bytes of the call that `depth_` and `quoted_` cover
   int64_t depth_ = 0;      // of brackets
   bool quoted_ = false;
-  bool said_ = false;  // anything but white space
+  bool said_ = false;  // any content except white space
   bool called_ = false;
-  bool fresh_ = true;  // of a part nothing was said yet: white space there is none of it
+  bool fresh_ = true;  // at the beginning of a part, where white space is dropped
 };
 
-/// A whole answer at once.
+/// Parses a complete answer.
 Reply read_reply(std::string_view text, const ReplyParser::Options& options);
 
-/// Free text between the tags, and `body` behind it; where the prompt has not opened the thoughts,
-/// also `body` alone. The tags are single tokens where the tokenizer has them as special ones.
+/// Grammar: free text between the reasoning tags, then `body`; if the prompt is not inside
+/// reasoning, also `body` alone. The tags are single tokens if the tokenizer has them as special
+/// tokens.
 int32_t behind_thoughts(Grammar& grammar,
                         int32_t body,
                         const ReasoningTags& tags,
@@ -125,20 +125,21 @@ int32_t behind_thoughts(Grammar& grammar,
 
 struct CallGrammarOptions {
   const ToolCallFormat* format = nullptr;
-  spec::Json tools = nullptr;  // those that may be called
-  bool required = false;       // a call from the first character on; else text may stand before
-  bool parallel = true;        // several calls
-  std::optional<ReasoningTags> reasoning = {};  // free text between them may come first
-  bool thinking = false;                        // the prompt has opened them
-  const Tokenizer* tokenizer = nullptr;         // whose special tokens some markers are
+  spec::Json tools = nullptr;  // the functions that may be called
+  bool required =
+      false;  // the answer is a call from the first character on; otherwise text may come first
+  bool parallel = true;                         // several calls are allowed
+  std::optional<ReasoningTags> reasoning = {};  // reasoning may come first
+  bool thinking = false;                        // the prompt ends inside it
+  const Tokenizer* tokenizer = nullptr;         // some markers are its special tokens
 };
-/// Answers whose calls, if any, are whole and have arguments of their tools' schemas. Throws
-/// Error(input) for tools that are none, or schemas that no grammar holds to.
+/// Answers whose calls, if any, are complete and have arguments that match the schemas. Throws
+/// Error(input) for invalid tools and unsupported schemas.
 Grammar call_grammar(const CallGrammarOptions& options,
                      const std::string& where,
                      std::vector<std::string>* ignored = nullptr);
 
-/// Throws Error(input) naming the place of what is no list of tools as OpenAI's requests have it.
+/// Throws Error(input) with the path of an invalid value in a list of tools (OpenAI's format).
 void check_tools(const spec::Json& tools, const std::string& where);
 
 }  // namespace tessera::text

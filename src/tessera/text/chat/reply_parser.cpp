@@ -19,14 +19,14 @@ std::string_view without_space(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kReplySpace) + 1 - begin);
 }
 
-/// How much of the end of a text may be the beginning of a marker.
+/// Length of the longest suffix of a text that is a prefix of a marker.
 size_t held_back(std::string_view text, std::string_view marker) {
   for (size_t n = std::min(text.size(), marker.empty() ? 0 : marker.size() - 1); n > 0; --n)
     if (text.substr(text.size() - n) == marker.substr(0, n)) return n;
   return 0;
 }
 
-/// Reads calls behind what has opened them.
+/// Parses calls after their opening marker.
 class CallReader {
  public:
   enum class Found { whole, more, none };
@@ -34,7 +34,7 @@ class CallReader {
   CallReader(const ToolCallFormat& format, const Json& tools, std::string_view text, bool last)
       : f_(format), tools_(tools), text_(text), last_(last) {}
 
-  /// `opened`: what stands before a name was read already.
+  /// `opened`: the text before a name has been parsed.
   Found read(bool bare, bool opened) {
     using Form = ToolCallFormat::Form;
     const bool json = f_.form == Form::object || f_.form == Form::list;
@@ -45,7 +45,7 @@ class CallReader {
       const size_t at = at_;
       const Found closed = literal(f_.close);
       if (closed == Found::whole) return Found::whole;
-      // an answer that ends with its calls
+      // the answer ends after its calls
       if (closed == Found::more) return last_ && rest_is_space(at) ? Found::whole : Found::more;
       at_ = at;
       if (json && peek_behind_space() != '{') return Found::none;
@@ -65,7 +65,7 @@ class CallReader {
     return at == std::string_view::npos ? '\0' : text_[at];
   }
 
-  /// A text of the format; white space around it as it comes.
+  /// Matches a literal of the format, with any white space around it.
   Found literal(std::string_view what) {
     skip_space();
     what = without_space(what);
@@ -78,7 +78,7 @@ class CallReader {
     return what.starts_with(here) ? Found::more : Found::none;
   }
 
-  /// From { or [ to where it closes.
+  /// A JSON value from { or [ to its end.
   Found value(Json& out) {
     skip_space();
     if (at_ >= text_.size()) return Found::more;
@@ -96,7 +96,7 @@ class CallReader {
         if (++depth > spec::JsonLimits{}.max_depth) return Found::none;
       } else if (c == '}' || c == ']') {
         if (--depth > 0) continue;
-        // a key that comes twice is no reason to lose a call: the last one counts
+        // a repeated key does not invalidate a call: the last value is used
         out = Json::parse(text_.substr(at_, i + 1 - at_), nullptr, false);
         if (out.is_discarded()) return Found::none;
         at_ = i + 1;
@@ -121,7 +121,7 @@ class CallReader {
         return Found::none;
       ToolCall call;
       call.name = one[f_.name_key];
-      // without a marker it is a call only of what may be called
+      // without a marker only calls of known functions count
       if (bare && (!one.contains(f_.arguments_key) || (!tools_.is_null() && !known(call.name))))
         return Found::none;
       Json arguments = one.contains(f_.arguments_key) ? one[f_.arguments_key] : Json::object();
@@ -204,7 +204,7 @@ class CallReader {
       const size_t at = at_;
       const Found open = literal(f_.key_open);
       if (open == Found::more) {
-        // what ends the call may begin like a further argument
+        // the end of the call may begin like an argument
         at_ = at;
         const std::string_view end =
             without_space(without_space(f_.behind).empty() ? f_.close : f_.behind);
@@ -236,7 +236,7 @@ class CallReader {
       const size_t end = text_.find(close, at_);
       if (end == std::string_view::npos) return Found::more;
       std::string_view value = text_.substr(at_, end - at_);
-      // a line's end on either side belongs to the tags
+      // a line end on either side belongs to the tags
       if (value.starts_with('\n')) value.remove_prefix(1);
       if (value.ends_with('\n')) value.remove_suffix(1);
       arguments[key] = typed(name, key, std::string(value), text);
@@ -244,7 +244,7 @@ class CallReader {
     }
   }
 
-  /// A value of the type that its schema has; a text where nobody says otherwise.
+  /// A value of the type in its schema; a string by default.
   Json typed(const std::string& name,
              const std::string& key,
              const std::string& value,
@@ -314,7 +314,7 @@ void ReplyParser::read(Reply& out, bool last) {
   }
 }
 
-/// White space waits for what comes behind it.
+/// White space is buffered until more text follows.
 void ReplyParser::say(std::string& into, std::string_view text) {
   if (fresh_) {
     text.remove_prefix(std::min(text.find_first_not_of(kReplySpace), text.size()));
@@ -383,7 +383,7 @@ bool ReplyParser::read_content(Reply& out, bool last) {
   }
   say(out.content, std::string_view(waiting_).substr(0, at));
   if (thought < call) {
-    // behind something said it is what it says
+    // after other content it is content
     if (said_) {
       say(out.content, reasoning);
     } else {
@@ -407,8 +407,8 @@ void ReplyParser::begin_call() {
   quoted_ = false;
 }
 
-/// Whether a long call may end in what came since the last try. Each piece is looked at once, where
-/// a try reads the whole call again.
+/// True if a long call may end in the text since the last try. Each piece is scanned once, whereas
+/// a try parses the whole call again.
 bool ReplyParser::may_be_whole() {
   const ToolCallFormat& f = *options_.format;
   std::string_view end = without_space(f.close);
@@ -418,7 +418,7 @@ bool ReplyParser::may_be_whole() {
   for (; scanned_ < waiting_.size(); ++scanned_) {
     const char c = waiting_[scanned_];
     if (quoted_ && c == '\\') {
-      if (scanned_ + 1 == waiting_.size()) break;  // what it escapes is to come
+      if (scanned_ + 1 == waiting_.size()) break;  // the escaped character has not arrived
       ++scanned_;
     } else if (c == '"') {
       quoted_ = !quoted_;
@@ -435,7 +435,7 @@ bool ReplyParser::read_call(Reply& out, bool last) {
     tried_ = waiting_.size();
     return false;
   }
-  constexpr size_t kShort = size_t{16} << 10;  // bytes that are read again at every try
+  constexpr size_t kShort = size_t{16} << 10;  // bytes; shorter calls are parsed again at every try
   if (!last && waiting_.size() > kShort && !may_be_whole()) {
     tried_ = waiting_.size();
     return false;

@@ -27,7 +27,7 @@ std::string description_of(const Json& tools) {
 
 std::string written(const Json& call) {
   const Json& function = call.at("function");
-  // in the order in which they are asked for
+  // in the order of the calls
   return fmt::format("<tool_call>\n{{\"name\": {}, \"arguments\": {}}}\n</tool_call>",
                      function.at("name").dump(),
                      function.value("arguments", Json::object()).dump());
@@ -37,7 +37,7 @@ std::string written(const Json& call) {
 
 Json tools_in_prompt(const Json& messages, const Json& tools, bool system) {
   Json out = Json::array();
-  bool results = false;  // the last one is what functions gave back
+  bool results = false;  // the last message has results
   for (const Json& message : messages) {
     const std::string role = message.value("role", "");
     if (role == "tool") {

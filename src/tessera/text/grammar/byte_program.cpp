@@ -9,7 +9,7 @@
 namespace tessera::text {
 namespace {
 
-/// A stretch of code points whose UTF-8 forms are all combinations of some ranges of bytes.
+/// A range of code points whose UTF-8 encodings are all combinations of some byte ranges.
 using ByteRanges = std::vector<std::pair<uint8_t, uint8_t>>;
 
 void encode_utf8(char32_t c, size_t length, uint8_t* out) {
@@ -18,7 +18,7 @@ void encode_utf8(char32_t c, size_t length, uint8_t* out) {
   out[0] = static_cast<uint8_t>(length == 1 ? c : kLead[length] | c);
 }
 
-/// Cuts a range where the number of bytes changes, and where a byte's range is not all of it.
+/// Splits a range where the number of bytes changes, and where a byte's range is incomplete.
 void cut_utf8(char32_t first, char32_t last, std::vector<ByteRanges>& out) {
   static constexpr char32_t kLastOf[] = {0x7F, 0x7FF, 0xFFFF, 0x10FFFF};
   for (size_t length = 1; length <= 4; ++length) {
@@ -67,7 +67,7 @@ class ByteProgram::Compiler {
     add({.kind = Kind::end});
     p_.entries_.assign(g_.rules().size(), -1);
     for (const Grammar::Rule& rule : g_.rules()) p_.names_.push_back(rule.name);
-    // what the root never comes to is left out
+    // rules that are unreachable from the root are left out
     std::vector<int32_t> todo = {g_.root()};
     called_.assign(g_.rules().size(), false);
     called_[static_cast<size_t>(g_.root())] = true;
@@ -94,7 +94,8 @@ class ByteProgram::Compiler {
   }
   bool productive(int32_t number) const { return productive_[static_cast<size_t>(number)]; }
 
-  /// Where a part begins that goes on at `next`. What no text fits is left out above.
+  /// The first node of a part followed by `next`. Parts that match nothing are left out by the
+  /// caller.
   int32_t node(int32_t number, int32_t next, int depth) {
     constexpr int kMostDepth = 2000;
     if (depth > kMostDepth) fail(ErrorKind::input, p_.where_, "parts nested too deep");
@@ -135,9 +136,9 @@ class ByteProgram::Compiler {
 
   int32_t repeat(const Grammar::Node& n, int32_t next, int depth) {
     const int32_t part = n.parts[0];
-    if (!productive(part)) return next;  // none of it, or it would not be asked for
+    if (!productive(part)) return next;  // zero repetitions, otherwise the caller would not need it
     const bool any = n.most == Grammar::kAnyTimes;
-    // what may be empty is there as often as one likes
+    // an empty match can be repeated any number of times
     const bool may_be_empty = nullable_[static_cast<size_t>(part)];
     const int64_t least = may_be_empty ? 0 : n.least;
     if (!any && n.most == 1)
@@ -179,7 +180,7 @@ class ByteProgram::Compiler {
     return tails(all, 0, next, known);
   }
 
-  /// What is left of the forms behind their first bytes; forms that go on alike share their nodes.
+  /// The encodings after their first bytes; equal continuations share nodes.
   int32_t tails(const std::vector<ByteRanges>& all,
                 size_t at,
                 int32_t next,
@@ -258,7 +259,7 @@ std::vector<ByteAutomaton::Place> ByteAutomaton::settled() {
   std::vector<Place> out;
   std::vector<Place> seen;
   std::unordered_set<Place, PlaceHash> many;
-  std::vector<int32_t> begun;  // rounds that have read nothing yet
+  std::vector<int32_t> begun;  // iterations that have read nothing yet
   const auto is_new = [&](const Place& p) {
     constexpr size_t kFew = 32;
     if (many.empty()) {
@@ -287,7 +288,7 @@ std::vector<ByteAutomaton::Place> ByteAutomaton::settled() {
         for (const int32_t to : node.to) todo_.push_back({to, 0, at.frame});
         break;
       case Kind::call: {
-        // nothing to come back to where the caller is done
+        // tail call: the caller has nothing left
         const bool last = program_.node(node.next).kind == Kind::end;
         todo_.push_back(
             {program_.entry(node.body), 0, last ? at.frame : frame({node.next, 0, at.frame})});
@@ -309,7 +310,7 @@ std::vector<ByteAutomaton::Place> ByteAutomaton::settled() {
           out.push_back(at);
           break;
         }
-        // a round that has read nothing leads nowhere that was not reached before
+        // an empty iteration reaches nothing new
         if (std::find(begun.begin(), begun.end(), at.frame) == begun.end())
           todo_.push_back(frames_[static_cast<size_t>(at.frame)]);
         break;
@@ -398,7 +399,7 @@ int64_t ByteAutomaton::alike_for(int32_t a, int32_t b) const {
       const Place &p = frames_[static_cast<size_t>(f)], &q = frames_[static_cast<size_t>(g)];
       if (p.node != q.node) return 0;
       if (p.count == q.count) continue;
-      // a round reads a byte at least: neither count comes to a limit within so many
+      // an iteration reads at least one byte: neither count reaches a limit within that many
       const ByteProgram::Node& node = program_.node(p.node);
       const int64_t less = std::min(p.count, q.count), more = std::max(p.count, q.count);
       if (less < node.least) bytes = std::min(bytes, node.least - more - 1);

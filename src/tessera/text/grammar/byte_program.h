@@ -1,10 +1,9 @@
-// A grammar as a machine that reads bytes: what a text may go on with, from any place within it.
+// A grammar compiled to a byte automaton: which bytes may follow at any position of a text.
 //
-// Places of the grammar are nodes; what surrounds a place (who called its rule, how often a counted
-// repetition has been through) is a stack of frames, shared by all that have it. Where a text
-// stands is a set of places with their stacks, without duplicates, and how one set follows from
-// another by a byte is remembered: a grammar is read by an automaton that comes into being as it is
-// used.
+// Positions of the grammar are nodes; the context of a position (the calling rule, iterations of a
+// counted repetition) is a stack of frames, shared between positions. The state of a text is a set
+// of positions with their stacks, without duplicates. Transitions between states are cached, so the
+// automaton is built lazily.
 #pragma once
 
 #include <array>
@@ -30,17 +29,17 @@ class ByteProgram {
   struct Node {
     Kind kind = Kind::end;
     bool all_but = false;              // token
-    bool may_be_empty = false;         // counter: what it repeats
-    int32_t rule = 0;                  // that it stands in
-    int32_t next = 0;                  // call, counter, token: behind it
-    int32_t body = 0;                  // call: the rule; counter: where a round begins
+    bool may_be_empty = false;         // counter: the repeated part
+    int32_t rule = 0;                  // rule of the node
+    int32_t next = 0;                  // call, counter, token: the node after it
+    int32_t body = 0;                  // call: the rule; counter: first node of an iteration
     int64_t least = 0, most = 0;       // counter
     std::vector<Edge> edges = {};      // bytes
     std::vector<int32_t> to = {};      // split
     std::vector<int32_t> tokens = {};  // in order
   };
-  /// `named` gives the id of a token by its text, -1 for none. Throws Error(input) for a grammar
-  /// that check() refuses, a token that is none, or one that is too large.
+  /// `named` returns the id of a token by its text, -1 for none. Throws Error(input) for a grammar
+  /// that check() rejects, an unknown token, or a grammar that is too large.
   ByteProgram(const Grammar& grammar,
               const std::string& where,
               const std::function<int32_t(const std::string&)>& named);
@@ -62,21 +61,21 @@ class ByteProgram {
   std::string where_;
 };
 
-/// The automaton, as far as it was needed. For one thread at a time.
+/// The lazily built automaton. Used by one thread at a time.
 class ByteAutomaton {
  public:
   explicit ByteAutomaton(const ByteProgram& program);  // which must outlive it
 
   static constexpr int32_t kDead = -1;
   int32_t start() const { return start_; }
-  /// kDead where no text goes on so.
+  /// kDead if the byte is not allowed.
   int32_t step(int32_t state, uint8_t byte) {
     const int32_t known = states_[static_cast<size_t>(state)].to[byte];
     return known != kUnknown ? known : find(state, byte);
   }
-  /// By a token of the grammar, beside what its bytes are.
+  /// Transition by a token of the grammar, instead of by its bytes.
   int32_t step_token(int32_t state, int32_t id);
-  /// Both at once.
+  /// The union of two states.
   int32_t united(int32_t a, int32_t b);
 
   bool may_end(int32_t state) const { return states_[static_cast<size_t>(state)].may_end; }
@@ -84,7 +83,7 @@ class ByteAutomaton {
     const State& s = states_[static_cast<size_t>(state)];
     return s.may_end && s.places.size() == 1;
   }
-  /// Whether tokens of the grammar may come, and which: visit(ids, all_but).
+  /// True if tokens of the grammar may follow; which: visit(ids, all_but).
   bool has_tokens(int32_t state) const { return states_[static_cast<size_t>(state)].has_tokens; }
   template <class Visit>
   void tokens(int32_t state, const Visit& visit) const {
@@ -92,19 +91,20 @@ class ByteAutomaton {
       if (const auto& node = program_.node(place.node); node.kind == ByteProgram::Kind::token)
         visit(node.tokens, node.all_but);
   }
-  /// The bytes that may come next, and a rule that asks for them.
+  /// The bytes that may follow, and a rule that needs them.
   std::array<bool, 256> next_bytes(int32_t state) const;
   std::string rule_at(int32_t state) const;
 
   size_t bytes() const { return bytes_; }
   size_t states() const { return states_.size(); }
-  /// For how many bytes texts go on from both alike: their places are the same but for counts of
-  /// repetitions, which are so far from what these have at least and at most. 0 where they are not.
+  /// Number of bytes for which both states allow the same texts: their positions differ only in
+  /// repetition counts, which are that far from their minimum and maximum. 0 if they differ
+  /// otherwise.
   int64_t alike_for(int32_t a, int32_t b) const;
-  /// The same for states that may be alike.
+  /// Equal for states that alike_for() may accept.
   size_t shape(int32_t state) const;
 
-  /// The same place in another automaton of the same program.
+  /// The same state in another automaton of the same program.
   int32_t carried(const ByteAutomaton& from, int32_t state);
 
  private:
@@ -115,7 +115,7 @@ class ByteAutomaton {
     auto operator<=>(const Place&) const = default;
   };
   struct State {
-    std::vector<Place> places;  // in order
+    std::vector<Place> places;  // sorted
     std::array<int32_t, 256> to;
     bool may_end = false, has_tokens = false;
   };
@@ -125,10 +125,10 @@ class ByteAutomaton {
   struct PlacesHash {
     size_t operator()(const std::vector<Place>& p) const;
   };
-  /// A frame is the place that a rule, or a round, comes back to.
+  /// A frame is the position to which a rule, or an iteration, returns.
   int32_t frame(const Place& back);
   int32_t find(int32_t state, uint8_t byte);
-  /// What can read, from the places of `todo_` on.
+  /// The positions that can read, starting from those of `todo_`.
   std::vector<Place> settled();
   int32_t state(std::vector<Place> places);
 

@@ -1,5 +1,5 @@
-// What a text may be, said token by token: between those who know the language (a grammar, a
-// schema, a list of answers) and those who choose tokens.
+// Constrained decoding: the interface between languages (a grammar, a schema, a list of answers)
+// and the choice of tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,25 @@
 
 namespace tessera::text {
 
-/// Where a text stands within its language. A value: copies go on apart from each other.
+/// State of a text within its language. Copies are independent.
 class ConstraintState {
  public:
   virtual ~ConstraintState() = default;
   virtual std::unique_ptr<ConstraintState> clone() const = 0;
 
-  /// Sets bit id % 64 of word id / 64 for every token that may come next, and clears all others.
-  /// The tokens that end a text are none of its language: see may_end().
+  /// Sets bit id % 64 of word id / 64 for every allowed next token, and clears all others. Stop
+  /// tokens are not included: see may_end().
   virtual void allow(std::span<uint64_t> bits) const = 0;
-  /// Goes on behind a token; false, and as it was, where that token may not come.
+  /// Advances by a token; returns false without a change if it is not allowed.
   virtual bool accept(int64_t id) = 0;
-  /// Whether the text may end here, and whether nothing else is left to it.
+  /// True if the text may end here; if it must end here.
   virtual bool may_end() const = 0;
   virtual bool must_end() const = 0;
-  /// For messages: what may come next, in words.
+  /// For messages: what may follow, in words.
   virtual std::string expected() const = 0;
 };
 
-/// Immutable, for many texts and threads.
+/// Immutable, thread-safe, shared by texts.
 class Constraint {
  public:
   virtual ~Constraint() = default;

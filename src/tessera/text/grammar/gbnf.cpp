@@ -1,4 +1,4 @@
-// The reader of GBNF.
+// The GBNF parser.
 #include <algorithm>
 
 #include "tessera/base/error.h"
@@ -55,7 +55,7 @@ class GbnfReader {
     at_ += text.size();
     return true;
   }
-  /// White space and comments; line ends too where they mean nothing.
+  /// Skips white space and comments; line ends too where they have no meaning.
   void skip(bool lines) {
     while (at_ < source_.size()) {
       const char c = source_[at_];
@@ -87,7 +87,7 @@ class GbnfReader {
     if (depth > Grammar::kMostDepth) bad(fmt::format("groups deeper than {}", Grammar::kMostDepth));
     std::vector<int32_t> parts = {sequence(depth)};
     for (;;) {
-      if (depth == 0) {  // a line that begins with | goes on
+      if (depth == 0) {  // a line that begins with | continues the rule
         const size_t at = at_, line = line_;
         skip(true);
         if (peek() != '|') {

@@ -119,8 +119,8 @@ int32_t Grammar::define(std::string_view name, int32_t body) {
   return number;
 }
 
-/// By the automaton of Knuth, Morris and Pratt: a rule for each number of the marker's characters
-/// that the text ends with.
+/// With the automaton of Knuth, Morris and Pratt: a rule for each length of a marker prefix at the
+/// end of the text.
 int32_t Grammar::automaton(std::string_view marker, bool with_marker) {
   std::vector<char32_t> m;
   for_each_character(marker, [&](char32_t c, size_t, size_t) { m.push_back(c); });
@@ -135,7 +135,7 @@ int32_t Grammar::automaton(std::string_view marker, bool with_marker) {
   std::vector<int32_t> states;
   for (size_t i = 0; i < n; ++i) states.push_back(fresh_rule("free"));
   for (size_t i = 0; i < n; ++i) {
-    // the characters that the marker goes on with from here, or from a border of it
+    // the next characters of the marker, from here or from a border
     std::vector<std::pair<char32_t, size_t>> leads;
     for (size_t k = i;; k = border[k]) {
       if (std::none_of(leads.begin(), leads.end(),
@@ -171,12 +171,12 @@ int32_t Grammar::without(std::string_view marker) {
 
 namespace {
 
-/// What holds of a node where it holds of all its parts, or of any (choices, and rules by their
-/// bodies), beside those of which it holds anyway.
+/// Propagates a property: a node has it if all its parts have it, or any part (choices, and rules
+/// by their bodies), or if it is in the initial set.
 std::vector<bool> least_closure(const Grammar& g,
                                 const std::function<bool(const Grammar::Node&)>& anyway) {
   const size_t n = g.nodes().size();
-  std::vector<std::vector<int32_t>> above(n);  // who asks about a node
+  std::vector<std::vector<int32_t>> above(n);  // users of a node
   std::vector<size_t> missing(n, 1);
   std::vector<int32_t> todo;
   std::vector<bool> of(n, false);
@@ -221,8 +221,7 @@ std::vector<bool> Grammar::productive() const {
 
 namespace {
 
-/// Follows what a rule may begin with; a rule that comes back to itself without a character between
-/// is left-recursive.
+/// Finds left recursion: a rule that reaches itself without a character in between.
 class LeftRecursion {
  public:
   LeftRecursion(const Grammar& g, std::string_view where)
@@ -248,7 +247,7 @@ class LeftRecursion {
   }
 
   void visit(int32_t start) {
-    // depth first, with a stack of one's own: grammars may be long chains
+    // depth first with an explicit stack: grammars may be long chains
     struct Frame {
       int32_t rule;
       std::vector<int32_t> next;
@@ -366,7 +365,7 @@ std::string gbnf_of(const Grammar& g, int32_t number, bool alone) {
       return alone ? out : "(" + out + ")";
     case Grammar::Kind::repeat: {
       out = gbnf_of(g, node.parts[0], false);
-      // of a repetition a further one is none of its part
+      // the quantifier of a repetition needs a group
       if (g.node(node.parts[0]).kind == Grammar::Kind::repeat) out = "(" + out + ")";
       const bool any = node.most == Grammar::kAnyTimes;
       if (any && node.least <= 1) return out + (node.least == 0 ? "*" : "+");

@@ -1,17 +1,15 @@
-// Context-free grammars over text: the languages that constrained answers are held to. Written as
-// GBNF (the notation of llama.cpp), as a regular expression, built from a JSON schema
-// (json_schema.h), or put together here.
+// Context-free grammars over text, for constrained decoding. Parsed from GBNF (the notation of
+// llama.cpp), a regular expression or a JSON schema (json_schema.h), or built with this class.
 //
 //   root  ::= "{" pair ("," pair)* "}"      # alternatives |, groups ( ), comments
 //   pair  ::= [a-z]+ ":" [0-9]{1,3}         # classes, . for any character, * + ? {m} {m,} {m,n}
 //   think ::= <think> .* <[7]> !<[8]>       # tokens by text or id, and all but one
 //
-// A name is letters, digits, "-" and "_"; "root" is where a text begins. Literals and classes know
-// \n \r \t \\ \" \[ \] \- \^ \/ \xXX \uXXXX \UXXXXXXXX (code points). A rule ends where a line
-// does, outside of parentheses, unless the next one begins with |.
+// A name is letters, digits, "-" and "_"; "root" is the start rule. Escapes in literals and
+// classes: \n \r \t \\ \" \[ \] \- \^ \/ \xXX \uXXXX \UXXXXXXXX (code points). A rule ends at a
+// line end outside of parentheses, unless the next line begins with |.
 //
-// Left recursion is refused, as are rules that never come to an end. Errors: Error(input), with the
-// line.
+// Left recursion and rules that never end are rejected. Errors: Error(input), with the line.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +22,11 @@
 
 namespace tessera::text {
 
-/// Code points from first to last, in order and apart.
+/// Code point ranges, inclusive, sorted and disjoint.
 using CharacterRanges = std::vector<std::pair<char32_t, char32_t>>;
-/// In order and apart, whatever was given.
+/// Sorts and merges any ranges.
 CharacterRanges normalized(CharacterRanges ranges);
-/// All others; no surrogates, which no text has.
+/// All other code points, without surrogates.
 CharacterRanges complement(const CharacterRanges& ranges);
 
 class Grammar {
@@ -40,32 +38,32 @@ class Grammar {
   static constexpr int64_t kAnyTimes = -1;
 
   enum class Kind : uint8_t {
-    never,     // no text
+    never,     // matches nothing
     literal,   // its bytes
-    chars,     // one character of some ranges
-    sequence,  // its parts one after another; without parts the empty text
+    chars,     // one character of its ranges
+    sequence,  // its parts in order; without parts the empty text
     choice,    // one of its parts
     repeat,    // its part `least` to `most` times
-    rule,      // what a rule says
-    token,     // one of some tokens, or any but these
+    rule,      // a rule
+    token,     // one of its tokens, or any except them
   };
   struct Node {
     Kind kind = Kind::never;
     std::string text = {};            // literal
     CharacterRanges ranges = {};      // chars
     std::vector<int32_t> parts = {};  // numbers of nodes
-    int64_t least = 0, most = 0;      // repeat; kAnyTimes = no bound
+    int64_t least = 0, most = 0;      // repeat; kAnyTimes = no limit
     int32_t rule = -1;
     bool all_but = false;                       // token
     std::vector<int32_t> tokens = {};           // by id
-    std::vector<std::string> token_texts = {};  // by what the vocabulary calls them
+    std::vector<std::string> token_texts = {};  // by text in the vocabulary
   };
   struct Rule {
     std::string name;
-    int32_t body = -1;  // none yet
+    int32_t body = -1;  // -1: not defined yet
   };
 
-  // Each gives the number of a node.
+  // Each returns a node index.
   int32_t never() { return add({}); }
   int32_t empty() { return sequence({}); }
   int32_t literal(std::string_view bytes);
@@ -75,19 +73,19 @@ class Grammar {
   int32_t repeat(int32_t part, int64_t least, int64_t most);
   int32_t optional(int32_t part) { return repeat(part, 0, 1); }
   int32_t token(std::vector<int32_t> ids, std::vector<std::string> texts, bool all_but = false);
-  /// What follows a rule by its number, whether it has a body yet or not.
+  /// A reference to a rule, which may be defined later.
   int32_t call(int32_t rule);
 
-  /// The number of a rule by name, new where there is none.
+  /// The index of a rule by name; adds it if necessary.
   int32_t rule(std::string_view name);
-  /// A rule of a name that is not taken: `name`, or with a number behind it.
+  /// Adds a rule with a free name: `name`, or with a number appended.
   int32_t fresh_rule(std::string_view name);
   void define(int32_t rule, int32_t body);
   int32_t define(std::string_view name, int32_t body);
 
-  /// Text in which `marker` does not occur, up to it and with it: free text before a tag.
+  /// Text up to and including the first `marker`: free text before a tag.
   int32_t up_to(std::string_view marker);
-  /// Text in which `marker` does not occur.
+  /// Text without `marker`.
   int32_t without(std::string_view marker);
 
   int32_t root() const { return root_; }
@@ -96,14 +94,14 @@ class Grammar {
   const std::vector<Node>& nodes() const { return nodes_; }
   const Node& node(int32_t number) const { return nodes_[static_cast<size_t>(number)]; }
 
-  /// Throws Error(input), naming the rule, for one without a body, left recursion, or a root that
-  /// no text fits.
+  /// Throws Error(input), naming the rule, for an undefined rule, left recursion, or a root that
+  /// matches nothing.
   void check(std::string_view where) const;
-  /// By number of node: whether it may be empty, and whether some text fits it.
+  /// By node index: whether it matches the empty text; whether it matches any text.
   std::vector<bool> nullable() const;
   std::vector<bool> productive() const;
 
-  /// The same as GBNF; what there is no notation for (tokens by text without < >) is refused.
+  /// The grammar as GBNF; tokens by text without < > have no notation and are rejected.
   std::string to_gbnf() const;
 
  private:
@@ -116,7 +114,7 @@ class Grammar {
   int32_t root_ = 0;
 };
 
-/// Throws Error(input) for what is no grammar, too long or too deep.
+/// Throws Error(input) for an invalid grammar, or one that is too long or too deep.
 Grammar parse_gbnf(std::string_view source, const std::string& where);
 
 }  // namespace tessera::text

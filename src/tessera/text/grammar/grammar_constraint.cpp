@@ -9,21 +9,21 @@
 
 namespace tessera::text {
 
-/// The tokens that may come next at a place.
+/// The allowed next tokens of a position.
 struct TokenMask {
   std::shared_ptr<const std::vector<uint64_t>> bits;
-  int64_t deepest = 0;  // no more than so many bytes of any token were read
+  int64_t deepest = 0;  // max. bytes read of a token
 };
 
-/// What is remembered of a grammar. Texts hold on to the one that they are in.
+/// The cache of a grammar. Texts keep the one that they use.
 struct GrammarMemory {
   explicit GrammarMemory(const ByteProgram& program) : automaton(program) {}
   ByteAutomaton automaton;
   std::unordered_map<int32_t, TokenMask> masks;
-  /// By their shape, some of the states that have masks of their own: what others begin with that
-  /// differ from them by counts alone.
+  /// By shape, some states with masks of their own: first candidates for states that differ in
+  /// counts only.
   std::unordered_map<size_t, std::vector<int32_t>> walked;
-  /// Bytes that lead from a state to itself, of those where a walk has asked for them.
+  /// Bytes that lead from a state to itself, for states where a walk needed them.
   std::unordered_map<int32_t, ByteSet> loops;
   size_t bytes = 0;  // of masks
   size_t walks = 0;  // through the whole vocabulary
@@ -47,12 +47,12 @@ struct GrammarConstraint::Shared {
                vocabulary->size() - 1);
   }
 
-  /// Looked up, taken from a state that differs by counts which no token brings to their limits, or
-  /// found by a walk.
+  /// Looks up a mask, copies it from a state that differs in counts no token can exhaust, or finds
+  /// it by a walk.
   const TokenMask& mask_of(GrammarMemory& m, int32_t state) const {
     if (const auto found = m.masks.find(state); found != m.masks.end()) return found->second;
     constexpr size_t kMostWalked = 8;
-    constexpr int64_t kFew = 8;  // a walk with so much in common is no whole one
+    constexpr int64_t kFew = 8;  // a walk with that much in common is partial
     std::vector<int32_t>& walked = m.walked[m.automaton.shape(state)];
     const TokenMask* like = nullptr;
     int64_t bytes = 0;
@@ -72,8 +72,8 @@ struct GrammarConstraint::Shared {
     return m.masks.emplace(state, std::move(made)).first->second;
   }
 
-  /// One walk: what hangs below a byte that may not come is left out, and so is what has no token
-  /// of more than `bytes`, for which it is as `like` says.
+  /// One walk: skips subtrees below a byte that is not allowed, and those without tokens of more
+  /// than `bytes`, for which `like` gives the result.
   TokenMask walk(GrammarMemory& m, int32_t state, const TokenMask* like, int64_t bytes) const {
     std::vector<uint64_t> bits =
         like != nullptr
@@ -102,7 +102,7 @@ struct GrammarConstraint::Shared {
         continue;
       }
       deepest = std::max(deepest, length);
-      // where all that hangs below stays at a place, every token of it may come
+      // if all bytes of a subtree stay in the state, all its tokens are allowed
       if (to == down[node.depth] && vocabulary->below()[i].within(loops_of(m, to))) {
         deepest = std::max<int64_t>(deepest, reach[i]);
         const size_t behind = behind_of(node);
@@ -119,7 +119,7 @@ struct GrammarConstraint::Shared {
     return {std::make_shared<const std::vector<uint64_t>>(std::move(bits)), deepest};
   }
 
-  /// One more than the last of the tokens at a node and below it.
+  /// One past the last token of a subtree.
   size_t behind_of(const TokenTrie::Node& node) const {
     const auto& nodes = vocabulary->nodes();
     return node.end < nodes.size() ? nodes[node.end].first : vocabulary->ids().size();
@@ -144,7 +144,7 @@ struct GrammarConstraint::Shared {
   void add_named(const GrammarMemory& m, int32_t state, std::span<uint64_t> bits) const {
     m.automaton.tokens(state, [&](const std::vector<int32_t>& named, bool all_but) {
       for (int32_t id = 0; id < vocabulary->size(); ++id)
-        // of all but some, those that are text
+        // of all tokens except some, the text tokens
         if (all_but ? vocabulary->bytes(id) && !std::binary_search(named.begin(), named.end(), id)
                     : std::binary_search(named.begin(), named.end(), id))
           set_bit(bits, id);
@@ -157,7 +157,7 @@ struct GrammarConstraint::Shared {
     return state;
   }
 
-  /// The memory that texts begin in; a new one where this has grown too large.
+  /// The cache for new texts; replaced when it has grown too large.
   std::shared_ptr<GrammarMemory> current() {
     if (memory->automaton.bytes() + memory->bytes > options.most_bytes) {
       memory = std::make_shared<GrammarMemory>(program);
@@ -169,7 +169,7 @@ struct GrammarConstraint::Shared {
   const std::shared_ptr<const TokenTrie> vocabulary;
   const Options options;
   const ByteProgram program;
-  std::mutex mutex;  // of all below, and of every memory
+  std::mutex mutex;  // guards everything below, and every cache
   std::shared_ptr<GrammarMemory> memory;
   size_t restarts = 0;
 };
@@ -206,7 +206,7 @@ class GrammarState final : public ConstraintState {
     if (automaton.has_tokens(at_)) to = automaton.united(to, named(token));
     if (to == ByteAutomaton::kDead) return false;
     at_ = to;
-    // texts move to a new memory together
+    // texts move to a new cache together
     if (const auto current = shared_->current(); current != memory_) {
       at_ = current->automaton.carried(automaton, at_);
       memory_ = current;
@@ -242,7 +242,7 @@ class GrammarState final : public ConstraintState {
   }
 
  private:
-  /// By what the grammar says of tokens themselves.
+  /// Applies the grammar's own token rules.
   int32_t named(int32_t token) {
     bool allowed = false;
     memory_->automaton.tokens(at_, [&](const std::vector<int32_t>& named, bool all_but) {

@@ -1,15 +1,12 @@
-// Texts of a grammar as tokens of a vocabulary: for every place of a text, the tokens that it may
-// go on with.
+// Constrained decoding with a grammar: the allowed next tokens at every position of a text.
 //
 //   const auto vocabulary = std::make_shared<const TokenTrie>(tokenizer);  // once
-//   request.writing.constraint =
-//       std::make_shared<GrammarConstraint>(parse_gbnf(text, "root.gbnf"), vocabulary,
-//       "root.gbnf");
+//   request.decoding.constraint = std::make_shared<GrammarConstraint>(
+//       parse_gbnf(text, "root.gbnf"), vocabulary, "root.gbnf");
 //
-// A token is allowed where all of its bytes are, wherever the grammar's own parts end. The tokens
-// of a place are found by one walk through the trie and then remembered, for all texts of this
-// constraint, as long as they take no more than some memory. Special tokens come only where the
-// grammar names them.
+// A token is allowed if all of its bytes are, across borders of the grammar's parts. The allowed
+// tokens of a position are found by one walk through the trie and cached for all texts of this
+// constraint, up to a memory limit. Special tokens are allowed only where the grammar names them.
 #pragma once
 
 #include <memory>
@@ -24,10 +21,10 @@ namespace tessera::text {
 class GrammarConstraint final : public Constraint {
  public:
   struct Options {
-    size_t most_bytes = size_t{64} << 20;  // of what is remembered
+    size_t most_bytes = size_t{64} << 20;  // limit of the cache
   };
-  /// Throws Error(input), naming `where`, for a grammar that cannot be followed, or one with tokens
-  /// that the vocabulary does not have.
+  /// Throws Error(input), naming `where`, for an unsupported grammar, or one with tokens that the
+  /// vocabulary does not have.
   GrammarConstraint(const Grammar& grammar,
                     std::shared_ptr<const TokenTrie> vocabulary,
                     const std::string& where);
@@ -38,11 +35,11 @@ class GrammarConstraint final : public Constraint {
   ~GrammarConstraint() override;
 
   std::unique_ptr<ConstraintState> start() const override;
-  /// Whether the text is one of the language. For checks of answers that were made elsewhere.
+  /// True if the text is in the language. For checks of existing texts.
   bool holds(std::string_view text) const;
 
-  /// For benchmarks and tests: places that are remembered, and what they take; masks that the whole
-  /// vocabulary was looked at for.
+  /// For benchmarks and tests: cached positions and their memory; masks that needed a scan of the
+  /// whole vocabulary.
   struct Counts {
     size_t states = 0, masks = 0, bytes = 0, restarts = 0, walks = 0;
   };

@@ -10,7 +10,7 @@
 namespace tessera::text {
 namespace {
 
-constexpr int64_t kNumberDigits = 15;  // that a double always keeps
+constexpr int64_t kNumberDigits = 15;  // that a double represents exactly
 constexpr double kNumberBound = 1e15;
 
 class NumberWriter {
@@ -56,9 +56,9 @@ class NumberWriter {
  private:
   struct Bound {
     double value = 0;
-    bool out = false;  // does not belong to the range
+    bool out = false;  // outside of the range
   };
-  /// A decimal number by its digits; the fraction without zeros at its end.
+  /// A decimal number as digits; the fraction without trailing zeros.
   struct Decimal {
     std::string whole, fraction;
   };
@@ -72,7 +72,7 @@ class NumberWriter {
   }
   int32_t minus(int32_t part) { return g_.sequence({g_.literal("-"), part}); }
 
-  /// In base 10 by remainders: a rule for each.
+  /// Multiples in base 10: a rule per remainder.
   int32_t multiples(int64_t of) {
     std::vector<int32_t> states;
     for (int64_t r = 0; r < of; ++r) states.push_back(g_.fresh_rule("multiple"));
@@ -94,7 +94,7 @@ class NumberWriter {
     return g_.choice(std::move(first));
   }
 
-  /// As many digits as both have, from one number to the other.
+  /// Numbers of equal length from one to the other.
   int32_t between(const std::string& low, const std::string& high, size_t at = 0) {
     if (at == low.size()) return g_.empty();
     const char a = low[at], b = high[at];
@@ -102,7 +102,7 @@ class NumberWriter {
     const auto rest = static_cast<int64_t>(low.size() - at - 1);
     const std::string nines(low.size(), '9'), zeros(low.size(), '0');
     std::vector<int32_t> parts;
-    // all that begin with a digit where no bound is left
+    // any continuation where no bound remains
     const bool all_low = low.find_first_not_of('0', at + 1) == std::string::npos,
                all_high = high.find_first_not_of('9', at + 1) == std::string::npos;
     if (!all_low)
@@ -115,7 +115,7 @@ class NumberWriter {
     return g_.choice(std::move(parts));
   }
 
-  /// Whole numbers from `lo`, at least 0, to `hi`, which may have no end.
+  /// Integers from `lo`, at least 0, to `hi`, which may be unlimited.
   int32_t integers(double lo, double hi) {
     if (lo >= kNumberBound) return g_.never();
     const auto text = [](double value) { return fmt::format("{:.0f}", value); };
@@ -138,7 +138,7 @@ class NumberWriter {
     return {all.substr(0, point), fraction};
   }
 
-  /// Digits behind a point: some, as long as the number keeps them apart.
+  /// Digits after the decimal point, as many as stay significant.
   int64_t room(const std::string& whole) const {
     return std::max<int64_t>(1, kNumberDigits - static_cast<int64_t>(whole.size()));
   }
@@ -181,7 +181,8 @@ class NumberWriter {
     if (c > '0')
       parts.push_back(g_.sequence({digit('0', static_cast<char>(c - 1)), digits(0, rest)}));
     int32_t same = 0;
-    if (at + 1 < f.size())  // what ends here is less, as f goes on with more than zeros
+    if (at + 1 < f.size())  // a number that ends here is less, because f continues with other
+                            // digits than zeros
       same = g_.optional(digits_to(f, at + 1, out, most));
     else
       same = out ? g_.never() : g_.repeat(g_.literal("0"), 0, std::min<int64_t>(rest, 3));
@@ -202,7 +203,7 @@ class NumberWriter {
     const double from = std::floor(lo.value) + 1,
                  to = open ? kNumberBound - 1 : std::floor(hi.value) - 1;
     if (from <= to) {
-      // the longer a number, the fewer digits behind the point: those of the longest
+      // the longer a number, the fewer digits after the point: use those of the longest
       const auto longest = fmt::format("{:.0f}", to);
       parts.push_back(
           g_.sequence({integers(from, to), any_fraction(std::min<int64_t>(6, room(longest)))}));
@@ -213,7 +214,7 @@ class NumberWriter {
     return g_.choice(std::move(parts));
   }
 
-  /// Between two numbers of one whole part: fractions of one length, as whole numbers.
+  /// Between two numbers with equal integer parts: fractions of equal length, as integers.
   int32_t near(const Decimal& a, bool a_out, const Decimal& b, bool b_out) {
     std::vector<int32_t> parts;
     if (a.fraction.empty() && !a_out) parts.push_back(g_.literal(a.whole));
@@ -230,7 +231,7 @@ class NumberWriter {
     return g_.choice(std::move(parts));
   }
 
-  /// By one unit of the last digit; false beyond what the digits hold.
+  /// Changes the last digit by one; false on overflow.
   static bool moved(std::string& number, bool up) {
     for (size_t i = number.size(); i-- > 0;) {
       if (number[i] != (up ? '9' : '0')) {

@@ -10,13 +10,13 @@ namespace tessera::text {
 
 struct NumberRange {
   std::optional<double> least, most;
-  bool above = false, below = false;  // the bounds themselves do not belong to it
-  bool whole = false;                 // integers alone, written without a fraction
-  int64_t multiple_of = 1;            // of whole numbers without bounds
+  bool above = false, below = false;  // bounds are exclusive
+  bool whole = false;                 // integers only, without a fraction
+  int64_t multiple_of = 1;            // of integers without bounds
 };
 
-/// The number of a node, whose texts are numbers of the range; without bounds in any notation, else
-/// without exponents. At most 15 digits that count.
+/// Returns the node of numbers in the range: without bounds in any notation, otherwise without
+/// exponents. At most 15 significant digits.
 int32_t add_number(Grammar& grammar, const NumberRange& range);
 
 }  // namespace tessera::text

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kUnbounded = Grammar::kAnyTimes;
 
-// each a part of what the RFCs allow
+// each a subset of the RFC
 constexpr const char* kDate =
     "[12][0-9]{3}-(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
     "|[12][0-9]{3}-(0[469]|11)-(0[1-9]|[12][0-9]|30)|[12][0-9]{3}-02-(0[1-9]|1[0-9]|2[0-8])";
@@ -30,7 +30,7 @@ constexpr const char* kTime =
 constexpr const char* kByte = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])";
 constexpr const char* kLabel = "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?";
 
-/// The pattern of a format that is held to; "" for others, which only describe.
+/// The pattern of an enforced format; "" for formats that are annotations.
 std::string format_pattern(const std::string& format) {
   const std::string host = fmt::format("{}(\\.{}){{0,5}}", kLabel, kLabel);
   if (format == "date") return kDate;
@@ -141,7 +141,7 @@ class SchemaReader {
   }
   int32_t quoted(int32_t inner) { return g_.sequence({g_.literal("\""), inner, g_.literal("\"")}); }
 
-  /// A character of a string, however it is written; no half of a surrogate pair alone.
+  /// A character of a string in any notation; no lone surrogates.
   int32_t character() {
     return named("json-char", [&] {
       const int32_t hex = g_.chars({{'0', '9'}, {'A', 'F'}, {'a', 'f'}});
@@ -198,7 +198,7 @@ class SchemaReader {
     return g_.choice(std::move(parts));
   }
 
-  /// Those values of a list that the rest of the schema accepts.
+  /// The values of a list that the rest of the schema accepts.
   int32_t one_of(const Json& s, const Json& values, const std::string& path, int depth) {
     if (!values.is_array())
       fail(ErrorKind::input, where_, "{}/enum: found {}; expected an array", path,
@@ -328,7 +328,7 @@ class SchemaReader {
       ignore(path + "/" + key);
       return quoted(g_.repeat(character(), least, most));
     }
-    // a text that is free around its pattern may be as long as it has to
+    // without anchors the text may be as long as needed
     if (part.least < least ||
         (most != kUnbounded && (part.most == kUnbounded || part.most > most))) {
       if (const auto fitted = fitted_pattern(pattern, whole, least, most, path + "/" + key))
@@ -338,7 +338,7 @@ class SchemaReader {
     return quoted(part.node);
   }
 
-  /// A class under one repetition, which is what most patterns beside a length are.
+  /// A single repeated class, the form of most patterns with a length.
   std::optional<int32_t> fitted_pattern(const std::string& pattern,
                                         bool whole,
                                         int64_t least,
@@ -355,7 +355,7 @@ class SchemaReader {
     return g_.repeat(one.node, std::max<int64_t>(least, last == '+' ? 1 : 0), most);
   }
 
-  /// "[", some first items, then others, "]"; so many in all.
+  /// "[", some first items, then others, "]"; `least` to `most` items in total.
   int32_t list(const std::vector<int32_t>& first,
                std::optional<int32_t> others,
                int64_t least,
@@ -486,7 +486,7 @@ class SchemaReader {
     return g_.sequence({g_.literal(written(Json(name)) + ":"), value});
   }
 
-  /// How many properties there are cannot be counted where names may come twice.
+  /// The number of properties cannot be counted if names may be repeated.
   void check_counts(const Json& s,
                     const std::string& path,
                     const std::vector<Property>& all,
@@ -499,7 +499,7 @@ class SchemaReader {
       ignore(path + "/maxProperties");
   }
 
-  /// Properties in order, each a rule that goes on with those behind it.
+  /// Properties in order, each a rule followed by the later ones.
   int32_t members(const std::vector<Property>& all, std::optional<int32_t> more) {
     const int32_t comma = g_.literal(",");
     int32_t first = g_.empty(), later = g_.empty();
@@ -524,7 +524,7 @@ class SchemaReader {
     return first;
   }
 
-  /// A key that is none of these, every character written in one way.
+  /// A key other than these, with a unique escape for each character.
   int32_t key_but(const std::set<std::string>& names) {
     if (names.empty()) return any_string();
     struct Node {

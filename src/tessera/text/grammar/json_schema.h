@@ -1,16 +1,16 @@
-// JSON schemas (2020-12, and what older drafts write otherwise) as grammars: every text of the
-// grammar is a JSON value that the schema accepts.
+// JSON schemas (2020-12, and equivalents in older drafts) as grammars: every text of the grammar is
+// a JSON value that the schema accepts.
 //
 //   type, enum, const, properties, required, additionalProperties, items, prefixItems,
 //   min/maxItems, min/maxLength, pattern, format (date-time, date, time, duration, uuid, email,
 //   ipv4, ipv6, uri, hostname), minimum, maximum, exclusiveMinimum, exclusiveMaximum,
 //   min/maxProperties where they follow from the rest, $ref within the schema, allOf, anyOf, and
-//   oneOf where its branches have nothing in common
+//   oneOf with disjoint branches
 //
-// Values are written without white space, properties in the order of the schema, numbers with 15
-// digits at most; further properties (allowed unless "additionalProperties" says otherwise) come
-// last. So not every value that a schema accepts has a text here. What cannot be held to is
-// refused, by its place: Error(input), "unsupported schema: #/properties/x/not".
+// Values have no white space, properties in the order of the schema, and numbers of at most 15
+// digits; additional properties (allowed by default) come last. So not every value of a schema has
+// a text here. Unsupported keywords are rejected by path: Error(input), "unsupported schema:
+// #/properties/x/not".
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ namespace tessera::text {
 
 struct SchemaGrammar {
   Grammar grammar;
-  std::vector<std::string> ignored;  // places of what is not held to; none where `strict`
+  std::vector<std::string> ignored;  // paths of ignored keywords; empty if `strict`
 };
 
 SchemaGrammar schema_grammar(const spec::Json& schema,
@@ -33,7 +33,7 @@ SchemaGrammar schema_grammar(const spec::Json& schema,
 /// Any JSON object.
 Grammar json_object_grammar();
 
-/// Puts the texts of a schema into a grammar; gives the number of a node.
+/// Adds the texts of a schema to a grammar; returns the node index.
 int32_t add_schema(Grammar& grammar,
                    const spec::Json& schema,
                    const std::string& where,

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kMostSchemaAlternatives = 1000;
 constexpr int kMostSchemaDepth = 64;
 
-/// What says nothing about a value. Unknown words are such, by the specification.
+/// Keywords without effect on validation. Unknown ones are too, by the specification.
 constexpr std::array kSchemaWords = {"type",
                                      "enum",
                                      "const",
@@ -156,7 +156,7 @@ std::optional<std::string> SchemaMerger::plain_reference(const Json& schema,
   return found->get<std::string>();
 }
 
-/// As 2020-12 says it, of one type of words.
+/// Converts keywords of older drafts to 2020-12.
 Json SchemaMerger::dressed(Json s, const std::string& path) const {
   if (s.is_boolean()) return s;
   if (!s.is_object())
@@ -256,7 +256,7 @@ SchemaMerger::List SchemaMerger::expanded(const Json& schema,
     List branches;
     std::vector<size_t> from;
     for (size_t i = 0; i < lists.size(); ++i) {
-      // what stands beside the branches may be what tells them apart
+      // keywords next to the branches may make them disjoint
       for (const Alternative& a : crossed(out, lists[i], path, depth)) {
         branches.push_back(a);
         from.push_back(i);
@@ -291,7 +291,7 @@ SchemaMerger::List SchemaMerger::crossed(const List& a,
          kMostSchemaAlternatives);
   List out;
   const auto opened = [&](const Alternative& one) {
-    // a reference that something stands beside is read
+    // a reference with other keywords is expanded
     if (const auto reference = plain_reference(one.schema, one.path))
       return expanded(resolve(*reference, one.path), one.path, true, depth + 1);
     return List{one};
@@ -323,7 +323,7 @@ SchemaMerger::List SchemaMerger::crossed(const List& a,
   return out;
 }
 
-/// What both accept.
+/// The intersection of two schemas.
 Json SchemaMerger::merged(const Json& a, const Json& b, const std::string& path, int depth) {
   if (depth > kMostSchemaDepth)
     fail(ErrorKind::input, where_, "unsupported schema: {}: nested too deep", path);
@@ -333,7 +333,7 @@ Json SchemaMerger::merged(const Json& a, const Json& b, const std::string& path,
   const auto both = [&](const Json& x, const Json& y) {
     return x == y || x == true ? y : y == true ? x : Json{{"allOf", Json::array({x, y})}};
   };
-  // objects: a property that one does not name is one of its further ones
+  // objects: a property that one schema does not name is an additional one there
   if (a.contains("properties") || b.contains("properties") || a.contains("additionalProperties") ||
       b.contains("additionalProperties")) {
     const auto named = [](const Json& s) { return s.value("properties", Json::object()); };
@@ -391,7 +391,7 @@ Json SchemaMerger::merged(const Json& a, const Json& b, const std::string& path,
       fail(ErrorKind::input, where_,
            "unsupported schema: {}: two values of \"{}\" that hold together", path, key);
     }
-    // items of one hold for the first items of the other
+    // `items` of one applies to the first items of the other
     if (key == "items" && (a.contains("prefixItems") || b.contains("prefixItems")))
       fail(ErrorKind::input, where_, "unsupported schema: {}: items together with prefixItems",
            path);
@@ -402,7 +402,7 @@ Json SchemaMerger::merged(const Json& a, const Json& b, const std::string& path,
   return out;
 }
 
-/// Whether it is certain that no value fits both.
+/// True if certainly no value is valid for both.
 bool SchemaMerger::apart(const Json& a, const Json& b, int depth) const {
   if (depth > kMostSchemaDepth) return false;
   if (a == false || b == false) return true;

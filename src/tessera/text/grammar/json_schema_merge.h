@@ -1,5 +1,5 @@
-// Schemas that are said in parts (references, allOf, anyOf, oneOf) as a list of schemas without
-// parts: a value is accepted where one of them accepts it.
+// Expands combined schemas (references, allOf, anyOf, oneOf) to a list of simple schemas: a value
+// is accepted if one of them accepts it.
 #pragma once
 
 #include <optional>
@@ -19,21 +19,21 @@ class SchemaMerger {
  public:
   SchemaMerger(const spec::Json& root, const std::string& where) : root_(root), where_(where) {}
 
-  /// The pointer of a schema that is a reference and nothing else.
+  /// The pointer of a schema that is only a reference.
   std::optional<std::string> plain_reference(const spec::Json& schema,
                                              const std::string& path) const;
   const spec::Json& resolve(const std::string& reference, const std::string& path) const;
-  /// Each a boolean, a plain reference, or without combinations; const is an enum, what older
-  /// drafts say otherwise is said as 2020-12 does. Throws Error(input) for what has no such form.
+  /// Each is a boolean, a plain reference, or has no combinations; const becomes enum, keywords of
+  /// older drafts those of 2020-12. Throws Error(input) for schemas without such a form.
   std::vector<Alternative> alternatives(const spec::Json& schema,
                                         const std::string& path,
                                         bool strict);
-  /// Whether it says anything but of which type a value is.
+  /// True if it has keywords other than the type.
   bool constrains(const spec::Json& schema) const;
-  /// "integer" for whole numbers.
+  /// "integer" for integral numbers.
   std::string type_of(const spec::Json& value) const;
   const spec::Json& root() const { return root_; }
-  /// What is not held to, where that may be.
+  /// Paths of ignored keywords, if ignoring is allowed.
   std::vector<std::string> take_ignored() { return std::exchange(ignored_, {}); }
 
  private:

@@ -46,7 +46,7 @@ const CharacterRanges& regex_line_ends() {
   return ranges;
 }
 
-/// What a JSON string writes for a character that may not stand for itself.
+/// The escape of a character in a JSON string.
 std::string json_escape_of(char32_t c) {
   switch (c) {
     case '"':
@@ -105,7 +105,7 @@ class RegexReader {
 
   static int64_t sum(int64_t a, int64_t b) { return a == kNoEnd || b == kNoEnd ? kNoEnd : a + b; }
 
-  /// Where a group is the whole pattern, its alternatives may be anchored as those of a pattern.
+  /// If a group is the whole pattern, its alternatives may have anchors.
   bool is_all(size_t begin) const {
     int depth = 0;
     for (size_t i = begin; i < pattern_.size(); ++i) {
@@ -122,7 +122,7 @@ class RegexReader {
     return false;
   }
 
-  /// begins, ends: nothing stands before or behind it; at depth 0 it may elsewhere.
+  /// begins, ends: the part is at the beginning or the end; other positions only at depth 0.
   RegexPart choice(int depth, bool begins, bool ends) {
     if (depth > Grammar::kMostDepth) bad("groups too deep");
     std::vector<int32_t> parts;
@@ -149,7 +149,7 @@ class RegexReader {
     bool anchored = false, closed = false;
     if (depth == 0) {
       while (take("^")) anchored = true;
-      // a pattern that is one group: its own alternatives say where they stand
+      // a pattern that is one group: its alternatives have their own anchors
       if (!anchored && !begins && !ends && at_ == 0 && peek() == '(' && is_all(0)) {
         open();
         const RegexPart inner = choice(0, begins, ends);
@@ -365,7 +365,7 @@ class RegexReader {
         const auto m = number();
         const bool comma = take(",");
         const auto n = comma ? number() : m;
-        if (!m || !take("}")) {  // stands for itself, as everywhere
+        if (!m || !take("}")) {  // a literal brace
           at_ = at;
           return part;
         }
@@ -375,7 +375,7 @@ class RegexReader {
       } else {
         return part;
       }
-      take("?");  // what is found first does not matter to what may be
+      take("?");  // laziness does not change the language
       if (peek() == '+' && most != kNoEnd) bad("a possessive repetition");
       part.node = g_.repeat(part.node, least, most);
       const bool none = part.most == 0 || most == 0;

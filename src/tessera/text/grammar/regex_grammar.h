@@ -1,5 +1,5 @@
-// Regular expressions as parts of grammars: ECMA-262 without what no grammar can follow or few use
-// (look-around, back-references, \b, \p).
+// Regular expressions as parts of grammars: ECMA-262 without look-around, back-references, \b and
+// \p.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace tessera::text {
 
-/// How a character stands in a text.
+/// Representation of a character in the text.
 enum class Spelling {
   plain,
-  json,  // within a JSON string: escaped where it must be, in one way each
+  json,  // inside a JSON string, with a unique escape for each character
 };
 
-/// One character of these, in this spelling.
+/// One character of the ranges, in this spelling.
 int32_t spelled(Grammar& grammar, const CharacterRanges& ranges, Spelling spelling);
-/// These characters (UTF-8) one after another.
+/// A text (UTF-8), in this spelling.
 int32_t spelled(Grammar& grammar, std::string_view text, Spelling spelling);
 
 struct RegexPart {
@@ -26,15 +26,15 @@ struct RegexPart {
   int64_t least = 0, most = 0;  // characters; Grammar::kAnyTimes = any
 };
 
-/// `whole`: the text is a match from its first character to its last; else it holds one somewhere,
-/// unless ^ and $ say where. Throws Error(input) for what is no pattern or not of the subset.
+/// `whole`: the text matches from first to last character; otherwise it contains a match, unless
+/// anchored by ^ and $. Throws Error(input) for a pattern that is invalid or outside the subset.
 RegexPart add_regex(Grammar& grammar,
                     std::string_view pattern,
                     Spelling spelling,
                     bool whole,
                     const std::string& where);
 
-/// The language of a pattern that texts match as a whole.
+/// The language of texts that match a pattern as a whole.
 Grammar regex_grammar(std::string_view pattern, const std::string& where);
 /// One of some texts.
 Grammar choice_grammar(const std::vector<std::string>& texts);

@@ -22,7 +22,7 @@ std::optional<int32_t> TokenTrie::named(std::string_view text) const {
 }
 
 void TokenTrie::build() {
-  // longer ones than this are no tokens that anybody says
+  // longer tokens are not useful
   constexpr size_t kLongest = 4096;
   std::vector<int32_t> order;
   for (size_t id = 0; id < tokens_.size(); ++id) {
@@ -34,7 +34,7 @@ void TokenTrie::build() {
     const int less = bytes(a)->compare(*bytes(b));
     return less != 0 ? less < 0 : a < b;
   });
-  std::vector<uint32_t> open;  // the nodes down to the last token
+  std::vector<uint32_t> open;  // path to the last token
   const auto close = [&](size_t depth) {
     for (; open.size() > depth; open.pop_back()) {
       nodes_[open.back()].end = static_cast<uint32_t>(nodes_.size());

@@ -1,5 +1,4 @@
-// The tokens of a vocabulary by the bytes that they add to a text, for those who ask about all of
-// them at once.
+// The vocabulary as a trie over the bytes of its tokens, for masks of the whole vocabulary.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +13,7 @@
 
 namespace tessera::text {
 
-/// Some of the bytes 0 to 127; the last of them stands for all above as well.
+/// A set of the bytes 0 to 127; its last element also represents all bytes above.
 struct ByteSet {
   uint64_t low = 0, high = 0;
   void add(uint8_t byte) {
@@ -26,34 +25,34 @@ struct ByteSet {
   }
 };
 
-/// A tree whose edges are bytes, its nodes in the order of a walk that goes down first.
+/// A tree with bytes on its edges; nodes are in depth-first order.
 class TokenTrie {
  public:
-  /// Of the tokenizer's tokens, special ones apart.
+  /// All tokens of the tokenizer except special tokens.
   explicit TokenTrie(const Tokenizer& tokenizer);
-  /// Of tokens by id; those without bytes stand for no text. For tests and tables.
+  /// Tokens by id; those without bytes have no text. For tests and tables.
   explicit TokenTrie(std::vector<std::optional<std::string>> tokens);
 
   struct Node {
     uint8_t byte = 0;
-    uint16_t depth = 0;              // bytes down to its edge's upper end
-    uint32_t end = 0;                // number of the first node behind what hangs below it
-    uint32_t first = 0, behind = 0;  // of ids(): the tokens that end here
+    uint16_t depth = 0;              // bytes down to the end of its edge
+    uint32_t end = 0;                // index of the first node after its subtree
+    uint32_t first = 0, behind = 0;  // in ids(): the tokens that end here
   };
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<int32_t>& ids() const { return ids_; }
-  /// Of each node, the bytes of the longest token that ends there or below.
+  /// By node, the bytes of the longest token in its subtree.
   const std::vector<uint16_t>& reach() const { return reach_; }
-  /// Of each node, the bytes of all edges that hang below it.
+  /// By node, the bytes of all edges in its subtree.
   const std::vector<ByteSet>& below() const { return below_; }
   size_t longest() const { return longest_; }
   /// One more than the largest id.
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
-  /// nullopt for special tokens, ids of none, and those that add nothing.
+  /// nullopt for special tokens, unused ids, and tokens without text.
   const std::optional<std::string>& bytes(int32_t id) const {
     return tokens_[static_cast<size_t>(id)];
   }
-  /// What stands for a text by name ("<think>"), special or not.
+  /// The token with this name ("<think>"), special or not.
   std::optional<int32_t> named(std::string_view text) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace tessera::text::jinja {
 namespace {
 
-/// Lists of `count` items; the last one is filled up where `fill` is given and not none.
+/// Lists of `count` items; the last one is padded with `fill` if given and not none.
 Value batches(const Value& of, int64_t count, const Value& fill, Budget& budget) {
   if (count < 1) stop(fmt::format("batch: linecount is {}; expected 1 or more", count));
   std::vector<Value> out, row;
@@ -81,7 +81,7 @@ Value groups(const Value& of, Given& given, Budget& budget) {
   return make_list(std::move(out));
 }
 
-/// round() of Python: half to even of a whole number, of a real one the nearest decimal.
+/// Python's round(): half to even for an integer, for a float the nearest decimal.
 Value rounded(const Value& of, int64_t precision) {
   if (of.whole()) {
     if (precision >= 0) return {of.integer()};
@@ -119,7 +119,7 @@ Value round_filter(const Value& of, Given& given) {
   return {(method == "ceil" ? std::ceil(at) : std::floor(at)) / unit};
 }
 
-/// For HTML, as markupsafe has it.
+/// Escapes HTML as markupsafe does.
 Text escaped(const Text& text) {
   Text out;
   for (size_t at = 0; at < text.size();) {
@@ -143,7 +143,7 @@ Text marked_up(Text text) {
   return text;
 }
 
-/// For the path of a URL, or for its query, where a blank is "+" and "/" is not kept.
+/// Escapes for the path of a URL, or for its query, where a blank becomes "+" and "/" is escaped.
 Text url_quoted(const Text& text, bool query) {
   Text out;
   for (size_t i = 0; i < text.size(); ++i) {

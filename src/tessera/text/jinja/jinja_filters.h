@@ -1,4 +1,4 @@
-// Filters that make lists of lists, and those that format numbers and texts.
+// Filters for lists of lists, and for formatting numbers and texts.
 #pragma once
 
 #include <optional>
@@ -9,24 +9,24 @@
 
 namespace tessera::text::jinja {
 
-/// batch, slice, groupby; nothing for another name.
+/// batch, slice, groupby; nullopt for other names.
 std::optional<Value> list_filter(const std::string& name,
                                  const Value& of,
                                  const Arguments& arguments,
                                  Budget& budget);
-/// round, escape, e, forceescape, safe, urlencode, center, format; nothing for another name.
+/// round, escape, e, forceescape, safe, urlencode, center, format; nullopt for other names.
 std::optional<Value> format_filter(const std::string& name,
                                    const Value& of,
                                    const Arguments& arguments,
                                    Budget& budget);
-/// `format % values` of Python: a tuple is the arguments, a mapping serves %(name)s.
+/// Python's `format % values`: a tuple is the arguments, a mapping is for %(name)s.
 Text percent_formatted(const Text& format, const Value& values, Budget& budget);
 
-/// "a.b.0" below a value.
+/// The value at path "a.b.0".
 Value path_of(Value value, const Value& path, Budget& budget);
-/// What sorting compares: texts without their case unless `cases`.
+/// The sort key: texts without case unless `cases`.
 Value sort_key(const Value& value, bool cases, Budget& budget);
-/// In the order of an attribute, or of the items; equal ones keep their order.
+/// Stable sort by an attribute, or by the items.
 std::vector<Value> sorted(
     std::vector<Value> items, const Value* attribute, bool cases, bool reverse, Budget& budget);
 

@@ -1,5 +1,5 @@
-// Search of a text within another in time that is linear in both, whatever they hold (a plain
-// search takes the product of their lengths). Knuth, Morris and Pratt 1977.
+// Text search in linear time for any input (a naive search is quadratic). Knuth, Morris and Pratt
+// 1977.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@ namespace tessera::text::jinja {
 
 class Finder {
  public:
-  /// `what` is not empty and outlives the finder.
+  /// `what` must not be empty and must outlive the finder.
   explicit Finder(std::string_view what);
-  /// Where the first `what` at or after `from` begins in `in`; npos where there is none.
+  /// Position of the first `what` at or after `from`; npos if there is none.
   size_t next(std::string_view in, size_t from = 0) const;
 
  private:
@@ -21,7 +21,7 @@ class Finder {
   std::vector<uint32_t> border_;  // of each prefix: the longest proper prefix that also ends it
 };
 
-/// Where the last `what` begins in `in`; npos where there is none.
+/// Position of the last `what`; npos if there is none.
 size_t find_last(std::string_view in, std::string_view what);
 bool contains(std::string_view in, std::string_view what);
 

@@ -9,7 +9,7 @@
 
 namespace tessera::text::jinja {
 
-/// The arguments of one call by place or name; all must be taken.
+/// The arguments of one call by position or name; all must be used.
 class Given {
  public:
   Given(const char* what, const std::string& name, const Arguments& arguments)

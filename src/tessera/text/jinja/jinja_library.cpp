@@ -21,7 +21,7 @@ bool blank_at(const Text& text, size_t at) {
   return is_white_space(c) || (c >= 0x1C && c <= 0x1F);
 }
 
-/// Without characters of `which` (none = white space) at its ends.
+/// Strips characters of `which` (none = white space) at both ends.
 Text stripped(const Text& text, const Text* which, bool left, bool right, Budget& budget) {
   const auto goes = [&](size_t begin, size_t end) {
     if (which == nullptr) return blank_at(text, begin);
@@ -36,7 +36,7 @@ Text stripped(const Text& text, const Text* which, bool left, bool right, Budget
   return text.cut(begin_of(first), begin_of(last));
 }
 
-constexpr size_t kPiece = 64;  // what a part of a text costs in addition to its bytes
+constexpr size_t kPiece = 64;  // cost of a part of a text in addition to its bytes
 
 Text replaced(const Text& text, const Text& from, const Text& to, int64_t most, Budget& budget) {
   if (from.size() == 0) stop("replace: an empty text to look for");
@@ -164,8 +164,8 @@ Text formatted(const Text& text, const Arguments& arguments, Budget& budget) {
 
 enum class Case { lower, upper, capital, title };
 
-/// Of ASCII letters; other letters of a template's own words stay what they are, and lower case
-/// knows them all.
+/// Converts ASCII letters only; other letters of template text do not change, and lower case covers
+/// all letters.
 Text in_case(const Text& text, Case wanted) {
   Text out;
   bool word = false;
@@ -346,7 +346,7 @@ Value selected(const std::string& name,
   const Value* test = arguments.values.size() > at ? &arguments.values[at] : nullptr;
   if (test != nullptr && test->text() == nullptr) stop(name + ": expected the name of a test");
   std::vector<Value> out;
-  if (!truth(of)) return make_list({});  // as Jinja, which asks nothing of none
+  if (!truth(of)) return make_list({});  // as in Jinja, for any undefined value
   for (const Value& item : items_of(of, budget)) {
     const Value value = by_attribute ? path_of(item, arguments.values[0], budget) : item;
     const bool holds =

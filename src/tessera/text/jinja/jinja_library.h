@@ -1,4 +1,4 @@
-// Filters, tests and methods of chat templates, as Jinja and Python have them.
+// Filters, tests and methods of chat templates, as in Jinja and Python.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace tessera::text::jinja {
 
-/// Stops where there is no such filter, or it does not take the arguments.
+/// Stops the rendering if the filter does not exist or does not accept the arguments.
 Value apply_filter(const std::string& name,
                    const Value& of,
                    const Arguments& arguments,
@@ -16,7 +16,7 @@ bool apply_test(const std::string& name,
                 const Value& of,
                 const Arguments& arguments,
                 Budget& budget);
-/// Nothing where the type has no such method.
+/// nullopt if the type has no such method.
 std::optional<Value> method_of(const Value& of, const std::string& name, Budget& budget);
 /// `of.name` and `of[key]`: methods before keys, or the other way round.
 Value attribute_of(const Value& of, const std::string& name, Budget& budget);

@@ -1,4 +1,4 @@
-// The tree of a chat template.
+// The syntax tree of a chat template.
 #pragma once
 
 #include <memory>
@@ -62,14 +62,14 @@ struct Node {
   Value constant = {};
   std::vector<NodePointer> children = {};
   int depth = 1, line = 0;
-  bool varargs = false, kwargs = false;  // of a macro: its body names them, so that it takes more
+  bool varargs = false, kwargs = false;  // of a macro: its body uses varargs or kwargs
 };
 
-/// Throws Error(file), naming the line, for what is no template or what none of ours may hold.
+/// Throws Error(file), naming the line, for an invalid or unsupported template.
 NodePointer parse(std::string_view source, const std::string& where);
 
-/// The text that it makes of the variables. Throws Error(input), which names the line except where
-/// the template itself refuses (raise_exception), or what `poll` throws (see Budget).
+/// Renders the template with these variables. Throws Error(input) with the line, or with the
+/// template's own message (raise_exception), and whatever `poll` throws (see Budget).
 Text render(const Node& root,
             std::vector<std::pair<std::string, Value>> variables,
             std::function<void()> poll = {});

@@ -80,8 +80,8 @@ class Lexer {
     if (is_tag && sign == '-') {
       while (!text.empty() && is_space(text.back())) text.pop_back();
     } else if (is_tag && sign != '+' && source_[tag + 1] != '{') {
-      // a tag that stands alone behind the white space of its line takes that along
-      const size_t line = text.rfind('\n') + 1;  // 0 where there is none
+      // a tag alone on its line, after white space, removes that
+      const size_t line = text.rfind('\n') + 1;  // 0 if there is none
       if ((line > 0 || line_starts_) &&
           std::all_of(text.begin() + static_cast<std::ptrdiff_t>(line), text.end(), is_space))
         text.resize(line);
@@ -342,7 +342,7 @@ class Parser {
 
   // statements
 
-  /// Up to a tag that begins with one of `ends`, which is left behind its "{%".
+  /// Parses up to a tag that begins with one of `ends`; its "{%" is consumed.
   NodePointer body(std::initializer_list<std::string_view> ends) {
     const Nesting nesting(*this);
     NodePointer out = make(Kind::body, "");
@@ -381,7 +381,7 @@ class Parser {
       expect_end();
       return make(name == "break" ? Kind::break_ : Kind::continue_, "");
     }
-    if (name == "generation") {  // which marks what a training loss is of
+    if (name == "generation") {  // marks training targets
       expect_end();
       NodePointer inner = body({"endgeneration"});
       ++at_;
@@ -503,9 +503,9 @@ class Parser {
     return out;
   }
 
-  // expressions, from what binds least
+  // expressions, by increasing precedence
 
-  /// With commas, a tuple.
+  /// A tuple, if there are commas.
   NodePointer tuple(bool conditions = true) {
     NodePointer first = conditions ? expression() : or_();
     if (!is(",")) return first;
@@ -713,7 +713,7 @@ class Parser {
     expect(")");
   }
 
-  /// "| name(...)" and "is name ..." behind a value; `begun`: the first without its "|".
+  /// "| name(...)" and "is name ..." after a value; `begun`: the first without its "|".
   NodePointer filters(NodePointer out, bool begun) {
     for (;;) {
       if (begun || skip("|")) {
@@ -750,7 +750,7 @@ class Parser {
   const std::string& where_;
   size_t at_ = 0;
   int nesting_ = 0, loops_ = 0;
-  bool varargs_ = false, kwargs_ = false;  // named since the begin of the macro
+  bool varargs_ = false, kwargs_ = false;  // used since the beginning of the macro
 };
 
 }  // namespace
@@ -759,7 +759,7 @@ NodePointer parse(std::string_view source, const std::string& where) {
   if (source.size() > kMaxSource)
     fail(ErrorKind::file, where, "a chat template of {} bytes; at most {}", source.size(),
          kMaxSource);
-  // lines end as Python's text files have it, and the last one's end is no part of the text
+  // universal newlines as in Python, and the last line end is removed
   std::string text;
   for (size_t i = 0; i < source.size(); ++i) {
     if (source[i] == '\r') {

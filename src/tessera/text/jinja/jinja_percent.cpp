@@ -11,7 +11,7 @@
 namespace tessera::text::jinja {
 namespace {
 
-/// One "%...": flags, width, precision and what it converts to.
+/// One conversion "%...": flags, width, precision and type.
 struct Conversion {
   bool left = false, sign = false, blank = false, zero = false, alternate = false;
   int64_t width = 0, precision = -1;  // -1 = none
@@ -30,7 +30,7 @@ class Formatter {
       values_ = list->items;
     else
       values_ = {values};
-    // as Python, which does not ask of a mapping or a list whether all of it was used
+    // as in Python, which does not check whether all of a mapping or list was used
     all_needed_ = mapping_ == nullptr && (list == nullptr || list->tuple);
   }
 
@@ -216,7 +216,7 @@ class Formatter {
       stop(fmt::format("%{} of {}; expected a number", c.kind, type_name(value)));
     const double x = value.real();
     const std::string format = std::string(c.alternate ? "%#.*" : "%.*") + c.kind;
-    char out[2048];  // 309 digits before the point, kMaxWidth behind it
+    char out[2048];  // 309 digits before the point, kMaxWidth after it
     const int n = std::snprintf(out, sizeof out, format.c_str(),
                                 static_cast<int>(c.precision < 0 ? 6 : c.precision), std::abs(x));
     number_text(Conversion{c.left, c.sign, c.blank, c.zero, false, c.width, -1, c.kind},

@@ -34,10 +34,10 @@ struct Scope {
 /// How a statement ended.
 enum class Flow { on, break_, continue_ };
 
-constexpr int kMaxCalls = 1000;  // of the functions below, one within another
-constexpr size_t kScope = 1024;  // what a call or a round of a loop costs in names
+constexpr int kMaxCalls = 1000;  // nested calls of the functions below
+constexpr size_t kScope = 1024;  // cost of the names of a call or loop iteration
 
-/// raise_exception(): the conversation is refused, and the template is as it should be.
+/// raise_exception(): the template rejects the conversation; the template itself is valid.
 struct Refusal {
   std::string what;
 };
@@ -73,7 +73,7 @@ class Run {
     Run& run;
   };
 
-  /// Scopes live as long as the run: a macro may outlive the block that made it.
+  /// Scopes live as long as the rendering: a macro may outlive the block that defined it.
   Scope& open(Scope* outer) { return scopes_.emplace_back(Scope{outer}); }
 
   Value look_up(const std::string& name, Scope* scope) {
@@ -279,7 +279,7 @@ class Run {
     add("nextitem", at + 1 < n ? items[i + 1] : make_undefined("nextitem"));
     add("depth", {int64_t{1}});
     add("depth0", {int64_t{0}});
-    // made beside the limit of depth, which the items themselves may have reached
+    // exempt from the limit of depth, which the items themselves may have reached
     int depth = 1;
     for (const auto& [name, item] : names)
       depth = std::max({depth, item.list() ? item.list()->depth + 1 : 0,
@@ -310,7 +310,7 @@ class Run {
     });
   }
 
-  /// What a call gives beyond the parameters: `varargs` and `kwargs`, where the body names them.
+  /// Extra arguments of a call: `varargs` and `kwargs`, if the body uses them.
   static void further(const Node& node, const Arguments& a, Scope& inner) {
     const size_t n = node.names.size();
     if (a.values.size() > n && !node.varargs)
@@ -443,7 +443,7 @@ class Run {
     Arguments given = arguments(node, scope);
     budget_.read(given);
     Value made = budget_.made(function.callable()->call(given));
-    line_ = node.line;  // that of a macro's body until here
+    line_ = node.line;  // line of the macro's body until here
     return made;
   }
 

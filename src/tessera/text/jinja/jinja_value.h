@@ -1,5 +1,5 @@
-// Values of a chat template, as Python has them, and where each byte of a text comes from: what
-// was given to the template stays told apart from what the template says, through all operations.
+// Values of a chat template, as in Python, with the origin of each byte of a text: input of the
+// template stays distinguishable from template text through all operations.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 
 namespace tessera::text::jinja {
 
-/// The marks stand beside the bytes, one each.
+/// Marks are parallel to the bytes, one each.
 struct Text {
-  /// An answer may be either.
+  /// Answers may be template text or input.
   static constexpr char kTemplate = 0, kInput = 1, kAnswer = 2;
   std::string bytes, marks;
-  bool markup = false;  // made by `escape` or `safe`, so that `escape` leaves it alone
+  bool markup = false;  // made by `escape` or `safe`; not escaped again
 
   Text() = default;
   explicit Text(std::string_view text, char mark = kTemplate)
@@ -39,19 +39,19 @@ struct List {
   int depth = 1;
   bool group = false;  // a tuple of the filter groupby: its items are .grouper and .list
 };
-/// In the order of insertion. Its keys are texts, or all of them whole numbers, written out.
+/// In order of insertion. Keys are strings, or all are integers in decimal notation.
 struct Dict {
   std::vector<std::pair<Text, Value>> items;
   int depth = 1;
   bool numbers = false;
-  /// Bytes of the keys and kItem for each entry: what a copy of the keys costs.
+  /// Bytes of the keys plus kItem per entry: the cost of copying the keys.
   size_t weight = 0;
-  /// Of a key, a text or a number; null where there is none.
+  /// By key, a string or a number; nullptr if there is none.
   const Value* find(const Value& key, Budget& budget) const;
   const Value* find(std::string_view key, Budget& budget) const;
   Value key(size_t i) const;
 };
-struct Namespace;  // what `namespace()` makes; the only value that changes, and its run owns it
+struct Namespace;  // result of `namespace()`; the only mutable value, owned by its rendering
 struct Undefined {
   std::string name;
 };
@@ -108,29 +108,28 @@ struct Arguments {
   std::vector<std::pair<std::string, Value>> named;
 };
 
-/// The work that a run may still do, about a second of processor time. Its unit is a byte that is
-/// copied or compared. Every node of the tree, filter, test, method, lookup, comparison and
-/// concatenation charges it for the bytes and items that it touches, before it touches them.
-/// Throws Error(input) when it is used up.
+/// The remaining work of a rendering, about a second of processor time. The unit is one copied or
+/// compared byte. Every node, filter, test, method, lookup, comparison and concatenation is charged
+/// for its bytes and items before it touches them. Throws Error(input) when it is used up.
 struct Budget {
   static constexpr size_t kOperation = 256, kCharacter = 4, kItem = 16;
   static constexpr size_t kMaxText = size_t{4} << 20, kMaxItems = 100'000;
   static constexpr int kMaxDepth = 64;
   int64_t left = 1'000'000 * static_cast<int64_t>(kOperation);
-  /// Called at the begin of a run and every kPoll units, some milliseconds; what it throws ends the
-  /// run. May be empty.
+  /// Called at the beginning and every kPoll units, some milliseconds; an exception ends the
+  /// rendering. May be empty.
   std::function<void()> poll = {};
   static constexpr int64_t kPoll = 1000 * static_cast<int64_t>(kOperation);
-  int64_t poll_at = left;  // when so much is left
+  int64_t poll_at = left;  // `left` at the next call of poll
   /// An operation that copies or compares `bytes`.
   void charge(size_t bytes = 0) { touch(kOperation + bytes); }
-  /// Bytes within an operation that was charged.
+  /// Bytes within a charged operation.
   void touch(size_t bytes);
   /// A value that is read character by character or item by item.
   void read(const Value& value);
   void read(const Text& text) { touch(kCharacter * text.size()); }
   void read(const Arguments& arguments);
-  /// A result: its bytes, or its items.
+  /// A result: charged by bytes or items.
   Value made(Value value);
 };
 
@@ -141,33 +140,33 @@ Value make_none();
 Value make_text(Text text);
 Value make_text(std::string_view text);
 Value make_list(std::vector<Value> items, bool tuple = false);
-/// Appends to what becomes a list. Stops at kMaxItems, so that no list grows beyond it meanwhile.
+/// Appends to a list under construction. Stops the rendering at kMaxItems.
 void add_item(std::vector<Value>& items, Value item);
 Value make_dict(std::vector<std::pair<Text, Value>> items, bool numbers = false);
 Value make_call(std::string name, std::function<Value(Arguments&)> call);
-/// Strings and keys of it are marked so.
+/// Strings and keys get this mark.
 Value value_of(const spec::Json& json, char mark);
 
 bool truth(const Value& value);
 bool equal(const Value& a, const Value& b, Budget& budget);
-/// Negative, 0 or positive; stops on what Python does not compare.
+/// Negative, 0 or positive; stops the rendering for values that Python does not compare.
 int compare(const Value& a, const Value& b, Budget& budget);
 const char* type_name(const Value& value);
 
-/// str() and repr() of Python.
+/// Python's str() and repr().
 Text to_text(const Value& value, Budget& budget);
 Text to_repr(const Value& value, Budget& budget);
 struct JsonStyle {
   int indent = -1;  // none
   bool ascii = false, sorted = false;
-  std::string comma, colon;  // "" = as Python has it
+  std::string comma, colon;  // "" = as in Python
 };
-/// json.dumps() of Python.
+/// Python's json.dumps().
 Text to_json(const Value& value, const JsonStyle& style, Budget& budget);
 
 /// Ends of the characters of a text: character i is [ends[i - 1], ends[i]).
 std::vector<size_t> character_ends(const Text& text);
-/// Items of what can be iterated; an undefined value has none.
+/// Items of an iterable; an undefined value has none.
 std::vector<Value> items_of(const Value& value, Budget& budget);
 size_t length_of(const Value& value, Budget& budget);
 

@@ -77,7 +77,7 @@ void TokenFinder::add(std::string_view text, size_t value) {
     if (is_new) values_.push_back(kNothing);
     node = found->second;
   }
-  if (values_[node] == kNothing) values_[node] = value;  // of equal texts the first holds
+  if (values_[node] == kNothing) values_[node] = value;  // of equal texts the first is used
 }
 
 std::optional<TokenFinder::Match> TokenFinder::next(std::string_view text, size_t from) const {
@@ -139,7 +139,7 @@ std::vector<Segment> AddedTokens::split(std::string_view text,
     if (guard != nullptr && guards(*guard, token) &&
         guard->input.substr(match->begin, match->end - match->begin).find('\1') !=
             std::string_view::npos) {
-      from = match->begin + 1;  // a token of the template may begin within
+      from = match->begin + 1;  // a protected token may begin inside
       continue;
     }
     size_t begin = match->begin;
@@ -150,8 +150,8 @@ std::vector<Segment> AddedTokens::split(std::string_view text,
     if (token.lstrip) begin = std::max(covered, begin_of_white_space_before(text, begin));
     if (token.rstrip) end = end_of_white_space_after(text, end);
     if (covered < begin) out.push_back({covered, begin, kNoToken});
-    // a token in the white space that another one took, and that takes white space itself, is
-    // nothing
+    // a token inside white space that another token has consumed, and that consumes white space
+    // itself, is dropped
     if (begin < end) out.push_back({begin, end, token.id});
     covered = end;
   }
@@ -160,7 +160,7 @@ std::vector<Segment> AddedTokens::split(std::string_view text,
 }
 
 bool AddedTokens::guards(const Guard& guard, const AddedToken& token) {
-  // a run of white space is text, wherever it stands
+  // a run of white space is text at any position
   return token.special || (token.content.find_first_not_of(" \t\r\n") != std::string::npos &&
                            guard.template_source.find(token.content) != std::string_view::npos);
 }

@@ -1,5 +1,5 @@
-// Added tokens: texts that stand for one token wherever they occur, found before the model sees the
-// rest. Special ones (such as end-of-text) are looked for only on request.
+// Added tokens: strings that become one token wherever they occur, found before tokenization of the
+// rest. Special ones (such as end-of-text) are searched only on request.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ namespace tessera::text {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool single_word = false;  // not inside a word
-  bool lstrip = false;       // takes the white space before it along
+  bool single_word = false;  // only as a whole word
+  bool lstrip = false;       // includes white space before it
   bool rstrip = false;       // and after it
-  bool normalized = false;   // looked for after normalization, in its own normalized form
+  bool normalized = false;   // searched after normalization, in its normalized form
   bool special = false;
-  bool decodes_normalized = false;  // an earlier file had it normalized; see AddedTokens::text()
+  bool decodes_normalized = false;  // was normalized in an earlier file; see AddedTokens::text()
 };
 
 AddedToken added_token_from_json(const spec::Json& value, const std::string& where);
@@ -54,22 +54,23 @@ class TokenFinder {
   std::vector<bool> starts_ = std::vector<bool>(256);
 };
 
-/// What of a text may not become a token that stands for more than text.
+/// Protects against special-token injection: which bytes of a text must not become control tokens.
 struct Guard {
-  std::string_view input;            // of each byte of the text: 1 where it came from outside
-  std::string_view template_source;  // tokens that it spells are guarded beside the special ones
+  std::string_view input;  // of each byte of the text: 1 for untrusted input
+  std::string_view
+      template_source;  // tokens in this text are protected in addition to special tokens
 };
 
 class AddedTokens {
  public:
-  /// Throws Error(file) on a text that is too long, or an id that stands there twice.
+  /// Throws Error(file) for a text that is too long, or a repeated id.
   AddedTokens(std::vector<AddedToken> tokens,
               const Normalizer* normalizer,
               const std::string& where);
 
-  /// Cuts `text` at the tokens that are looked for before (`normalized` = false) or after
-  /// normalization. Without `parse_special`, special tokens stay text; so do guarded ones with a
-  /// byte of input.
+  /// Splits `text` at tokens that are searched before (`normalized` = false) or after
+  /// normalization. Without `parse_special`, special tokens stay text; so do protected tokens with
+  /// a byte of input.
   std::vector<Segment> split(std::string_view text,
                              bool normalized,
                              bool parse_special,
@@ -77,17 +78,17 @@ class AddedTokens {
 
   const AddedToken* by_id(int32_t id) const;
   const AddedToken* by_content(std::string_view content) const;
-  /// What an added token is decoded as: its content, or the normalized form by which it is found.
+  /// The decoded form of an added token: its content, or its normalized form.
   std::string_view text(const AddedToken& token) const;
   const std::vector<AddedToken>& all() const { return tokens_; }
-  /// Whether input may not spell it.
+  /// True if input must not form this token.
   static bool guards(const Guard& guard, const AddedToken& token);
 
  private:
   std::vector<AddedToken> tokens_;
   std::unordered_map<int32_t, size_t> by_id_;
   std::unordered_map<std::string_view, size_t> by_content_;
-  std::unordered_map<int32_t, std::string> texts_;  // by id, where it is not the content
+  std::unordered_map<int32_t, std::string> texts_;  // by id, if it differs from the content
   TokenFinder raw_;
   TokenFinder normalized_;
 };

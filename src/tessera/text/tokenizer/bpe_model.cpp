@@ -32,7 +32,7 @@ class MergeTable {
               [&](const Entry& a, const Entry& b) { return key(a) < key(b); });
     begin_.assign(static_cast<size_t>(n_tokens) + 1, 0);
     for (const Entry& entry : entries) {
-      // of equal pairs the last rank holds
+      // of equal pairs the last rank is used
       if (!merges_.empty() && last_left_ == entry.left &&
           merges_.back().right == entry.merge.right) {
         merges_.back() = entry.merge;
@@ -75,7 +75,7 @@ struct BpeCandidate {
   }
 };
 
-// Shorter pieces are not worth looking for cuts in.
+// Shorter pieces are not cut.
 constexpr size_t kMinCutBytes = 64;
 
 class BpeModel final : public Model {
@@ -117,7 +117,7 @@ class BpeModel final : public Model {
     std::vector<BpeCandidate> heap;
   };
 
-  // A run of unknown characters may vanish or become one token: it is never cut, nor cut off.
+  // A run of unknown characters may be dropped or become one token: it is never cut.
   bool known(std::string_view character) const { return vocabulary_->id(character) != kNoToken; }
 
   void encode_part(std::string_view part,
@@ -184,7 +184,7 @@ class BpeModel final : public Model {
     }
   }
 
-  // Joins the pair at the candidate's position, unless the pair that was meant is gone.
+  // Merges the pair at the candidate's position, unless that pair no longer exists.
   void apply(Work& work, const BpeCandidate& candidate) const {
     BpeSymbol& left = work.symbols[static_cast<size_t>(candidate.position)];
     if (!left.alive || left.next < 0) return;

@@ -1,6 +1,6 @@
 // Byte-pair encoding: a piece starts as characters; the adjacent pair with the lowest rank in the
-// list of merges becomes one token, again and again (Sennrich et al. 2016, arXiv:1508.07909).
-// A heap over a linked list makes it O(n log n). Ties go to the leftmost pair.
+// list of merges becomes one token, repeatedly (Sennrich et al. 2016, arXiv:1508.07909). A heap
+// over a linked list makes it O(n log n). Ties go to the leftmost pair.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,11 @@
 namespace tessera::text {
 
 struct BpeOptions {
-  std::string unk_token;  // stands for characters outside the vocabulary; "" = they vanish
+  std::string unk_token;  // for characters outside the vocabulary; "" = they are dropped
   bool fuse_unk = false;  // a run of unknown characters is one unknown token
   bool byte_fallback =
       false;  // unknown characters become the tokens <0x00> to <0xFF> of their bytes
-  bool ignore_merges = false;  // a piece that is a token needs no merging
+  bool ignore_merges = false;  // a piece that is a token is not split
 };
 
 /// `merges` by rank: the texts of the left and the right token.

@@ -13,12 +13,11 @@ namespace tessera::text {
 
 /// The UTF-8 form of the character of each byte, one or two bytes long.
 const std::array<std::string, 256>& byte_characters();
-/// The byte that a character stands for; nothing when it is not in the alphabet.
+/// The byte of a character; nullopt if it is not in the alphabet.
 std::optional<uint8_t> byte_of_character(char32_t c);
 
 void append_as_byte_characters(std::string& out, std::string_view bytes);
-/// The bytes that a vocabulary entry stands for; nothing when it has a character outside the
-/// alphabet.
+/// The bytes of a vocabulary entry; nullopt if it has a character outside the alphabet.
 std::optional<std::string> bytes_of_token(std::string_view token);
 
 }  // namespace tessera::text

@@ -1,5 +1,4 @@
-// Bytes as tokens: ids 0 to 255 are the bytes of the text, whatever they are; special tokens
-// follow.
+// Byte tokenizer: ids 0 to 255 are bytes, special tokens follow.
 #pragma once
 
 #include <string>
@@ -15,7 +14,7 @@ struct ByteTokenizerOptions {
   std::string eos;                    // "" or one of the specials
 };
 
-/// Throws Error(usage) when bos or eos is not among the specials, or one stands there twice.
+/// Throws Error(usage) if bos or eos is not a special token, or one is repeated.
 Tokenizer byte_tokenizer(const ByteTokenizerOptions& options = {});
 
 }  // namespace tessera::text

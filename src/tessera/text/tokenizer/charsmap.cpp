@@ -11,8 +11,8 @@ namespace {
 // released maps have 0.3 MB; checking one takes 255 steps a unit
 constexpr size_t kMaxMapBytes = size_t{4} << 20;
 
-// A unit: bits 0 to 7 the byte that leads here, 8 whether a key ends here, 9 the scale of the
-// offset, 10 to 31 the offset. At the offset itself (behind a zero byte) stands a key's value.
+// A unit: bits 0 to 7 the byte of its edge, 8 whether a key ends here, 9 the scale of the offset,
+// 10 to 31 the offset. At the offset itself (after a zero byte) is a key's value.
 uint32_t label_of(uint32_t unit) {
   return unit & (0x80000000u | 0xFFu);
 }
@@ -95,7 +95,7 @@ std::optional<Charsmap::Match> Charsmap::match(std::string_view text, bool first
     if (label_of(unit) != byte) break;
     at ^= offset_of(unit);
     if (!ends_key(unit)) continue;
-    // a key that ends inside a character would leave what no text is
+    // a key that ends inside a character would leave invalid UTF-8
     if (i + 1 < text.size() && (static_cast<uint8_t>(text[i + 1]) & 0xC0) == 0x80) continue;
     found = {i + 1, replacement(units_[at])};
     if (first) break;

@@ -1,5 +1,5 @@
-// Precompiled character maps of SentencePiece: what prefixes of a text are replaced by, as a double
-// array (Darts-clone's units, https://github.com/s-yata/darts-clone) and a pool of strings.
+// Precompiled character maps of SentencePiece: replacements of prefixes, as a double array
+// (Darts-clone's units, https://github.com/s-yata/darts-clone) and a pool of strings.
 //   u32 bytes of the trie, its units (u32 each, little endian), strings that end in a zero byte
 #pragma once
 
@@ -13,15 +13,15 @@ namespace tessera::text {
 
 class Charsmap {
  public:
-  /// Throws Error(file) naming `where` when a path through the trie leads out of it, a replacement
-  /// lies outside of the pool or begins inside a character, or the pool is not UTF-8.
+  /// Throws Error(file) naming `where` if a path leads out of the trie, a replacement lies outside
+  /// of the pool or begins inside a character, or the pool is not UTF-8.
   Charsmap(std::string_view bytes, const std::string& where);
 
   struct Match {
     size_t size;  // bytes of the text
     std::string_view replacement;
   };
-  /// The shortest, or the longest beginning of `text` that is replaced; keys end at a zero byte.
+  /// The shortest, or the longest replaced prefix of `text`; keys end at a zero byte.
   std::optional<Match> shortest(std::string_view text) const { return match(text, true); }
   std::optional<Match> longest(std::string_view text) const { return match(text, false); }
 

@@ -152,7 +152,7 @@ class StripDecoder final : public Cloned<StripDecoder> {
       text.remove_prefix(character_.size());
       ++dropped_;
     }
-    if (!text.empty()) dropped_ = start_;  // something else came: leading ones are over
+    if (!text.empty()) dropped_ = start_;  // another character: no more leading ones
     std::string whole = std::exchange(held_, {});
     whole += text;
     size_t end = whole.size();
@@ -228,7 +228,7 @@ class JoinBySpaces final : public WholeTokens<JoinBySpaces> {
   bool first_ = true;
 };
 
-// Spaces that English does not write; in this order, as each sees what the one before has left.
+// Spaces before English punctuation; in this order, because each sees the result of the one before.
 constexpr std::pair<std::string_view, std::string_view> kCleanup[] = {
     {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},
     {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},   {" do not", " don't"},

@@ -1,5 +1,5 @@
-// Longest match: the longest token that begins a text, then again for what is left of it; tokens
-// are strings of bytes, and need not end where characters do. RWKV's World tokenizer
+// Longest-match tokenization: repeatedly takes the longest token that is a prefix of the rest.
+// Tokens are byte strings and need not end at characters. RWKV's World tokenizer
 // (https://github.com/BlinkDL/ChatRWKV, rwkv_vocab_v20230424).
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace tessera::text {
 
-/// `unk` stands for each byte that begins no token. Throws Error(file) when a byte alone is none
+/// `unk` replaces each byte that begins no token. Throws Error(file) if a single byte is no token
 /// and there is no `unk`.
 ModelPointer make_longest_match_model(VocabularyPointer vocabulary,
                                       int32_t unk,

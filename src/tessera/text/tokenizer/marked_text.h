@@ -1,4 +1,4 @@
-// A text of which some bytes came from outside.
+// Text with the origin of each byte, to prevent prompt injection.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@ namespace tessera::text {
 
 struct MarkedText {
   std::string text;
-  std::string input;        // of each byte: 1 where it came from outside, else 0
-  std::string answer = {};  // of each byte: 1 where it is what a model learns to say; or empty
+  std::string input;        // of each byte: 1 for untrusted input, else 0
+  std::string answer = {};  // of each byte: 1 for training targets; or empty
 };
 
 }  // namespace tessera::text

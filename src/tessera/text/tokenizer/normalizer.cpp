@@ -119,7 +119,7 @@ class ReplaceNormalizer final : public Normalizer {
     out.reserve(text.text.size());
     for (const Span& span : pattern_.spans(text.text)) {
       const auto found = std::string_view(text.text).substr(span.begin, span.end - span.begin);
-      // what replaces several characters is aligned with the last of them
+      // the replacement of several characters is aligned with the last of them
       const bool one = !found.empty() && character_length(found, 0) == found.size();
       if (span.is_match && span.begin == 0 && !found.empty() && (!one || content_.empty()))
         text.at_start = false;
@@ -157,7 +157,7 @@ class StripNormalizer final : public Normalizer {
   bool right_;
 };
 
-// Drops the characters that have a property.
+// Removes characters with a property.
 class Drop final : public Normalizer {
  public:
   explicit Drop(bool (*drops)(char32_t)) : drops_(drops) {}
@@ -178,7 +178,7 @@ class Drop final : public Normalizer {
   bool (*drops_)(char32_t);
 };
 
-// What SentencePiece's rule "nmt" leaves out, and takes for a space.
+// Characters that SentencePiece's rule "nmt" removes, and those that it replaces by a space.
 bool is_dropped_by_nmt(char32_t c) {
   return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F ||
          c == 0x8F || c == 0x9F;
@@ -189,7 +189,7 @@ bool is_space_to_nmt(char32_t c) {
          c == 0xFFFD;
 }
 
-// Writes the characters that have a property as a space.
+// Replaces characters with a property by a space.
 class NmtSpace final : public Normalizer {
  public:
   void apply(NormalizedText& text) const override {

@@ -1,5 +1,5 @@
-// Pieces of text on their way through a model, and exact shortcuts: where a long piece can be cut
-// without changing its tokens, and what a piece became last time.
+// Exact shortcuts of tokenization: positions where a long piece can be cut without changing its
+// tokens, and a cache of encoded pieces.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,12 @@
 
 namespace tessera::text {
 
-/// Pairs of characters that stand side by side in some token that merging can make. A text may be
-/// cut between two characters that do not: no token can span them, so neither side knows of the
-/// other.
+/// Pairs of characters that are adjacent in some token that merging can produce. Text may be cut
+/// between any other two characters: no token spans them, so both sides are independent.
 class JoinablePairs {
  public:
   void add(std::string_view token);
-  /// To be called once, after the last add().
+  /// Call once after the last add().
   void seal();
   bool contains(char32_t left, char32_t right) const {
     if (left < kSmall && right < kSmall) return small_[left * kSmall + right];
@@ -36,8 +35,8 @@ class JoinablePairs {
   std::vector<uint64_t> large_;
 };
 
-/// Calls visit(part) for the parts of `piece` between cuts. `is_cut(left, right)` is asked with the
-/// texts of two neighbours that are not joinable, and may refuse.
+/// Calls visit(part) for the parts of `piece` between cuts. `is_cut(left, right)` is called with
+/// the texts of two neighbours that are not joinable, and may reject the cut.
 template <class IsCut, class Visit>
 void for_each_part(std::string_view piece,
                    const JoinablePairs& pairs,
@@ -58,7 +57,7 @@ void for_each_part(std::string_view piece,
   if (begin < piece.size()) visit(piece.substr(begin));
 }
 
-/// Appends the tokens that were found already; of the other pieces encode(text) appends them.
+/// Appends tokens found before; encode(text) appends those of the other pieces.
 template <class Encode>
 void encode_each(std::span<const Piece> pieces, std::vector<int32_t>& ids, Encode&& encode) {
   for (const Piece& piece : pieces) {
@@ -69,10 +68,10 @@ void encode_each(std::span<const Piece> pieces, std::vector<int32_t>& ids, Encod
   }
 }
 
-/// Pieces already encoded. It lives as long as one call, so it needs no lock; its size is bounded.
+/// Cache of encoded pieces with bounded size. Lives as long as one call, so it needs no lock.
 class PieceCache {
  public:
-  /// Appends what encode(), called for the first of equal pieces, appends. `piece` must outlive the
+  /// Appends the ids that encode() appends, called once for equal pieces. `piece` must outlive the
   /// cache.
   template <class Encode>
   void encode_once(std::string_view piece, std::vector<int32_t>& ids, Encode&& encode) {

@@ -76,7 +76,7 @@ class ByteAlphabet final : public PreTokenizer {
 
 enum class PrependScheme { always, first, never };
 
-// Writes spaces as another character and cuts before it.
+// Replaces spaces by another character and splits before it.
 class MetaspacePreTokenizer final : public PreTokenizer {
  public:
   MetaspacePreTokenizer(std::string replacement, PrependScheme scheme, bool cut)
@@ -150,7 +150,7 @@ PreTokenizerPointer split_from_json(const spec::Json& value, const std::string& 
                     object.boolean("invert", false));
 }
 
-// "add_prefix_space" is the older spelling of "prepend_scheme"; both may stand there if they agree.
+// "add_prefix_space" is the older name of "prepend_scheme"; both may be given if they agree.
 PrependScheme prepend_scheme_of(const JsonObject& object) {
   const std::string name = object.string("prepend_scheme", "always");
   if (name != "always" && name != "first" && name != "never")

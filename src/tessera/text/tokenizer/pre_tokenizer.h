@@ -1,6 +1,6 @@
-// Pre-tokenizers: how a normalized text is cut into the pieces that the model encodes one by one.
-// The kinds of tokenizer.json: ByteLevel, Split, Digits, Whitespace, WhitespaceSplit, Punctuation,
-// Metaspace, BertPreTokenizer, Sequence. Any other kind is an error that names it.
+// Pre-tokenizers: split normalized text into pieces that the model encodes separately. The types of
+// tokenizer.json: ByteLevel, Split, Digits, Whitespace, WhitespaceSplit, Punctuation, Metaspace,
+// BertPreTokenizer, Sequence. Other types are errors that name them.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@
 
 namespace tessera::text {
 
-/// Pieces in order, and the strings that those no longer found in the input live in.
+/// Pieces in order, and storage of those that are not substrings of the input.
 struct Pieces {
   std::vector<Piece> list;
   std::deque<std::string> storage;
@@ -25,17 +25,17 @@ struct Pieces {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  /// Leaves pieces that are tokens already as they are.
+  /// Pieces that are tokens already stay unchanged.
   virtual void apply(Pieces& pieces) const = 0;
 };
 using PreTokenizerPointer = std::shared_ptr<const PreTokenizer>;
 
 PreTokenizerPointer make_pre_tokenizer(const spec::Json& value, const std::string& where);
 
-/// Cuts at white space, and around each punctuation character.
+/// Splits at white space and around each punctuation character.
 PreTokenizerPointer make_bert_pre_tokenizer();
 
-/// Isolates the matches of each pattern in turn, then writes bytes in the byte-level alphabet.
+/// Isolates the matches of each pattern in turn, then converts bytes to the byte-level alphabet.
 PreTokenizerPointer make_byte_level_pre_tokenizer(const std::vector<std::string>& patterns,
                                                   const std::string& where);
 

@@ -1,4 +1,4 @@
-// Tokens by their bytes, for models that ask which of them begin a text.
+// A trie of tokens by bytes, for models that need all tokens that are prefixes of a text.
 #pragma once
 
 #include <array>
@@ -12,15 +12,15 @@
 
 namespace tessera::text {
 
-/// Children of a node stand side by side, in the order of their bytes.
+/// Children of a node are adjacent and sorted by byte.
 class PrefixTrie {
  public:
-  /// Of the tokens with a text, and by id those that `of` has (empty = all). The texts may go
-  /// afterwards. Throws Error(file) naming `where` for tokens of more than 1 GiB in all.
+  /// Tokens with a text, restricted to ids in `of` (empty = all). Copies the texts. Throws
+  /// Error(file) naming `where` for tokens of more than 1 GiB in total.
   PrefixTrie(const Vocabulary& vocabulary, const std::vector<bool>& of, const std::string& where);
 
-  /// Calls visit(size, id) for each token that begins `text`, which is not empty; shorter ones
-  /// first.
+  /// Calls visit(size, id) for each token that is a prefix of `text`, which must not be empty;
+  /// shorter tokens first.
   template <class Visit>
   void prefixes(std::string_view text, Visit&& visit) const {
     uint32_t at = roots_[static_cast<uint8_t>(text[0])];
@@ -42,7 +42,7 @@ class PrefixTrie {
     uint16_t count = 0;  // of children
   };
   std::vector<Node> nodes_;
-  std::vector<char> labels_;  // of each node, the byte that leads to it
+  std::vector<char> labels_;  // of each node, the byte of its edge
   std::array<uint32_t, 256> roots_{};
 };
 

@@ -1,6 +1,6 @@
-// Prompts that a model reads as they are typed, without a chat template: special tokens that they
-// spell become those tokens, as in transformers, llama.cpp and vLLM. Texts of others (messages of a
-// chat, passages, what is embedded) are no raw prompts: Tokenizer::encode() leaves theirs as text.
+// Raw prompts without a chat template: special tokens in them are parsed, as in transformers,
+// llama.cpp and vLLM. Untrusted text (chat messages, passages, inputs of embeddings) is not a raw
+// prompt: Tokenizer::encode() keeps its special tokens as text.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace tessera::text {
 
 struct RawPrompt {
   std::vector<int32_t> ids;
-  /// For the user, where the prompt is likely not what was meant: it begins with the begin-of-text
-  /// token that the tokenizer puts in front of it as well. The prompt has both. "" = nothing.
+  /// A warning for the user if the prompt begins with the begin-of-text token that the tokenizer
+  /// adds as well: the prompt has both. "" = none.
   std::string warning;
 };
 

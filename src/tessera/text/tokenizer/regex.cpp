@@ -57,7 +57,7 @@ const DigitPattern* digit_pattern(std::string_view pattern) {
   return nullptr;
 }
 
-// What matching needs besides the pattern; one set per thread, because patterns are shared.
+// Working memory of matching; one per thread, because patterns are shared.
 struct Scratch {
   MatchDataPointer data{pcre2_match_data_create(1, nullptr)};
   MatchContextPointer context{pcre2_match_context_create(nullptr)};
@@ -70,10 +70,10 @@ struct Scratch {
   }
 };
 
-// Oniguruma's \w, which knows more word characters than PCRE2's; to stand inside brackets.
+// Oniguruma's \w, which has more word characters than PCRE2's; for use inside brackets.
 constexpr const char* kWord = "\\p{Alphabetic}\\p{M}\\p{N}\\p{Pc}";
 
-// Walks a pattern and rewrites what the two engines read differently.
+// Rewrites the constructs of a pattern that the two engines interpret differently.
 class Translator {
  public:
   Translator(std::string_view pattern, std::string_view where) : in_(pattern), where_(where) {}
@@ -253,7 +253,7 @@ void Regex::Compiled::group(std::string_view text,
                             std::vector<Span>& out) const {
   constexpr size_t kGroup = 3;
   const size_t n = begins.size();
-  // the last digit says whether the pattern takes numbers that end like this one
+  // the last digit decides whether the pattern matches numbers that end like this one
   if (n == 0 || (!digits->empty_matches && !matches_at(text, begins[n - 1]))) return;
   for (size_t at = 0; at < n;) {
     const size_t size = (n - at - 1) % kGroup + 1;
@@ -286,7 +286,8 @@ Regex::Regex(std::string_view pattern, std::string_view where) : where_(where) {
       pcre2_code_free};
   if (!compiled->code)
     fail(ErrorKind::file, where, "pattern \"{}\": {}", compiled->pattern, message_of(code));
-  pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // without it, the interpreter runs
+  pcre2_jit_compile(compiled->code.get(),
+                    PCRE2_JIT_COMPLETE);  // if it fails, the interpreter is used
   compiled_ = std::move(compiled);
 }
 

@@ -1,12 +1,12 @@
 // Regular expressions of tokenizer files, run by PCRE2 (UTF, Unicode properties, JIT).
 //
-// tokenizer.json patterns are written for Oniguruma, and the two engines agree on all but a few
-// constructs. The pattern is translated where the meaning would differ (\s, \w, \b, \uHHHH, ^ and $
-// are line anchors) and refused where it cannot be (class intersection, nested classes, \h,
-// callouts).
+// Patterns of tokenizer.json are written for Oniguruma; both engines agree except for a few
+// constructs. A pattern is translated where its meaning would differ (\s, \w, \b, \uHHHH, ^ and $
+// are line anchors) and rejected where it cannot be translated (class intersection, nested classes,
+// \h, callouts).
 //
-// A pattern is untrusted: its length, nesting, matching steps and memory are limited. Errors:
-// Error(file) when it cannot be compiled, Error(input) when a text exceeds the matching limits.
+// Patterns are untrusted: length, nesting, matching steps and memory are limited. Errors:
+// Error(file) if a pattern cannot be compiled, Error(input) if a text exceeds the matching limits.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace tessera::text {
 
-/// A stretch [begin, end) of a text, and whether it is a match or lies between matches.
+/// A range [begin, end) of a text: a match, or a gap between matches.
 struct Span {
   size_t begin = 0;
   size_t end = 0;
@@ -39,7 +39,7 @@ class Regex {
   std::string where_;
 };
 
-/// The pattern as PCRE2 must see it; throws Error(file) on constructs that it would read
+/// Translates a pattern to PCRE2; throws Error(file) for constructs that it would interpret
 /// differently.
 std::string translate_pattern(std::string_view pattern, std::string_view where);
 

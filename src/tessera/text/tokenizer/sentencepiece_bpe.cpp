@@ -20,7 +20,7 @@ struct ScoreSymbol {
 struct ScoreCandidate {
   float score;
   int32_t left;
-  int32_t size;  // of the joined text; tells whether the pair is still the one that was meant
+  int32_t size;  // of the joined text; shows whether the pair is still valid
   bool operator<(const ScoreCandidate& other) const {  // the heap's top is the largest
     return score != other.score ? score < other.score : left > other.left;
   }

@@ -1,6 +1,6 @@
-// Score merging, SentencePiece's BPE: a piece starts as characters; of all adjacent pairs whose
-// joined text is a token, the one with the highest score becomes it, again and again. Ties go to
-// the leftmost pair (Kudo and Richardson 2018, arXiv:1808.06226).
+// SentencePiece BPE: a piece starts as characters; of all adjacent pairs whose concatenation is a
+// token, the one with the highest score is merged, repeatedly. Ties go to the leftmost pair (Kudo
+// and Richardson 2018, arXiv:1808.06226).
 #pragma once
 
 #include <string>
@@ -11,17 +11,17 @@
 namespace tessera::text {
 
 struct ScoreOptions {
-  /// Tokens by id that may arise from text; control, byte and unknown tokens may not, so that no
-  /// text can spell them. Empty: all.
+  /// By id: text may produce this token. False for control, byte and unknown tokens, so that text
+  /// cannot form them. Empty: all.
   std::vector<bool> from_text;
-  /// Characters outside the vocabulary may still be part of a longer token.
+  /// Characters outside the vocabulary may be part of a longer token.
   bool join_unknown = true;
   int32_t unk = kNoToken;     // for characters without byte tokens
-  bool fuse_unknown = false;  // neighbours of these are one unknown token
+  bool fuse_unknown = false;  // adjacent unknown characters are one unknown token
 };
 
-/// `scores` by id. Throws Error(file) when their number is not that of the tokens, or when neither
-/// all 256 byte tokens nor an unknown token exist.
+/// `scores` by id. Throws Error(file) if their number differs from that of the tokens, or if there
+/// are neither all 256 byte tokens nor an unknown token.
 ModelPointer make_score_model(VocabularyPointer vocabulary,
                               std::vector<float> scores,
                               ScoreOptions options,

@@ -1,4 +1,4 @@
-// Cutting a text by a pattern: what counts as a delimiter, and what becomes of it.
+// Splits text by a pattern, with a choice of what happens to the matches.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@
 
 namespace tessera::text {
 
-/// What becomes of a match: its own piece, dropped, joined to a neighbour, or joined to equal ones.
+/// A match becomes a piece, is dropped, is joined to a neighbour, or to adjacent matches.
 enum class SplitBehavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
-/// Throws Error(file) that lists the names of tokenizer.json ("Isolated", ...).
+/// Throws Error(file) with the names of tokenizer.json ("Isolated", ...).
 SplitBehavior split_behavior_named(std::string_view name, std::string_view where);
 
 /// A literal string, a regular expression, or a property of single characters.
@@ -34,7 +34,7 @@ class Pattern {
   std::variant<std::string, Regex, Predicate> kind_;
 };
 
-/// The pieces of `text` that remain, in order, none empty. `invert` exchanges matches and gaps.
+/// The remaining pieces of `text` in order, without empty ones. `invert` swaps matches and gaps.
 std::vector<std::string_view> split(std::string_view text,
                                     const Pattern& pattern,
                                     SplitBehavior behavior,

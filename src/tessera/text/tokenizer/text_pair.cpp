@@ -7,21 +7,21 @@
 namespace tessera::text {
 namespace {
 
-/// How many tokens stand before a text.
+/// Number of special tokens before a text.
 size_t tokens_before(const Tokenizer& tokenizer) {
-  // any token: where it is found again the text begins
+  // any token: its position in the result is the beginning of the text
   const std::vector<int32_t> around = tokenizer.surround({}),
                              with = tokenizer.surround(std::vector<int32_t>{-1});
   return static_cast<size_t>(std::find(with.begin(), with.end(), -1) - with.begin());
 }
 
-/// The tokens of two texts with what stands around and between them.
+/// The tokens of two texts with special tokens.
 Tokenizer::Pair joined(const Tokenizer& tokenizer,
                        const std::vector<int32_t>& first,
                        const std::vector<int32_t>& second) {
   Tokenizer::Pair pair = tokenizer.surround(first, second);
   if (pair.second > tokens_before(tokenizer) + first.size()) return pair;
-  // nothing tells the texts apart
+  // the tokenizer has no separator
   const std::vector<int32_t> line_end = tokenizer.encode("\n", {.add_special = false});
   pair.ids.insert(pair.ids.begin() + static_cast<std::ptrdiff_t>(pair.second), line_end.begin(),
                   line_end.end());

@@ -20,7 +20,7 @@ void leave_out_spaces(TokenSpan& span, std::string_view text) {
   }
 }
 
-/// By what the tokens decode to; false where that is another text.
+/// From the decoded tokens; false if they do not reproduce the text.
 bool by_decoding(const Tokenizer& tokenizer, std::string_view text, std::vector<TokenSpan>& spans) {
   StreamDecoder decoder(tokenizer, /*skip_special=*/false);
   std::string said;
@@ -32,7 +32,7 @@ bool by_decoding(const Tokenizer& tokenizer, std::string_view text, std::vector<
   if (said != text) return false;
   for (size_t i = 0; i < spans.size(); ++i) {
     spans[i].end = i + 1 < spans.size() ? spans[i + 1].begin : text.size();
-    // a character may be of several tokens, which wait for the last of them
+    // a character may have several tokens, which get its span with the last of them
     if (spans[i].end == spans[i].begin)
       for (size_t next = i + 1; next <= spans.size() && spans[i].end == spans[i].begin; ++next)
         spans[i].end = next < spans.size() ? spans[next].begin : text.size();

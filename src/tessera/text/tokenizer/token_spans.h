@@ -1,4 +1,4 @@
-// Where tokens stand in the text that they were made of, for those who mark parts of a text.
+// Positions of tokens in their text (offsets).
 #pragma once
 
 #include <cstdint>
@@ -10,27 +10,28 @@
 
 namespace tessera::text {
 
-/// A token and the bytes [begin, end) of the text that it is of. Where a tokenizer changes a text
-/// (lower case), all tokens of a word have the whole word.
+/// A token and its bytes [begin, end) in the text. If a tokenizer changes the text (lower case),
+/// all tokens of a word have the range of the word.
 struct TokenSpan {
   int32_t id = 0;
   size_t begin = 0, end = 0;
 };
 
-/// The tokens of a text, nothing put around them. Spaces before a token are not of its span. Throws
-/// Error(input) for a tokenizer that neither gives the text back nor treats its words one by one.
+/// The tokens of a text without special tokens. A span does not include spaces before the token.
+/// Throws Error(input) for a tokenizer that neither reproduces the text nor tokenizes its words
+/// independently.
 std::vector<TokenSpan> token_spans(const Tokenizer& tokenizer, std::string_view text);
 
-/// Tokens of words that stand apart already, as they are within a text.
+/// Tokens of words that are split already, as within a text.
 class WordTokens {
  public:
   explicit WordTokens(Tokenizer tokenizer);
-  /// `first`: nothing stands before it.
+  /// `first`: the first word of the text.
   std::vector<int32_t> of(const std::string& word, bool first) const;
 
  private:
   Tokenizer tokenizer_;
-  bool with_space_;  // a word behind another begins with the space between them
+  bool with_space_;  // a word after another begins with the space between them
 };
 
 }  // namespace tessera::text

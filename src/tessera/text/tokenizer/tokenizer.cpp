@@ -36,7 +36,7 @@ class TokenizerState {
     return parts_.model->vocabulary().token(id);
   }
 
-  /// What the token is decoded from.
+  /// The decoded form of the token.
   std::optional<std::string_view> text(int32_t id) const {
     if (const AddedToken* added = added_.by_id(id)) return added_.text(*added);
     return parts_.model->vocabulary().token(id);
@@ -63,7 +63,7 @@ class TokenizerState {
       if (segment.id != kNoToken) {
         pieces.list.push_back({part, false, segment.id});
       } else {
-        // the normalized text does not say what came from where: none of it, or all
+        // normalization loses the origin of bytes: none is input, or all
         std::optional<Guard> inner;
         if (guard != nullptr &&
             guard->input.substr(segment.begin, part.size()).find('\1') != std::string_view::npos)
@@ -105,7 +105,7 @@ class TokenizerState {
     if (!token(id)) fail(ErrorKind::file, parts_.where, "{} id {}, which is no token", who, id);
   }
 
-  /// `guard`: all of the text is taken for input.
+  /// `guard`: all of the text counts as input.
   void add_normalized(std::string_view text,
                       bool at_start,
                       bool parse_special,

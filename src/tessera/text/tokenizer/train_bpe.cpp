@@ -27,7 +27,7 @@ struct PairHash {
 struct Candidate {
   TokenPair pair;
   int64_t count;
-  /// Most often first, then that of the earliest tokens.
+  /// Most frequent first; ties go to the pair of the earliest tokens.
   bool operator<(const Candidate& other) const {
     return count != other.count ? count < other.count : pair > other.pair;
   }
@@ -56,7 +56,7 @@ class Learner {
 
   int64_t size() const { return std::ssize(tokens_); }
 
-  /// One token more; false where no pair stands often enough.
+  /// Adds one token; false if no pair is frequent enough.
   bool merge(int64_t least_count) {
     while (!queue_.empty()) {
       const Candidate best = queue_.top();
@@ -93,7 +93,7 @@ class Learner {
   };
   struct Place {
     int64_t count = 0;
-    std::unordered_set<size_t> words;  // where it stands, or stood
+    std::unordered_set<size_t> words;  // words with the pair, now or earlier
   };
 
   int32_t add_token(const std::string& text) {
@@ -104,7 +104,7 @@ class Learner {
   std::string text_of(const TokenPair& pair) const {
     return tokens_[static_cast<size_t>(pair.first)] + tokens_[static_cast<size_t>(pair.second)];
   }
-  /// Whether words would become a special token, which stands for none.
+  /// True if the merged word equals a special token, which is never text.
   bool is_special(const TokenPair& pair) const {
     const auto found = ids_.find(text_of(pair));
     return found != ids_.end() && found->second < n_special_;

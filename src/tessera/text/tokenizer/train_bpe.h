@@ -1,10 +1,9 @@
-// A byte-level BPE vocabulary from texts: the pair of neighbours that stands in them most often
-// becomes a token, and again. Sennrich et al. 2016, arXiv:1508.07909, sec. 3.2, over the bytes of
-// GPT-2's words (Radford et al. 2019, sec. 2.2): nothing is unknown, and what is decoded is what
-// was encoded.
+// Trains a byte-level BPE vocabulary: the most frequent pair of neighbours becomes a token,
+// repeatedly. Sennrich et al. 2016, arXiv:1508.07909, sec. 3.2, over the bytes of GPT-2's words
+// (Radford et al. 2019, sec. 2.2): no text is unknown, and decoding reproduces the input.
 //
-// Of pairs that stand equally often the one of earlier tokens comes first, as in the `tokenizers`
-// library, whose merges these are, but that no pair becomes a special token.
+// Ties go to the pair of earlier tokens, as in the `tokenizers` library, whose merges these are,
+// except that no pair becomes a special token.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +19,13 @@
 
 namespace tessera::text {
 
-/// How often each word stands in texts; what stands across words is never one token.
+/// Word counts of texts; no token crosses words.
 class WordCounts {
  public:
   WordCounts();
-  /// Valid UTF-8.
+  /// `text` must be valid UTF-8.
   void add(std::string_view text);
-  /// By the word in the byte-level alphabet.
+  /// By word in the byte-level alphabet.
   const std::unordered_map<std::string, int64_t>& words() const { return words_; }
 
  private:
@@ -35,14 +34,14 @@ class WordCounts {
 };
 
 struct LearnBpeOptions {
-  int64_t vocabulary = 8192;  // tokens at most, special ones and the 256 bytes among them
-  int64_t least_count = 2;    // a pair that stands less often becomes no token
-  std::vector<std::string> special = {};  // the first ids, in this order
+  int64_t vocabulary = 8192;              // max. tokens, special tokens and 256 bytes included
+  int64_t least_count = 2;                // min. count of a pair that becomes a token
+  std::vector<std::string> special = {};  // first ids, in this order
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
-/// The tokenizer.json. Throws Error(usage) where the vocabulary has no room for the bytes, or a
-/// special token is empty or stands there twice; Error(cancelled) on request.
+/// Returns the tokenizer.json. Throws Error(usage) if the vocabulary has no room for the bytes, or
+/// a special token is empty or repeated; Error(cancelled) on request.
 spec::Json train_bpe(const WordCounts& counts,
                      const LearnBpeOptions& options,
                      const CancelToken* cancel = nullptr);

@@ -44,24 +44,25 @@ class UnigramModel final : public Model {
   }
 
  private:
-  // The best way to write the text up to here: its score, and its last token.
+  // The best segmentation of the text up to here: its score, and its last token.
   struct Best {
     double score = 0;
-    int32_t size = 0;  // bytes of the token; 0 = no way was found yet
+    int32_t size = 0;  // bytes of the token; 0 = unreachable so far
     int32_t id = kNoToken;
   };
   struct Work {
-    std::vector<Best> best;  // by the byte where the text ends, counted from `base`
+    std::vector<Best> best;  // by end position in bytes, relative to `base`
     std::vector<Best> path;
     size_t base = 0;
-    size_t unknown_begin = 0, unknown_end = 0;  // a run that waits for what follows
+    size_t unknown_begin = 0, unknown_end = 0;  // a run that may grow
   };
 
   void encode_piece(std::string_view piece, Work& work, std::vector<int32_t>& ids) const {
     work.best.assign(1, {});
     work.base = work.unknown_begin = work.unknown_end = 0;
     for (size_t at = 0; at < piece.size();) {
-      // every way passes through here when no token so far reaches beyond; its score goes on
+      // all segmentations pass through here if no token so far reaches further; its score is
+      // carried over
       if (at == work.base + work.best.size() - 1) pass(piece, at, work, ids);
       const double here = work.best[at - work.base].score;
       const size_t length = std::max<size_t>(character_length(piece, at), 1);
@@ -93,7 +94,7 @@ class UnigramModel final : public Model {
     return true;
   }
 
-  // Appends the tokens of the best way from the base to `end`, which becomes the base.
+  // Appends the tokens of the best segmentation from the base to `end`, which becomes the base.
   void pass(std::string_view piece, size_t end, Work& work, std::vector<int32_t>& ids) const {
     work.path.clear();
     for (size_t at = end - work.base; at > 0;) {
@@ -123,7 +124,7 @@ class UnigramModel final : public Model {
     const std::string_view text =
         piece.substr(work.unknown_begin, work.unknown_end - work.unknown_begin);
     work.unknown_begin = work.unknown_end = 0;
-    // where scores are positive, unknown characters can beat the token that they are together
+    // with positive scores, unknown characters can beat the token that they form together
     if (const int32_t id = vocabulary_->id(text); id != kNoToken && is_from_text(id)) {
       ids.push_back(id);
     } else if (options_.byte_fallback && std::all_of(text.begin(), text.end(), [&](char byte) {

@@ -1,8 +1,8 @@
-// Unigram language models of text: of all ways to write a text as tokens the one whose
-// log-probabilities have the greatest sum (Kudo 2018, arXiv:1804.10959; Kudo and Richardson 2018,
+// Unigram language model tokenization: of all segmentations of a text into tokens, the one with the
+// greatest sum of log-probabilities (Kudo 2018, arXiv:1804.10959; Kudo and Richardson 2018,
 // arXiv:1808.06226), found by Viterbi's algorithm over a trie of the tokens.
 //
-// A character that no token is costs 10 more than the least probable token. Neighbours of the kind
+// An unknown character costs 10 more than the least probable token. Adjacent unknown characters
 // become one unknown token, or their bytes.
 #pragma once
 
@@ -15,15 +15,15 @@
 namespace tessera::text {
 
 struct UnigramOptions {
-  int32_t unk = kNoToken;       // without one, a text with unknown characters is refused
-  bool byte_fallback = false;   // <0x00> to <0xFF> instead of it, where all that are needed exist
-  std::vector<bool> from_text;  // by id: texts become this token; empty = all do
-  std::optional<double> unk_score;  // of one character; by default the least score less 10
+  int32_t unk = kNoToken;           // without one, text with unknown characters is an error
+  bool byte_fallback = false;       // <0x00> to <0xFF> instead of it, if all required ones exist
+  std::vector<bool> from_text;      // by id: text may produce this token; empty = all
+  std::optional<double> unk_score;  // of one character; default: the minimum score minus 10
 };
 
-/// Time and memory are linear in the text but for the length of the longest token. Of equal sums
-/// that one wins whose last token is longest, as in the `tokenizers` library.
-/// Throws Error(file) when there is not one finite score per id, or `unk` is no token.
+/// Time and memory are linear in the text, times the length of the longest token. Ties go to the
+/// segmentation with the longest last token, as in the `tokenizers` library. Throws Error(file)
+/// unless there is one finite score per id, or if `unk` is no token.
 ModelPointer make_unigram_model(VocabularyPointer vocabulary,
                                 std::vector<double> scores,
                                 UnigramOptions options,

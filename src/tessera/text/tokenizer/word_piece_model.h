@@ -1,6 +1,6 @@
-// WordPiece: the longest token that begins a word, then again for what is left of it, where tokens
-// that continue a word are written with a prefix ("##ing"). A word with a rest that no token begins
-// is unknown as a whole (Devlin et al. 2018, arXiv:1810.04805; Wu et al. 2016, arXiv:1609.08144).
+// WordPiece: repeatedly takes the longest token that is a prefix of the rest of a word; tokens that
+// continue a word have a prefix ("##ing"). A word with an unmatched rest is unknown as a whole
+// (Devlin et al. 2018, arXiv:1810.04805; Wu et al. 2016, arXiv:1609.08144).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct WordPieceOptions {
   int64_t max_input_chars_per_word = 100;  // longer words are unknown; at most 1000
 };
 
-/// Throws Error(file) when the unknown token is not in the vocabulary, or a number is out of range.
+/// Throws Error(file) if the unknown token is not in the vocabulary, or a number is out of range.
 ModelPointer make_word_piece_model(VocabularyPointer vocabulary,
                                    const WordPieceOptions& options,
                                    const std::string& where);

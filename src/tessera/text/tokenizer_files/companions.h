@@ -1,4 +1,4 @@
-// The files next to a tokenizer file that load_tokenizer() reads too, by their paths in its folder.
+// Files next to a tokenizer file that load_tokenizer() reads as well, by path in its folder.
 #pragma once
 
 namespace tessera::text {

@@ -21,8 +21,8 @@ constexpr const char* kDecoder = "added_tokens_decoder";
 
 enum class Use {
   role,    // always special
-  extra,   // special unless its object says otherwise
-  stated,  // as it says
+  extra,   // special unless its object has another flag
+  stated,  // as given
 };
 
 Json object_of(std::string_view text, const std::string& where) {
@@ -43,7 +43,7 @@ AddedToken token_of(const Json& value, Use use, const std::string& where) {
          spec::kind_of(value));
   Json object = value;
   const bool typed = object.erase("__type") > 0;
-  object["id"] = 0;  // stands elsewhere
+  object["id"] = 0;  // the id is given elsewhere
   if (use == Use::role) object["special"] = true;
   if (use == Use::extra && !object.contains("special")) object["special"] = !typed;
   return added_token_from_json(object, where);
@@ -53,7 +53,7 @@ bool is_role(const std::string& key) {
   return std::find(std::begin(kRoleKeys), std::end(kRoleKeys), key) != std::end(kRoleKeys);
 }
 
-/// Whether a key outside the roles names a token of the model, such as "image_token".
+/// True if a key outside the roles names a token of the model, such as "image_token".
 bool is_model_token(const std::string& key, const Json& value) {
   return key.ends_with("_token") && !is_role(key) &&
          (value.is_string() || (value.is_object() && value.contains("content")));
@@ -63,7 +63,7 @@ bool is_empty(const Json& value) {
   return value.is_null() || (value.is_structured() && value.empty());
 }
 
-/// What tells two entries of a list apart: a text is never equal to an object.
+/// The identity of a list entry: a text never equals an object.
 auto entry_of(const AddedToken& token, bool is_text) {
   return std::tuple(token.content, is_text, token.lstrip, token.rstrip, token.single_word,
                     token.normalized, token.special);
@@ -205,10 +205,10 @@ void ConfiguredTokens::read_older(std::string_view text,
       fail(ErrorKind::file, where, "id {} is repeated; expected one token per id",
            id.get<int64_t>());
   }
-  // of two tokens with one id that of the tokenizer file holds
+  // of two tokens with one id, that of the tokenizer file is used
   for (const AddedToken& token : own) {
     AddedToken& held = stated_[token.id];
-    // the other one's flags hold where it has a role
+    // the flags of the other are used if it has a role
     if (held.content != token.content)
       for (Named& role : roles_)
         if (role.token.content == held.content && !held.content.empty()) role.token = held;

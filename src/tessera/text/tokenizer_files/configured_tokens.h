@@ -1,4 +1,4 @@
-// Tokens that the files next to a tokenizer file name: tokenizer_config.json
+// Special tokens in the files next to a tokenizer file: tokenizer_config.json
 // ("added_tokens_decoder", the roles "bos_token" to "mask_token", further "*_token" keys,
 // "extra_special_tokens", "additional_special_tokens"), special_tokens_map.json and
 // added_tokens.json. Precedence, flags and ids are those of transformers 5 (TokenizersBackend):
@@ -25,40 +25,40 @@
 
 namespace tessera::text {
 
-/// Texts of the files that may stand next to a tokenizer file; "" = none.
+/// Contents of the files next to a tokenizer file; "" = none.
 struct TokenizerCompanions {
   std::string_view config = {};              // tokenizer_config.json
   std::string_view added_tokens = {};        // added_tokens.json
   std::string_view special_tokens_map = {};  // special_tokens_map.json
 };
 
-/// A role and the token that it has where no file names one.
+/// A role and its default token.
 using UsualToken = std::pair<const char*, const char*>;
 
 class ConfiguredTokens {
  public:
-  /// `own`: the added tokens of the tokenizer file. Throws Error(file) on a value of another kind.
+  /// `own`: the added tokens of the tokenizer file. Throws Error(file) for a value of another type.
   ConfiguredTokens(const TokenizerCompanions& files,
                    const std::vector<AddedToken>& own,
                    std::span<const UsualToken> usual,
                    const std::string& where);
 
-  /// tokenizer_config.json, with the keys of special_tokens_map.json where that file is read.
+  /// tokenizer_config.json, merged with special_tokens_map.json if that file is used.
   const spec::Json& config() const { return config_; }
-  /// Tokens whose ids are stated, by that id.
+  /// Tokens with given ids.
   const std::map<int64_t, AddedToken>& stated() const { return stated_; }
-  /// Special tokens that are no own and no stated ones, in the order in which they get ids.
+  /// Other special tokens, in the order in which they get ids.
   const std::vector<AddedToken>& named() const { return named_; }
-  /// Roles and their tokens, those that only `usual` names apart.
+  /// Roles and their tokens, without defaults.
   std::vector<std::pair<std::string, std::string>> roles() const;
   /// The token of a role; "" = none.
   std::string role(const std::string& key) const;
-  /// Whether a token is listed only because its role usually has it.
+  /// True if a token is listed only as the default of its role.
   bool is_usual(const std::string& content) const { return usual_.contains(content); }
-  /// The tokens that are special by these files.
+  /// The special tokens of these files.
   std::set<std::string> special() const;
 
-  /// The own tokens with what the files say about them, then the others with their ids.
+  /// The own tokens with the files' flags, then the others with their ids.
   std::vector<AddedToken> added(std::vector<AddedToken> own, const Vocabulary& vocabulary) const;
 
  private:
@@ -80,19 +80,18 @@ class ConfiguredTokens {
   std::set<std::string> mapped_;  // keys of special_tokens_map.json
   std::vector<Named> roles_, extras_;
   std::set<std::string> role_tokens_, extra_tokens_;
-  std::set<std::string> early_special_;  // known to be special before objects are read as tokens
+  std::set<std::string> early_special_;  // known to be special before objects are parsed as tokens
   std::set<std::string> usual_;
   std::map<int64_t, AddedToken> stated_;
   std::vector<AddedToken> named_;
 };
 
-/// Added tokens that grow.
+/// A growing list of added tokens.
 class AddedTokenList {
  public:
   AddedTokenList(std::vector<AddedToken> tokens, const Vocabulary& vocabulary);
-  /// Adds a token, or gives the one of the same text its flags; a special one stays special. A new
-  /// one gets the id that the vocabulary has for it, or else the next one after all. Returns the
-  /// id.
+  /// Adds a token, or updates the flags of the token with the same text; a special token stays
+  /// special. A new token gets its id in the vocabulary, or the next free one. Returns the id.
   int32_t add(AddedToken token);
   std::vector<AddedToken> take() { return std::move(tokens_); }
 

@@ -65,8 +65,8 @@ void set_byte_level(const GgufTokenizerData& data, const GgufKind& kind, Json& o
   out["model"]["ignore_merges"] = kind.ignore_merges;
 }
 
-// Every way to make a token of two others, by the score of what is made. A text never spells a
-// token that is special, or a byte's.
+// All merges of two tokens to a token, by the score of the result. Text never forms a special token
+// or a byte token.
 Json merges_of_scores(const GgufTokenizerData& data) {
   std::unordered_map<std::string_view, size_t> ids;
   for (size_t id = 0; id < data.tokens.size(); ++id)
@@ -170,7 +170,7 @@ std::string word_piece_config(const GgufTokenizerData& data, const Tokenizer& to
   return config.dump(2) + "\n";
 }
 
-// What is put around a text and around each of two.
+// Special tokens around a text and a pair.
 Json surroundings(const GgufTokenizerData& data, bool bos, bool eos) {
   if (!bos && !eos) return nullptr;
   Json specials = Json::object(), single = Json::array(), pair = Json::array();
@@ -220,7 +220,7 @@ TokenizerJson tokenizer_json_of(GgufTokenizerData data, const std::string& where
   const GgufKind kind = gguf_kind(data, where);
   const bool word_piece = kind.kind == "word_piece";
   if (word_piece) to_word_pieces(data);
-  // with what files of a kind leave out
+  // with the defaults of the type
   data.bos_id = tokenizer.bos(), data.eos_id = tokenizer.eos();
   data.unk_id = tokenizer.unk(), data.pad_id = tokenizer.pad();
   if (data.eot_id && (*data.eot_id < 0 || *data.eot_id >= std::ssize(data.tokens)))

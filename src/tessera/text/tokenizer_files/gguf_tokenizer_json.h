@@ -1,5 +1,5 @@
-// A tokenizer of GGUF metadata in the words of Hugging Face: tokenizer.json, as the `tokenizers`
-// library reads it, and tokenizer_config.json beside it.
+// Converts the tokenizer of GGUF metadata to Hugging Face files: tokenizer.json for the
+// `tokenizers` library, and tokenizer_config.json.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ struct TokenizerJson {
   std::string tokenizer, config;  // the two files
 };
 
-/// Byte-level BPE, Unigram and WordPiece as they are; tokens with scores as BPE whose merges are
-/// all pairs of tokens that make a token, those of higher score first. The latter may part from the
-/// scores where they tie: compare what both make of a text. Throws Error(file) for other kinds, and
-/// as tokenizer_from_gguf().
+/// Byte-level BPE, Unigram and WordPiece are converted unchanged; SentencePiece BPE becomes BPE
+/// with all pairs of tokens that form a token as merges, higher scores first. That may differ where
+/// scores tie: compare both on a text. Throws Error(file) for other types, and as
+/// tokenizer_from_gguf().
 TokenizerJson tokenizer_json_of(GgufTokenizerData data, const std::string& where);
 
 }  // namespace tessera::text

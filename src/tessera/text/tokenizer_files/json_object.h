@@ -1,4 +1,5 @@
-// Reading one object of a tokenizer file: every key must be known, every value of the right kind.
+// Strict reader of one object of a tokenizer file: every key must be known, every value of the
+// right type.
 #pragma once
 
 #include <initializer_list>
@@ -13,12 +14,12 @@ namespace tessera::text {
 /// `where` names file and path, such as "tokenizer.json: pre_tokenizer.pretokenizers[1]".
 class JsonObject {
  public:
-  /// Throws Error(file) when `value` is no object or has a key outside `keys`.
+  /// Throws Error(file) if `value` is no object or has a key outside `keys`.
   JsonObject(const spec::Json& value, std::string where, std::initializer_list<const char*> keys);
 
   const std::string& where() const { return where_; }
   bool has(const char* key) const { return find(key) != nullptr; }
-  /// The value; nullptr when absent or null.
+  /// The value; nullptr if absent or null.
   const spec::Json* find(const char* key) const;
   const spec::Json& at(const char* key) const;
 
@@ -36,7 +37,7 @@ class JsonObject {
   std::string where_;
 };
 
-/// The "type" of a component; throws Error(file) when it is missing.
+/// The "type" of a component; throws Error(file) if it is missing.
 std::string type_of(const spec::Json& value, const std::string& where);
 
 }  // namespace tessera::text

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMaxJsonBytes = size_t{256} << 20;
 
-/// Templates may stand in files of their own, which hold before what the config says.
+/// Templates may be in files of their own, which override the config.
 std::string with_templates(const std::string& config_text,
                            const std::string& own,
                            const std::string& for_tools,
@@ -25,7 +25,7 @@ std::string with_templates(const std::string& config_text,
   if (own.empty() && for_tools.empty() && of_processor.empty()) return config_text;
   using spec::Json;
   Json config = config_text.empty() ? Json::object() : spec::parse_json(config_text, where);
-  if (!config.is_object()) return config_text;  // ConfiguredTokens refuses it
+  if (!config.is_object()) return config_text;  // ConfiguredTokens rejects it
   Json named = Json::array();
   const auto set = [&](const char* name, const std::string& source) {
     for (Json& entry : named)

@@ -22,7 +22,7 @@ using spec::Json;
 constexpr size_t kMaxRankTokenBytes = 1024;
 constexpr int32_t kNormalToken = 1, kControlToken = 3;  // of GGUF's token types
 
-/// One line: bytes and rank; nullopt where it is malformed.
+/// One line: bytes and rank; nullopt if it is malformed.
 std::optional<std::pair<std::string, int64_t>> rank_line(std::string_view line) {
   const size_t space = line.find(' ');
   if (space == std::string_view::npos || space == 0) return std::nullopt;
@@ -52,7 +52,7 @@ std::string as_byte_level(std::string_view bytes) {
   return out;
 }
 
-/// All pairs of tokens that make a token, in the order in which they merge.
+/// All pairs of tokens that form a token, in merge order.
 std::vector<std::string> rank_merges(const std::vector<std::string>& tokens, const Ranks& ranks) {
   std::vector<std::string> merges;
   for (const std::string& token : tokens) {
@@ -70,7 +70,7 @@ std::vector<std::string> rank_merges(const std::vector<std::string>& tokens, con
   return merges;
 }
 
-/// The special tokens that follow this many, and how texts are split.
+/// The special tokens and the pre-tokenizer for this number of tokens.
 const Json& rank_kind(size_t n_tokens, const std::string& where) {
   static const Json kinds =
       spec::parse_json(kGgufTokenizersJson, "gguf_tokenizers.json").at("ranks");

@@ -1,8 +1,8 @@
-// Vocabularies of tiktoken, as Meta's Llama 3 has its tokenizer.model: one line a token, its bytes
-// in base64 and its rank, which is its id. Byte-level BPE: the pair that makes the token of the
-// lowest rank merges first. How texts are split, and which special tokens follow the last rank, no
-// such file says: "ranks" of gguf_tokenizers.json does, by the number of tokens. Source:
-// https://github.com/openai/tiktoken, tiktoken/load.py.
+// Vocabulary files of tiktoken, such as tokenizer.model of Meta's Llama 3: a token a line, its
+// bytes in base64 and its rank, which is its id. Byte-level BPE: the pair that forms the token of
+// the lowest rank merges first. Pre-tokenization and special tokens are not in the file: "ranks" of
+// gguf_tokenizers.json has them, by number of tokens. Source: https://github.com/openai/tiktoken,
+// tiktoken/load.py.
 #pragma once
 
 #include <span>
@@ -13,11 +13,11 @@
 
 namespace tessera::text {
 
-/// Whether a text begins as such a file does: base64, a space, a number, the end of a line.
+/// True if a text begins as such a file: base64, a space, a number, a line end.
 bool is_rank_file(std::string_view content);
 
-/// As GGUF metadata have it. Throws Error(file) for a line that is malformed, a rank out of order,
-/// a token that stands twice, and for a number of tokens that is not known.
+/// As GGUF metadata. Throws Error(file) for a malformed line, a rank out of order, a repeated
+/// token, and an unknown number of tokens.
 GgufTokenizerData read_rank_file(std::string_view content, const std::string& where);
 
 }  // namespace tessera::text

@@ -3,8 +3,8 @@
 //   int32 longest token; then for each token: float32 score, int32 length, bytes   (little endian)
 //
 // Token 0 is unknown, 1 begins a text, 2 ends it, 3 to 258 are the bytes "<0x00>" to "<0xFF>".
-// Encoding puts a space before the text and merges by the highest score; decoding drops the space
-// that follows token 1.
+// Encoding adds a space before the text and merges by highest score; decoding drops the space after
+// token 1.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace tessera::text {
 
-/// `vocab_size`: how many tokens the file must hold; 0 = any. Throws Error(file) on a file that
-/// ends early, has bytes left over, or lacks the tokens 0 to 258.
+/// `vocab_size`: required number of tokens; 0 = any. Throws Error(file) for a truncated file, extra
+/// bytes, or missing tokens 0 to 258.
 Tokenizer tokenizer_from_scores(std::span<const std::byte> file,
                                 const std::string& where,
                                 int32_t vocab_size = 0);

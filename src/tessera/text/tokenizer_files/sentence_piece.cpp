@@ -118,7 +118,7 @@ void read_piece(std::span<const std::byte> bytes,
   model.types.push_back(static_cast<int32_t>(type));
 }
 
-/// Names of the special pieces, by which the library knows them.
+/// Names of the special pieces in the library.
 struct SpecialNames {
   std::string bos = "<s>", eos = "</s>", pad = "<pad>";
 };
@@ -230,7 +230,7 @@ class Spaces final : public Normalizer {
   bool prefix_, always_, merge_;
 };
 
-/// What a class of transformers puts around a text.
+/// Special tokens around a text for a class of transformers.
 struct PieceClass {
   std::string_view name;
   bool bos = false, eos = false;
@@ -242,7 +242,7 @@ constexpr PieceClass kPieceClasses[] = {{"Llama", true},
                                         {"T5", false, true, 100},
                                         {"MT5", false, true, 100}};
 
-/// By the configuration; without a class, by what the model has.
+/// From the configuration; without a class, from the model's pieces.
 PieceClass class_of(const Json& config, const SentencePieceModel& model, const std::string& where) {
   const std::string name = tokenizer_class_in(config);
   for (const PieceClass& known : kPieceClasses)
@@ -271,7 +271,7 @@ std::vector<AddedToken> added_of(const SentencePieceModel& model) {
   std::vector<AddedToken> out;
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     const int32_t type = model.types[id];
-    // in a Unigram model a user's own piece is found by its score
+    // in a Unigram model a user-defined piece is found by its score
     const bool found_first = model.bpe && type == kUserDefined;
     if (type != kControl && type != kUnknown && !found_first) continue;
     AddedToken token;
@@ -320,7 +320,7 @@ ModelPointer model_of(const SentencePieceModel& model, const std::string& where)
   // the penalty is subtracted in float32
   if (least) options.unk_score = static_cast<double>(*least - 10.0f);
   std::vector<double> scores(model.scores.begin(), model.scores.end());
-  // a user's own piece is worth more than any way to write it
+  // a user-defined piece beats any other segmentation
   for (size_t id = 0; most && id < scores.size(); ++id)
     if (model.types[id] == kUserDefined)
       scores[id] = static_cast<double>(model.pieces[id].size()) * static_cast<double>(*most) - 0.1;
@@ -394,13 +394,13 @@ Tokenizer tokenizer_from_sentence_piece(std::span<const std::byte> file,
     steps.push_back(make_precompiled(Charsmap(model.charsmap, where), true));
   const bool prefix =
       config_flag(config, "add_prefix_space", where).value_or(model.add_dummy_prefix);
-  // behind special tokens too, as T5 and the older form of Llama do
+  // after special tokens too, as in T5 and the older form of Llama
   const bool always = kind.extra_ids > 0 || config_flag(config, "legacy", where).value_or(false);
   steps.push_back(std::make_shared<Spaces>(prefix, always, model.remove_extra_whitespaces));
   parts.normalizer = make_sequence(std::move(steps));
   parts.decoder = {make_replace_decoder(std::string(kSpace), " "), make_byte_fallback_decoder(),
                    make_fuse_decoder()};
-  // where spaces at the ends are removed none of them begins a text
+  // if spaces at the ends are removed, none is added before a text
   const bool merge = model.remove_extra_whitespaces;
   if (prefix || merge)
     parts.decoder.push_back(

@@ -1,12 +1,12 @@
 // Model files of the sentencepiece library (tokenizer.model, spiece.model): a protobuf message
 // ModelProto (https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto)
-// with pieces, their scores and types, and how text is normalized. BPE and Unigram models are read,
-// with the ids that the library gives (Kudo and Richardson 2018, arXiv:1808.06226).
+// with pieces, their scores and types, and normalization rules. Supports BPE and Unigram models,
+// with the library's ids (Kudo and Richardson 2018, arXiv:1808.06226).
 //
-// Special tokens around a text, further tokens and the chat template come from the files next to
-// it, as with tokenizer.json: `tokenizer_class` Llama, CodeLlama and Gemma put the begin token
-// before a text, T5 and MT5 the end token after it, unless `add_bos_token`, `add_eos_token` say
-// otherwise. Without a class it follows from the model: byte pieces (Llama), or no begin token
+// Special tokens around a text, additional tokens and the chat template come from the files next to
+// it, as with tokenizer.json: `tokenizer_class` Llama, CodeLlama and Gemma add the begin token
+// before a text, T5 and MT5 the end token after it, unless `add_bos_token`, `add_eos_token`
+// override it. Without a class it follows from the model: byte pieces (Llama), or no begin token
 // (T5).
 #pragma once
 
@@ -25,7 +25,7 @@
 namespace tessera::text {
 
 struct SentencePieceModel {
-  bool bpe = false;  // else Unigram
+  bool bpe = false;  // otherwise Unigram
   std::vector<std::string> pieces;
   std::vector<float> scores;
   std::vector<int32_t> types;  // numbered as in GgufTokenizerData
@@ -35,18 +35,18 @@ struct SentencePieceModel {
   bool add_dummy_prefix = true, remove_extra_whitespaces = true;
 };
 
-/// Whether bytes begin as such a file does: with a piece of text, a score and a type.
+/// True if bytes begin as such a file: a piece of text, a score and a type.
 bool is_sentence_piece(std::string_view content);
 
-/// Throws Error(file) for what is cut or no such message, for other kinds of models (word, char),
-/// pieces that are not UTF-8, and settings that change ids and are not supported.
+/// Throws Error(file) for a truncated or invalid message, other model types (word, char), pieces
+/// that are not UTF-8, and unsupported settings that change ids.
 SentencePieceModel read_sentence_piece(std::span<const std::byte> file, const std::string& where);
 
-/// As GGUF metadata have it.
+/// As GGUF metadata.
 GgufTokenizerData gguf_data_of(SentencePieceModel model);
 
 /// Throws Error(file) as read_sentence_piece() does, Error(spec) for a `tokenizer_class` whose ids
-/// are not those of its pieces (XLMRoberta, Pegasus, ...).
+/// differ from those of its pieces (XLMRoberta, Pegasus, ...).
 Tokenizer tokenizer_from_sentence_piece(std::span<const std::byte> file,
                                         const std::string& where,
                                         const TokenizerCompanions& companions = {});

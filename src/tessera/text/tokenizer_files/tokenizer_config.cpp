@@ -10,7 +10,7 @@ namespace {
 
 using spec::Json;
 
-// A template alone, or a list of named ones.
+// A single template, or a list of named ones.
 std::string chat_template_of(const Json& config, const char* name) {
   const auto value = config.find("chat_template");
   if (value == config.end()) return {};
@@ -82,7 +82,7 @@ const PrefixClass* prefix_class(std::string_view name) {
   return nullptr;
 }
 
-/// Calls `change` with a component, or with each one of a Sequence of them.
+/// Calls `change` for a component, or for each one of a Sequence.
 template <class Change>
 void for_each_component(Json* component, const char* list, const Change& change) {
   if (component == nullptr || !component->is_object() || !component->contains("type")) return;
@@ -170,11 +170,11 @@ void apply_add_prefix_space(Json& tokenizer, const Json& config, const std::stri
   if (scheme == nullptr) return;
   for_each_component(part("decoder"), "decoders", [&](Json& component) {
     if (component["type"] == "Metaspace") set_prepend_scheme(component, scheme);
-    // the pieces of Llama: the decoder drops the space that was put in front
+    // Llama's pieces: the decoder drops the space that was added in front
     if (!*prefix && component["type"] == "Strip" && component.value("content", "") == " ")
       component["start"] = 0;
   });
-  // the elder form of the same: the normalizer puts U+2581 in front
+  // the older form of the same: the normalizer adds U+2581 in front
   if (!*prefix)
     for_each_component(part("normalizer"), "normalizers", [&](Json& component) {
       if (component["type"] == "Prepend")

@@ -1,5 +1,4 @@
-// tokenizer_config.json, the companion of a tokenizer file: which tokens have which role, and the
-// chat template.
+// tokenizer_config.json, next to a tokenizer file: roles of tokens, and the chat template.
 #pragma once
 
 #include <optional>
@@ -12,26 +11,25 @@
 
 namespace tessera::text {
 
-/// The special token that `config` has under `key`, as "text" or {"content": "text", ...}.
+/// The special token at `key` of `config`, given as "text" or {"content": "text", ...}.
 std::optional<std::string> special_token_in(const spec::Json& config, const char* key);
 
-/// `key` of the configuration; nothing where it is absent or null. Throws Error(file) on what is
-/// neither true nor false.
+/// A boolean of the configuration; nullopt if absent or null. Throws Error(file) for another type.
 std::optional<bool> config_flag(const spec::Json& config,
                                 const char* key,
                                 const std::string& where);
 
-/// `tokenizer_class` without "Tokenizer" and "Fast" ("Bert", "Llama"); "" without one, and of the
-/// classes that stand for any tokenizer (PreTrainedTokenizerFast, TokenizersBackend).
+/// `tokenizer_class` without "Tokenizer" and "Fast" ("Bert", "Llama"); "" without one, and for
+/// generic classes (PreTrainedTokenizerFast, TokenizersBackend).
 std::string tokenizer_class_in(const spec::Json& config);
 
-/// Roles that the configuration does not name stay as `parts` has them, and so does the side of
-/// truncation; `split_special_tokens` and the chat templates are taken from it too.
+/// Applies the configuration: roles, side of truncation, `split_special_tokens` and chat templates;
+/// missing values keep those of `parts`.
 Tokenizer tokenizer_with_config(TokenizerParts parts, const spec::Json& config);
 
-/// `add_prefix_space` of the configuration, written into the components of a tokenizer.json, for
-/// the classes of transformers 5 that obey it ("tokenizer_class": GPT2Tokenizer, LlamaTokenizer,
-/// ...); others take it from tokenizer.json alone. Throws Error(file) on a value of another kind.
+/// Applies `add_prefix_space` of the configuration to the components of a tokenizer.json, for the
+/// classes of transformers 5 that respect it ("tokenizer_class": GPT2Tokenizer, LlamaTokenizer,
+/// ...); others use tokenizer.json only. Throws Error(file) for a value of another type.
 void apply_add_prefix_space(spec::Json& tokenizer,
                             const spec::Json& config,
                             const std::string& where);

@@ -139,7 +139,7 @@ ModelPointer unigram_from_json(const Json& value,
     options.unk = static_cast<int32_t>(unk);
   }
   options.byte_fallback = object.boolean("byte_fallback", false);
-  // a text must not be able to spell a special token, which the vocabulary holds too
+  // text must not form a special token, which is in the vocabulary too
   options.from_text.assign(tokens.size(), true);
   for (size_t id = 0; id < tokens.size(); ++id)
     if (special.contains(tokens[id].first)) options.from_text[id] = false;
@@ -176,10 +176,10 @@ int32_t id_from_json(const Json& value, const std::string& where) {
 struct Surroundings {
   std::vector<int32_t> prefix;
   std::vector<int32_t> suffix;
-  std::optional<std::vector<int32_t>> between = {};  // the texts of a pair
+  std::optional<std::vector<int32_t>> between = {};  // between the texts of a pair
 };
 
-/// The special tokens of one form of a template: before, between and behind its texts, which are
+/// The special tokens of one form of a template: before, between and after its texts, which are
 /// named in order.
 std::vector<std::vector<int32_t>> template_gaps(const Json& pieces,
                                                 const Json& specials,
@@ -212,7 +212,7 @@ std::vector<std::vector<int32_t>> template_gaps(const Json& pieces,
   return gaps;
 }
 
-// A template: special tokens by name, and where the text stands among them.
+// A template: special tokens by name, and the positions of the texts among them.
 Surroundings template_from_json(const Json& value, const std::string& where) {
   const JsonObject object(value, where, {"type", "single", "pair", "special_tokens"});
   const Json& pieces = object.at("single");
@@ -225,7 +225,7 @@ Surroundings template_from_json(const Json& value, const std::string& where) {
          gaps.size() - 1);
   Surroundings out{std::move(gaps[0]), std::move(gaps[1])};
   if (!object.has("pair") || !object.at("pair").is_array()) return out;
-  // a pair of another form (the second text first) is made as if nothing were said of it
+  // an unsupported form of a pair (the second text first) is ignored
   try {
     gaps = template_gaps(object.at("pair"), specials, where, "pair", "AB");
   } catch (const Error&) {

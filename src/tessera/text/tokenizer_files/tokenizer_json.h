@@ -1,8 +1,8 @@
 // Hugging Face tokenizer.json: byte-level and SentencePiece-style BPE, WordPiece.
 //
-// Every component and every key is known and obeyed, or the file is refused with an error that
-// names it; what is ignored by design is said in tokenizer.h. Source: the serialisation of the
-// `tokenizers` library, https://github.com/huggingface/tokenizers.
+// Every component and every key must be known and is applied; otherwise the file is rejected with
+// an error that names it. Keys that are ignored by design are listed in tokenizer.h. Source: the
+// serialization of the `tokenizers` library, https://github.com/huggingface/tokenizers.
 #pragma once
 
 #include <filesystem>
@@ -14,9 +14,8 @@
 
 namespace tessera::text {
 
-/// The companions say which further tokens there are and which flags tokens have
-/// (configured_tokens.h), bos, eos, unk and pad, the chat template, `add_prefix_space` and
-/// `split_special_tokens`.
+/// The companion files define additional tokens and flags (configured_tokens.h), bos, eos, unk and
+/// pad, the chat template, `add_prefix_space` and `split_special_tokens`.
 Tokenizer tokenizer_from_json(std::string_view json,
                               const std::string& where,
                               const TokenizerCompanions& companions = {});

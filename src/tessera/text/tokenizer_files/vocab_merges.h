@@ -1,7 +1,7 @@
-// vocab.json and merges.txt: byte-level BPE as GPT-2, RoBERTa and their relatives keep it in
-// folders without a tokenizer.json. What surrounds it follows from `tokenizer_class` of
-// tokenizer_config.json, as transformers 5 builds it; without a class it is RoBERTa's where the
-// vocabulary holds <s>, <pad>, </s>, <unk> and <mask>, else GPT-2's.
+// vocab.json and merges.txt: byte-level BPE of GPT-2, RoBERTa and related models in folders without
+// a tokenizer.json. The other components follow from `tokenizer_class` of tokenizer_config.json, as
+// in transformers 5; without a class they are RoBERTa's if the vocabulary has <s>, <pad>, </s>,
+// <unk> and <mask>, otherwise GPT-2's.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace tessera::text {
 
-/// `where` names vocab.json. Throws Error(file) for files that are no such ones, Error(spec) for a
-/// class that cuts text in another way.
+/// `where` names vocab.json. Throws Error(file) for invalid files, Error(spec) for a class with
+/// other pre-tokenization.
 Tokenizer tokenizer_from_merges(std::string_view vocab,
                                 std::string_view merges,
                                 const std::string& where,

@@ -12,7 +12,7 @@
 namespace tessera::train {
 namespace {
 
-// Keys of prompts and of answers, those of TRL first.
+// Keys of prompts and answers, those of TRL first.
 constexpr std::array kPromptKeys = {"prompt", "question", "query", "input"};
 constexpr std::array kCompletionKeys = {"completion", "response", "answer", "output"};
 constexpr std::array kInstructionInputs = {"input", "context"};
@@ -40,7 +40,7 @@ struct Place {
   }
 };
 
-/// What a message says of whether it is learned.
+/// The training weight of a message.
 std::optional<bool> said_of_training(Json& message, const Place& place, const std::string& which) {
   std::optional<bool> learned;
   const auto say = [&](const char* key, bool value) {
@@ -69,7 +69,7 @@ std::optional<bool> said_of_training(Json& message, const Place& place, const st
   return learned;
 }
 
-/// Roles as ShareGPT names them.
+/// ShareGPT's role names.
 std::string role_of(const std::string& role) {
   if (role == "human") return "user";
   for (const char* name : {"gpt", "chatgpt", "bing", "bard", "model"})
@@ -77,7 +77,7 @@ std::string role_of(const std::string& role) {
   return role == "observation" ? "tool" : role;
 }
 
-/// Parts of text as one string, as OpenAI's lists of parts have them.
+/// Content parts (OpenAI) joined into one string.
 std::string joined_parts(const Json& parts, const Place& place, const std::string& which) {
   std::string text;
   for (const Json& part : parts) {
@@ -112,7 +112,7 @@ Json message_of(Json message,
   if (message["role"] == "function_call")
     place.bad(fmt::format("{}: role \"function_call\"", which),
               "a message of the assistant with \"tool_calls\"");
-  // what calls a tool may say nothing
+  // messages with tool calls may have no content
   const Json* calls = find(message, "tool_calls");
   if (calls == nullptr || calls->empty()) message.erase("tool_calls");
   if (message.contains("content") && message["content"].is_array())
@@ -142,7 +142,7 @@ std::string text_at(const Json& example, const std::string& key, const Place& pl
   return value->get<std::string>();
 }
 
-/// What the system says, in front of the messages, unless they say it themselves.
+/// The system prompt before the messages, unless they have one.
 void put_system(const Json& example, Json& messages, const Place& place) {
   const std::string system = text_at(example, first_key(example, kSystemKeys), place);
   const bool has_one =
@@ -151,8 +151,7 @@ void put_system(const Json& example, Json& messages, const Place& place) {
   messages.insert(messages.begin(), message("system", system));
 }
 
-/// Earlier turns of an Alpaca example, as LLaMA-Factory has them: lists of a question and its
-/// answer.
+/// The history of an Alpaca example as in LLaMA-Factory: lists of a question and its answer.
 void put_history(const Json& example, Json& messages, const Place& place) {
   const Json* history = find(example, "history");
   if (history == nullptr) return;
@@ -189,7 +188,7 @@ Json messages_or_text(const Json& example,
 Json prompt_messages(const Json& example, const Place& place) {
   const std::string prompt = first_key(example, kPromptKeys),
                     completion = first_key(example, kCompletionKeys);
-  // unpaired preferences and steps with labels are other data
+  // unpaired preferences and labelled steps are other kinds of data
   if (const Json* label = find(example, "label"); label != nullptr && label->is_boolean())
     place.bad(
         fmt::format("\"{}\", \"{}\" and \"label\": unpaired preferences (KTO)", prompt, completion),
@@ -299,7 +298,7 @@ void refuse_unpaired(const Json& example, const std::string& where) {
   if (chat_layout_of(example, "messages") != ChatLayout::prompt_completion) return;
   const Json* label = find(example, "label");
   if (label == nullptr) return;
-  // tables have words
+  // tables have strings
   std::string word = label->is_string() ? label->get<std::string>() : label->dump();
   std::transform(word.begin(), word.end(), word.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });

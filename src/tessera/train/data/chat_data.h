@@ -1,14 +1,16 @@
-// Conversations as data sets have them, read as the messages that a chat template takes.
-// Torch-free.
+// Conversation data sets in common layouts, converted to messages of a chat template. Torch-free.
 //
-//   {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]}
 //   OpenAI, TRL
-//   {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]} ShareGPT
-//   {"instruction": "Add up.", "input": "1 2", "output": "3"} Alpaca
-//   {"prompt": "1 + 2 =", "completion": " 3"}                                                  TRL
+//     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]}
+//   ShareGPT
+//     {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]}
+//   Alpaca
+//     {"instruction": "Add up.", "input": "1 2", "output": "3"}
+//   TRL
+//     {"prompt": "1 + 2 =", "completion": " 3"}
 //
-// What a message says of its own training is honoured: "weight" 0 or 1 (OpenAI), "train" (axolotl)
-// and "loss" (ms-swift) true or false.
+// Training weights of messages are respected: "weight" 0 or 1 (OpenAI), "train" (axolotl) and
+// "loss" (ms-swift) true or false.
 #pragma once
 
 #include <array>
@@ -36,45 +38,46 @@ struct tessera::spec::EnumNames<tessera::train::ChatLayout> {
 
 namespace tessera::train {
 
-/// Messages as a chat template takes them, the tools that it is told of (null = none) and its other
-/// variables ("chat_template_kwargs").
+/// Messages of a chat template, the tools (null = none) and its other variables
+/// ("chat_template_kwargs").
 struct Conversation {
   Json messages = Json::array(), tools = nullptr, variables = Json::object();
 };
 
-/// By the keys of an example; nothing where they tell of no conversation.
+/// Detects the layout from the keys of an example; nullopt if it is no conversation.
 std::optional<ChatLayout> chat_layout_of(const Json& example, const std::string& messages_key);
 
-/// In words, with the keys that tell it: `Alpaca ("instruction", "output")`.
+/// For people, with the keys that identify it: `Alpaca ("instruction", "output")`.
 std::string described(ChatLayout layout, const Json& example, const std::string& messages_key);
 
-/// The conversation of an example, whatever its layout. Throws Error(file) with what it found;
-/// `where` begins the message.
+/// The conversation of an example in any layout. Throws Error(file) with what it found; `where`
+/// begins the message.
 Conversation conversation_in(const Json& example,
                              const std::string& messages_key,
                              const std::string& where);
 
 /// Throws Error(file) for a prompt, a completion and a boolean "label": unpaired preferences (KTO),
-/// of which a run on answers would learn the bad ones too.
+/// whose rejected answers would be trained on otherwise.
 void refuse_unpaired(const Json& example, const std::string& where);
 
-/// A prompt and what follows it, both strings.
+/// A prompt and its completion, both strings.
 struct PromptAndCompletion {
   std::string prompt, completion;
 };
-/// Nothing where the example is of another layout, or has messages there.
+/// nullopt for another layout, and for messages at these keys.
 std::optional<PromptAndCompletion> prompt_and_completion(const Json& example);
 
-/// The user's message of an Alpaca example: the instruction, and its input in a line of its own.
+/// The user's message of an Alpaca example: the instruction, and its input on a line of its own.
 std::string alpaca_prompt(const Json& example, const std::string& where);
 
-/// A list of messages: at a key of an example, which may also hold one message.
+/// The list of messages at a key of an example, which may also hold one message.
 Json messages_at(const Json& example, const std::string& key, const std::string& where);
-/// These messages with what the example says beside them: tools and variables of the template.
+/// These messages with the example's tools and template variables.
 Conversation with_tools(Json messages, const Json& example, const std::string& where);
 
-/// Whether an answer is learned: messages_at() leaves "weight" 0 with those that are not.
+/// True for a message of the assistant.
 bool is_answer(const Json& message);
+/// True if it is a training target: messages_at() sets "weight" 0 for answers that are not.
 bool is_learned(const Json& message);
 
 }  // namespace tessera::train

@@ -1,4 +1,4 @@
-// What every kind of data says of its files. Torch-free.
+// Checks common to all kinds of data files. Torch-free.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace tessera::train {
 
-/// Throws Error(spec) unless there are files to learn from, and one way at most to hold some out.
+/// Throws Error(spec) without training files, or with two ways of validation.
 template <class Data>
 void check_files(const Data& data, const std::string& where) {
   if (data.train.empty())

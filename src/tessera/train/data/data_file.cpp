@@ -19,7 +19,7 @@ using namespace std::string_view_literals;
 
 constexpr std::string_view kMark = "\xEF\xBB\xBF";
 
-/// What the first bytes of a file say that it is, and what makes a text of it.
+/// The file type by its first bytes, and a remedy for those that are not text.
 struct Encoding {
   std::string_view begins, name, remedy;
 };
@@ -51,7 +51,7 @@ std::optional<Encoding> foreign_encoding(std::string_view text) {
   return std::nullopt;
 }
 
-/// The first byte that belongs to no character; npos where there is none.
+/// The first invalid UTF-8 byte; npos if there is none.
 size_t first_invalid(std::string_view text) {
   if (simdjson::validate_utf8(text.data(), text.size())) return text.npos;
   for (size_t at = 0; at < text.size();) {
@@ -62,7 +62,7 @@ size_t first_invalid(std::string_view text) {
   return text.npos;
 }
 
-/// Walks over the items of a list in their text, without parsing them.
+/// Iterates over the items of a JSON list without parsing them.
 class ListItems {
  public:
   ListItems(std::string_view text, std::string path) : text_(text), path_(std::move(path)) {
@@ -71,7 +71,7 @@ class ListItems {
     opened_ = line_;
   }
 
-  /// The next item: [begin, end) of the text and the line in which it begins.
+  /// The next item: [begin, end) of the text, and its first line.
   struct Item {
     size_t begin = 0, end = 0;
     int64_t line = 1;
@@ -103,7 +103,7 @@ class ListItems {
       last_ = true;
     return item;
   }
-  /// Throws unless nothing follows the list.
+  /// Throws if anything follows the list.
   std::optional<Item> close() {
     ++at_;
     skip_blanks();
@@ -127,7 +127,7 @@ class ListItems {
   void skip_blanks() {
     while (at_ < text_.size() && is_space(text_[at_])) step();
   }
-  /// Ends at the closing quote, or behind the text.
+  /// Advances to the closing quote, or to the end of the text.
   void skip_string() {
     for (step(); at_ < text_.size() && text_[at_] != '"'; step())
       if (text_[at_] == '\\') step();
@@ -155,7 +155,7 @@ void for_each_item(const DataFile& file, const std::function<void(const ObjectTe
   }
 }
 
-/// Numbers that JSON lacks, and what stands for them until it is parsed.
+/// Number literals that JSON lacks, and their placeholders during parsing.
 struct NotFinite {
   std::string_view name, quoted;
   double value;
@@ -165,7 +165,7 @@ constexpr std::array kNotFinite = {
     NotFinite{"-Infinity", "\"\\u0001-Infinity\"", -std::numeric_limits<double>::infinity()},
     NotFinite{"Infinity", "\"\\u0001Infinity\"", std::numeric_limits<double>::infinity()}};
 
-/// The text with these as strings; "" where there are none outside of strings.
+/// The text with these literals as strings; "" if it has none outside of strings.
 std::string with_quoted_numbers(std::string_view text) {
   std::string out;
   size_t copied = 0;
@@ -201,7 +201,7 @@ void restore_numbers(Json& value) {
   }
 }
 
-/// JSON, and what Python writes beside it. Throws Error(file).
+/// JSON, and Python's literals NaN and Infinity.
 Json parse_value(std::string_view text, const std::string& where) {
   try {
     const std::string quoted =
@@ -211,7 +211,7 @@ Json parse_value(std::string_view text, const std::string& where) {
     restore_numbers(value);
     return value;
   } catch (const Error& error) {
-    // the place stands in front, as in all that is said of a line
+    // the place comes first, as in all messages about lines
     fail(ErrorKind::file, "data", "{}: {}", where, without_place(error, where));
   }
 }

@@ -10,7 +10,7 @@
 namespace tessera::train {
 namespace {
 
-/// The last token of a document predicts nothing.
+/// The last token of a document has no target.
 void check_targets(const TokenSplit& split, const char* name) {
   if (split.tokens() == split.documents())
     fail(ErrorKind::input, "data",
@@ -21,7 +21,7 @@ void check_targets(const TokenSplit& split, const char* name) {
 
 class TextSource final : public Dataset {
  public:
-  /// The first `prefix` tokens of a document see each other.
+  /// The first `prefix` tokens of a document attend to each other.
   TextSource(TokenData data, const TrainRecipe& how, int64_t prefix, const LengthSchedule& ramp)
       : data_(std::move(data)), prefix_(prefix), ramp_(ramp) {
     const auto seed = static_cast<uint64_t>(how.seed);

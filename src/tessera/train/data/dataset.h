@@ -1,5 +1,4 @@
-// Where the samples of a run come from: the files of a recipe, or a task that makes them.
-// Torch-free.
+// The samples of a run: from the files of a recipe, or from a synthetic task. Torch-free.
 #pragma once
 
 #include <filesystem>
@@ -13,35 +12,39 @@
 
 namespace tessera::train {
 
+/// Training and validation samples of one objective; owns its data (memory-mapped tokens or
+/// examples). Samples do not change after creation: each depends on the recipe and its number only,
+/// so a run resumes from its counter. Reading is thread-safe. open_source() throws for invalid
+/// data; reading samples throws internal errors only.
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  /// Training samples first, first + 1, ...: a function of the recipe and these numbers alone.
-  /// Where windows are carried, `begun` gains the streams of which one of these is the first.
+  /// Training samples first, first + 1, ...: they depend on the recipe and these numbers only. With
+  /// carried windows, `begun` receives the streams whose first window is among them.
   virtual PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>& begun) const = 0;
-  /// Samples to evaluate on; 0 = none.
+  /// Number of validation samples; 0 = none.
   virtual int64_t valid_samples() const = 0;
   virtual PackedBatch valid(const std::vector<int64_t>& samples) const = 0;
-  /// Of the text to evaluate on; 0 where what is predicted is no text.
+  /// Of the validation text; 0 if targets are not text.
   virtual double tokens_per_byte() const = 0;
-  /// What whoever trains should know of the data, a line each.
+  /// Remarks about the data for the user, a line each.
   const std::vector<std::string>& notes() const { return notes_; }
   void remark(std::string line) { notes_.push_back(std::move(line)); }
-  /// SHA-256 of all that the samples depend on, besides the recipe.
+  /// SHA-256 of everything that the samples depend on, except the recipe.
   virtual const std::string& key() const = 0;
 
  private:
   std::vector<std::string> notes_;
 };
 
-/// The windows of those numbers.
+/// The windows with these numbers.
 std::vector<Window> chosen(const std::vector<Window>& windows, const std::vector<int64_t>& numbers);
 
-/// The same batch, whose row 0 is that sample.
+/// The same batch with the sample number of row 0.
 PackedBatch numbered(PackedBatch batch, int64_t first_sample);
 
-/// Windows of a text, each asking for the tokens behind its own; the first `prefix` tokens of a
-/// document see each other and are not asked for.
+/// Language modeling: windows of a text, each predicting the tokens after its own. The first
+/// `prefix` tokens of a document attend to each other and are no targets.
 std::unique_ptr<Dataset> text_windows(TokenData data,
                                       const TrainRecipe& how,
                                       int64_t prefix,
@@ -51,15 +54,15 @@ std::unique_ptr<Dataset> text_windows(TokenData data,
 using SamplesOfText = std::function<std::unique_ptr<Dataset>(
     TokenData data, const text::Tokenizer& tokenizer, const LengthSchedule& ramp)>;
 
-/// The text of a recipe's files, or the mix of its texts. Throws what prepare_tokens() and `make`
-/// do.
+/// The text of a recipe's files, or the mixture of its texts. Throws the errors of prepare_tokens()
+/// and `make`.
 std::unique_ptr<Dataset> of_texts(const Recipe& recipe,
                                   const std::filesystem::path& cache,
                                   const CancelToken* cancel,
                                   const SamplesOfText& make);
 
-/// What the recipe's objective asks. `cache`: where tokens of files are kept. Throws what its
-/// ObjectiveConfig::open() throws.
+/// The dataset of the recipe's objective. `cache`: folder of tokenized files. Throws the errors of
+/// its ObjectiveConfig::open().
 std::unique_ptr<Dataset> open_source(const Recipe& recipe,
                                      const std::filesystem::path& cache,
                                      const CancelToken* cancel = nullptr);

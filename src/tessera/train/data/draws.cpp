@@ -28,7 +28,7 @@ std::vector<int64_t> choice(const RandomKey& key, int64_t n, int64_t k) {
 int64_t poisson(double mean, double u) {
   double share = std::exp(-mean), sum = share;
   int64_t n = 0;
-  // behind the last share that a double tells from 0 there is nothing
+  // beyond the smallest probability in double there is nothing
   while (u >= sum && share > 0) {
     share *= mean / static_cast<double>(++n);
     sum += share;

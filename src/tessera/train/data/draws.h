@@ -1,4 +1,4 @@
-// Whole numbers, choices and orders out of a stream of random numbers. Torch-free.
+// Random integers, choices and permutations from a random stream. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline double unit(const RandomKey& key, uint64_t index) {
   return static_cast<double>(key.bits(index)) * 0x1p-32;
 }
 
-/// The first k of an order of 0 .. n - 1, every one as likely as any other.
+/// The first k elements of a uniform permutation of 0 .. n - 1.
 std::vector<int64_t> shuffled(const RandomKey& key, int64_t n, int64_t k);
 inline std::vector<int64_t> shuffled(const RandomKey& key, int64_t n) {
   return shuffled(key, n, n);
@@ -27,7 +27,7 @@ inline std::vector<int64_t> shuffled(const RandomKey& key, int64_t n) {
 /// k of 0 .. n - 1 without replacement, ascending.
 std::vector<int64_t> choice(const RandomKey& key, int64_t n, int64_t k);
 
-/// The Poisson number of that mean whose share of the distribution `u` of [0, 1) falls in.
+/// The Poisson quantile of `u` in [0, 1) for that mean.
 int64_t poisson(double mean, double u);
 
 }  // namespace tessera::train

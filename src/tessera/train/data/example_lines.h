@@ -1,5 +1,5 @@
-// Files of examples that stand alone, such as conversations or pairs: JSON objects, one a line or
-// in one list, or the rows of a table. Torch-free.
+// Files of independent examples, such as conversations or pairs: JSON lines, one JSON list, or rows
+// of a table. Torch-free.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@
 
 namespace tessera::train {
 
-/// Visits the examples of a file in order: objects of JSON or rows of a table, whose values are
-/// strings. `offset` is of its bytes in the file. Throws Error(file).
+/// Visits the examples of a file in order: JSON objects, or rows of a table with string values.
+/// `offset`: byte offset in the file. Throws Error(file).
 void for_each_example(
     const std::string& path,
     LabelFormat format,
@@ -22,24 +22,24 @@ void for_each_example(
 struct ExampleLine {
   Json object;
   std::string where;  // "FILE: line N"
-  /// For evaluation: of data.valid, or of the last part of the bytes of train.
+  /// For validation: from data.valid, or from the last part of the bytes of train.
   bool held_out = false;
 };
 
-/// Every example of the data's files, in order. `key` takes in all of their bytes.
-/// Throws Error(file) where one cannot be read, Error(cancelled) between lines.
+/// Visits every example of the data's files in order. `key` hashes all of their bytes. Throws
+/// Error(file) for an example that cannot be read, Error(cancelled) between lines.
 void for_examples(const DataRecipe& data,
                   Sha256& key,
                   const CancelToken* cancel,
                   const std::function<void(const ExampleLine&)>& body);
 
-/// Throws Error(input) where there is nothing to learn from, or nothing to evaluate on though the
-/// recipe asks for some. `what` they are, such as "conversation".
+/// Throws Error(input) if there is no training example, or no validation example although the
+/// recipe asks for some. `what`: for messages, such as "conversation".
 void check_examples(const DataRecipe& data, size_t train, size_t valid, std::string_view what);
 
-/// Throws Error(spec) where the recipe says what an objective of whole examples has no use for:
-/// other data than files of them, windows that go on or grow, terms and routers that follow the
-/// losses of single tokens.
+/// Throws Error(spec) for recipe keys that do not apply to whole examples: other data than files of
+/// them, carried or growing windows, auxiliary terms and routers that follow the losses of single
+/// tokens.
 void check_example_recipe(const Recipe& recipe, std::string_view type);
 
 }  // namespace tessera::train

@@ -11,7 +11,7 @@
 namespace tessera::train {
 namespace {
 
-/// Endings of names that tell a format.
+/// File name endings of formats.
 constexpr std::pair<const char*, LabelFormat> kEndings[] = {
     {".tsv", LabelFormat::tsv},    {".csv", LabelFormat::csv},      {".jsonl", LabelFormat::jsonl},
     {".json", LabelFormat::jsonl}, {".ndjson", LabelFormat::jsonl}, {".conll", LabelFormat::conll},
@@ -40,7 +40,7 @@ std::vector<std::string> cells_of(std::string_view line,
   }
 }
 
-/// One record of RFC 4180, which may take several lines; false behind the last one.
+/// One record of RFC 4180, which may span several lines; false after the last one.
 class QuotedCells {
  public:
   QuotedCells(const std::string& path, std::string separator)
@@ -64,7 +64,7 @@ class QuotedCells {
       return true;
     }
   }
-  /// Of the record that was read last.
+  /// Of the last record.
   std::string where() const { return lines_.where(begin_); }
   /// Of the next record, in the file's bytes.
   size_t offset() const { return lines_.offset() + lines_.rest().size() - rest_.size(); }
@@ -111,13 +111,13 @@ class QuotedCells {
   int64_t line_ = 1, begin_ = 1;
 };
 
-/// Names of columns, and cells of each line by them.
+/// Column names, and cells of each line by name.
 class Table {
  public:
   Table(const LabelData& data, const std::string& path) : path_(path), names_(data.columns) {
     skip_first_ = data.header.value_or(names_.empty());
   }
-  /// Nothing of a line of names.
+  /// No example for a header line.
   std::optional<Record> row(std::vector<std::string> cells,
                             const std::string& where,
                             size_t offset) {
@@ -190,7 +190,7 @@ void read_lines(const LabelData& data, const std::string& path, const Visit& vis
   }
 }
 
-/// Places of the word and its label among the columns.
+/// Column indices of the word and its label.
 std::pair<size_t, size_t> word_and_label(const LabelData& data, size_t columns) {
   if (data.columns.empty()) return {0, columns - 1};
   const auto place = [&](const std::string& name) {
@@ -284,7 +284,7 @@ LabelFormat LabelData::format_of(const std::string& path) const {
   if (format) return *format;
   for (const auto& [ending, told] : kEndings)
     if (path.ends_with(ending)) return told;
-  // of Parquet and its like, what makes a text of them
+  // for Parquet and other binary formats, how to convert them
   if (std::filesystem::is_regular_file(path)) DataFile{path};
   fail(ErrorKind::spec, "data.format",
        "not given, and the name \"{}\" does not tell; expected one of tsv, csv, jsonl, lines, "

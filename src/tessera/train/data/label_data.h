@@ -1,10 +1,11 @@
-// Files whose lines say what a text is: tables (TSV, CSV), JSON lines, texts with a label a line
-// beside them, words in columns (CoNLL), questions of SQuAD. Torch-free.
+// Labelled data files: tables (TSV, CSV), JSON lines, texts with a separate file of labels, CoNLL,
+// SQuAD. Torch-free.
 //
 //   "data": {"train": ["train.tsv"], "columns": ["label", "text"], "separator": " ",
 //            "max_splits": 1, "valid": ["dev.tsv"]}
 //
-// What an example needs has a role (text, text_b, label, score, words, labels, context, question,
+// Each value of an example has a role (text, text_b, label, score, words, labels, context,
+// question, answers), and is read from the column or key of that name, or the one in ROLE_key.
 // answers), and is read from the column or key of that name, or the one that ROLE_key names.
 #pragma once
 
@@ -23,9 +24,9 @@ using spec::Json;
 
 enum class LabelFormat {
   tsv,    // cells between separators, without quotes: a quote is a character (GLUE)
-  csv,    // RFC 4180: cells may stand in quotes, and then hold separators and ends of lines
+  csv,    // RFC 4180: quoted cells may contain separators and line ends
   jsonl,  // an object a line, or one list of them
-  lines,  // a text a line; labels stand in files of their own
+  lines,  // a text a line; labels are in separate files
   conll,  // a word a line, its label in the last column; an empty line ends a sentence
   squad,  // {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}
 };
@@ -42,7 +43,7 @@ struct tessera::spec::EnumNames<tessera::train::LabelFormat> {
 
 namespace tessera::train {
 
-/// Where labelled examples lie, and how they are written.
+/// Labelled data files and their format.
 struct LabelData {
   std::vector<std::string> train = {};
   std::vector<std::string> valid = {};
@@ -66,7 +67,7 @@ struct LabelData {
   std::string answers_key = "answers";
   std::string tokenizer = "bytes";
 
-  /// The format, said or by the name of the file. Throws Error(spec) where neither tells.
+  /// The format as given or by file name. Throws Error(spec) if neither determines it.
   LabelFormat format_of(const std::string& path) const;
 
   static constexpr auto fields() {
@@ -105,30 +106,30 @@ struct LabelData {
   }
 };
 
-/// Throws Error(spec) where keys do not go together; `where` is the place of the data.
+/// Throws Error(spec) for keys that exclude each other; `where` is the path of the data.
 void check_label_data(const LabelData& data, const std::string& where);
 
-/// One example of a file: an object, whatever the format.
+/// One example of a file as a JSON object, whatever the format.
 struct Record {
   std::string where;  // "dev.tsv: line 3"
   Json values;
-  /// Of a table, all of whose values are strings.
+  /// From a table: all values are strings.
   bool is_table = false;
-  size_t offset = 0;  // of a table: where it begins in the file's bytes
+  size_t offset = 0;  // of a table row: byte offset in the file
 };
 
-/// Visits the examples of a file in order. Throws Error(file) naming file and line: what is not
-/// UTF-8, an empty line, cells that are too few or too many, quotes that do not close.
+/// Visits the examples of a file in order. Throws Error(file) naming file and line for text that is
+/// not UTF-8, an empty line, too few or too many cells, and quotes that do not close.
 void for_each_record(const LabelData& data,
                      const std::string& path,
                      const std::function<void(Record&&)>& visit);
 
-/// The rows of a table (tsv, csv) whose first line names its columns.
+/// The rows of a table (tsv, csv) with a header line.
 void for_each_row(const std::string& path,
                   LabelFormat format,
                   const std::function<void(Record&&)>& visit);
 
-/// The labels of a file of them, a line each. Throws Error(file).
+/// The labels of a label file, a line each. Throws Error(file).
 std::vector<std::string> read_label_file(const std::string& path);
 
 }  // namespace tessera::train

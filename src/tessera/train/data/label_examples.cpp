@@ -17,7 +17,7 @@
 namespace tessera::train {
 namespace {
 
-/// Whole numbers as they are written; nothing for all else.
+/// Integers in decimal notation; nullopt for other text.
 std::optional<int64_t> whole_number(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -31,7 +31,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
 }
 
-/// Text of a file within a line of ours.
+/// Text of a file, shortened for a message.
 std::string shown(std::string_view text) {
   return format::in_quotes(text);
 }
@@ -57,7 +57,7 @@ const Json* find(const Record& record, const std::string& key) {
   return found == record.values.end() || found->is_null() ? nullptr : &*found;
 }
 
-/// What an example cannot be without; `role` is how a recipe names another column for it.
+/// A required value; `role` names its column key in recipes.
 const Json& needed(const Record& record, const std::string& key, std::string_view role) {
   if (const Json* value = find(record, key)) return *value;
   if (record.values.contains(key))
@@ -81,7 +81,7 @@ std::string text_in(const Record& record, const std::string& key, std::string_vi
   return text;
 }
 
-/// A class as it is written: a name or a whole number.
+/// A class: a name or an integer.
 std::string class_in(const Json& value, const Record& record, const std::string& key) {
   std::string name;
   if (value.is_string())
@@ -153,7 +153,7 @@ double score_in(const Record& record, const LabelData& data) {
   return score;
 }
 
-/// A list of strings, or in a table words with spaces between them.
+/// A list of strings, or in a table words separated by spaces.
 std::vector<std::string> strings_in(const Record& record,
                                     const std::string& key,
                                     std::string_view role) {
@@ -174,7 +174,7 @@ std::vector<std::string> strings_in(const Record& record,
   return out;
 }
 
-/// The byte at which a character of a text begins; its size behind the last one.
+/// The byte offset of a character; the text's size past the last one.
 std::optional<size_t> byte_of(std::string_view text, int64_t character) {
   size_t at = 0;
   for (; character > 0 && at < text.size(); --character)
@@ -182,7 +182,7 @@ std::optional<size_t> byte_of(std::string_view text, int64_t character) {
   return character == 0 ? std::optional(at) : std::nullopt;
 }
 
-/// An answer that begins at a character of the context, or where it stands there first.
+/// An answer at a character of the context, or at its first occurrence.
 Answer answer_at(std::string text, const std::optional<int64_t>& start, const Question& question) {
   if (trimmed(text).empty())
     fail(ErrorKind::file, "data", "{}: an answer is empty; expected text, or no answer",
@@ -217,8 +217,8 @@ std::string string_of(const Json& value, const Question& question) {
   return value.get<std::string>();
 }
 
-/// Answers as SQuAD has them, a list of {text, answer_start}; as `datasets` has them, an object of
-/// two lists; or a string, beside it "answer_start" where that is known.
+/// Answers as in SQuAD, a list of {text, answer_start}; as in `datasets`, an object of two lists;
+/// or a string, optionally with "answer_start".
 std::vector<Answer> answers_in(const Json& value, const Record& record, const Question& question) {
   std::vector<Answer> out;
   if (value.is_string()) {
@@ -254,7 +254,7 @@ std::vector<Answer> answers_in(const Json& value, const Record& record, const Qu
   return out;
 }
 
-/// Visits all examples of a split, each with the label that a file beside its own gives it.
+/// Visits all examples of a split, with labels from a separate file if there is one.
 template <class Visit>
 void for_split(const LabelData& data, LabelSplit split, const CancelToken* cancel, Visit visit) {
   const bool train = split == LabelSplit::train;
@@ -286,7 +286,7 @@ std::vector<LabelledText> read_texts(const LabelData& data,
   std::vector<LabelledText> out;
   const bool beside = !(split == LabelSplit::train ? data.train_labels : data.valid_labels).empty();
   for_split(data, split, cancel, [&](Record& record, const std::string* label) {
-    // too few labels are said when all are counted
+    // too few labels are reported after counting
     if (beside) {
       record.values[kind == LabelOf::score ? data.score_key : data.label_key] =
           label == nullptr ? "0" : *label;

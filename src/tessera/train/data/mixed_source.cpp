@@ -26,7 +26,7 @@ double share_of(double weight, int64_t tokens, double temperature) {
 }
 
 void append(PackedBatch& to, const PackedBatch& more, int64_t rows) {
-  // all members by name: a further one does not compile until it is joined here
+  // structured binding of all members: a new one does not compile until it is appended here
   auto& [ids, targets, pieces, goes_on, sources, kinds, items, names, orders, types, labels,
          n_targets, first_sample] = to;
   const bool both = !pieces.empty() && !more.pieces.empty();

@@ -78,7 +78,7 @@ PackedBatch pack(const TokenSplit& split, std::span<const Window> windows) {
     const auto offset = static_cast<int64_t>(batch.ids.size());
     batch.ids.insert(batch.ids.end(), tokens.begin(), tokens.end() - 1);
     batch.targets.insert(batch.targets.end(), tokens.begin() + 1, tokens.end());
-    // one piece per document; the last token of a document predicts nothing
+    // one packed document each; the last token of a document has no target
     int64_t end = 0;
     for (int64_t at = 0; at < window.length;) {
       end = split.document_end(window.begin + at) - window.begin;
@@ -128,7 +128,7 @@ PackedBatch pack_prefixed(const TokenSplit& split,
                           int64_t length) {
   std::vector<NoisedPiece> pieces;
   for (const int64_t pair : pairs) {
-    // one more than fits, so that a separator behind what fits is found
+    // one more than fits, so that a separator after it is found
     std::vector<int64_t> source = first_tokens(split, 2 * pair, length + 1);
     if (separator && source.size() > 1 && source.back() == *separator) source.pop_back();
     pieces.push_back(

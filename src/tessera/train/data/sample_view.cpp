@@ -10,7 +10,7 @@ namespace {
 
 using spec::Json;
 
-/// Its name; "" for a token that is only text.
+/// The name of a special token; "" for ordinary tokens.
 std::string name_of(int64_t id, const text::Tokenizer* tokenizer) {
   if (tokenizer == nullptr) return std::to_string(id);
   if (id >= tokenizer->vocab_size()) return fmt::format("<{}>", id);
@@ -25,7 +25,7 @@ std::string token_of(int64_t id, const text::Tokenizer* tokenizer) {
   try {
     return std::string(tokenizer->token(static_cast<int32_t>(id)));
   } catch (const Error&) {
-    return fmt::format("<{}>", id);  // an id between others that stands for no token
+    return fmt::format("<{}>", id);  // an unused id of the vocabulary
   }
 }
 
@@ -33,7 +33,7 @@ std::string quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Places beside one another that have targets.
+/// A run of adjacent positions with targets.
 struct Run {
   int64_t begin = 0, end = 0;  // in the document
 };

@@ -24,7 +24,7 @@ std::vector<int64_t> early_slots(int64_t n, int64_t slots, const RandomKey& key)
   for (int64_t i = 0; i < n; ++i) {
     double draw = static_cast<double>(key.bits(static_cast<uint64_t>(i))) * 0x1p-32 * mass;
     int64_t slot = -1;
-    // rounding may leave a little of the draw: then the last free slot
+    // rounding may leave a rest of the draw: use the last free slot
     for (int64_t g = 0; g < slots && (slot < 0 || draw >= 0); ++g)
       if (weights[static_cast<size_t>(g)] > 0) {
         slot = g;
@@ -63,7 +63,7 @@ Example associative_recall(const TaskRecipe& task,
 
 Example copying(const TaskRecipe& task, int64_t vocab, int64_t length, const RandomKey& key) {
   const int64_t n = task.items, room = length - n;
-  // places of the symbols: the first n, or any n in order
+  // positions of the symbols: the first n, or any n in order
   std::vector<int64_t> places;
   for (int64_t j = 0; j < n; ++j)
     places.push_back(task.type == DataType::copying ? j : permuted(j, room, key.fold("places")));

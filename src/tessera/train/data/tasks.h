@@ -1,18 +1,18 @@
-// Synthetic tasks that tell architectures apart: what a mixer can look up, keep and copy. Examples
-// are made, not read: a pure function of the recipe's seed and a number. Only the positions where
-// an answer is due have targets. Torch-free.
+// Synthetic tasks that separate architectures: recall, memory and copying. Examples are generated:
+// a pure function of the recipe's seed and a number. Only positions of an answer have targets.
+// Torch-free.
 //
 // T = length, V = the spec's vocabulary, n = items.
 //   mqar               multi-query associative recall (Arora et al. 2023, arXiv:2312.04927):
-//                      k1 v1 ... kn vn, then T - 2n tokens among which every key stands once more,
-//                      sooner more often than later; due there: its value. Keys of 1 .. V/2 - 1,
+//                      k1 v1 ... kn vn, then T - 2n tokens with every key once more, early
+//                      positions more likely; target there: its value. Keys of 1 .. V/2 - 1,
 //                      values of V/2 .. V - 1, all distinct. T even, V > T >= 4n.
-//   copying            n symbols of 1 .. V - 2, T - 2n blanks (0), n markers (V - 1); due on the
-//                      markers: the symbols in order
+//   copying            n symbols of 1 .. V - 2, T - 2n blanks (0), n markers (V - 1); targets on
+//                      the markers: the symbols in order
 //   selective_copying  the same with the symbols scattered among the blanks (Gu, Dao 2023,
 //                      arXiv:2312.00752)
 //   induction_heads    random tokens of 0 .. V - 2; the token V - 1 at one position and at the end;
-//                      due there: what followed it (the same paper)
+//                      target there: the token that followed it (the same paper)
 #pragma once
 
 #include "tessera/train/data/packing.h"
@@ -22,13 +22,13 @@ namespace tessera::train {
 
 struct Example {
   std::vector<int64_t> ids;
-  std::vector<int64_t> targets;  // -1 where nothing is due
+  std::vector<int64_t> targets;  // -1: no target
 };
 
 /// One example of `length` tokens, drawn from `key`.
 Example make_example(const TaskRecipe& task, int64_t vocab, int64_t length, const RandomKey& key);
 
-/// Throws Error(spec) naming the key that does not fit the task; `path` is the length's.
+/// Throws Error(spec) naming the key that does not fit the task; `path` is that of the length.
 void check_task(const TaskRecipe& task, int64_t vocab, int64_t length, std::string_view path);
 
 }  // namespace tessera::train

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kPieceBytes = size_t{64} << 20;
 
-/// Bytes are a text of the tokenizer "bytes", whatever they are, and files of ids are none.
+/// Any bytes are valid for the tokenizer "bytes"; files of ids are not text.
 std::vector<DataFile> open_all(const DataRecipe& data, const std::vector<std::string>& paths) {
   const bool any_bytes = data.format == DataFormat::tokens ||
                          (data.format == DataFormat::text && data.tokenizer == "bytes");
@@ -32,7 +32,7 @@ std::vector<DataFile> open_all(const DataRecipe& data, const std::vector<std::st
   return files;
 }
 
-/// Texts that are none, a line each.
+/// Files that are not UTF-8, a line each.
 std::vector<std::string> warnings(const DataRecipe& data, const std::vector<DataFile>& files) {
   std::vector<std::string> out;
   if (data.format != DataFormat::text) return out;
@@ -42,7 +42,7 @@ std::vector<std::string> warnings(const DataRecipe& data, const std::vector<Data
   return out;
 }
 
-/// Turns documents into tokens of one split.
+/// Tokenizes documents into one split.
 class Encoder {
  public:
   Encoder(const text::Tokenizer& tokenizer, std::optional<int32_t> separator, TokenWriter& out)
@@ -53,12 +53,12 @@ class Encoder {
     append(text, cancel);
     out_.end_document(static_cast<int64_t>(text.size()));
   }
-  /// What is tokens already, its separator among them.
+  /// Adds tokens, separator included.
   void tokens(const std::vector<int32_t>& ids, bool end) {
     out_.append(ids);
     if (end) out_.end_document(0);
   }
-  /// Two documents, neither empty; only the text's bytes count.
+  /// Adds a pair as two documents, neither empty;
   void pair(std::string_view source, std::string_view text, const CancelToken* cancel) {
     append(source, cancel);
     out_.end_document(0);
@@ -86,13 +86,13 @@ class Encoder {
   TokenWriter& out_;
 };
 
-/// What an object of a file of JSON lines, or a row of a table, holds.
+/// The text of a JSON object or of a table row.
 struct Line {
   std::string_view text, source;  // no source unless the recipe names one
   size_t offset = 0;              // of the line
 };
 
-/// Strings of objects and rows at the keys of a recipe.
+/// Reads the strings at a recipe's keys.
 class LineReader {
  public:
   explicit LineReader(const DataRecipe& data) : data_(data) {}
@@ -100,7 +100,7 @@ class LineReader {
   Line of(const ObjectText& object) {
     Line line{{}, {}, object.offset};
     const simdjson::dom::element* parsed = parse(object.text);
-    // what the fast parser does not take is read again by the one that names what is wrong
+    // input that the fast parser rejects is parsed again for a precise error
     if (parsed == nullptr || !string_of(*parsed, data_.text_key, line.text) ||
         (data_.source_key && !string_of(*parsed, *data_.source_key, line.source))) {
       const Json json = parse_object(object);
@@ -121,7 +121,7 @@ class LineReader {
   }
 
  private:
-  /// Half a pair has no meaning.
+  /// Both strings of a pair are required.
   void check_pair(const Line& line, const std::string& where) const {
     if (!data_.source_key) return;
     for (const auto& [key, value] :
@@ -199,7 +199,7 @@ struct Splitter {
       to.document(line.text, cancel);
   }
 
-  /// Tokens begin .. end - 1 of a file, as the documents that they are of.
+  /// Adds tokens begin .. end - 1 of a file, split into documents.
   void put(const TokenFile& file, size_t begin, size_t end, Encoder& to) const {
     constexpr size_t kMost = size_t{1} << 20;
     std::vector<int32_t> ids;
@@ -214,7 +214,7 @@ struct Splitter {
     to.tokens(ids, true);
   }
 
-  /// All of `sources` into one split.
+  /// Adds all of `sources` to one split.
   void whole(const std::vector<DataFile>& sources, Encoder& to) const {
     for (const DataFile& source : sources) {
       if (data.format == DataFormat::tokens) {
@@ -227,7 +227,7 @@ struct Splitter {
     }
   }
 
-  /// What begins at byte `border` of all sources together goes to valid; a text is cut there.
+  /// Text from byte `border` of all sources on is validation; a text is cut there.
   void divide(const std::vector<DataFile>& sources, uint64_t border, bool any_bytes) const {
     uint64_t before = 0;  // bytes of the files so far
     for (const DataFile& source : sources) {
@@ -269,7 +269,7 @@ std::string fingerprint(const std::string& tokenizer) {
     fail(ErrorKind::file, tokenizer, "no file of a tokenizer in this folder");
   }
   std::string sums = sha256_file(files[0]);
-  // all but a tokenizer.json leave it to the other files how a text is cut
+  // except for tokenizer.json, pre-tokenization is defined by other files
   if (files[0].filename() != "tokenizer.json")
     for (size_t i = 1; i < files.size(); ++i) sums += "+" + sha256_file(files[i]);
   return sums;
@@ -339,7 +339,7 @@ TokenData prepare_tokens(const DataRecipe& data,
   std::error_code ignored;
   try {
     open();
-  } catch (const Error&) {  // not there, or not whole: it is only a cache
+  } catch (const Error&) {  // missing or incomplete: rebuild the cache
     try {
       fs::create_directories(cache);
       PartialPath made(folder, PartialPath::Kind::folder);

@@ -1,5 +1,5 @@
-// From the files of a recipe to tokens: built once per tokenizer and content, kept in the run's
-// folder. Torch-free. A text longer than 64 MiB is tokenised in pieces that end after a line.
+// Tokenizes the files of a recipe: once per tokenizer and content, cached in the run's folder.
+// Torch-free. A text longer than 64 MiB is tokenized in pieces that end after a line.
 #pragma once
 
 #include <filesystem>
@@ -12,24 +12,24 @@
 
 namespace tessera::train {
 
-/// Of pairs, documents alternate: a source, then its text.
+/// For pairs, documents alternate: source, then target.
 struct TokenData {
   TokenSplit train;
-  TokenSplit valid;                       // without tokens when the recipe has no validation
-  std::string key;                        // SHA-256 of all that the tokens depend on
-  std::optional<int32_t> separator = {};  // behind every document
-  std::vector<std::string> notes = {};    // files that are no UTF-8 text, a line each
+  TokenSplit valid;                       // without tokens if the recipe has no validation
+  std::string key;                        // SHA-256 of everything that the tokens depend on
+  std::optional<int32_t> separator = {};  // after every document
+  std::vector<std::string> notes = {};    // files that are not UTF-8 text, a line each
 };
 
-/// The recipe's tokenizer: "bytes" (256 tokens), or what lies at its path.
+/// The recipe's tokenizer: "bytes" (256 tokens), or the one at its path.
 text::Tokenizer open_tokenizer(const DataRecipe& data);
 
-/// What is put behind every document; Error(spec) for a token that the tokenizer does not have.
+/// The token after every document; throws Error(spec) if the tokenizer does not have it.
 std::optional<int32_t> separator_of(const DataRecipe& data, const text::Tokenizer& tokenizer);
 
-/// Opens cache/KEY, or makes it. Throws Error(file) for unreadable and malformed files (with the
-/// line), Error(input) for empty ones and for ids beyond `vocab`, Error(resource) when the disk is
-/// full. Of files of tokens the text's bytes are not known.
+/// Opens cache/KEY, or creates it. Throws Error(file) for unreadable and malformed files (with the
+/// line), Error(input) for empty ones and for ids outside `vocab`, Error(resource) if the disk is
+/// full. Files of tokens have no text bytes.
 TokenData prepare_tokens(const DataRecipe& data,
                          const text::Tokenizer& tokenizer,
                          int64_t vocab,

@@ -1,5 +1,5 @@
-// A token that a recipe names: as the tokenizer writes it ("[MASK]"), or by its id, which may lie
-// behind those of the tokenizer (256 and up for "bytes").
+// A token in a recipe: by its text in the tokenizer ("[MASK]"), or by its id, which may be beyond
+// those of the tokenizer (256 and up for "bytes").
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct TokenName {
   std::variant<std::string, int64_t> name = {};
 };
 
-/// Throws Error(spec) at `where` for a name that the tokenizer does not have, and for an id beyond
+/// Throws Error(spec) at `where` for a name that the tokenizer does not have, and for an id outside
 /// `vocab`.
 int64_t id_of(const TokenName& token,
               const text::Tokenizer& tokenizer,

@@ -13,7 +13,7 @@ namespace tessera::train {
 
 namespace {
 
-/// What factors stand at where a recipe does not say so, as PEFT has it.
+/// Default targets of IA3 factors, as in PEFT.
 constexpr const char *kFactored[] = {"mixer.k", "mixer.v"}, *kFactoredInput = "ffn.down";
 
 std::vector<model::OverlayTarget> targets_of(const AdapterRecipe& how,
@@ -40,7 +40,7 @@ std::vector<model::OverlayTarget> targets_of(const AdapterRecipe& how,
   return targets;
 }
 
-/// The tokens whose vectors a prompt begins with.
+/// The tokens whose embeddings initialize a prompt.
 std::vector<int64_t> first_prompt(const Recipe& recipe) {
   const AdapterRecipe& how = *recipe.adapter;
   std::vector<int64_t> ids;
@@ -86,7 +86,7 @@ std::vector<model::WeightAdapter> fresh(const Recipe& recipe, const model::Model
   fail(ErrorKind::internal, "adapter", "type {}", static_cast<int>(how.type));
 }
 
-/// The parameters that a recipe's patterns name.
+/// The parameters that match a recipe's patterns.
 std::vector<std::string> saved_names(const model::Model& model,
                                      const std::vector<std::string>& patterns) {
   std::vector<std::string> names;
@@ -105,8 +105,8 @@ std::vector<std::string> saved_names(const model::Model& model,
   return names;
 }
 
-/// Gives a model the head that the recipe's spec has, with fresh values where its own is another.
-/// All else must be there.
+/// Gives a model the head of the recipe's spec, newly initialized if its own differs. All other
+/// parameters must match.
 void give_head(const Recipe& recipe, convert::Checkpoint& base) {
   const auto initial =
       model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed));
@@ -146,7 +146,7 @@ model::Model start_model(const Recipe& recipe) {
   if (!recipe.adapter) return {recipe.spec, start_weights(recipe).weights};
   convert::Checkpoint base = load_start(*recipe.init);
   if (recipe.init->partial) give_head(recipe, base);
-  // the recipe's spec may say otherwise what no parameter depends on, such as a router's losses
+  // the recipe's spec may differ in keys without parameters, such as router losses
   return {recipe.spec, infer::weights_of(base, recipe.spec)};
 }
 
@@ -155,7 +155,7 @@ AdapterInit adapter_start(const Recipe& recipe) {
   std::vector<model::WeightAdapter> adapters = fresh(recipe, frozen);
   const size_t matrices = adapters.size();
   std::vector<std::string> saved = saved_names(frozen, recipe.adapter->save);
-  // labels mean nothing to a head that has not learned them
+  // labels of a newly initialized head have no meaning yet
   if (recipe.labels)
     for (const auto& [decl, weight] : frozen.weights().all())
       if (is_of_head(decl.name) && std::find(saved.begin(), saved.end(), decl.name) == saved.end())

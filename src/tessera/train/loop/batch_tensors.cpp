@@ -26,7 +26,7 @@ nn::Batch sources_of(const PackedBatch& packed) {
   nn::Batch sources = nn::Batch::of(packed.sources);
   int64_t row = -1, row_begin = 0;
   for (nn::Segment& s : sources.segments) {
-    // sources of one row lie side by side, as what answers them does
+    // sources of one row are adjacent, as their targets are
     const PackedDocument& piece = packed.pieces[static_cast<size_t>(s.row)];
     if (piece.row != row) row = piece.row, row_begin = s.begin;
     s.sample = packed.first_sample + row;

@@ -1,4 +1,4 @@
-// Samples as a model reads them.
+// Converts packed samples to model inputs.
 #pragma once
 
 #include "tessera/model/model.h"
@@ -6,18 +6,18 @@
 
 namespace tessera::train {
 
-/// Every piece a segment of its own, which draws its sample's random numbers.
+/// Every packed document is a segment, with the random numbers of its sample.
 nn::Batch batch_of(const PackedBatch& packed);
-/// What an encoder reads: source r for row r.
+/// Encoder inputs: source r for row r.
 nn::Batch sources_of(const PackedBatch& packed);
-/// [N], -1: none.
+/// [N], -1: no target.
 Tensor targets_of(const PackedBatch& packed);
 
-/// The numbers of a tensor, in order.
+/// The values of a tensor, in order.
 std::vector<double> doubles_of(const Tensor& values);
 
-/// Hidden states of a packed batch, its sources read first where it has some; `encoded` takes what
-/// became of these.
+/// Hidden states [N, D] of a packed batch; sources are encoded first. `encoded` receives the
+/// encoder output.
 Tensor hidden_of(const model::Model& model,
                  const PackedBatch& packed,
                  const nn::Batch& batch,

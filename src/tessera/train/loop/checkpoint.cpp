@@ -66,7 +66,7 @@ void restore_model(const format::TensorFile& file, const model::Model& model) {
             weight->dense_tensor().mutable_data_ptr());
 }
 
-/// Puts the tokenizer's files beside the model; returns how the model refers to them.
+/// Copies the tokenizer's files next to the model; returns the name in the model's metadata.
 std::string copy_tokenizer(const std::string& tokenizer, const fs::path& folder) {
   if (tokenizer == "bytes") return tokenizer;
   const fs::path path(tokenizer);
@@ -80,7 +80,7 @@ std::string copy_tokenizer(const std::string& tokenizer, const fs::path& folder)
       fs::is_directory(path) ? text::tokenizer_files_in(path) : std::vector<fs::path>();
   for (const fs::path& file : text_files) copy(file);
   if (!text_files.empty()) return text_files.front().filename().string();
-  // what a model keeps in a form of its own
+  // weights that a model stores in another form
   if (fs::is_directory(path) || format::is_gguf(path)) {
     convert::copy_tokenizer(path, folder);
     for (const char* name : {"tokenizer.gguf", "tokenizer.bin"})
@@ -130,7 +130,7 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
   };
   if (state.adapters.empty()) {
     write_model(state.model, folder);
-    // what ends a text of the model that the run began from, and how its tokens are chosen
+    // stop tokens and sampling settings of the initial model
     if (recipe.init)
       convert::copy_generation_config(convert::checkpoint_place(recipe.init->from), folder);
   } else {
@@ -186,7 +186,7 @@ Json trainer_state(const fs::path& folder) {
   return trainer;
 }
 
-/// Whether a recipe asks for more steps than one that a file holds.
+/// True if a recipe has more steps than the one in a file.
 bool is_longer(const Json& before, const Json& now) {
   const Json::json_pointer steps("/train/steps");
   return before.contains(steps) && before[steps].is_number_integer() && before[steps] < now[steps];
@@ -275,7 +275,7 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
   progress.seconds = seconds.is_number() ? seconds.get<double>() : 0;
   if (trainer.contains("unreported"))
     progress.unreported = log_line_of(trainer["unreported"], file.string());
-  // checkpoints without it come from runs that left no update out
+  // checkpoints without it are of runs without skipped updates
   state.optimizer.restore_updates(trainer.contains("updates") ? counter(trainer, "updates", file)
                                                               : progress.step);
   if (recipe.experts && recipe.experts->changes())

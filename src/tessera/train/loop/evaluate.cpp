@@ -10,13 +10,14 @@
 namespace tessera::train {
 namespace {
 
-/// Documents that go on from window to window, one in each stream (RecurrentStates).
+/// Documents that continue from window to window, one per stream (RecurrentStates).
 class CarriedTexts {
  public:
   CarriedTexts(int64_t streams, int64_t limit)
       : limit_(limit), texts_(static_cast<size_t>(streams)) {}
 
-  /// Window w of `packed` is the next of stream w: its first piece goes on, the last one is kept.
+  /// Window w of `packed` is the next of stream w: its first document continues, the last one is
+  /// stored.
   void enter(std::vector<infer::Request>& requests, const PackedBatch& packed) {
     ends_.clear();
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -55,10 +56,10 @@ class CarriedTexts {
   };
   int64_t limit_;
   std::vector<Text> texts_;
-  std::vector<size_t> ends_;  // of each window of a pass, its last request
+  std::vector<size_t> ends_;  // last request of each window of a pass
 };
 
-/// What each piece asks, as a document of its own.
+/// One request per packed document.
 std::vector<infer::Request> questions(const PackedBatch& packed) {
   std::vector<infer::Request> out;
   for (size_t i = 0; i < packed.pieces.size(); ++i) {
@@ -74,7 +75,7 @@ std::vector<infer::Request> questions(const PackedBatch& packed) {
   return out;
 }
 
-/// Of a model that reads whole texts.
+/// For a model without a state.
 infer::Score whole_score(const model::Model& model, const PackedBatch& packed) {
   const at::NoGradGuard no_gradients;
   return infer::score(model, hidden_of(model, packed, batch_of(packed), {}), targets_of(packed));
@@ -88,7 +89,7 @@ std::vector<std::vector<int64_t>> passes_of(int64_t samples, const EvaluateOptio
   std::vector<std::vector<int64_t>> out(static_cast<size_t>(chosen));
   for (int64_t i = 0; i < chosen; ++i)
     for (int64_t row = 0; row < options.batch; ++row) {
-      // carried: row r reads its own run of `passes` windows; else neighbours are read together
+      // carried: row r has its own run of `passes` windows; otherwise neighbours are in one call
       const int64_t window =
           options.carried ? row * passes + i : (passes * i / chosen) * options.batch + row;
       if (window < samples) out[static_cast<size_t>(i)].push_back(window);
@@ -104,7 +105,7 @@ Evaluation evaluate_tokens(const model::Model& model,
   std::optional<CarriedTexts> carried;
   if (options.carried) carried.emplace(options.batch, options.carry_limit);
   size_t number = 0;
-  std::vector<int64_t> kinds;  // of the pass before
+  std::vector<int64_t> kinds;  // of the previous pass
   std::map<std::string, infer::Score> by_kind;
   const infer::NextPass next = [&](std::vector<infer::Engine::Result>& before) {
     if (carried) carried->leave(before);

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using spec::Json;
 
-/// Rewards are measured against a reference, else answers by their mean log-probability.
+/// Rewards relative to a reference model, otherwise mean log-probabilities of answers.
 void take_reference(const DataEvaluationOptions& options, FinetunePlan& plan) {
   std::string reference = options.reference;
   if (reference.empty())
@@ -30,8 +30,8 @@ void take_reference(const DataEvaluationOptions& options, FinetunePlan& plan) {
       "no reference model: accuracy compares mean log-probabilities of tokens (--reference MODEL)");
 }
 
-/// Pearson's and Spearman's correlation of the cosine of two vectors with the similarity that the
-/// examples say, as sentence-transformers' EmbeddingSimilarityEvaluator has them.
+/// Pearson's and Spearman's correlation of the cosine of two vectors with the similarity of the
+/// example, as in sentence-transformers' EmbeddingSimilarityEvaluator.
 Evaluation evaluate_similarity(const infer::LoadedModel& loaded,
                                const std::vector<std::string>& adapters,
                                const FinetuneOptions& how,

@@ -23,7 +23,7 @@ double megabytes(int64_t bytes) {
   return static_cast<double>(bytes) * 1e-6;
 }
 
-/// What the run would train; its values do not matter.
+/// The train state of a trial; values do not matter.
 std::unique_ptr<TrainState> any_learner(const Recipe& recipe, Objective& objective) {
   if (recipe.adapter) {
     AdapterInit start = adapter_start(recipe);
@@ -42,8 +42,8 @@ void give_memory_back() {
   malloc_trim(0);
 }
 
-/// Two updates of at most two passes each: the gradients are there when the second one begins, and
-/// blocks of memory are at hand. What the block cache keeps beside them counts too.
+/// Two updates of at most two micro-batches each: in the second one, gradients exist and memory
+/// blocks are cached. The block cache counts as used memory.
 BatchTrial try_batch(const Recipe& recipe,
                      const fs::path& cache,
                      BatchTrial trial,
@@ -51,7 +51,7 @@ BatchTrial try_batch(const Recipe& recipe,
   Recipe some = recipe;
   some.train.batch = trial.batch;
   some.train.accumulate = std::min<int64_t>(2, trial.accumulate);
-  some.train.curriculum.steps = 0;  // the longest there will be
+  some.train.curriculum.steps = 0;  // the final length
   some.watch.reset();
   give_memory_back();
   {
@@ -100,7 +100,7 @@ BatchSearch find_batch(const Recipe& recipe,
   const int64_t sequences = recipe.train.batch * recipe.train.accumulate,
                 least_passes = recipe.watch && recipe.watch->noise_scale > 0 ? 2 : 1;
   BatchSearch out;
-  // memory by sequences of a pass: a straight line through the last two that are known
+  // memory as a linear function of the sequences, through the last two measurements
   int64_t before = 0, bytes_before = resident_bytes();
   std::optional<BatchTrial> last;
   for (int64_t batch = 1; batch <= sequences / least_passes; ++batch) {

@@ -1,6 +1,5 @@
-// How many sequences one forward pass may take: the largest share of an update whose memory fits a
-// budget. What is learned stays as it is, to rounding: an update has the same sequences, in more or
-// fewer passes.
+// Finds the largest micro-batch that fits a memory budget. Training results do not change, up to
+// rounding: an update has the same sequences in more or fewer micro-batches.
 #pragma once
 
 #include <filesystem>
@@ -11,25 +10,26 @@
 
 namespace tessera::train {
 
-/// What this process may hold of the memory that is there now, what it holds already included;
-/// limits of its control group count. 0 where the system does not say.
+/// Memory available to this process, bytes, including what it uses now; respects cgroup limits. 0
+/// if the system does not report it.
 int64_t available_bytes();
 
 struct BatchTrial {
   int64_t batch = 0, accumulate = 0;
   int64_t bytes = 0;        // of the whole process
-  double tokens_per_s = 0;  // 0 where it was not tried
-  bool tried = false;       // else `bytes` goes on from smaller ones, and is above the budget
+  double tokens_per_s = 0;  // 0 if not tried
+  bool tried =
+      false;  // otherwise `bytes` is extrapolated from smaller sizes and exceeds the budget
 };
 
 struct BatchSearch {
-  std::vector<BatchTrial> trials;  // from small to large
+  std::vector<BatchTrial> trials;  // ascending sizes
   BatchTrial chosen;               // the largest within the budget
 };
 
-/// Makes updates of `recipe` that nobody keeps, with 1 sequence a pass and on; `cache` is where
-/// tokens of its files are kept. What the next size takes is told from those before, so that a size
-/// far above the budget is not tried. Throws Error(input) where one sequence is too much.
+/// Runs trial updates of `recipe`, starting with 1 sequence per micro-batch, and discards them.
+/// `cache`: cache of tokenized files. The memory of the next size is extrapolated, so sizes far
+/// above the budget are not tried. Throws Error(input) if one sequence exceeds the budget.
 BatchSearch find_batch(const Recipe& recipe,
                        const std::filesystem::path& cache,
                        int64_t budget,

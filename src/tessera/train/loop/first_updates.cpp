@@ -8,7 +8,8 @@
 namespace tessera::train {
 namespace {
 
-// Fresh decoders begin with norms of 0.5 to 5, and a hundredth of a nat or more from ln(vocab).
+// Newly initialized decoders have gradient norms of 0.5 to 5, and a loss at least a hundredth of a
+// nat from ln(vocab).
 constexpr double kNoGradient = 1e-5, kSmallGradient = 0.1, kEven = 1e-3, kNoChange = 1e-4;
 constexpr int64_t kSample = 256;  // weights of each parameter
 
@@ -26,7 +27,7 @@ std::string listed(const std::vector<std::string>& names) {
       names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "");
 }
 
-/// Parameters whose gradient is missing or 0 throughout.
+/// Parameters whose gradient is missing or all zeros.
 std::vector<std::string> unreached(const ParameterSet& parameters) {
   const std::vector<Gradient> gradients = parameters.gradients();
   std::vector<std::string> names;
@@ -61,7 +62,7 @@ std::vector<std::string> FirstUpdates::before(int64_t step,
         "of the stream",
         gradient_norm, loss, even ? ", which is ln(vocab) of logits without variance," : "",
         gradient_norm < kNoGradient ? "cannot move" : "hardly moves"));
-  // one update later parts behind a gate that begins at 0 are reached
+  // after one update, gradients pass gates that are initialized with 0
   if (step == moving_ + 1)
     if (const auto names = unreached(parameters); !names.empty())
       out.push_back(fmt::format("no gradient reaches {} of {} parameters, which do not learn: {}",

@@ -10,7 +10,7 @@ namespace {
 
 using spec::Json;
 
-/// Of each layer, in the order of the declarations, its entries.
+/// Entries by layer, in the order of declaration.
 std::vector<std::pair<std::string, std::vector<size_t>>> layers_of(const ParameterSet& parameters) {
   std::vector<std::pair<std::string, std::vector<size_t>>> out;
   for (size_t i = 0; i < parameters.trained().size(); ++i) {

@@ -1,26 +1,27 @@
-// Norms by layer: of gradients before clipping, of weights, and of what an update changed in them.
+// Norms by layer: of gradients before clipping, of weights, and of weight updates.
 #pragma once
 
 #include "tessera/train/loop/parameters.h"
 
 namespace tessera::train {
 
-/// The part of a model that a parameter belongs to: "layers.3.mixer" of "layers.3.mixer.q.weight",
-/// "encoder.embed" of "encoder.embed.token.weight".
+/// The module of a parameter: "layers.3.mixer" for "layers.3.mixer.q.weight", "encoder.embed" for
+/// "encoder.embed.token.weight".
 std::string layer_of(const std::string& parameter);
 
-/// The layer whose gradient is the largest, and its norm.
+/// The layer with the largest gradient norm, and that norm.
 std::pair<std::string, double> largest_gradient(const ParameterSet& parameters,
                                                 const std::vector<Gradient>& gradients);
 
-/// The name of the first parameter that holds an infinity or NaN; "" = none does.
+/// The name of the first parameter with an infinity or NaN; "" = none.
 std::string first_nonfinite(const ParameterSet& parameters);
 
-/// Made before an update, whose gradients are there; keeps a copy of the weights until it goes.
+/// Create it before an update, with its gradients; copies the weights.
 class GradientNorms {
  public:
   explicit GradientNorms(const ParameterSet& parameters);
-  /// Behind the update: by layer {"gradient", "weight", "update"}, the weights as they are then.
+  /// Call after the update: by layer {"gradient", "weight", "update"}, with the weights of that
+  /// time.
   spec::Json after();
 
  private:

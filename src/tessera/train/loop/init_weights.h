@@ -1,4 +1,4 @@
-// The first values of a run's parameters.
+// Initial parameters of a run.
 #pragma once
 
 #include "tessera/model/model.h"
@@ -6,30 +6,29 @@
 
 namespace tessera::train {
 
-/// What a run took from the model that it begins from.
+/// Which parameters a run took from the model in its "init".
 struct InitReport {
   std::string from;
   int64_t kept = 0;                            // parameters with the model's values
-  std::vector<std::string> newly_initialized;  // declared by the spec alone
-  std::vector<std::string> unused_parameters;  // the model's alone
-  std::string differs;  // the first key of the spec that the model has otherwise
-  /// All of it, one thing a line.
+  std::vector<std::string> newly_initialized;  // only in the recipe's spec
+  std::vector<std::string> unused_parameters;  // only in the model
+  std::string differs;                         // the first spec key that differs from the model's
+  /// The report, one fact a line.
   std::vector<std::string> lines() const;
 };
 
-/// Whether a parameter is of a head or a pooler, which "init.partial" may replace by one of another
-/// shape.
+/// True for parameters of a head or pooler, which "init.partial" may initialize with another shape.
 bool is_of_head(const std::string& name);
 
 struct StartWeights {
   model::Weights weights;
-  std::optional<InitReport> report = {};  // where the recipe names a model
-  format::StringMap origin = {};          // of that model (convert/checkpoint.h)
+  std::optional<InitReport> report = {};  // if the recipe names a model
+  format::StringMap origin = {};          // metadata of that model (convert/checkpoint.h)
 };
 
-/// Float32 and trainable: those of the recipe's "init", else fresh ones. Throws Error(spec) that
-/// names the first parameter of another shape, or, where "init.partial" is not set, the first that
-/// the model lacks or that the spec does not declare; Error(file) for a model that cannot be read.
+/// Float32, trainable: the weights of the recipe's "init", or newly initialized ones. Throws
+/// Error(spec) naming the first parameter with another shape, or, without "init.partial", the first
+/// that only the spec or only the model has; Error(file) for a model that cannot be read.
 StartWeights start_weights(const Recipe& recipe);
 
 }  // namespace tessera::train

@@ -21,7 +21,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// What routers count: how often each expert was chosen.
+/// Router statistics: number of choices of each expert.
 constexpr std::string_view kLoad = ".load";
 
 }  // namespace
@@ -58,7 +58,7 @@ TrainResult Loop::run() {
   if (options_.on_begin) options_.on_begin();
   write_file_atomically(folder_ / "recipe.json", resolve(recipe_).dump(2) + "\n");
   write_file_atomically(folder_ / "written.json", recipe_.written.dump(2) + "\n");
-  // a step that was not reported has no line yet, unless whoever wrote it was killed since
+  // an unreported step has no log line, unless the process was killed after writing it
   RunLog log(folder_, progress_.step - (progress_.unreported ? 1 : 0));
   log_ = &log;
   std::optional<LogLine> last;
@@ -69,7 +69,7 @@ TrainResult Loop::run() {
       last = one_step();
     }
   } catch (const Error& error) {
-    // whatever step was under way is forgotten, the completed ones are not
+    // the interrupted step is discarded, completed ones are saved
     if (error.kind() == ErrorKind::cancelled) save();
     throw;
   }
@@ -102,7 +102,7 @@ void Loop::check_cancel() const {
   if (options_.cancel != nullptr) options_.cancel->check("train");
 }
 
-/// One update, and what is due after it.
+/// One update, then log, evaluation and checkpoint if due.
 LogLine Loop::one_step() {
   if (!progress_.unreported) {
     const double begin = now();
@@ -110,7 +110,7 @@ LogLine Loop::one_step() {
     step_seconds_ += now() - begin;
     progress_.seconds += now() - begin;
   }
-  // evaluation may be stopped; the line then waits in the checkpoint
+  // if evaluation is cancelled, the log line is stored in the checkpoint
   LogLine line = *progress_.unreported;
   report(line);
   progress_.unreported.reset();
@@ -141,11 +141,11 @@ void Loop::report(LogLine& line) {
   if (options_.on_step) options_.on_step(line, recipe_.train.steps);
 }
 
-/// Forward, backward and update over `accumulate` batches.
+/// Forward and backward passes over `accumulate` micro-batches, then the update.
 LogLine Loop::update() {
   const TrainRecipe& how = recipe_.train;
   const ops::TrainingProducts products(product_type(how.precision));
-  // a step that does not complete leaves the rows as they were
+  // an incomplete step leaves the rows unchanged
   std::optional<RecurrentStates> carried = progress_.carried;
   std::vector<PackedBatch> packed;
   Denominators whole;
@@ -171,7 +171,7 @@ LogLine Loop::update() {
     for (const auto& [name, sum] : pass(micro, batch, {whole, view.get()}, carried, counts))
       sums[name] += sum;
     if (!measures(measured.noise_scale)) continue;
-    // their share of the whole, taken for a mean of its own
+    // their part of the total loss, rescaled to a mean of their own
     const double tokens = objective_.denominators(batch).of(objective_.main_loss()),
                  share = norm_of_change(learner_->parameters.gradients(), before),
                  own = tokens > 0 ? share / loss_scale * asked / tokens : 0;
@@ -187,7 +187,7 @@ LogLine Loop::update() {
   const double factor = recipe_.schedule.factor(progress_.step, how.steps);
   const double lr = recipe_.optimizer.lr * factor;
   const double scale = how.clip_norm > 0 ? std::min(1.0, how.clip_norm / (norm + 1e-6)) : 1;
-  // where nothing is asked there is nothing to learn: not even the decay moves a parameter
+  // without targets nothing is updated, not even by weight decay
   std::optional<GradientNorms> norms;
   if (measures(measured.norms)) norms.emplace(learner_->parameters);
   std::vector<std::string> first;
@@ -238,7 +238,7 @@ LogLine Loop::update() {
   return line;
 }
 
-/// Warns of what an update was like, and stops a run that diverges.
+/// Watches an update, and stops a run that diverges.
 void Loop::watch(const Counts& counts, const std::vector<Gradient>& gradients, LogLine& line) {
   if (const auto spike = watch_.spike(line.loss)) {
     const auto [layer, norm] = largest_gradient(learner_->parameters, gradients);
@@ -256,7 +256,7 @@ void Loop::watch(const Counts& counts, const std::vector<Gradient>& gradients, L
   if (const auto found = watch_.divergence(progress_.step)) stop_at_divergence(*found, gradients);
 }
 
-/// What the recipe says of experts, after an update whose choices are `counts`.
+/// Adds or removes experts by the recipe, after an update with router statistics `counts`.
 void Loop::change_experts(const Counts& counts, LogLine& line) {
   ExpertCounts& known = progress_.expert_counts;
   ++known.updates;
@@ -275,7 +275,7 @@ void Loop::change_experts(const Counts& counts, LogLine& line) {
   watch_.forget_experts();
 }
 
-/// Forward and backward over one batch; returns its sums of losses.
+/// Forward and backward pass of one micro-batch; returns its sums of losses.
 LossSums Loop::pass(int64_t micro,
                     const PackedBatch& packed,
                     const OfUpdate& update,
@@ -308,7 +308,7 @@ LossSums Loop::pass(int64_t micro,
 model::ForwardOptions Loop::forward_options() const {
   model::ForwardOptions options;
   options.training = true;
-  // samples fold in their numbers
+  // random keys include sample numbers
   options.key = RandomKey(static_cast<uint64_t>(recipe_.train.seed))
                     .fold("dropout")
                     .fold(static_cast<uint64_t>(progress_.step));
@@ -329,7 +329,7 @@ void Loop::stop_at_loss(double nats,
                         const nn::Batch& batch,
                         model::ForwardOptions forward) const {
   check_weights();
-  // once more, watching every layer's output
+  // repeats the forward pass and checks every layer's output
   const at::AutoGradMode as_before(true);
   std::string place;
   forward.add_loss = nullptr;
@@ -370,14 +370,14 @@ void Loop::check_weights() const {
          name, safe_place());
 }
 
-/// An evaluation, and what it means for the run: whether it ends, which checkpoints are the best.
+/// Evaluates, then decides about early stopping and the best checkpoints.
 void Loop::evaluate_and_judge(LogLine& line) {
   const bool last = progress_.step == recipe_.train.steps, some = recipe_.train.eval_batches > 0,
              compares = recipe_.checkpoint.best > 0 || (recipe_.stop && recipe_.stop->by_metric());
-  // what is compared is measured on the same texts each time
+  // compared metrics use the same samples each time
   validate(line, !some || (last && !compares));
   if (!compares) return;
-  // one that is cut off below counts for nothing: it is made once more when the run goes on
+  // a cancelled evaluation is discarded and repeated when the run resumes
   RunWatch judged = watch_;
   judged.evaluated(line);
   const std::string reason = judged.stop_reason();

@@ -1,5 +1,5 @@
-// The steps of a run: micro-batches, clipping, schedule, log, evaluation, checkpoints, resume. What
-// is learned, by which parameters and by which rule stands in its parts.
+// The training loop: micro-batches, gradient clipping, schedule, log, evaluation, checkpoints,
+// resume. Objective, parameters and optimizer are in its parts.
 #pragma once
 
 #include <functional>
@@ -19,52 +19,56 @@
 namespace tessera::train {
 
 struct TrainOptions {
-  bool resume = false;  // from the newest checkpoint; from the start when there is none
+  bool resume = false;  // from the newest checkpoint; from the start if there is none
   const CancelToken* cancel = nullptr;
-  /// Attention by the ranks of a ring (ops/attention/ring_attention.h), simulated in this process;
-  /// check_split() before there is a folder.
+  /// Ring attention over simulated ranks in this process (ops/attention/ring_attention.h). Checked
+  /// with check_split() before the folder is created.
   nn::SequenceSplit sequence = {};
-  /// After every step; losses of validation stand in it when evaluated.
+  /// Called after every step; `line` has validation losses if evaluated.
   std::function<void(const LogLine& line, int64_t steps)> on_step = {};
-  /// A line of what the run began with, where that was a model.
+  /// Called with a line about the initial model, if there is one.
   std::function<void(const std::string&)> on_start = {};
-  /// Once data and model have been found good, and the recipe is that of the newest checkpoint: the
-  /// run's folder is there to stay, and may be written to.
+  /// Called once data and model are valid and the recipe matches the newest checkpoint; then the
+  /// run's folder exists and may be written to.
   std::function<void()> on_begin = {};
 };
 
 struct TrainResult {
   int64_t step = 0;
-  double seconds = 0;                // of training, over all resumes
-  std::optional<LogLine> last = {};  // nothing when the run was complete already
-  std::string stopped = {};          // why it ended before its last step
+  double seconds = 0;                // training time over all resumes
+  std::optional<LogLine> last = {};  // nullopt if the run was already complete
+  std::string stopped = {};          // reason of an early end
   std::filesystem::path checkpoint = {};
 };
 
+/// One run of training. Owns the train state, the progress and the log of the run; recipe,
+/// objective and options belong to the caller. Used by one thread; updates use the process's thread
+/// count. Deterministic: on one machine and thread count, a resumed run equals an uninterrupted one
+/// bit for bit. Throws Error(input) for losses or gradients that are not finite, Error(cancelled)
+/// after saving.
 class Loop {
  public:
-  /// Recipe, objective and options must outlive the loop. `folder` is that of the run, which this
-  /// process holds.
+  /// Recipe, objective and options must outlive the loop. `folder` is the run's, locked by this
+  /// process.
   Loop(const Recipe& recipe,
        std::filesystem::path folder,
        const Objective& objective,
        std::unique_ptr<TrainState> learner,
        const TrainOptions& options);
 
-  /// From the newest checkpoint, where there is one, to the end.
+  /// Trains from the newest checkpoint, if any, to the end.
   TrainResult run();
-  /// One update from where the run stands, without log, evaluation and checkpoint; returns how many
-  /// tokens it read.
+  /// One update without log, evaluation and checkpoint; returns its number of input tokens.
   int64_t try_update();
 
  private:
-  /// What parts count over the micro-batches of an update.
+  /// Statistics over the micro-batches of an update.
   struct Counts {
-    std::map<std::string, Tensor> ruled;  // for parameters that follow them
+    std::map<std::string, Tensor> ruled;  // for parameters with update rules
     nn::UpdateCounts update;
     infer::ExpertUse experts;
   };
-  /// What its batches share.
+  /// Shared by the micro-batches of an update.
   struct OfUpdate {
     const Denominators& whole;
     const UpdateView* view;
@@ -75,7 +79,7 @@ class Loop {
   void report(LogLine& line);
   bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
   LogLine update();
-  /// Whether the update that is being made is one of every so many.
+  /// True if the current update is a multiple of `every`.
   bool measures(int64_t every) const { return every > 0 && (progress_.step + 1) % every == 0; }
   void watch(const Counts& counts, const std::vector<Gradient>& gradients, LogLine& line);
   void change_experts(const Counts& counts, LogLine& line);
@@ -93,7 +97,7 @@ class Loop {
   [[noreturn]] void stop_at_gradient(const std::vector<Gradient>& gradients) const;
   [[noreturn]] void stop_at_divergence(const RunWatch::Divergence& found,
                                        const std::vector<Gradient>& gradients) const;
-  /// Throws where a trained parameter is not finite, naming it.
+  /// Throws if a trained parameter is not finite, and names it.
   void check_weights() const;
   void evaluate_and_judge(LogLine& line);
   void validate(LogLine& line, bool all);
@@ -122,8 +126,8 @@ class Loop {
   RunLog* log_ = nullptr;
   int64_t saved_ = 0;  // step of the newest checkpoint
   int64_t logged_tokens_ = 0;
-  bool routes_ = false;      // whether experts are chosen
-  double step_seconds_ = 0;  // of steps since the last line
+  bool routes_ = false;      // the model has routers of experts
+  double step_seconds_ = 0;  // of steps since the last log line
 };
 
 }  // namespace tessera::train

@@ -10,7 +10,7 @@ bool matches_any(const std::string& name, const std::vector<std::string>& patter
                      [&](const std::string& pattern) { return matches(name, pattern); });
 }
 
-/// Number of the first rule that speaks of a parameter; their count where none does.
+/// Index of the first rule that matches a parameter; their number if none does.
 size_t rule_of(const std::string& name, const std::vector<GroupRecipe>& rules) {
   size_t i = 0;
   while (i < rules.size() && !matches_any(name, rules[i].match)) ++i;
@@ -20,7 +20,7 @@ size_t rule_of(const std::string& name, const std::vector<GroupRecipe>& rules) {
 }  // namespace
 
 bool matches(std::string_view name, std::string_view pattern) {
-  // greedy, back to the last star where that fails
+  // greedy, with backtracking to the last star
   size_t n = 0, p = 0, star = std::string_view::npos, after = 0;
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
@@ -104,7 +104,7 @@ ParameterSet::ParameterSet(const model::Model& model,
     if (decl.lr_factor != 1) {
       wanted.name += fmt::format(" at {:.6g}", decl.lr_factor);
       wanted.lr_factor *= decl.lr_factor;
-      decay /= decl.lr_factor;  // what a step takes from the weights does not turn on the width
+      decay /= decl.lr_factor;  // weight decay per step does not depend on the width
     }
     wanted.weight_decay = decl.decays() ? decay : 0;
     trained_.push_back({decl, std::move(tensor), group(std::move(wanted))});

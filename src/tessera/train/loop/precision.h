@@ -1,4 +1,4 @@
-// What products of a run are rounded to.
+// Product types of a training precision.
 #pragma once
 
 #include "tessera/ops/weights/product.h"

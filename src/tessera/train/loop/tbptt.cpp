@@ -3,7 +3,7 @@
 namespace tessera::train {
 namespace {
 
-// the checkpoint that holds the file says which model and data it belongs to
+// the checkpoint records which model and data the file belongs to
 constexpr const char* kFingerprint = "rows carried in training";
 
 }  // namespace
@@ -27,7 +27,7 @@ model::State RecurrentStates::enter(nn::Batch& batch,
     nn::Segment& segment = batch.segments[i];
     segment.row = static_cast<int64_t>(i);
     segment.start = 0;
-    // the first piece of a window continues its stream's document, the others begin one
+    // the first document of a window continues that of its stream, the others start at 0
     if (piece.row != window) {
       window = piece.row;
       const int64_t stream = streams[static_cast<size_t>(window)];
@@ -47,7 +47,7 @@ void RecurrentStates::leave(const model::State& state,
                             const nn::Batch& batch,
                             const PackedBatch& packed,
                             const std::vector<int64_t>& streams) {
-  // later pieces of a window overwrite what earlier ones left
+  // later documents of a window overwrite the states of earlier ones
   for (size_t i = 0; i < packed.pieces.size(); ++i) {
     const auto window = static_cast<size_t>(packed.pieces[i].row);
     const bool last =

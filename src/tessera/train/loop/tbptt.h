@@ -1,5 +1,5 @@
-// Training and evaluating over segments: a row of the batch goes on where it was, with the state
-// that its last window left. Gradients stop between windows.
+// Truncated backpropagation through time (segment recurrence): a row continues with the state of
+// its last window. Gradients stop between windows.
 #pragma once
 
 #include "tessera/model/model.h"
@@ -7,17 +7,17 @@
 
 namespace tessera::train {
 
-/// Whether a document of `held` tokens goes on with `length` more, where it begins anew after
-/// `limit` tokens; 0 = never.
+/// True if a document of `held` tokens continues with `length` more tokens, given the `limit` after
+/// which it starts again; 0 = no limit.
 inline bool fits(int64_t held, int64_t length, int64_t limit) {
   return limit == 0 || held + length <= limit;
 }
 
-/// One state per stream of consecutive windows. A document begins anew where it begins in the text,
-/// where its stream begins, and where it would pass `limit` tokens.
+/// One state per stream of consecutive windows. A row starts again at the beginning of a document,
+/// at the beginning of its stream, and where the document would exceed `limit` tokens.
 class RecurrentStates {
  public:
-  /// `limit`: tokens of a document after which its row begins anew, 0 = none.
+  /// `limit`: max. tokens of a document before its row starts again, 0 = no limit.
   RecurrentStates(const model::ModelSpec& spec, int64_t streams, int64_t limit);
 
   int64_t streams() const { return static_cast<int64_t>(rows_.size()); }
@@ -25,12 +25,12 @@ class RecurrentStates {
   int64_t length(int64_t stream) const { return rows_.at(static_cast<size_t>(stream)).length(0); }
   void forget(int64_t stream);
 
-  /// The state for a call on `packed`, window w being the next of streams[w]; writes rows and
-  /// starts of its pieces into `batch`.
+  /// The state for a call with `packed`, where window w is the next of streams[w]; sets rows and
+  /// starts of its documents in `batch`.
   model::State enter(nn::Batch& batch,
                      const PackedBatch& packed,
                      const std::vector<int64_t>& streams) const;
-  /// Keeps, detached, what the call left of the documents that go on.
+  /// Stores, detached, the states of documents that continue.
   void leave(const model::State& state,
              const nn::Batch& batch,
              const PackedBatch& packed,
@@ -44,7 +44,7 @@ class RecurrentStates {
 
   const model::ModelSpec* spec_;
   int64_t limit_;
-  std::vector<model::State> rows_;  // of one row each
+  std::vector<model::State> rows_;  // one row each
 };
 
 }  // namespace tessera::train

@@ -1,4 +1,4 @@
-// What a run changes: a model, which of its parameters are trained, and what trains them.
+// The state that training changes: model, trained parameters and optimizer.
 #pragma once
 
 #include "tessera/convert/experts.h"
@@ -6,8 +6,11 @@
 
 namespace tessera::train {
 
+/// Owns the model, the adapters and the optimizer of a run; `parameters` refers to them, so the
+/// state is not movable. Used by one thread at a time. The constructor throws Error(spec) if
+/// nothing is left to train or a rule of the recipe matches no parameter.
 struct TrainState {
-  /// `its_adapters` stand on the model already; `of_objective`: Objective::join().
+  /// `its_adapters` are on the model already; `of_objective`: from Objective::join().
   TrainState(model::Model trained,
              const OptimizerRecipe& recipe,
              std::vector<model::WeightAdapter> its_adapters = {},
@@ -21,15 +24,15 @@ struct TrainState {
   TrainState& operator=(const TrainState&) = delete;
 
   model::Model model;
-  std::vector<model::WeightAdapter> adapters;  // all that is trained of it, where there are some
-  AuxiliaryParameters beside;                  // trained with it, and no part of it
+  std::vector<model::WeightAdapter> adapters;  // all trained parameters of the model, if any
+  AuxiliaryParameters beside;                  // trained with the model, not part of it
   ParameterSet parameters;
   std::unique_ptr<Optimizer> optimizer;
-  format::StringMap origin = {};  // of the model that the run began from (convert/checkpoint.h)
+  format::StringMap origin = {};  // metadata of the initial model (convert/checkpoint.h)
 };
 
-/// The same with other experts: copies begin with the moments of their originals, and what does not
-/// change is shared with `before`, which is not used again.
+/// The state after adding or removing experts: copies start with the optimizer moments of their
+/// originals. Unchanged parts are shared with `before`, which must not be used again.
 std::unique_ptr<TrainState> with_experts(const TrainState& before,
                                          const OptimizerRecipe& recipe,
                                          const convert::ExpertChange& change);

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The attention mixers of a stack, each of which must be able to take a part of a sequence.
+/// The attention mixers of a stack; each must support split sequences.
 int64_t count_split(const model::ModelSpec& spec, int64_t longest) {
   int64_t count = 0;
   for (size_t i = 0; i < spec.layers.size(); ++i)
@@ -38,12 +38,12 @@ struct FirstModel {
   format::StringMap origin;
 };
 
-/// The model of a run that begins, or, with whatever values, that of its newest checkpoint: a run
-/// that goes on takes them from there, and needs no model to begin from.
+/// The initial model of a run. A resumed run gets the model of its newest checkpoint with any
+/// values, which are loaded later, and does not need the initial model.
 FirstModel first_model(const Recipe& recipe, const fs::path& folder, const TrainOptions& options) {
   const auto steps = checkpoint_steps(folder);
   if (!steps.empty()) {
-    // experts may have come and gone since the recipe's
+    // experts may have been added or removed since the recipe's spec
     model::ModelSpec spec = recipe.experts && recipe.experts->changes()
                                 ? spec_of(checkpoint_folder(folder, steps.back()))
                                 : recipe.spec;
@@ -57,7 +57,7 @@ FirstModel first_model(const Recipe& recipe, const fs::path& folder, const Train
   return {{recipe.spec, std::move(start.weights)}, std::move(start.origin)};
 }
 
-/// What the run trains.
+/// The train state of the run.
 std::unique_ptr<TrainState> first_learner(const Recipe& recipe,
                                           Objective& objective,
                                           const fs::path& folder,
@@ -133,7 +133,7 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
                                         .say = options.on_start});
     learner = first_learner(recipe, *objective, folder, options);
   } catch (const Error& error) {
-    // what was made of the data by then serves the next start
+    // cached tokens stay for the next start
     if (error.kind() == ErrorKind::cancelled) lock.keep();
     throw;
   }

@@ -1,4 +1,4 @@
-// Label smoothing (loss.h) as a recipe names it. Torch-free.
+// Label smoothing (loss.h) in recipes. Torch-free.
 #pragma once
 
 #include "tessera/spec/fields.h"
@@ -6,8 +6,8 @@
 namespace tessera::train {
 
 enum class SmoothedOver {
-  all,     // a share of the target's probability goes to every class, its own among them
-  others,  // to the others alone
+  all,     // a share of the target's probability goes to every class, the target included
+  others,  // to the other classes only
 };
 
 struct LabelSmoothing {
@@ -22,7 +22,7 @@ struct LabelSmoothing {
         spec::field("over", &C::over,
                     "all: to every class, the target among them; others: to the others alone")};
   }
-  /// The share that, given to all of C classes, leaves the same probabilities.
+  /// The share that gives the same probabilities when distributed over all C classes.
   double over_all(int64_t classes) const {
     const auto c = static_cast<double>(classes);
     return over == SmoothedOver::all || classes < 2 ? share : share * c / (c - 1);

@@ -11,7 +11,7 @@
 namespace tessera::train {
 namespace {
 
-/// exp(z - max) in place of the logits; returns {ln sum exp z, sum exp(z - max)}, [N, 1] each.
+/// Replaces the logits by exp(z - max); returns {ln sum exp z, sum exp(z - max)}, [N, 1] each.
 std::pair<Tensor, Tensor> exponentiate_(Tensor& logits_NC) {
   const Tensor max = logits_NC.amax(-1, true);
   logits_NC.sub_(max).exp_();
@@ -19,12 +19,12 @@ std::pair<Tensor, Tensor> exponentiate_(Tensor& logits_NC) {
   return {sum.log() + max, sum};
 }
 
-/// Some of the rows of hidden states, by number.
+/// Selected rows of hidden states.
 struct ScoredRows {
   Tensor hidden_ND, targets_N, weight_N, rows_N;
 };
 
-/// Without the rows that have no target, where they are the most: a task scores few of its tokens.
+/// Leaves out rows without target if they are the majority: a task scores few tokens.
 ScoredRows with_targets(const Tensor& hidden_ND, const Tensor& targets_N, const Tensor& weight_N) {
   const Tensor rows = infer::rows_with_targets(targets_N);
   if (2 * rows.size(0) > targets_N.size(0))
@@ -40,7 +40,7 @@ double masked_sum(const Tensor& values_N1, const Tensor& valid_N1) {
 }  // namespace
 
 int64_t loss_chunk(int64_t vocab) {
-  // 16 MiB of logits: enough rows for the product to run at full speed, small against activations
+  // 16 MiB of logits: enough rows for a fast matrix product, small compared with activations
   return std::max<int64_t>(16, (int64_t{1} << 22) / vocab);
 }
 
@@ -68,7 +68,7 @@ TokenLosses cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const Los
     *options.nll_N = at::where(valid, nll.to(at::kDouble), 0.0).squeeze(-1);
   out.smoothed = e == 0 ? out.nll : (1 - e) * out.nll + e * masked_sum(lse - mean, valid);
   if (options.z_loss != 0) out.z = options.z_loss * masked_sum(lse.square(), valid);
-  // softmax times the row's factor, less what the targets are to have
+  // softmax times the row's factor, minus the target distribution
   Tensor weight = valid.to(logits_NC.scalar_type()) * options.scale;
   if (options.weight_N.defined())
     weight = weight * options.weight_N.unsqueeze(-1).to(weight.scalar_type());
@@ -91,7 +91,7 @@ HeadLoss head_loss(const model::Model& model,
   const int64_t n = scored.size(0), width = infer::head_width(model.spec()),
                 chunk = loss_chunk(width);
   const bool learns = options.gradients && (options.scale != 0 || options.beside != nullptr);
-  const bool behind = learns && scored.requires_grad();  // or nothing behind the head is trained
+  const bool behind = learns && scored.requires_grad();  // otherwise only the head is trained
   HeadLoss out;
   if (behind) out.gradient = at::zeros(scored.sizes(), scored.options());
   const ops::InPlaceGradients of_the_head;

@@ -1,5 +1,5 @@
-// Next-token cross-entropy over chunks of tokens: logits exist for one chunk at a time, and the
-// gradient of a chunk takes the place of its logits.
+// Cross-entropy over chunks of tokens: logits exist for one chunk at a time, and the gradient of a
+// chunk replaces its logits in place.
 //   l_i = ln sum_c exp(z_ic) - z_it;   with smoothing e: (1 - e) l_i + e mean_c (lse_i - z_ic)
 //   dl_i/dz = softmax(z_i) (1 + 2 w lse_i) - (1 - e) onehot(t) - e / C   with z-loss weight w
 // Label smoothing gives every class e / C: Szegedy et al. 2016, arXiv:1512.00567, sec. 7. Given to
@@ -19,34 +19,35 @@ struct LossOptions {
   double z_loss = 0;
   double l2_wrap = 0;  // u
   LabelSmoothing smoothing = {};
-  Tensor weight_N = {};     // where defined: of each row's gradient, besides
-  bool gradients = true;    // of head_loss(): else the sums alone
-  Tensor* nll_N = nullptr;  // where set: takes l_i of every row, 0 without a target, double
-  /// Where set: of a chunk of logits, which may not be written to, what their gradient gains
-  /// (undefined = nothing). `rows_N`: which rows of the hidden states they are of.
+  Tensor weight_N = {};     // if defined: additional factor of each row's gradient
+  bool gradients = true;    // of head_loss(): otherwise the sums only
+  Tensor* nll_N = nullptr;  // if set: receives l_i of every row, 0 without a target, double
+  /// If set: an additional gradient for a chunk of logits, which must not be written to (undefined
+  /// = none). `rows_N`: the rows of the hidden states in the chunk.
   std::function<Tensor(const Tensor& logits_NC, const Tensor& rows_N, const Tensor& targets_N)>
       beside = nullptr;
 };
 
-/// Sums over rows, as doubles.
+/// Sums over rows, in double.
 struct TokenLosses {
   double nll = 0;       // of l_i without smoothing
-  double smoothed = 0;  // of l_i with it; the same where there is none
+  double smoothed = 0;  // of l_i with smoothing; equal without
   double z = 0;         // of w lse^2
   TokenLosses& operator+=(const TokenLosses& other);
 };
 
-/// Over the rows whose target is not negative, without what stands beside. logits_NC is overwritten
-/// by scale * weight * (d(sum l + z-loss)/d logits + L2Wrap), 0 in rows without a target. Targets
-/// int64 below C. Of equal largest logits one is pulled.
+/// Losses of the rows whose target is not negative, without the additional gradient. logits_NC is
+/// overwritten with scale * weight * (d(sum l + z-loss)/d logits + L2Wrap), 0 in rows without a
+/// target. Targets int64 below C. Of equal largest logits, L2Wrap affects one.
 TokenLosses cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOptions& options);
 
-/// The head alone: the sums, whose gradients reach the head's parameters, and those that
-/// reach `hidden_ND`, `scale` times: of `root` [M, D], its rows with targets (undefined: none do).
+/// Loss of the head: the sums, whose gradients are added to the head's parameters, and the
+/// gradients for `hidden_ND`, times `scale`, as those of `root` [M, D], its rows with targets
+/// (undefined: none).
 struct HeadLoss {
   TokenLosses sums;
   Tensor root, gradient;
-  /// A number whose gradients are those; undefined where none reach it.
+  /// A scalar with those gradients; undefined if there are none.
   Tensor share() const { return root.defined() ? (root * gradient).sum() : Tensor(); }
 };
 HeadLoss head_loss(const model::Model& model,
@@ -54,13 +55,12 @@ HeadLoss head_loss(const model::Model& model,
                    const Tensor& targets_N,
                    const LossOptions& options);
 
-/// The sums, and the gradients of everything behind it, `scale` times, added to the parameters;
-/// so are those of `added`, what parts add to the whole (undefined = none), which is not in the
-/// result. A loss that is not finite is returned before any gradient passes the hidden states.
-/// The gradients of everything behind `head`, and of `added`, which parts add to the whole
-/// (undefined = none).
+/// Backward pass from `head`, and from `added`, additional losses of parts (undefined = none), to
+/// all parameters before it.
 void backward_behind(const HeadLoss& head, const Tensor& added);
 
+/// head_loss() and, if it is finite, backward_behind(): adds the gradients, times `scale`, to the
+/// parameters. `added` is not in the result.
 TokenLosses loss_and_backward(const model::Model& model,
                               const Tensor& hidden_ND,
                               const Tensor& targets_N,

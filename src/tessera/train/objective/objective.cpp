@@ -29,7 +29,7 @@ constexpr const char* kSmoothed = "smoothed";
 constexpr const char* kZLoss = "z_loss";
 constexpr const char* kOfEncoder = "encoder.";
 
-/// Both, each with the names that it wants.
+/// Calls both probes, each for its own names.
 nn::Probe both(nn::Probe a, nn::Probe b) {
   if (!a) return b;
   if (!b) return a;
@@ -106,7 +106,7 @@ class CrossEntropy final : public TokenObjective {
     forward.add_loss = parts.sink();
     const std::vector<double> weights =
         exit_.scale > 0 ? exit_.weights(layers_, forward.step, steps_) : std::vector<double>();
-    // layers that take part, by the name of what they hand on
+    // layers with an exit loss, by the name of their output
     std::map<std::string, int64_t> exits;
     for (int64_t layer = 0; layer + 1 < std::ssize(weights); ++layer)
       if (weights[static_cast<size_t>(layer)] > 0)
@@ -172,9 +172,10 @@ class CrossEntropy final : public TokenObjective {
   const std::string& loss_of_kind(int64_t kind) const {
     return kinds_.at(static_cast<size_t>(kind));
   }
-  /// "exit_2": behind the first two layers.
+  /// "exit_2": after the first two layers.
   static std::string exit_loss(int64_t layer) { return fmt::format("exit_{}", layer + 1); }
-  /// How much worse than the mean of its batch each token was, times what chose for it.
+  /// REINFORCE: how much worse than the batch mean each token was, times the log-probability of its
+  /// routing.
   static Tensor policy_loss(const Tensor& policy_N,
                             const Tensor& nll_N,
                             const Tensor& targets_N,
@@ -184,8 +185,8 @@ class CrossEntropy final : public TokenObjective {
                         std::max(1.0, static_cast<double>(targets_N.ge(0).sum().item<int64_t>()));
     return ops::ordered_sum(policy_N * ((nll_N - mean) * asked / divisor).to(policy_N.options()));
   }
-  /// The losses of the predictors one after the other, so that the logits of one are there at a
-  /// time, and a number with their gradients on what they read (undefined = none have any).
+  /// The losses of the predictors, one after the other, so that only one has logits at a time, and
+  /// a scalar with their gradients on their inputs (undefined = none).
   Tensor look_ahead(const model::Model& model,
                     const PackedBatch& packed,
                     const nn::Batch& batch,
@@ -220,7 +221,7 @@ class CrossEntropy final : public TokenObjective {
     return added;
   }
 
-  /// Where the tokens of `ahead`, some of those of `before`, stand there.
+  /// Positions of the tokens of `ahead`, a subset of `before`, in `before`.
   static Tensor rows_in(const MtpBatch& before, const MtpBatch& ahead) {
     std::vector<int64_t> rows;
     size_t at = 0;
@@ -232,13 +233,13 @@ class CrossEntropy final : public TokenObjective {
   }
 
   std::string name_;
-  std::vector<std::string> kinds_;  // losses of what it draws
-  LossOptions loss_;                // but for its scale
-  int64_t ahead_;                   // predictors that learn
+  std::vector<std::string> kinds_;  // losses of the mixture
+  LossOptions loss_;                // except the scale
+  int64_t ahead_;                   // trained predictors
   double ahead_weight_;
   EarlyExit exit_;
   int64_t steps_, layers_;
-  std::optional<double> length_weight_;  // of how long texts are, where that is learned
+  std::optional<double> length_weight_;  // weight of length prediction, if trained
 };
 
 std::unique_ptr<Objective> tokens(const Recipe& recipe,
@@ -247,7 +248,7 @@ std::unique_ptr<Objective> tokens(const Recipe& recipe,
   return token_objective(recipe, std::move(source));
 }
 
-/// By row of the table.
+/// By table row.
 using Maker = std::unique_ptr<Objective> (*)(const Recipe& recipe,
                                              std::unique_ptr<Dataset> source,
                                              const ObjectiveOptions& options);

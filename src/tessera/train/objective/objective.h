@@ -1,10 +1,10 @@
-// What a run learns: inputs and targets out of documents, losses by name, each a mean over
-// something of its own, and scores.
+// A training objective: makes inputs and targets from documents, computes named losses, each a mean
+// over its own denominator, and evaluates.
 //
 // A loss is a sum of terms over a denominator that is counted from the targets before the first
-// forward pass, over the whole update: gradients are those of the sum over all micro-batches (and,
-// later, ranks) divided once. Parts may add losses of their own (nn::LossSink), sums over the
-// tokens of a call: means over the tokens that their stack reads.
+// forward pass, over the whole update. So gradients are those of the sum over all micro-batches
+// (and ranks) divided once. Parts may add losses of their own (nn::LossSink), sums over the tokens
+// of a call: means over the tokens of their stack.
 #pragma once
 
 #include <algorithm>
@@ -21,64 +21,68 @@
 
 namespace tessera::train {
 
-/// What losses are means over, in one batch or in several together.
+/// Denominators of losses, for one batch or several.
 struct Denominators {
   std::map<std::string, double> losses;  // the objective's own, by name
-  double tokens = 0;                     // that the model reads, those of sources left out
-  double source_tokens = 0;              // that the encoder beside it reads
-  double loss_scale = 1;                 // that all gradients are multiplied by (loss_scaler.h)
+  double tokens = 0;                     // tokens of the model, without sources
+  double source_tokens = 0;              // tokens of its encoder
+  double loss_scale = 1;                 // factor of all gradients (loss_scaler.h)
   Denominators& operator+=(const Denominators& other);
-  /// Of the objective's loss of that name, else of a part's: where it begins with "encoder.", of a
-  /// part of the encoder beside the model (model::ForwardOptions::add_loss).
+  /// The denominator of the objective's loss with that name, otherwise that of a part's loss: with
+  /// prefix "encoder.", of a part of the encoder (model::ForwardOptions::add_loss).
   double of(const std::string& loss) const;
-  /// What a sum of that loss is divided by before it goes back: that, or 1 where nothing is asked.
+  /// The divisor of that loss's sum before the backward pass: of(), or 1 without targets.
   double divisor(const std::string& loss) const { return std::max(1.0, of(loss)) / loss_scale; }
 };
 
-/// Sums of losses over one batch or several, by name.
+/// Sums of losses over one or several batches, by name.
 using LossSums = std::map<std::string, double>;
 
-/// What learn() of each batch of an update has to know of the others.
+/// What forward_backward_part() of a micro-batch needs of the other micro-batches of an update.
 class UpdateView {
  public:
   virtual ~UpdateView() = default;
 };
 
+/// Defines samples, losses and metrics of a run; owns its dataset and auxiliary parameters, but not
+/// the run's model. Used by the training thread. Gradients are added to the parameters, never set.
+/// Losses depend on sample numbers and the seed, so training is reproducible. Throws
+/// Error(cancelled) from evaluate(), and errors of the model.
 class Objective {
  public:
   explicit Objective(std::unique_ptr<Dataset> source) : source_(std::move(source)) {}
   virtual ~Objective() = default;
 
-  /// What kind it is, such as "causal_lm".
+  /// Its type, such as "causal_lm".
   virtual std::string_view name() const = 0;
-  /// Samples to learn from and to be asked.
+  /// Training and validation samples.
   const Dataset& source() const { return *source_; }
-  /// The loss that is logged as such, one of its own.
+  /// Name of the loss that is logged as the run's loss.
   virtual std::string main_loss() const = 0;
 
-  /// Before the first step, of the model that a run trains: makes what is trained beside it and is
-  /// no part of it.
+  /// Called before the first step with the run's model: creates auxiliary parameters that are
+  /// trained with it and are not part of it.
   virtual AuxiliaryParameters join(const model::Model&) { return {}; }
 
   virtual Denominators denominators(const PackedBatch& packed) const = 0;
-  /// Tokens that were predicted, of what the log counts.
+  /// Number of targets for the log.
   virtual double predicted(const Denominators& whole) const { return whole.of(main_loss()); }
-  /// Forward over one batch, whose tensors are `batch`, and back: adds to the parameters the
-  /// gradients of the sums, each over its denominator in `whole`, and returns the sums; those of
-  /// parts among them. Where the main one is not finite no gradient passes the hidden states.
+  /// Forward and backward pass of a micro-batch with inputs `batch`: adds gradients of the sums,
+  /// each over its denominator in `whole`, to the parameters, and returns the sums, those of parts
+  /// included. If the main loss is not finite, no gradient passes the hidden states.
   virtual LossSums forward_backward(const model::Model& model,
                                     const PackedBatch& packed,
                                     const nn::Batch& batch,
                                     const model::ForwardOptions& forward,
                                     const Denominators& whole) const = 0;
-  /// Where an update has several batches whose losses are not sums of their own: what
-  /// forward_backward_part() of each has to know of all; null = nothing.
+  /// If losses of an update are not sums over micro-batches: the data that forward_backward_part()
+  /// of each needs of all; null = none.
   virtual std::unique_ptr<const UpdateView> view(const model::Model&,
                                                  const std::vector<PackedBatch>&,
                                                  const model::ForwardOptions&) const {
     return nullptr;
   }
-  /// learn() of one of them.
+  /// forward_backward() for one of them.
   virtual LossSums forward_backward_part(const model::Model& model,
                                          const PackedBatch& packed,
                                          const nn::Batch& batch,
@@ -89,21 +93,20 @@ class Objective {
             name());
     return forward_backward(model, packed, batch, forward, whole);
   }
-  /// What it holds out, answered. Throws Error(cancelled) between passes.
+  /// Evaluates the validation samples. Throws Error(cancelled) between passes.
   virtual Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const = 0;
 
  private:
   std::unique_ptr<Dataset> source_;
 };
 
-/// What is learned from one pass beside an objective's own losses.
+/// Additional loss terms of one pass.
 struct PassTerms {
   double own = 1;  // factor on those
-  /// LossOptions::beside of the head's logits; may be empty.
+  /// Additional gradient of the head's logits, as in LossOptions; may be empty.
   std::function<Tensor(const Tensor& logits_NC, const Tensor& rows_N, const Tensor& targets_N)>
       of_logits = nullptr;
-  /// Called when the forward pass has been made: a number whose gradients are the terms'; may be
-  /// empty.
+  /// Called after the forward pass: a scalar whose gradients are those of the terms; may be empty.
   std::function<Tensor()> behind = nullptr;
 };
 
@@ -117,7 +120,8 @@ class TokenObjective : public Objective {
                             const Denominators& whole) const override {
     return forward_backward_with(model, packed, batch, forward, whole, {});
   }
-  /// learn() with more: the sums are its own alone. A probe in `forward` is served.
+  /// forward_backward() with additional terms: returns its own sums only. A probe in `forward` is
+  /// called.
   virtual LossSums forward_backward_with(const model::Model& model,
                                          const PackedBatch& packed,
                                          const nn::Batch& batch,
@@ -126,25 +130,24 @@ class TokenObjective : public Objective {
                                          const PassTerms& terms) const = 0;
 };
 
-/// Cross-entropy of the tokens that a source names as targets: the next ones of a text, those of an
-/// answer, those hidden in a text, what a task asks.
+/// Cross-entropy of the dataset's target tokens: the next tokens of a text, those of an answer,
+/// masked tokens, answers of a task.
 std::unique_ptr<TokenObjective> token_objective(const Recipe& recipe,
                                                 std::unique_ptr<Dataset> source);
 
-/// Throws Error(spec) where the head has fewer numbers than the vocabulary tokens.
+/// Throws Error(spec) if the head has fewer outputs than the vocabulary.
 void check_head_of_tokens(const Recipe& recipe);
 
-/// What an objective is opened with besides its recipe.
+/// Options of opening an objective.
 struct ObjectiveOptions {
-  std::filesystem::path cache;  // where tokens of files, and what models say of them, are kept
+  std::filesystem::path cache;  // cache of tokenized files and model outputs
   const CancelToken* cancel = nullptr;
-  bool goes_on =
-      false;  // a run from its checkpoint, which may have outlived the model it began from
-  std::function<void(const std::string&)> say = {};  // takes lines for whoever trains
+  bool goes_on = false;  // the run is resumed, possibly without its initial model
+  std::function<void(const std::string&)> say = {};  // receives lines for the user
 };
 
-/// The objective of a recipe. Throws what open_source() does, and Error(spec) where the head cannot
-/// answer it.
+/// Creates the objective of a recipe. Throws the errors of open_source(), and Error(spec) if the
+/// model's head does not fit.
 std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveOptions& options);
 std::unique_ptr<Objective> open_objective(const Recipe& recipe,
                                           const std::filesystem::path& cache,

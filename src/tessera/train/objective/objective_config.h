@@ -1,5 +1,5 @@
-// What a run learns, as data: the "objective" of a recipe. Each type is an entry of the table
-// objectives.def. Torch-free.
+// The "objective" of a recipe as data. Each type is an entry of the table objectives.def.
+// Torch-free.
 #pragma once
 
 #include <filesystem>
@@ -22,39 +22,39 @@ class Dataset;
 class ObjectiveConfig {
  public:
   virtual ~ObjectiveConfig() = default;
-  /// What it is called in recipes and logs, such as "masked_lm".
+  /// Type in recipes and logs, such as "masked_lm".
   virtual std::string type() const = 0;
-  /// Every default written out; null for what a recipe learns that says nothing.
+  /// The keys with every default; null for the default objective.
   virtual spec::Json dump() const = 0;
-  /// Throws Error(spec) where it does not fit the spec, the data or the rest of the recipe.
+  /// Throws Error(spec) if it does not fit the spec, the data or the rest of the recipe.
   virtual void check(const Recipe& recipe) const = 0;
-  /// Samples of the recipe's data. `cache`: where tokens of files are kept. Throws Error(file) and
-  /// Error(input) for data that it cannot learn from.
+  /// The dataset of the recipe's data. `cache`: folder of tokenized files. Throws Error(file) and
+  /// Error(input) for data that it does not support.
   virtual std::unique_ptr<Dataset> open(const Recipe& recipe,
                                         const std::filesystem::path& cache,
                                         const CancelToken* cancel) const = 0;
-  /// Names of the losses of what it draws, by PackedBatch::kinds; none where it is one alone.
+  /// Names of the losses of a mixture, by PackedBatch::kinds; empty for a single one.
   virtual std::vector<std::string> kinds() const { return {}; }
-  /// Keys of the recipe that name what else than the data it learns from: "objective.teacher".
+  /// Recipe keys of further inputs apart from the data: "objective.teacher".
   virtual std::vector<std::string> reads() const { return {}; }
-  /// Puts beside a checkpoint's model and tokenizer what who runs it has to know.
+  /// Writes settings for inference next to a checkpoint's model and tokenizer.
   virtual void write_beside(const Recipe&, const std::filesystem::path& /*checkpoint*/) const {}
 };
 
 /// One type of the table.
 struct ObjectiveKind {
   std::string type;
-  /// `recipe`: its spec and data have been read.
+  /// `recipe`: with spec and data already read.
   ObjectivePtr (*read)(const spec::Json& json, const spec::Scope& scope, const Recipe& recipe);
-  /// JSON schema of its keys but "type".
+  /// JSON schema of its keys except "type".
   std::function<spec::Json()> schema;
   bool labelled = false;  // its data are labelled examples (label_data.h)
   /// Its keys that are paths, relative to the recipe's file.
   std::vector<std::string> paths = {};
-  size_t row = 0;  // of objectives.def
+  size_t row = 0;  // in objectives.def
 };
 
-/// Of a struct C of keys with C::kType: type(), dump(), and reading; unknown keys throw
+/// Implements type(), dump() and reading for a struct C of keys with C::kType; unknown keys throw
 /// Error(spec).
 template <class C>
 class ObjectiveOf : public ObjectiveConfig {
@@ -72,7 +72,7 @@ class ObjectiveOf : public ObjectiveConfig {
   C keys_;
 };
 
-/// The keys of a recipe's objective, whose type is that of C.
+/// The keys of a recipe's objective of type C.
 template <class C>
 const C& keys_of(const ObjectiveConfig& objective) {
   return dynamic_cast<const ObjectiveOf<C>&>(objective).keys();
@@ -85,7 +85,7 @@ C read_objective_keys(const spec::Json& json, const spec::Scope& scope) {
   return keys;
 }
 
-/// The entry of a class of objectives that is made of its keys C.
+/// The table entry of an objective class with keys C.
 template <class Config, class C>
 ObjectiveKind objective_kind() {
   return {C::kType,
@@ -95,23 +95,23 @@ ObjectiveKind objective_kind() {
           [] { return spec::struct_schema<C>(); }};
 }
 
-/// What a recipe says; null = the next token, of pairs the answer, of a task what it asks. Unknown
-/// types and keys throw Error(spec).
+/// Reads a recipe's objective; null = next token, for pairs the target, for a task its answers.
+/// Unknown types and keys throw Error(spec).
 ObjectivePtr read_objective(const spec::Json& json, const Recipe& recipe);
 
-/// The row of objectives.def that has a type; nullopt for one that no recipe names, such as that of
-/// a synthetic task.
+/// The row of a type in objectives.def; nullopt for types that recipes cannot name, such as a
+/// synthetic task.
 std::optional<size_t> objective_row(std::string_view type);
 
-/// Calls `visit` with every path that an objective names, those of objectives within it among them.
+/// Calls `visit` with every path of an objective, nested objectives included.
 void for_each_objective_path(spec::Json& objective, const std::function<void(spec::Json&)>& visit);
-/// Whether the data of such an objective are labelled examples; false for what it cannot be.
+/// True if the data of the objective are labelled examples; false for an invalid one.
 bool learns_from_labels(const spec::Json& objective);
 
-/// JSON schema of them all.
+/// JSON schema of all types.
 spec::Json objective_schema();
 
-/// Throws Error(spec) unless the data are files of text alone.
+/// Throws Error(spec) unless the data are text files.
 void check_text_alone(const Recipe& recipe, std::string_view type);
 
 }  // namespace tessera::train

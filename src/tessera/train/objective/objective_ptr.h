@@ -1,4 +1,4 @@
-// What a recipe holds of its objective. Torch-free.
+// Pointer to the objective of a recipe. Torch-free.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@ namespace tessera::train {
 class ObjectiveConfig;
 using ObjectivePtr = std::shared_ptr<const ObjectiveConfig>;
 
-/// The next token of a text.
+/// The default objective: next-token prediction.
 ObjectivePtr next_token_objective();
 
 }  // namespace tessera::train

@@ -1,4 +1,4 @@
-// What tests of evaluation share.
+// Shared by tests of evaluation.
 #pragma once
 
 #include "tessera/train/objective/objective.h"

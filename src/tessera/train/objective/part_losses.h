@@ -1,5 +1,5 @@
-// The losses that parts add in one forward pass (model::ForwardOptions::add_loss), each a mean over
-// the tokens that its stack reads in the whole update.
+// Losses that parts add in a forward pass (model::ForwardOptions::add_loss), each a mean over the
+// tokens of its stack in the whole update.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@ namespace tessera::train {
 
 class PartLosses {
  public:
-  /// `whole`, of the update, must outlive it.
+  /// `whole`, the denominators of the update, must outlive it.
   explicit PartLosses(const Denominators& whole) : whole_(whole) {}
-  /// Takes losses until this ends.
+  /// Collects losses until this object is destroyed.
   nn::LossSink sink() {
     return [this](const std::string& name, const Tensor& sum) {
       const auto [known, added] = sums_.emplace(name, sum.detach());
@@ -21,9 +21,9 @@ class PartLosses {
       weighted_ = weighted_.defined() ? weighted_ + share : share;
     };
   }
-  /// By name, before any division.
+  /// By name, not divided.
   const std::map<std::string, Tensor>& sums() const { return sums_; }
-  /// All of them together, each over its denominator; undefined where there is none.
+  /// The sum of all, each over its denominator; undefined if there is none.
   const Tensor& weighted() const { return weighted_; }
 
  private:

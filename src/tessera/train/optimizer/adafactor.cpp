@@ -8,7 +8,7 @@
 namespace tessera::train {
 namespace {
 
-// rows whose squares one thread adds up; the sums of blocks are added in their order
+// rows whose squares one thread sums; sums of blocks are added in order
 constexpr int64_t kRowsOfBlock = 64;
 
 double squares_of(const float* x, int64_t n) {
@@ -19,13 +19,13 @@ double squares_of(const float* x, int64_t n) {
 
 }  // namespace
 
-/// What one update of one slot multiplies by.
+/// Constants of one update of one parameter.
 struct Adafactor::Factors {
   double fresh;  // c
   double added;  // to the squares
   double least_mean, least_root;
   float scale;
-  std::vector<double> means;  // of R, a matrix each
+  std::vector<double> means;  // of R, one per matrix
 };
 
 Adafactor::Adafactor(std::vector<ParameterInfo> slots, AdafactorSettings settings)
@@ -44,7 +44,7 @@ Adafactor::Adafactor(std::vector<ParameterInfo> slots, AdafactorSettings setting
   }
 }
 
-/// Moves R and K, or V, by the squares of the gradient.
+/// Updates R and K, or V, with the squares of the gradient.
 void Adafactor::gather(const ParameterInfo& slot,
                        Kept& kept,
                        const Factors& f,
@@ -140,7 +140,7 @@ void Adafactor::update(std::span<const Parameter> parameters, const Step& step) 
       f.means.push_back(std::accumulate(first, first + rows, 0.0) / static_cast<double>(rows));
     }
 
-    // sizes of the update and of the parameter, row after row
+    // root mean squares of the update and of the parameter, row by row
     std::vector<double> of_u(static_cast<size_t>(all)), of_w(static_cast<size_t>(all));
     over_rows(slot, kept, f, parameter.gradient, [&](int64_t row, std::span<const float> u) {
       of_u[static_cast<size_t>(row)] = squares_of(u.data(), columns);

@@ -3,7 +3,7 @@
 // dimensions; s = g^2, c = t^-decay_power:
 //   R = (1 - c) R + c rowmean s;  K = (1 - c) K + c colmean s;  V = R K^T / mean R
 //   U = g / sqrt(V);  U = a U / max(1, rms(U) / clip);  w = w - U
-// What has one dimension keeps V itself. Two forms:
+// For parameters of one dimension, V itself is stored. Two forms:
 //   torch         a = max(smallest_rms, rms(w)) min(lr, 1 / sqrt(t));  w = (1 - lr wd) w first;
 //                 mean R and sqrt(V) are at least the machine's eps of float32
 //   transformers  a = lr max(smallest_rms, rms(w)), or lr;  s = g^2 + 1e-30;  w = (1 - a wd) w;
@@ -31,12 +31,12 @@ class Adafactor final : public UpdateRule {
  private:
   struct Kept {
     std::vector<float> rows, columns;  // of matrices
-    std::vector<float> whole;          // of the rest
+    std::vector<float> whole;          // of other parameters
     std::vector<float> moment;
   };
   struct Factors;
   void gather(const ParameterInfo& slot, Kept& kept, const Factors& f, const float* g) const;
-  /// Calls `body(begin of a row, U of it)` for every row; returns nothing that turns on threads.
+  /// Calls `body(row, U of it)` for every row; the result does not depend on the number of threads.
   void over_rows(const ParameterInfo& slot,
                  const Kept& kept,
                  const Factors& f,

@@ -8,8 +8,8 @@
 namespace tessera::train {
 namespace {
 
-/// Bytes of numbers by the upper half of their bits: no two borders between neighbours in the table
-/// have the same one, so that one comparison with the next border tells.
+/// Codes by the upper half of a number's bits: no two borders between neighbours in the table have
+/// the same upper half, so one comparison with the next border is enough.
 class Codes {
  public:
   explicit Codes(bool with_sign) {
@@ -102,7 +102,7 @@ AdamInt8::AdamInt8(std::vector<ParameterInfo> slots, AdamWSettings settings)
 }
 
 void AdamInt8::update(std::span<const Parameter> parameters, const Step& step) {
-  // pieces are whole blocks
+  // chunks are whole blocks
   pieces_.each(parameters, [&](const ElementChunks::Piece& piece) {
     const AdamConstants c(settings_, step, slots_[piece.slot]);
     const Parameter& parameter = parameters[piece.slot];

@@ -10,7 +10,7 @@
 namespace tessera::train {
 namespace {
 
-// 64 KiB: a piece of work, far below any cache's share of the whole
+// 64 KiB: a unit of work, small compared with any cache's share of the whole
 constexpr int64_t kSummed = 16384;
 
 double sum_of_squares(const float* g, int64_t n) {

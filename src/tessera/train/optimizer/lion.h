@@ -1,6 +1,6 @@
-// Lion: steps of one length along the sign of an interpolated moment. Torch-free, float32.
+// Lion: steps of constant size along the sign of an interpolated moment. Torch-free, float32.
 //   w = (1 - lr wd) w - lr sign(b1 m + (1 - b1) g), sign(0) = 0;  m = b2 m + (1 - b2) g
-// Chen et al. 2023, arXiv:2302.06675. One moment where AdamW has two.
+// Chen et al. 2023, arXiv:2302.06675. One moment; AdamW has two.
 #pragma once
 
 #include "tessera/train/optimizer/update_rule.h"

@@ -1,11 +1,10 @@
-// The factor on a loss whose gradients are computed in float16, for devices: as large as it can be.
-// Torch-free.
+// Dynamic loss scaling for gradients in float16, for devices. Torch-free.
 //
-// Before the backward pass the loss is multiplied by scale(); behind it gradients are divided by it
-// in float32. Where all are finite the update is made, and after `growth` of these in a row the
-// scale doubles; else the update is left out and the scale halves. A left-out update advances data
-// and schedule, not the optimiser's count. As torch.amp.GradScaler, but that twenty left out in a
-// row, or a scale below 1, end the run: nothing that a smaller scale would help is wrong then.
+// Before the backward pass the loss is multiplied by scale(); afterwards gradients are divided by
+// it in float32. If all are finite the update is applied, and after `growth` of these in a row the
+// scale doubles; otherwise the update is skipped and the scale halves. A skipped update advances
+// data and schedule, not the optimizer's count. As torch.amp.GradScaler, except that twenty skipped
+// updates in a row, or a scale below 1, end the run: then a smaller scale does not help.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +19,11 @@ class LossScaler {
   explicit LossScaler(double scale = 65536, int64_t growth = 2000)
       : scale_(scale), growth_(growth) {}
   double scale() const { return scale_; }
-  /// What the gradients of an update were; returns whether it is made. Throws Error(input) where
-  /// the run cannot go on.
+  /// Reports whether the gradients of an update are finite; returns whether it is applied. Throws
+  /// Error(input) if the run cannot continue.
   bool update(bool finite);
 
-  /// For checkpoints. Reading throws Error(file) naming `where` on what it cannot have written.
+  /// For checkpoints. restore() throws Error(file) naming `where` for invalid values.
   spec::Json to_json() const;
   void restore(const spec::Json& json, std::string_view where);
 

@@ -20,7 +20,7 @@ double scale_of(MuonScale scale, const ParameterInfo& slot) {
   fail(ErrorKind::internal, "muon", "unknown scale");
 }
 
-/// X / |X| of each matrix; norms are summed in one order, whatever the threads.
+/// X / |X| for each matrix; norms are summed in a fixed order for any number of threads.
 void normalise(Tensor& x) {
   const int64_t matrices = x.size(0), n = x.size(1) * x.size(2);
   float* all = x.mutable_data_ptr<float>();

@@ -1,9 +1,9 @@
-// Muon: steps of matrices along the nearest orthogonal one. Jordan et al. 2024,
+// Muon: matrix updates along the nearest orthogonal matrix. Jordan et al. 2024,
 // https://kellerjordan.github.io/posts/muon; scales: Liu et al. 2025, arXiv:2502.16982.
 //   B = mu B + (1 - mu) g;  u = (1 - mu) g + mu B under nesterov, else B
 //   w = (1 - lr wd) w - lr k O,  O = X after `iterations` of
 //   X = u / |u|;  A = X X^T;  X = 3.4445 X + (-4.7750 A + 2.0315 A A) X     (rows <= columns)
-// In float32. Of more dimensions the last two are a matrix. One moment where AdamW has two.
+// In float32. With more dimensions, the last two are a matrix. One moment; AdamW has two.
 #pragma once
 
 #include "tessera/ops/tensor.h"

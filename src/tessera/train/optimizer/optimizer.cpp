@@ -14,8 +14,8 @@
 namespace tessera::train {
 namespace {
 
-/// Whether the last two dimensions are a matrix that a product reads and makes: what rules for
-/// matrices are for. Matrices of adapters have no roles.
+/// True if the last two dimensions are an input and an output of a matrix product, which matrix
+/// rules are for. Adapter matrices have no roles.
 bool is_matrix(const spec::ParamDecl& decl) {
   return decl.adapts() ||
          (decl.kind == spec::ParamKind::matrix && decl.roles.empty() && decl.shape.size() >= 2);
@@ -72,7 +72,7 @@ std::unique_ptr<UpdateRule> make_rule(const RuleKeys& rule,
   return std::visit(Maker{slots, weights}, rule);
 }
 
-/// The rule for those parameters that `recipe`'s own is not for; nothing where it is for all.
+/// The rule for parameters that `recipe`'s own rule does not cover; nullopt if it covers all.
 std::optional<RuleRecipe> rule_beside(const RuleRecipe& recipe) {
   const auto adam = [](double lr, const std::vector<double>& betas, double eps) {
     AdamWKeys keys;
@@ -131,7 +131,7 @@ Optimizer::Optimizer(const OptimizerRecipe& recipe, const ParameterSet& paramete
 
 Optimizer::~Optimizer() = default;
 
-/// Small parameters of a rule with int8 moments get a rule of their own, in float32.
+/// Small parameters of a rule with int8 moments have a float32 rule.
 void Optimizer::add_rule(const RuleRecipe& recipe, std::vector<size_t> entries) {
   if (entries.empty()) return;
   RuleRecipe plain = recipe;

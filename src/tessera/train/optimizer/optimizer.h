@@ -1,5 +1,5 @@
-// What turns gradients into new values of parameters: the rules of a recipe, each on the parameters
-// of a ParameterSet that it is for, and the average that is kept of them.
+// Applies gradients to parameters: the update rules of a recipe, each on its parameters of a
+// ParameterSet, and weight averaging.
 #pragma once
 
 #include <memory>
@@ -17,33 +17,33 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// One update at `factor` of the base rates, with the gradients of the set times `scale`
-  /// (clipping). A parameter without a gradient stays as it is.
+  /// One update at `factor` times the base learning rates, with gradients times `scale` (clipping).
+  /// A parameter without a gradient does not change.
   void update(double factor, double scale);
-  /// Made so far: an update that was left out is none.
+  /// Number of updates, without skipped ones.
   int64_t updates() const { return updates_; }
   void restore_updates(int64_t updates) { updates_ = updates; }
 
-  /// Whether what is evaluated and saved as the model are not the values that are trained.
+  /// True if the evaluated and saved weights are an average, not the trained values.
   bool averages() const;
-  /// Puts the average into the parameters, and back what is trained, bit for bit.
+  /// Puts the average into the parameters; hide_average() restores the trained values, bit for bit.
   void show_average();
   void hide_average();
 
-  /// A tensor that the next update depends on, by the name that a checkpoint gives it; it shares
-  /// memory with the optimiser. While an average is shown, what is trained is among them.
+  /// A tensor that the next update depends on, with its name in checkpoints; shares memory with the
+  /// optimizer. While an average is shown, the trained values are among them.
   struct StateTensor {
     std::string name;
-    std::string parameter;  // that it belongs to; "" = to no single one
+    std::string parameter;  // its parameter; "" = none
     Tensor tensor;
   };
   std::vector<StateTensor> state();
 
-  /// How many bytes of states there are, by rule: "muon 1.2 MB, adamw 0.4 MB".
+  /// Bytes of state by rule: "muon 1.2 MB, adamw 0.4 MB".
   std::string memory_text();
 
  private:
-  struct Member {  // a rule with the parameters it is for
+  struct Member {  // a rule with its parameters
     std::string name;
     double lr;
     std::vector<size_t> entries;  // of parameters_.trained()
@@ -58,13 +58,13 @@ class Optimizer {
   std::optional<AverageRecipe> average_;
   std::vector<Member> members_;
   int64_t updates_ = 0;
-  /// Of every trained parameter: its average, or while that is shown what is trained. Without an
-  /// average in the recipe, only while shown, and of rules that average alone.
+  /// For every trained parameter: its average, or the trained values while the average is shown.
+  /// Without an average in the recipe, only while shown, for rules with an average of their own.
   std::vector<std::vector<float>> beside_;
   bool shown_ = false;
 };
 
-/// The average in the parameters, while it lives; nothing where there is none.
+/// Shows the average during its lifetime; has no effect without one.
 class ShownAverage {
  public:
   explicit ShownAverage(Optimizer& optimizer) : optimizer_(optimizer) { optimizer_.show_average(); }

@@ -6,7 +6,7 @@ namespace {
 using spec::Json;
 using spec::Scope;
 
-/// What every optimiser of a recipe has beside its rule's own keys.
+/// Keys that every optimizer of a recipe has in addition to those of its rule.
 template <class R>
 struct Whole : R {
   std::string type = R::kName;
@@ -33,7 +33,7 @@ struct Whole : R {
   }
 };
 
-/// The optimiser of a group.
+/// The optimizer of a group.
 template <class R>
 struct Part : R {
   std::string type = R::kName;
@@ -48,7 +48,7 @@ struct Part : R {
   }
 };
 
-/// f(R{}) for every rule of the table.
+/// Calls f(R{}) for every rule of the table.
 template <class F, size_t... I>
 void for_each_rule(const F& f, std::index_sequence<I...>) {
   (f(std::variant_alternative_t<I, RuleKeys>{}), ...);
@@ -65,7 +65,7 @@ std::string rule_in(const Json& json, const Scope& scope) {
   return names[spec::detail::read_name(json["type"], names, scope.at("type"))];
 }
 
-/// Throws where a key is another rule's.
+/// Throws if a key belongs to another rule.
 template <class R>
 void refuse_keys_of_others(const Json& json, const Scope& scope) {
   const Json own = spec::dump_struct(Whole<R>{});
@@ -132,7 +132,7 @@ RuleRecipe read_part(const Json& json, const Scope& scope) {
   return out;
 }
 
-/// Keys that recipes had not at first, where they say nothing: a run of then goes on.
+/// Keys added later, at their defaults: older runs can be resumed.
 void leave_out_defaults(Json& json) {
   if (json.value("moments", "") == "float32") json.erase("moments");
 }
@@ -151,7 +151,7 @@ Json dump_part(const RuleRecipe& recipe) {
   return json;
 }
 
-/// The optimisers of groups, taken out of `json`; null where a group has none.
+/// Reads the optimizers of groups from `json`; null if a group has none.
 std::vector<Json> taken_from_groups(Json& json) {
   std::vector<Json> taken;
   if (!json.is_object() || !json.contains("groups") || !json["groups"].is_array()) return taken;

@@ -1,5 +1,5 @@
-// Optimisers as a recipe names them: the keys of each update rule, and which parameters are treated
-// otherwise. Torch-free. Definitions stand with the rules.
+// Optimizers in recipes: the keys of each update rule, and parameter groups. Torch-free.
+// Definitions are with the rules.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,7 @@ enum class MuonScale {
   spectral,         // sqrt(rows / columns)
 };
 enum class Graft {
-  adam,  // an update is as long as Adam's would be
+  adam,  // an update has the norm that Adam's would have
   none,
 };
 
@@ -57,7 +57,7 @@ struct tessera::spec::EnumNames<tessera::train::Graft> {
 
 namespace tessera::train {
 
-// --- the keys of each rule: kName in recipes, kRate and kDecay where a recipe says nothing ---
+// --- keys of each rule: kName in recipes, kRate and kDecay are the defaults ---
 
 struct AdamWKeys {
   static constexpr const char* kName = "adamw";
@@ -77,7 +77,7 @@ struct AdamWKeys {
   }
 };
 
-/// AdamW whose decay is a term of the gradient.
+/// AdamW with decay as a term of the gradient.
 struct AdamKeys : AdamWKeys {
   static constexpr const char* kName = "adam";
   static constexpr double kDecay = 0;
@@ -137,7 +137,7 @@ struct AdafactorKeys {
   }
 };
 
-/// AdamW for what is no matrix, beside a rule for matrices.
+/// AdamW for parameters that are no matrices, with a rule for matrices.
 struct BesideKeys {
   double lr = 1e-3;
   std::vector<double> betas = {0.9, 0.95};
@@ -232,7 +232,7 @@ struct ScheduleFreeKeys {
   }
 };
 
-/// The table of optimisers.
+/// The table of optimizers.
 using RuleKeys = std::variant<AdamWKeys,
                               AdamKeys,
                               SgdKeys,
@@ -244,19 +244,19 @@ using RuleKeys = std::variant<AdamWKeys,
                               ScheduleFreeKeys>;
 const char* name_of(const RuleKeys& rule);
 
-/// A rule with the base rate that the schedule multiplies.
+/// A rule with its base learning rate, which the schedule multiplies.
 struct RuleRecipe {
   RuleKeys keys = AdamWKeys{};
   double lr = AdamWKeys::kRate;
 };
 
-/// Parameters that are treated otherwise than the rest.
+/// A parameter group with settings of its own.
 struct GroupRecipe {
   std::vector<std::string> match = {};
   double lr_factor = 1;
   std::optional<double> weight_decay = {};
   bool frozen = false;
-  std::optional<RuleRecipe> optimizer = {};  // another one than the rest's
+  std::optional<RuleRecipe> optimizer = {};  // if it differs from the recipe's
 
   static constexpr auto fields() {
     using C = GroupRecipe;
@@ -270,7 +270,7 @@ struct GroupRecipe {
   }
 };
 
-/// A mean of the weights along the run, which is what is evaluated and saved as the model.
+/// Average of the weights during the run, which is evaluated and saved as the model.
 struct AverageRecipe {
   double decay = 0.999;
   int64_t from = 0;
@@ -292,9 +292,9 @@ struct OptimizerRecipe {
   std::vector<GroupRecipe> groups = {};
 };
 
-/// Reads and checks; `scope` is where it stands. Throws Error(spec).
+/// Reads and checks; `scope` is its position. Throws Error(spec).
 OptimizerRecipe read_optimizer(const spec::Json& json, const spec::Scope& scope);
-/// Every default written out but those of keys that recipes had not at first.
+/// The keys with every default, except keys added later.
 spec::Json dump_optimizer(const OptimizerRecipe& recipe);
 spec::Json optimizer_schema();
 

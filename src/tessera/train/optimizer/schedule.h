@@ -1,7 +1,7 @@
-// Learning rates over a run: warm-up, then one of a few shapes. Torch-free.
+// Learning-rate schedules: warm-up, then one of several shapes. Torch-free.
 //
-// factor(t) multiplies the base rate of update number t + 1, t = 0, 1, ... updates already made.
-// With W warm-up steps, T steps in all and final ratio r:
+// factor(t) multiplies the base rate of update number t + 1, t = 0, 1, ... previous updates. With W
+// warm-up steps, T total steps and final ratio r:
 //   constant  f = 1 after warm-up
 //   linear    f = r + (1 - r) (1 - p),               p = (t - W) / (T - W) clamped to [0, 1]
 //   cosine    f = r + (1 - r) (1 + cos(pi p)) / 2
@@ -57,12 +57,12 @@ struct Schedule {
   static constexpr std::array keys_of_types{
       spec::KeyOfTypes{"decay_fraction", "wsd"}, spec::KeyOfTypes{"decay", "wsd"},
       spec::KeyOfTypes{"cycles", "cosine"}, spec::KeyOfTypes{"timescale", "inverse_sqrt"}};
-  /// Makes steps of warmup_fraction, and cuts a warm-up that is longer than a run of `steps`;
-  /// returns a line that says so, or "". Throws Error(spec) at `path` where both are given.
+  /// Converts warmup_fraction to steps, and shortens a warm-up longer than a run of `steps`;
+  /// returns a line about that, or "". Throws Error(spec) at `path` if both are given.
   std::string fit(int64_t steps, const std::string& path);
-  /// Throws Error(spec) at `path` when the numbers do not fit a run of `steps`.
+  /// Throws Error(spec) at `path` if the values do not fit a run of `steps`.
   void check(int64_t steps, const std::string& path) const;
-  /// f(t) for a run of `steps` steps; beyond its end the last value.
+  /// f(t) for a run of `steps` steps; after its end the last value.
   double factor(int64_t t, int64_t steps) const;
 };
 

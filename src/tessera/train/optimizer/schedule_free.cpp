@@ -45,7 +45,7 @@ void ScheduleFree::update(std::span<const Parameter> parameters, const Step& ste
   sums_[1] = std::max(sums_[1], step.lr);
   const double weight = std::pow(sums_[1], settings_.weight_power);
   sums_[0] += weight;
-  // before the first rate above 0 nothing moves
+  // nothing changes before the first rate above 0
   const double share = sums_[0] > 0 ? weight / sums_[0] : 0;
   pieces_.each(parameters, [&](const ElementChunks::Piece& piece) {
     const ParameterInfo& slot = slots_[piece.slot];

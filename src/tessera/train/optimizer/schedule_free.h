@@ -1,4 +1,4 @@
-// Schedule-free AdamW: an average in place of a rate that falls. Torch-free, float32.
+// Schedule-free AdamW: weight averaging instead of a decaying learning rate. Torch-free, float32.
 //   gradients are taken at y = (1 - b1) z + b1 x; x, the average, is what is evaluated and saved
 //   v = b2 v + (1 - b2) g^2;  d = g / (sqrt(v / (1 - b2^t)) + eps) + wd y
 //   z = z - lr d;  x = (1 - c) x + c z,  c = r^p / sum of r^p, r the largest rate so far
@@ -16,7 +16,7 @@ struct ScheduleFreeSettings {
 
 class ScheduleFree final : public UpdateRule {
  public:
-  /// `weights` of the slots at the beginning, where z begins too.
+  /// `weights`: initial values of the parameters and of z.
   ScheduleFree(std::vector<ParameterInfo> slots,
                ScheduleFreeSettings settings,
                std::span<const Parameter> weights);
@@ -30,7 +30,7 @@ class ScheduleFree final : public UpdateRule {
   ScheduleFreeSettings settings_;
   ElementChunks pieces_;
   Moments z_, v_;
-  double sums_[2] = {0, 0};  // of the weights of updates; the largest rate
+  double sums_[2] = {0, 0};  // sum of the weights of updates; the largest rate
 };
 
 }  // namespace tessera::train

@@ -21,7 +21,7 @@ class Sgd final : public UpdateRule {
  private:
   std::vector<ParameterInfo> slots_;
   SgdSettings settings_;
-  ElementChunks pieces_, kept_;  // kept_: of the momentum, none where there is none
+  ElementChunks pieces_, kept_;  // kept_: of the momentum, empty without momentum
   Moments b_;
 };
 

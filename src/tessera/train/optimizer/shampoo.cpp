@@ -9,7 +9,7 @@
 namespace tessera::train {
 namespace {
 
-/// libtorch's decompositions in one thread: their bits turn on the number.
+/// libtorch's decompositions in one thread: their bits depend on the number of threads.
 class OneThread {
  public:
   OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
@@ -21,7 +21,7 @@ class OneThread {
   int before_;
 };
 
-/// Eigenvalues, falling, and their vectors as columns.
+/// Eigenvalues in descending order, eigenvectors as columns.
 std::pair<Tensor, Tensor> eigen(const Tensor& symmetric) {
   const OneThread one;
   const auto [values, vectors] = at::linalg_eigh(symmetric.to(at::kDouble));
@@ -32,7 +32,7 @@ Tensor across(const Tensor& x) {
   return x.transpose(-2, -1);
 }
 
-/// left x right, by the sides that there are.
+/// left x right, with the sides that exist.
 Tensor between(const Tensor& left, Tensor x, const Tensor& right) {
   if (left.defined()) x = ops::product(left, x);
   if (right.defined()) x = ops::product(x, right);
@@ -83,7 +83,7 @@ void append(const ParameterInfo& slot, Kept& kept, const char* turn, std::vector
   add(std::string("right_") + turn, kept.right.turn);
 }
 
-/// The next basis of a side, and of v the order of its eigenvalues along `axis`.
+/// The next basis of a side, and the order of v's entries along `axis` by eigenvalue.
 void turn(MatrixSide& side, Tensor& v, int axis) {
   if (!side.turn.defined()) return;
   const Tensor moved = ops::product(side.moment, side.turn);

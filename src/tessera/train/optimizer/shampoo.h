@@ -1,15 +1,15 @@
-// SOAP and Shampoo: matrices seen through the second moments of their rows and of their columns,
+// SOAP and Shampoo: matrices preconditioned with the second moments of their rows and columns,
 //   L = b2 L + (1 - b2) G G^T,  R = b2 R + (1 - b2) G^T G
-// SOAP (Vyas et al. 2024, arXiv:2409.11321) is Adam in the eigenvectors Q of both: G' = QL^T G QR;
-// m, v of G'; w = (1 - lr wd) w - lr QL (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)) QR^T. Bases
-// are eigenvectors at first, from an update that moves nothing else; every `every` updates they
-// turn by one step of orthogonal iteration, Q = qr(L Q), after a sort by their eigenvalues, and m
-// goes with them. As in the authors' program eps is not corrected: w - lr sqrt(1 - b2^t) / (1 -
-// b1^t) m / (sqrt(v) + eps). Shampoo (Gupta et al. 2018, arXiv:1802.09568): w = (1 - lr wd) w - lr
-// L'^-1/4 m R'^-1/4 with L' = L / (1 - b2^t) + root_eps max eigenvalue, m = b1 m + (1 - b1) G;
-// roots are new every `every` updates. Grafted, an update is as long as Adam's of the same matrix
-// (Anil et al. 2020, arXiv:2002.09018). What is no matrix is Adam's. A side longer than `largest`
-// has the identity.
+// SOAP (Vyas et al. 2024, arXiv:2409.11321) is Adam in the eigenbases Q of both: G' = QL^T G QR; m,
+// v of G'; w = (1 - lr wd) w - lr QL (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)) QR^T. The
+// first update only computes the eigenvectors. Every `every` updates the bases are refined by one
+// step of orthogonal iteration, Q = qr(L Q), after sorting by eigenvalue, and m is rotated with
+// them. As in the authors' program eps is not corrected: w - lr sqrt(1 - b2^t) / (1 - b1^t) m /
+// (sqrt(v) + eps). Shampoo (Gupta et al. 2018, arXiv:1802.09568): w = (1 - lr wd) w - lr L'^-1/4 m
+// R'^-1/4 with L' = L / (1 - b2^t) + root_eps max eigenvalue, m = b1 m + (1 - b1) G; roots are
+// recomputed every `every` updates. With grafting, an update has the norm of Adam's for the same
+// matrix (Anil et al. 2020, arXiv:2002.09018). Parameters that are no matrices use Adam. A side
+// longer than `largest` has the identity.
 #pragma once
 
 #include "tessera/ops/tensor.h"
@@ -18,8 +18,7 @@
 
 namespace tessera::train {
 
-/// One side of matrices [M, n, n]: its moment, and its basis or root; undefined where there is
-/// none.
+/// One side of matrices [M, n, n]: its moment, and its basis or root; undefined for the identity.
 struct MatrixSide {
   Tensor moment, turn;
 };

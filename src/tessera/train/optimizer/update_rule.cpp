@@ -6,7 +6,7 @@
 namespace tessera::train {
 namespace {
 
-// 64 KiB of each array: a piece of work, far below any cache's share of the whole
+// 64 KiB of each array: a unit of work, small compared with any cache's share of the whole
 constexpr int64_t kPiece = 16384;
 
 }  // namespace

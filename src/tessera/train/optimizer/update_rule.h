@@ -1,7 +1,7 @@
-// How gradients become new values, of the parameters that one rule is for. Torch-free.
+// Optimizer update rules. Torch-free.
 //
-// How a rule is added: its keys and its name in optimizer_recipe.h, a class here, a line in
-// make_rule() (optimizer.cpp).
+// To add a rule: its keys and name in optimizer_recipe.h, a class here, a line in make_rule()
+// (optimizer.cpp).
 #pragma once
 
 #include <cstdint>
@@ -14,33 +14,33 @@
 
 namespace tessera::train {
 
-/// One parameter in an update: its memory now, and its gradient; a null gradient leaves it as it
-/// is.
+/// One parameter in an update: its memory and its gradient; nullptr = no gradient, the parameter
+/// does not change.
 struct Parameter {
   float* weight = nullptr;
   const float* gradient = nullptr;
 };
 
-/// One parameter as a rule is made for it.
+/// The static properties of a parameter.
 struct ParameterInfo {
   std::string name = {};
   std::vector<int64_t> shape = {};
   double weight_decay = 0;
   double lr_factor = 1;
-  bool matrix = false;  // [.., out, in], whose rows and columns a product reads and makes
+  bool matrix = false;  // [.., out, in], input and output of a matrix product
 
   int64_t elements() const;
-  /// Of the last two dimensions; of what has fewer, one row.
+  /// Of the last two dimensions; one row if there are fewer.
   int64_t rows() const { return shape.size() < 2 ? 1 : shape[shape.size() - 2]; }
   int64_t columns() const { return shape.empty() ? 1 : shape.back(); }
-  /// How many matrices it is of.
+  /// Number of matrices.
   int64_t matrices() const;
 };
 
 /// Memory that the next update depends on.
 struct RuleState {
-  std::string name;       // as a checkpoint has it
-  std::string parameter;  // that it belongs to; "" = to all of the rule
+  std::string name;       // in checkpoints
+  std::string parameter;  // its parameter; "" = of the whole rule
   std::vector<int64_t> shape;
   DType dtype;
   void* data;
@@ -50,35 +50,35 @@ struct RuleState {
 class UpdateRule {
  public:
   struct Step {
-    int64_t t = 1;     // number of the update, from 1
-    double lr = 0;     // which slots multiply
+    int64_t t = 1;     // update number, from 1
+    double lr = 0;     // learning rate, before factors of parameters
     double scale = 1;  // of gradients (clipping)
   };
   virtual ~UpdateRule() = default;
-  /// One for each slot, in their order.
+  /// One per parameter, in order.
   virtual void update(std::span<const Parameter> parameters, const Step& step) = 0;
   virtual std::vector<RuleState> state() = 0;
 
-  /// Whether what is evaluated and saved are not the values that gradients are taken at.
+  /// True if the evaluated and saved values are not those at which gradients are taken.
   virtual bool averages() const { return false; }
-  /// Those values of a slot, in place of the ones that are trained.
+  /// Replaces the trained values of a parameter by the averaged ones.
   virtual void to_average(size_t /*slot*/, std::span<float> /*weights*/) const {}
 };
 
-/// Pieces of slots, the same for any number of threads.
+/// Chunks of parameters, the same for any number of threads.
 class ElementChunks {
  public:
   explicit ElementChunks(const std::vector<ParameterInfo>& slots);
   struct Piece {
     size_t slot;
-    int64_t begin, end;  // elements of the slot
-    int64_t place;       // of the first one in memory that holds all slots one behind another
+    int64_t begin, end;  // elements of the parameter
+    int64_t place;       // of the first one, in concatenated memory
   };
   const std::vector<Piece>& all() const { return pieces_; }
   int64_t elements() const { return elements_; }
-  /// Of a slot in memory that holds all.
+  /// Offset of a parameter in concatenated memory.
   int64_t place(size_t slot) const { return places_[slot]; }
-  /// body(piece) in parallel for those whose parameter has a gradient.
+  /// Calls body(chunk) in parallel for parameters with a gradient.
   template <class Body>
   void each(std::span<const Parameter> parameters, const Body& body) const {
     parallel_for(static_cast<int64_t>(pieces_.size()), 1, [&](int64_t begin, int64_t end) {
@@ -95,7 +95,7 @@ class ElementChunks {
   int64_t elements_ = 0;
 };
 
-/// Memory for one number per element of slots, one slot behind another, as states of its slots.
+/// Memory of one number per element of all parameters, concatenated, as state.
 class Moments {
  public:
   Moments(std::string name, const ElementChunks& pieces)
@@ -103,7 +103,7 @@ class Moments {
   float* at(const ElementChunks::Piece& piece) { return values_.data() + piece.place; }
   float* at(size_t slot) { return values_.data() + pieces_.place(slot); }
   const float* at(size_t slot) const { return values_.data() + pieces_.place(slot); }
-  /// Adds them, one for each slot.
+  /// Appends them, one per parameter.
   void append(const std::vector<ParameterInfo>& slots, std::vector<RuleState>& to);
 
  private:

@@ -1,5 +1,4 @@
-// What is trained beside a model that stays as it is stored (model/weight_adapter.h), as data.
-// Torch-free.
+// Adapters (LoRA and others, model/weight_adapter.h) in recipes. Torch-free.
 #pragma once
 
 #include <optional>
@@ -25,7 +24,7 @@ struct tessera::spec::EnumNames<tessera::train::AdapterType> {
 
 namespace tessera::train {
 
-/// Sizes of some of the products.
+/// Rank and alpha of some targets.
 struct AdapterSizeRecipe {
   std::string target = {};
   int64_t rank = 8;

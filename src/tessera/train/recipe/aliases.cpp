@@ -27,7 +27,7 @@ constexpr RecipeAlias kAliases[] = {
     {"objective", "sft", "chat", "type"},
 };
 
-/// true and false of other programs, in place of which layers are recomputed.
+/// Booleans of other programs, for keys that name the recomputed layers here.
 Json recompute_of(Json value) {
   if (!value.is_boolean()) return value;
   return Json{{"of", value.get<bool>() ? "layers" : "none"}};

@@ -1,5 +1,5 @@
-// Other programs' names of recipe keys and values. They are read as the kept ones, which are what
-// runs and `tessera show --resolved` write. Torch-free.
+// Aliases of recipe keys and values in other programs. They are accepted; runs and `tessera show
+// --resolved` write the canonical names. Torch-free.
 #pragma once
 
 #include <span>
@@ -10,15 +10,15 @@ namespace tessera::train {
 
 struct RecipeAlias {
   const char* section;  // "train", or "" = the recipe itself
-  const char* alias;    // a key, or the value of `key`
+  const char* alias;    // an alias of a key, or of a value of `key`
   const char* kept;
   const char* key = "";  // of values: "type"; "" = a key is renamed
 };
 std::span<const RecipeAlias> recipe_aliases();
 
-/// Renames what has another name; anything that is no object is left as it is. "train":
+/// Replaces aliases by canonical names; anything that is no object stays unchanged. "train":
 /// {"gradient_checkpointing": true} becomes "recompute": {"of": "layers"}. With `overrides` an
-/// alias takes the place of the kept key; otherwise both together throw Error(spec).
+/// alias replaces the canonical key; otherwise both together throw Error(spec).
 void use_kept_names(spec::Json& recipe, bool overrides = false);
 
 }  // namespace tessera::train

@@ -65,10 +65,10 @@ FinetunePlan Planner::plan() {
   if (!o_.columns.empty()) data_["columns"] = o_.columns;
   if (!o_.separator.empty()) {
     data_["separator"] = o_.separator;
-    // the text behind the other columns holds separators too
+    // the last column's text may contain separators
     if (std::ssize(o_.columns) > 1 && o_.separator == " ")
       data_["max_splits"] = std::ssize(o_.columns) - 1;
-    // cells in quotes are those of csv
+    // quoted cells are csv
     if (o_.format.empty()) data_["format"] = o_.data.front().ends_with(".csv") ? "csv" : "tsv";
   }
   out_.task = o_.task;
@@ -102,7 +102,7 @@ FinetunePlan Planner::plan() {
 }
 
 std::string Planner::option(std::string_view name) const {
-  // --text and its like are texts to evaluate there
+  // in eval, --text and the like are texts to evaluate
   const bool column = name == "text" || name == "text-b" || name == "label";
   return fmt::format("--{}{}", name, column && o_.measured != nullptr ? "-key" : "");
 }
@@ -133,7 +133,7 @@ void Planner::open_model() {
     tokenizer_.emplace(
         convert::find_tokenizer(tokenizer_of_start(o_.model), static_cast<int32_t>(spec_.vocab)));
   };
-  if (o_.measured != nullptr) {  // who measures it has opened it
+  if (o_.measured != nullptr) {  // the caller has opened it
     spec_ = *o_.measured;
     take_tokenizer();
     recipe_["spec"] = model::resolve(spec_);
@@ -236,7 +236,7 @@ LabelFormat Planner::keyed_format(const std::string& path) const {
          o_.columns.empty() ? "separator" : "columns", out_.task, expected);
   if (!is_keyed(path))
     fail(ErrorKind::usage, verb(), "{}: task {} reads {} (--format)", path, out_.task, expected);
-  // the format that the recipe has by now is that of the first file; names say what others are
+  // the recipe's format is that of the first file; that of the others follows from their names
   const auto format_of = [&](const std::string& file) {
     const std::optional<LabelFormat> named = o_.format.empty() ? keyed_by_name(file) : std::nullopt;
     return named ? *named : label_data().format_of(file);
@@ -260,7 +260,7 @@ std::string Planner::role(const std::string& given,
 
 namespace {
 
-/// What separates the names of a header that was read as one name; "" where it is one.
+/// The actual separator of a header that was read as one name; "" if it is one.
 std::string separator_in(const std::string& header) {
   for (const std::string_view separator : {";", "\t", "|", ","})
     if (header.find(separator) != std::string::npos) return std::string(separator);
@@ -285,7 +285,7 @@ void Planner::missing(const char* option, const char* what) const {
 std::string Planner::own_pooling() const {
   const std::vector<convert::Pooling> own =
       convert::poolings_of_folder(convert::checkpoint_place(o_.model));
-  if (own.size() != 1) return "";  // one of several is no pooling of a head
+  if (own.size() != 1) return "";  // several modes have no equivalent in a head
   const std::string name = convert::name_of(own.front());
   const bool end = spec_.causal() ? name == "last" : name == "cls";
   return name == "mean" || name == "max" || end ? name : "";
@@ -314,7 +314,7 @@ void Planner::say_export(const Json& objective) {
 }
 
 void Planner::set_length(const std::vector<int64_t>& lengths, int64_t most) {
-  // what is measured is measured whole, as far as the model takes it
+  // evaluation uses whole texts, up to the model's maximum
   constexpr int64_t kNoLimit = int64_t{1} << 20;
   if (o_.measured != nullptr && !lengths.empty()) most = kNoLimit;
   if (const int64_t limit = spec_.longest_sequence(); limit > 0) most = std::min(most, limit);
@@ -360,7 +360,7 @@ void Planner::hold_out(int64_t n) {
 }
 
 void Planner::plan_training() {
-  // absolute, so that the recipe may stand anywhere
+  // absolute, so that the recipe can be moved
   for (const char* key : {"train", "valid", "train_labels", "valid_labels"})
     if (data_.contains(key))
       for (Json& path : data_[key])
@@ -393,7 +393,7 @@ void Planner::plan_training() {
       {"eval_every", std::max<int64_t>(1, static_cast<int64_t>(std::llround(std::max(
                                               steps_an_epoch, static_cast<double>(steps) / 10))))},
       {"log_every", std::max<int64_t>(1, std::min<int64_t>(10, steps / 20))}};
-  // the best of the evaluations is what the run's folder stands for
+  // the best checkpoint represents the run's folder
   if (data_.contains("valid") || held > 0) recipe_["checkpoint"] = {{"best", 1}};
   recipe_["optimizer"] = {{"type", "adamw"}, {"lr", lr}, {"weight_decay", 0.01}};
   recipe_["schedule"] = {{"type", "linear"}, {"warmup_fraction", 0.1}, {"final_fraction", 0}};

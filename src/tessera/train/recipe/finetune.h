@@ -1,15 +1,18 @@
-// A recipe out of a model and a file: what is to be learned is guessed from the columns, lengths
-// and rates follow from stated rules, and all of it is said. Torch-free.
+// Makes a fine-tuning recipe from a model and a data file: detects the task from the columns,
+// chooses length, batch and learning rate by fixed rules, and reports each choice. Torch-free.
 //
-// Rules, where nothing is given: batch 32 of labels, 16 where texts have more than 256 tokens, 64
-// of texts that belong together, 8 of texts to go on with, of conversations and of preferences; 3
-// epochs, as many more as make 200 steps, at most 20; AdamW with decay 0.01 and a rate that rises
-// over the first tenth and falls to 0; 1e-4 below 50 million parameters, 5e-5 below 200 million,
-// 2e-5 above (Mosbach et al. 2020, arXiv:2006.04884: small rates, a rise, more steps where data are
-// few); ten times that for adapters of products, a hundred times for other adapters and for heads
-// alone, a tenth of it for preferences; length: the longest text, at most 512 tokens and what the
-// model takes, 384 for questions, 2048 for conversations and preferences; a tenth of the examples
-// held out, unless there are files for that.
+// Defaults:
+//   batch    32 for labels, 16 if texts have more than 256 tokens, 64 for "together" (contrastive),
+//            8 for language modeling, conversations and preferences
+//   epochs   3; more if that is under 200 steps, at most 20
+//   AdamW    weight decay 0.01, warm-up over the first tenth, then decay to 0
+//   rate     1e-4 below 50 million parameters, 5e-5 below 200 million, 2e-5 above (Mosbach et al.
+//            2020, arXiv:2006.04884: small rates, warm-up, more steps for little data); times 10
+//            for LoRA and DoRA, times 100 for other adapters and for heads alone, times 0.1 for
+//            preferences
+//   length   the longest text, at most the model's maximum and 512 tokens, 384 for questions, 2048
+//            for conversations and preferences
+//   held out a tenth of the examples, unless there are validation files
 #pragma once
 
 #include <filesystem>
@@ -25,38 +28,39 @@ namespace tessera::train {
 
 struct FinetuneOptions {
   std::string model;
-  std::vector<std::string> data, valid, labels;  // files; labels: a label a line for each of data
-  std::string task;                              // one of finetune_tasks(); "" = guessed
-  std::string format;                            // of data; "" = by the name
-  std::vector<std::string> columns;              // names, of files without a header
+  std::vector<std::string> data, valid,
+      labels;                        // labels: files with one label a line, for each of data
+  std::string task;                  // one of finetune_tasks(); "" = detected
+  std::string format;                // of data; "" = by file name
+  std::vector<std::string> columns;  // column names of files without a header
   std::string separator;
-  std::string text, text_b, label;  // columns; "" = guessed
-  std::string adapter;              // type of an adapter; "" = the model itself learns
+  std::string text, text_b, label;  // columns; "" = detected
+  std::string adapter;              // type of the adapter; "" = full fine-tuning
   int64_t rank = 8;
-  int64_t last = 0;  // layers that learn, with the head; 0 = all
+  int64_t last = 0;  // number of last layers to train, with the head; 0 = all
   bool head_only = false;
   std::vector<std::string> ignore_keys = {};  // of the model's config (init.ignore_keys)
   std::optional<double> lr = {}, epochs = {}, valid_fraction = {};
   std::optional<int64_t> batch = {}, length = {}, steps = {};
   int64_t seed = 1;
-  /// A model as it is, to be measured on the files, not trained: its head says what is asked, and
-  /// pairs with a number ask for the similarity of its vectors where no head answers them.
+  /// Evaluates this model on the files instead of training: the task follows from its head, and
+  /// scored pairs without a fitting head measure the similarity of its vectors.
   const model::ModelSpec* measured = nullptr;
   const CancelToken* cancel = nullptr;
 };
 
-/// Tasks and what tells each, for help.
+/// Tasks and how each is detected, for help.
 std::vector<std::pair<std::string, std::string>> finetune_tasks();
 
 struct FinetunePlan {
   spec::Json recipe;
-  std::vector<std::string> said;  // what was guessed, and by which option it changes, a line each
+  std::vector<std::string> said;  // choices made, and the option that changes each, a line each
   std::string task;
-  bool chats = false;  // whether it learns answers under a template that `tessera chat` finds then
+  bool chats = false;  // it trains answers with a template that `tessera chat` will use
 };
 
-/// Throws Error(usage) where the task cannot be guessed or does not fit the model, and what reading
-/// the files throws.
+/// Throws Error(usage) if the task cannot be detected or does not fit the model, and the errors of
+/// reading the files.
 FinetunePlan plan_finetune(const FinetuneOptions& options);
 
 }  // namespace tessera::train

@@ -1,4 +1,4 @@
-// Plans of conversations and preferences.
+// Fine-tuning plans for conversations and preferences.
 #include <algorithm>
 #include <limits>
 
@@ -73,7 +73,7 @@ void Planner::plan_chat() {
   ChatRecipe how;
   const auto layout = chat_layout_of(first_, how.messages_key);
   if (layout) say_format(train::described(*layout, first_, how.messages_key));
-  // strings under TRL's names are continued, all else is asked and answered
+  // strings under TRL's keys are continued as plain text, others become messages
   const bool plain = o_.task.empty() && prompt_and_completion(first_) &&
                      first_.contains("prompt") && first_.contains("completion");
   recipe_["objective"] = {{"type", "chat"}};

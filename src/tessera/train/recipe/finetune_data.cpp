@@ -1,4 +1,4 @@
-// Plans of labels, of texts that belong together, of pairs and of texts alone.
+// Fine-tuning plans for labels, embeddings, pairs and plain text.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -17,7 +17,7 @@
 namespace tessera::train {
 namespace {
 
-/// Names that columns have for a role, the likeliest first.
+/// Usual column names of each role, most likely first.
 const std::vector<std::string> kSources = {"source", "src",      "input",   "question",
                                            "prompt", "document", "article", "text"};
 const std::vector<std::string> kTargets = {"target",  "tgt",         "output",  "answer",
@@ -27,7 +27,7 @@ std::string shown_text(std::string_view text) {
   return format::in_quotes(excerpt(text));
 }
 
-/// The value of a key in a line of ours.
+/// A value of a key, shortened for a message.
 std::string shown_text(const Json& example, const std::string& key) {
   const auto found = example.find(key);
   if (found == example.end()) return "nothing";
@@ -110,7 +110,7 @@ std::vector<std::string> Planner::classes_of_head() const {
          "labels",
          o_.model, spec_.head ? spec_.head.type() : "none");
   std::vector<std::string> names = head->labels;
-  // classes without names are numbers
+  // without names, classes are numbers
   for (int64_t i = std::ssize(names); i < head->n_labels; ++i) names.push_back(std::to_string(i));
   return names;
 }
@@ -130,7 +130,7 @@ std::vector<std::string> Planner::classes_of(const std::vector<std::string>& lab
     fail(ErrorKind::usage, verb(),
          "every label is \"{}\"; expected at least two classes ({} for another column)",
          names.front(), option("label"));
-  // the order of a model that has these classes already
+  // the class order of a model with these classes
   if (const auto* head = dynamic_cast<const nn::ClassifierConfig*>(spec_.head.config.get())) {
     std::set<std::string> own(head->labels.begin(), head->labels.end());
     if (own == std::set<std::string>(names.begin(), names.end())) names = head->labels;
@@ -165,7 +165,7 @@ void Planner::plan_together() {
     say("modules after the pooling are left out of {}: {}",
         o_.measured != nullptr ? "the scores" : "training and of what it writes", left);
   recipe_["objective"] = together_;
-  // this data's format is told by the names of its files
+  // the format follows from the file names
   if (!is_keyed(o_.data.front())) data_.erase("format");
   set_length(lengths, 512);
   hold_out(n);
@@ -200,7 +200,7 @@ void Planner::plan_pairs() {
   data_["source_key"] = source;
   data_["text_key"] = target;
   if (spec_.mask) recipe_["objective"] = {{"type", "mask_predict"}};
-  std::vector<int64_t> lengths;  // of the longer one, with what ends it
+  std::vector<int64_t> lengths;  // of the longer text, special tokens included
   for (const std::string& path : o_.data)
     for_each_record(label_data(), path, [&](Record&& record) {
       int64_t most = 0;
@@ -233,7 +233,7 @@ void Planner::plan_text() {
                             {"mask_token", std::string(tokenizer_->token(*mask))}};
   }
   set_length({}, 512);
-  // tokens of the first part tell those of all
+  // extrapolates from the first part
   int64_t bytes = 0;
   for (const std::string& path : o_.data)
     bytes += static_cast<int64_t>(DataFile::of_bytes(path).bytes());

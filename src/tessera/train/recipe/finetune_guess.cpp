@@ -1,4 +1,4 @@
-// What a model is to learn, by the columns and keys of the data.
+// Detects the task from the columns and keys of the data.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -12,7 +12,7 @@
 namespace tessera::train {
 namespace {
 
-/// Names that columns have for a role, the likeliest first.
+/// Usual column names of each role, most likely first.
 const std::vector<std::string> kTexts = {
     "text",  "sentence", "sentence1", "premise", "question1", "question", "review", "content",
     "query", "document", "comment",   "tweet",   "utterance", "body",     "title"};
@@ -34,7 +34,7 @@ std::string text_of_label(const Json& example, const std::string& label) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-/// The number that a text is; nothing where it is none.
+/// Parses a number; nullopt for other text.
 std::optional<double> number_in(const std::string& text) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
@@ -49,8 +49,8 @@ bool are_numbers(const Peek& data, const std::string& label) {
 
 }  // namespace
 
-/// Whether the first example is a conversation, or a prompt and what follows it. Columns of these
-/// names with a label are texts to judge, and with a context a question about it.
+/// True if the first example is a conversation, or a prompt with its completion. Such columns with
+/// a label are texts to classify, and with a context a question about it.
 bool Planner::is_talk(const Peek& data) const {
   const auto layout = chat_layout_of(data.some.front(), "messages");
   if (!layout || *layout != ChatLayout::prompt_completion) return layout.has_value();
@@ -68,7 +68,7 @@ bool Planner::is_scored_pair(const Peek& data) const {
   std::string score = o_.label.empty() ? first_of(kScores, data.names) : o_.label;
   const bool named = !score.empty();
   if (!named) score = first_of(kLabels, data.names);
-  // whole numbers under "label" are classes
+  // integers under "label" are classes
   return !text.empty() && !text_b.empty() && !score.empty() && are_numbers(data, score) &&
          (named || by_values(data, score) == kNumber);
 }
@@ -159,7 +159,7 @@ void Planner::draft_columns(const Peek& data) {
   if (by_score) label = score;
   if (text.empty()) missing("text", "the text");
   if (label.empty() && o_.labels.empty()) {
-    // other columns of a decoder's text, such as its source, are not read
+    // other columns next to a decoder's text, such as its source, are not used
     const bool alone = names_.size() == 1 || (spec_.causal() && text_b.empty() && text == "text");
     if (out_.task.empty() && alone && data.some.front()[text].is_string() &&
         is_keyed(o_.data.front())) {

@@ -1,4 +1,4 @@
-// What finetune.cpp and its parts share: one plan in the making. Torch-free.
+// Shared by finetune.cpp and its parts: a plan under construction. Torch-free.
 #pragma once
 
 #include <functional>
@@ -23,16 +23,16 @@ inline constexpr const char *kClasses = "classification", *kSeveral = "multi_lab
                             *kPreference = "preference", *kText = "text",
                             *kSimilarity = "similarity";
 
-/// A column's name without blanks around it, in small letters.
+/// A column name without surrounding blanks, in lower case.
 std::string plain_name(std::string_view name);
 
-/// The first of the wanted names that is known, as it is spelled there ("Text", " label"), or "".
+/// The first wanted name that is known, in its original spelling ("Text", " label"), or "".
 std::string first_of(const std::vector<std::string>& wanted, const std::vector<std::string>& known);
 
-/// A text of a file within a line of ours, without what is too long.
+/// Text of a file, shortened for a message.
 std::string excerpt(std::string_view text);
 
-/// What is known of the data before they are read whole.
+/// The data before they are read completely.
 struct Peek {
   std::vector<std::string> names;  // columns or keys of the first example
   std::vector<Json> some;          // the first examples
@@ -49,40 +49,40 @@ class Planner {
     out_.said.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
 
-  /// The verb that asks, which begins errors, and what it calls an option of `finetune` ("--text").
+  /// The command that is running, for errors, and its name of an option of `finetune` ("--text").
   const char* verb() const { return o_.measured != nullptr ? "eval" : "finetune"; }
   std::string option(std::string_view name) const;
-  /// " (objective.date)": the key of a recipe, of which only training has one.
+  /// " (objective.date)": the key of a recipe; only training has one.
   std::string key_of_recipe(std::string_view key) const;
 
-  // finetune.cpp: the model, and how it is trained
+  // finetune.cpp: model and training settings
   void open_model();
-  /// Throws Error(usage) where the model is an adapter.
+  /// Throws Error(usage) if the model is an adapter.
   void refuse_adapter() const;
   LabelData label_data() const;
-  /// The first examples; a JSON file of SQuAD is told by its one list.
+  /// The first examples; a JSON file of SQuAD is recognized by its single list.
   Peek peek();
   bool is_plain_text() const;
-  /// Whether the examples of a file have keys: JSON lines, or a table with a line of names.
+  /// True if the examples of a file have keys: JSON lines, or a table with a header.
   bool is_keyed(const std::string& path) const;
-  /// Its format. Throws Error(usage) for other files, and for tables read by --columns.
+  /// Its format. Throws Error(usage) for other files, and for tables read with --columns.
   LabelFormat keyed_format(const std::string& path) const;
-  /// The value of a role: what was given, else the first known name that the data have.
+  /// The column of a role: as given, otherwise the first usual name in the data.
   std::string role(const std::string& given,
                    const std::vector<std::string>& usual,
                    const char* option);
   [[noreturn]] void missing(const char* option, const char* what) const;
-  /// How sentence-transformers pool; "" for other folders.
+  /// The pooling of a sentence-transformers model; "" for other folders.
   std::string own_pooling() const;
-  /// Names of modules of sentence-transformers that vectors of the model go through after their
-  /// pooling, but for their length: "Dense, LayerNorm"; "" without any. Throws Error(file) for
-  /// modules that `embed` does not have.
+  /// Modules of a sentence-transformers model after its pooling, without normalization: "Dense,
+  /// LayerNorm"; "" if there are none. Throws Error(file) for modules that `embed` does not
+  /// support.
   std::string modules_left_out() const;
-  /// A line where the model could go back to the files of its family, and with this head cannot.
+  /// Adds a line if this head prevents exporting to the model's original format.
   void say_export(const Json& objective);
-  /// Of the longest one, up to what the model takes and `most`.
+  /// The longest of `lengths`, at most the model's maximum and `most`.
   void set_length(const std::vector<int64_t>& lengths, int64_t most);
-  /// How the data are written, and the names in them: a line.
+  /// Adds a line about the format of the data and its columns.
   void say_format(const std::string& layout = "");
   void hold_out(int64_t n);
   void plan_training();
@@ -90,41 +90,41 @@ class Planner {
   void freeze();
   bool is_product() const { return o_.adapter == "lora" || o_.adapter == "dora"; }
 
-  // finetune_guess.cpp: what is learned
+  // finetune_guess.cpp: the task
   bool is_talk(const Peek& data) const;
-  /// What the head of a model that is measured answers; "" for tokens.
+  /// The task of an evaluated model's head; "" for tokens.
   std::string task_of_head(const Peek& data) const;
-  /// Whether two texts and a number stand in each example.
+  /// True if each example has two texts and a number.
   bool is_scored_pair(const Peek& data) const;
   void guess();
   void guess_together();
   void draft_columns(const Peek& data);
   std::string described() const;
-  /// What the values of a label are.
+  /// The task by the values of a label.
   std::string by_values(const Peek& data, const std::string& label) const;
 
-  // finetune_data.cpp: labels, vectors, pairs, texts
+  // finetune_data.cpp: labels, embeddings, pairs, plain text
   /// Reads all examples, for classes and lengths.
   void plan_labels();
   std::vector<std::string> classes_of(const std::vector<std::string>& labels, int64_t n);
-  /// Of a model that is measured.
+  /// For an evaluated model.
   std::vector<std::string> classes_of_head() const;
   /// Reads all examples, for their lengths.
   void plan_together();
-  /// Pairs whose vectors are as near as a number says, of a model that is measured.
+  /// Scored pairs, for an evaluated model.
   void plan_similarity();
-  /// Sources and what is answered to them.
+  /// Sources and targets.
   void plan_pairs();
   void plan_text();
 
   // finetune_chat.cpp: conversations and preferences
   void plan_chat();
   void plan_preference();
-  /// How messages are written where the tokenizer has no template; nothing where it has one.
+  /// The template format if the tokenizer has no template; nullopt if it has one.
   std::optional<std::string> template_for_messages();
-  /// The day that a chat template which asks for one tells, today's; nothing for the others.
+  /// Today's date for a chat template that needs one; nullopt for others.
   std::optional<std::string> template_date();
-  /// Visits the first examples, with "FILE: line N", and returns how many there are.
+  /// Visits the first examples, with "FILE: line N", and returns their number.
   int64_t measure(const std::function<void(const Json&, const std::string&)>& visit);
 
   const FinetuneOptions& o_;
@@ -134,7 +134,7 @@ class Planner {
   std::optional<text::Tokenizer> tokenizer_;
   convert::Checkpoint origin_;      // of the model, without its tensors
   std::vector<std::string> names_;  // columns or keys of the data
-  std::string text_key_;            // of text alone in jsonl
+  std::string text_key_;            // of plain text in jsonl
   Json first_;                      // the first example
   int64_t parameters_ = 0, length_ = 0, batch_ = 0, samples_ = 0;
 };

@@ -1,6 +1,6 @@
-// Texts that are short in the first steps of a run and grow (Press et al. 2021, arXiv:2012.15832;
-// Li et al. 2022, arXiv:2108.06084): steps on short texts are cheap, and early ones need no long
-// context. Torch-free.
+// Sequence length warm-up: sequences are short in the first steps and grow (Press et al. 2021,
+// arXiv:2012.15832; Li et al. 2022, arXiv:2108.06084), because short steps are cheap and early
+// training needs no long context. Torch-free.
 #pragma once
 
 #include <algorithm>
@@ -26,13 +26,13 @@ struct Curriculum {
   }
 };
 
-/// The length of each sample of a source; those of a step have one.
+/// The length of each sample of a dataset; constant within a step.
 struct LengthSchedule {
   int64_t from = 0, to = 0;
-  int64_t steps = 0;  // behind which it is `to`
-  double a_step = 1;  // samples
+  int64_t steps = 0;  // after these it is `to`
+  double a_step = 1;  // samples per step
 
-  /// `share`: of the `batch` samples of a step those that are this source's.
+  /// `share`: this dataset's share of the `batch` samples of a step.
   static LengthSchedule of(const Curriculum& how, int64_t length, int64_t batch, double share) {
     return {how.from, length, how.steps, share * static_cast<double>(batch)};
   }
@@ -42,7 +42,7 @@ struct LengthSchedule {
     return std::min(to, from + static_cast<int64_t>(static_cast<double>(to - from) * step /
                                                     static_cast<double>(steps)));
   }
-  /// So much of `most`, at least 2.
+  /// The same fraction of `most`, at least 2.
   int64_t part(int64_t sample, int64_t most) const {
     const int64_t here = at(sample);
     return here == to ? most : std::max<int64_t>(2, most * here / to);

@@ -25,8 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// All of a recipe but the spec, which is a document of its own, and the data, of which there are
-/// two kinds.
+/// The recipe's fields, except the spec, which is a document of its own, and the data, of which
+/// there are two kinds.
 struct Sections {
   TrainRecipe train;
   Schedule schedule;
@@ -90,7 +90,7 @@ fs::path under(const fs::path& folder, const std::string& path) {
   return fs::path(path).is_absolute() ? fs::path(path) : folder / path;
 }
 
-/// The place of a model or tokenizer: a path, or one that the cache of the hub has by this name.
+/// The location of a model or tokenizer: a path, or a name in the hub cache.
 std::string model_under(const fs::path& folder, const std::string& text) {
   const fs::path path = under(folder, text).lexically_normal();
   return fs::exists(path) || !hub::is_cached(text) ? path.string() : hub::find_model(text).path;
@@ -101,7 +101,7 @@ void inline_spec(Json& json, const fs::path& folder) {
     json["spec"] = read_commented(under(folder, json["spec"].get<std::string>()));
 }
 
-/// Paths of a recipe that stands in `folder`, made independent of it.
+/// Makes the paths of a recipe in `folder` independent of it.
 void rebase(Json& json, const fs::path& folder) {
   inline_spec(json, folder);
   if (!json.is_object()) return;
@@ -129,7 +129,7 @@ void rebase(Json& json, const fs::path& folder) {
   if (data.contains("tokenizer") && data["tokenizer"] != "bytes") move_model(data["tokenizer"]);
 }
 
-/// The recipe with all that it extends merged in; no key "extends" is left.
+/// The recipe merged with everything that it extends, without the key "extends".
 Json extended(Json json, const fs::path& folder, int depth = 0) {
   use_kept_names(json);
   if (!json.is_object() || !json.contains("extends")) return json;
@@ -156,7 +156,7 @@ void ignore_keys_of_models(Json& json, const std::vector<std::string>& keys) {
     if (!json.contains(section) || !json[section].is_object() || !json[section].contains(names))
       continue;
     Json& all = json[section]["ignore_keys"];
-    if (!all.is_array() && !all.is_null()) continue;  // refused where it is read
+    if (!all.is_array() && !all.is_null()) continue;  // refused later
     for (const std::string& key : keys) all.push_back(key);
     ++models;
   }
@@ -166,10 +166,10 @@ void ignore_keys_of_models(Json& json, const std::vector<std::string>& keys) {
          keys.front());
 }
 
-/// What a recipe that begins with a model takes from it: the spec, and how text becomes tokens.
+/// Settings that a recipe takes from its initial model: spec and tokenizer.
 void take_from_model(Json& json, const fs::path& folder) {
   if (!json.is_object() || !json.contains("init") || json["init"].is_null()) return;
-  // without a spec of its own the recipe stands on it
+  // without a spec of its own the recipe uses the model's
   InitRecipe init;
   if (!json.contains("spec"))
     init = spec::read_struct<InitRecipe>(json["init"], spec::Scope().at("init"));
@@ -189,7 +189,7 @@ void take_from_model(Json& json, const fs::path& folder) {
   data["tokenizer"] = tokenizer_of_start(model);
 }
 
-/// A resolved recipe writes out what stands beside a mix; only what was said counts.
+/// A resolved recipe contains defaults next to a mixture; only given keys count.
 Json without_defaults(Json data) {
   const Json defaults = spec::dump_struct(DataRecipe());
   for (const auto& [key, value] : defaults.items())
@@ -210,8 +210,8 @@ void check_mix(const DataRecipe& data, const Json& json) {
   }
 }
 
-/// Gives the spec of a recipe that learns from labels their names, and one that is a model's the
-/// head that they need.
+/// Names the labels in the spec of a labelled objective, and gives a model's spec the required
+/// head.
 void take_task_head(Json& json, bool own_spec, Recipe& recipe) {
   TaskHead made = with_task_head(std::move(json["spec"]), json["objective"], /*replace=*/!own_spec);
   json["spec"] = std::move(made.spec);
@@ -254,7 +254,7 @@ void check_data(const DataRecipe& data) {
          spec::enum_name(data.format));
 }
 
-/// The optimiser, taken out of `json`; one that needs no schedule has none where nothing is said.
+/// Reads the optimizer from `json`; one that needs no schedule gets none by default.
 void take_optimizer(Json& json, Recipe& recipe) {
   if (const auto found = json.find("optimizer"); found != json.end())
     recipe.optimizer = read_optimizer(*found, spec::Scope().at("optimizer"));
@@ -265,7 +265,7 @@ void take_optimizer(Json& json, Recipe& recipe) {
   if (schedule.is_object() && !schedule.contains("type")) schedule["type"] = "constant";
 }
 
-/// Experts that come and go need states that lie apart by expert.
+/// Adding and removing experts needs optimizer states that are separate by expert.
 void check_states(const OptimizerRecipe& optimizer) {
   const auto check = [](const RuleKeys& rule, const std::string& where) {
     std::string what = name_of(rule);
@@ -288,8 +288,8 @@ void check_states(const OptimizerRecipe& optimizer) {
       check(optimizer.groups[i].optimizer->keys, fmt::format("optimizer.groups[{}].optimizer", i));
 }
 
-/// Throws Error(spec) where a router learns by the losses of tokens that do not come back to it:
-/// those of an encoder, of predictors, of layers that choose among tokens.
+/// Throws Error(spec) for routers that learn from token losses that do not reach them: those of an
+/// encoder, of predictors, of layers that choose among tokens.
 void check_rewards(const model::ModelSpec& stack, std::string_view why) {
   const auto refuse = [](const spec::AnyPart& part, std::string_view reason) {
     spec::for_each_part(part, [&](const spec::AnyPart& inner) {
@@ -347,7 +347,7 @@ void check_model(const Recipe& recipe) {
          recipe.train.batch, length, kMaxTokens);
 }
 
-/// Whether parts of this type have a router.
+/// True for parts with a router.
 bool routes(const Json& type) {
   if (!type.is_string()) return false;
   for (const spec::Slot slot : {spec::Slot::ffn, spec::Slot::mixer})
@@ -357,8 +357,8 @@ bool routes(const Json& type) {
   return false;
 }
 
-/// Whether a router that says nothing of losses wants one; of what cannot be read, the spec's own
-/// error tells.
+/// True if a router without loss settings needs a balance loss; unreadable specs get their own
+/// error later.
 bool wants_balance(const Json& router) {
   if (!router.is_object() || router.contains("losses")) return false;
   spec::Scope any;
@@ -371,7 +371,7 @@ bool wants_balance(const Json& router) {
   }
 }
 
-/// Gives routers of a spec that want one a balance loss; returns how many.
+/// Gives such routers of a spec a balance loss; returns their number.
 int64_t balance_routers(Json& json) {
   int64_t n = 0;
   if (json.is_array())
@@ -402,7 +402,7 @@ void check_curriculum(const Recipe& recipe) {
          "\"isolated\"");
 }
 
-/// What a row that goes on from step to step needs.
+/// Checks the requirements of carried windows.
 void check_carried(const Recipe& recipe) {
   const TrainRecipe& train = recipe.train;
   if (train.windows != WindowOrder::carried) {
@@ -465,7 +465,7 @@ void check_carried(const Recipe& recipe) {
              branch.name);
 }
 
-/// What experts that come and go need, of the spec and of one another.
+/// Checks the requirements of adding and removing experts.
 void check_experts(const Recipe& recipe) {
   if (!recipe.experts) return;
   if (recipe.experts->balance_steps > 0) {
@@ -505,13 +505,13 @@ void check_experts(const Recipe& recipe) {
   }
 }
 
-/// An adapter stands beside a model that is there, whole, and does not change.
+/// Checks the requirements of an adapter: a complete, frozen base model.
 void check_adapter(const Recipe& recipe) {
   if (!recipe.adapter) return;
   if (!recipe.init)
     fail(ErrorKind::spec, "adapter",
          "given without \"init\"; expected \"init\": {{\"from\": MODEL}}, the base model");
-  // labels need a head of their own, which is trained whole beside the adapter
+  // labels need a head, which is trained in full with the adapter
   if (recipe.init->partial && !recipe.labels)
     fail(ErrorKind::spec, "init.partial",
          "true with an adapter, whose base model is frozen; expected false");
@@ -542,7 +542,7 @@ void check_adapter(const Recipe& recipe) {
          "growing or pruning with an adapter, whose base model is frozen; expected one of the two");
 }
 
-/// What ends a run, and what chooses checkpoints, needs evaluations on the way.
+/// Early stopping and best checkpoints need evaluations.
 void check_watched(const Recipe& recipe) {
   const auto needs_evaluations = [&](const std::string& where, bool given) {
     if (!given) return;
@@ -581,7 +581,7 @@ void check_schedule(const Recipe& recipe) {
          spec::enum_name(recipe.schedule.type));
 }
 
-/// Keys under which two runs may differ and still be the same run.
+/// Keys that may differ between two configurations of the same run.
 bool is_free(const std::string& path, bool constant_schedule) {
   if (path == "train.steps") return constant_schedule;
   for (const char* key :
@@ -627,7 +627,7 @@ Recipe read_recipe(Json json,
                    const std::vector<std::string>& ignore_keys) {
   nn::register_mechanisms();
   json = extended(std::move(json), folder);
-  // what changes parts of a spec waits until there is one, from `init`, which others may name
+  // overrides of the spec are applied once it is known, from `init`, which other overrides may set
   const auto changes_a_spec = [](const std::string& assignment) {
     return assignment.starts_with("spec.") || assignment.starts_with("spec[");
   };
@@ -746,7 +746,7 @@ Json resolve(const Recipe& recipe) {
     for (const char* key : {"mix", "temperature"}) json["data"].erase(key);
   if (recipe.train.curriculum.steps == 0) json["train"].erase("curriculum");
   json["optimizer"] = dump_optimizer(recipe.optimizer);
-  // absent where there is nothing to say, as in recipes of checkpoints without these keys
+  // absent if empty, as in recipes of checkpoints without these keys
   if (recipe.init) json["init"] = spec::dump_struct(*recipe.init);
   if (Json objective = recipe.objective->dump(); !objective.is_null())
     json["objective"] = std::move(objective);
@@ -763,7 +763,7 @@ Json resolve(const Recipe& recipe) {
 
 std::string differing_key(const Json& before, const Json& now) {
   const auto constant = [](const Json& json) {
-    // `before` comes from a file
+    // `before` is from a file
     const Json::json_pointer type("/schedule/type");
     return json.contains(type) && json[type] == "constant";
   };

@@ -1,16 +1,16 @@
-// A training run as data: which architecture, which text, which optimiser, how long. Torch-free.
+// A training recipe: spec, data, objective, optimizer, schedule. Torch-free.
 //
 //   { "spec": "gpt.json" or {...}, "data": {"train": ["a.txt"], "valid_fraction": 0.1},
 //     "train": {"steps": 1000, "batch": 16, "length": 256}, "optimizer": {"lr": 1e-3},
 //     "schedule": {"type": "wsd", "warmup": 50}, "checkpoint": {"every": 200} }
 //
-// "init": {"from": MODEL} begins with the weights of a model; "spec" and "data.tokenizer" may then
-// be left out, and are the model's. "adapter": {"rank": 8} beside it trains an adapter alone.
+// "init": {"from": MODEL} starts from the weights of a model; "spec" and "data.tokenizer" default
+// to the model's then. "adapter": {"rank": 8} in addition trains an adapter only.
 //
-// "data" may also name a task whose examples are made: {"type": "mqar", "items": 8} (tasks.h).
-// "extends": "base.json" takes what the recipe does not say from another one; objects are merged,
-// all else is replaced, null takes a key away. Paths in a recipe are relative to its file. Unknown
-// keys and wrong types throw Error(spec) with their path.
+// "data" may also name a synthetic task: {"type": "mqar", "items": 8} (tasks.h). "extends":
+// "base.json" inherits missing keys from another recipe; objects are merged, other values are
+// replaced, null removes a key. Paths in a recipe are relative to its file. Unknown keys and wrong
+// types throw Error(spec) with their path.
 #pragma once
 
 #include <filesystem>
@@ -43,20 +43,19 @@ enum class Filler {
 };
 enum class DataFormat {
   text,   // a file is a document
-  jsonl,  // a line is an object that holds a document
-  tsv,    // a row is, below a line that names the columns
+  jsonl,  // a line is an object with a document
+  tsv,    // a row is a document; the first line names the columns
   csv,
-  tokens,  // ids as numbers, each document behind the separator of the one before
+  tokens,  // token ids, each document after the separator of the one before
 };
 enum class Precision {
   float32,
-  bf16,  // factors of products; all else is float32
+  bf16,  // factors of products; the rest is float32
   fp16,
 };
 enum class WindowOrder {
-  isolated,  // shuffled; each begins without a past
-  carried,   // consecutive; each begins with the state that the one before left, without its
-             // gradient
+  isolated,  // shuffled; each starts from an empty state
+  carried,   // consecutive; each starts from the state of the one before, without gradient (TBPTT)
 };
 
 }  // namespace tessera::train
@@ -105,14 +104,14 @@ inline constexpr const char* kFormatDoc =
     "columns; tokens: ids, unsigned 16-bit little-endian, or "
     "32-bit where the vocabulary has more than 65,536, documents ended by the separator";
 
-/// Formats of examples with keys: lines of JSON, and tables.
+/// Formats with keys: JSON lines and tables.
 inline bool has_keys(DataFormat format) {
   return format != DataFormat::text && format != DataFormat::tokens;
 }
-/// The same format of labelled files; nothing of formats without keys.
+/// The same format for labelled files; nullopt for formats without keys.
 std::optional<LabelFormat> label_format(DataFormat format);
 
-/// One of several texts that are learned from together.
+/// One text of a mixture.
 struct DataPart {
   double weight = 1;
   std::vector<std::string> train = {};
@@ -135,7 +134,7 @@ struct DataPart {
   }
 };
 
-/// Text out of files.
+/// Text files.
 struct DataRecipe {
   DataType type = DataType::text;
   std::vector<std::string> train = {};
@@ -149,7 +148,7 @@ struct DataRecipe {
   std::vector<DataPart> mix = {};
   std::optional<double> temperature = {};
 
-  /// The same of one part of the mix alone.
+  /// The recipe for one part of the mixture only.
   DataRecipe only(const DataPart& part) const;
 
   static constexpr auto fields() {
@@ -178,7 +177,7 @@ struct DataRecipe {
   }
 };
 
-/// Examples that are made (tasks.h), each train.length tokens.
+/// A synthetic task (tasks.h), examples of train.length tokens.
 struct TaskRecipe {
   DataType type = DataType::mqar;
   int64_t items = 4;
@@ -204,7 +203,7 @@ struct TaskRecipe {
       spec::KeyOfTypes{"filler", "mqar"}};
 };
 
-/// One forward pass must stay addressable, whatever the recipe asks for.
+/// Limit for one micro-batch, tokens.
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 
 struct TrainRecipe {
@@ -284,7 +283,7 @@ struct TrainRecipe {
   }
 };
 
-/// Where the first values of the parameters come from.
+/// Source of the initial parameters.
 struct InitRecipe {
   std::string from = {};
   bool partial = false;
@@ -306,7 +305,7 @@ struct InitRecipe {
   }
 };
 
-/// Experts that a run adds: copies of those that were used most, in every mixture that has fewer.
+/// Experts to add: copies of the most used ones, in every mixture of experts with fewer.
 struct GrowRecipe {
   int64_t at = 0;
   int64_t to = 0;
@@ -325,7 +324,7 @@ struct GrowRecipe {
   }
 };
 
-/// Experts that a run removes: those that are hardly used.
+/// Experts to remove: the rarely used ones.
 struct RemoveRecipe {
   double below = 0;
   int64_t after = 0;
@@ -349,7 +348,7 @@ struct ExpertsRecipe {
   std::optional<RemoveRecipe> remove = {};
   int64_t balance_steps = 0;
 
-  /// Whether any come or go.
+  /// True if experts are added or removed.
   bool changes() const { return !grow.empty() || remove; }
 
   static constexpr auto fields() {
@@ -388,33 +387,31 @@ struct CheckpointRecipe {
 
 struct Recipe {
   model::ModelSpec spec;
-  /// Paths absolute or relative to the working directory, whatever the recipe's folder.
+  /// Absolute paths, or relative to the working directory, not to the recipe's folder.
   DataRecipe data;
   std::optional<TaskRecipe> task;  // instead of data
-  /// Instead of both where the objective learns from labels; data.tokenizer is then its tokenizer.
+  /// Instead of both for objectives with labels; data.tokenizer is their tokenizer then.
   std::optional<LabelData> labels = {};
   TrainRecipe train;
   OptimizerRecipe optimizer;
   Schedule schedule;
   CheckpointRecipe checkpoint;
-  std::optional<InitRecipe> init = {};  // else as the spec declares them, by train.seed
+  std::optional<InitRecipe> init = {};  // otherwise as the spec declares them, with train.seed
   ObjectivePtr objective = next_token_objective();
-  std::optional<AdapterRecipe> adapter = {};  // trained alone, beside init's model as it is stored
-  std::optional<ExpertsRecipe> experts =
-      {};                                 // how they are treated; the spec is that of the beginning
-  std::optional<StopRecipe> stop = {};    // null = after train.steps alone
-  std::optional<WatchRecipe> watch = {};  // null = as it stands there
-  /// What its author wrote, with what it extends and what overrides it, without any default.
+  std::optional<AdapterRecipe> adapter = {};  // trained alone, on init's frozen model
+  std::optional<ExpertsRecipe> experts = {};  // changes of the experts; the spec is the initial one
+  std::optional<StopRecipe> stop = {};        // null = only after train.steps
+  std::optional<WatchRecipe> watch = {};      // null = its defaults
+  /// The recipe as written, merged with what it extends and with overrides, without defaults.
   Json written = {};
-  /// What reading it has decided and whoever trains should know, a line each.
+  /// Decisions that the user should know, a line each.
   std::vector<std::string> notes = {};
 };
 
-/// Reads and checks; `folder` is what paths are relative to. Learned routers whose spec says
-/// nothing of losses, and that no bias balances, get a balance loss: a router that only follows the
-/// text soon sends all of it to few experts.
-/// `ignore_keys` are added to "init.ignore_keys" and "objective.ignore_keys" where the recipe names
-/// models there; throws Error(usage) where it names none.
+/// Reads and checks; paths are relative to `folder`. Learned routers whose spec has no losses and
+/// no balancing bias get a balance loss, because a router without one soon sends all tokens to few
+/// experts. `ignore_keys` are added to "init.ignore_keys" and "objective.ignore_keys" if the recipe
+/// names models there; throws Error(usage) if it names none.
 Recipe read_recipe(Json json,
                    const std::filesystem::path& folder,
                    const std::vector<std::string>& overrides = {},
@@ -423,13 +420,12 @@ Recipe load_recipe(const std::filesystem::path& path,
                    const std::vector<std::string>& overrides = {},
                    const std::vector<std::string>& ignore_keys = {});
 
-/// Every default written out, the spec inline. read_recipe(resolve(r), "") equals r.
+/// The recipe with every default, the spec inline. read_recipe(resolve(r), "") equals r.
 Json resolve(const Recipe& recipe);
 
-/// The first key, such as "optimizer.lr", by which a run under `now` would differ from one under
-/// `before`; "" when none does. Both resolved. What only steers reporting, saving and speed may
-/// differ, as may the paths of the data (its content is compared elsewhere) and, under a constant
-/// schedule, the number of steps.
+/// The first key, such as "optimizer.lr", by which two resolved recipes define different runs; ""
+/// if none. Keys of reporting, saving and speed may differ, and so may the paths of the data (their
+/// content is compared elsewhere) and, with a constant schedule, the number of steps.
 std::string differing_key(const Json& before, const Json& now);
 
 /// JSON schema of the format; "spec" refers to the schema of model::spec_schema().

@@ -11,7 +11,7 @@ bool is_written(const Recipe& recipe, const char* pointer) {
   return recipe.written.is_object() && recipe.written.contains(Json::json_pointer(pointer));
 }
 
-/// Numbers and switches of the objective that are not 0 or off.
+/// Numeric and boolean keys of the objective that are not 0 or false.
 void add_objective(const Recipe& recipe, std::vector<std::string>& out) {
   const Json keys = recipe.objective->dump();
   if (!keys.is_object()) return;

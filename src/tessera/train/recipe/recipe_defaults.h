@@ -7,8 +7,8 @@
 
 namespace tessera::train {
 
-/// A line with those that a recipe's author has not written: clipping, decay, schedule, and the
-/// numbers of the objective; "" where there are none.
+/// A line with those that the recipe's author has not set: clipping, decay, schedule, and the
+/// objective's numbers; "" if there are none.
 std::string defaults_in_force(const Recipe& recipe);
 
 }  // namespace tessera::train

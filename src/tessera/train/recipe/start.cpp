@@ -42,9 +42,8 @@ std::string tokenizer_of_start(const fs::path& from) {
          reason);
   };
   if (!fs::is_directory(model)) {
-    if (!format::is_gguf(model))
-      missing("is a file without one");
-    format::open_gguf(model);  // refuses one that is cut before there is a folder
+    if (!format::is_gguf(model)) missing("is a file without one");
+    format::open_gguf(model);  // refuses a truncated file before the folder is created
     return model.string();
   }
   if (convert::named_tokenizer(model) == "bytes") return "bytes";

@@ -1,4 +1,4 @@
-// The model that a run begins from, on disk. Torch-free.
+// The initial model of a run, on disk. Torch-free.
 #pragma once
 
 #include <filesystem>
@@ -9,17 +9,17 @@
 namespace tessera::train {
 
 struct InitRecipe;
-/// The model that a recipe begins from.
+/// The initial model of a recipe.
 convert::Checkpoint load_start(const InitRecipe& init);
-/// Any model that a recipe names, whose config is read without these keys.
+/// Any model in a recipe; its config is read without these keys.
 convert::Checkpoint load_without_keys(const std::string& from,
                                       const std::vector<std::string>& ignore_keys);
 
-/// The model that the run of a checkpoint began from; "" where it is no run's, or began from none.
+/// The initial model of the run of a checkpoint; "" if it is no run's, or had none.
 std::string start_of_run(const std::filesystem::path& model);
 
-/// How a recipe names a model's tokenizer: "bytes", or a path. Throws Error(spec) where it lies
-/// in no file of its own.
+/// A model's tokenizer as recipes name it: "bytes", or a path. Throws Error(spec) if it has no file
+/// of its own.
 std::string tokenizer_of_start(const std::filesystem::path& from);
 
 }  // namespace tessera::train

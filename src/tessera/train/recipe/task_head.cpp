@@ -18,7 +18,7 @@ std::string type_of(const Json& part) {
              : std::string();
 }
 
-/// The heads of a spec, each as an object.
+/// The heads of a spec as objects.
 std::vector<Json> heads_of(const Json& spec) {
   std::vector<Json> out;
   const auto add = [&](const Json& head) {
@@ -31,7 +31,7 @@ std::vector<Json> heads_of(const Json& spec) {
   return out;
 }
 
-/// A list of names at a key; empty where there is none.
+/// A list of names at a key; empty if there is none.
 std::vector<std::string> names_at(const Json& object, const char* key) {
   std::vector<std::string> out;
   const Json list = object.is_object() ? object.value(key, Json()) : Json();
@@ -41,7 +41,7 @@ std::vector<std::string> names_at(const Json& object, const char* key) {
   return out;
 }
 
-/// The head that gives the numbers which the objective learns.
+/// The head that computes the objective's outputs.
 Json wanted_head(const std::string& type, const std::vector<std::string>& labels) {
   if (type == "question_answering") return {{"type", "span"}};
   Json head = {{"type", "classifier"}};
@@ -51,7 +51,7 @@ Json wanted_head(const std::string& type, const std::vector<std::string>& labels
   return head;
 }
 
-/// Whether a head of the model serves; labels of the same names must stand in the same order.
+/// True if a head of the model fits; equal labels must be in the same order.
 bool fits(const Json& head, const Json& wanted, const std::vector<std::string>& labels) {
   if (type_of(head) != type_of(wanted)) return false;
   if (type_of(head) == "span") return true;
@@ -70,7 +70,7 @@ bool fits(const Json& head, const Json& wanted, const std::vector<std::string>& 
   return false;
 }
 
-/// What stands for a text where nothing says so.
+/// The default pooling.
 Json usual_pooler(const Json& spec) {
   if (spec.value("arch", Json()) == Json("encoder")) return {{"type", "pooler"}};
   return {{"type", "pooler"}, {"of", "last"}, {"dense", false}, {"act", "identity"}};
@@ -92,7 +92,7 @@ TaskHead with_task_head(Json spec, const Json& objective, bool replace) {
   Json logits, pooler;
   for (const Json& head : heads_of(out.spec)) (type_of(head) == "pooler" ? pooler : logits) = head;
 
-  // the head: the model's own with the names that are given, or another one
+  // the head: the model's own with the given names, or a new one
   Json head = wanted_head(type, labels);
   const bool own = !logits.is_null() && fits(logits, head, labels);
   if (!own && !replace) return out;
@@ -111,7 +111,7 @@ TaskHead with_task_head(Json spec, const Json& objective, bool replace) {
                                        : fmt::format("head \"{}\" replaced by a new one: {}",
                                                      type_of(logits), described(head)));
 
-  // what stands for a text; a spec that is written out keeps what it has
+  // pooling; a complete spec keeps its own
   Json kept = pooler;
   if (replace && (type == "classification" || type == "regression")) {
     const Json pool = objective.value("pool", Json());

@@ -1,4 +1,4 @@
-// The head that an objective with labels needs, on a spec that may have another one. Torch-free.
+// The head required by a supervised objective, on a spec that may have another one. Torch-free.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace tessera::train {
 
-/// `spec` with the heads of a labelled `objective`: its own where they fit, named by the
-/// objective's labels; else, where `replace` is set, those that the objective asks for. `note` says
-/// what changed; "" = no parameter is another. Throws Error(spec) for labels in another order than
-/// those of the head.
+/// `spec` with heads for a supervised `objective`: its own if they fit, with the objective's label
+/// names; otherwise, if `replace` is set, those that the objective needs. `note` reports changes;
+/// "" = parameters are unchanged. Throws Error(spec) for labels in another order than those of the
+/// head.
 struct TaskHead {
   spec::Json spec;
   std::string note = {};

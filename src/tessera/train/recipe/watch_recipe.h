@@ -1,5 +1,5 @@
-// When a run stops by itself, and what is watched on the way (run_watch.h). None of it changes what
-// is learned: a run that goes on may have other values. Torch-free.
+// Early stopping and monitoring of a run (run_watch.h). Has no effect on the updates, so a resumed
+// run may have other values. Torch-free.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace tessera::train {
 
-/// Where a run ends before its last step.
+/// Conditions for stopping before the last step.
 struct StopRecipe {
   std::string metric = "valid_loss";
   int64_t patience = 0;
@@ -18,7 +18,7 @@ struct StopRecipe {
   std::optional<double> reach = {};
   double diverged = 0;
 
-  /// Whether it needs evaluations.
+  /// True if it needs evaluations.
   bool by_metric() const { return patience > 0 || reach; }
 
   static constexpr auto fields() {
@@ -41,7 +41,7 @@ struct StopRecipe {
   }
 };
 
-/// What a run looks at beside its losses.
+/// Monitoring in addition to losses.
 struct WatchRecipe {
   double spike = 6;
   int64_t idle_experts = 200;

@@ -43,7 +43,7 @@ class ChatObjective final : public ObjectiveOf<ChatRecipe> {
     return open_chats(recipe, keys_, open_tokenizer(recipe.data), cancel);
   }
 
-  /// A tokenizer that has no template of the format, nor ends texts with what ends its answers.
+  /// A tokenizer without the format's template or its stop tokens.
   void write_beside(const Recipe& recipe, const std::filesystem::path& checkpoint) const override {
     write_chat_format(keys_, recipe.data, checkpoint);
   }

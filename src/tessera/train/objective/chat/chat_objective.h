@@ -1,4 +1,5 @@
-// The objective "chat": answers of conversations, and to end them. Torch-free.
+// The objective "chat" (supervised fine-tuning): answers of conversations and their end.
+// Torch-free.
 #pragma once
 
 #include "tessera/train/objective/objective_config.h"

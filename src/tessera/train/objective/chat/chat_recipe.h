@@ -1,4 +1,5 @@
-// The objective "chat": answers of conversations, and to end them. Torch-free.
+// The objective "chat" (supervised fine-tuning): answers of conversations and their end.
+// Torch-free.
 #pragma once
 
 #include <optional>
@@ -10,8 +11,8 @@ namespace tessera::train {
 
 enum class ChatTurns { all, last };
 
-/// The day that strftime_now() of chat templates tells where a recipe says none: always the same,
-/// so that a recipe gives the same samples on every day.
+/// Default date of strftime_now() in chat templates: constant, so that a recipe has the same
+/// samples on every day.
 inline constexpr const char* kTemplateDate = "2025-01-01";
 
 }  // namespace tessera::train
@@ -31,7 +32,7 @@ struct ChatRecipe {
   std::string messages_key = "messages";
   std::string date = kTemplateDate;
 
-  /// Whether prompts and completions are joined as they are, without a chat template.
+  /// True if prompts and completions are concatenated without a chat template.
   bool plain() const { return format == "none"; }
 
   static constexpr auto fields() {

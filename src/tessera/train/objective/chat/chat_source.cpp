@@ -17,7 +17,7 @@ struct Chats {
   std::vector<ChatTokens> train, valid;
 };
 
-/// Every conversation is a piece of its own.
+/// Every conversation is a document of its own.
 PackedBatch packed(const std::vector<ChatTokens>& chats, const std::vector<int64_t>& numbers) {
   PackedBatch out;
   for (const int64_t number : numbers) {
@@ -67,12 +67,12 @@ text::MarkedText rendered(const Conversation& talk, const text::ChatPrompt& prom
                          .variables = talk.variables});
 }
 
-/// Bytes of a text.
+/// A byte range of a text.
 struct Span {
   size_t begin = 0, end = 0;
 };
 
-/// What the template marks.
+/// The spans that the template marks.
 std::vector<Span> marked(const text::MarkedText& text) {
   std::vector<Span> out;
   for (size_t i = 0; i < text.answer.size(); ++i) {
@@ -85,7 +85,7 @@ std::vector<Span> marked(const text::MarkedText& text) {
   return out;
 }
 
-/// Those of the marked answers that are learned.
+/// The marked answers that are targets.
 std::vector<Span> learned(const std::vector<Span>& answers, const Json& messages) {
   std::vector<const Json*> said;
   for (const Json& message : messages)
@@ -105,7 +105,7 @@ std::vector<Span> learned(const std::vector<Span>& answers, const Json& messages
   return out;
 }
 
-/// Answers that are learned, of a template that marks none: the last alone or all.
+/// The answers that are targets with a template that marks none: only the last, or all.
 std::vector<Span> between(const Conversation& talk,
                           const text::MarkedText& whole,
                           ChatTurns turns,
@@ -127,7 +127,7 @@ std::vector<Span> between(const Conversation& talk,
            "template "
            "that marks its answers",
            i + 1);
-    // white space behind what ends a turn belongs to none
+    // white space after the end of a turn belongs to no answer
     size_t end = with.text.size();
     while (end > before.text.size() && with.input[end - 1] == 0 &&
            std::string_view(" \t\r\n").find(with.text[end - 1]) != std::string_view::npos)
@@ -139,14 +139,14 @@ std::vector<Span> between(const Conversation& talk,
   return out;
 }
 
-/// Conversations that have no room.
+/// Conversations that are too long.
 class LeftOut {
  public:
   void add(const std::string& where, int64_t tokens) {
     if (count_++ == 0) first_ = fmt::format("{} has {} tokens", where, tokens);
     most_ = std::max(most_, tokens);
   }
-  /// A line for whoever trains; "" where there are none.
+  /// A line for notes(); "" if there are none.
   std::string note(int64_t length) const {
     if (count_ == 0) return "";
     return fmt::format(
@@ -161,13 +161,13 @@ class LeftOut {
   std::string first_;
 };
 
-/// Where a text is cut into tokens.
+/// Byte offsets of the tokens of a text.
 struct PlacedTokens {
   std::vector<int32_t> ids;
   std::vector<size_t> places;
 };
 
-/// Inputs and targets: the tokens that begin in one of the answers.
+/// Inputs and targets. Targets are the tokens that begin in an answer.
 ChatTokens with_targets(const PlacedTokens& tokens, const std::vector<Span>& answers) {
   ChatTokens out;
   for (size_t t = 0; t + 1 < tokens.ids.size(); ++t) {
@@ -181,7 +181,7 @@ ChatTokens with_targets(const PlacedTokens& tokens, const std::vector<Span>& ans
   return out;
 }
 
-/// Drops messages behind the last answer that is learned.
+/// Drops messages after the last target.
 void end_with_answer(Json& messages) {
   const auto has = [&](auto what) { return std::any_of(messages.begin(), messages.end(), what); };
   if (!has(is_answer))
@@ -193,7 +193,7 @@ void end_with_answer(Json& messages) {
   while (!is_learned(messages.back())) messages.erase(messages.size() - 1);
 }
 
-/// Drops the oldest turn; false where one is left alone.
+/// Drops the oldest turn; false if only one is left.
 bool drop_turn(Json& messages) {
   const size_t first = messages[0]["role"] == "system" || messages[0]["role"] == "developer";
   size_t next = first + 1;  // the second question
@@ -295,19 +295,19 @@ ChatTokens completion_tokens(const PromptAndCompletion& text,
   if (tokens.ids.empty())
     fail(ErrorKind::input, "chat", "prompt and completion have no token; expected some");
   tokens.places = token_places(tokens.ids, whole, tokenizer);
-  // what stands in front of a text, and behind it
+  // special tokens before and after a text
   std::vector<int32_t> around = tokenizer.surround({});
   if (!around.empty() && around.back() == tokenizer.eos()) around.pop_back();
   tokens.ids.insert(tokens.ids.begin(), around.begin(), around.end());
   tokens.places.insert(tokens.places.begin(), around.size(), 0);
   if (const auto eos = tokenizer.eos()) tokens.ids.push_back(*eos);
-  // the end of text begins where the completion ends
+  // the end-of-text token begins at the end of the completion
   ChatTokens out = with_targets(tokens, {{text.prompt.size(), whole.size() + 1}});
   const int64_t over = std::ssize(out.ids) - length;
   if (over <= 0) return out;
   const auto first = std::find_if(out.targets.begin(), out.targets.end(),
                                   [](int64_t target) { return target >= 0; });
-  // at least one token of the prompt stays, that what is asked follows
+  // at least one prompt token stays, so that the first target has an input
   if (over > first - out.targets.begin()) return {{}, {}, std::ssize(tokens.ids)};
   out.ids.erase(out.ids.begin(), out.ids.begin() + over);
   out.targets.erase(out.targets.begin(), out.targets.begin() + over);
@@ -351,7 +351,7 @@ ChatTokens ChatReader::of(const Json& example, const std::string& where) const {
   try {
     return tokens_of(example, where);
   } catch (const Error& error) {
-    // what is wrong with the file says its place already
+    // errors of the file have their place already
     if (error.kind() != ErrorKind::input) throw;
     fail(error.kind(), "data", "{}: {}{}", where, without_place(error, "data"),
          calls_tools(example, how_.messages_key) && prompts_
@@ -388,7 +388,7 @@ std::unique_ptr<Dataset> open_chats(const Recipe& recipe,
     if (note.empty()) throw;
     fail(error.kind(), "data", "{}: {}", without_place(error, "data"), note);
   }
-  // tokens follow from the texts and the tokenizer: what it makes of all of them tells it
+  // tokens depend on the texts and the tokenizer: all of them are hashed
   for (const auto* split : {&chats.train, &chats.valid})
     for (const ChatTokens& chat : *split)
       key.update(std::string_view(reinterpret_cast<const char*>(chat.ids.data()),

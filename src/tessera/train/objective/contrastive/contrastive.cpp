@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char *kLossName = "loss", *kAccuracy = "accuracy", *kTokens = "tokens";
 
-/// Of an update: sums and gradients of each batch, by the number of its first sample.
+/// Of an update: sums and gradients of each micro-batch, by the number of its first sample.
 struct CachedGradients final : UpdateView {
   struct Part {
     LossSums sums;
@@ -58,7 +58,7 @@ class Contrastive final : public Objective {
     if (packed.size() < 2) return nullptr;
     ContrastLayout layout;
     std::vector<Tensor> vectors;
-    std::vector<int64_t> ends;  // of each batch, its samples and those before it
+    std::vector<int64_t> ends;  // cumulative samples by batch
     nn::UpdateCounts counts;
     for (const PackedBatch& part : packed) {
       layout.add(part);
@@ -140,7 +140,7 @@ class Contrastive final : public Objective {
     }
     if (!said.empty()) {
       out.scores["spearman"] = spearman(said, cosines);
-      // of scored pairs alone: what is left to a perfect order
+      // with scored pairs only: 1 minus the rank correlation
       out.loss = 1 - out.scores["spearman"];
     }
     if (vectors.empty()) return out;
@@ -154,7 +154,7 @@ class Contrastive final : public Objective {
   }
 
  private:
-  /// Share of samples whose own is the nearest, and mean of 1 / rank.
+  /// Share of samples whose positive is the nearest, and mean reciprocal rank.
   static std::pair<double, double> found(const std::vector<int64_t>& ranks) {
     double first = 0, reciprocal = 0;
     for (const int64_t rank : ranks) {
@@ -172,7 +172,7 @@ class Contrastive final : public Objective {
     return text_vectors(model, hidden_of(model, packed, batch, forward), batch, how_.pooling);
   }
 
-  /// Of a text twice with dropout, always the same.
+  /// For a text twice, with fixed dropout.
   Tensor vectors_of_held_out(const model::Model& model,
                              const std::vector<int64_t>& samples,
                              bool drops) const {
@@ -184,7 +184,7 @@ class Contrastive final : public Objective {
     return vectors_of(model, packed, batch_of(packed), forward);
   }
 
-  /// Forward, and back from the gradients of the vectors that `loss` gives.
+  /// Forward pass, and backward pass from the gradients of the vectors that `loss` returns.
   template <class Loss>
   LossSums backward(const model::Model& model,
                     const PackedBatch& packed,

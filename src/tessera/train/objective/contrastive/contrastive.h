@@ -1,7 +1,7 @@
-// The objective "contrastive" (contrastive_loss.h) on a model: the vectors of texts, and gradients
-// through them. An update of several batches is one large batch: all are read first without keeping
-// anything, the loss gives the gradients of their vectors, and each batch is read again, with the
-// same dropout, to take its own back (Gao et al. 2021, GradCache, arXiv:2101.06983).
+// The objective "contrastive" (contrastive_loss.h) on a model: text vectors and gradients through
+// them. An update of several micro-batches is one large batch (GradCache): all vectors are computed
+// without gradients, the loss gives the gradients of the vectors, and each micro-batch is computed
+// again with the same dropout for its backward pass (Gao et al. 2021, arXiv:2101.06983).
 #pragma once
 
 #include "tessera/train/objective/contrastive/contrastive_recipe.h"
@@ -9,7 +9,7 @@
 
 namespace tessera::train {
 
-/// The vector of each piece, [pieces, D], of the hidden states of a batch.
+/// The vector of each document, [documents, D], from the hidden states of a batch.
 Tensor text_vectors(const model::Model& model,
                     const Tensor& hidden_ND,
                     const nn::Batch& batch,

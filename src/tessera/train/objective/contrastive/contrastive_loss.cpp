@@ -8,13 +8,13 @@
 namespace tessera::train {
 namespace {
 
-constexpr double kLeastLength = 1e-12;  // a vector of zeros stays one
+constexpr double kLeastLength = 1e-12;  // a vector of zeros stays zero
 
 Tensor picked(const Tensor& x_ND, const std::vector<int64_t>& numbers) {
   return x_ND.index_select(0, at::tensor(numbers, at::kLong));
 }
 
-/// The first channels of all, of length 1, in double.
+/// The first channels of all vectors, normalized, in double.
 Tensor unit_length(const Tensor& x_ND, int64_t dims) {
   const Tensor x = (dims > 0 ? x_ND.narrow(1, 0, dims) : x_ND).to(at::kDouble);
   return x / x.norm(2, {1}, true).clamp_min(kLeastLength);
@@ -26,7 +26,7 @@ std::vector<int64_t> columns_of(const ContrastLayout& layout) {
   return out;
 }
 
-/// [samples, columns]: those that are left out of a sample's sum.
+/// [samples, columns]: columns excluded from a sample's sum.
 Tensor left_out(const ContrastLayout& layout, int64_t first, int64_t count) {
   const std::vector<int64_t> columns = columns_of(layout);
   const int64_t b = layout.samples(), k = std::ssize(columns);
@@ -92,7 +92,7 @@ ContrastLosses contrast(const Tensor& vectors_ND,
     if (some > 0) continue;
     const Tensor near_BK = (cosines_BK.detach() >= cosines_BK.detach().diagonal().unsqueeze(1))
                                .logical_and(out_BK.logical_not());
-    const Tensor ahead_B = near_BK.sum(1) - 1;  // its own
+    const Tensor ahead_B = near_BK.sum(1) - 1;  // without its own positive
     losses.ahead_B.assign(ahead_B.const_data_ptr<int64_t>(), ahead_B.const_data_ptr<int64_t>() + b);
   }
   losses.loss_B = losses.loss_B / static_cast<double>(dims.size());
@@ -100,7 +100,7 @@ ContrastLosses contrast(const Tensor& vectors_ND,
 }
 
 std::vector<int64_t> ranks(const Tensor& vectors_ND, const ContrastLayout& layout, int64_t dims) {
-  constexpr int64_t kRows = 256;  // at a time: their cosines are a few MiB
+  constexpr int64_t kRows = 256;  // rows at a time: their cosines are a few MiB
   const Tensor e_ND = unit_length(vectors_ND, dims), a_BD = picked(e_ND, layout.texts),
                c_DK = picked(e_ND, columns_of(layout)).t();
   std::vector<int64_t> out;

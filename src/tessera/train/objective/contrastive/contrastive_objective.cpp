@@ -10,7 +10,7 @@
 namespace tessera::train {
 namespace {
 
-/// Whether a part drops something in training: the same text read twice then has two vectors.
+/// True if a part has dropout: then a text computed twice has two vectors.
 bool drops(const spec::Json& json) {
   if (json.is_array() || json.is_object())
     for (const auto& [key, value] : json.items()) {
@@ -20,15 +20,15 @@ bool drops(const spec::Json& json) {
   return false;
 }
 
-/// The folder of sentence-transformers that a run begins from; "" for other models.
+/// The sentence-transformers folder of the initial model; "" for other models.
 std::filesystem::path sentence_folder(const Recipe& recipe) {
   const std::filesystem::path start =
       recipe.init ? convert::checkpoint_place(recipe.init->from) : std::filesystem::path();
   return std::filesystem::is_regular_file(start / "modules.json") ? start : std::filesystem::path();
 }
 
-/// Whether a model makes a vector by these poolings alone. Others, such as those with a dense
-/// layer, are trained without what follows the pooling.
+/// True if a model uses only these poolings. Others, such as those with a dense layer, are trained
+/// without the modules after the pooling.
 bool pools_alone(const convert::SentenceModules& modules,
                  const std::vector<convert::Pooling>& poolings) {
   return modules.poolings == poolings &&
@@ -60,7 +60,7 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
       fail(ErrorKind::spec, "objective.pooling",
            "\"cls\" of a decoder, whose first token has seen nothing else; expected mean, max or "
            "last");
-    // what a checkpoint takes over from it is read before there is one
+    // settings that checkpoints copy from it are read first
     if (const auto start = sentence_folder(recipe); !start.empty())
       convert::sentence_modules_of(start);
     const int64_t width = pools ? recipe.spec.d_model : recipe.spec.width_out();
@@ -83,10 +83,10 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
     return source;
   }
 
-  /// How a vector of a text is made, in the files of sentence-transformers: those of the model that
-  /// the run began from where they say the same, and its prompts and longest text in any case.
+  /// Writes the sentence-transformers files of the model: those of the initial model if they agree,
+  /// with its prompts and maximum length in any case.
   void write_beside(const Recipe& recipe, const std::filesystem::path& checkpoint) const override {
-    if (keys_.pooling == TextVector::pooler) return;  // not among their poolings
+    if (keys_.pooling == TextVector::pooler) return;  // sentence-transformers has no such pooling
     convert::SentenceModules modules;
     modules.poolings = {convert::pooling_named(spec::enum_name(keys_.pooling))};
     const std::filesystem::path start = sentence_folder(recipe);

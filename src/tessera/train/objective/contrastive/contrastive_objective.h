@@ -1,4 +1,4 @@
-// The objective "contrastive": texts whose vectors are to lie near one another. Torch-free.
+// The objective "contrastive": embeddings of related texts. Torch-free.
 #pragma once
 
 #include "tessera/train/objective/objective_config.h"

@@ -18,7 +18,7 @@ struct Contrast {
   std::optional<double> score = {};
 };
 
-/// Different texts, as they are read.
+/// Distinct texts in the order of reading.
 class Texts {
  public:
   int64_t number(std::vector<int64_t> ids) {
@@ -32,10 +32,10 @@ class Texts {
 
  private:
   std::map<std::vector<int64_t>, int64_t> numbers_;
-  std::vector<const std::vector<int64_t>*> all_;  // keys of a map stay where they are
+  std::vector<const std::vector<int64_t>*> all_;  // keys of a map have stable addresses
 };
 
-/// Reads examples, all with a positive or all without.
+/// Reads examples; either all have a positive or none.
 class Reader {
  public:
   Reader(const Recipe& recipe, const ContrastiveRecipe& how, const text::Tokenizer& tokenizer)
@@ -78,7 +78,7 @@ class Reader {
     const bool there = found != record.values.end() && !found->is_null();
     if (!there && needed) bad(record, fmt::format("\"{}\" is missing", key));
     if (!there) return false;
-    // a table has cells for what its other lines have
+    // tables have empty cells for missing values
     if (!needed && record.is_table && *found == Json("")) return false;
     if (!found->is_string()) bad(record, fmt::format("\"{}\" is {}", key, found_kind(*found)));
     add_text(out, record, key, found->get<std::string>());

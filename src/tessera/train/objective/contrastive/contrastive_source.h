@@ -1,9 +1,8 @@
-// Texts with one that belongs to each, and some that do not, out of tables and JSON lines.
-// Torch-free. A sample is a row of documents: a text, its positive, its negatives. Without
-// positives it is the text twice.
+// Texts with a positive and optional negatives, from tables and JSON lines. Torch-free. A sample is
+// a row of documents: a text, its positive, its negatives. Without positives it is the text twice.
 //
 //   {"text": "a dog runs", "positive": "an animal moves", "negatives": ["a dog sleeps"]}
-//   {"text": "a dog runs", "positive": "an animal moves", "score": 3.8}    to evaluate on alone
+//   {"text": "a dog runs", "positive": "an animal moves", "score": 3.8}   (validation only)
 #pragma once
 
 #include "tessera/text/tokenizer/tokenizer.h"
@@ -13,21 +12,21 @@
 
 namespace tessera::train {
 
-/// The data of a recipe as examples: JSON lines where they are said to be, else tables by the ends
-/// of their names. Throws Error(spec) for files that are neither.
+/// The data of a recipe as examples: JSON lines if the recipe sets that, otherwise tables by file
+/// name. Throws Error(spec) for files that are neither.
 LabelData examples_of(const DataRecipe& data);
 
 class ContrastiveSource : public Dataset {
  public:
-  /// Whether samples are a text twice.
+  /// True if samples are a text twice (SimCSE).
   virtual bool unsupervised() const = 0;
-  /// What people said of a sample to evaluate on, where they did: how alike its two texts are.
+  /// The human similarity score of a validation sample, if it has one.
   virtual std::optional<double> score_of(int64_t valid_sample) const = 0;
 };
 
-/// The examples of a recipe's files. PackedBatch::items has the number of every piece's text: equal
-/// texts have equal ones. Every line is read and tokenised before the first step: what is wrong
-/// with one is said with its file and number. Texts longer than `train.length` lose their end.
+/// The examples of a recipe's files. PackedBatch::items has the text number of every document;
+/// equal texts have equal numbers. Every line is read and tokenized before the first step; errors
+/// name file and line. Texts are truncated to `train.length`.
 std::unique_ptr<ContrastiveSource> open_contrastive(const Recipe& recipe,
                                                     const ContrastiveRecipe& how,
                                                     const text::Tokenizer& tokenizer,

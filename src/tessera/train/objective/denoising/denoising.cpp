@@ -61,7 +61,7 @@ std::vector<std::pair<int64_t, int64_t>> sentences_of(std::span<const int64_t> i
   int64_t begin = 0;
   const int64_t n = std::ssize(ids);
   for (int64_t i = 0; i < n; ++i) {
-    // of several ends in a row, "?!", the last one
+    // of several sentence ends in a row, "?!", the last one
     const bool last = i + 1 == n;
     if (!last && (!is_end(ids[static_cast<size_t>(i)]) || is_end(ids[static_cast<size_t>(i + 1)])))
       continue;

@@ -17,7 +17,7 @@ std::vector<int64_t> encoded(const text::Tokenizer& tokenizer, std::string_view 
   return {ids.begin(), ids.end()};
 }
 
-/// Where characters begin, and the end.
+/// Byte offsets of the characters, and of the end.
 std::vector<size_t> characters_of(std::string_view text) {
   std::vector<size_t> out;
   for (size_t i = 0; i < text.size(); ++i)
@@ -70,7 +70,7 @@ FillInMiddle::Parts FillInMiddle::cut(std::span<const int64_t> ids, const Random
   if (options_.characters)
     text = options_.characters->decode(std::vector<int32_t>(ids.begin(), ids.end()),
                                        /*skip_special=*/false);
-  // a window that begins inside a character has no text of its own
+  // a window that begins inside a character cannot be decoded
   if (!options_.characters || text.find("\xEF\xBF\xBD") != std::string::npos) {
     const auto [a, b] = two(std::ssize(ids) + 1);
     const auto part = [&ids](int64_t from, int64_t to) {
@@ -95,7 +95,7 @@ std::optional<DenoisingExample> FillInMiddle::apply(const NoiseText& text,
   const Parts parts = cut(text.ids, key.fold("cut"));
   DenoisingExample out = fill_in_middle(options_.tokens, parts.prefix, parts.middle, parts.suffix,
                                         unit(key.fold("order"), 0) < options_.spm_rate);
-  // tokens of parts may be more than those of the whole
+  // the parts may have more tokens than the whole
   if (std::ssize(out.given) > room_.length) return as_it_is.apply(text, key);
   if (options_.middle_alone) return out;
   DenoisingExample all{{out.given.front()}, {out.given.begin() + 1, out.given.end()}};
@@ -118,7 +118,7 @@ std::vector<int64_t> FillInMiddle::told(const NoiseDocument& document,
   }
   const RandomKey cuts = key.fold("cut");
   const auto [a, b] = std::minmax({below(cuts, 0, kept + 1), below(cuts, 1, kept + 1)});
-  // what comes out, run by run: a token that names a part, or tokens of the document
+  // the result as runs: a marker, or tokens of the document
   struct Run {
     int64_t name = -1, begin = 0, length = 1;
   };

@@ -1,8 +1,8 @@
-// A text told in another order, so that a decoder learns what stands between two places: Bavarian
-// et al. 2022, arXiv:2207.14255, sec. 3. Of a text, cut at two places into p, m and s, any of which
-// may be empty:
-//   psm:  <prefix> p <suffix> s <middle> m <eos>        spm:  <prefix> <suffix> s <middle> p m
-//   <eos>
+// Fill in the middle: reorders a text so that a decoder learns to complete between a prefix and a
+// suffix. Bavarian et al. 2022, arXiv:2207.14255, sec. 3. A text is cut at two positions into p, m
+// and s, any of which may be empty:
+//   psm:  <prefix> p <suffix> s <middle> m <eos>
+//   spm:  <prefix> <suffix> s <middle> p m <eos>
 #pragma once
 
 #include "tessera/text/tokenizer/tokenizer.h"
@@ -14,7 +14,7 @@ struct MiddleTokens {
   int64_t prefix = 0, suffix = 0, middle = 0, eos = 0;
 };
 
-/// What is given ends where the middle begins.
+/// The input ends where the middle begins.
 DenoisingExample fill_in_middle(const MiddleTokens& tokens,
                                 std::span<const int64_t> prefix,
                                 std::span<const int64_t> middle,
@@ -24,19 +24,19 @@ DenoisingExample fill_in_middle(const MiddleTokens& tokens,
 class FillInMiddle final : public Noise {
  public:
   struct Options {
-    double rate = 0.5;      // of the texts; the rest stay as they are
+    double rate = 0.5;      // share of texts that are reordered
     double spm_rate = 0.5;  // of those
     MiddleTokens tokens = {};
-    bool middle_alone = false;  // the tokens of the middle and its end are asked for, no others
-    /// Cuts between any two characters, the parts in the tokens that they have alone: a prompt may
-    /// end anywhere. Null: cuts between tokens.
+    bool middle_alone = false;  // only the middle and its end are targets
+    /// Cuts between characters, with the parts tokenized separately: prompts may end anywhere.
+    /// Null: cuts between tokens.
     std::optional<text::Tokenizer> characters;
-    /// Documents are cut, not what a window shows of them, so that it may show parts of the parts
-    /// (document-level, ibid. sec. 3.1). Four tokens of a document, its separator among them, give
-    /// way to the four that say where the parts are.
+    /// Reorders documents instead of windows, so that a window may show any section of the result
+    /// (document-level, ibid. sec. 3.1). Four tokens of a document, its separator included, are
+    /// replaced by the four markers.
     bool documents = false;
   };
-  /// Throws Error(spec) where the tokenizer writes parts of a text that do not make the text.
+  /// Throws Error(spec) if the tokenizer's parts do not concatenate to the text.
   FillInMiddle(NoiseRoom room, Options options);
 
   int64_t raw_length() const override { return raw_length_; }

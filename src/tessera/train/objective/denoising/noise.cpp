@@ -13,7 +13,7 @@ int64_t longest_text(int64_t most, int64_t length, const std::function<bool(int6
     const int64_t n = found + (above - found) / 2;
     (fits(n) ? found : above) = n;
   }
-  // counts are rounded: beside the border some texts fit and a shorter one does not
+  // counts are rounded: near the limit a longer text may fit where a shorter one does not
   constexpr int64_t kBeside = 64;
   for (int64_t n = std::max<int64_t>(2, found); n <= std::min(most, found + kBeside); ++n)
     if (fits(n)) found = n;

@@ -8,7 +8,7 @@
 namespace tessera::train {
 namespace {
 
-/// What the noises of a recipe share.
+/// The context of the noises of a recipe.
 NoiseScope noise_scope(const Recipe& recipe, const text::Tokenizer& tokenizer) {
   return {recipe.spec,
           tokenizer,
@@ -66,7 +66,7 @@ class NoiseObjective final : public ObjectiveConfig {
 
 ObjectivePtr read(const spec::Json& json, const spec::Scope& scope, const Recipe& recipe) {
   std::vector<NoiseShare> shares = read_noises(json, scope);
-  // the next token alone is what a recipe without an objective learns
+  // next-token prediction alone is the default objective
   if (type_of(shares) == "causal_lm" && recipe.spec.arch == model::Arch::decoder &&
       !recipe.data.source_key)
     return default_objective(recipe);

@@ -1,4 +1,4 @@
-// Objectives out of a text alone (noise_recipe.h), and mixtures of them. Torch-free.
+// Self-supervised objectives (noise_recipe.h) and mixtures of them. Torch-free.
 #pragma once
 
 #include "tessera/train/objective/objective_config.h"

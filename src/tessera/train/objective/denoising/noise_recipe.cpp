@@ -63,7 +63,7 @@ std::optional<int64_t> id_in(const std::optional<TokenName>& token,
   return id_in(*token, scope, key);
 }
 
-/// What ends what is given and what is asked for: without it generation would never end.
+/// The end token of input and target: without it generation would never end.
 int64_t end_in(const std::optional<TokenName>& eos, const NoiseScope& scope) {
   if (eos) return id_in(*eos, scope, "eos");
   if (scope.separator) return *scope.separator;
@@ -74,7 +74,7 @@ int64_t end_in(const std::optional<TokenName>& eos, const NoiseScope& scope) {
        scope.tokenizer.vocab_size());
 }
 
-/// That something reads what is given as a whole.
+/// Checks that input tokens can attend to each other.
 void check_reader(const NoiseScope& scope, std::string_view type) {
   if (scope.spec.encoder) return;
   if (scope.spec.arch != model::Arch::decoder || !model::CallPlan(scope.spec).reads_given())
@@ -84,13 +84,13 @@ void check_reader(const NoiseScope& scope, std::string_view type) {
          type, name_of(scope.spec.arch));
 }
 
-/// What an objective lacks, each with what to write; several things are said at once.
+/// Missing requirements of an objective, each with its remedy; several are reported at once.
 class Lacks {
  public:
   Lacks(const NoiseScope& scope, std::string_view type)
       : scope_(scope), type_(type), next_(scope.tokenizer.vocab_size()) {}
 
-  /// A token that stands at a key, or that the tokenizer has.
+  /// A token given at a key, or of the tokenizer.
   void token(const char* key, const std::optional<TokenName>& given, bool known) {
     if (given || known) return;
     what_.push_back(
@@ -99,7 +99,7 @@ class Lacks {
   void end(const std::optional<TokenName>& eos) {
     token("eos", eos, scope_.separator.has_value() || scope_.tokenizer.eos().has_value());
   }
-  /// Something that reads what is given as a whole.
+  /// Input tokens that attend to each other.
   void reader() {
     if (scope_.spec.encoder ||
         (scope_.spec.arch == model::Arch::decoder && model::CallPlan(scope_.spec).reads_given()))
@@ -110,7 +110,7 @@ class Lacks {
         "\"encoder_decoder\"");
   }
   bool any() const { return !what_.empty(); }
-  /// So many further ids. Throws Error(spec) where more than one thing is missing.
+  /// `count` further ids. Throws Error(spec) if more than one requirement is missing.
   void check(int64_t ids = 0) {
     if (const int64_t vocab = next_ + ids; vocab > scope_.spec.vocab && any())
       what_.push_back(fmt::format("ids beyond the tokenizer's {}: write spec.vocab = {} (found {})",
@@ -123,7 +123,7 @@ class Lacks {
  private:
   const NoiseScope& scope_;
   std::string_view type_;
-  int64_t next_;  // the first id that nothing has
+  int64_t next_;  // the first unused id
   std::vector<std::string> what_;
 };
 

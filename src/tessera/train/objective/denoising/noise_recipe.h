@@ -1,4 +1,4 @@
-// Objectives out of a text alone, as data: what a recipe's "objective" says of them.
+// Self-supervised objectives on text as data: the "objective" of a recipe.
 //
 //   {"type": "span_corruption", "rate": 0.15, "mean_span": 3}
 //   {"type": "mixture", "of": [{"weight": 1, "type": "prefix_lm", "mode": "[S2S]"},
@@ -12,49 +12,49 @@
 
 namespace tessera::train {
 
-/// What noises of a recipe share.
+/// Context of the noises of a recipe.
 struct NoiseScope {
   const model::ModelSpec& spec;
   const text::Tokenizer& tokenizer;
   NoiseRoom room;
-  std::optional<int64_t> separator = {};  // behind every document of the data
-  std::string where = "objective";        // in the recipe
-  std::vector<int64_t> named = {};        // ids that the recipe names, none of them a sentinel
+  std::optional<int64_t> separator = {};  // after every document of the data
+  std::string where = "objective";        // path in the recipe
+  std::vector<int64_t> named = {};        // ids that the recipe uses, which are no sentinels
 };
 
 class NoiseConfig {
  public:
   virtual ~NoiseConfig() = default;
   virtual std::string type() const = 0;
-  /// Every default written out.
+  /// The keys with every default.
   virtual spec::Json dump() const = 0;
-  /// Ids that it names.
+  /// Ids that it uses.
   virtual std::vector<int64_t> named(const NoiseScope& scope) const = 0;
-  /// Throws Error(spec) where it does not fit the spec, the tokenizer or the length.
+  /// Throws Error(spec) if it does not fit the spec, the tokenizer or the length.
   virtual std::unique_ptr<Noise> build(const NoiseScope& scope) const = 0;
 };
 
 using NoiseConfigPtr = std::shared_ptr<const NoiseConfig>;
 
-/// Several noises, of which every sample draws one by their weights.
+/// A noise of a mixture; every sample draws one by weight.
 struct NoiseShare {
   double weight = 1;
   NoiseConfigPtr noise;
 };
 
-/// What an objective's JSON says: the shares of a mixture, or one noise alone. Weights are at least
-/// 0 and not all 0. Unknown types and keys throw Error(spec).
+/// Reads an objective: the members of a mixture, or one noise. Weights are at least 0 and not all
+/// 0. Unknown types and keys throw Error(spec).
 std::vector<NoiseShare> read_noises(const spec::Json& json, const spec::Scope& scope);
 /// "mixture" for several.
 std::string type_of(const std::vector<NoiseShare>& shares);
 spec::Json dump_noises(const std::vector<NoiseShare>& shares);
 
-/// Types that read_noises() knows, "mixture" the last.
+/// All types of read_noises(), "mixture" last.
 const std::vector<std::string>& noise_types();
-/// JSON schema of one of them, without "type".
+/// JSON schema of one type, without "type".
 spec::Json noise_schema(const std::string& type);
 
-/// One for each share. Throws what NoiseConfig::build() does.
+/// One per member. Throws the errors of NoiseConfig::build().
 std::vector<std::unique_ptr<Noise>> build_noises(const std::vector<NoiseShare>& shares,
                                                  NoiseScope scope);
 

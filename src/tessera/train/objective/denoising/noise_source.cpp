@@ -9,10 +9,10 @@
 namespace tessera::train {
 namespace {
 
-/// A noise makes a question of every text of so many tokens.
+/// Every text of that many tokens gives an example.
 constexpr int64_t kLeast = 2;
 
-/// All tokens in order: what is asked for lies in the window, so that none is needed behind it.
+/// All tokens in order: targets are inside the window, so none is needed after it.
 std::vector<Window> whole_windows(int64_t tokens, int64_t length) {
   std::vector<Window> out;
   for (int64_t begin = 0; begin < tokens; begin += length)
@@ -48,7 +48,7 @@ NoiseSource::NoiseSource(TokenData data,
   }
   if (data_.valid.tokens() == 0) return;
   check(data_.valid, "valid");
-  // whichever noise a window draws, it fits
+  // every noise of the mixture fits
   for (const Window& window : whole_windows(data_.valid.tokens(), shortest))
     if (has_text(data_.valid, window)) valid_.push_back(window);
 }
@@ -71,7 +71,7 @@ PackedBatch NoiseSource::train(int64_t first, int64_t count, std::vector<int64_t
   for (int64_t sample = first; sample < first + count; ++sample) {
     const RandomKey key = key_.fold(static_cast<uint64_t>(sample));
     const size_t noise = draw(key);
-    // a window without text gives way to the next one that has some
+    // a window without text is replaced by the next one
     const SampleOrder& order = orders_[noise];
     const int64_t length = options_.ramp.part(sample, noises_[noise]->raw_length());
     const auto at = [&](int64_t number) {
@@ -81,7 +81,7 @@ PackedBatch NoiseSource::train(int64_t first, int64_t count, std::vector<int64_t
     };
     int64_t number = sample;
     while (number - sample < order.per_epoch() && !has_text(data_.train, at(number))) ++number;
-    // those of an epoch are told alike, whichever window shows them
+    // in an epoch a document has one transformation in all windows
     const RandomKey epoch =
         key_.fold("documents").fold(static_cast<uint64_t>(number / order.per_epoch()));
     add(pieces, data_.train, at(number), noise, sample - first, {key, epoch});

@@ -1,4 +1,4 @@
-// Windows of a text, each document of which a noise makes a question of. Torch-free.
+// Windows of a text whose documents are transformed by a noise. Torch-free.
 #pragma once
 
 #include "tessera/train/data/dataset.h"
@@ -7,18 +7,18 @@
 
 namespace tessera::train {
 
-/// Samples of a text under the noises of a recipe. A training sample draws its noise, by the
-/// weights, and what that does from the seed and its number, which goes on through the epochs; what
-/// is held out always has the same noise and is spoilt the same way, whatever the seed.
+/// Samples of a text with the noises of a recipe. A training sample draws its noise, by weight, and
+/// the noise's random numbers from the seed and its number, which continues over epochs. A
+/// validation sample always has the same noise and corruption, for every seed.
 class NoiseSource final : public Dataset {
  public:
   struct Options {
-    std::optional<int64_t> start;  // a decoder's beside an encoder begins with it
-    int64_t length = 0;            // tokens that a stack reads at most
+    std::optional<int64_t> start;  // first token of a decoder after an encoder
+    int64_t length = 0;            // max. tokens of a stack
     int64_t seed = 0;
     LengthSchedule ramp = {};
   };
-  /// Throws Error(input) for data of which no document has 2 tokens.
+  /// Throws Error(input) for data without a document of 2 tokens.
   NoiseSource(TokenData data,
               std::vector<double> weights,
               std::vector<std::unique_ptr<Noise>> noises,
@@ -32,16 +32,16 @@ class NoiseSource final : public Dataset {
 
  private:
   size_t draw(const RandomKey& key) const;
-  /// The documents of a window, or their parts in it; separators left out.
+  /// The documents of a window, or their parts in it, without separators.
   struct Part {
     std::vector<int64_t> ids;
     bool ends = false;
   };
   std::vector<Part> parts(const TokenSplit& split, const Window& window) const;
-  /// Whether a document of it can be asked anything.
+  /// True if a document of the window can have a target.
   bool has_text(const TokenSplit& split, const Window& window) const;
-  /// The questions of a window, by the key of its sample; `documents` is that of documents that
-  /// are told as wholes.
+  /// The examples of a window, by the key of its sample; `documents`: key of documents that are
+  /// transformed as a whole.
   struct Keys {
     RandomKey sample, documents;
   };

@@ -1,11 +1,11 @@
-// Recipes whose objective is made of a text alone, for tests.
+// Recipes with self-supervised objectives, for tests.
 #pragma once
 
 #include "tessera/train/train_testing.h"
 
 namespace tessera::train {
 
-/// A decoder that reads a prefix, with `objective`; ids 256 and on are its own.
+/// A prefix decoder with `objective`; ids from 256 on are its own.
 inline Json noise_recipe(const std::string& file, Json objective) {
   Json json = tiny_recipe(file);
   json["spec"]["vocab"] = 320;
@@ -15,7 +15,7 @@ inline Json noise_recipe(const std::string& file, Json objective) {
   return json;
 }
 
-/// The same of an encoder and a decoder.
+/// The same for an encoder-decoder.
 inline Json noise_pair_recipe(const std::string& file, Json objective) {
   Json json = noise_recipe(file, std::move(objective));
   json["spec"] = json_of(R"({"tessera": 1, "arch": "encoder_decoder", "vocab": 320, "d_model": 16,

@@ -15,7 +15,7 @@ SpanCounts SpanCounts::of(int64_t tokens, double rate, double mean_span) {
                                   tokens - 1);
   out.spans =
       std::clamp<int64_t>(rounded(static_cast<float>(out.noise) / static_cast<float>(mean_span)), 1,
-                          // every span has a token, and text before it
+                          // every span has a token and is preceded by text
                           std::min(out.noise, tokens - out.noise));
   return out;
 }
@@ -32,7 +32,7 @@ std::vector<int64_t> random_parts(int64_t n, int64_t k, const RandomKey& key) {
 }
 
 int64_t SpanCorruption::longest(NoiseRoom room, double rate, double mean_span, bool has_mode) {
-  const int64_t around = has_mode ? 2 : 1;  // the mode, and the end
+  const int64_t around = has_mode ? 2 : 1;  // mode token and end token
   // one of the two sides keeps half of a text or more
   return longest_text(2 * room.length + 4, room.length, [&](int64_t n) {
     const SpanCounts counts = SpanCounts::of(n, rate, mean_span);

@@ -22,7 +22,7 @@
 namespace tessera::train {
 namespace {
 
-/// The samples of another source, for a run that also depends on its teacher.
+/// The samples of another dataset, for a run that also depends on its teacher.
 class TaughtSource final : public Dataset {
  public:
   /// `samples` must outlive it.
@@ -44,8 +44,8 @@ class TaughtSource final : public Dataset {
   std::string key_;
 };
 
-/// Looks on at a pass and keeps what it was asked for, by name. What a mixer shows of itself has a
-/// name behind that of its branch: "layers.3.mixer.weights".
+/// Records named values of a forward pass. Values of a mixer have the prefix of its branch:
+/// "layers.3.mixer.weights".
 class Watch {
  public:
   void want(std::string name) { names_.insert(std::move(name)); }
@@ -56,12 +56,12 @@ class Watch {
             },
             [this](const std::string& name) {
               constexpr std::string_view kIn = ".in";
-              // a layer that shares its parameters shows itself under another's name
+              // a layer with shared parameters reports under another name
               if (name.ends_with(kIn)) branch_ = name.substr(0, name.size() - kIn.size());
               return names_.contains(key_of(name));
             }};
   }
-  /// What was seen, of some things once for every document.
+  /// The recorded values, some once per document.
   const std::vector<Tensor>& all(const std::string& name) const {
     const auto found = kept_.find(name);
     require(found != kept_.end(), "distillation", "nothing was seen of \"{}\"", name);
@@ -80,7 +80,7 @@ class Watch {
   std::map<std::string, std::vector<Tensor>> kept_;
 };
 
-/// What a term compares in one layer of a model.
+/// The values that a term compares in one layer of a model.
 std::string place(const DistillationTerm& term, const model::ModelSpec& spec, int64_t layer) {
   if (term.of == TermOf::hidden) return spec.under(fmt::format("layers.{}.out", layer));
   const std::string branch = name_of_branch(spec, layer, *compared_branch(spec, layer));
@@ -143,7 +143,7 @@ class Distillation final : public Objective {
   }
   AuxiliaryParameters join(const model::Model&) override { return {.parameters = maps_}; }
 
-  /// What a run says when it begins.
+  /// Lines for the start of a run.
   std::string line() const {
     int64_t n = 0;
     for (const auto& [decl, weight] : teacher_.weights().all()) n += decl.elements();
@@ -205,18 +205,18 @@ class Distillation final : public Objective {
   }
 
  private:
-  /// What one forward pass and back share.
+  /// Shared by forward and backward pass.
   struct Pass {
     const model::Model& model;
     const nn::Batch& batch;
     const Denominators& whole;
     LossSums& sums;
-    Watch teacher;          // what its layers made
-    Tensor teacher_hidden;  // what its head reads
+    Watch teacher;          // layer outputs
+    Tensor teacher_hidden;  // input of the head
     Tensor rows_N;          // TeacherBatch::rows
   };
 
-  /// Whether a term compares what layers make.
+  /// True if a term compares layer outputs.
   bool needs_layers() const {
     return std::any_of(terms_.begin(), terms_.end(),
                        [](const DistillationTerm& term) { return term.of != TermOf::logits; });
@@ -233,7 +233,7 @@ class Distillation final : public Objective {
     return out;
   }
 
-  /// Targets that the teacher answers too.
+  /// Targets that the teacher predicts as well.
   double answered(const PackedBatch& packed) const {
     if (reads_ == TeacherReads::same) return static_cast<double>(packed.n_targets);
     const TeacherBatch read = read_by_teacher(packed);
@@ -268,7 +268,7 @@ class Distillation final : public Objective {
     pass.rows_N = at::tensor(read.rows, at::kLong);
   }
 
-  /// The first layers, whose outputs are all that is compared; 0 = all of them.
+  /// Number of layers needed for the compared outputs; 0 = all of them.
   int64_t needed(const model::ModelSpec& spec, int64_t LayerPair::*side) const {
     int64_t layers = 0;
     for (const LayerPair& pair : pairs_) layers = std::max(layers, pair.*side + 1);
@@ -308,8 +308,8 @@ class Distillation final : public Objective {
     return config_.keys().alpha * terms_[term].weight / pass.whole.divisor(losses_[term]);
   }
 
-  /// Of the terms of layers, either those of mixers fed by the teacher or all others: a number
-  /// with their gradients.
+  /// Layer terms, either of mixers with the teacher's inputs or all others: a scalar with their
+  /// gradients.
   Tensor of_layers(Pass& pass, const Watch& student, bool mixers) const {
     Tensor added;
     for (size_t i = 0; i < terms_.size(); ++i) {
@@ -370,7 +370,7 @@ class Distillation final : public Objective {
     return {};
   }
 
-  /// Every mixer of the student reads what the teacher's read, and no other part learns.
+  /// Every mixer of the student gets the input of the teacher's; no other part is trained.
   void feed_mixers(const PackedBatch& packed,
                    const model::ForwardOptions& forward,
                    Pass& pass) const {
@@ -396,18 +396,18 @@ class Distillation final : public Objective {
     if (const Tensor share = of_layers(pass, seen, true); share.requires_grad()) share.backward();
   }
 
-  ObjectivePtr recipe_;  // keeps the config
+  ObjectivePtr recipe_;  // keeps the config alive
   const DistillationConfig& config_;
   std::vector<DistillationTerm> terms_;
   std::vector<std::string> losses_;  // of terms_
   model::Model teacher_;
   std::unique_ptr<TokenObjective> own_;
   TeacherReads reads_;
-  bool student_whole_;  // its decoder sees targets both ways
+  bool student_whole_;  // its decoder attends in both directions
   std::vector<LayerPair> pairs_;
-  int64_t classes_;  // that both have
+  int64_t classes_;  // common to both
   std::vector<ParameterBeside> maps_;
-  mutable std::map<int64_t, double> of_teacher_;  // its own loss, by how much is evaluated
+  mutable std::map<int64_t, double> of_teacher_;  // its own loss, by number of evaluated batches
 };
 
 }  // namespace
@@ -441,7 +441,7 @@ TeacherBatch joined_batch(const PackedBatch& packed, bool given) {
     const PackedDocument& piece = packed.pieces[i];
     const std::vector<int64_t>& source = packed.sources.at(i);
     const auto begin = std::ssize(out.packed.ids), n = std::ssize(source);
-    // the answer without the id that every answer begins with
+    // the target without the start token
     const auto answer = packed.ids.begin() + piece.begin;
     out.packed.ids.insert(out.packed.ids.end(), source.begin(), source.end());
     out.packed.ids.insert(out.packed.ids.end(), answer + 1, answer + piece.length);

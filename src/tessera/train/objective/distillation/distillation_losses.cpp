@@ -9,7 +9,7 @@
 namespace tessera::train {
 namespace {
 
-/// ln of the probabilities of the classes in index_NK, and of all others together.
+/// Log-probabilities of the classes in index_NK, and of all others together.
 Tensor with_tail(const Tensor& log_NC, const Tensor& index_NK) {
   const Tensor others = log_NC.scatter(-1, index_NK, -std::numeric_limits<double>::infinity());
   return at::cat({log_NC.gather(-1, index_NK), others.logsumexp(-1, true)}, -1);
@@ -21,7 +21,7 @@ Tensor expected(const Tensor& p, const Tensor& a, const Tensor& b) {
   return (p * (at::where(seen, a, zero) - at::where(seen, b, zero))).sum(-1);
 }
 
-/// ln of weights, which may be 0 where nobody looks.
+/// ln of weights, which may be 0.
 Tensor log_of_weights(const Tensor& weights) {
   const double tiny = weights.scalar_type() == at::kDouble
                           ? std::numeric_limits<double>::min()

@@ -21,7 +21,7 @@ namespace {
 using model::ModelSpec;
 using spec::Json;
 
-/// Keys of a term that one kind of it alone has.
+/// Keys of terms that only one kind has.
 constexpr std::pair<const char*, TermOf> kKeysOfTerms[] = {
     {"divergence", TermOf::logits}, {"beta", TermOf::logits},     {"temperature", TermOf::logits},
     {"top_k", TermOf::logits},      {"distance", TermOf::hidden}, {"heads", TermOf::values},
@@ -31,12 +31,12 @@ std::string place_of(size_t term) {
   return fmt::format("objective.terms[{}]", term);
 }
 
-/// A token as a message shows it, whatever bytes it has.
+/// A token for messages, whatever bytes it has.
 std::string shown_token(const std::string& token) {
   return Json(token).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Whether tokens mean the same on both sides. A tokenizer that one of them lacks says nothing.
+/// Checks that both vocabularies agree. A missing tokenizer is accepted.
 void check_tokens(const Recipe& recipe,
                   const convert::Checkpoint& teacher,
                   const std::string& name) {
@@ -46,7 +46,7 @@ void check_tokens(const Recipe& recipe,
     try {
       of_teacher = convert::find_tokenizer(tokenizer_of_start(name));
     } catch (const Error&) {
-      // a model without one: how many tokens there are is all that can be compared
+      // a model without one: only the vocabulary size can be compared
     }
   }
   if (!of_teacher) {
@@ -62,7 +62,7 @@ void check_tokens(const Recipe& recipe,
     try {
       return std::string(tokenizer.token(id));
     } catch (const Error&) {
-      return "";  // an id that stands for none
+      return "";  // an unused id
     }
   };
   if (known > of_teacher->vocab_size() || known > its)
@@ -78,7 +78,7 @@ void check_tokens(const Recipe& recipe,
            id, name, shown_token(b), shown_token(a));
 }
 
-/// What a term asks of one of the two specs in one layer.
+/// The requirements of a term for one of the two specs in one layer.
 class LayerCheck {
  public:
   LayerCheck(const DistillationTerm& term,
@@ -87,7 +87,7 @@ class LayerCheck {
              const char* who)
       : term_(term), where_(std::move(where)), spec_(spec), who_(who) {}
 
-  /// Heads whose weights or values are compared, or the channels of all that is; 0 = of no account.
+  /// Number of compared heads, or of channels; 0 = any.
   int64_t check(int64_t layer) const {
     if (term_.of == TermOf::hidden) {
       if (const std::string reason = spec_.no_exit_reason(layer + 1); !reason.empty())
@@ -178,7 +178,7 @@ Json dump_term(const DistillationTerm& term) {
   return json;
 }
 
-/// The keys of DistillationKeys and "inner", which is read by itself.
+/// The keys of DistillationKeys and "inner", which is read separately.
 void refuse_unknown(const Json& json, const spec::Scope& scope) {
   std::vector<std::string> known{"type", "inner"};
   const Json keys = spec::dump_struct(DistillationKeys());
@@ -339,7 +339,7 @@ void DistillationConfig::check(const Recipe& recipe) const {
   const ModelSpec& teacher = checkpoint.spec;
   const TeacherReads reads = teacher_reads(student, teacher);
   check_tokens(recipe, checkpoint, convert::checkpoint_place(keys_.teacher).string());
-  // source and answer have so many each
+  // maximum of source and target each
   const int64_t longest = recipe.train.length * (reads == TeacherReads::joined ? 2 : 1);
   if (const int64_t limit = teacher.max_positions(); limit > 0 && longest > limit)
     fail(ErrorKind::spec, "train.length", "{} tokens{}; the teacher has {} positions",

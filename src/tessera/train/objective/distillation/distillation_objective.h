@@ -1,4 +1,4 @@
-// The objective "distillation": another model's answers beside an objective's own. Torch-free.
+// The objective "distillation": a teacher's outputs in addition to an inner objective. Torch-free.
 #pragma once
 
 #include "tessera/model/model_spec.h"
@@ -7,14 +7,14 @@
 
 namespace tessera::train {
 
-/// How the teacher reads what the student reads.
+/// The teacher's input.
 enum class TeacherReads {
-  same,    // the same
-  clean,   // a decoder beside an encoder: the text without what is hidden in it, whose tokens it
-           // foretells from the ones before
-  joined,  // a decoder beside an encoder_decoder: source and answer as one text
-  answer,  // an encoder_decoder beside one that sees targets whole: the answer without masks, whose
-           // tokens it foretells from the ones before
+  same,    // the student's input
+  clean,   // a decoder teaching an encoder: the text without masks, whose tokens it predicts from
+           // the ones before
+  joined,  // a decoder teaching an encoder-decoder: source and target as one text
+  answer,  // an encoder-decoder teaching one that sees targets whole: the target without masks,
+           // whose tokens it predicts from the ones before
 };
 
 class DistillationConfig final : public ObjectiveConfig {
@@ -35,10 +35,10 @@ class DistillationConfig final : public ObjectiveConfig {
   const DistillationKeys& keys() const { return keys_; }
   const ObjectivePtr& inner() const { return inner_; }
   bool has(TermOf of) const;
-  /// Whether anything is learned from the student's own pass: else from what its mixers make of
-  /// the teacher's inputs alone.
+  /// True if the student's own forward pass is needed; false if only its mixers are trained on the
+  /// teacher's inputs.
   bool runs_student() const;
-  /// Of a student and a teacher with these specs. Throws Error(spec) where there is no such pair.
+  /// For a student and a teacher with these specs. Throws Error(spec) if they cannot be paired.
   TeacherReads teacher_reads(const model::ModelSpec& student,
                              const model::ModelSpec& teacher) const;
   std::vector<LayerPair> layers(const model::ModelSpec& student,
@@ -49,7 +49,7 @@ class DistillationConfig final : public ObjectiveConfig {
   ObjectivePtr inner_;
 };
 
-/// Where in a layer the branch is that a term compares ("layers.3.mixer"); nullptr: none there.
+/// The branch of a layer that a term compares ("layers.3.mixer"); nullptr if there is none.
 const model::BranchSpec* compared_branch(const model::ModelSpec& spec, int64_t layer);
 std::string name_of_branch(const model::ModelSpec& spec,
                            int64_t layer,

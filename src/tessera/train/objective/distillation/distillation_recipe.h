@@ -1,4 +1,4 @@
-// What a run learns of another model, as data: the keys of the objective "distillation".
+// The keys of the objective "distillation" in recipes.
 //   L = (1 - alpha) L_inner + alpha sum_i weight_i L_i
 // Hinton, Vinyals, Dean 2015, arXiv:1503.02531. Torch-free.
 #pragma once
@@ -11,14 +11,14 @@
 
 namespace tessera::train {
 
-/// What of the two models is compared.
+/// What is compared between the two models.
 enum class TermOf {
-  logits,     // what they say of a token
+  logits,     // token predictions
   hidden,     // outputs of layers: Romero et al. 2014, arXiv:1412.6550
-  attention,  // who looks at whom: Wang et al. 2020, arXiv:2002.10957 (MiniLM)
-  values,     // which values are alike: the same
-  mixer,      // what mixers make of the teacher's inputs: Bick et al. 2024, arXiv:2408.10189
-              // (MOHAWK); Zhang et al. 2024, arXiv:2410.10254 (LoLCATs)
+  attention,  // attention weights: Wang et al. 2020, arXiv:2002.10957 (MiniLM)
+  values,     // relations between values: the same
+  mixer,  // mixer outputs for the teacher's inputs: Bick et al. 2024, arXiv:2408.10189 (MOHAWK);
+          // Zhang et al. 2024, arXiv:2410.10254 (LoLCATs)
 };
 
 enum class Divergence { forward, reverse, jsd };
@@ -26,7 +26,7 @@ enum class HiddenDistance { mse, cosine };
 enum class MixerMatch {
   outputs,        // of the mixer
   heads,          // of its heads, before the output projection
-  cross_entropy,  // of the rows of its weights, tokens by tokens
+  cross_entropy,  // by row of the attention weights, tokens by tokens
   frobenius,      // of those matrices
 };
 
@@ -101,7 +101,7 @@ struct DistillationTerm {
   }
 };
 
-/// The keys of the objective but "inner", what is learned beside the teacher.
+/// The keys of the objective except "inner".
 struct DistillationKeys {
   static constexpr const char* kType = "distillation";
   std::string teacher = {};
@@ -134,10 +134,10 @@ struct DistillationKeys {
 struct LayerPair {
   int64_t teacher = 0, student = 0;
 };
-/// As many pairs as the smaller of the two has layers, the last with the last.
+/// As many pairs as the smaller model has layers, the last with the last.
 std::vector<LayerPair> even_layers(int64_t teacher, int64_t student);
 
-/// Names of the terms' losses, in their order: "logits", of several alike "hidden_2".
+/// Names of the terms' losses, in order: "logits", for repeated ones "hidden_2".
 std::vector<std::string> loss_names(const std::vector<DistillationTerm>& terms);
 
 }  // namespace tessera::train

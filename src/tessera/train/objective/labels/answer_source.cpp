@@ -8,8 +8,8 @@
 namespace tessera::train {
 namespace {
 
-/// The first and the last token of a window that hold bytes of an answer; nothing where it does not
-/// stand in the window whole.
+/// The first and the last token of an answer in a window; nullopt if it is not completely in the
+/// window.
 std::optional<std::pair<size_t, size_t>> tokens_of(const text::AnswerWindow& window,
                                                    const Answer& answer) {
   const size_t end = answer.begin + answer.text.size();

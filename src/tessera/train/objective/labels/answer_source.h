@@ -1,5 +1,5 @@
-// Samples of questions about texts. To learn from, each window of a context is one; what is held
-// out is asked question by question, all windows of one together. Torch-free.
+// Samples of extractive question answering. A training sample is one window of a context;
+// validation is by question, with all its windows. Torch-free.
 #pragma once
 
 #include "tessera/text/tokenizer/answer_windows.h"
@@ -7,7 +7,7 @@
 
 namespace tessera::train {
 
-/// A question in the windows that a model reads it in.
+/// A question with the windows of its context.
 struct AskedQuestion {
   Question question;
   std::vector<text::AnswerWindow> windows = {};
@@ -15,9 +15,9 @@ struct AskedQuestion {
 
 class AnswerSource : public Dataset {
  public:
-  /// One of those that are held out: valid() of some holds the windows of each in order.
+  /// A validation question; valid() has the windows of each in order.
   virtual const AskedQuestion& question(int64_t number) const = 0;
-  /// Whether some question has no answer.
+  /// True if a question has no answer.
   virtual bool some_lack() const = 0;
 };
 

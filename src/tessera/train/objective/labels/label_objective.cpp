@@ -10,7 +10,7 @@
 namespace tessera::train {
 namespace {
 
-/// What all of them need of the rest of a recipe.
+/// Checks the rest of a recipe, for all supervised objectives.
 void check_labelled(const Recipe& recipe, std::string_view type) {
   require(recipe.labels.has_value(), "recipe", "objective \"{}\" without labelled data", type);
   if (recipe.spec.encoder)
@@ -39,7 +39,7 @@ const nn::ClassifierConfig* classifier_of(const Recipe& recipe) {
   return dynamic_cast<const nn::ClassifierConfig*>(recipe.spec.head.config.get());
 }
 
-/// The classifier that an objective reads; `labels` were given to it when the recipe was read.
+/// The classifier head of an objective;
 void check_classifier(const Recipe& recipe,
                       std::string_view type,
                       nn::ClassifierOf of,
@@ -77,7 +77,7 @@ void check_weights(const std::vector<double>& weights, int64_t n) {
     fail(ErrorKind::spec, "objective.class_weights", "all are 0; expected some above");
 }
 
-/// The names of a head's classes, else their numbers.
+/// Class names of a head, or class numbers.
 ClassNames classes_of(const Recipe& recipe) {
   const nn::ClassifierConfig& head = *classifier_of(recipe);
   if (!head.labels.empty()) return ClassNames(head.labels);
@@ -86,7 +86,7 @@ ClassNames classes_of(const Recipe& recipe) {
   return ClassNames(std::move(numbers));
 }
 
-/// An objective that says what is learned of its examples.
+/// Base of the supervised objectives.
 class Labelled {
  public:
   virtual ~Labelled() = default;

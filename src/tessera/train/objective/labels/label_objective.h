@@ -1,10 +1,9 @@
-// Objectives that learn from labels: classes of texts ("classification"), numbers ("regression"),
-// classes of words ("token_classification"), answers within a text ("question_answering").
-// Torch-free.
+// Supervised objectives: text classification ("classification"), "regression",
+// "token_classification", extractive "question_answering". Torch-free.
 //
-// Losses: cross-entropy, with class weights over the sum of those used; of several classes a text
-// binary cross-entropy, mean over texts and classes; squared error; cross-entropy of the first
-// token of every word; mean of those of the first and the last token of an answer.
+// Losses: cross-entropy, weighted mean over samples with class weights; for multi-label, binary
+// cross-entropy, mean over texts and classes; squared error; cross-entropy at the first token of
+// every word; mean of those of the first and the last token of an answer.
 #pragma once
 
 #include "tessera/nn/head/head_config.h"
@@ -79,11 +78,11 @@ struct QuestionAnsweringKeys {
 
 std::vector<ObjectiveKind> label_objective_kinds();
 
-/// What is said of a text or a word, of a recipe whose objective is one of these.
+/// The classes of a recipe with such an objective.
 struct LabelTask {
   enum class Kind { one_class, multi_label, score, words, answers };
   Kind kind = Kind::one_class;
-  ClassNames classes = {};  // none of scores and answers
+  ClassNames classes = {};  // empty for scores and answers
   std::vector<double> class_weights = {};
   int64_t stride = 0, max_answer = 0;
 };

@@ -47,7 +47,7 @@ class LabelSource final : public Dataset {
   PairOrder order_;
 };
 
-/// Makes samples, and counts what whoever trains should know.
+/// Makes samples, and counts truncated texts and skipped words for notes().
 class SampleMaker {
  public:
   SampleMaker(const Recipe& recipe, const LabelTask& task, const text::Tokenizer& tokenizer)
@@ -95,7 +95,7 @@ class SampleMaker {
       ++counts_[static_cast<size_t>(number)];
       const std::vector<int32_t> word = words_.of(sentence.words[i], i == 0);
       ids.insert(ids.end(), word.begin(), word.end());
-      // a word that the tokenizer makes nothing of is asked nothing
+      // a word without tokens has no target
       for (size_t piece = 0; piece < word.size(); ++piece)
         targets.push_back(piece == 0 ? number : -1);
     }
@@ -111,7 +111,7 @@ class SampleMaker {
     return sample;
   }
 
-  /// Counts begin anew.
+  /// Resets the counts.
   std::vector<std::string> notes(std::string_view split, size_t examples) {
     std::vector<std::string> out{fmt::format("{}: {} examples", split, examples)};
     std::vector<std::string> classes;
@@ -148,7 +148,7 @@ class SampleMaker {
   int64_t cut_ = 0;
 };
 
-/// Examples of the two splits, held out where the data say so.
+/// Examples of both splits.
 template <class Example, class Read>
 std::pair<std::vector<Example>, std::vector<Example>> splits(const LabelData& data, Read read) {
   std::vector<Example> train = read(LabelSplit::train), valid;

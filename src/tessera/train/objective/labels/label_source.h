@@ -1,5 +1,5 @@
-// Samples of labelled examples: a text or a pair, or a sentence, each whole and alone, read anew in
-// every epoch in another order. Torch-free.
+// Samples of labelled examples: a text, a pair, or a sentence, one per sample, in a new order in
+// every epoch. Torch-free.
 #pragma once
 
 #include "tessera/base/sha256.h"
@@ -9,28 +9,28 @@
 
 namespace tessera::train {
 
-/// An example as a model reads it.
+/// A tokenized example.
 struct LabelSample {
   std::vector<int64_t> ids;
-  std::vector<int64_t> types;    // of tokens, where they are given
-  std::vector<int64_t> targets;  // of tokens, where words have labels; -1: none
+  std::vector<int64_t> types;    // of tokens, if used
+  std::vector<int64_t> targets;  // of tokens, for word labels; -1: none
   std::vector<double> label;     // PackedBatch::labels
 };
 
-/// Every sample as a piece of its own.
+/// Every sample as a document of its own.
 PackedBatch packed_samples(const std::vector<const LabelSample*>& samples);
 
-/// What the tokens of all samples come to, for Source::key().
+/// Hashes the tokens of all samples, for Dataset::key().
 void add_to_key(Sha256& key, const LabelSample& sample);
 
 /// Number of token types of a spec's embedding.
 int64_t token_types(const Recipe& recipe);
 
-/// Throws Error(input) for ids that the spec has no vector for.
+/// Throws Error(input) for ids outside the spec's vocabulary.
 void check_vocabulary(const Recipe& recipe, const LabelSample& sample, const std::string& where);
 
-/// The examples of a recipe's files. Every one is read and tokenised before the first step: what is
-/// wrong with it is said with its file and line.
+/// The examples of a recipe's files. All are read and tokenized before the first step; errors name
+/// file and line.
 std::unique_ptr<Dataset> open_labels(const Recipe& recipe,
                                      const LabelTask& task,
                                      const text::Tokenizer& tokenizer,

@@ -36,7 +36,7 @@ std::vector<int64_t> best_classes(const Tensor& logits_NC) {
   return {best.const_data_ptr<int64_t>(), best.const_data_ptr<int64_t>() + best.numel()};
 }
 
-/// The losses of all kinds of labels have this in common.
+/// Common base of all label losses.
 class LabelledObjective : public Objective {
  public:
   LabelledObjective(const Recipe& recipe, std::unique_ptr<Dataset> source)
@@ -93,7 +93,7 @@ class LabelledObjective : public Objective {
   }
 
  protected:
-  /// What is said of the samples of an evaluation, and how good it is.
+  /// Predictions and metrics of an evaluation.
   class Answers {
    public:
     virtual ~Answers() = default;
@@ -103,18 +103,18 @@ class LabelledObjective : public Objective {
     virtual void end(Evaluation& result) const = 0;
   };
 
-  /// The loss is a mean over so many.
+  /// Denominator of the loss.
   virtual double asked(const PackedBatch& packed) const {
     return static_cast<double>(packed.labels.size());
   }
-  /// The rows that are asked.
+  /// The rows with targets.
   virtual Tensor logits_of(const model::Model& model,
                            const PackedBatch& packed,
                            const nn::Batch& batch,
                            const model::ForwardOptions& forward) const {
     return model.logits(model.pooled(hidden_of(model, packed, batch, forward), batch));
   }
-  /// The sum over these rows.
+  /// The sum of losses over these rows.
   virtual Tensor loss_of(const Tensor& logits, const PackedBatch& packed) const = 0;
   virtual std::unique_ptr<Answers> begin_answers() const = 0;
 
@@ -125,8 +125,8 @@ class LabelledObjective : public Objective {
   LabelTask task_;
 };
 
-/// Weights of classes; only their ratios count, and the smallest above 0 is 1, so that a mean is
-/// over 1 at least.
+/// Class weights; only their ratios matter, and the smallest above 0 is 1, so that a mean has a
+/// denominator of at least 1.
 class ClassWeights {
  public:
   explicit ClassWeights(std::vector<double> weights) : weights_(std::move(weights)) {
@@ -148,7 +148,7 @@ class ClassWeights {
   std::vector<double> weights_;
 };
 
-/// The share of hits beside what classes that are not even hide.
+/// Accuracy and metrics for unbalanced classes.
 void add_class_scores(const std::vector<int64_t>& truth,
                       const std::vector<int64_t>& said,
                       int64_t classes,

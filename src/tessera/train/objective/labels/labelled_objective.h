@@ -1,12 +1,12 @@
-// What a model learns from labels (label_objective.h): losses of its classifier or span head, and
-// scores of what is held out.
+// Supervised objectives on a model (label_objective.h): losses of its classifier or span head, and
+// metrics of the validation samples.
 #pragma once
 
 #include "tessera/train/objective/objective.h"
 
 namespace tessera::train {
 
-/// `source` is that of the recipe's objective.
+/// `source`: that of the recipe's objective.
 std::unique_ptr<Objective> labelled_objective(const Recipe& recipe,
                                               std::unique_ptr<Dataset> source,
                                               const ObjectiveOptions& options = {});

@@ -10,8 +10,8 @@
 namespace tessera::train {
 namespace {
 
-/// The pairs of another source, masked anew in every training sample, and always alike in what is
-/// held out, whatever the seed.
+/// The pairs of another dataset, with a new mask in every training sample, and a constant mask in
+/// validation samples for every seed.
 class MaskedPairs final : public Dataset {
  public:
   MaskedPairs(std::unique_ptr<Dataset> pairs,
@@ -46,7 +46,7 @@ class MaskedPairs final : public Dataset {
   RandomKey key_;
 };
 
-/// What is cut would teach a wrong length.
+/// Truncated targets would train a wrong length.
 void check_lengths(const TokenSplit& split,
                    std::optional<int32_t> separator,
                    const char* name,

@@ -1,9 +1,9 @@
-// The objective "mask_predict": some tokens of a pair's text, which a decoder sees whole
-// (model::ModelSpec::mask), from its other tokens and the source, and from the source alone how
-// long the text is. Torch-free.
+// The objective "mask_predict" (CMLM): predicts masked tokens of a target, which the decoder sees
+// whole (model::ModelSpec::mask), from its other tokens and the source, and the target length from
+// the source. Torch-free.
 //
-// Of N tokens n are masked, n uniform in 1 .. N, each n of them as likely as any other.
-// Ghazvininejad, Levy, Liu, Zettlemoyer 2019, arXiv:1904.09324, sec. 2.
+// Of N tokens n are masked, n uniform in 1 .. N, each subset of n equally likely. Ghazvininejad,
+// Levy, Liu, Zettlemoyer 2019, arXiv:1904.09324, sec. 2.
 #pragma once
 
 #include "tessera/train/data/packing.h"
@@ -24,8 +24,8 @@ struct MaskPredictRecipe {
 
 ObjectiveKind mask_predict_kind();
 
-/// Pairs whose texts stand in `pairs` as targets, row r masked by keys[r]. A `separator` at the end
-/// of a text is none of its tokens: its length says where it ends.
+/// Masks the targets of `pairs`, row r with keys[r]. A `separator` at the end of a text is not one
+/// of its tokens: the length gives its end.
 PackedBatch mask_texts(const PackedBatch& pairs,
                        int64_t mask,
                        std::optional<int32_t> separator,

@@ -9,8 +9,8 @@
 namespace tessera::train {
 namespace {
 
-/// The windows of another source, with tokens hidden: anew in every training sample, and always the
-/// same in what is held out, whatever the seed.
+/// The windows of another dataset with masked tokens: a new mask in every training sample, and a
+/// constant mask in validation samples for every seed.
 class MaskedSource final : public Dataset {
  public:
   MaskedSource(std::unique_ptr<Dataset> texts, Masking masking, int64_t seed)
@@ -40,7 +40,7 @@ class MaskedSource final : public Dataset {
   RandomKey key_;
 };
 
-/// The mask; Error(spec) where it is none of the tokenizer's, or beyond the vocabulary.
+/// The mask token; throws Error(spec) if the tokenizer has none, or it is outside the vocabulary.
 int64_t mask_id(const MaskedRecipe& how, const Recipe& recipe, const text::Tokenizer& tokenizer) {
   if (how.mask_id) {
     if (*how.mask_id >= recipe.spec.vocab)
@@ -130,7 +130,7 @@ void check_masked(const Recipe& recipe,
 PackedBatch hide_tokens(PackedBatch batch,
                         const Masking& masking,
                         const std::vector<RandomKey>& keys) {
-  std::vector<int64_t> begins;  // of documents in their row
+  std::vector<int64_t> begins;  // starts of documents in their row
   for (size_t i = 0; i < batch.pieces.size();) {
     const int64_t row = batch.pieces[i].row, begin = batch.pieces[i].begin;
     int64_t length = 0;

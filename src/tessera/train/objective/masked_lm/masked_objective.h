@@ -1,4 +1,4 @@
-// The objective "masked_lm": tokens of a text that are hidden in it. Torch-free.
+// The objective "masked_lm": masked language modeling. Torch-free.
 #pragma once
 
 #include "tessera/train/data/packing.h"
@@ -9,22 +9,22 @@ namespace tessera::train {
 
 ObjectiveKind masked_lm_kind();
 
-/// What an objective of that type, which asks for hidden tokens, needs of the rest of a recipe:
-/// throws Error(spec). `head`: that of the spec, "" = any.
+/// Checks the rest of a recipe for an objective of that type with masked tokens; throws
+/// Error(spec). `head`: the required head of the spec, "" = any.
 void check_masked(const Recipe& recipe,
                   const MaskedRecipe& how,
                   std::string_view type,
                   std::string_view head);
 
-/// How that hides them; throws Error(spec) for a mask that there is not.
+/// The masking of a recipe; throws Error(spec) for a mask token that does not exist.
 Masking masking_of(const MaskedRecipe& how, const Recipe& recipe, const text::Tokenizer& tokenizer);
 
-/// Row r of a batch with tokens hidden by keys[r]; the pieces of a row lie side by side.
+/// Masks row r of a batch with keys[r]; the documents of a row must be adjacent.
 PackedBatch hide_tokens(PackedBatch batch,
                         const Masking& masking,
                         const std::vector<RandomKey>& keys);
 
-/// Windows of the recipe's texts with tokens hidden in them.
+/// Windows of the recipe's texts with masked tokens.
 std::unique_ptr<Dataset> masked_windows(const Recipe& recipe,
                                         const MaskedRecipe& how,
                                         const std::filesystem::path& cache,

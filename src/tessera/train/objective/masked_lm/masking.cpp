@@ -23,7 +23,7 @@ MaskDraws MaskDraws::of(const RandomKey& key, int64_t tokens) {
 
 std::vector<bool> word_starts(const text::Tokenizer& tokenizer) {
   constexpr std::string_view kSpace = "\u2581";
-  // byte-level BPE writes the bytes 9, 10, 13 and 32 so
+  // byte-level BPE's characters for the bytes 9, 10, 13 and 32
   constexpr std::array<std::string_view, 4> kBytes = {"\u0120", "\u010a", "\u0109", "\u010d"};
   const auto n = static_cast<size_t>(tokenizer.vocab_size());
   std::vector<std::string> tokens(n);
@@ -68,16 +68,16 @@ int64_t span_words(double u) {
 
 namespace {
 
-/// Tokens that are hidden together: one, or those of a word.
+/// Tokens that are masked together: one, or those of a word.
 struct Word {
   size_t begin = 0, length = 0;
 };
 
 struct Selected {
-  size_t place = 0, change = 0;  // and whose draw says what becomes of it
+  size_t place = 0, change = 0;  // token whose draw selects the replacement
 };
 
-/// The words of a text in their order; of other units its tokens.
+/// The words of a text in order, or its tokens for other units.
 std::vector<Word> words_of(const Masking& masking,
                            std::span<const int64_t> ids,
                            std::span<const int64_t> begins) {
@@ -96,7 +96,7 @@ std::vector<Word> words_of(const Masking& masking,
   return words;
 }
 
-/// Words beside one another from each anchor on.
+/// Spans of adjacent words from each anchor on.
 std::vector<Selected> spans_of(const std::vector<Word>& words,
                                const std::vector<size_t>& order,
                                const MaskDraws& draws,

@@ -1,7 +1,6 @@
-// Corruption of a text whose own tokens are then asked for: masked language modelling (Devlin et
-// al. 2019, arXiv:1810.04805, sec. 3.1), of whole words (the same, of 2019-05-31), or of spans of
-// words (Joshi et al. 2020, arXiv:1907.10529, sec. 3.1). A pure function of tokens and draws.
-// Torch-free.
+// Masking for masked language modeling: of tokens (Devlin et al. 2019, arXiv:1810.04805, sec. 3.1),
+// whole words (the same, of 2019-05-31), or spans of words (Joshi et al. 2020, arXiv:1907.10529,
+// sec. 3.1). A pure function of tokens and random numbers. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +16,8 @@
 namespace tessera::train {
 
 enum class MaskCount {
-  exact,      // as many of every sample as the rate says
-  bernoulli,  // every token by itself
+  exact,      // exactly the rate in every sample
+  bernoulli,  // every token independently
 };
 enum class MaskUnit {
   token,
@@ -44,7 +43,7 @@ struct tessera::spec::EnumNames<tessera::train::MaskUnit> {
 
 namespace tessera::train {
 
-/// What is hidden of a text.
+/// Masking keys of a recipe.
 struct MaskedRecipe {
   static constexpr const char* kType = "masked_lm";
   double rate = 0.15;
@@ -79,28 +78,28 @@ struct MaskDraws {
   static MaskDraws of(const RandomKey& key, int64_t tokens);
 };
 
-/// Whether each id of a tokenizer begins a word, by the mark that its tokens bear: WordPiece's ##
-/// of those that do not, the space of byte-level BPE and SentencePiece, or a space itself. A space
-/// belongs to the word behind it.
+/// For each id of a tokenizer, whether it begins a word: WordPiece tokens without ##, tokens with
+/// the space of byte-level BPE or SentencePiece, or a space itself, which belongs to the word after
+/// it.
 std::vector<bool> word_starts(const text::Tokenizer& tokenizer);
 
-/// Words of a span, 1 to 10: P(k) is .2 .8^(k-1) over the sum of the ten.
+/// Length of a span in words, 1 to 10: P(k) is .2 .8^(k-1) over the sum of the ten.
 int64_t span_words(double u);
 
 struct Masking {
   MaskedRecipe how;
   int64_t mask_id = 0;
-  std::vector<int64_t> ordinary;  // ids that are no special tokens, ascending: what is selected,
-                                  // and what replaces
-  std::vector<bool> starts = {};  // word_starts(), where words are hidden whole
+  std::vector<int64_t> ordinary;  // ids without special tokens, ascending: candidates for masking
+                                  // and for random replacement
+  std::vector<bool> starts = {};  // word_starts(), if whole words are masked
 
-  /// Selects tokens and changes them in `ids`; their own ids are what `targets` then asks for, -1
-  /// elsewhere. Of c ordinary tokens exactly floor(rate * c + draw), at least 1 where there is one,
-  /// those of the least draws; or each by its own draw. A word is drawn by its first token; one
-  /// that is more than what is still to be hidden is passed over. Spans begin at words in the order
-  /// of their draws, and end before what is hidden already, or is more. Tokens are changed each by
-  /// its own draw, those of a span by that of its first. Documents begin at `begins`, ascending
-  /// (the first token does in any case): no word goes on over that.
+  /// Masks tokens in `ids`; `targets` are their original ids, -1 elsewhere. Of c ordinary tokens
+  /// exactly floor(rate * c + draw) are selected, at least 1 if there is one, those with the
+  /// smallest draws; or each by its own draw. A word is selected by the draw of its first token;
+  /// one longer than the rest of the count is skipped. Spans begin at words in the order of their
+  /// draws, and end before masked tokens or the end of the count. Each token is replaced by its own
+  /// draw, the tokens of a span by that of the first. Documents begin at `begins`, ascending (the
+  /// first token always does); words do not cross these.
   void apply(std::span<int64_t> ids,
              std::span<int64_t> targets,
              const MaskDraws& draws,

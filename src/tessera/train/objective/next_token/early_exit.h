@@ -1,8 +1,9 @@
-// Losses at the outputs of layers, by the model's own final norm and head, so that it can stop
-// after fewer of them. Elhoushi et al. 2024, arXiv:2404.16710 (LayerSkip), sec. 3.1.2:
+// Early-exit losses (LayerSkip): losses at the outputs of layers, with the model's final norm and
+// head, so that the model can stop after fewer layers. Elhoushi et al. 2024, arXiv:2404.16710, sec.
+// 3.1.2:
 //   e(l) = s sum_{i <= l} i for l < L - 1,   e(L - 1) = L - 1 + s sum_{i < L - 1} i
-//   weights e(l) C(t, l) / sum of the same; C says which layers take part in update t, the last
-//   always
+//   weights e(l) C(t, l) / sum of the same; C selects the layers of update t, always including the
+//   last
 // Torch-free.
 #pragma once
 
@@ -20,7 +21,7 @@ enum class ExitCurriculum {
 };
 
 struct EarlyExit {
-  double scale = 0;  // s; 0 = the last layer alone
+  double scale = 0;  // s; 0 = the last layer only
   ExitCurriculum curriculum = ExitCurriculum::rotational;
   int64_t period = 4;
 
@@ -35,7 +36,7 @@ struct EarlyExit {
             "one more after another, from the last on"),
         spec::field("period", &C::period, "of rotational", {.min = 1})};
   }
-  /// By layer, summing to 1: in update `step`, from 0, of `steps`.
+  /// Weights by layer, summing to 1, for update `step`, from 0, of `steps`.
   std::vector<double> weights(int64_t layers, int64_t step, int64_t steps) const;
 };
 

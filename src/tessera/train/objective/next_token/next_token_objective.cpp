@@ -12,7 +12,7 @@
 namespace tessera::train {
 namespace {
 
-/// What an encoder reads, and what the decoder answers; without an encoder the source is a prefix.
+/// Sources for the encoder and targets for the decoder; without an encoder the source is a prefix.
 class PairSource final : public Dataset {
  public:
   PairSource(TokenData data, const Recipe& recipe, const LengthSchedule& ramp)
@@ -35,7 +35,7 @@ class PairSource final : public Dataset {
   PackedBatch valid(const std::vector<int64_t>& samples) const override {
     return packed(data_.valid, samples, ramp_.to);
   }
-  /// Of the answers: they are what is predicted.
+  /// Of the targets.
   double tokens_per_byte() const override {
     int64_t tokens = 0;
     for (int64_t document = 1; document < data_.valid.documents(); document += 2)
@@ -46,14 +46,14 @@ class PairSource final : public Dataset {
   const std::string& key() const override { return data_.key; }
 
  private:
-  /// What train.length cuts off.
+  /// Number of tokens truncated by train.length.
   void remark_cuts() {
     for (const auto& [split, name] : {std::pair{&data_.train, "train"}, {&data_.valid, "valid"}}) {
       int64_t sources = 0, texts = 0;
       for (int64_t document = 0; document + 1 < split->documents(); document += 2) {
         const int64_t source = split->document(document).second,
                       text = split->document(document + 1).second;
-        // one text of both, without the separator between and the last input
+        // both as one text, without the separator between them and the last input
         const int64_t joined = source + text - 1 - (data_.separator ? 1 : 0);
         sources += !prefixed_ && source > ramp_.to ? 1 : 0;
         texts += (prefixed_ ? joined : text) > ramp_.to ? 1 : 0;
@@ -104,7 +104,7 @@ class TaskSource final : public Dataset {
   const std::string& key() const override { return key_; }
 
  private:
-  /// Of a training sample; the examples of a finite set come in another order in every epoch.
+  /// Example number of a training sample; a finite set is shuffled in every epoch.
   RandomKey key_of(int64_t sample) const {
     int64_t number = sample;
     if (const int64_t n = task_.examples; n > 0)

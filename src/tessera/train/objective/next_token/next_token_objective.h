@@ -1,5 +1,4 @@
-// The next token of a text, the answer of a pair, what a task asks: what a recipe without an
-// "objective" learns. Torch-free.
+// Next-token prediction: the default objective, for texts, targets of pairs, and tasks. Torch-free.
 #pragma once
 
 #include "tessera/train/data/dataset.h"
@@ -7,15 +6,15 @@
 
 namespace tessera::train {
 
-/// By the spec and the data: "causal_lm", "prefix_lm", "seq2seq", or the name of the task.
+/// By spec and data: "causal_lm", "prefix_lm", "seq2seq", or the name of the task.
 ObjectivePtr default_objective(const Recipe& recipe);
 
-/// Pairs of a source and its text, which is predicted from `recipe.spec.start` on.
+/// Pairs of a source and a target, which is predicted from `recipe.spec.start` on.
 std::unique_ptr<Dataset> pair_source(TokenData data,
                                      const Recipe& recipe,
                                      const LengthSchedule& ramp);
 
-/// Throws Error(spec) where the spec cannot predict tokens.
+/// Throws Error(spec) if the spec cannot predict tokens.
 void check_predicts_tokens(const Recipe& recipe);
 
 }  // namespace tessera::train

@@ -12,8 +12,8 @@
 namespace tessera::train {
 namespace {
 
-/// The windows of another source in an order: anew in every training sample, and always the same in
-/// what is held out, whatever the seed.
+/// The windows of another dataset in a random order: a new one in every training sample, and a
+/// constant one in validation samples for every seed.
 class PermutedSource final : public Dataset {
  public:
   PermutedSource(std::unique_ptr<Dataset> texts, Masking choice, int64_t seed)
@@ -44,7 +44,7 @@ class PermutedSource final : public Dataset {
     std::vector<int64_t> ranks(batch.ids.size());
     for (size_t i = 0; i < batch.pieces.size();) {
       const PackedDocument& first = batch.pieces[i];
-      std::vector<size_t> asked;  // of this row
+      std::vector<size_t> asked;  // targets of this row
       for (; i < batch.pieces.size() && batch.pieces[i].row == first.row; ++i)
         for (int64_t t = 0; t < batch.pieces[i].length; ++t)
           if (const auto at = static_cast<size_t>(batch.pieces[i].begin + t);
@@ -63,7 +63,7 @@ class PermutedSource final : public Dataset {
   RandomKey key_;
 };
 
-/// Refuses parts by which a token would hear of others than attention lets it see.
+/// Refuses parts that pass information between tokens outside of attention.
 void check_parts(const model::ModelSpec& spec) {
   const auto refuse = [](const char* where, const spec::AnyPart& part, const char* reason) {
     fail(ErrorKind::spec, fmt::format("spec.{}", where),

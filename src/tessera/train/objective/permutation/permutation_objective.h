@@ -1,10 +1,10 @@
-// The objective "permutation": some tokens of a text one after another, in an order that is drawn
-// anew for every sample, each from the tokens before it in that order and from all others that are
-// not asked for. Torch-free.
+// The objective "permutation" (XLNet): predicts some tokens of a text in a random order, drawn for
+// every sample, each from the tokens before it in that order and from all tokens that are no
+// targets. Torch-free.
 //
-// A text is followed by queries, one for each token that is asked for: the mask, at that token's
-// place (nn/token_order.h). Tokens that are not asked for are given together, at the beginning.
-// Yang et al. 2019 (XLNet), arXiv:1906.08237, sec. 2.2 and 2.3.
+// A text is followed by queries, one for each target: the mask, at the target's position
+// (nn/token_order.h). Tokens that are no targets come first in the order. Yang et al. 2019 (XLNet),
+// arXiv:1906.08237, sec. 2.2 and 2.3.
 #pragma once
 
 #include "tessera/train/data/packing.h"
@@ -14,9 +14,8 @@ namespace tessera::train {
 
 ObjectiveKind permutation_kind();
 
-/// Texts, the tokens of `batch` with those that are asked for as its targets, with a query for each
-/// of these behind their document. `ranks`: of every token 0 or, of those that are asked for, its
-/// number in the order, from 1.
+/// The texts of `batch`, followed by a query for each target after its document. `ranks`: of every
+/// token 0, or for targets their number in the order, from 1.
 PackedBatch with_queries(const PackedBatch& batch,
                          const std::vector<int64_t>& ranks,
                          int64_t mask_id);

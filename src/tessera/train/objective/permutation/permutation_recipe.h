@@ -1,4 +1,4 @@
-// The objective "permutation": tokens of a text in an order that is drawn. Torch-free.
+// The objective "permutation": tokens of a text in a random order. Torch-free.
 #pragma once
 
 #include "tessera/train/objective/masked_lm/masking.h"
@@ -13,7 +13,7 @@ struct PermutationRecipe {
   std::optional<std::string> mask_token = {};
   std::optional<int64_t> mask_id = {};
 
-  /// What chooses the tokens that are asked for; nothing is hidden of the text itself.
+  /// The selection of targets; the text itself is not masked.
   MaskedRecipe chooses() const { return {rate, 0, 0, count, unit, mask_token, mask_id}; }
 
   static constexpr auto fields() {

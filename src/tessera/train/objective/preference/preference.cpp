@@ -15,7 +15,7 @@
 namespace tessera::train {
 namespace {
 
-/// Sum of ln p over the targets of each piece, from the nats of all tokens.
+/// Sum of ln p over the targets of each document, from the nats of all tokens.
 std::vector<double> log_p_of(const PackedBatch& packed, const Tensor& nll_N) {
   std::vector<double> out;
   for (const PackedDocument& piece : packed.pieces)
@@ -23,8 +23,8 @@ std::vector<double> log_p_of(const PackedBatch& packed, const Tensor& nll_N) {
   return out;
 }
 
-/// Without a gradient, by the products that have one: blocks of a file are multiplied in another
-/// arithmetic where none is recorded.
+/// Without gradients, but with the matrix products of training: quantized weights use another
+/// arithmetic otherwise.
 Tensor nats_of(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N) {
   Tensor nll_N;
   head_loss(model, hidden_ND.detach(), targets_N, {.gradients = false, .nll_N = &nll_N});
@@ -36,7 +36,7 @@ int64_t targets_in(const PackedBatch& packed, const PackedDocument& piece) {
   return piece.length - std::count(first, first + piece.length, int64_t{-1});
 }
 
-/// Sums over pairs, by the names that the log has them under.
+/// Sums over pairs, by name in the log.
 struct PairSums {
   LossSums of;
   PairSums() {
@@ -86,17 +86,17 @@ class Preference final : public Objective {
                             const Denominators& whole) const override {
     PartLosses parts(whole);
     model::ForwardOptions forward = given;
-    forward.training = false;  // nothing is dropped
+    forward.training = false;  // no dropout
     forward.add_loss = parts.sink();
     const Tensor hidden = hidden_of(model, packed, batch, forward), targets = targets_of(packed);
-    // the factors of the gradients turn on both answers of a pair
+    // gradients depend on both answers of a pair
     std::vector<double> slopes;
     LossSums sums = compare(packed, log_p_of(packed, nats_of(model, hidden, targets)), &slopes).of;
     for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
     if (!std::isfinite(sums.at("loss"))) return sums;
     std::vector<double> factors(packed.ids.size());
     for (size_t i = 0; i < packed.pieces.size(); ++i)
-      // d/d nats is less d/d ln p
+      // d/d nats = -d/d ln p
       std::fill_n(factors.begin() + packed.pieces[i].begin, packed.pieces[i].length, -slopes[i]);
     const HeadLoss head = head_loss(
         model, hidden, targets,
@@ -133,7 +133,7 @@ class Preference final : public Objective {
  private:
   static constexpr const char* kTargets = "targets";
 
-  /// `slopes`, where given: of each answer, the derivative of its pair's loss by its ln p.
+  /// `slopes`, if given: of each answer, the derivative of its pair's loss by its ln p.
   PairSums compare(const PackedBatch& packed,
                    const std::vector<double>& log_p,
                    std::vector<double>* slopes) const {
@@ -155,8 +155,7 @@ class Preference final : public Objective {
 
   PreferenceRecipe how_;
   Precision precision_;
-  std::vector<PairScore>
-      references_;  // by the number of the pair; none where there is no reference
+  std::vector<PairScore> references_;  // by pair number; empty without a reference
 };
 
 }  // namespace

@@ -15,14 +15,14 @@ Value log_loss(double x) {
   return {loss, -1 / (1 + std::exp(x))};
 }
 
-/// Where a share of the pairs is the wrong way round.
+/// For a share of wrongly labelled pairs (label smoothing).
 Value smoothed(double x, double share) {
   const Value right = log_loss(x), wrong = log_loss(-x);
   return {(1 - share) * right.loss + share * wrong.loss,
           (1 - share) * right.slope - share * wrong.slope};
 }
 
-/// ln of the odds of a mean log-probability, which is less than 0.
+/// Log-odds of a mean log-probability, which must be below 0.
 Value log_odds(double x) {
   constexpr double kCertain = -1e-12;  // beyond it the odds are infinite
   x = std::min(x, kCertain);

@@ -1,4 +1,4 @@
-// What one pair of answers adds to the loss of "preference", and its derivatives. Torch-free.
+// The loss of one preference pair and its derivatives. Torch-free.
 //   z = (lp_c - lp_r) - (ref_c - ref_r), log-probabilities as sums over an answer's tokens or means
 //   dpo    -(1 - e) ln s(b z) - e ln s(-b z)      Rafailov et al. 2023, arXiv:2305.18290, eq. 7
 //   ipo    (z - 1 / (2 b))^2                      Azar et al. 2023, arXiv:2310.12036, eq. 17
@@ -18,7 +18,7 @@ namespace tessera::train {
 /// Of one answer.
 struct AnswerScore {
   double log_p = 0;      // sum over its tokens
-  double reference = 0;  // the same by the model that the run begins from
+  double reference = 0;  // the same by the reference model
   int64_t tokens = 1;
 };
 

@@ -1,5 +1,4 @@
-// The objective "preference": of two answers to a prompt, the one that was liked better.
-// Torch-free.
+// The objective "preference" (DPO and others): two answers to a prompt, one preferred. Torch-free.
 #pragma once
 
 #include "tessera/train/objective/objective_config.h"

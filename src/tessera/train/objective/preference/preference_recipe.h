@@ -1,5 +1,4 @@
-// The objective "preference": of two answers to a prompt, the one that was liked better.
-// Torch-free.
+// The objective "preference" (DPO and others): two answers to a prompt, one preferred. Torch-free.
 #pragma once
 
 #include <optional>
@@ -38,7 +37,7 @@ struct PreferenceRecipe {
   std::string chosen_key = "chosen";
   std::string rejected_key = "rejected";
 
-  /// Whether pairs are compared with what the model that the run begins from says.
+  /// True if the loss needs a reference model (the run's initial model).
   bool has_reference() const {
     return loss != PreferenceLoss::simpo && loss != PreferenceLoss::orpo;
   }

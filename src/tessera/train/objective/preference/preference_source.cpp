@@ -12,7 +12,7 @@
 namespace tessera::train {
 namespace {
 
-/// Two conversations that part at their last message, an answer.
+/// Two conversations that differ only in their last message, an answer.
 PreferencePair pair_of(const Conversation& chosen,
                        const Conversation& rejected,
                        const PreferenceRecipe& how,
@@ -50,8 +50,8 @@ Json one_message(const char* role, const Json& content) {
   return Json::array({{{"role", role}, {"content", content}}});
 }
 
-/// What both answers stand behind: a string, a list of messages, or null where the answers have it
-/// in themselves. Conversations and instructions, as LLaMA-Factory has them, are messages too.
+/// The common prompt: a string, a list of messages, or null if it is part of the answers.
+/// Conversations and instructions, as in LLaMA-Factory, are messages too.
 Json prompt_of(const Json& json, const PreferenceRecipe& how, const std::string& where) {
   if (json.contains(how.prompt_key) && !json[how.prompt_key].is_null())
     return json[how.prompt_key].is_string() ? json[how.prompt_key]
@@ -61,8 +61,8 @@ Json prompt_of(const Json& json, const PreferenceRecipe& how, const std::string&
   return nullptr;
 }
 
-/// Two strings behind a prompt; without one it is what they have in common (as TRL's
-/// extract_prompt() has it), and a space in front of where they part belongs to the answers.
+/// Two strings after a prompt; without one it is their common prefix (as in TRL's
+/// extract_prompt()), and a space before the difference belongs to the answers.
 PreferencePair plain_pair(const Json& prompt, const Json& chosen, const Json& rejected) {
   auto a = chosen.get<std::string>(), b = rejected.get<std::string>();
   if (prompt.is_string()) return {{prompt.get<std::string>(), ""}, {a, ""}, {b, ""}};
@@ -76,7 +76,7 @@ PreferencePair plain_pair(const Json& prompt, const Json& chosen, const Json& re
   return {{a.substr(0, same), ""}, {a.substr(same), ""}, {b.substr(same), ""}};
 }
 
-/// A pair without the inputs that are too many; nothing where it cannot be learned from.
+/// A pair truncated to the maximum length; nullopt if no training is possible.
 struct Trimmed {
   bool too_long = false, equal = false;
 };
@@ -86,7 +86,7 @@ Trimmed trim(PairTokens& pair, int64_t length) {
   const int64_t answer = std::max(std::ssize(pair.chosen), std::ssize(pair.rejected)) - 1,
                 room = length - answer;
   if (room < 1) return {.too_long = true};
-  // both answers behind the same prompt
+  // both answers after the same prompt
   if (std::ssize(pair.prompt) > room)
     pair.prompt.erase(pair.prompt.begin(), pair.prompt.end() - room);
   return {};
@@ -148,7 +148,7 @@ class Pairs final : public PreferenceSource {
 
   std::vector<PairTokens> pairs_;
   int64_t train_;
-  bool given_;  // whether attention reads prompts as prefixes
+  bool given_;  // prompts are bidirectional prefixes
   std::string key_;
   PairOrder order_;
 };
@@ -189,7 +189,7 @@ PreferencePair read_pair(const Json& json,
                                         : before;
   const auto conversation = [&](const std::string& key) {
     Json own = talks ? messages_at(json, key, where) : one_message("assistant", json[key]);
-    // whole conversations say the prompt themselves
+    // whole conversations include the prompt
     if (is_answer(own.front())) own.insert(own.begin(), first.begin(), first.end());
     return with_tools(std::move(own), json, where);
   };
@@ -210,7 +210,7 @@ PairTokens tokens_of(const PreferencePair& pair,
   PairTokens out{encode(pair.prompt, true), encode(pair.chosen, false),
                  encode(pair.rejected, false)};
   if (pair.rendered) return out;
-  // what a tokenizer puts behind a text would end the prompt
+  // an end token added by the tokenizer would end the prompt
   if (const auto eos = tokenizer.eos(); eos && out.prompt.size() > 1 && out.prompt.back() == *eos)
     out.prompt.pop_back();
   if (end)
@@ -266,7 +266,7 @@ std::unique_ptr<PreferenceSource> open_pairs(const Recipe& recipe,
   const int64_t to_learn = std::ssize(train);
   train.insert(train.end(), std::make_move_iterator(valid.begin()),
                std::make_move_iterator(valid.end()));
-  // tokens follow from the texts and the tokenizer: what it makes of all of them tells it
+  // tokens depend on the texts and the tokenizer: all of them are hashed
   for (const PairTokens& pair : train)
     for (const auto* part : {&pair.prompt, &pair.chosen, &pair.rejected}) {
       key.update(std::to_string(part->size()));

@@ -1,7 +1,8 @@
-// Pairs of answers to one prompt, out of JSON lines. Torch-free. A sample is a pair: two documents
-// of one row, the chosen answer behind its prompt and the rejected one, whose targets are the
-// answers' tokens, with what ends them.
+// Preference pairs from JSON lines. Torch-free. A sample is a pair: two documents of one row, the
+// prompt with the chosen answer and with the rejected one. Targets are the answers' tokens and
+// their end.
 //
+//   {"prompt": "2+2=", "chosen": "4", "rejected": "5"}
 //   {"prompt": "2+2=", "chosen": "4", "rejected": "5"}
 //   {"prompt": [{"role": "user", "content": ..}], "chosen": [{"role": "assistant", ..}], ..}
 //   {"chosen": [{"role": "user", ..}, {"role": "assistant", ..}], "rejected": [the same but the
@@ -18,13 +19,13 @@
 
 namespace tessera::train {
 
-/// A prompt and two answers, as they are read.
+/// A prompt and two answers, as read.
 struct PreferencePair {
   text::MarkedText prompt, chosen, rejected;
-  bool rendered = false;  // messages, as a template writes them
+  bool rendered = false;  // messages, rendered by a template
 };
 
-/// How messages are written; asked for where there are some.
+/// Supplies the chat template; called only if there are messages.
 using PromptsOfPairs = std::function<const text::ChatPrompt&()>;
 
 /// The pair of an example. Throws Error(file) with what it found; `where` begins the message.
@@ -37,8 +38,8 @@ struct PairTokens {
   std::vector<int64_t> prompt, chosen, rejected;
 };
 
-/// Prompt and answers tokenised apart, as a merge across their border would move it; behind answers
-/// that are no messages stands `end`, where there is one.
+/// Prompt and answers are tokenized separately, so that no token crosses the boundary. Answers that
+/// are no messages are followed by `end`, if there is one.
 PairTokens tokens_of(const PreferencePair& pair,
                      const text::Tokenizer& tokenizer,
                      std::optional<int32_t> end,
@@ -46,19 +47,19 @@ PairTokens tokens_of(const PreferencePair& pair,
 
 class PreferenceSource : public Dataset {
  public:
-  /// All pairs have a number: those to learn from, then those held out. PackedBatch::items holds
-  /// it, once for each row.
+  /// All pairs are numbered, training pairs first, then validation pairs. PackedBatch::items has
+  /// the number of each row.
   virtual int64_t pairs() const = 0;
-  /// Those pairs, one a row.
+  /// Those pairs, one per row.
   virtual PackedBatch numbered_pairs(const std::vector<int64_t>& numbers) const = 0;
   /// The pair of a training sample.
   virtual int64_t pair_of(int64_t sample) const = 0;
 };
 
-/// The pairs of a recipe's files. Every line is read and tokenised before the first step: what is
-/// wrong with one is said with its file and number. What has more than `train.length` inputs loses
-/// the beginning of its prompt; pairs whose answers leave no room for a token of it, and those
-/// whose answers are equal, are left out, and notes() says how many.
+/// The pairs of a recipe's files. Every line is read and tokenized before the first step; errors
+/// name file and line. A pair with more than `train.length` inputs loses the beginning of its
+/// prompt. Pairs whose answers leave no room for a prompt token, and pairs with equal answers, are
+/// skipped, and notes() has their number.
 std::unique_ptr<PreferenceSource> open_pairs(const Recipe& recipe,
                                              const PreferenceRecipe& how,
                                              const text::Tokenizer& tokenizer,

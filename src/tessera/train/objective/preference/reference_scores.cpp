@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr const char *kPrefix = "reference-", *kTensor = "log_p";
 
-/// All that the scores depend on but the model.
+/// Everything that the scores depend on except the model.
 std::string key_of_data(const Recipe& recipe, const PreferenceSource& source) {
   return sha256(fmt::format("{} in groups of {}, {}", source.key(), recipe.train.batch,
                             spec::enum_name(recipe.train.precision)));
@@ -53,12 +53,12 @@ std::optional<Kept> read(const fs::path& file, const std::string& data, int64_t 
     Kept kept{std::vector<PairScore>(static_cast<size_t>(pairs)), said("model")};
     std::memcpy(kept.scores.data(), view.data.data(), view.data.size());
     return kept;
-  } catch (const Error&) {  // not whole: it is only a cache
+  } catch (const Error&) {  // incomplete: rebuild the cache
     return std::nullopt;
   }
 }
 
-/// The newest that fits the data and, unless that is not known, the model.
+/// The newest file for the data and, if it is known, the model.
 std::optional<Kept> find(const fs::path& cache,
                          const std::string& data,
                          const std::optional<std::string>& model,
@@ -91,14 +91,14 @@ void write(const fs::path& cache, const std::string& data, const Kept& kept) {
   format::write_safetensors(file, views, {{"data", data}, {"model", kept.model}});
 }
 
-/// Numbers of the groups of which the run sees a pair.
+/// Numbers of the groups with a pair of the run.
 std::vector<int64_t> groups_needed(const Recipe& recipe, const PreferenceSource& source) {
   const int64_t size = recipe.train.batch, pairs = source.pairs(),
                 samples = recipe.train.steps * recipe.train.accumulate * size,
                 to_learn = pairs - source.valid_samples();
   std::vector<bool> seen(static_cast<size_t>(pairs), samples >= to_learn);
   for (int64_t pair = to_learn; pair < pairs; ++pair) seen[static_cast<size_t>(pair)] = true;
-  // an epoch shows every pair once
+  // an epoch has every pair once
   for (int64_t sample = 0; sample < std::min(samples, to_learn); ++sample)
     seen[static_cast<size_t>(source.pair_of(sample))] = true;
   std::vector<int64_t> out;

@@ -1,6 +1,6 @@
-// What the model that a run begins from says of its pairs, computed once and kept in the run's
-// cache: a file for each model and data, by their hashes. Pairs are scored in fixed groups of
-// neighbours, so that a pair's number does not turn on which others were asked for.
+// Scores of a run's pairs by the reference model, computed once and cached in the run's folder: one
+// file per model and data, by hash. Pairs are scored in fixed groups of neighbours, so that a
+// pair's score does not depend on which others are needed.
 #pragma once
 
 #include "tessera/train/objective/objective.h"
@@ -8,11 +8,11 @@
 
 namespace tessera::train {
 
-/// ln p of the chosen answer and of the rejected one.
+/// ln p of the chosen and of the rejected answer.
 using PairScore = std::array<double, 2>;
 
-/// By the number of the pair; NaN for those that the run never sees. A run that goes on takes what
-/// it began with from the cache; where that is gone the model is asked again.
+/// By pair number; NaN for pairs that the run never sees. A resumed run takes its scores from the
+/// cache; if that is missing, the model is evaluated again.
 std::vector<PairScore> reference_scores(const Recipe& recipe,
                                         const PreferenceSource& source,
                                         const ObjectiveOptions& options);

@@ -11,7 +11,7 @@ using spec::Json;
 
 constexpr int64_t kNarrower = 4;
 
-/// Divides what widths and heads the parts of layers have.
+/// Divides widths and heads of the parts of layers.
 void divide_widths(Json& json) {
   if (json.is_array())
     for (Json& one : json) divide_widths(one);

@@ -1,4 +1,4 @@
-// The objective "replaced_token": which tokens of a text another model has put there. Torch-free.
+// The objective "replaced_token" (ELECTRA): detects replaced tokens. Torch-free.
 #pragma once
 
 #include <optional>
@@ -22,7 +22,7 @@ struct tessera::spec::EnumNames<tessera::train::SharedTables> {
 
 namespace tessera::train {
 
-/// Its generator's spec, the key "generator", stands beside these.
+/// Keys of the objective; the generator's spec, the key "generator", is separate.
 struct ReplacedTokenRecipe {
   static constexpr const char* kType = "replaced_token";
   double rate = 0.15;
@@ -36,7 +36,7 @@ struct ReplacedTokenRecipe {
   double weight = 50;
   double generator_weight = 1;
 
-  /// What the generator is asked.
+  /// The masking of the generator's inputs.
   MaskedRecipe masked() const { return {rate, mask, random, count, unit, mask_token, mask_id}; }
 
   static constexpr auto fields() {

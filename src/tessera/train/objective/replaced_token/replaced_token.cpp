@@ -18,7 +18,7 @@ struct Found {
   double hits = 0, said = 0, truth = 0, right = 0;
 };
 
-/// Names of the parameters that two stacks may have in common.
+/// Names of parameters that both stacks may share.
 bool is_table(const std::string& name) {
   return name.starts_with("embed.") && !name.starts_with("embed.project");
 }
@@ -61,7 +61,7 @@ class ReplacedToken final : public Objective {
       difference.name = fmt::format("{}.{}", kDifference, decl.name);
       out.parameters.push_back({std::move(difference), table.difference.requires_grad_(true)});
       out.derived.push_back(decl.name);
-      table.own.requires_grad_(true);  // learn() hands its gradient on
+      table.own.requires_grad_(true);  // forward_backward() passes its gradient on
       tables_.push_back(std::move(table));
     }
     if (how_.share != SharedTables::none && alike == 0)
@@ -93,7 +93,7 @@ class ReplacedToken final : public Objective {
     model::ForwardOptions forward = given;
     forward.add_loss = parts_of_generator.sink();
     forward.key = given.key.fold(kGenerator);
-    forward.add_statistic = nullptr;  // names of its parts are those of the discriminator's
+    forward.add_statistic = nullptr;  // its statistics would have the names of the discriminator's
     const Tensor hidden = hidden_of(*generator_, packed, batch, forward);
     const Replaced replaced = replace(packed, hidden, [&](int64_t row) {
       return RandomKey(seed_)
@@ -166,7 +166,7 @@ class ReplacedToken final : public Objective {
   }
 
  private:
-  /// Tables under "disentangled".
+  /// Embedding tables with "disentangled".
   struct Table {
     Tensor own, of_generator, difference;
   };
@@ -178,8 +178,7 @@ class ReplacedToken final : public Objective {
     }
   }
 
-  /// What the generator draws in the place of all tokens that it was asked for; those that stayed
-  /// as they were too.
+  /// The generator's samples for all its targets, unchanged tokens included.
   template <class Key>
   Replaced replace(const PackedBatch& packed, const Tensor& hidden_ND, Key key) const {
     const at::NoGradGuard no_gradients;
@@ -204,7 +203,7 @@ class ReplacedToken final : public Objective {
         const RandomKey own =
             key(rows[token]).fold("draw").fold(static_cast<uint64_t>(places[token]));
         auto* to = u.mutable_data_ptr<double>() + m * vocab;
-        // between 0 and 1, neither of them
+        // strictly between 0 and 1
         for (int64_t c = 0; c < vocab; c += 4) {
           const auto four = own.block(static_cast<uint64_t>(c / 4));
           for (int64_t i = 0; i < std::min<int64_t>(4, vocab - c); ++i)
@@ -217,7 +216,7 @@ class ReplacedToken final : public Objective {
     return replaced_by(packed, drawn);
   }
 
-  /// Of every token, what saying whether it is another's costs.
+  /// The discriminator's loss of every token.
   static Tensor found(const model::Model& model,
                       const Tensor& hidden_ND,
                       const Tensor& is_other_N,
