@@ -57,9 +57,6 @@ struct PerLayerEmbeddingConfig final : spec::Config {
   void check(const spec::Scope& scope) const override {
     if (!norm)
       fail(ErrorKind::spec, scope.at("norm").path, "found null; expected a norm, such as rms_norm");
-    if (vocab > scope.vocab)
-      fail(ErrorKind::spec, scope.path, "vocab = {} of a vocabulary of {}; expected at most {}",
-           vocab, scope.vocab, scope.vocab);
     if (const int64_t reads = scope.input_width(); reads != scope.d_model && reads != 2 * scope.d_model)
       fail(ErrorKind::spec, scope.path,
            "reads {} channels; expected \"inputs\": [\"stream\", \"embedding\"], {} channels", reads,
