@@ -108,6 +108,7 @@ def gemma4_text():
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Rewrite("released", "base", released(global_head_dim=16, num_global_key_value_heads=None), why="keys of the first files"),
             Rewrite("released_k_eq_v", "k_eq_v", released(global_head_dim=16, num_global_key_value_heads=1), why="keys of the first files"),
+            Rewrite("released_moe", "moe", released(global_head_dim=16, num_global_key_value_heads=1), why="keys of the first files"),
             Rewrite("last_layer", "base", lambda c: {**c, "layer_types": c["layer_types"][:-1] + [SLIDING]}, why="the last layer sees all whatever the list says"),
             Rewrite("layer_types_absent", "layer_types_default", without("layer_types"), why="five of six slide, and the last does not"),
             Rewrite("inside", "base", inside, inside_names, reference_refuses="the multimodal class wants its towers", why="inside a multimodal file"),
