@@ -51,7 +51,6 @@ TEST(PerLayerEmbedding, IsTheGatedVectorOfItsLayer) {
   draw_weights(list.all(), values);
   const std::string all = "shared.per_layer_embedding.";
   ASSERT_EQ(values.at(all + "token.weight").sizes(), (std::vector<int64_t>{kV, kL * kP}));
-  ASSERT_EQ(values.at(all + "project.weight").sizes(), (std::vector<int64_t>{kL * kP, kD}));
 
   // ids past the table use its first row
   const std::vector<int64_t> ids = {2, 6, 8, 0, 7}, rows = {2, 6, 0, 0, 0};
@@ -61,13 +60,10 @@ TEST(PerLayerEmbedding, IsTheGatedVectorOfItsLayer) {
   Context context;
   context.batch = &batch;
   for (const int64_t layer : {0, 1, 3}) {
-    const auto of_layer = [&](const Tensor& t, int64_t axis) {
-      return t.narrow(axis, layer * kP, kP);
-    };
-    Tensor c = at::matmul(e, of_layer(values.at(all + "project.weight"), 0).t()) /
-               std::sqrt(double{kD});
+    Tensor c = at::matmul(e, values.at("context.weight").t()) / std::sqrt(double{kD});
     c = c / (c.square().mean(-1, true) + 0.1).sqrt() * values.at(all + "norm.weight");
-    const Tensor t = of_layer(values.at(all + "token.weight"), 1)
+    const Tensor t = values.at(all + "token.weight")
+                         .narrow(1, layer * kP, kP)
                          .index_select(0, at::tensor(rows, at::kLong)) *
                      std::sqrt(double{kP});
     const Tensor p = (c + t) / std::sqrt(2.0);

@@ -58,8 +58,11 @@ struct ResidualConfig : spec::Config {
                            .init = spec::Init::constant(1),
                            .kind = spec::ParamKind::structural});
   }
-  /// Of a run of residuals that carry a stream of their own, declared where it ends:
-  /// "ffn_residual.leave.*" of the last branch.
+  /// Of a group of branches, declared with its first one: "mixer_residual.*".
+  virtual void group_params(spec::ParamList&, const spec::Scope&) const {}
+  /// Of a run of residuals that carry a stream of their own, declared where it begins and where it
+  /// ends: "mixer_residual.enter.*" of its first group, "ffn_residual.leave.*" of its last one.
+  virtual void enter_params(spec::ParamList&, const spec::Scope&) const {}
   virtual void leave_params(spec::ParamList&, const spec::Scope&) const {}
 
   void check(const spec::Scope& scope) const override {
