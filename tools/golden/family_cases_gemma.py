@@ -1,4 +1,4 @@
-"""Cases of Gemma 4: further rows of the table in family_cases.py."""
+"""Cases of Gemma 3n and Gemma 4: further rows of the table in family_cases.py."""
 
 import torch
 
@@ -154,6 +154,127 @@ def gemma4_text():
     )
 
 
+def typed(full=2000.0, sliding=10000.0, full_kind=None, sliding_kind=None):
+    """As ropes, with whole heads turning where nothing else is said."""
+    return ropes(full, sliding, full_kind or {"rope_type": "default"}, sliding_kind)
+
+
+def older_gemma3n(**more):
+    """The keys of the first files."""
+    def rewrite(config):
+        result = {key: value for key, value in config.items() if key not in ("rope_parameters", "dtype")}
+        full = dict(config["rope_parameters"][FULL])
+        result["rope_theta"] = full.pop("rope_theta")
+        result["rope_scaling"] = full if full["rope_type"] != "default" else None
+        result["rope_local_base_freq"] = config["rope_parameters"][SLIDING]["rope_theta"]
+        result.update(torch_dtype="float32", transformers_version="4.53.0.dev0", altup_lr_multiplier=1.0, query_pre_attn_scalar=256)
+        return {**result, **more}
+
+    return rewrite
+
+
+def inside_gemma3n(config):
+    """The text model's config in a multimodal file."""
+    kept = inside(config)
+    for name in ("video_token_id", "eoa_token_index"):
+        del kept[name]
+    return {
+        **kept, "architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n", "eoa_token_id": 45, "audio_soft_tokens_per_image": 188,
+        "vision_config": {"model_type": "gemma3n_vision"}, "audio_config": {"model_type": "gemma3n_audio"},
+    }
+
+
+def gemma3n_text():
+    return Family(
+        name="gemma3n_text",
+        model_type="gemma3n_text",
+        architecture="Gemma3nForCausalLM",
+        gains={
+            "model.norm.weight": 1, "modality_router.weight": 20, "prediction_coefs.weight": 2, "correction_coefs.weight": 4,
+            "correct_output_scale": 5,
+        },
+        settings={
+            **GQA,
+            **typed(),
+            "num_hidden_layers": 5,
+            "intermediate_size": [16, 16, 16, 16, 24],
+            "head_dim": 12,
+            "layer_types": [SLIDING, SLIDING, FULL, SLIDING, FULL],
+            "sliding_window": 6,
+            "num_kv_shared_layers": 2,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 60,
+            "altup_num_inputs": 3,
+            "laurel_rank": 6,
+            "activation_sparsity_pattern": [0.8, 0.5, 0.0, 0.0, 0.0],
+        },
+        cases=[
+            Case("base"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
+            Case("hidden_activation_gelu", {"hidden_activation": "gelu"}),
+            Case("hidden_activation_relu", {"hidden_activation": "relu"}),
+            Case("rope_theta", typed(full=50.0)),
+            Case("rope_theta_sliding", typed(sliding=50.0)),
+            Case("rope_linear", typed(full_kind={"rope_type": "linear", "factor": 8.0})),
+            Case("rope_linear_sliding", typed(sliding_kind={"rope_type": "linear", "factor": 8.0})),
+            Case("rope_proportional", typed(full_kind={"rope_type": "proportional", "partial_rotary_factor": 0.5})),
+            Case("rope_proportional_sliding", typed(sliding_kind={"rope_type": "proportional", "partial_rotary_factor": 0.5})),
+            Case("sliding_window", {"sliding_window": 4}),
+            Case("layer_types", {"layer_types": [FULL, SLIDING, FULL, SLIDING, SLIDING]}),
+            Case("layer_types_default", {"layer_types": [SLIDING] * 4 + [FULL], "num_kv_shared_layers": 0}),
+            Case("attention_bias", {"attention_bias": True}),
+            Case("final_logit_softcapping", {"final_logit_softcapping": 3.0}),
+            Case("num_kv_shared_layers", {"num_kv_shared_layers": 0}),
+            Case("hidden_size_per_layer_input", {"hidden_size_per_layer_input": 4}),
+            Case("vocab_size_per_layer_input", {"vocab_size_per_layer_input": 50}, why="further tokens use the row of token 0"),
+            Case("altup_num_inputs", {"altup_num_inputs": 2}),
+            Case("altup_active_idx", {"altup_active_idx": 1}),
+            Case("altup_correct_scale", {"altup_correct_scale": False}),
+            Case("altup_coef_clip", {"altup_coef_clip": 0.05}, neutral=True, why="training alone clamps coefficients"),
+            Case("laurel_rank", {"laurel_rank": 4}),
+            Case("intermediate_size", {"intermediate_size": 16}, why="one width for all layers, which is written as a list"),
+            Case("activation_sparsity_pattern", {"activation_sparsity_pattern": [0.0, 0.5, 0.0, 0.8, 0.0]}),
+            Case("sparsity_default", {"num_hidden_layers": 11, "intermediate_size": 16, "layer_types": [SLIDING, FULL] * 5 + [FULL],
+                                      "activation_sparsity_pattern": [0.95] * 10 + [0.0]}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite("v4", "base", older_gemma3n(), why="keys of the first files"),
+            Rewrite("v4_rope_theta", "rope_theta", older_gemma3n(), why="keys of the first files"),
+            Rewrite("v4_rope_theta_sliding", "rope_theta_sliding", older_gemma3n(), why="keys of the first files"),
+            Rewrite("v4_rope_linear", "rope_linear", older_gemma3n(), why="keys of the first files"),
+            Rewrite("layer_types_absent", "layer_types_default", without("layer_types"), why="four of five slide"),
+            Rewrite("one_width", "intermediate_size", lambda c: {**c, "intermediate_size": 16}, why="one width for all layers"),
+            Rewrite("sparsity_absent", "sparsity_default", without("activation_sparsity_pattern"), why="the first ten of more layers are sparse"),
+            Rewrite("inside", "base", inside_gemma3n, inside_names, reference_refuses="the multimodal class wants its towers", why="inside a multimodal file"),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(
+                    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                    "head_dim", "layer_types", "num_kv_shared_layers", "hidden_size_per_layer_input", "vocab_size_per_layer_input",
+                    "altup_num_inputs", "laurel_rank", "activation_sparsity_pattern", "pad_token_id",
+                ),
+                same_result=False,
+                why="thetas 1e6 and 1e4, window 512",
+            ),
+        ],
+        shape_keys=SHAPES_GQA + ["head_dim"],
+        missing="model.layers.2.self_attn.k_norm.weight",
+        rejects=[
+            {
+                "name": "widths",
+                "set": {"intermediate_size": [16, 16]},
+                "expect": "intermediate_size does not have one entry per layer",
+            },
+            {
+                "name": "sparsity",
+                "set": {"activation_sparsity_pattern": [0.5]},
+                "expect": "activation_sparsity_pattern does not have one entry per layer",
+            },
+            {"name": "active", "set": {"altup_active_idx": 3}, "expect": "active = 3 of 3 streams"},
+        ],
+    )
+
+
 def with_texts(family, *names):
     """Of these cases a greedy text, too."""
     for case in family.cases:
@@ -162,4 +283,4 @@ def with_texts(family, *names):
     return family
 
 
-FAMILIES = [with_texts(base_text(gemma4_text()), "k_eq_v", "moe")]
+FAMILIES = [base_text(gemma3n_text()), with_texts(base_text(gemma4_text()), "k_eq_v", "moe")]
