@@ -144,6 +144,7 @@ def gemma4_text():
                 "set": {"per_layer_config.2.num_attention_heads": 2},
                 "expect": "per_layer_config changes more than",
             },
+            {"name": "is_causal", "set": {"is_causal": False}, "expect": "is_causal does not agree"},
             {
                 "name": "kv_without_producer",
                 "set": {"num_kv_shared_layers": 3},
