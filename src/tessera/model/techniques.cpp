@@ -30,7 +30,7 @@ const std::vector<Technique>& techniques() {
        "a branch with ffn per_layer_embedding and \"inputs\": [\"stream\", \"embedding\"], as in "
        "zoo/gemma4"},
       {"arrangement", "layer_scalar",
-       "A learned factor on the whole stream behind a branch.",
+       "A learned factor on the sum of stream and branch.",
        "Google DeepMind: Gemma 4 model card", 2026, "a residual's \"sum_gain\": true"},
       {"arrangement", "laurel",
        "LAuReL: a learned residual of low rank next to attention.",
