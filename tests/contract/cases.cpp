@@ -424,6 +424,14 @@ constexpr Sample kSamples[] = {
     {Slot::ffn, "moe", "further_choices",
      R"({"n_experts": 3, "zero": 1, "identity": 2, "router": {"type": "top_k", "k": 4},
         "expert": {"type": "chunked", "chunk": 2, "inner": {"type": "glu", "d_hidden": 5, "bias": true}}})"},
+    {Slot::ffn, "moe", "norms",
+     R"({"n_experts": 4, "expert": {"type": "glu", "d_hidden": 5}, "shared": {"type": "mlp", "d_hidden": 3}, "router_norm": "rms_norm", "expert_norm": "rms_norm", "expert_out_norm": "rms_norm", "shared_norm": "rms_norm", "shared_out_norm": "layer_norm"})"},
+    {Slot::ffn, "per_layer_embedding", "few", R"({"width": 3, "vocab": 5, "act": "gelu"})"},
+    {Slot::router, "top_k", "scaled", R"({"k": 2, "logit_scale": 0.3, "expert_scale": true})"},
+    {Slot::residual, "altup", "laurel", R"({"streams": 3, "active": 1, "clip": 0.2, "laurel_rank": 3})"},
+    {Slot::residual, "altup", "of_others", R"({"streams": 2, "of": "others", "correct_scale": true})"},
+    {Slot::ffn, "glu", "sparse", R"({"d_hidden": 7, "sparsity": 0.5})"},
+    {Slot::residual, "reordered", "gains", R"({"gain": "channel", "sum_gain": true})"},
     {Slot::ffn, "chunked", "experts",
      R"({"chunk": 3, "inner": {"type": "moe", "n_experts": 4, "expert": {"type": "glu", "d_hidden": 5}}})"},
     {Slot::norm, "group_norm", "groups", R"({"groups": 2, "eps": 0.01})"},
@@ -653,7 +661,8 @@ std::vector<Case> make_cases() {
       add(make_case(mechanism, label, part, ""));
   }
   for (const auto& [name, decoder] :
-       {std::pair{"hybrid", hybrid()}, std::pair{"shared_blocks", shared_blocks()}}) {
+       {std::pair{"hybrid", hybrid()}, std::pair{"shared_blocks", shared_blocks()},
+        std::pair{"per_layer", per_layer()}}) {
     Case mixed;
     mixed.name = name;
     mixed.decoder = decoder;
@@ -792,6 +801,33 @@ Json whole_targets() {
     "stacks": {"encoder": {"layers": [{}], "heads": [{"type": "classifier", "n_labels": 5}, {"type": "pooler", "of": "mean"}]},
                "decoder": {"layers": [{}, {"mixer": {"type": "bidirectional", "inner": {"type": "mamba2", "n_heads": 2, "d_state": 3, "chunk": 4}}}]}}})",
       "whole_targets");
+}
+
+Json per_layer() {
+  return spec::parse_json(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 11, "d_model": 8, "head": "tied", "embed": {"type": "token", "scale": 2.8},
+    "layers": [
+      {"branches": [
+        {"residual": "sandwich", "mixer": {"type": "attention", "n_heads": 2, "n_kv_heads": 1, "head_dim": 4, "scale": "one",
+          "qk_norm": "rms_norm", "v_norm": {"type": "rms_norm", "weight": "none"}, "position": "rope",
+          "pattern": {"type": "window", "width": 3}, "kv_name": "near"}},
+        {"residual": "sandwich", "ffn": {"type": "glu", "d_hidden": 10}},
+        {"name": "per_layer", "inputs": ["stream", "embedding"], "residual": {"type": "reordered", "sum_gain": true},
+         "ffn": {"type": "per_layer_embedding", "width": 3, "vocab": 9}}]},
+      {"branches": [
+        {"residual": "sandwich", "mixer": {"type": "attention", "n_heads": 2, "n_kv_heads": 1, "head_dim": 6, "scale": "one",
+          "qk_norm": "rms_norm", "v_norm": {"type": "rms_norm", "weight": "none"}, "k_eq_v": true,
+          "position": {"type": "p_rope", "fraction": 0.5}}},
+        {"residual": "reordered", "ffn": {"type": "moe", "n_experts": 3, "expert": {"type": "glu", "d_hidden": 5},
+          "router": {"type": "top_k", "k": 2, "logit_scale": 0.4, "expert_scale": true}, "shared": {"type": "glu", "d_hidden": 4},
+          "router_norm": "rms_norm", "expert_norm": "rms_norm", "expert_out_norm": "rms_norm", "shared_norm": "rms_norm", "shared_out_norm": "rms_norm"}},
+        {"name": "per_layer", "inputs": ["stream", "embedding"], "residual": {"type": "reordered", "sum_gain": true},
+         "ffn": {"type": "per_layer_embedding", "width": 3, "vocab": 9}}]},
+      {"branches": [
+        {"residual": "sandwich", "mixer": {"type": "attention", "n_heads": 2, "n_kv_heads": 1, "head_dim": 4, "scale": "one",
+          "qk_norm": "rms_norm", "position": "rope", "pattern": {"type": "window", "width": 3}, "kv_of": "near"}},
+        {"residual": {"type": "sandwich", "sum_gain": true}, "ffn": {"type": "glu", "d_hidden": 20}}]}]})",
+      "per_layer");
 }
 
 Json shared_blocks() {

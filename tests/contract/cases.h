@@ -63,4 +63,8 @@ Json whole_targets();
 /// the embedding side by side, read by Mamba.
 Json shared_blocks();
 
+/// Heads of two sizes, keys and values that later layers use, per-layer embeddings of stream and
+/// embedding, a scalar of each layer.
+Json per_layer();
+
 }  // namespace tessera::contract

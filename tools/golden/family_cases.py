@@ -4737,6 +4737,10 @@ FAMILIES += family_cases_decoders_more.FAMILIES
 FEW_TOKENS.update(family_cases_decoders_more.FEW_TOKENS)
 
 
+import family_cases_gemma  # noqa: E402  (its families use both)
+
+FAMILIES += family_cases_gemma.FAMILIES
+
 import family_cases_encoders  # noqa: E402  (its families use the above)
 
 FAMILIES += family_cases_encoders.FAMILIES
@@ -4754,7 +4758,7 @@ def with_body(family):
     body = family.architecture
     for head in ("ForCausalLM", "LMHeadModel", "ModelWithLMHead"):
         body = body.removesuffix(head)
-    several = {"Llama4": "Llama4Text", "Gemma3": "Gemma3Text", "Qwen3_5": "Qwen3_5Text", "Qwen3_5Moe": "Qwen3_5MoeText"}  # whose Model reads images too
+    several = {"Llama4": "Llama4Text", "Gemma3": "Gemma3Text", "Qwen3_5": "Qwen3_5Text", "Qwen3_5Moe": "Qwen3_5MoeText", "Gemma3n": "Gemma3nText", "Gemma4": "Gemma4Text"}  # whose Model reads images too
     body = several.get(body, body) + "Model"
     known = any(case.name == "body" for case in family.cases)
     if not (known or family.pair or body == family.architecture or family.name in HEADED):

@@ -54,10 +54,12 @@ def is_norm_weight(name):
 
 
 def draw(family, name, shape, zero_centred_norms):
-    """One tensor: matrices N(0, 0.2^2), norm weights 1 + 0.3 N, biases 0.3 N."""
+    """One tensor: matrices N(0, 0.2^2), norm weights and scalars of layers 1 + 0.3 N, biases 0.3 N."""
     normal = generator(family, name, tuple(shape)).standard_normal(tuple(shape))
     if is_norm_weight(name):
         value = 0.3 * normal + (0.0 if zero_centred_norms else 1.0)
+    elif name.endswith("layer_scalar"):
+        value = 0.3 * normal + 1.0
     elif name.endswith((".D", ".A_log")):  # Mamba: skip near 1, decay near -exp(0.3 N)
         value = 0.3 * normal + (1.0 if name.endswith(".D") else 0.0)
     elif name.endswith("bias"):
@@ -115,7 +117,7 @@ def build(
                 if name.endswith(ending):
                     parameter.copy_(amplify(family, name, parameter, zero_centred_norms, gain))
         for name, buffer in model.named_buffers():
-            if name.endswith(("logits_bias", "e_score_correction_bias", "expert_bias")):
+            if name.endswith(("logits_bias", "e_score_correction_bias", "expert_bias", "layer_scalar")):
                 buffer.copy_(draw(family, name, buffer.shape, zero_centred_norms))
     model.tie_weights()
     return model

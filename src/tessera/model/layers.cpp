@@ -233,7 +233,7 @@ class LayerReader {
     if (!branch.reads_stream_alone() && !group.residual_config().takes_inputs())
       fail(ErrorKind::spec, path,
            "residual \"{}\" lets a branch read the stream alone; \"inputs\" and \"add\" need "
-           "residual \"pre_norm\", \"post_norm\" or null",
+           "residual \"pre_norm\", \"post_norm\", \"reordered\" or null",
            group.residual.type());
     if (!branch.add.empty() && branch.inputs.size() != 1)
       fail(ErrorKind::spec, path + ".add", "{} inputs side by side; expected one to add to",

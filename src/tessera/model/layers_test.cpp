@@ -122,8 +122,8 @@ TEST(Branches, WhatCannotWorkIsRefused) {
   EXPECT_THAT(with(0, "add", R"(["stream"])"), HasSubstr("2 inputs side by side; expected one"));
   EXPECT_THAT(with(0, "name", R"("embedding")"), HasSubstr("names what branches read"));
   EXPECT_THAT(with(3, "inputs", R"(["stream", "linear"])"), HasSubstr("2 inputs side by side"));
-  EXPECT_THAT(with(3, "residual", R"("reordered")"),
-              HasSubstr("residual \"reordered\" lets a branch read the stream alone"));
+  EXPECT_THAT(with(3, "residual", R"("sandwich")"),
+              HasSubstr("residual \"sandwich\" lets a branch read the stream alone"));
   EXPECT_THAT(with(3, "add", R"(["block"])"),
               HasSubstr("\"linear\" has residual null, and no later branch of the layer reads it"));
   EXPECT_THAT(with(0, "adapters", R"([{"rank": 2, "of": ["qq"]}])"),

@@ -313,13 +313,24 @@ ParamTable parameter_table(const ModelSpec& spec) {
         if (!group.aside) {
           const Scope around = spec.residual_scope(i, branch);
           take(group.residual, prefix + "_residual", around);
-          spec::ParamList leaving(prefix + "_residual.leave");
-          group.residual_config().leave_params(leaving, around);
-          if (spec.run_of(group).ends)
-            add(leaving, prefix, around);
-          else
-            for (const spec::ParamDecl& decl : leaving.all())
+          const nn::ResidualConfig& residual = group.residual_config();
+          const GroupSpec::Run run = spec.run_of(group);
+          const bool first = &branch == &group.branches.front();
+          spec::ParamList own(prefix + "_residual"), entering(prefix + "_residual.enter"),
+              leaving(prefix + "_residual.leave");
+          residual.group_params(own, around);
+          residual.enter_params(entering, around);
+          residual.leave_params(leaving, around);
+          for (const auto& [list, stands] :
+               {std::pair{&own, first}, std::pair{&entering, first && run.begins},
+                std::pair{&leaving, first && run.ends}}) {
+            if (stands) {
+              add(*list, prefix, around);
+              continue;
+            }
+            for (const spec::ParamDecl& decl : list->all())
               table.absent.insert(spec.kept_as(decl.name));
+          }
         }
         add(adapter_parameters(spec, i, branch), prefix, scope);
       }

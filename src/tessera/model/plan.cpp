@@ -26,6 +26,13 @@ double products(const spec::AnyPart& part, const spec::Scope& scope) {
   return products(list);
 }
 
+/// What a residual multiplies with for one of its branches.
+double residual_products(const GroupSpec& group, const BranchSpec& branch, const spec::Scope& scope) {
+  spec::ParamList list;
+  if (&branch == &group.branches.front()) group.residual_config().group_params(list, scope);
+  return products(list) + products(group.residual, scope);
+}
+
 /// A shared layer is stored once and computed at every invocation.
 double layer_flops(const ModelSpec& spec, int64_t context) {
   double flops = 0;
@@ -35,7 +42,8 @@ double layer_flops(const ModelSpec& spec, int64_t context) {
     for (const GroupSpec& group : layer.groups)
       for (const BranchSpec& branch : group.branches)
         flops += branch_flops(spec, i, branch, context) +
-                 layer.share_of_tokens() * products(group.residual, spec.residual_scope(i, branch));
+                 layer.share_of_tokens() *
+                     residual_products(group, branch, spec.residual_scope(i, branch));
   }
   return flops;
 }

@@ -37,7 +37,7 @@ struct OfferedSteps {
 OfferedSteps offered_by(const nn::Branch& branch,
                         std::shared_ptr<const nn::PartStep> part,
                         std::optional<size_t> state) {
-  OfferedSteps out{{{}, branch.gain}, {std::move(part), state}};
+  OfferedSteps out{{{}, branch.gain, branch.sum_gain}, {std::move(part), state}};
   out.whole = out.part.step != nullptr && branch.read == nullptr;
   for (const std::unique_ptr<nn::Norm>& norm : branch.norms) {
     out.branch.norms.push_back(norm ? norm->step() : nullptr);
@@ -94,8 +94,11 @@ StepPlan::Layer Stack::build_layer(int64_t layer, const nn::Builder& plain, size
                 ? nn::build_norm(branch_spec.norms[n],
                                  norm_builder(spec_, layer, branch_spec, norm_names[n], noted))
                 : nullptr);
-      if (!group_spec.aside)
-        branch.gain = residual_builder(spec_, layer, branch_spec, noted).optional("gain");
+      if (!group_spec.aside) {
+        const nn::Builder residual = residual_builder(spec_, layer, branch_spec, noted);
+        branch.gain = residual.optional("gain");
+        branch.sum_gain = residual.optional("sum_gain");
+      }
       branch.read = reader_of(spec_, branch_spec);
       const nn::Builder here = part_builder(spec_, layer, branch_spec, noted);
       if (branch_spec.slot == Slot::ffn) {

@@ -94,6 +94,15 @@ std::map<std::string, std::string> known() {
             "n_kv_heads": 2, "qk_norm": "layer_norm", "qk_norm_over": "each_head",
             "v_norm": "rms_norm", "position": "rope", "gate": "elementwise"}}],
           "ffn": {"type": "glu", "d_hidden": 96, "slope": 1.7, "limit": 0.7, "up_offset": 1})"},
+      {"gemma4", R"("residual": {"type": "sandwich", "sum_gain": true},
+          "layers": [
+            {"mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 2, "head_dim": 8, "scale": "one",
+              "qk_norm": "rms_norm", "v_norm": {"type": "rms_norm", "weight": "none"}, "position": "rope",
+              "pattern": {"type": "window", "width": 9}}},
+            {"mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 1, "head_dim": 32, "scale": "one",
+              "qk_norm": "rms_norm", "v_norm": {"type": "rms_norm", "weight": "none"}, "k_eq_v": true,
+              "position": {"type": "p_rope", "fraction": 0.25}}}],
+          "ffn": {"type": "glu", "act": "gelu_tanh", "d_hidden": 96})"},
       {"gates", R"("layers": [
             {"mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 2, "gate": "headwise",
               "gate_at": "after_value", "gate_act": "silu", "gate_bias": true}},

@@ -23,6 +23,22 @@ const std::vector<Technique>& techniques() {
        "Brandon et al.: Reducing Transformer Key-Value Cache Size with Cross-Layer Attention, "
        "arXiv:2405.12981",
        2024, "attention's \"kv_name\" and \"kv_of\", as in zoo/cross_layer_attention"},
+      {"arrangement", "per_layer_embeddings",
+       "Per-layer embeddings (PLE): a small vector of the token for each layer, gated by the "
+       "stream.",
+       "Google DeepMind: Gemma 3n model card", 2025,
+       "a branch with ffn per_layer_embedding and \"inputs\": [\"stream\", \"embedding\"], as in "
+       "zoo/gemma4"},
+      {"arrangement", "layer_scalar",
+       "A learned factor on the sum of stream and branch.",
+       "Google DeepMind: Gemma 4 model card", 2026, "a residual's \"sum_gain\": true"},
+      {"arrangement", "laurel",
+       "LAuReL: a learned residual of low rank next to attention.",
+       "Menghani et al.: LAuReL: Learned Augmented Residual Layer, arXiv:2411.07501", 2024,
+       "residual altup's \"laurel_rank\", as in zoo/gemma3n"},
+      {"arrangement", "activation_sparsity",
+       "Gaussian top-k: a gate keeps what lies above a quantile of its own distribution.",
+       "Google DeepMind: Gemma 3n model card", 2025, "glu's \"sparsity\": 0.95, as in zoo/gemma3n"},
       {"arrangement", "rezero",
        "A learned factor on every branch that begins at 0; no norm is needed.",
        "Bachlechner et al.: ReZero is All You Need, arXiv:2003.04887", 2020,

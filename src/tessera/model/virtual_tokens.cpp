@@ -20,6 +20,11 @@ std::vector<std::string> key_values(const ModelSpec& spec, std::string* reason) 
           *reason = fmt::format("mixer \"{}\" of {} has no keys to put before those of a document",
                                 branch.part.type(), prefix);
         if (attention == nullptr || !attention->kv_of.empty()) continue;
+        if (attention->k_eq_v) {
+          if (reason != nullptr && reason->empty())
+            *reason = fmt::format("{} has k_eq_v: its values are its keys", prefix);
+          continue;
+        }
         for (const char* name : {".k.weight", ".v.weight"})
           if (std::find(out.begin(), out.end(), prefix + name) == out.end())
             out.push_back(prefix + name);

@@ -83,6 +83,7 @@ class PartStep {
 struct BranchSteps {
   std::vector<std::shared_ptr<const NormStep>> norms;  // parallel to Branch::norms; null: no norm
   WeightPtr gain;                                      // Branch::gain
+  WeightPtr sum_gain;                                  // Branch::sum_gain
 };
 
 /// A residual's, of rows of D numbers.

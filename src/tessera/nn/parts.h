@@ -125,6 +125,7 @@ struct Branch {
   std::string name;                // "layers.3.mixer", keys its random numbers
   std::vector<WeightPtr> weights;  // all that norms and run read
   WeightPtr gain;  // factors on its output, one [1] or by channel [D]; null where it has none
+  WeightPtr sum_gain;  // a factor [1] on the sum of stream and branch; null where it has none
   /// What it reads instead of the stream alone; null where it reads just that.
   std::function<Tensor(const Tensor& x_ND, Context&)> read;
   /// What it runs on: what it reads, normalised by the first norm where it has one.

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "tessera/nn/ffn/ffn_dropout.h"
+#include "tessera/nn/ffn/per_layer_embedding.h"
 #include "tessera/nn/router/router_config.h"
 
 namespace tessera::nn {
@@ -43,6 +44,11 @@ struct ChunkedFfnConfig final : spec::Config {
         fail(ErrorKind::spec, scope.path + ".inner",
              "router \"{}\" reads the tokens of a whole call, which slices cut; expected one that "
              "reads a token alone, or the slices inside the experts",
+             part.type());
+      if (dynamic_cast<const PerLayerEmbeddingConfig*>(part.config.get()) != nullptr)
+        fail(ErrorKind::spec, scope.path + ".inner",
+             "\"{}\" reads the ids of a whole call, which slices cut; expected it in a branch of "
+             "its own",
              part.type());
     });
   }

@@ -46,6 +46,15 @@ class Sloped {
   WeightPtr learned_;
 };
 
+/// x above the quantile `share` of a normal distribution of each row's mean and deviation, less
+/// that; else 0.
+Tensor sparse(const Tensor& x, double share) {
+  const Tensor z = at::special_ndtri(at::full({}, share, at::kDouble));
+  const Tensor mean = x.mean(-1, /*keepdim=*/true), centred = x - mean;
+  const Tensor deviation = centred.square().mean(-1, /*keepdim=*/true).sqrt();
+  return (centred - deviation * z.item<double>()).relu();
+}
+
 /// What stands before the last product: a norm, and dropout by token.
 class Hidden {
  public:
@@ -221,6 +230,7 @@ class Glu final : public Ffn {
       up = up.clamp(-config_.limit, config_.limit);
     }
     if (config_.up_offset != 0) up = up + config_.up_offset;
+    if (config_.sparsity > 0) gate = sparse(gate, config_.sparsity);
     return down_(hidden_(act_(gate, up), context), context);
   }
   std::shared_ptr<const PartStep> step() const override {

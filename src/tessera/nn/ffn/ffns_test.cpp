@@ -91,6 +91,25 @@ TEST(Xielu, ThreadsChangeNothing) {
   for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(at::equal(one[i], two[i])) << i;
 }
 
+// the quantile 0.9 of the standard normal distribution is 1.2815515655446004
+TEST(GaussianTopK, KeepsWhatLiesAboveItsQuantile) {
+  Values values = {{"gate.weight", eye(5)}, {"up.weight", eye(5)}, {"down.weight", eye(5)}};
+  const Tensor x = tensor({-1, 4, .5, 0, 2, 3, 3, 3, 3, 9}, {2, 5});
+  const Tensor mean = x.mean(-1, true), deviation = x.std(-1, /*unbiased=*/false, /*keepdim=*/true);
+  const Tensor want = (x - mean - 1.2815515655446004 * deviation).relu() * x;
+  ASSERT_GT(want.max().item<double>(), 0.5);
+  Context context;
+  ops::expect_both(
+      [&](at::ScalarType type) {
+        return build_ffn(part_of(R"({"type": "glu", "d_hidden": 5, "act": "relu", "sparsity": 0.9})", 5),
+                         Builder(weights_from(values, type), "", scope_of(5)))
+            ->forward(x.to(type), context);
+      },
+      want, 1e-8);
+  EXPECT_NE(refusal(R"({"type": "glu", "d_hidden": 5, "sparsity": 1})").find("sparsity = 1"),
+            std::string::npos);
+}
+
 class Swish : public testing::Test {
  protected:
   const Tensor x = tensor({-3, -1, .5, 2}, {1, 4});

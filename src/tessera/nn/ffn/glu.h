@@ -1,5 +1,8 @@
 // Gated linear unit: y = W_down (act(W_gate x) * W_up x). SwiGLU is act silu, GEGLU gelu, ReGLU
 // relu, GLU sigmoid. Shazeer 2020, arXiv:2002.05202.
+// With sparsity p the gate keeps what lies above the p-quantile of a normal distribution of its own
+// mean and deviation, less that: g <- relu(g - mean(g) - std(g) z_p), before act (Gemma 3n's
+// Gaussian top-k; p = 0.95 leaves about a twentieth of the hidden units).
 // With g = min(W_gate x, limit) and u = W_up x clamped to [-limit, limit], in general
 //   y = W_down N(act(slope g) / slope * (u + up_offset));
 // gpt-oss: silu, slope 1.702, limit 7, offset 1. OpenAI 2025, arXiv:2508.10925. A learned slope is
@@ -23,6 +26,7 @@ struct GluConfig final : spec::Config, FfnDropout {
   double slope = 1;
   double limit = 0;
   double up_offset = 0;
+  double sparsity = 0;
   bool learned_slope = false;
   spec::Part<spec::Slot::norm> inner_norm;
   double dropout = 0;
@@ -42,6 +46,10 @@ struct GluConfig final : spec::Config, FfnDropout {
                     "clamps the gate from above and the values on both sides; 0 = it does not",
                     {.min = 0}),
         spec::field("up_offset", &C::up_offset, "added to the values (gpt-oss: 1)"),
+        spec::field("sparsity", &C::sparsity,
+                    "share of hidden units that the gate's Gaussian top-k sets to 0 (activation "
+                    "sparsity, Gemma 3n); 0 = none, below 1",
+                    {.min = 0}),
         spec::field("learned_slope", &C::learned_slope, "whether s is learned; of silu alone"),
         spec::field("inner_norm", &C::inner_norm,
                     "norm of the hidden values before the last product (sub-LN)"),
@@ -65,6 +73,8 @@ struct GluConfig final : spec::Config, FfnDropout {
   void check(const spec::Scope& scope) const override {
     check_slope(act, slope, learned_slope, scope);
     FfnDropout::check(dropout, scope);
+    if (sparsity >= 1)
+      fail(ErrorKind::spec, scope.path, "sparsity = {}; expected less than 1", sparsity);
     if (bias && down_bias)
       fail(ErrorKind::spec, scope.path,
            "down_bias together with bias, which covers the last product; leave one of them out");

@@ -1,5 +1,7 @@
 #include "tessera/nn/ffn/moe.h"
 
+#include <map>
+
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/parts.h"
 #include "tessera/nn/router/routing.h"
@@ -26,24 +28,37 @@ class Moe final : public Ffn {
     }
     if (config.shared) shared_ = build_ffn(config.shared, builder.under("shared"));
     if (config.shared_gate) gate_ = Linear(builder, "shared_gate");
+    for (const auto& [name, norm] : config.norms())
+      if (*norm)
+        norms_[name] =
+            build_norm(*norm, builder.under(name, config.child_scope(builder.scope(), name)));
   }
 
   Tensor forward(const Tensor& x_ND, Context& context) const override {
     const Tensor read_ND = jittered(x_ND, context);
-    const Routing routing = router_->route(read_ND, context);
-    Tensor y_ND =
-        routing.slots ? of_slots(*routing.slots, context) : of_choices(read_ND, routing, context);
+    const Routing routing = router_->route(normed("router_norm", read_ND), context);
+    Tensor y_ND = routing.slots
+                      ? of_slots(*routing.slots, context)
+                      : of_choices(normed("expert_norm", read_ND), routing, context);
     if (bias_ != nullptr)
       y_ND = y_ND +
              ops::over_rows(bias_->tensor().to(y_ND.device(), y_ND.scalar_type()), y_ND);
+    y_ND = normed("expert_out_norm", y_ND);
     if (shared_ == nullptr) return y_ND;
-    Tensor shared_ND = shared_->forward(x_ND, context);
+    const Tensor in_ND = normed("shared_norm", x_ND);
+    Tensor shared_ND = shared_->forward(in_ND, context);
     if (config_.shared_gate)
-      shared_ND = shared_ND * ops::activate(gate_(x_ND), ops::Activation::sigmoid);
-    return y_ND + shared_ND;
+      shared_ND = shared_ND * ops::activate(gate_(in_ND), ops::Activation::sigmoid);
+    return y_ND + normed("shared_out_norm", shared_ND);
   }
 
  private:
+  /// x, by the norm of that name where there is one.
+  Tensor normed(const char* name, const Tensor& x) const {
+    const auto found = norms_.find(name);
+    return found == norms_.end() ? x : found->second->forward(x);
+  }
+
   Tensor jittered(const Tensor& x_ND, const Context& context) const {
     if (!context.training || config_.jitter == 0) return x_ND;
     return x_ND * drawn_by_token(context, name_ + ".jitter", x_ND.size(0), x_ND.size(1),
@@ -129,6 +144,7 @@ class Moe final : public Ffn {
   std::unique_ptr<Ffn> expert_, shared_;
   WeightPtr bias_;
   Linear gate_, latent_in_, latent_out_;
+  std::map<std::string, std::unique_ptr<Norm>> norms_;
 };
 
 }  // namespace

@@ -8,6 +8,9 @@
 // With d_latent experts work in a space of their own, cheaper to reach than the token's: an expert
 // reads W_in x, and W_out acts on the weighted sum; router and shared layer read x (Nemotron 3).
 //
+// Router, experts and shared layer may each have a norm of what they read, and experts and shared
+// layer one of what they make; a residual that normalises no input leaves it to these (Gemma 4).
+//
 // In training an expert may drop hidden values (its own `dropout`: Fedus et al. 2021,
 // arXiv:2101.03961, sec. 2.4), and with expert_dropout p a token's choices are left out, each with
 // probability p, and the others count 1 / (1 - p): expert output masking, NLLB Team 2022,
@@ -34,6 +37,11 @@ struct MoeConfig final : spec::Config, FfnDropout {
   spec::Part<spec::Slot::ffn> expert;
   spec::Part<spec::Slot::ffn> shared;
   bool shared_gate = false;
+  spec::Part<spec::Slot::norm> router_norm;
+  spec::Part<spec::Slot::norm> expert_norm;
+  spec::Part<spec::Slot::norm> expert_out_norm;
+  spec::Part<spec::Slot::norm> shared_norm;
+  spec::Part<spec::Slot::norm> shared_out_norm;
   int64_t d_latent = 0;
   bool scale_input = false;
   double scale = 1;
@@ -56,6 +64,12 @@ struct MoeConfig final : spec::Config, FfnDropout {
                     "shared expert: a further layer that computes every token"),
         spec::field("shared_gate", &C::shared_gate,
                     "whether a learned gate of the token scales the shared layer's output"),
+        spec::field("router_norm", &C::router_norm, "norm of what the router reads"),
+        spec::field("expert_norm", &C::expert_norm, "norm of what the experts read"),
+        spec::field("expert_out_norm", &C::expert_out_norm, "norm of the sum of the experts"),
+        spec::field("shared_norm", &C::shared_norm,
+                    "norm of what the shared layer and its gate read"),
+        spec::field("shared_out_norm", &C::shared_out_norm, "norm of the shared layer's output"),
         spec::field("d_latent", &C::d_latent,
                     "channels that experts read and make, between two projections; 0 = those of "
                     "the layer",
@@ -93,6 +107,9 @@ struct MoeConfig final : spec::Config, FfnDropout {
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
   /// What the router chooses from.
   int64_t choices() const { return n_experts + zero + identity; }
+
+  /// Its norms and their names.
+  std::vector<std::pair<const char*, const spec::AnyPart*>> norms() const;
 
  private:
   double used_share(const spec::Scope& scope) const;

@@ -27,11 +27,23 @@ spec::Json MoeConfig::example(const spec::Scope& scope, int64_t) {
 
 spec::Scope MoeConfig::child_scope(spec::Scope scope, std::string_view field) const {
   if (field == "router") scope.n_experts = choices();
+  if (field.ends_with("_norm")) {
+    scope.width = field.ends_with("out_norm") ? scope.d_model : scope.input_width();
+    scope.of_batch = false;
+  }
   if (field == "expert" && d_latent > 0) {
     scope.d_model = d_latent;
     scope.d_in = 0;
   }
   return scope;
+}
+
+std::vector<std::pair<const char*, const spec::AnyPart*>> MoeConfig::norms() const {
+  return {{"router_norm", &router_norm},
+          {"expert_norm", &expert_norm},
+          {"expert_out_norm", &expert_out_norm},
+          {"shared_norm", &shared_norm},
+          {"shared_out_norm", &shared_out_norm}};
 }
 
 void MoeConfig::check(const spec::Scope& scope) const {
@@ -42,6 +54,18 @@ void MoeConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.at("expert").path, "found null; expected a feed-forward layer");
   if (shared_gate && !shared)
     fail(ErrorKind::spec, scope.path, "shared_gate without a shared layer; expected \"shared\"");
+  if (!shared && (shared_norm || shared_out_norm))
+    fail(ErrorKind::spec, scope.path,
+         "shared_norm and shared_out_norm without a shared layer; expected \"shared\"");
+  if (!router.as<RouterConfig>().chooses() && (router_norm || expert_norm))
+    fail(ErrorKind::spec, scope.path,
+         "router \"{}\" mixes what experts read: router_norm and expert_norm need one that chooses",
+         router.type());
+  if (identity > 0 && expert_norm)
+    fail(ErrorKind::spec, scope.path,
+         "identity = {} with expert_norm: it adds the token, which experts then do not read; leave "
+         "one of them out",
+         identity);
   if (identity > 0 && scope.input_width() != scope.d_model)
     fail(ErrorKind::spec, scope.path, "identity = {}: it reads {} channels and adds to {}",
          identity, scope.input_width(), scope.d_model);
@@ -98,6 +122,8 @@ void MoeConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
     list.linear("latent_in", d_latent, scope.input_width(), /*bias=*/false);
     list.linear("latent_out", scope.d_model, d_latent, /*bias=*/false);
   }
+  for (const auto& [name, norm] : norms())
+    if (*norm) norm->config->params_under(list, name, child_scope(scope, name));
   list.add_if(bias, {"bias", {scope.d_model}, spec::Init::constant(0), spec::ParamKind::bias});
   if (shared) shared.config->params_under(list, "shared", scope);
   if (shared_gate) list.linear("shared_gate", 1, scope.input_width(), /*bias=*/false);

@@ -137,6 +137,34 @@ TEST(Moe, ExpertsMayWorkInASpaceOfTheirOwn) {
   expect_near(all.run(x), want.detach(), 1e-12, "latent");
 }
 
+TEST(Moe, NormsStandBeforeAndBehindItsParts) {
+  // Gemma 4: router, experts and shared layer read x by norms of their own
+  const std::string expert = R"({"type": "mlp", "d_hidden": 7, "bias": false})",
+                    norms = R"(, "shared": {"type": "mlp", "d_hidden": 3, "bias": false},
+      "router_norm": {"type": "rms_norm", "eps": 0.1}, "expert_norm": {"type": "rms_norm", "eps": 0.1},
+      "expert_out_norm": {"type": "rms_norm", "eps": 0.1}, "shared_norm": {"type": "rms_norm", "eps": 0.1},
+      "shared_out_norm": {"type": "rms_norm", "eps": 0.1})";
+  const Tested all(
+      moe(R"({"type": "top_k", "k": 2, "logit_scale": 0.7, "expert_scale": true})", expert, norms));
+  const auto norm = [&](const Tensor& x, const char* name) {
+    return x / (x.square().mean(-1, true) + 0.1).sqrt() * all.value(std::string(name) + ".weight");
+  };
+  const Tensor x = gen({13, kD}, 1.3, 0.2);
+  const Tensor w = dense_weights(norm(x, "router_norm") * 0.7, all.value("router.gate.weight"), 2) *
+                   all.value("router.expert_scale");
+  Tensor sum = at::zeros({13, kD}, at::kDouble);
+  for (int64_t e = 0; e < kE; ++e)
+    sum = sum + w.narrow(1, e, 1) *
+                    expert_of(all, expert, e, at::kDouble).run(norm(x, "expert_norm").detach());
+  Values own;
+  for (const auto& [name, value] : all.part.values)
+    if (name.starts_with("shared.")) own[name.substr(7)] = value.detach().clone();
+  const Tensor shared = Tested(R"({"type": "mlp", "d_hidden": 3, "bias": false})", own)
+                            .run(norm(x, "shared_norm").detach());
+  const Tensor want = norm(sum, "expert_out_norm") + norm(shared, "shared_out_norm");
+  expect_near(all.run(x), want.detach(), 1e-12);
+}
+
 TEST(Moe, EqualExpertsAreOne) {
   Tested all(moe(R"({"type": "top_k", "k": 3})"));
   const at::NoGradGuard no_gradients;

@@ -1,4 +1,4 @@
-// What every residual does to a branch's output.
+// What residuals do to a branch's output, and to its sum with the stream.
 #pragma once
 
 #include "tessera/nn/dropout.h"
@@ -16,6 +16,12 @@ inline Tensor damped(const ResidualConfig& config,
   f = dropout(f, config.dropout, branch.name + ".residual", context);
   if (branch.gain) f = f * ops::spread(branch.gain->tensor().to(f.device(), f.scalar_type()), f);
   return config.scale == 1 ? f : f * config.scale;
+}
+
+/// The sum x [N, D] of stream and branch, times its learned factor where it has one.
+inline Tensor scaled_sum(const Tensor& x, const Branch& branch) {
+  if (!branch.sum_gain) return x;
+  return x * ops::spread(branch.sum_gain->tensor().to(x.device(), x.scalar_type()), x);
 }
 
 }  // namespace tessera::nn

@@ -128,6 +128,16 @@ TEST(Gain, ScalesTheBranchByChannelOrAsAWhole) {
   }
 }
 
+// Gemma 4's layer scalar is a learned factor on the whole sum
+TEST(Gain, OfTheSumScalesTheStreamToo) {
+  TimesBranch f(10);
+  Context context = context_of_one_token();
+  const Tensor x = row({1, 2, 3}).view({1, 3});
+  f.branch.sum_gain = std::make_shared<ops::Weight>(ops::Weight::dense("sum_gain", row({0.5})));
+  const auto residual = residual_of(R"({"type": "pre_norm", "sum_gain": true})", {}, 3);
+  expect_near(residual->forward({x}, {&f.branch, 1}, context)[0], {5.5, 11., 16.5}, 1e-12);
+}
+
 TEST(Gain, RefusesAnIdleInitialValue) {
   EXPECT_THROW(residual_of(R"({"type": "pre_norm", "gain_init": 0.1})", {}, 3), Error);
   EXPECT_THROW(

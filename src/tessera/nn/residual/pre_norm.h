@@ -1,4 +1,4 @@
-// x = x + f(N(x)); the stack ends with a norm.
+// x = x + f(N(x)), or s (x + f(N(x))) with a learned s; the stack ends with a norm.
 // Xiong et al.: On Layer Normalization in the Transformer Architecture, arXiv:2002.04745
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace tessera::nn {
 
 struct PreNormConfig final : ResidualConfig {
-  static constexpr auto fields() { return common_fields<PreNormConfig>(); }
+  static constexpr auto fields() { return sum_fields<PreNormConfig>(); }
   static spec::Info info() {
     return {.summary = "The branch reads a normalised copy of the stream.",
             .paper =

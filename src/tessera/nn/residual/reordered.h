@@ -1,4 +1,4 @@
-// x = x + N(f(x)); the stack ends with a norm.
+// x = x + N(f(x)), or s (x + N(f(x))) with a learned s; the stack ends with a norm.
 // OLMo team: 2 OLMo 2 Furious, arXiv:2501.00656
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace tessera::nn {
 
 struct ReorderedConfig final : ResidualConfig {
-  static constexpr auto fields() { return common_fields<ReorderedConfig>(); }
+  static constexpr auto fields() { return sum_fields<ReorderedConfig>(); }
   static spec::Info info() {
     return {.summary = "The branch's output is normalised, its input is not (OLMo 2).",
             .paper = "OLMo team: 2 OLMo 2 Furious, arXiv:2501.00656",
@@ -15,6 +15,7 @@ struct ReorderedConfig final : ResidualConfig {
             .forms = {.recurrent = true}};
   }
   std::vector<std::string> norms() const override { return {"norm"}; }
+  bool takes_inputs() const override { return true; }
 };
 
 }  // namespace tessera::nn

@@ -24,6 +24,7 @@ struct ResidualConfig : spec::Config {
   double dropout = 0;
   Gain gain = Gain::none;
   double gain_init = 0;
+  bool sum_gain = false;
 
   /// Names of the norms of one branch, after the branch's own name: "norm" gives mixer_norm.
   virtual std::vector<std::string> norms() const = 0;
@@ -46,15 +47,22 @@ struct ResidualConfig : spec::Config {
   /// Streams of d_model side by side that it leaves where its run ends.
   virtual int64_t streams_left() const { return 1; }
 
-  /// Of each branch, after the branch's own name: "mixer_residual.gain".
+  /// Of each branch, after the branch's own name: "mixer_residual.gain", "mixer_residual.sum_gain".
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add_if(gain != Gain::none, {.name = "gain",
                                      .shape = {gain == Gain::channel ? scope.d_model : 1},
                                      .init = spec::Init::constant(gain_init),
                                      .kind = spec::ParamKind::structural});
+    list.add_if(sum_gain, {.name = "sum_gain",
+                           .shape = {1},
+                           .init = spec::Init::constant(1),
+                           .kind = spec::ParamKind::structural});
   }
-  /// Of a run of residuals that carry a stream of their own, declared where it ends:
-  /// "ffn_residual.leave.*" of the last branch.
+  /// Of a group of branches, declared with its first one: "mixer_residual.*".
+  virtual void group_params(spec::ParamList&, const spec::Scope&) const {}
+  /// Of a run of residuals that carry a stream of their own, declared where it begins and where it
+  /// ends: "mixer_residual.enter.*" of its first group, "ffn_residual.leave.*" of its last one.
+  virtual void enter_params(spec::ParamList&, const spec::Scope&) const {}
   virtual void leave_params(spec::ParamList&, const spec::Scope&) const {}
 
   void check(const spec::Scope& scope) const override {
@@ -75,6 +83,15 @@ struct ResidualConfig : spec::Config {
                                   "channel (LayerScale)"),
                    spec::field<C>("gain_init", static_cast<double C::*>(&C::gain_init),
                                   "what they begin as")});
+  }
+  /// Those of residuals of one branch that end with a sum.
+  template <class C>
+  static constexpr auto sum_fields() {
+    return std::tuple_cat(
+        common_fields<C>(),
+        std::tuple{spec::field<C>("sum_gain", static_cast<bool C::*>(&C::sum_gain),
+                                  "whether a learned factor multiplies the sum of stream and "
+                                  "branch (layer scalar, Gemma 4)")});
   }
   /// Those of residuals that have learned factors of their own.
   template <class C>

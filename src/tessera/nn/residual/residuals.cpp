@@ -35,6 +35,7 @@ class JoinStep final : public ResidualStep {
                            StepNumbers(branch.gain),
                            branch.gain != nullptr && branch.gain->elements() == 1});
       last_ = norm(options.last);
+      if (branch.sum_gain != nullptr) sum_gain_ = StepNumbers(branch.sum_gain);
     }
   }
 
@@ -66,6 +67,8 @@ class JoinStep final : public ResidualStep {
       kernels::add(y, sum, own);
     }
     if (sum != x) std::copy_n(sum, own, x);
+    if (const float* factor = sum_gain_.data(); factor != nullptr)
+      for (int64_t j = 0; j < own; ++j) x[j] *= *factor;
     if (last_) (*last_)(x, rows, width_, x);
   }
 
@@ -96,6 +99,7 @@ class JoinStep final : public ResidualStep {
   float scale_, stream_;
   std::vector<Joined> branches_;
   std::shared_ptr<const NormStep> last_;
+  StepNumbers sum_gain_;
 };
 
 /// Null where a gain is still to change.
@@ -103,7 +107,7 @@ std::shared_ptr<const ResidualStep> join_step(const JoinOptions& options,
                                               std::span<const BranchSteps> branches,
                                               int64_t width) {
   for (const BranchSteps& branch : branches)
-    if (!StepNumbers::stay(branch.gain)) return nullptr;
+    if (!StepNumbers::stay(branch.gain) || !StepNumbers::stay(branch.sum_gain)) return nullptr;
   return std::make_shared<JoinStep>(options, branches, width);
 }
 
@@ -113,12 +117,14 @@ class PreNorm final : public Residual {
   Stream forward(Stream stream, std::span<const Branch> branches, Context& context) const override {
     const Tensor& x_ND = stream.front();
     const Branch& f = branches[0];
-    return {ops::plus(x_ND, damped(config_, f.run(f.input(x_ND, context), context), f, context))};
+    return {scaled_sum(
+        ops::plus(x_ND, damped(config_, f.run(f.input(x_ND, context), context), f, context)), f)};
   }
 
   std::shared_ptr<const ResidualStep> step(std::span<const BranchSteps> branches,
                                            int64_t width) const override {
-    if (!others_at_default(config_, {"scale", "dropout", "gain", "gain_init"})) return nullptr;
+    if (!others_at_default(config_, {"scale", "dropout", "gain", "gain_init", "sum_gain"}))
+      return nullptr;
     return join_step({.config = config_, .before = 0}, branches, width);
   }
 
@@ -156,12 +162,13 @@ class Sandwich final : public Residual {
     const Tensor& x_ND = stream.front();
     const Branch& f = branches[0];
     Tensor out = f.norms[1]->forward(f.run(f.norms[0]->forward(x_ND, context), context), context);
-    return {ops::plus(x_ND, damped(config_, std::move(out), f, context))};
+    return {scaled_sum(ops::plus(x_ND, damped(config_, std::move(out), f, context)), f)};
   }
 
   std::shared_ptr<const ResidualStep> step(std::span<const BranchSteps> branches,
                                            int64_t width) const override {
-    if (!others_at_default(config_, {"scale", "dropout", "gain", "gain_init"})) return nullptr;
+    if (!others_at_default(config_, {"scale", "dropout", "gain", "gain_init", "sum_gain"}))
+      return nullptr;
     return join_step({.config = config_, .before = 0, .after = 1}, branches, width);
   }
 
@@ -175,13 +182,15 @@ class Reordered final : public Residual {
   Stream forward(Stream stream, std::span<const Branch> branches, Context& context) const override {
     const Tensor& x_ND = stream.front();
     const Branch& f = branches[0];
-    const Tensor y_ND = f.norms[0]->forward(f.run(x_ND, context), context);
-    return {ops::plus(x_ND, damped(config_, y_ND, f, context))};
+    const Tensor in = f.read ? f.read(x_ND, context) : x_ND;
+    const Tensor y_ND = f.norms[0]->forward(f.run(in, context), context);
+    return {scaled_sum(ops::plus(x_ND, damped(config_, y_ND, f, context)), f)};
   }
 
   std::shared_ptr<const ResidualStep> step(std::span<const BranchSteps> branches,
                                            int64_t width) const override {
-    if (!others_at_default(config_, {"scale", "dropout", "gain", "gain_init"})) return nullptr;
+    if (!others_at_default(config_, {"scale", "dropout", "gain", "gain_init", "sum_gain"}))
+      return nullptr;
     return join_step({.config = config_, .after = 0}, branches, width);
   }
 

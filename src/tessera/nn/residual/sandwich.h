@@ -1,4 +1,4 @@
-// x = x + N2(f(N1(x))); the stack ends with a norm.
+// x = x + N2(f(N1(x))), or s (x + N2(f(N1(x)))) with a learned s; the stack ends with a norm.
 // Ding et al.: CogView, arXiv:2105.13290, sec. 2.4
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace tessera::nn {
 
 struct SandwichConfig final : ResidualConfig {
-  static constexpr auto fields() { return common_fields<SandwichConfig>(); }
+  static constexpr auto fields() { return sum_fields<SandwichConfig>(); }
   static spec::Info info() {
     return {.summary = "Norms before and after the branch, inside the residual (Gemma 2 and 3).",
             .paper = "Ding et al.: CogView, arXiv:2105.13290, sec. 2.4",

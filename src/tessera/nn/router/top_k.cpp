@@ -15,10 +15,14 @@ constexpr double kNone = -std::numeric_limits<double>::infinity();
 class TopKRouter final : public LearnedRouter {
  public:
   TopKRouter(const TopKConfig& config, const Builder& builder)
-      : LearnedRouter(config, builder), config_(config), balance_(builder.optional("balance")) {}
+      : LearnedRouter(config, builder),
+        config_(config),
+        balance_(builder.optional("balance")),
+        expert_scale_(builder.optional("expert_scale")) {}
 
   Routing route(const Tensor& x_ND, Context& context) const override {
-    const Tensor z_NE = logits(x_ND, context);
+    Tensor z_NE = logits(x_ND, context);
+    if (config_.logit_scale != 1) z_NE = z_NE * config_.logit_scale;
     const Tensor s_NE = config_.score == RouterScore::sigmoid
                             ? ops::activate(z_NE, ops::Activation::sigmoid)
                             : ops::softmax(z_NE);
@@ -38,10 +42,17 @@ class TopKRouter final : public LearnedRouter {
     report(z_NE,
            config_.score == RouterScore::sigmoid ? s_NE / s_NE.sum(-1, /*keepdim=*/true) : s_NE,
            expert_NK, context);
+    if (expert_scale_) w_NK = w_NK * scales(expert_NK).to(w_NK.options());
     return {expert_NK, w_NK};
   }
 
  private:
+  /// The learned factors of choices [N, K].
+  Tensor scales(const Tensor& expert_NK) const {
+    const Tensor& g_E = expert_scale_->tensor();
+    return at::embedding(g_E.unsqueeze(1), expert_NK.to(g_E.device())).squeeze(-1);
+  }
+
   Tensor size_of(const Tensor& w_NK) const {
     return config_.norm == 1 ? w_NK.sum(-1, /*keepdim=*/true)
                              : w_NK.norm(at::Scalar(config_.norm), {-1}, /*keepdim=*/true);
@@ -64,7 +75,7 @@ class TopKRouter final : public LearnedRouter {
   }
 
   TopKConfig config_;
-  WeightPtr balance_;
+  WeightPtr balance_, expert_scale_;
 };
 
 }  // namespace

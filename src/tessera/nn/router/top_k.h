@@ -1,8 +1,9 @@
 // The k experts with the largest scores, for every token by itself: nothing is dropped.
-//   z = W x (+ b) in float32;  s = softmax(z), or sigmoid(z)
+//   z = logit_scale W x (+ b) in float32;  s = softmax(z), or sigmoid(z)
 //   chosen: the k largest of s (of s + balance where there is a balancing bias), lowest index first
 //   among equals;  w = s of the chosen / (q-norm of these + 1e-20) where norm is q > 0
 //   softmax_of_chosen: the k largest of z, w = softmax over these k
+//   with expert_scale the weight of expert e is w g_e, g learned (Gemma 4)
 // With n_groups the experts are in groups of equals, of which the keep_groups best offer
 // candidates: by their best expert, or by the sum of their two best.
 //
@@ -25,6 +26,8 @@ struct TopKConfig final : LearnedRouterConfig {
   RouterScore score = RouterScore::softmax;
   double norm = 1;
   bool bias = false;
+  double logit_scale = 1;
+  bool expert_scale = false;
   bool balance = false;
   double balance_rate = 1e-3;
   int64_t n_groups = 1;
@@ -42,6 +45,9 @@ struct TopKConfig final : LearnedRouterConfig {
                         "= they stay as they are, which k = 1 needs to learn",
                         {.min = 0}),
             spec::field("bias", &C::bias, "b"),
+            spec::field("logit_scale", &C::logit_scale, "factor on W x (Gemma 4: d_model^-1/2)"),
+            spec::field("expert_scale", &C::expert_scale,
+                        "whether each expert has a learned factor on its weights"),
             spec::field(
                 "balance", &C::balance,
                 "a bias on the choice, not on the weights, that follows the experts' loads"),

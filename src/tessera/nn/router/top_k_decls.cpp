@@ -16,6 +16,9 @@ void follow_loads(double rate, std::span<float> b, std::span<const double> count
 }  // namespace
 
 void TopKConfig::check(const spec::Scope& scope) const {
+  if (bias && logit_scale != 1)
+    fail(ErrorKind::spec, scope.path, "logit_scale = {} with a bias; leave one of them out",
+         logit_scale);
   require_at_most("k", k, scope.n_experts, scope);
   if (scope.n_experts % n_groups != 0)
     fail(ErrorKind::spec, scope.path, "n_groups = {} does not divide {} experts", n_groups,
@@ -33,6 +36,12 @@ void TopKConfig::check(const spec::Scope& scope) const {
 
 void TopKConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   list.linear("gate", scope.n_experts, scope.input_width(), bias);
+  spec::ParamDecl factors{"expert_scale",
+                          {scope.n_experts},
+                          spec::Init::constant(1),
+                          spec::ParamKind::structural};
+  factors.roles = {spec::Role::expert};
+  list.add_if(expert_scale, factors);
   spec::ParamDecl follows{
       "balance", {scope.n_experts}, spec::Init::constant(0), spec::ParamKind::bias};
   follows.roles = {spec::Role::expert};

@@ -42,7 +42,7 @@ class Attention final : public Mixer {
         mask_(builder, config.pattern, config.n_heads) {
     if (config.kv_of.empty()) {
       k_ = Linear(builder, "k");
-      v_ = Linear(builder, "v");
+      if (!config.k_eq_v) v_ = Linear(builder, "v");
     }
     if (config.pattern_config().global_projections()) {
       q_global_ = Linear(builder, "q_global");
@@ -146,9 +146,15 @@ class Attention final : public Mixer {
     }
     // a prefix stands for keys and values themselves, turned by no position
     const Tensor& positions = context.batch->positions_N;
-    x.k_NGD =
-        ops::prefixed(position_->rotate(keys(x_ND), Side::key, context), *k_.weight, positions);
-    x.v_NGD = ops::prefixed(values(v_, x_ND), *v_.weight, positions);
+    if (config_.k_eq_v) {
+      const Tensor both_NE = projected(k_, x_ND);
+      x.v_NGD = values(both_NE, x_ND);
+      x.k_NGD = position_->rotate(k_norm_(both_NE), Side::key, context);
+    } else {
+      x.k_NGD =
+          ops::prefixed(position_->rotate(keys(x_ND), Side::key, context), *k_.weight, positions);
+      x.v_NGD = ops::prefixed(values(projected(v_, x_ND), x_ND), *v_.weight, positions);
+    }
     if (config_.kv_name.empty()) return;
     context.values.put("keys " + config_.kv_name, x.k_NGD);
     context.values.put("values " + config_.kv_name, x.v_NGD);
@@ -162,8 +168,8 @@ class Attention final : public Mixer {
     const Tensor y = linear(x_ND);
     return config_.clip > 0 ? y.clamp(-config_.clip, config_.clip) : y;
   }
-  Tensor values(const Linear& linear, const Tensor& x_ND) const {
-    return gated(v_norm_(projected(linear, x_ND)), x_ND, GatePlace::after_value);
+  Tensor values(const Tensor& projected_NE, const Tensor& x_ND) const {
+    return gated(v_norm_(projected_NE), x_ND, GatePlace::after_value);
   }
   /// y, by heads [N, H, D] or [N, d_model], times the gate of its tokens where that acts `here`.
   Tensor gated(const Tensor& y, const Tensor& x_ND, GatePlace here) const {
@@ -375,7 +381,7 @@ class Attention final : public Mixer {
     const Batch& batch = *context.batch;
     const Tensor q = queries(q_global_, x_ND), k = k_norm_(projected(k_global_, x_ND));
     const Projected x{position_->rotate(tempered(q, context), Side::query, context),
-                      position_->rotate(k, Side::key, context), values(v_global_, x_ND)};
+                      position_->rotate(k, Side::key, context), values(projected(v_global_, x_ND), x_ND)};
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout, "global_weights");
     const BySegment part(batch);
     std::vector<Tensor> found, numbers;

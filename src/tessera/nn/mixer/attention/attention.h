@@ -5,6 +5,8 @@
 //   it on the values or behind the output projection instead
 //   t_i = 1 + a ln(1 + floor((i + c) / floor)) where the temperature follows the position,
 //   times ln(i + c) / ln n (log-n attention), where asked for only beyond 1
+// With k_eq_v the values are the projected keys, before norm and rotation: there is no W_v (Gemma 4's
+// attention_k_eq_v).
 // add_zero_attn is torch.nn.MultiheadAttention's: a key and value of zeros that every query sees
 // besides, without a position and without a place in the state.
 // A layer may use the keys and values of an earlier one (`kv_of`), as it made them: then it has
@@ -164,6 +166,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   spec::Part<spec::Slot::norm> qk_norm;
   QkNormOver qk_norm_over = QkNormOver::head;
   spec::Part<spec::Slot::norm> v_norm;
+  bool k_eq_v = false;
   QueryTemperature temperature;
   ScoreScale scale = ScoreScale::rsqrt_head_dim;
   double scale_value = 1;
@@ -199,6 +202,9 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
         field("qk_norm_over", &C::qk_norm_over, "what the qk_norm's statistics cover"),
         field("v_norm", &C::v_norm,
               "norm of each head's values, one weight for all (Gemma 3n: rms_norm, weight none)"),
+        field("k_eq_v", &C::k_eq_v,
+              "whether values are the projected keys, before norm and rotation, without a product of "
+              "their own (Gemma 4)"),
         field("temperature", &C::temperature,
               "growth of the queries with their position (Llama 4, log-n attention)"),
         field("scale", &C::scale, "factor on the scores"),

@@ -51,6 +51,7 @@ void check_shared(const AttentionConfig& c, const spec::Scope& scope) {
   if (!c.kv_name.empty()) refuse("kv_name together with kv_of");
   if (c.bias.k || c.bias.v) refuse("bias of k or v");
   if (c.v_norm) refuse("v_norm");
+  if (c.k_eq_v) refuse("k_eq_v");
   if (c.gate_at == GatePlace::after_value) refuse("gate_at after_value");
   if (c.position.type() == "deberta") refuse("position \"deberta\", which projects keys,");
 }
@@ -95,6 +96,13 @@ void AttentionConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "gate headwise has no heads to act on after the output projection; use elementwise, or "
          "gate_at after_sdpa");
+  if (k_eq_v && bias.v)
+    fail(ErrorKind::spec, scope.path,
+         "bias of v with k_eq_v, whose values have no product; leave it out");
+  if (k_eq_v && pattern_config().global_projections())
+    fail(ErrorKind::spec, scope.path,
+         "k_eq_v with global tokens that have projections; set the pattern's \"projections\" to "
+         "\"shared\"");
   check_pattern(pattern, position, n_heads, scope);
   check_shared(*this, scope);
   check_heavy(*this, scope);
@@ -150,7 +158,7 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   list.linear("q", n_heads * head_dim, width, bias.q, spec::Init::query(head_dim));
   if (kv_of.empty()) {
     list.linear("k", n_kv_heads * head_dim, width, bias.k);
-    list.linear("v", n_kv_heads * head_dim, width, bias.v, spec::Init::content());
+    if (!k_eq_v) list.linear("v", n_kv_heads * head_dim, width, bias.v, spec::Init::content());
   }
   if (pattern_config().global_projections()) {
     list.linear("q_global", n_heads * head_dim, width, bias.q, spec::Init::query(head_dim));

@@ -57,7 +57,6 @@ class AttentionStep final : public PartStep {
         position(parts.position),
         q(weights.product(parts.q)),
         k(weights.product(parts.k)),
-        v(weights.product(parts.v)),
         o(weights.product(parts.o)),
         q_norm(parts.q_norm.step(weights)),
         k_norm(parts.k_norm.step(weights)),
@@ -69,9 +68,10 @@ class AttentionStep final : public PartStep {
         logit_scale(static_cast<float>(config.logit_scale(parts.scope.layer))) {
     if (config.scale_on == ScaleOn::query)
       query_scale = static_cast<float>(config.score_scale(parts.scope.layer));
+    if (!config.k_eq_v) v = weights.product(parts.v);
     if (parts.gate.weight) gate = weights.product(parts.gate);
     if (parts.inner_norm != nullptr) inner_norm = weights.norm(*parts.inner_norm);
-    weights.alike({&q, &k, &v, as_given(gate)});
+    weights.alike({&q, &k, as_given(v), as_given(gate)});
   }
 
   std::unique_ptr<StepCall> begin(Context& context, const StateRows* rows) const override;
@@ -81,7 +81,8 @@ class AttentionStep final : public PartStep {
 
   const AttentionConfig& config;
   const Position& position;
-  StepProduct q, k, v, o;
+  StepProduct q, k, o;
+  std::optional<StepProduct> v;  // without one the values are the projected keys
   std::optional<StepProduct> gate;
   HeadNormsStep q_norm, k_norm, v_norm;
   std::shared_ptr<const NormStep> inner_norm;
@@ -126,9 +127,9 @@ class AttentionCall final : public StepCall {
     StepInput in(x_ND, n_, s_.q.weight->size(1), memory + input_);
     float *q = memory + q_, *k = memory + k_, *v = memory + v_, *gate = memory + gate_,
           *read = memory + heads_;
-    in.prepare(team, {&s_.q, &s_.k, &s_.v, as_given(s_.gate)});
+    in.prepare(team, {&s_.q, &s_.k, as_given(s_.v), as_given(s_.gate)});
     team.wait();
-    multiply(team, in, {{&s_.q, q}, {&s_.k, k}, {&s_.v, v}, {as_given(s_.gate), gate}});
+    multiply(team, in, {{&s_.q, q}, {&s_.k, k}, {as_given(s_.v), v}, {as_given(s_.gate), gate}});
     team.wait();
     // a sequence is one thread's: norms and angles, its keys and values kept, and where all of
     // them lie
@@ -182,6 +183,7 @@ class AttentionCall final : public StepCall {
       for (const auto& [x, count] : projections)
         for (int64_t j = 0; j < count * width; ++j) x[j] = std::min(std::max(x[j], -most), most);
     }
+    if (!s_.v) std::copy_n(k, n * groups * width, v);
     s_.q_norm(q, n, heads, width);
     scale_queries(s, q);
     turn(turn_q_, s.begin, n, heads, width, q);
@@ -285,7 +287,7 @@ std::shared_ptr<const PartStep> attention_step(const AttentionParts& parts) {
   // dropout acts in training alone; what stands in slots is asked itself
   if (!others_at_default(
           c, {"n_heads",      "n_kv_heads", "head_dim",    "bias",    "clip",        "qk_norm",
-              "qk_norm_over", "v_norm",     "temperature", "scale",   "scale_value", "scale_on",
+              "qk_norm_over", "v_norm",     "k_eq_v",      "temperature", "scale", "scale_value", "scale_on",
               "softcap",      "sinks",      "gate",        "gate_at", "gate_act",    "gate_bias",
               "pattern",      "position",   "inner_norm",  "dropout"}) ||
       !parts.position.only_rotates() || !pattern.window() || pattern.first_kept() > 0 ||

@@ -20,7 +20,8 @@ class Definition {
   Tensor output() const {
     const Tensor q = normed(projected("q", kHeads), "q_norm"),
                  k = normed(projected("k", kGroups), "k_norm"),
-                 v = gated(values_normed(projected("v", kGroups)), GatePlace::after_value);
+                 v = gated(values_normed(projected(config_.k_eq_v ? "k" : "v", kGroups)),
+                           GatePlace::after_value);
     Tensor mixed = at::zeros({kT, kHeads, kE}, at::kDouble);
     for (int64_t i = 0; i < kT; ++i)
       for (int64_t h = 0; h < kHeads; ++h) {
@@ -134,6 +135,8 @@ TEST(Attention, AgainstTheDefinition) {
        R"(, "qk_norm": {"type": "l2_norm", "weight": "scalar"}, "scale": "one")",
        R"(, "v_norm": {"type": "rms_norm", "eps": 0.1, "weight": "none"})",
        R"(, "v_norm": {"type": "rms_norm", "eps": 0.1}, "gate": "headwise", "gate_at": "after_value")",
+       R"(, "k_eq_v": true)",
+       R"(, "k_eq_v": true, "v_norm": {"type": "rms_norm", "eps": 0.1, "weight": "none"}, "qk_norm": "l2_norm")",
        R"(, "add_zero_attn": true)",
        R"(, "add_zero_attn": true, "sinks": true, "softcap": 2)",
        R"(, "temperature": {"scale": 0.7, "floor": 3}, "scale_on": "query")"}) {
