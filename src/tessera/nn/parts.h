@@ -51,7 +51,8 @@ struct ScoreSite {
 /// What a rotation turns; some schemes scale the two inversely.
 enum class Side { query, key };
 
-/// How heads are turned: pairs of channels by the angles of their token; without a table not at all.
+/// How heads are turned: pairs of channels by the angles of their token; without a table not at
+/// all.
 struct Rotation {
   const ops::RotaryTable* table = nullptr;
   bool interleaved = false;
@@ -97,10 +98,7 @@ class Select {
   /// position p has min(top_k, p + 1) of them, ascending. Undefined where no query has more than
   /// top_k keys before it: each has all of them. Without rows it runs over whole documents; with
   /// rows, whose entries from `slot` on are those of its config's state(), it continues from them.
-  virtual Tensor choose(const SelectInput&,
-                        Context&,
-                        const StateRows* rows,
-                        size_t slot) const = 0;
+  virtual Tensor choose(const SelectInput&, Context&, const StateRows* rows, size_t slot) const = 0;
   /// Adds the losses by which it learns, of whole documents; key_NK: what it chose.
   virtual void learn(const SelectInput&,
                      const Tensor& /*key_NK*/,

@@ -39,19 +39,19 @@ class Indexer final : public Select {
            "documents; expected windows \"isolated\", or kl_loss 0",
            config_.kl_loss);
     const at::NoGradGuard no_gradients;
-    const Tensor k_N1D = keys(input, context).unsqueeze(1);
+    const Tensor k_ND = keys(input, context);
     const BySegment part(batch);
     std::vector<std::vector<Tensor>> held;
     for (size_t i = 0; i < batch.segments.size(); ++i) {
       if (rows == nullptr) {
-        held.push_back({part(k_N1D, i)});
+        held.push_back({part(k_ND, i)});
         continue;
       }
       TokenBuffer& kept = (*rows)[i]->tokens(slot);
       require(kept.length() == batch.segments[i].start, "indexer",
               "the state holds {} keys, the call starts at {}", kept.length(),
               batch.segments[i].start);
-      kept.append(part(k_N1D, i));
+      kept.append(part(k_ND, i));
       held.push_back(kept.spans(0, kept.length()));
     }
     Tensor key_NK;
@@ -82,7 +82,7 @@ class Indexer final : public Select {
                              key_NK.defined() ? part(key_NK, i) : key_NK,
                              {part(attention.q_NHK, i), part(attention.k_NGK, i), attention.how});
     });
-    context.add_loss(name_ + ".kl", config_.kl_loss * ops::ordered_sum(loss_N));
+    context.add_loss("indexer_kl", config_.kl_loss * ops::ordered_sum(loss_N));
   }
 
  private:

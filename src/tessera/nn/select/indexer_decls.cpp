@@ -47,10 +47,8 @@ void IndexerConfig::params(spec::ParamList& list, const spec::Scope& scope) cons
 
 std::vector<spec::StateDecl> IndexerConfig::state(const spec::Scope&) const {
   if (!share.empty()) return {};
-  return {{.name = "index_k",
-           .kind = spec::StateDecl::Kind::per_token,
-           .shape = {1, head_dim},
-           .packs = true}};
+  // all bits: rounded ones would choose other keys
+  return {{.name = "index_k", .kind = spec::StateDecl::Kind::per_token, .shape = {head_dim}}};
 }
 
 double IndexerConfig::extra_flops(const spec::Scope&, int64_t context) const {

@@ -36,7 +36,7 @@ struct Golden {
     main_k_THD = by_token(gen({2, kTokens, 4}, 1.1, .4));
     main_v_THV = by_token(gen({2, kTokens, 2}, .9, .2));
   }
-  Tensor chosen() const { return ops::top_keys({q_THD, w_TH, {k_TD.unsqueeze(1)}, .5, 0}, kTopK); }
+  Tensor chosen() const { return ops::top_keys({q_THD, w_TH, {k_TD}, .5, 0}, kTopK); }
   ops::IndexTarget target() const {
     ops::IndexTarget target{main_q_THD, main_k_THD, {}};
     target.how.scale = .5;
@@ -124,7 +124,7 @@ TEST(Indexer, TiesGoToTheEarlierKeyAndNoNumberIsLeast) {
   const auto chosen = [](const std::vector<double>& scores, at::ScalarType type) {
     // one head of one channel whose product is the score
     const auto n = static_cast<int64_t>(scores.size());
-    const Tensor k = at::tensor(scores, at::kDouble).to(type).reshape({n, 1, 1});
+    const Tensor k = at::tensor(scores, at::kDouble).to(type).reshape({n, 1});
     const at::NoGradGuard no_gradients;
     const Tensor keys = ops::top_keys({at::ones({n, 1, 1}, type), at::ones({n, 1}, type), {k}}, 2);
     const int32_t* last = keys.const_data_ptr<int32_t>() + (n - 1) * 2;
@@ -249,7 +249,7 @@ TEST(Indexer, LearnsFromItsLossAlone) {
     context.add_loss = [&](const std::string& name, const Tensor& loss) { losses[name] = loss; };
     const Tensor x = gen({11, 8}, 1.7, 0.4), y = m.forward(x, batch, at::kDouble, context);
     ASSERT_EQ(losses.size(), 1u);
-    const Tensor loss = losses.at("select.kl");
+    const Tensor loss = losses.at("indexer_kl");
     EXPECT_GT(loss.item<double>(), 0);
     loss.backward();
     for (auto& [name, value] : m.values) {
@@ -262,7 +262,7 @@ TEST(Indexer, LearnsFromItsLossAlone) {
     // the kernels report the same loss
     const at::NoGradGuard no_gradients;
     m.forward(x, batch, at::kFloat, context);
-    EXPECT_NEAR(losses.at("select.kl").item<double>(), loss.item<double>(), 1e-5);
+    EXPECT_NEAR(losses.at("indexer_kl").item<double>(), loss.item<double>(), 1e-5);
   }
 }
 

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/attention/indexer.h"
-#include "tessera/ops/attention/kv_rows.h"
 #include "tessera/ops/attention/query_blocks.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/softmax.h"
@@ -110,8 +110,7 @@ Tensor top_keys(const IndexedQueries& of, int64_t top_k) {
   Tensor out = at::zeros({t, top_k}, at::kInt);
   const bool fast = use_kernels(of.q_THD);
   std::vector<Tensor> parts;
-  for (const Tensor& part : of.k_S1D)
-    parts.push_back(from_kv_rows(part, wide(of.q_THD)).squeeze(1).contiguous());
+  for (const Tensor& part : of.k_SD) parts.push_back(part.to(wide(of.q_THD)).contiguous());
   if (!fast) parts = {at::cat(parts)};
   std::vector<kernels::IndexKeys> spans;
   if (fast)

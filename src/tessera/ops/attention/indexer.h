@@ -16,10 +16,10 @@ namespace tessera::ops {
 Tensor index_scores(const Tensor& q_THD, const Tensor& k_SD, const Tensor& w_TH, double scale);
 
 /// Queries at positions start, start + 1, .. and all keys up to the last of them, in parts that
-/// follow one another, perhaps as a state stores them (kv_rows.h): [S, 1, row].
+/// follow one another.
 struct IndexedQueries {
   Tensor q_THD, w_TH;
-  std::vector<Tensor> k_S1D;
+  std::vector<Tensor> k_SD;
   double scale = 1;
   int64_t start = 0;
 };

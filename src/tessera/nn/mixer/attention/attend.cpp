@@ -333,8 +333,8 @@ Tensor attend_documents(const Tensor& q_NHK,
   return over_segments(batch, [&](size_t i, const Segment& s) {
     const ops::KeyValues kv{part(k_NGK, i), part(v_NGV, i), s.start};
     std::vector<ops::AttentionCall> calls;
-    scores.add_call(
-        calls, {part(q_NHK, i), {kv}, s.start, dropout.in(scores.in_document(part, i), s)}, i);
+    scores.add_call(calls,
+                    {part(q_NHK, i), {kv}, s.start, dropout.in(scores.in_document(part, i), s)}, i);
     return ops::attention(calls);
   });
 }

@@ -77,9 +77,8 @@ class LatentAttention final : public Mixer {
                          const Queries& q,
                          const Choice& choice,
                          Context& context) const {
-    PatternedScores out =
-        mask_.scores(options(context), context,
-                     q.far_NHR.defined() ? at::cat({n, q.far_NHR}, -1) : q.far_NHR);
+    PatternedScores out = mask_.scores(
+        options(context), context, q.far_NHR.defined() ? at::cat({n, q.far_NHR}, -1) : q.far_NHR);
     out.choose(choice.key_NK, *context.batch);
     return out;
   }

@@ -11,8 +11,8 @@
 // the scores' work, because a row's bits may not depend on how a prompt was split into calls.
 // What a position adds to the scores it adds to those of the expanded queries and keys, in both
 // forms; where it reads keys, they are expanded for it. Under a window the latents in it are kept.
-// `select` chooses the keys that a query attends to (DeepSeek sparse attention); it reads the normed
-// query latent.
+// `select` chooses the keys that a query attends to (DeepSeek sparse attention); it reads the
+// normed query latent.
 #pragma once
 
 #include "tessera/nn/pattern/pattern_config.h"
