@@ -9,9 +9,9 @@
 // DeepSeek-AI 2025, arXiv:2512.02556, sec. 2.1. Golden: successors of attention 1.
 //
 // No gradient passes the choice: in training the indexer learns from a loss of its own alone,
-// kl_loss KL(p_t || softmax_s I_ts) over S_t, p_t the main attention's weights there, summed over
-// heads and divided by their sum. Its inputs are constants for that loss. With top_k of at least
-// the length of the documents it is the dense warm-up of the paper.
+// kl_loss KL(p_t || softmax_s I_ts) over S_t, p_t the weights that the main attention would give
+// all keys, summed over heads, there and divided by their sum. Its inputs are constants for that
+// loss. With top_k of at least the length of the documents it is the dense warm-up of the paper.
 //
 // Layers may share a choice: one gives it a `name`, later ones `share` it, the last of that name,
 // and have no indexer (GLM-5).

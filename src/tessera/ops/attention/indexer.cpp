@@ -77,14 +77,16 @@ Tensor weights_of_heads(const IndexTarget& target, int64_t first, const Tensor& 
                    h / target.k_SGK.size(1), 0);
   Tensor scores = product(q_HtK, k_HKs) * target.how.scale;
   if (const double cap = target.how.softcap; cap > 0) scores = cap * at::tanh(scores / cap);
-  scores = scores.masked_fill(hidden_ts, kLowest);
+  // full attention first, then what it gives the chosen keys
+  scores = scores.masked_fill(keys_hidden({}, first, t, s, scores.device()), kLowest);
   if (target.how.sinks_H.defined())
     scores = at::cat(
         {scores,
          target.how.sinks_H.detach().to(scores.options()).reshape({h, 1, 1}).expand({h, t, 1})},
         -1);
-  const Tensor sum = ordered_sum(softmax(scores).narrow(-1, 0, s), {0});
-  return sum / ordered_sum(sum, {1}, true);
+  const Tensor sum = ordered_sum(softmax(scores).narrow(-1, 0, s), {0}).masked_fill(hidden_ts, 0);
+  // chosen keys whose weights all round to 0 teach nothing
+  return sum / ordered_sum(sum, {1}, true).clamp_min(std::numeric_limits<float>::min());
 }
 
 /// KL(p || softmax I) by rows, [t].

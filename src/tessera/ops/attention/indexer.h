@@ -2,8 +2,8 @@
 // score, and the loss by which it learns the weights of the attention that reads them.
 //   I_ts = sum_h w_th max(0, scale q_th . k_s)
 //   S_t  = the top_k keys s <= t of greatest I_ts; of equal ones the earlier win
-//   loss_t = KL(p_t || softmax_s I_ts), s in S_t, p_t the attention's weights there, summed over
-//            heads and divided by their sum
+//   loss_t = KL(p_t || softmax_s I_ts), s in S_t, p_t the weights of full attention, summed
+//            over heads, there and divided by their sum
 #pragma once
 
 #include <vector>
