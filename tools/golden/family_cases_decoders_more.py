@@ -2,9 +2,9 @@
 
 import torch
 
-from family_cases import HYBRID_ACT, SHAPES, SHAPES_GQA, Case, Family, Rewrite, keep, older, older_with, rope, without
+from family_cases import HYBRID_ACT, SHAPES, SHAPES_GQA, Case, Family, Rewrite, keep, older, older_type, older_with, rope, without
 from family_cases_decoders import (
-    BIAS, FACTORS, GRANITE, HEADS, MIXED, MLP_BIAS, SMALL, TIED, WIDER, base_text, dense, every_olmo3, olmo3_rope,
+    BIAS, FACTORS, GRANITE, HEADS, MIXED, MLP_BIAS, SMALL, TIED, WIDER, balanced, base_text, dense, every_olmo3, olmo3_rope,
 )
 
 SLIDES = {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
@@ -513,9 +513,55 @@ def ctrl():
     )
 
 
+LATENT = dict(
+    {k: v for k, v in MIXED.items() if k != "first_k_dense_replace"}, num_key_value_heads=4, head_dim="absent", q_lora_rank=12, kv_lora_rank=10,
+    qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8, mlp_layer_types=["dense", "sparse"],
+    # of many heads hardly any score is 0, so that the choice hangs on no tie
+    index_n_heads=16, index_head_dim=8, index_topk=6, n_group=1, topk_group=1,
+)
+LATENT_SHAPES = SHAPES + [
+    "num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "num_key_value_heads",
+    "n_routed_experts", "n_shared_experts", "moe_intermediate_size", "index_n_heads", "index_head_dim",
+]
+LATENT_CASES = [
+    BIAS, TIED,
+    *[case for case in balanced() if not case.name.startswith("first_k")],
+    Case("mlp_layer_types", {"mlp_layer_types": ["sparse", "sparse"]}),
+    Case("mlp_layer_types_dense", {"mlp_layer_types": ["dense", "dense"]}),
+    Rewrite("first_k_dense_replace", "mlp_layer_types", without("mlp_layer_types", first_k_dense_replace=0), why="as the released files"),
+    Case("q_lora_rank", {"q_lora_rank": 8}),
+    Case("index_topk", {"index_topk": 3}),
+    Case("index_topk_all", {"index_topk": 64}, why="every key is chosen"),
+    Case("rope_yarn_mscale_all_dim", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0)),
+]
+
+
+def deepseek_v32():
+    return dense(
+        "deepseek_v32", "DeepseekV32", LATENT,
+        [*LATENT_CASES, Rewrite("v4_rope_yarn", "rope_yarn_mscale_all_dim", older_type)],
+        rotary=4, classes=False, shapes=LATENT_SHAPES, left=("num_experts_per_tok", "q_lora_rank", "index_topk", "n_group", "topk_group", "mlp_layer_types"),
+        missing="self_attn.indexer.wk.weight", whole=False,
+    )
+
+
+def glm_moe_dsa():
+    return dense(
+        "glm_moe_dsa", "GlmMoeDsa", {**LATENT, "indexer_types": ["full", "shared"]},
+        [
+            *LATENT_CASES,
+            Case("indexer_types", {"indexer_types": ["full", "full"]}),
+            Rewrite("index_topk_freq", "base", without("indexer_types", index_topk_freq=2, index_skip_topk_offset=1), why="by a number"),
+            Rewrite("index_topk_pattern", "base", without("indexer_types", index_topk_pattern="FS"), why="by a word"),
+        ],
+        rotary=4, classes=False, shapes=LATENT_SHAPES, left=("num_experts_per_tok", "q_lora_rank", "index_topk", "indexer_types", "mlp_layer_types"),
+        missing="self_attn.kv_b_proj.weight", whole=False,
+    )
+
+
 FAMILIES = [base_text(make()) for make in (
     exaone, exaone_moe, afmoe, minimax_m2, hy_v3, granite_swa, granitemoe_swa, cohere2_moe, nanochat, lfm2_moe, olmo_hybrid, mellum, kimi_linear, minicpm3,
-    openai_gpt, biogpt, xglm, ctrl,
+    openai_gpt, biogpt, xglm, ctrl, deepseek_v32, glm_moe_dsa,
 )]
 FEW_TOKENS = {
     "cohere2_moe/defaults": "a tied head finds the last tokens again",

@@ -33,6 +33,8 @@ std::string title_of(Slot slot) {
       return "RoPE scaling (context extension)";
     case Slot::pattern:
       return "Attention masks: causal, sliding window, sparse (patterns)";
+    case Slot::select:
+      return "Sparse attention by content: lightning indexer (DeepSeek sparse attention)";
     case Slot::mixer:
       return "Mixers: attention, state-space models, linear attention, convolution";
     case Slot::ffn:

@@ -433,11 +433,13 @@ std::vector<std::pair<std::string, std::vector<Json>>> fields_of(const spec::Sco
 }
 
 /// What else a field needs to be allowed, beside it in its config.
-const std::map<std::string, Json> kCompanions = {{"gate_at", {{"gate", "headwise"}}},
-                                                 {"gate_act", {{"gate", "headwise"}}},
-                                                 {"gate_bias", {{"gate", "headwise"}}},
-                                                 {"scale_value", {{"scale", "value"}}},
-                                                 {"gain_init", {{"gain", "scalar"}}}};
+const std::map<std::string, Json> kCompanions = {
+    {"gate_at", {{"gate", "headwise"}}},
+    {"gate_act", {{"gate", "headwise"}}},
+    {"gate_bias", {{"gate", "headwise"}}},
+    {"scale_value", {{"scale", "value"}}},
+    {"select", {{"pattern", "full"}, {"position", "rope"}}},
+    {"gain_init", {{"gain", "scalar"}}}};
 
 /// Tries all values of all fields of the config at `where`: each is refused, leaves the layers to
 /// their parts, or gives the same bits. `taken`: with how many of them the layer offers a step.

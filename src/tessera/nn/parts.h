@@ -51,7 +51,8 @@ struct ScoreSite {
 /// What a rotation turns; some schemes scale the two inversely.
 enum class Side { query, key };
 
-/// How heads are turned: pairs of channels by the angles of their token; without a table not at all.
+/// How heads are turned: pairs of channels by the angles of their token; without a table not at
+/// all.
 struct Rotation {
   const ops::RotaryTable* table = nullptr;
   bool interleaved = false;
@@ -74,6 +75,35 @@ class Position {
   virtual bool only_rotates() const { return false; }
   /// Of heads of `width` channels; the table lives as long as the context.
   virtual Rotation rotation(Side, int64_t /*width*/, at::ScalarType, Context&) const { return {}; }
+};
+
+/// What a mixer hands to the part that chooses its keys.
+struct SelectInput {
+  Tensor x_ND;                         // what the mixer reads
+  Tensor latent_NQ;                    // what its queries are projected from
+  const Position* position = nullptr;  // of its queries and keys
+};
+
+/// The attention of a call whose keys were chosen, as the part that chose them learns from it.
+struct SelectedAttention {
+  Tensor q_NHK, k_NGK;
+  ops::ScoreOptions how;  // scale, cap and sinks count
+};
+
+/// Chooses the keys that a mixer's queries attend to (nn/select/select_config.h).
+class Select {
+ public:
+  virtual ~Select() = default;
+  /// Positions in the document of the keys of every query, int32 [N, top_k] on the CPU: that of
+  /// position p has min(top_k, p + 1) of them, ascending. Undefined where no query has more than
+  /// top_k keys before it: each has all of them. Without rows it runs over whole documents; with
+  /// rows, whose entries from `slot` on are those of its config's state(), it continues from them.
+  virtual Tensor choose(const SelectInput&, Context&, const StateRows* rows, size_t slot) const = 0;
+  /// Adds the losses by which it learns, of whole documents; key_NK: what it chose.
+  virtual void learn(const SelectInput&,
+                     const Tensor& /*key_NK*/,
+                     const SelectedAttention&,
+                     Context&) const {}
 };
 
 /// Mixes tokens. Without rows it runs over whole documents; with rows it continues from them and

@@ -22,6 +22,7 @@ std::string no_branches_reason(const model::ModelSpec& spec) {
         if (branch.part.config->state(spec.scope(i)).empty()) continue;
         const auto* attention = dynamic_cast<const nn::AttentionConfig*>(branch.part.config.get());
         const bool plain = attention != nullptr && !attention->shares() && !attention->heavy &&
+                           !attention->select &&
                            attention->pattern_config().farthest() == 0 &&
                            !attention->pattern_config().global_projections();
         if (!plain && branch.part.type() != "cross_attention")

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "tessera/nn/decode_step.h"
+#include "tessera/nn/select/selected_keys.h"
 #include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/documents_attention.h"
 #include "tessera/ops/attention/flash_attention.h"
@@ -94,6 +95,7 @@ ops::ScoreOptions PatternedScores::in_document(const BySegment& part, size_t seg
   ops::ScoreOptions own = how;
   if (!documents.empty())
     own.visibility = std::make_shared<PatternVisibility>(*who, documents[segment]);
+  if (!chosen.empty() && chosen[segment] != nullptr) own.visibility = chosen[segment];
   if (far_q_NHK.defined()) {
     own.far_q = part(far_q_NHK, segment);
     own.far_end = who->first_kept();
@@ -101,7 +103,38 @@ ops::ScoreOptions PatternedScores::in_document(const BySegment& part, size_t seg
   return own;
 }
 
+void PatternedScores::choose(const Tensor& key_NK, const Batch& batch) {
+  if (!key_NK.defined()) return;
+  top_k = key_NK.size(1);
+  const BySegment part(batch);
+  for (size_t i = 0; i < batch.segments.size(); ++i) {
+    const Segment& s = batch.segments[i];
+    chosen.push_back(s.start + s.length <= top_k
+                         ? nullptr
+                         : std::make_shared<SelectedKeys>(part(key_NK, i), s.start));
+  }
+}
+
+void PatternedScores::add_call(std::vector<ops::AttentionCall>& calls,
+                               ops::AttentionCall call,
+                               size_t segment) const {
+  const int64_t t = call.q_THD.size(0);
+  const bool chooses = !chosen.empty() && chosen[segment] != nullptr;
+  const int64_t n = chooses ? std::clamp<int64_t>(top_k - call.start, 0, t) : 0;
+  if (n == 0 || !ops::use_kernels(call.q_THD)) {
+    calls.push_back(std::move(call));
+    return;
+  }
+  calls.push_back(call);
+  calls.back().q_THD = call.q_THD.narrow(0, 0, n);
+  calls.back().options.visibility = nullptr;
+  call.q_THD = call.q_THD.narrow(0, n, t - n);
+  call.start += n;
+  calls.push_back(std::move(call));
+}
+
 bool PatternedScores::all_alike() const {
+  if (!chosen.empty()) return false;
   return std::all_of(documents.begin(), documents.end(), [&](const PatternSite& d) {
     return d.prefix == documents.front().prefix && !d.global;
   });
@@ -294,13 +327,15 @@ Tensor attend_documents(const Tensor& q_NHK,
     return ops::attention_equal(fold(q_NHK), fold(k_NGK), fold(v_NGV), how)
         .reshape({q_NHK.size(0), q_NHK.size(1), v_NGV.size(2)});
   }
-  if (scores.documents.empty() && !scores.far_q_NHK.defined())
+  if (scores.documents.empty() && scores.chosen.empty() && !scores.far_q_NHK.defined())
     if (const auto out = attend_packed(q_NHK, k_NGK, v_NGV, batch, scores.how, dropout))
       return *out;
   return over_segments(batch, [&](size_t i, const Segment& s) {
     const ops::KeyValues kv{part(k_NGK, i), part(v_NGV, i), s.start};
-    return ops::attention(part(q_NHK, i), {kv}, s.start,
-                          dropout.in(scores.in_document(part, i), s));
+    std::vector<ops::AttentionCall> calls;
+    scores.add_call(calls,
+                    {part(q_NHK, i), {kv}, s.start, dropout.in(scores.in_document(part, i), s)}, i);
+    return ops::attention(calls);
   });
 }
 

@@ -87,11 +87,23 @@ struct PatternedScores {
   /// The queries as the first tokens of their document meet them (ScoreOptions::far_q); may be
   /// undefined.
   Tensor far_q_NHK = {};
+  /// What the queries of each document attend to, where a part has chosen keys (Select::choose);
+  /// null where they attend to all.
+  std::vector<std::shared_ptr<const kernels::Visibility>> chosen = {};
+  int64_t top_k = 0;  // keys of a query that are chosen
 
+  /// Takes over what `select` has chosen for the queries of the call.
+  void choose(const Tensor& key_NK, const Batch& batch);
   /// With the pattern of the document of `segment`.
   ops::ScoreOptions in_document(const BySegment& part, size_t segment) const;
   /// Whether one document's pattern is every document's.
   bool all_alike() const;
+  /// Adds the call of a document's queries, which stand at `call.start` .., under in_document().
+  /// Queries with no more keys than are chosen attend to all of them by the form of calls in which
+  /// nothing is chosen, so that no bits depend on how a document was cut into calls.
+  void add_call(std::vector<ops::AttentionCall>& calls,
+                ops::AttentionCall call,
+                size_t segment) const;
 };
 
 /// A mixer's pattern, where a call asks it.

@@ -55,6 +55,9 @@ class Attention final : public Mixer {
           config.inner_norm,
           builder.under("inner_norm", config.child_scope(builder.scope(), "inner_norm")));
     if (config.sinks) sinks_ = builder.weight("sinks");
+    if (config.select)
+      select_ = build_select(
+          config.select, builder.under("select", config.child_scope(builder.scope(), "select")));
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
@@ -65,7 +68,8 @@ class Attention final : public Mixer {
     Tensor far = mask_.far_queries(unrotated, *position_, context);
     Projected x{position_->rotate(std::move(unrotated), Side::query, context), {}, {}};
     own_or_shared(x, x_ND, context);
-    const PatternedScores scores = mask_.scores(options(context), context, far);
+    PatternedScores scores = mask_.scores(options(context), context, far);
+    if (select_) choose(x, x_ND, scores, context, rows);
     if (rows != nullptr && context.split.ranks > 1 && !ops::use_kernels(x_ND))
       fail(ErrorKind::spec, name_,
            "a sequence that continues from a state is not split over ranks; use windows "
@@ -84,8 +88,8 @@ class Attention final : public Mixer {
   }
 
   std::shared_ptr<const PartStep> step() const override {
-    // without keys of its own it has no product of them
-    if (!config_.kv_of.empty()) return nullptr;
+    // without keys of its own it has no product of them; which keys are chosen, tensors say
+    if (!config_.kv_of.empty() || select_) return nullptr;
     return attention_step({.config = config_,
                            .scope = scope_,
                            .q = q_,
@@ -107,6 +111,20 @@ class Attention final : public Mixer {
   struct Projected {
     Tensor q_NHD, k_NGD, v_NGD;
   };
+
+  static constexpr size_t kSelectSlot = 2;  // its entries stand behind keys and values
+
+  /// Has the keys of every query chosen, and the part that does so learn.
+  void choose(const Projected& x,
+              const Tensor& x_ND,
+              PatternedScores& scores,
+              Context& context,
+              const StateRows* rows) const {
+    const SelectInput input{x_ND, x_ND, position_.get()};
+    const Tensor key_NK = select_->choose(input, context, rows, kSelectSlot);
+    scores.choose(key_NK, *context.batch);
+    if (rows == nullptr) select_->learn(input, key_NK, {x.q_NHD, x.k_NGD, scores.how}, context);
+  }
 
   /// What a probe may ask for by name: values [N, G, D], heads [N, H D], and for every document the
   /// weights [H, T, T].
@@ -272,7 +290,7 @@ class Attention final : public Mixer {
                               dropout.in(scores.in_document(part, i), s)};
       const auto ways = branches_of(*context.batch, s);
       if (ways.empty()) {
-        calls.push_back(std::move(call));
+        scores.add_call(calls, std::move(call), i);
         continue;
       }
       const ops::KeyValues own{rows[i]->tokens(0).stored(part(x.k_NGD, i)),
@@ -422,6 +440,7 @@ class Attention final : public Mixer {
   HeadNorms q_norm_, k_norm_, v_norm_;
   LearnedScale scale_;
   std::unique_ptr<Position> position_;
+  std::unique_ptr<Select> select_;
   PatternMask mask_;
 };
 

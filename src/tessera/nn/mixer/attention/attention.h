@@ -12,6 +12,7 @@
 // A layer may use the keys and values of an earlier one (`kv_of`), as it made them: then it has
 // queries and an output of its own and keeps no state. Gemma 3n; Brandon et al. 2024,
 // arXiv:2405.12981 (cross-layer attention). Successors of attention 4.
+// `select` chooses the keys that a query attends to, by content (sparse attention).
 // A state may keep the keys that were given the most weight, beside the last ones (`heavy`,
 // heavy_hitters.h): every call then computes with those alone.
 // Vaswani et al. 2017, arXiv:1706.03762; Shazeer 2019, arXiv:1911.02150 (MQA); Ainslie et
@@ -23,6 +24,7 @@
 #include "tessera/nn/mixer/heads.h"
 #include "tessera/nn/pattern/pattern_config.h"
 #include "tessera/nn/position/position_config.h"
+#include "tessera/nn/select/select_config.h"
 #include "tessera/spec/placed.h"
 
 namespace tessera::nn {
@@ -181,6 +183,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   spec::Part<spec::Slot::pattern> pattern;
   std::optional<HeavyHitters> heavy;
   spec::Part<spec::Slot::position> position;
+  spec::Part<spec::Slot::select> select;
   spec::Part<spec::Slot::norm> inner_norm;
   double dropout = 0;
   std::string kv_name;
@@ -224,6 +227,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
         field("heavy", &C::heavy,
               "which keys stay as a text grows, by the weight they were given; null = all"),
         field("position", &C::position, "how order enters", {.part = "none"}),
+        field("select", &C::select, "which keys a query attends to, by content; null = all"),
         field("inner_norm", &C::inner_norm,
               "norm of the heads' outputs side by side, before the last product (sub-LN)"),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
@@ -249,6 +253,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
     scope.n_heads = n_heads;
     scope.d_model = scope.input_width();  // a scheme's vectors meet the same projections
     if (name == "position") scope.places = {.rotation = true, .score_bias = true};
+    if (name == "select") return select_scope(scope, scope.d_model, position);
     return scope;
   }
   void complete(const spec::Scope& scope) override {
@@ -259,7 +264,11 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   void check(const spec::Scope& scope) const override;
   void check_behind(const std::vector<spec::Placed>& before,
                     const spec::Scope& scope) const override;
-  bool shares() const override { return !kv_name.empty() || !kv_of.empty(); }
+  bool shares() const override {
+    return shares_keys() || (select && select.as<SelectConfig>().shares());
+  }
+  /// Whether other layers use its keys and values, or it theirs.
+  bool shares_keys() const { return !kv_name.empty() || !kv_of.empty(); }
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;

@@ -41,12 +41,13 @@ void check_scale_on(const AttentionConfig& c, const spec::Scope& scope) {
 
 /// What a layer without keys and values of its own cannot do with them.
 void check_shared(const AttentionConfig& c, const spec::Scope& scope) {
-  if (!c.shares()) return;
+  if (!c.shares_keys()) return;
   const auto refuse = [&](const std::string& what) {
     fail(ErrorKind::spec, scope.path, "{} where keys and values are shared with other layers; {}",
          what, "leave it out");
   };
   if (c.pattern_config().global_projections()) refuse("global tokens with projections");
+  if (c.select) refuse("select");
   if (c.kv_of.empty()) return;
   if (!c.kv_name.empty()) refuse("kv_name together with kv_of");
   if (c.bias.k || c.bias.v) refuse("bias of k or v");
@@ -71,7 +72,8 @@ void check_heavy(const AttentionConfig& c, const spec::Scope& scope) {
     refuse(fmt::format("position \"{}\" counts the keys between, of which some are gone",
                        c.position.type()),
            "use a rotation");
-  if (c.shares()) refuse("other layers use its keys and values", "leave it out");
+  if (c.shares_keys()) refuse("other layers use its keys and values", "leave it out");
+  if (c.select) refuse("select chooses among all of them", "leave it out");
   if (c.dropout > 0) refuse("dropout would hide how heavy they are", "set dropout to 0");
 }
 
@@ -106,10 +108,12 @@ void AttentionConfig::check(const spec::Scope& scope) const {
   check_pattern(pattern, position, n_heads, scope);
   check_shared(*this, scope);
   check_heavy(*this, scope);
+  check_select(select, pattern, position, scope);
 }
 
 void AttentionConfig::check_behind(const std::vector<spec::Placed>& before,
                                    const spec::Scope& scope) const {
+  if (select) select.as<SelectConfig>().check_behind(before, scope);
   if (kv_of.empty()) return;
   const AttentionConfig* source = nullptr;
   for (const spec::Placed& placed : before)
@@ -143,6 +147,7 @@ std::string AttentionConfig::no_split_reason(int64_t longest) const {
         fmt::format("pattern \"{}\" with other queries for the first keys", pattern.type()),
         "use \"window\"");
   if (heavy) return reason("which keys are heavy", "leave \"heavy\" out");
+  if (select) return reason("select, which scores all keys", "leave it out");
   if (pattern_config().global_projections())
     return reason("global tokens with projections of their own",
                   "set its \"projections\" to \"shared\"");
@@ -183,6 +188,7 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
               spec::ParamKind::structural,
               {spec::Role::head}});
   position.config->params_under(list, "position", child_scope(scope, "position"));
+  if (select) select.config->params_under(list, "select", child_scope(scope, "select"));
   declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
   if (kv_of.empty())
     declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
@@ -191,7 +197,7 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
     inner_norm.config->params_under(list, "inner_norm", child_scope(scope, "inner_norm"));
 }
 
-std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
+std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope& scope) const {
   if (!kv_of.empty()) return {};
   const spec::StateDecl entry{"", spec::StateDecl::Kind::per_token, {n_kv_heads, head_dim}};
   std::vector<spec::StateDecl> decls(pattern_config().global_projections() ? 4 : 2, entry);
@@ -204,13 +210,17 @@ std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
       decls.push_back(std::move(decl));
     return decls;
   }
-  return kept_for(pattern_config(), spec::packing(std::move(decls)));
+  return with_select_state(kept_for(pattern_config(), spec::packing(std::move(decls))), select,
+                           child_scope(scope, "select"));
 }
 
-double AttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
+double AttentionConfig::extra_flops(const spec::Scope& scope, int64_t context) const {
   // heavy ones are told by their scores, which are computed twice
-  const int64_t met = heavy ? std::min(context, heavy->most()) : pattern_config().keys_met(context);
-  return (heavy ? 6.0 : 4.0) * static_cast<double>(n_heads * head_dim) * static_cast<double>(met);
+  const int64_t met = heavy    ? std::min(context, heavy->most())
+                      : select ? select.as<SelectConfig>().keys_met(context)
+                               : pattern_config().keys_met(context);
+  return (heavy ? 6.0 : 4.0) * static_cast<double>(n_heads * head_dim) * static_cast<double>(met) +
+         (select ? select.config->extra_flops(child_scope(scope, "select"), context) : 0);
 }
 
 std::vector<spec::StateDecl> heavy_state(const HeavyHitters& who, int64_t heads, int64_t width) {

@@ -24,6 +24,9 @@ class LatentAttention final : public Mixer {
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))),
         mask_(builder, config.pattern, config.n_heads) {
+    if (config.select)
+      select_ = build_select(
+          config.select, builder.under("select", config.child_scope(builder.scope(), "select")));
     if (config.q_lora_rank > 0) {
       q_a_ = Linear(builder, "q_a");
       q_ = Linear(builder, "q_b");
@@ -37,7 +40,9 @@ class LatentAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), nope = config_.qk_nope_head_dim,
                   rope = config_.qk_rope_head_dim;
-    const Tensor q_NHK = queries(x_ND);
+    const Tensor latent_NQ = query_latent(x_ND), q_NHK = queries_of(latent_NQ);
+    Choice choice{{x_ND, latent_NQ, position_.get()}, {}};
+    if (select_) choice.key_NK = select_->choose(choice.input, context, rows, kSelectSlot);
     const Tensor unrotated = q_NHK.narrow(2, nope, rope);
     Queries q{q_NHK.narrow(2, 0, nope), rotated(unrotated, Side::query, context)};
     if (rope > 0) q.far_NHR = mask_.far_queries(unrotated, *position_, context);
@@ -48,12 +53,19 @@ class LatentAttention final : public Mixer {
         rotated(a_NA.narrow(1, config_.kv_lora_rank, rope).unsqueeze(1), Side::key, context);
 
     const Tensor o_NHV = rows == nullptr && !ops::use_kernels(x_ND)
-                             ? expanded(q, c_NC, r_N1R, context)
-                             : absorbed(q, c_NC, r_N1R, context, rows);
+                             ? expanded(q, c_NC, r_N1R, choice, context)
+                             : absorbed(q, c_NC, r_N1R, choice, context, rows);
     return o_(o_NHV.reshape({n, config_.n_heads * config_.v_head_dim}));
   }
 
  private:
+  static constexpr size_t kSelectSlot = 1;  // its entries stand behind the latents
+
+  /// What chooses the keys of the call's queries, and which (Select::choose).
+  struct Choice {
+    SelectInput input;
+    Tensor key_NK;
+  };
   /// Queries by heads: channels that meet the latent, and those that are rotated, perhaps also as
   /// the first keys of a document meet them.
   struct Queries {
@@ -61,9 +73,14 @@ class LatentAttention final : public Mixer {
   };
 
   /// The scores of queries whose unrotated channels are `n`, as they are or absorbed.
-  PatternedScores scores(const Tensor& n, const Queries& q, Context& context) const {
-    return mask_.scores(options(context), context,
-                        q.far_NHR.defined() ? at::cat({n, q.far_NHR}, -1) : q.far_NHR);
+  PatternedScores scores(const Tensor& n,
+                         const Queries& q,
+                         const Choice& choice,
+                         Context& context) const {
+    PatternedScores out = mask_.scores(
+        options(context), context, q.far_NHR.defined() ? at::cat({n, q.far_NHR}, -1) : q.far_NHR);
+    out.choose(choice.key_NK, *context.batch);
+    return out;
   }
 
   static Tensor normed(const Tensor& x, const Norm* norm) {
@@ -73,10 +90,13 @@ class LatentAttention final : public Mixer {
     return config_.qk_rope_head_dim > 0 ? position_->rotate(x_NHR, side, context) : x_NHR;
   }
 
-  Tensor queries(const Tensor& x_ND) const {
-    const Tensor latent = q_a_.weight ? normed(q_a_(x_ND), q_norm_.get()) : x_ND;
-    return q_(latent).reshape({x_ND.size(0), config_.n_heads, config_.head_dim()});
+  Tensor query_latent(const Tensor& x_ND) const {
+    return q_a_.weight ? normed(q_a_(x_ND), q_norm_.get()) : x_ND;
   }
+  Tensor queries_of(const Tensor& latent_NQ) const {
+    return q_(latent_NQ).reshape({latent_NQ.size(0), config_.n_heads, config_.head_dim()});
+  }
+  Tensor queries(const Tensor& x_ND) const { return queries_of(query_latent(x_ND)); }
 
   /// Entries [S, c + r] as the keys of every head, [H, S, D].
   static Tensor expanded_keys(const Tensor& entries_SE, const Tensor& k_b, int64_t heads) {
@@ -136,6 +156,7 @@ class LatentAttention final : public Mixer {
   Tensor expanded(const Queries& q,
                   const Tensor& c_NC,
                   const Tensor& r_N1R,
+                  const Choice& choice,
                   Context& context) const {
     const int64_t n = c_NC.size(0), h = config_.n_heads, c = config_.kv_lora_rank;
     const auto type = ops::widen_products(c_NC) ? at::kFloat : c_NC.scalar_type();
@@ -143,9 +164,11 @@ class LatentAttention final : public Mixer {
     const Tensor kn_NHK = ops::einsum("nc,hck->nhk", c_NC.to(type), k_b).to(c_NC.scalar_type());
     const Tensor v_NHV = ops::linear(c_NC, *v_b_).reshape({n, h, config_.v_head_dim});
     const std::vector<int64_t> of_heads{n, h, r_N1R.size(2)};
-    const Tensor k_NHK = at::cat({kn_NHK, ops::expanded(r_N1R, of_heads)}, -1);
-    return attend_documents(at::cat({q.n_NHK, q.r_NHR}, -1), k_NHK, v_NHV, *context.batch,
-                            scores(q.n_NHK, q, context),
+    const Tensor k_NHK = at::cat({kn_NHK, ops::expanded(r_N1R, of_heads)}, -1),
+                 q_NHK = at::cat({q.n_NHK, q.r_NHR}, -1);
+    const PatternedScores how = scores(q.n_NHK, q, choice, context);
+    if (select_) select_->learn(choice.input, choice.key_NK, {q_NHK, k_NHK, how.how}, context);
+    return attend_documents(q_NHK, k_NHK, v_NHV, *context.batch, how,
                             weight_dropout(context, name_, config_.dropout));
   }
 
@@ -153,12 +176,15 @@ class LatentAttention final : public Mixer {
   Tensor absorbed(const Queries& q,
                   const Tensor& c_NC,
                   const Tensor& r_N1R,
+                  const Choice& choice,
                   Context& context,
                   const StateRows* rows) const {
     const Tensor n_NHC = ops::head_linear(q.n_NHK, *k_b_), q_NHE = at::cat({n_NHC, q.r_NHR}, -1),
                  q_NHK = at::cat({q.n_NHK, q.r_NHR}, -1);
     const Tensor entries_N1E = at::cat({c_NC.unsqueeze(1), r_N1R}, -1);
-    const PatternedScores how = scores(n_NHC, q, context);
+    const PatternedScores how = scores(n_NHC, q, choice, context);
+    if (select_ && rows == nullptr)
+      select_->learn(choice.input, choice.key_NK, {q_NHE, entries_N1E, how.how}, context);
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const BySegment part(*context.batch);
     std::vector<PatternMask::Past> pasts;
@@ -172,9 +198,11 @@ class LatentAttention final : public Mixer {
       }
       for (ops::KeyValues& entries : kv)
         entries.v_SGD = ops::first_of_rows(entries.k_SGD, config_.kv_lora_rank);
-      calls.push_back(
+      how.add_call(
+          calls,
           {part(q_NHE, i), std::move(kv), s.start,
-           dropout.in(absorbed_options(how.in_document(part, i), part(q_NHK, i), s.start), s)});
+           dropout.in(absorbed_options(how.in_document(part, i), part(q_NHK, i), s.start), s)},
+          i);
     }
     const Tensor u_NHC = ops::attention(calls);
     for (PatternMask::Past& past : pasts) past.keep();
@@ -187,6 +215,7 @@ class LatentAttention final : public Mixer {
   WeightPtr k_b_, v_b_;
   std::unique_ptr<Norm> q_norm_, kv_norm_;
   std::unique_ptr<Position> position_;
+  std::unique_ptr<Select> select_;
   PatternMask mask_;
 };
 

@@ -11,9 +11,12 @@
 // the scores' work, because a row's bits may not depend on how a prompt was split into calls.
 // What a position adds to the scores it adds to those of the expanded queries and keys, in both
 // forms; where it reads keys, they are expanded for it. Under a window the latents in it are kept.
+// `select` chooses the keys that a query attends to (DeepSeek sparse attention); it reads the
+// normed query latent.
 #pragma once
 
 #include "tessera/nn/pattern/pattern_config.h"
+#include "tessera/nn/select/select_config.h"
 
 namespace tessera::nn {
 
@@ -35,7 +38,7 @@ struct tessera::spec::EnumNames<tessera::nn::LatentScale> {
 
 namespace tessera::nn {
 
-struct LatentAttentionConfig final : spec::Config {
+struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   int64_t n_heads = 0;
   int64_t q_lora_rank = 0;
   int64_t kv_lora_rank = 0;
@@ -48,6 +51,7 @@ struct LatentAttentionConfig final : spec::Config {
   double scale_value = 1;
   spec::Part<spec::Slot::pattern> pattern;
   spec::Part<spec::Slot::position> position;
+  spec::Part<spec::Slot::select> select;
   double dropout = 0;
 
   static constexpr auto fields() {
@@ -74,6 +78,7 @@ struct LatentAttentionConfig final : spec::Config {
         field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
         field("position", &C::position,
               "how order enters; a rotation turns the qk_rope_head_dim channels", {.part = "none"}),
+        field("select", &C::select, "which keys a query attends to, by content; null = all"),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
               {.min = 0})};
   }
@@ -101,6 +106,8 @@ struct LatentAttentionConfig final : spec::Config {
       scope.n_heads = n_heads;
       scope.places = {.rotation = true, .score_bias = true};
     }
+    if (name == "select")
+      return select_scope(scope, q_lora_rank > 0 ? q_lora_rank : scope.d_model, position);
     return scope;
   }
   void complete(const spec::Scope&) override {
@@ -110,6 +117,9 @@ struct LatentAttentionConfig final : spec::Config {
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
+  void check_behind(const std::vector<spec::Placed>& before,
+                    const spec::Scope& scope) const override;
+  bool shares() const override { return select && select.as<SelectConfig>().shares(); }
 
   /// The factor on the scores.
   double score_scale() const;

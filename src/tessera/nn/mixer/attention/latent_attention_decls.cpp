@@ -35,6 +35,7 @@ void LatentAttentionConfig::check(const spec::Scope& scope) const {
          position.type());
   check_pattern(pattern, position, n_heads, scope);
   check_one_projection(pattern, "latent_attention", scope);
+  check_select(select, pattern, position, scope);
   if (position && position.as<PositionConfig>().adds_values())
     fail(
         ErrorKind::spec, scope.path,
@@ -70,17 +71,27 @@ void LatentAttentionConfig::params(spec::ParamList& list, const spec::Scope& sco
   list.linear("o", scope.d_model, n_heads * v_head_dim, bias,
               spec::Init::into_stream(scope.n_layers));
   if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
+  if (select) select.config->params_under(list, "select", child_scope(scope, "select"));
 }
 
-std::vector<spec::StateDecl> LatentAttentionConfig::state(const spec::Scope&) const {
-  return kept_for(pattern_config(),
-                  spec::packing({{"latent", spec::StateDecl::Kind::per_token, {1, entry()}}}));
+std::vector<spec::StateDecl> LatentAttentionConfig::state(const spec::Scope& scope) const {
+  return with_select_state(
+      kept_for(pattern_config(),
+               spec::packing({{"latent", spec::StateDecl::Kind::per_token, {1, entry()}}})),
+      select, child_scope(scope, "select"));
 }
 
-double LatentAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
+double LatentAttentionConfig::extra_flops(const spec::Scope& scope, int64_t context) const {
   // absorbed: scores over the entry, weights over the latent
-  return 2.0 * static_cast<double>(n_heads * (entry() + kv_lora_rank)) *
-         static_cast<double>(pattern_config().keys_met(context));
+  const double of_key = 2.0 * static_cast<double>(n_heads * (entry() + kv_lora_rank));
+  if (!select) return of_key * static_cast<double>(pattern_config().keys_met(context));
+  return of_key * static_cast<double>(select.as<SelectConfig>().keys_met(context)) +
+         select.config->extra_flops(child_scope(scope, "select"), context);
+}
+
+void LatentAttentionConfig::check_behind(const std::vector<spec::Placed>& before,
+                                         const spec::Scope& scope) const {
+  if (select) select.as<SelectConfig>().check_behind(before, scope);
 }
 
 double LatentAttentionConfig::score_scale() const {

@@ -80,6 +80,7 @@ void check_parts(const model::ModelSpec& spec) {
           refuse("layers", attention->pattern, "is a pattern of its own");
         break;
       }
+      case spec::Slot::select:
       case spec::Slot::depth:
       case spec::Slot::router:
         refuse("layers", part, "chooses among tokens");

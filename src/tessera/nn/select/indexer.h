@@ -1,0 +1,84 @@
+// Lightning indexer: DeepSeek sparse attention (DSA). A second, cheap attention of a few heads with
+// one key for all of them scores the keys of every query, and the main one reads those of greatest
+// score.
+//   qI = W_q c per head;  kI = LN(W_k x);  the first rotary_dim channels of both rotated
+//   w_t = n_heads^-1/2 W_w x_t;  I_ts = sum_h w_th max(0, head_dim^-1/2 qI_th . kI_s)
+//   S_t = the min(top_k, t + 1) keys s <= t of greatest I_ts, the same for all heads
+// c: what the mixer's queries are projected from (the normed latent of latent_attention). max(0, .)
+// makes ties, of which the earlier key wins. A state keeps kI of every token.
+// DeepSeek-AI 2025, arXiv:2512.02556, sec. 2.1. Golden: successors of attention 1.
+//
+// No gradient passes the choice: in training the indexer learns from a loss of its own alone,
+// kl_loss KL(p_t || softmax_s I_ts) over S_t, p_t the weights that the main attention would give
+// all keys, summed over heads, there and divided by their sum. Its inputs are constants for that
+// loss. With top_k of at least the length of the documents it is the dense warm-up of the paper.
+//
+// Layers may share a choice: one gives it a `name`, later ones `share` it, the last of that name,
+// and have no indexer (GLM-5).
+#pragma once
+
+#include "tessera/nn/position/rope.h"
+#include "tessera/nn/select/select_config.h"
+
+namespace tessera::nn {
+
+struct IndexerConfig final : SelectConfig {
+  int64_t n_heads = 0;
+  int64_t head_dim = 0;
+  int64_t top_k = 2048;
+  int64_t rotary_dim = 0;
+  RopeLayout layout = RopeLayout::half;
+  double kl_loss = 1;
+  std::string name;
+  std::string share;
+
+  static constexpr auto fields() {
+    using C = IndexerConfig;
+    using spec::field;
+    return std::tuple{
+        field("n_heads", &C::n_heads, "heads of the indexer; 0 with share", {.min = 0}),
+        field("head_dim", &C::head_dim, "width of one of them, and of its keys; 0 with share",
+              {.min = 0}),
+        field("top_k", &C::top_k, "keys that a query attends to", {.min = 1}),
+        field("rotary_dim", &C::rotary_dim,
+              "channels that rotate, the first of each head, by the angles of the mixer's rope; 0 "
+              "= as many as rotate there",
+              {.min = 0}),
+        field("layout", &C::layout, "which channels form a pair"),
+        field("kl_loss", &C::kl_loss,
+              "factor on the KL divergence of its scores from the attention's weights, from which "
+              "it learns; 0 = it does not learn",
+              {.min = 0}),
+        field("name", &C::name, "a name under which later layers use its choice"),
+        field("share", &C::share,
+              "the name of an earlier layer's choice that is used here; \"\" = its own")};
+  }
+  static spec::Json example(const spec::Scope&, int64_t) {
+    return {{"n_heads", 4}, {"head_dim", 32}, {"top_k", 256}};
+  }
+  static spec::Info info() {
+    return {.summary =
+                "Lightning indexer: the keys of greatest index score (DeepSeek sparse "
+                "attention).",
+            .paper = "DeepSeek-AI: DeepSeek-V3.2, arXiv:2512.02556",
+            .year = 2025,
+            .forms = {.recurrent = true},
+            .time = spec::Growth::quadratic};
+  }
+  void complete(const spec::Scope& scope) override {
+    if (share.empty() && rotary_dim == 0) rotary_dim = scope.rotated;
+  }
+  void check(const spec::Scope& scope) const override;
+  void params(spec::ParamList& list, const spec::Scope& scope) const override;
+  std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
+  double extra_flops(const spec::Scope& scope, int64_t context) const override;
+  int64_t keys_met(int64_t context) const override { return std::min(context, top_k); }
+  bool shares() const override { return !name.empty() || !share.empty(); }
+  void check_behind(const std::vector<spec::Placed>& before,
+                    const spec::Scope& scope) const override;
+
+  /// The norm of its keys: with mean and bias, eps 1e-6.
+  static spec::AnyPart key_norm(const spec::Scope& scope);
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,171 @@
+#include "tessera/ops/attention/indexer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "tessera/base/threads.h"
+#include "tessera/kernels/attention/indexer.h"
+#include "tessera/ops/attention/query_blocks.h"
+#include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/basic/softmax.h"
+#include "tessera/ops/weights/product.h"
+
+namespace tessera::ops {
+namespace {
+
+constexpr int64_t kScoresAtOnce = int64_t{1} << 22;  // numbers in memory
+constexpr int64_t kMostQueries = 64;
+constexpr double kLowest = -std::numeric_limits<double>::infinity();
+
+int64_t queries_at_once(int64_t numbers_of_query) {
+  return std::clamp<int64_t>(kScoresAtOnce / std::max<int64_t>(1, numbers_of_query), 1,
+                             kMostQueries);
+}
+
+/// The k greatest of n scores, ascending; of equal ones the earlier. `copy` is work memory.
+template <class T>
+void greatest(T* scores, int64_t n, int64_t k, std::vector<T>& copy, int32_t* out) {
+  if (n <= k) return std::iota(out, out + n, 0);
+  for (int64_t s = 0; s < n; ++s)
+    if (std::isnan(scores[s])) scores[s] = -std::numeric_limits<T>::infinity();
+  copy.assign(scores, scores + n);
+  std::nth_element(copy.begin(), copy.begin() + (k - 1), copy.end(), std::greater<>());
+  const T least = copy[static_cast<size_t>(k - 1)];
+  int64_t equal = k - std::count_if(scores, scores + n, [&](T score) { return score > least; });
+  for (int64_t s = 0; s < n; ++s)
+    if (scores[s] > least || (scores[s] == least && equal-- > 0)) *out++ = static_cast<int32_t>(s);
+}
+
+/// The keys of queries [first, first + n) from their scores, rows of `stride` on the CPU.
+template <class T>
+void choose(T* scores, int64_t stride, int64_t start, int64_t first, int64_t n, const Tensor& out) {
+  const int64_t k = out.size(1);
+  auto* keys = out.data_ptr<int32_t>();
+  parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+    std::vector<T> copy;
+    for (int64_t i = begin; i < end; ++i)
+      greatest(scores + i * stride, start + first + i + 1, k, copy, keys + (first + i) * k);
+  });
+}
+
+/// Which of keys [0, s) queries [first, first + t) do not have, [t, s].
+Tensor keys_hidden(const Tensor& key_TK, int64_t first, int64_t t, int64_t s, at::Device device) {
+  Tensor hidden = at::ones({t, s}, at::kBool);
+  auto* out = hidden.data_ptr<bool>();
+  for (int64_t i = 0; i < t; ++i, out += s) {
+    const int64_t all = first + i + 1;
+    if (!key_TK.defined() || key_TK.size(1) >= all) {
+      std::fill(out, out + all, false);
+      continue;
+    }
+    const int32_t* keys = key_TK.const_data_ptr<int32_t>() + (first + i) * key_TK.size(1);
+    for (int64_t j = 0; j < key_TK.size(1); ++j) out[keys[j]] = false;
+  }
+  return hidden.to(device);
+}
+
+/// p of queries [first, first + t) over keys [0, s), [t, s]; no gradient.
+Tensor weights_of_heads(const IndexTarget& target, int64_t first, const Tensor& hidden_ts) {
+  const at::NoGradGuard constant;
+  const int64_t t = hidden_ts.size(0), s = hidden_ts.size(1), h = target.q_THK.size(1);
+  const auto type = wide(target.q_THK);
+  const Tensor q_HtK = target.q_THK.narrow(0, first, t).to(type).transpose(0, 1),
+               k_HKs = target.k_SGK.narrow(0, 0, s).to(type).permute({1, 2, 0}).repeat_interleave(
+                   h / target.k_SGK.size(1), 0);
+  Tensor scores = product(q_HtK, k_HKs) * target.how.scale;
+  if (const double cap = target.how.softcap; cap > 0) scores = cap * at::tanh(scores / cap);
+  // full attention first, then what it gives the chosen keys
+  scores = scores.masked_fill(keys_hidden({}, first, t, s, scores.device()), kLowest);
+  if (target.how.sinks_H.defined())
+    scores = at::cat(
+        {scores,
+         target.how.sinks_H.detach().to(scores.options()).reshape({h, 1, 1}).expand({h, t, 1})},
+        -1);
+  const Tensor sum = ordered_sum(softmax(scores).narrow(-1, 0, s), {0}).masked_fill(hidden_ts, 0);
+  // chosen keys whose weights all round to 0 teach nothing
+  return sum / ordered_sum(sum, {1}, true).clamp_min(std::numeric_limits<float>::min());
+}
+
+/// KL(p || softmax I) by rows, [t].
+Tensor divergence(const Tensor& p_ts, const Tensor& scores_ts, const Tensor& hidden_ts) {
+  const Tensor seen = scores_ts.masked_fill(hidden_ts, kLowest);
+  const Tensor log_q = (seen - at::logsumexp(seen, {1}, true)).masked_fill(hidden_ts, 0);
+  const Tensor p = p_ts.to(log_q.scalar_type());
+  return ordered_sum(at::xlogy(p, p) - p * log_q, {1});
+}
+
+}  // namespace
+
+Tensor index_scores(const Tensor& q_THD, const Tensor& k_SD, const Tensor& w_TH, double scale) {
+  const auto type = wide(q_THD);
+  const Tensor products_THS =
+      product(q_THD.to(type).flatten(0, 1), k_SD.to(type).t()).unflatten(0, {-1, q_THD.size(1)});
+  return product(w_TH.to(type).unsqueeze(1), at::relu(products_THS * scale)).squeeze(1);
+}
+
+Tensor top_keys(const IndexedQueries& of, int64_t top_k) {
+  const at::NoGradGuard no_gradients;
+  const int64_t t = of.q_THD.size(0), heads = of.q_THD.size(1), keys = of.start + t;
+  Tensor out = at::zeros({t, top_k}, at::kInt);
+  const bool fast = use_kernels(of.q_THD);
+  std::vector<Tensor> parts;
+  for (const Tensor& part : of.k_SD) parts.push_back(part.to(wide(of.q_THD)).contiguous());
+  if (!fast) parts = {at::cat(parts)};
+  std::vector<kernels::IndexKeys> spans;
+  if (fast)
+    for (const Tensor& part : parts) spans.push_back({part.const_data_ptr<float>(), part.size(0)});
+  const Tensor q = of.q_THD.contiguous(), w = of.w_TH.contiguous();
+  const int64_t at_once = queries_at_once(fast ? keys : keys * heads);
+  for (int64_t first = 0; first < t; first += at_once) {
+    const int64_t n = std::min(at_once, t - first), seen = of.start + first + n;
+    if (fast) {
+      Tensor scores = at::empty({n, seen}, q.options());
+      kernels::index_scores(
+          {n, heads, q.size(2), q.const_data_ptr<float>() + first * q.stride(0),
+           w.const_data_ptr<float>() + first * heads, static_cast<float>(of.scale), spans.data(),
+           static_cast<int64_t>(spans.size()), of.start + first, scores.data_ptr<float>(), seen});
+      choose(scores.data_ptr<float>(), seen, of.start, first, n, out);
+    } else {
+      const Tensor scores = index_scores(q.narrow(0, first, n), parts[0].narrow(0, 0, seen),
+                                         w.narrow(0, first, n), of.scale)
+                                .to(at::kCPU, at::kDouble)
+                                .contiguous();
+      choose(scores.data_ptr<double>(), seen, of.start, first, n, out);
+    }
+  }
+  return out;
+}
+
+Tensor index_loss(const Tensor& q_THD,
+                  const Tensor& k_SD,
+                  const Tensor& w_TH,
+                  double scale,
+                  const Tensor& key_TK,
+                  const IndexTarget& target) {
+  const int64_t t = q_THD.size(0),
+                at_once = queries_at_once(t * std::max(q_THD.size(1), target.q_THK.size(1)));
+  ByQueryBlocks blocks;
+  for (int64_t first = 0; first < t; first += at_once) {
+    const int64_t n = std::min(at_once, t - first);
+    blocks.blocks.push_back({first, n, {{0, first + n}}, {0}});
+  }
+  blocks.reads = {BlockReads::queries, BlockReads::keys, BlockReads::queries};
+  const IndexTarget constant{target.q_THK.detach(), target.k_SGK.detach(), target.how};
+  blocks.run = [scale, key_TK, constant](const QueryBlock& b, const std::vector<Tensor>& cuts) {
+    const Tensor q = cuts[0].squeeze(0).transpose(0, 1), k = cuts[1].squeeze(0).squeeze(0),
+                 w = cuts[2].squeeze(0).squeeze(-1).t();
+    const Tensor hidden = keys_hidden(key_TK, b.query, b.queries, k.size(0), q.device());
+    return divergence(weights_of_heads(constant, b.query, hidden), index_scores(q, k, w, scale),
+                      hidden)
+        .reshape({1, 1, -1, 1});
+  };
+  return by_query_blocks(std::move(blocks),
+                         {q_THD.transpose(0, 1).unsqueeze(0), k_SD.unsqueeze(0).unsqueeze(0),
+                          w_TH.t().unsqueeze(0).unsqueeze(-1)})
+      .flatten();
+}
+
+}  // namespace tessera::ops

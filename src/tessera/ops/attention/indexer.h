@@ -1,0 +1,47 @@
+// What a lightning indexer computes (nn/select/indexer.h): scores of keys, the keys of greatest
+// score, and the loss by which it learns the weights of the attention that reads them.
+//   I_ts = sum_h w_th max(0, scale q_th . k_s)
+//   S_t  = the top_k keys s <= t of greatest I_ts; of equal ones the earlier win
+//   loss_t = KL(p_t || softmax_s I_ts), s in S_t, p_t the weights of full attention, summed
+//            over heads, there and divided by their sum
+#pragma once
+
+#include <vector>
+
+#include "tessera/ops/attention/attention.h"
+
+namespace tessera::ops {
+
+/// q_THD, k_SD, w_TH -> I_TS of all pairs in float32, or double for double, with gradients.
+Tensor index_scores(const Tensor& q_THD, const Tensor& k_SD, const Tensor& w_TH, double scale);
+
+/// Queries at positions start, start + 1, .. and all keys up to the last of them, in parts that
+/// follow one another.
+struct IndexedQueries {
+  Tensor q_THD, w_TH;
+  std::vector<Tensor> k_SD;
+  double scale = 1;
+  int64_t start = 0;
+};
+
+/// The keys of every query, int32 [T, top_k] on the CPU: the query at position p has min(top_k, p +
+/// 1) of them, ascending, and zeros behind. No gradient. Where use_kernels(q), the keys of a query
+/// do not depend on the others. A score that is no number counts as least.
+Tensor top_keys(const IndexedQueries& of, int64_t top_k);
+
+/// The attention whose weights an indexer learns: of one whole document.
+struct IndexTarget {
+  Tensor q_THK, k_SGK;
+  ScoreOptions how;  // scale, cap and sinks count
+};
+
+/// loss_t [T] of a whole document, with gradients to q, k and w. key_TK: as of top_keys; undefined
+/// = every query has all keys up to its own. Memory is that of the scores of a few queries.
+Tensor index_loss(const Tensor& q_THD,
+                  const Tensor& k_SD,
+                  const Tensor& w_TH,
+                  double scale,
+                  const Tensor& key_TK,
+                  const IndexTarget& target);
+
+}  // namespace tessera::ops
