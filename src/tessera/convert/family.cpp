@@ -16,6 +16,9 @@ namespace {
 
 constexpr size_t kMaxFamilyBytes = size_t{4} << 20;
 constexpr int kMaxIncludes = 32;
+constexpr const char* kDialects[] = {"hf", "gguf", "llama2c", "ggmf"};
+constexpr int kMaxBases = 8;                             // a base of a base of a base
+constexpr std::string_view kDroppedTensors = "tensors.";  // of an entry of "drop"
 
 const Json* get(const Json& json, const char* key) {
   const auto found = json.find(key);
@@ -53,6 +56,38 @@ NamedTemplates templates_of(const Json* json, const std::string& where) {
   for (const auto& [key, value] : json->items())
     list.emplace_back(key, Template::compile(value, where + "." + key));
   return list;
+}
+
+/// "[quill.hf.read.x] what" as "[quill.json:12: quill.hf.read.x] what".
+Error with_place(const Error& error,
+                 std::string_view name,
+                 std::string_view text,
+                 const std::string& file) {
+  const std::string_view message = error.what();
+  const size_t end = message.find("] ");
+  if (!message.starts_with('[') || end == std::string_view::npos || message.starts_with("[" + file))
+    return error;
+  const std::string_view where = message.substr(1, end - 1), what = message.substr(end + 2);
+  int line = 0;
+  if (constexpr std::string_view kByte = "byte "; what.starts_with(kByte)) {
+    size_t at = 0;
+    for (size_t i = kByte.size(); i < what.size() && what[i] >= '0' && what[i] <= '9'; ++i)
+      at = at * 10 + static_cast<size_t>(what[i] - '0');
+    line = 1 + static_cast<int>(std::count(text.begin(), text.begin() + std::min(at, text.size()),
+                                           '\n'));
+  } else if (where.starts_with(name)) {
+    std::string path(where.substr(name.size()));
+    if (path.starts_with('.')) path.erase(0, 1);
+    const std::string kind = path.substr(0, path.find('.'));
+    for (const char* known : kDialects)
+      if (kind == known) path = "dialects." + path;
+    line = std::max(1, line_of(text, path));
+  } else if (where != file) {
+    return error;
+  }
+  return {error.kind(),
+          line == 0 ? fmt::format("{}: {}", file, where) : fmt::format("{}:{}: {}", file, line, where),
+          what};
 }
 
 // --- tensor rules -----------------------------------------------------------------------------
@@ -157,13 +192,19 @@ TensorRule rule_of(const Json& json,
   return rule;
 }
 
+void mark_inherited(TensorRule& rule) {
+  rule.inherited = true;
+  for (TensorRule& child : rule.rules) mark_inherited(child);
+}
+
 // --- dialects and families --------------------------------------------------------------------
 
 Dialect dialect_of(const Json& json, const std::string& where) {
   spec::check_keys(
       json,
       {"types", "when", "lift", "read", "write", "read_only", "written", "fixed", "expect",
-       "ignored_keys", "ignored_tensors", "ignored_heads", "claims", "remark", "about"},
+       "ignored_keys", "ignored_tensors", "ignored_heads", "claims", "remark", "about", "names",
+       "keys", "inherited"},
       where);
   Dialect dialect;
   if (const Json* types = get(json, "types")) dialect.types = strings_of(*types, where + ".types");
@@ -198,6 +239,13 @@ Dialect dialect_of(const Json& json, const std::string& where) {
   if (const Json* claims = get(json, "claims"))
     for (const std::string& claim : strings_of(*claims, where + ".claims"))
       dialect.claims.insert(claim);
+  if (const Json* names = get(json, "names"))
+    dialect.names = Renames::compile(*names, where + ".names");
+  for (const auto& [base, file] : reasons_of(get(json, "keys"), where + ".keys")) {
+    dialect.keys.emplace_back(base, file);
+    dialect.claims.insert(file);
+  }
+  dialect.inherited = json.contains("inherited");
   for (const auto& [name, body] : dialect.read) body->collect_paths("config", dialect.claims);
   for (const auto& [key, values] : dialect.expect) dialect.claims.insert(key);
   if (dialect.when) dialect.when->collect_paths("config", dialect.claims);
@@ -250,6 +298,25 @@ bool Family::reads(std::string_view kind, const Json& config) const {
   return of_kind.when->test(env);
 }
 
+bool Dialect::ignores_key(std::string_view path) const {
+  return std::any_of(ignored_keys.begin(), ignored_keys.end(),
+                     [&](const auto& entry) { return matches_glob(path, entry.first); });
+}
+
+bool Family::base_gives(const std::vector<std::string>& ours,
+                        const std::set<std::string, std::less<>>& own) const {
+  if (std::any_of(ours.begin(), ours.end(),
+                  [&](const std::string& name) { return matches_any(name, dropped); }))
+    return false;
+  const auto given = std::count_if(ours.begin(), ours.end(),
+                                   [&](const std::string& name) { return own.contains(name); });
+  if (given > 0 && given < std::ssize(ours))
+    fail(ErrorKind::spec, name + ".tensors",
+         "{} of {} are given by rules of this file, and the base gives them together; expected all",
+         given, fmt::join(ours, ", "));
+  return given == 0;
+}
+
 void merge_family(Json& base, const Json& over) {
   for (const auto& [key, value] : over.items()) {
     Json& target = base[key];
@@ -267,11 +334,19 @@ void merge_family(Json& base, const Json& over) {
 Family compile_family(const Json& json, const std::string& name) {
   spec::check_keys(json,
                    {"family", "fragment", "about", "include", "tables", "functions", "let",
-                    "values", "spec", "tensors", "dialects"},
+                    "values", "spec", "tensors", "dialects", "base", "drop", "unsure",
+                    "base_tensors"},
                    name);
   Family family;
   family.name = name;
   if (const Json* about = get(json, "about")) family.about = string_of(*about, name + ".about");
+  if (const Json* base = get(json, "base")) family.base = string_of(*base, name + ".base");
+  if (const Json* unsure = get(json, "unsure"))
+    family.unsure = strings_of(*unsure, name + ".unsure");
+  if (const Json* drop = get(json, "drop"))
+    for (const std::string& entry : strings_of(*drop, name + ".drop"))
+      if (entry.starts_with(kDroppedTensors))
+        family.dropped.push_back(entry.substr(kDroppedTensors.size()));
   if (const Json* tables = get(json, "tables")) {
     if (!tables->is_object()) fail(ErrorKind::spec, name, "tables: expected an object");
     for (const auto& [key, table] : tables->items()) family.tables[key] = table;
@@ -301,20 +376,89 @@ Family compile_family(const Json& json, const std::string& name) {
     family.dialects[kind] = dialect_of(dialect, name + "." + kind);
   }
   // rules of fragments may speak of dialects that this family lacks
-  for (const char* known : {"hf", "gguf", "llama2c", "ggmf"})
+  for (const char* known : kDialects)
     if (std::find(kinds.begin(), kinds.end(), known) == kinds.end()) kinds.emplace_back(known);
   if (const Json* tensors = get(json, "tensors")) {
     if (!tensors->is_array()) fail(ErrorKind::spec, name, "tensors: expected a list of rules");
     for (size_t i = 0; i < tensors->size(); ++i)
       family.rules.push_back(rule_of((*tensors)[i], kinds, fmt::format("{}.tensors[{}]", name, i)));
   }
+  // the family's own come first, so that a rule of the base sees what they give
+  if (const Json* tensors = get(json, "base_tensors"))
+    for (const Json& rule : *tensors) {
+      family.rules.push_back(rule_of(rule, kinds, family.base + ".tensors"));
+      mark_inherited(family.rules.back());
+    }
   return family;
 }
+
+namespace {
+
+constexpr int kUserRank = 1;  // of a reader: a file of the user's without a condition
+
+/// The members of an inherited family that "a.b.c" names; keys may have dots. False = none.
+bool erase_path(Json& json, std::string_view path) {
+  if (!json.is_object()) return false;
+  if (json.erase(std::string(path)) > 0) return true;
+  for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.', dot + 1))
+    if (const auto found = json.find(std::string(path.substr(0, dot)));
+        found != json.end() && erase_path(*found, path.substr(dot + 1)))
+      return true;
+  return false;
+}
+
+/// What a family takes of its base: all but the types and the condition, by which the base knows
+/// its own files.
+void inherit(Json& base, const Json& own, const std::string& name) {
+  for (const char* key : {"family", "about", "base", "unsure"}) base.erase(key);
+  Json rules = base.value("tensors", Json::array());
+  for (const Json& rule : base.value("base_tensors", Json::array())) rules.push_back(rule);
+  base.erase("tensors");
+  base["base_tensors"] = std::move(rules);
+  const Json* dialects = get(own, "dialects");
+  for (auto& [kind, dialect] : base["dialects"].items()) {
+    const bool restated = dialects != nullptr && dialects->is_object() && dialects->contains(kind);
+    dialect.erase("when");
+    if (!restated) {
+      dialect["inherited"] = true;
+      continue;
+    }
+    dialect.erase("types");
+    dialect.erase("inherited");
+    const Json types = (*dialects)[kind].value("types", Json());
+    if (const auto write = dialect.find("write");
+        write != dialect.end() && write->is_object() && write->contains("model_type") &&
+        types.is_array() && !types.empty())
+      (*write)["model_type"] = types.front();
+  }
+  if (const Json* drop = get(own, "drop"))
+    for (const std::string& path : strings_of(*drop, name + ".drop"))
+      if (!path.starts_with(kDroppedTensors) && !erase_path(base, path))
+        fail(ErrorKind::spec, name + ".drop", "\"{}\" is not in the base", path);
+}
+
+/// Values that a family's own file gives and nothing asks for: misspelt names.
+void check_used(const Json& own, const Json& merged, const std::string& name) {
+  const std::set<std::string> used = identifiers_of(merged);
+  const auto check = [&](const Json* values, const std::string& where) {
+    if (values == nullptr || !values->is_object()) return;
+    for (const auto& [key, value] : values->items())
+      if (!used.contains(key))
+        fail(ErrorKind::spec, where + "." + key, "no expression of the family has this name{}",
+             spec::did_you_mean(key, {used.begin(), used.end()}));
+  };
+  check(get(own, "let"), name + ".let");
+  if (const Json* dialects = get(own, "dialects"); dialects != nullptr && dialects->is_object())
+    for (const auto& [kind, dialect] : dialects->items())
+      if (dialect.is_object()) check(get(dialect, "read"), name + "." + kind + ".read");
+}
+
+}  // namespace
 
 void FamilySet::add_readers(const std::string& family, const Json& dialects) {
   for (const auto& [kind, dialect] : dialects.items()) {
     if (!dialect.is_object() || !dialect.contains("types")) continue;
-    const int rank = (of_user_ ? 0 : 2) + (dialect.contains("when") ? 0 : 1);
+    const int rank = (of_user_ ? 0 : 2) + (dialect.contains("when") ? 0 : kUserRank);
     for (const std::string& type : strings_of(dialect["types"], family + "." + kind + ".types")) {
       std::vector<Reader>& known = readers_[kind][type];
       std::erase_if(known, [&](const Reader& other) { return other.family == family; });
@@ -333,7 +477,10 @@ void FamilySet::add_keys(const Json& lists, const std::string& where, KeyLists& 
     for (const std::string& key : strings_of(keys, where)) to[kind].push_back(key);
 }
 
-void FamilySet::add(std::string_view name, std::string_view text, bool fragment) {
+void FamilySet::add(std::string_view name,
+                    std::string_view text,
+                    bool fragment,
+                    const std::string& file) {
   spec::JsonLimits limits;
   limits.max_bytes = kMaxFamilyBytes;
   limits.comments = true;
@@ -358,9 +505,61 @@ void FamilySet::add(std::string_view name, std::string_view text, bool fragment)
   if (!json.contains("family"))
     fail(ErrorKind::spec, name, "\"family\" is missing; expected a family file");
   const std::string family = string_of(json["family"], std::string(name) + ".family");
+  if (json.contains("base_tensors"))
+    fail(ErrorKind::spec, name, "\"base_tensors\" are those of the base; expected \"tensors\"");
+  if (const auto known = families_.find(family);
+      known != families_.end() && !file.empty() && !known->second.file.empty())
+    fail(ErrorKind::spec, name, "family \"{}\" is in {} already", family, known->second.file);
   if (const Json* dialects = get(json, "dialects"); dialects != nullptr && dialects->is_object())
     add_readers(family, *dialects);
-  families_.insert_or_assign(family, Source{std::move(json), nullptr});
+  families_.insert_or_assign(
+      family, Source{std::move(json), nullptr, file, file.empty() ? "" : std::string(text)});
+}
+
+void FamilySet::add_user(std::string_view text, const std::string& file) {
+  of_user_ = true;
+  const std::string name = std::filesystem::path(file).stem().string();
+  try {
+    add(name, text, false, file);
+  } catch (const Error& error) {
+    throw with_place(error, name, text, file);
+  }
+}
+
+void FamilySet::add_file(const std::filesystem::path& path, bool fragment) {
+  std::string text;
+  const std::string name = path.stem().string();
+  try {
+    text = read_text_file(path, kMaxFamilyBytes);
+    add(name, text, fragment, path.string());
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::spec && error.kind() != ErrorKind::file) throw;
+    broken_.emplace_back(with_place(error, name, text, path.string()).what());
+  }
+}
+
+void FamilySet::hide(const std::string& name) {
+  families_.erase(name);
+  for (auto& [kind, types] : readers_)
+    for (auto at = types.begin(); at != types.end();) {
+      std::erase_if(at->second, [&](const Reader& reader) { return reader.family == name; });
+      at = at->second.empty() ? types.erase(at) : std::next(at);
+    }
+  std::vector<std::string> built_on;
+  for (const auto& [other, source] : families_)
+    if (source.json.value("base", Json()) == name) built_on.push_back(other);
+  for (const std::string& other : built_on) hide(other);
+}
+
+Error FamilySet::located(const Error& error, std::string_view family) const {
+  const auto found = families_.find(family);
+  if (found == families_.end() || found->second.file.empty()) return error;
+  return with_place(error, family, found->second.text, found->second.file);
+}
+
+std::string FamilySet::broken_text() const {
+  if (broken_.empty()) return "";
+  return fmt::format("; not read: {}", fmt::join(broken_, "; "));
 }
 
 namespace {
@@ -382,16 +581,15 @@ std::vector<std::filesystem::path> json_files(const std::filesystem::path& folde
 
 FamilySet FamilySet::load(const std::filesystem::path& user_folder) {
   FamilySet set;
-  for (const EmbeddedFile& file : embedded_fragment_files()) set.add(file.name, file.text, true);
-  for (const EmbeddedFile& file : embedded_family_files()) set.add(file.name, file.text, false);
+  for (const EmbeddedFile& file : embedded_fragment_files())
+    set.add(file.name, file.text, true, "");
+  for (const EmbeddedFile& file : embedded_family_files())
+    set.add(file.name, file.text, false, "");
   if (user_folder.empty()) return set;
   set.of_user_ = true;
-  const auto add = [&](const std::filesystem::path& file, bool fragment) {
-    set.add(file.stem().string(), read_text_file(file, kMaxFamilyBytes), fragment);
-  };
   if (const auto shared = user_folder / "shared"; std::filesystem::is_directory(shared))
-    for (const auto& file : json_files(shared)) add(file, true);
-  for (const auto& file : json_files(user_folder)) add(file, false);
+    for (const auto& file : json_files(shared)) set.add_file(file, true);
+  for (const auto& file : json_files(user_folder)) set.add_file(file, false);
   return set;
 }
 
@@ -402,23 +600,31 @@ const Family& FamilySet::of_type(std::string_view kind,
   const auto of_kind = readers_.find(kind);
   if (of_kind != readers_.end() && !of_kind->second.empty()) {
     const auto found = type.empty() ? of_kind->second.begin() : of_kind->second.find(type);
-    if (found != of_kind->second.end())
+    if (found != of_kind->second.end()) {
+      std::vector<std::string> files;
+      for (const Reader& reader : found->second)
+        if (reader.rank == kUserRank) files.push_back(families_.at(reader.family).file);
+      if (files.size() > 1)
+        fail(ErrorKind::spec, where,
+             "model type {} is claimed by {} files: {}; expected one, or \"when\" in the others",
+             shown(Json(std::string(type))), files.size(), fmt::join(files, ", "));
       for (const Reader& reader : found->second)
         // the last one says itself what it misses
         if (const Family& family = compile(reader.family);
             &reader == &found->second.back() || family.reads(kind, config))
           return family;
+    }
   }
   fail(ErrorKind::file, where,
        "model type {} is not known; known types: {}; another can be described by a file in "
-       "--families DIR",
-       shown(Json(std::string(type))), fmt::join(types(kind), ", "));
+       "--families DIR, which `tessera families propose` drafts{}",
+       shown(Json(std::string(type))), fmt::join(types(kind), ", "), broken_text());
 }
 
 const Family& FamilySet::named(std::string_view name) {
   if (families_.find(name) == families_.end())
-    fail(ErrorKind::usage, "families", "there is no family \"{}\"; known: {}", name,
-         fmt::join(names(), ", "));
+    fail(ErrorKind::usage, "families", "there is no family \"{}\"; known: {}{}", name,
+         fmt::join(names(), ", "), broken_text());
   return compile(std::string(name));
 }
 
@@ -452,9 +658,17 @@ const std::vector<std::string>& FamilySet::null_where_zero(std::string_view kind
 std::vector<std::string> FamilySet::readers_of(std::string_view kind, std::string_view path) {
   std::vector<std::string> readers;
   for (const auto& [name, source] : families_) {
-    const auto& dialects = compile(name).dialects;
+    const Family* family = nullptr;
+    try {
+      family = &compile(name);
+    } catch (const Error&) {
+      // a broken file of the user's stops no other family
+      if (source.file.empty()) throw;
+      continue;
+    }
+    const auto& dialects = family->dialects;
     const auto found = dialects.find(kind);
-    if (found == dialects.end()) continue;
+    if (found == dialects.end() || found->second.inherited) continue;
     const auto at = found->second.claims.lower_bound(std::string(path));
     if (at == found->second.claims.end()) continue;
     if (*at == path || (path.ends_with('.') && at->starts_with(path))) readers.push_back(name);
@@ -480,11 +694,27 @@ bool FamilySet::switched_off(std::string_view kind,
   return value == false && !matches_any(path, list_of(true_without_, kind));
 }
 
-const Family& FamilySet::compile(const std::string& name) {
-  Source& source = families_.at(name);
-  if (source.compiled) return *source.compiled;
-  // fragments in the order they are named, those they include before them, the file itself on top
+Json FamilySet::merged(const std::string& name) const {
+  return merged(name, 0);
+}
+
+Json FamilySet::merged(const std::string& name, int depth) const {
+  const auto known = families_.find(name);
+  if (known == families_.end())
+    fail(ErrorKind::spec, name, "\"base\" names no family{}", spec::did_you_mean(name, names()));
+  const Json& own = known->second.json;
   Json merged = Json::object();
+  if (const Json* base = get(own, "base")) {
+    if (depth >= kMaxBases)
+      fail(ErrorKind::spec, name, "more than {} families, each the base of the next", kMaxBases);
+    const std::string base_name = string_of(*base, name + ".base");
+    if (!families_.contains(base_name))
+      fail(ErrorKind::spec, name + ".base", "there is no family \"{}\"{}", base_name,
+           spec::did_you_mean(base_name, names()));
+    merged = this->merged(base_name, depth + 1);
+    inherit(merged, own, name);
+  }
+  // fragments in the order they are named, those they include first, the file itself on top
   int includes = 0;
   const std::function<void(const Json&)> add_included = [&](const Json& json) {
     const Json* include = get(json, "include");
@@ -499,9 +729,22 @@ const Family& FamilySet::compile(const std::string& name) {
       merge_family(merged, found->second);
     }
   };
-  add_included(source.json);
-  merge_family(merged, source.json);
-  source.compiled = std::make_shared<Family>(compile_family(merged, name));
+  add_included(own);
+  merge_family(merged, own);
+  return merged;
+}
+
+const Family& FamilySet::compile(const std::string& name) {
+  Source& source = families_.at(name);
+  if (source.compiled) return *source.compiled;
+  try {
+    const Json whole = merged(name);
+    source.compiled = std::make_shared<Family>(compile_family(whole, name));
+    if (!source.file.empty()) check_used(source.json, whole, name);
+  } catch (const Error& error) {
+    source.compiled = nullptr;
+    throw located(error, name);
+  }
   return *source.compiled;
 }
 
