@@ -229,7 +229,7 @@ class Search {
   /// Whether the family of the draft has a key of the config, or takes no notice of it.
   bool claims(const Dialect& dialect, const std::string& key) const {
     const auto at = dialect.claims.lower_bound(key);
-    return dialect.ignores_key(key) || matches_any(key, set_.unmathematical(kHf)) ||
+    return dialect.ignores_key(key) || matches_any(key, set_.metadata_keys(kHf)) ||
            (at != dialect.claims.end() && (*at == key || at->starts_with(key + ".")));
   }
 
