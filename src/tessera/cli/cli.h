@@ -104,6 +104,7 @@ std::function<int()> add_show(CLI::App&);
 std::function<int()> add_plan(CLI::App&);
 std::function<int()> add_list(CLI::App&);
 std::function<int()> add_convert(CLI::App&);
+std::function<int()> add_model_families(CLI::App&);
 std::function<int()> add_data(CLI::App&);
 std::function<int()> add_quantize(CLI::App&);
 std::function<int()> add_docs(CLI::App&);
@@ -136,6 +137,8 @@ std::function<int()> add_verify(CLI::App&);
 std::function<int()> add_doctor(CLI::App&);
 /// `convert` where it distils.
 std::function<int()> add_distilling_convert(CLI::App&);
+/// `families` where it proves a draft by a text.
+std::function<int()> add_proving_families(CLI::App&);
 /// `quantize` where it measures importance.
 std::function<int()> add_measuring_quantize(CLI::App&);
 

@@ -333,7 +333,7 @@ void merge_family(Json& base, const Json& over) {
 
 Family compile_family(const Json& json, const std::string& name) {
   spec::check_keys(json,
-                   {"family", "fragment", "about", "include", "tables", "functions", "let",
+                   {"family", "fragment", "about", "include", "$schema", "tables", "functions", "let",
                     "values", "spec", "tensors", "dialects", "base", "drop", "unsure",
                     "base_tensors"},
                    name);

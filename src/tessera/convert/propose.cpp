@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/convert/expr_node.h"
 #include "tessera/convert/foreign_config.h"
 #include "tessera/convert/tensor_roles.h"
 #include "tessera/format/file_source.h"
