@@ -241,9 +241,16 @@ Dialect dialect_of(const Json& json, const std::string& where) {
       dialect.claims.insert(claim);
   if (const Json* names = get(json, "names"))
     dialect.names = Renames::compile(*names, where + ".names");
-  for (const auto& [base, file] : reasons_of(get(json, "keys"), where + ".keys")) {
-    dialect.keys.emplace_back(base, file);
-    dialect.claims.insert(file);
+  if (const Json* keys = get(json, "keys")) {
+    if (!keys->is_object())
+      fail(ErrorKind::spec, where + ".keys",
+           "found {}; expected {{\"key of the base\": \"key of the file\"}}",
+           spec::kind_of(*keys));
+    for (const auto& [base, file] : keys->items()) {
+      if (file.is_null()) continue;  // takes back one of the base
+      dialect.keys.emplace_back(base, string_of(file, where + ".keys." + base));
+      dialect.claims.insert(dialect.keys.back().second);
+    }
   }
   dialect.inherited = json.contains("inherited");
   for (const auto& [name, body] : dialect.read) body->collect_paths("config", dialect.claims);
