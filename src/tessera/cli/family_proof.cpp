@@ -15,7 +15,7 @@ namespace {
 constexpr double kBranchBound = 1e-5, kLogitsBound = 1e-4;
 constexpr size_t kVerified = 200;  // tokens in all forms
 
-bool print_worst(const std::vector<infer::Difference>& differences,
+bool print_largest(const std::vector<infer::Difference>& differences,
                  const char* what,
                  double bound) {
   const infer::Difference* worst = infer::Verification::worst(differences);
@@ -43,8 +43,8 @@ bool prove(const FamilyProofArgs& args) {
   verify.cancel = &cancel_token();
   const infer::Verification forms = infer::verify(
       loaded.model, {ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(verified)}, verify);
-  const bool branches = print_worst(forms.branches, "branches in all forms", kBranchBound);
-  const bool logits = print_worst(forms.logits, "logits in all forms", kLogitsBound);
+  const bool branches = print_largest(forms.branches, "branches in all forms", kBranchBound);
+  const bool logits = print_largest(forms.logits, "logits in all forms", kLogitsBound);
   if (spec.arch != model::Arch::decoder || !spec.head) {
     fmt::print("no perplexity: the model predicts no next token\n");
     return branches && logits;

@@ -55,8 +55,9 @@ struct TensorRule {
   std::map<std::string, ForeignSide, std::less<>> sides;  // by dialect
 };
 
-/// What files of a family call what its base calls otherwise: patterns in which "*" stands for any
-/// text, the base's with the file's, of which the one with the most letters decides.
+/// What files of a family call what its base calls otherwise: patterns in which "*" stands for one
+/// part of a name between dots, and at the end for the rest; the base's with the file's. Of several
+/// that match the one with the most letters decides.
 class Renames {
  public:
   /// Throws Error(spec) unless both sides of each have the same number of stars.

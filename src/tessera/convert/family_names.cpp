@@ -9,8 +9,8 @@
 namespace tessera::convert {
 namespace {
 
-/// What the stars of a glob stand for in a text, each as short as can be; nothing if it does not
-/// match.
+/// What the stars of a pattern stand for in a name: one part between dots each, and the rest at the
+/// end; nothing if it does not match.
 std::optional<std::vector<std::string_view>> captures(std::string_view text,
                                                       std::string_view glob) {
   const size_t star = glob.find('*');
@@ -19,7 +19,8 @@ std::optional<std::vector<std::string_view>> captures(std::string_view text,
   if (text.substr(0, star) != glob.substr(0, star)) return std::nullopt;
   text.remove_prefix(star);
   glob.remove_prefix(star + 1);
-  for (size_t length = 0; length <= text.size(); ++length)
+  const size_t part = glob.empty() ? text.size() : std::min(text.find('.'), text.size());
+  for (size_t length = 0; length <= part; ++length)
     if (auto rest = captures(text.substr(length), glob)) {
       rest->insert(rest->begin(), text.substr(0, length));
       return rest;

@@ -19,7 +19,7 @@ namespace tessera::convert {
 namespace {
 
 namespace fs = std::filesystem;
-using Shape = std::vector<int64_t>;
+using Dims = std::vector<int64_t>;
 
 constexpr size_t kMaxConfig = size_t{16} << 20;
 constexpr size_t kRefined = 10;     // bases whose names are matched
@@ -28,7 +28,7 @@ constexpr int kRounds = 4;          // names that are found lead to others
 constexpr double kLeastLikeness = 0.2;
 constexpr const char* kHf = "hf";
 
-int64_t count_of(const Shape& shape) {
+int64_t count_of(const Dims& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
@@ -100,26 +100,26 @@ void add_keys_of(const Family& family, KeysOfValues& to) {
 // --- tensors ------------------------------------------------------------------------------------
 
 /// Tensors of one pattern: what a base asks for, or what a file has.
-struct Group {
+struct TensorGroup {
   struct Member {
     std::vector<int64_t> numbers;
-    std::vector<Shape> shapes;  // of the tensor; of what is expected, those of ours
+    std::vector<Dims> shapes;  // of the tensor; of what is expected, those of ours
     std::vector<std::string> ours;
     bool steps = false, alone = true;
     int64_t count = 0;  // elements of the one tensor
   };
   std::vector<Member> members;
 
-  bool same_numbers(const Group& other) const {
+  bool same_numbers(const TensorGroup& other) const {
     if (members.size() != other.members.size()) return false;
     for (size_t i = 0; i < members.size(); ++i)
       if (members[i].numbers != other.members[i].numbers) return false;
     return true;
   }
 };
-using Groups = std::map<std::string, Group>;
+using TensorGroups = std::map<std::string, TensorGroup>;
 
-void sort_members(Groups& groups) {
+void sort_members(TensorGroups& groups) {
   for (auto& [pattern, group] : groups)
     std::sort(group.members.begin(), group.members.end(),
               [](const auto& a, const auto& b) { return a.numbers < b.numbers; });
@@ -127,17 +127,17 @@ void sort_members(Groups& groups) {
 
 enum class Fit { none, size, turned, exact };
 
-Fit fit_of(const Group& expected, const Group& found) {
+Fit fit_of(const TensorGroup& expected, const TensorGroup& found) {
   if (!expected.same_numbers(found)) return Fit::none;
   Fit fit = Fit::exact;
   for (size_t i = 0; i < expected.members.size(); ++i) {
-    const Group::Member& want = expected.members[i];
-    const Shape& have = found.members[i].shapes.front();
+    const TensorGroup::Member& want = expected.members[i];
+    const Dims& have = found.members[i].shapes.front();
     Fit one = Fit::none;
     if (want.ours.size() == 1 && want.alone && want.shapes.front() == have)
       one = Fit::exact;
     else if (want.ours.size() == 1 && !want.steps && have.size() == 2 &&
-             want.shapes.front() == Shape{have[1], have[0]})
+             want.shapes.front() == Dims{have[1], have[0]})
       one = Fit::turned;
     else if (want.steps && want.count == count_of(have))
       one = Fit::size;
@@ -336,7 +336,7 @@ class Search {
   /// How many of the missing and the unmapped tensors have a shape in common: of files with other
   /// names.
   double shared_shapes(const DryRun& dry) const {
-    std::map<Shape, int> wanted;
+    std::map<Dims, int> wanted;
     for (const DryRun::Missing& missing : dry.missing)
       if (missing.alone && missing.shapes.size() == 1) ++wanted[missing.shapes.front()];
     size_t shared = 0;
@@ -405,15 +405,15 @@ class Search {
 
   bool map_tensors(Draft& draft) {
     if (!draft.dry.spec) return false;
-    Groups expected, found;
+    TensorGroups expected, found;
     std::map<std::string, int64_t> sources;  // of a parameter, by the first of its rule
     for (const DryRun::Missing& missing : draft.dry.missing) ++sources[missing.ours.front()];
     for (const DryRun::Missing& missing : draft.dry.missing) {
       if (std::any_of(missing.shapes.begin(), missing.shapes.end(),
-                      [](const Shape& shape) { return shape.empty(); }))
+                      [](const Dims& shape) { return shape.empty(); }))
         continue;
       int64_t count = 0;
-      for (const Shape& shape : missing.shapes) count += count_of(shape);
+      for (const Dims& shape : missing.shapes) count += count_of(shape);
       const NumberedName name = numbered(missing.name);
       expected[name.pattern].members.push_back({name.numbers, missing.shapes, missing.ours,
                                                 missing.steps, missing.alone,
@@ -438,8 +438,8 @@ class Search {
     Fit fit;
   };
 
-  /// Groups that are one tensor each; those that were matched leave.
-  bool rename(Draft& draft, Groups& expected, Groups& found) {
+  /// TensorGroups that are one tensor each; those that were matched leave.
+  bool rename(Draft& draft, TensorGroups& expected, TensorGroups& found) {
     std::vector<Pair> pairs;
     std::map<std::string, int> fits_base, fits_file;
     for (const auto& [base, want] : expected)
@@ -472,15 +472,15 @@ class Search {
       used_base.insert(pair.base);
       used_file.insert(pair.file);
       taken.push_back(pair);
-      const Shape& shape = found[pair.file].members.front().shapes.front();
+      const Dims& shape = found[pair.file].members.front().shapes.front();
       const bool matrix = shape.size() == 2 && pair.base.find('*') != std::string::npos;
       if (matrix && pair.fit == Fit::turned) ++turned;
       if (matrix && pair.fit == Fit::exact && shape[0] != shape[1]) ++straight;
     }
     Json names = hf(draft).value("names", Json::object());
     for (Pair& pair : taken) {
-      const Group::Member& want = expected[pair.base].members.front();
-      const Shape& shape = found[pair.file].members.front().shapes.front();
+      const TensorGroup::Member& want = expected[pair.base].members.front();
+      const Dims& shape = found[pair.file].members.front().shapes.front();
       const bool square = shape.size() == 2 && shape[0] == shape[1] && pair.fit == Fit::exact &&
                           pair.base.find('*') != std::string::npos;
       if (square && turned > 0 && straight == 0) {
@@ -556,7 +556,7 @@ class Search {
   }
 
   void add_rule(Draft& draft,
-                const Group& group,
+                const TensorGroup& group,
                 const std::vector<std::string>& ours,
                 const std::string& file,
                 Json steps) {
@@ -573,7 +573,7 @@ class Search {
       return;
     }
     std::vector<int64_t> numbers;
-    for (const Group::Member& member : group.members) numbers.push_back(member.numbers.front());
+    for (const TensorGroup::Member& member : group.members) numbers.push_back(member.numbers.front());
     bool all = values_.contains("n_layers") && values_.at("n_layers") == numbers.size();
     for (size_t i = 0; i < numbers.size(); ++i) all = all && numbers[i] == static_cast<int64_t>(i);
     const std::string loop =
@@ -604,7 +604,7 @@ class Search {
   }
 
   /// Several of the base in one tensor of the file: queries, keys and values; gate and up.
-  bool pack(Draft& draft, Groups& expected, Groups& found) {
+  bool pack(Draft& draft, TensorGroups& expected, TensorGroups& found) {
     bool any = false;
     for (const std::vector<std::string>& roles :
          {std::vector<std::string>{"q", "k", "v"}, {"gate", "up"}, {"k", "v"}})
@@ -623,15 +623,15 @@ class Search {
     return any;
   }
 
-  bool pack_into(Draft& draft, const std::vector<std::string>& parts, Groups& expected, Groups& found) {
-    const Group& first = expected[parts.front()];
+  bool pack_into(Draft& draft, const std::vector<std::string>& parts, TensorGroups& expected, TensorGroups& found) {
+    const TensorGroup& first = expected[parts.front()];
     std::vector<std::string> ours;
     Json sizes = Json::array();
     int64_t rows = 0;
     for (const std::string& part : parts) {
-      const Group& group = expected[part];
+      const TensorGroup& group = expected[part];
       if (!group.same_numbers(first)) return false;
-      const Group::Member& member = group.members.front();
+      const TensorGroup::Member& member = group.members.front();
       ours.push_back(member.ours.front());
       const int64_t n = member.shapes.front().front();
       rows += n;
@@ -640,13 +640,13 @@ class Search {
                       : role == "k" || role == "v" ? number(n, {"n_kv_heads * head_dim"})
                                                    : number(n, {"d_hidden"}));
     }
-    Shape straight = first.members.front().shapes.front();
+    Dims straight = first.members.front().shapes.front();
     straight.front() = rows;
-    const Shape turned(straight.rbegin(), straight.rend());
+    const Dims turned(straight.rbegin(), straight.rend());
     std::string best;
     double most = -1;
     for (const auto& [file, have] : found) {
-      const Shape& shape = have.members.front().shapes.front();
+      const Dims& shape = have.members.front().shapes.front();
       if (!have.same_numbers(first) || (shape != straight && shape != turned)) continue;
       const std::string role = role_of(file);
       const bool named = role == "qkv" || role == "gate_up" || role == "kv";
@@ -658,7 +658,7 @@ class Search {
       }
     }
     if (best.empty()) return false;
-    const Shape& shape = found[best].members.front().shapes.front();
+    const Dims& shape = found[best].members.front().shapes.front();
     Json steps = Json::array();
     if (shape != straight) steps.push_back({{"transpose", {1, 0}}});
     steps.push_back({{"split", {{"axis", 0}, {"sizes", sizes}}}});
@@ -674,10 +674,10 @@ class Search {
   }
 
   /// One tensor of the base that the file has in parts.
-  bool unpack(Draft& draft, Groups& expected, Groups& found) {
+  bool unpack(Draft& draft, TensorGroups& expected, TensorGroups& found) {
     std::vector<std::string> done;
     for (const auto& [base, want] : expected) {
-      const Group::Member& first = want.members.front();
+      const TensorGroup::Member& first = want.members.front();
       if (first.ours.size() < 2 || !first.alone || std::count(base.begin(), base.end(), '*') > 1)
         continue;
       std::vector<std::string> parts;

@@ -245,6 +245,53 @@ TEST(FamiliesOnOthers, ABrokenFileStopsNoOther) {
   expect_llama(load_checkpoint(kBase, options));
 }
 
+/// The JSON blocks of a page that are family files.
+std::vector<std::string> families_of_page(const fs::path& page) {
+  std::vector<std::string> blocks;
+  const std::string text = read_text_file(page);
+  constexpr std::string_view kOpen = "```json\n";
+  for (size_t at = 0; (at = text.find(kOpen, at)) != std::string::npos;) {
+    at += kOpen.size();
+    blocks.push_back(text.substr(at, text.find("```", at) - at));
+  }
+  return blocks;
+}
+
+/// The worked files of the docs: each writes its base's golden in its own terms, and reads it back.
+TEST(FamiliesOnOthers, WorkedFilesOfTheDocsHold) {
+  const fs::path source = TESSERA_SOURCE_DIR;
+  const std::vector<std::string> blocks = families_of_page(source / "docs/howto/new_model_type.md");
+  ASSERT_EQ(blocks.size(), 4u);
+  for (const std::string& block : blocks) {
+    const TemporaryFolder scratch;
+    const Json json = spec::parse_json(block, "block");
+    const auto name = json.at("family").get<std::string>(), base = json.at("base").get<std::string>();
+    SCOPED_TRACE(name);
+    scratch.write("families/x.json", block);
+    LoadOptions options;
+    options.families = scratch / "families";
+    const Checkpoint golden = load_checkpoint(source / "tests/golden/families" / base / "base");
+    HfOptions as;
+    as.family = name;
+    as.families = options.families;
+    write_hf_folder(golden, scratch / "written", as);
+    const Json config = spec::read_json_file(scratch / "written" / "config.json");
+    EXPECT_EQ(config.at("model_type"), name);
+    for (const auto& [key, own] : json.at("dialects").at("hf").at("keys").items()) {
+      EXPECT_FALSE(config.contains(key)) << key;
+      EXPECT_TRUE(config.contains(own.get<std::string>())) << own;
+    }
+    const Checkpoint back = load_checkpoint(scratch / "written", options);
+    EXPECT_EQ(back.family, name);
+    EXPECT_EQ(back.spec_json, golden.spec_json);
+    ASSERT_EQ(back.tensors.size(), golden.tensors.size());
+    for (size_t i = 0; i < golden.tensors.size(); ++i)
+      EXPECT_TRUE(equal_values(back.tensors[i], golden.tensors[i])) << golden.tensors[i].name;
+    // another program of the base's does not take it for its own
+    EXPECT_THAT(test::error_of([&] { load_checkpoint(scratch / "written"); }), HasSubstr("is not known"));
+  }
+}
+
 TEST(FamilySchema, KnowsEveryEntryOfTheFamilies) {
   const Json schema = spec::parse_json(family_schema(), "schema");
   const Json& top = schema.at("properties");

@@ -8,7 +8,7 @@
 namespace tessera::convert {
 namespace {
 
-std::vector<std::string> split(std::string_view text, std::string_view at) {
+std::vector<std::string> parts_between(std::string_view text, std::string_view at) {
   std::vector<std::string> parts;
   std::string part;
   for (const char c : text) {
@@ -90,7 +90,7 @@ const std::vector<Role>& roles() {
   return list;
 }
 
-bool has(const std::vector<const char*>& list, const std::string& word) {
+bool one_of(const std::vector<const char*>& list, const std::string& word) {
   return std::any_of(list.begin(), list.end(), [&](const char* known) { return word == known; });
 }
 
@@ -113,7 +113,7 @@ NumberedName numbered(std::string_view name) {
 }
 
 std::string role_of(std::string_view name) {
-  std::vector<std::string> parts = split(name, ".");
+  std::vector<std::string> parts = parts_between(name, ".");
   if (!parts.empty() && (parts.back() == "weight" || parts.back() == "bias" ||
                          parts.back() == "gamma" || parts.back() == "beta"))
     parts.pop_back();
@@ -122,10 +122,10 @@ std::string role_of(std::string_view name) {
   const bool numbered = std::find(parts.begin(), parts.end(), "*") != parts.end();
   std::set<std::string> context(parts.begin(), parts.end() - 1);
   for (const std::string& part : parts)
-    for (std::string& word : split(part, "_"))
+    for (std::string& word : parts_between(part, "_"))
       if (&part != &parts.back()) context.insert(std::move(word));
   for (const Role& role : roles()) {
-    if (!has(role.modules, module)) continue;
+    if (!one_of(role.modules, module)) continue;
     if (!role.context.empty() &&
         std::none_of(role.context.begin(), role.context.end(),
                      [&](const char* word) { return context.contains(word); }))
@@ -149,7 +149,7 @@ double likeness(std::string_view a, std::string_view b) {
   const std::string role_a = role_of(a), role_b = role_of(b);
   if (!role_a.empty() && !role_b.empty() && role_a != role_b) return 0;
   const auto words = [](std::string_view name) {
-    const std::vector<std::string> list = split(name, "._*");
+    const std::vector<std::string> list = parts_between(name, "._*");
     return std::set<std::string>(list.begin(), list.end());
   };
   const std::set<std::string> x = words(a), y = words(b);
