@@ -561,7 +561,12 @@ void FamilySet::hide(const std::string& name) {
 Error FamilySet::located(const Error& error, std::string_view family) const {
   const auto found = families_.find(family);
   if (found == families_.end() || found->second.file.empty()) return error;
-  return with_place(error, family, found->second.text, found->second.file);
+  const auto& [json, compiled, file, text] = found->second;
+  // the spec is the family's: what is wrong with it is wrong in its file
+  const std::string own = fmt::format("[{}", family);
+  if (error.kind() == ErrorKind::spec && !std::string_view(error.what()).starts_with(own))
+    return with_place({error.kind(), fmt::format("{}.spec", family), error.what()}, family, text, file);
+  return with_place(error, family, text, file);
 }
 
 std::string FamilySet::broken_text() const {
@@ -750,7 +755,8 @@ const Family& FamilySet::compile(const std::string& name) {
     if (!source.file.empty()) check_used(source.json, whole, name);
   } catch (const Error& error) {
     source.compiled = nullptr;
-    throw located(error, name);
+    if (source.file.empty()) throw;
+    throw with_place(error, name, source.text, source.file);
   }
   return *source.compiled;
 }

@@ -222,6 +222,26 @@ TEST(FamiliesOnOthers, MistakesAreNamedWithTheirLines) {
   EXPECT_THAT(error_of("{\"family\": \"x\", \"base\": \"x\"}"), HasSubstr("base"));
 }
 
+TEST(FamiliesOnOthers, FloatsWhereIntegersBelongAreNamed) {
+  const TemporaryFolder scratch;
+  const fs::path folder = write_quill(scratch, llama_tensors());
+  LoadOptions options;
+  options.families = scratch / "families";
+  const auto error_of = [&](const char* read) {
+    scratch.write("families/quill.json",
+                  fmt::format("{{\"family\": \"quill\", \"base\": \"llama\",\n\"dialects\": {{\"hf\": "
+                              "{{\"types\": [\"quill\"],\n\"read\": {{{}}}}}}}}}",
+                              read));
+    return test::error_of([&] { load_checkpoint(folder, options); });
+  };
+  EXPECT_THAT(error_of(R"("n_heads": "=config.num_attention_heads * 1.0", "n_kv_heads": 2)"),
+              AllOf(HasSubstr("quill.json"), HasSubstr("n_heads"), HasSubstr("integer")));
+  EXPECT_THAT(error_of(R"("n_layers": "=config.num_hidden_layers / 1.5")"),
+              AllOf(HasSubstr("integer")));
+  // a failing expression with its line
+  EXPECT_THAT(error_of(R"("n_layers": "=config.no_such_key")"), HasSubstr("quill.json:3: quill.hf.read.n_layers"));
+}
+
 TEST(FamiliesOnOthers, ABrokenFileStopsNoOther) {
   const TemporaryFolder scratch;
   const fs::path folder = write_quill(scratch, llama_tensors());
