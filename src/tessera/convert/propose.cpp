@@ -136,9 +136,9 @@ Fit fit_of(const TensorGroup& expected, const TensorGroup& found) {
     Fit one = Fit::none;
     if (want.ours.size() == 1 && want.alone && want.shapes.front() == have)
       one = Fit::exact;
-    else if (want.ours.size() == 1 && !want.steps && have.size() == 2 &&
+    else if (want.ours.size() == 1 && want.alone && have.size() == 2 &&
              want.shapes.front() == Dims{have[1], have[0]})
-      one = Fit::turned;
+      one = want.steps ? Fit::none : Fit::turned;
     else if (want.steps && want.count == count_of(have))
       one = Fit::size;
     if (one == Fit::none) return one;
@@ -300,7 +300,7 @@ class Search {
       for (const char* name : {"n_layers", "n_heads", "n_kv_heads", "head_dim", "d_hidden",
                                "rope_layout", "rotary_dim", "hf_pairs"})
         values_[name] = importer.value(name);
-      for (const auto& [name, value] : switches_) values_[name] = importer.value(name);
+      for (const std::string& name : switches_) values_[name] = importer.value(name);
       return run;
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::internal) throw;
@@ -325,7 +325,7 @@ class Search {
     double cost = 100 * left / (left + static_cast<double>(dry.mapped) + 1);
     cost += 4 * static_cast<double>(dry.refused_keys()) + 8 * static_cast<double>(dry.errors.size());
     cost += 0.05 * size(of_hf, "names") + 0.1 * size(of_hf, "keys") + 0.5 * size(of_hf, "read");
-    cost += 0.1 * size(draft.family, "tensors");
+    cost += 0.1 * size(draft.family, "tensors") + 0.5 * size(draft.family, "include");
     // of two that fit the one that reads fewer keys which the config lacks
     size_t absent_keys = 0;
     for (const std::string& key : set_.named(draft.base).dialect(kHf).claims)
@@ -706,35 +706,65 @@ class Search {
     return !done.empty();
   }
 
-  // --- switches of the base ---
+  // --- switches of the base, and parts that other families include ---
+
+  /// Tensors and keys without a place.
+  static size_t left_over(const Draft& draft) {
+    const DryRun& dry = draft.dry;
+    return dry.missing.size() + dry.unmapped.size() + dry.misshapen.size() + dry.ungiven.size() +
+           dry.refused_keys();
+  }
 
   void try_switches(Draft& draft) {
     const Json merged = set_.merged(draft.base);
     switches_.clear();
     const auto add = [&](const Json& values) {
-      for (const auto& [name, value] : values.items()) switches_[name] = true;
+      for (const auto& [name, value] : values.items()) switches_.insert(name);
     };
     add(merged.value("let", Json::object()));
     add(merged.at("dialects").at(kHf).value("read", Json::object()));
     for (int round = 0; round < kRounds && !draft.dry.complete(); ++round) {
-      evaluate(draft.family);
-      std::map<std::string, bool> values;
-      for (const auto& [name, on] : switches_)
-        if (const auto found = values_.find(name);
-            found != values_.end() && found->second.is_boolean())
-          values[name] = found->second.get<bool>();
       Draft best = draft;
-      for (const auto& [name, on] : values) {
-        Draft changed = draft;
-        hf(changed)["read"][name] = !on;
+      for (Draft& changed : variations(draft)) {
         update(changed);
-        if (changed.cost < best.cost) best = std::move(changed);
+        if (changed.cost < best.cost && left_over(changed) < left_over(draft))
+          best = std::move(changed);
       }
       if (best.cost >= draft.cost) break;
       refine(best);
       draft = std::move(best);
     }
     switches_.clear();
+  }
+
+  /// A draft with one boolean of the base flipped, or one part of a decoder more.
+  std::vector<Draft> variations(const Draft& draft) {
+    evaluate(draft.family);
+    std::vector<Draft> list;
+    for (const std::string& name : switches_)
+      if (const auto found = values_.find(name);
+          found != values_.end() && found->second.is_boolean()) {
+        list.push_back(draft);
+        hf(list.back())["read"][name] = !found->second.get<bool>();
+      }
+    struct Part {
+      const char* fragment;
+      Json read = Json::object();
+    };
+    static const std::vector<Part> parts = {{"head_norms", {{"qk_norm_over", "head"}}},
+                                            {"head_norms", {{"qk_norm_over", "projection"}}},
+                                            {"late_windows"},
+                                            {"layer_norms"},
+                                            {"ungated"}};
+    for (const auto& [fragment, read] : parts) {
+      const Json included = draft.family.value("include", Json::array());
+      if (std::find(included.begin(), included.end(), fragment) != included.end()) continue;
+      list.push_back(draft);
+      list.back().family["include"] = included;
+      list.back().family["include"].push_back(fragment);
+      for (const auto& [name, value] : read.items()) hf(list.back())["read"][name] = value;
+    }
+    return list;
   }
 
   Proposal finished(std::vector<Draft>& drafts) {
@@ -766,7 +796,7 @@ class Search {
   FamilySet set_;
   KeysOfValues keys_of_values_;
   std::map<std::string, Json> values_;     // of the draft that was evaluated last
-  std::map<std::string, bool> switches_;  // names that are asked for too
+  std::set<std::string> switches_;        // names of which values are kept too
 };
 
 /// A line for each member down to a depth, the rest in one.
