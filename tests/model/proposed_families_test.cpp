@@ -1,6 +1,6 @@
 // How many architectures load by a drafted family file alone: for each type of a fixed list its own
-// family is hidden, its golden folder gets a model_type that no family reads, and the draft's logits
-// are compared with those of transformers.
+// family is hidden, its golden folder gets a model_type that no family reads, and the draft's
+// logits are compared with those of transformers.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -25,12 +25,12 @@ constexpr double kTolerance = 1e-4;  // of logits, as of the families' own files
 
 /// Decoders and encoders, dense and of experts.
 const char* const kTypes[] = {
-    "llama",   "mistral",     "qwen2",      "qwen3",      "gemma",     "gemma2",   "phi",
-    "phi3",    "starcoder2",  "stablelm",   "cohere",     "olmo",      "olmo2",    "olmo3",
-    "granite", "helium",      "arcee",      "seed_oss",   "exaone4",   "smollm3",  "glm",
-    "glm4",    "ministral",   "nemotron",   "persimmon",  "gpt_neox",  "gpt2",     "gptj",
-    "mixtral", "qwen2_moe",   "qwen3_moe",  "olmoe",      "granitemoe", "bert",    "roberta",
-    "electra", "mpnet",       "distilbert", "ernie",      "deepseek_v3"};
+    "llama",   "mistral",    "qwen2",      "qwen3",     "gemma",      "gemma2",  "phi",
+    "phi3",    "starcoder2", "stablelm",   "cohere",    "olmo",       "olmo2",   "olmo3",
+    "granite", "helium",     "arcee",      "seed_oss",  "exaone4",    "smollm3", "glm",
+    "glm4",    "ministral",  "nemotron",   "persimmon", "gpt_neox",   "gpt2",    "gptj",
+    "mixtral", "qwen2_moe",  "qwen3_moe",  "olmoe",     "granitemoe", "bert",    "roberta",
+    "electra", "mpnet",      "distilbert", "ernie",     "deepseek_v3"};
 
 /// The folder of a case as a type of the name "unknown".
 void write_unknown(const std::string& type, const test::TemporaryFolder& scratch) {
@@ -46,8 +46,7 @@ void write_unknown(const std::string& type, const test::TemporaryFolder& scratch
 std::string shortfall(const std::string& type) {
   const test::TemporaryFolder scratch;
   write_unknown(type, scratch);
-  const convert::Proposal proposal =
-      convert::propose_family(scratch / "model", {.hidden = {type}});
+  const convert::Proposal proposal = convert::propose_family(scratch / "model", {.hidden = {type}});
   if (!proposal.dry.complete()) return "incomplete on the base " + proposal.base;
   scratch.write("families/unknown.json", convert::family_text(proposal.family));
   convert::LoadOptions options;
@@ -64,7 +63,8 @@ std::string shortfall(const std::string& type) {
   const bool has_logits = get("logits").defined();
   if (has_logits != static_cast<bool>(loaded.model.spec().head))
     return "another head on the base " + proposal.base;
-  const Tensor found = model::to_padded(has_logits ? loaded.model.logits(hidden) : hidden, ids, mask);
+  const Tensor found =
+      model::to_padded(has_logits ? loaded.model.logits(hidden) : hidden, ids, mask);
   const Tensor want = has_logits ? get("logits") : get("last_hidden_state");
   if (!found.sizes().equals(want.sizes())) return "other shapes on the base " + proposal.base;
   Tensor real = mask.defined() ? mask.ne(0) : at::ones_like(ids).ne(0);

@@ -68,16 +68,16 @@ void print_dry_run(std::FILE* out,
   };
   section("errors", dry.errors, [](const std::string& error) { return error; });
   section("unclaimed keys of config.json", dry.keys, [&](const convert::DryRun::Key& key) {
-    return fmt::format("{} = {}: {}{}", key.path, key.value.dump(),
-                       key.readers.empty()
-                           ? "known to no family, ignored on loading"
-                           : fmt::format("changes what {} compute, refused on loading",
-                                         fmt::join(key.readers.begin(),
-                                                   key.readers.begin() +
-                                                       std::min<std::ptrdiff_t>(
-                                                           3, std::ssize(key.readers)),
-                                                   ", ")),
-                       nearest_text(spec::nearest_name(key.path, claims), "key"));
+    return fmt::format(
+        "{} = {}: {}{}", key.path, key.value.dump(),
+        key.readers.empty()
+            ? "known to no family, ignored on loading"
+            : fmt::format("changes what {} compute, refused on loading",
+                          fmt::join(key.readers.begin(),
+                                    key.readers.begin() +
+                                        std::min<std::ptrdiff_t>(3, std::ssize(key.readers)),
+                                    ", ")),
+        nearest_text(spec::nearest_name(key.path, claims), "key"));
   });
   section("unmapped tensors of the file", dry.unmapped, [&](const std::string& name) {
     return name + nearest_text(most_like(name, wanted), "rule");
@@ -91,7 +91,8 @@ void print_dry_run(std::FILE* out,
     return fmt::format("{} gives {} the shape {}; the config says {}", one.source, one.ours,
                        format::shape_text(one.found), format::shape_text(one.expected));
   });
-  section("parameters that no rule gives", dry.ungiven, [](const std::string& name) { return name; });
+  section("parameters that no rule gives", dry.ungiven,
+          [](const std::string& name) { return name; });
 }
 
 std::vector<std::string> claims_of(const convert::Family& family) {
@@ -119,8 +120,8 @@ int propose(const ProposeArgs& o, const FamilyProver& prover) {
     fmt::print(report, "next bases (cost; the base has {:.1f}): {}\n", proposal.nearest[0].second,
                others);
   const convert::Json& hf = proposal.family.at("dialects").at("hf");
-  for (const auto& [key, what] : {std::pair("keys", "renamed keys"), {"names", "renamed tensors"},
-                                  {"read", "switches set"}})
+  for (const auto& [key, what] :
+       {std::pair("keys", "renamed keys"), {"names", "renamed tensors"}, {"read", "switches set"}})
     if (hf.contains(key)) fmt::print(report, "{}: {}\n", what, hf.at(key).size());
   print_dry_run(report, proposal.dry, {});
   if (!proposal.unsure.empty()) {
@@ -137,8 +138,8 @@ int propose(const ProposeArgs& o, const FamilyProver& prover) {
   if (!o.families.empty())
     fs::copy(o.families, scratch.path(),
              fs::copy_options::recursive | fs::copy_options::overwrite_existing);
-  write_file_atomically(scratch.path() / (proposal.family.at("family").get<std::string>() + ".json"),
-                        text);
+  write_file_atomically(
+      scratch.path() / (proposal.family.at("family").get<std::string>() + ".json"), text);
   return prover({o.folder, scratch.path().string(), o.text, o.tokens}) ? kExitOk : kExitCheckNotMet;
 }
 
@@ -175,8 +176,9 @@ std::function<int()> add_model_families(CLI::App& app, FamilyProver prover) {
   CLI::App* propose_verb = app.add_subcommand(
       "propose", "Drafts the family file of a checkpoint of an unknown model type");
   group(*propose_verb, "Input");
-  names_model(propose_verb->add_option("folder", of_propose->folder,
-                                       "Hugging Face folder with config.json and weights")
+  names_model(propose_verb
+                  ->add_option("folder", of_propose->folder,
+                               "Hugging Face folder with config.json and weights")
                   ->required(),
               of_propose->folder);
   propose_verb->add_option("--base", of_propose->base,

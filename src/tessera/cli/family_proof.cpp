@@ -16,8 +16,8 @@ constexpr double kBranchBound = 1e-5, kLogitsBound = 1e-4;
 constexpr size_t kVerified = 200;  // tokens in all forms
 
 bool print_largest(const std::vector<infer::Difference>& differences,
-                 const char* what,
-                 double bound) {
+                   const char* what,
+                   double bound) {
   const infer::Difference* worst = infer::Verification::worst(differences);
   if (worst == nullptr) return true;
   fmt::print("{}: largest error {:.2e} ({}, {}, token {}); bound {:.0e}: {}\n", what, worst->error,

@@ -81,12 +81,12 @@ struct Dialect {
   std::shared_ptr<const Template> remark;  // what to say when it was written, or null
   NamedTemplates written;  // values that only this dialect's writing needs (a prefix)
   NamedTemplates fixed;    // values that take another form in this dialect (a row order)
-  std::map<std::string, Json> expect;                  // key -> the list of values it may have
-  std::map<std::string, std::string> ignored_keys;     // glob -> why they do not matter here
-  std::map<std::string, std::string> ignored_tensors;  // glob -> why
-  std::map<std::string, std::string> ignored_heads;    // glob -> what the head computes
-  std::set<std::string> claims;                        // every key that is read
-  Renames names;                                       // of tensors
+  std::map<std::string, Json> expect;                     // key -> the list of values it may have
+  std::map<std::string, std::string> ignored_keys;        // glob -> why they do not matter here
+  std::map<std::string, std::string> ignored_tensors;     // glob -> why
+  std::map<std::string, std::string> ignored_heads;       // glob -> what the head computes
+  std::set<std::string> claims;                           // every key that is read
+  Renames names;                                          // of tensors
   std::vector<std::pair<std::string, std::string>> keys;  // of the config: the base's, the file's
   bool inherited = false;  // of the base as a whole: written for, and read back by, its readers
 
@@ -197,8 +197,8 @@ Family compile_family(const Json& json, const std::string& name);
 /// Objects are merged, the lists "tensors" and "claims" appended, anything else is replaced.
 void merge_family(Json& base, const Json& over);
 
-/// The line, from 1, where a JSON text has the member "a.b[2].c", or the innermost of its owners that
-/// it has; 0 = not even the first. Comments are JSON's of family files.
+/// The line, from 1, where a JSON text has the member "a.b[2].c", or the innermost of its owners
+/// that it has; 0 = not even the first. Comments are JSON's of family files.
 int line_of(std::string_view text, std::string_view path);
 /// The identifiers in the strings of a family file that are expressions.
 std::set<std::string> identifiers_of(const Json& json);

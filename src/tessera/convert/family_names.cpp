@@ -124,8 +124,8 @@ class LineFinder {
       return;
     }
     if (open != '{' && open != '[') {
-      while (at_ < text_.size() && std::string_view(",]} \t\r\n").find(text_[at_]) ==
-                                       std::string_view::npos)
+      while (at_ < text_.size() &&
+             std::string_view(",]} \t\r\n").find(text_[at_]) == std::string_view::npos)
         ++at_;
       return;
     }
@@ -203,7 +203,9 @@ Renames Renames::compile(const Json& json, const std::string& where) {
   if (!json.is_object())
     fail(ErrorKind::spec, where, "expected {{\"name in the base\": \"name in the file\"}}");
   Renames renames;
-  const auto stars = [](const std::string& text) { return std::count(text.begin(), text.end(), '*'); };
+  const auto stars = [](const std::string& text) {
+    return std::count(text.begin(), text.end(), '*');
+  };
   for (const auto& [base, file] : json.items()) {
     if (file.is_null()) continue;  // takes back one of the base
     if (!file.is_string())

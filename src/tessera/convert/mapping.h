@@ -34,11 +34,11 @@ struct DryRun {
   std::optional<model::ModelSpec> spec;
   /// A tensor that a rule asks for and the file lacks.
   struct Missing {
-    std::string name;                  // in the family's terms, before its renames
-    std::vector<std::string> ours;     // the parameters that it gives, with others of its rule
+    std::string name;               // in the family's terms, before its renames
+    std::vector<std::string> ours;  // the parameters that it gives, with others of its rule
     std::vector<std::vector<int64_t>> shapes;  // of these, by the spec; empty = not in it
-    bool steps = false;                // whether they are made of it by steps
-    bool alone = true;                 // the only tensor of its rule
+    bool steps = false;                        // whether they are made of it by steps
+    bool alone = true;                         // the only tensor of its rule
   };
   std::vector<Missing> missing;
   struct Misshapen {

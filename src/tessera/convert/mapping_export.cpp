@@ -214,8 +214,8 @@ class Exporter {
     if (canonical)
       for (const auto& [name, body] : dialect_.fixed) env.lazy(name, body);
     env.constant("spec", spec_view(checkpoint_.spec_json));
-    Json origin = checkpoint_.foreign_config.is_object() ? checkpoint_.foreign_config
-                                                         : Json::object();
+    Json origin =
+        checkpoint_.foreign_config.is_object() ? checkpoint_.foreign_config : Json::object();
     if (same_origin_) origin = dialect_.base_config(std::move(origin), family_.name);
     env.constant("origin", std::move(origin));
     env.constant("origin_dialect", checkpoint_.foreign_dialect);
@@ -392,11 +392,8 @@ class Exporter {
       values->push_back(static_cast<float>(number.get<double>()));
     }
     const auto bytes = std::as_bytes(std::span(*values));
-    out.tensors.push_back({foreign_names(side, locals).front(),
-                           DType::f32,
-                           {std::ssize(*values)},
-                           bytes,
-                           values});
+    out.tensors.push_back(
+        {foreign_names(side, locals).front(), DType::f32, {std::ssize(*values)}, bytes, values});
   }
 
   void write_kept(const TensorRule& rule,

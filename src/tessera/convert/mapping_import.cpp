@@ -320,7 +320,9 @@ void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, con
       if (name.starts_with('!') && ours.size() == 1 && ours[0] == model::kTokenTable)
         if (const std::string other = other_name(ours[0]); !other.empty()) name = other;
       if (name.starts_with('!') && dry_ != nullptr) {
-        dry_->missing.push_back({foreign.spellings.front().expand(env_, inner), ours, {},
+        dry_->missing.push_back({foreign.spellings.front().expand(env_, inner),
+                                 ours,
+                                 {},
                                  !side.steps.empty(),
                                  side.names.size() == 1 && !side.names.front().loop});
         return;
@@ -460,8 +462,8 @@ void Importer::check_unused(Checkpoint& checkpoint) {
 // --- dry runs -----------------------------------------------------------------------------------
 
 size_t DryRun::refused_keys() const {
-  return static_cast<size_t>(std::count_if(keys.begin(), keys.end(),
-                                           [](const Key& key) { return !key.readers.empty(); }));
+  return static_cast<size_t>(
+      std::count_if(keys.begin(), keys.end(), [](const Key& key) { return !key.readers.empty(); }));
 }
 
 bool DryRun::complete() const {
@@ -527,8 +529,7 @@ void Importer::check_dry(const Checkpoint& checkpoint) {
     if (found == found_.end()) {
       if (!asked.contains(name)) dry_->ungiven.push_back(name);
     } else if (found->second.tensor.shape != shape) {
-      dry_->misshapen.push_back(
-          {found->second.source, name, found->second.tensor.shape, shape});
+      dry_->misshapen.push_back({found->second.source, name, found->second.tensor.shape, shape});
     } else {
       ++dry_->mapped;
     }

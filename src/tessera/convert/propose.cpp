@@ -22,9 +22,9 @@ namespace fs = std::filesystem;
 using Dims = std::vector<int64_t>;
 
 constexpr size_t kMaxConfig = size_t{16} << 20;
-constexpr size_t kRefined = 10;     // bases whose names are matched
-constexpr size_t kSwitched = 3;     // bases whose switches are tried
-constexpr int kRounds = 4;          // names that are found lead to others
+constexpr size_t kRefined = 10;  // bases whose names are matched
+constexpr size_t kSwitched = 3;  // bases whose switches are tried
+constexpr int kRounds = 4;       // names that are found lead to others
 constexpr double kLeastLikeness = 0.2;
 constexpr const char* kHf = "hf";
 
@@ -36,14 +36,34 @@ int64_t count_of(const Dims& shape) {
 
 /// Words of keys that say one thing.
 std::string canonical_word(const std::string& word) {
-  static const std::map<std::string, std::string> same = {
-      {"num", "n"},       {"number", "n"},     {"layer", "layers"}, {"blocks", "layers"},
-      {"block", "layers"}, {"depth", "layers"}, {"head", "heads"},   {"embd", "hidden"},
-      {"embed", "hidden"}, {"embedding", "hidden"}, {"width", "hidden"}, {"model", "hidden"},
-      {"dim", "size"},    {"inner", "intermediate"}, {"ffn", "intermediate"}, {"mlp", "intermediate"},
-      {"ff", "intermediate"}, {"feedforward", "intermediate"}, {"ln", "norm"}, {"layernorm", "norm"},
-      {"eps", "epsilon"}, {"attn", "attention"}, {"activation", "act"}, {"max", "n"},
-      {"positions", "position"}, {"ctx", "position"}, {"length", "position"}, {"kv", "value"}};
+  static const std::map<std::string, std::string> same = {{"num", "n"},
+                                                          {"number", "n"},
+                                                          {"layer", "layers"},
+                                                          {"blocks", "layers"},
+                                                          {"block", "layers"},
+                                                          {"depth", "layers"},
+                                                          {"head", "heads"},
+                                                          {"embd", "hidden"},
+                                                          {"embed", "hidden"},
+                                                          {"embedding", "hidden"},
+                                                          {"width", "hidden"},
+                                                          {"model", "hidden"},
+                                                          {"dim", "size"},
+                                                          {"inner", "intermediate"},
+                                                          {"ffn", "intermediate"},
+                                                          {"mlp", "intermediate"},
+                                                          {"ff", "intermediate"},
+                                                          {"feedforward", "intermediate"},
+                                                          {"ln", "norm"},
+                                                          {"layernorm", "norm"},
+                                                          {"eps", "epsilon"},
+                                                          {"attn", "attention"},
+                                                          {"activation", "act"},
+                                                          {"max", "n"},
+                                                          {"positions", "position"},
+                                                          {"ctx", "position"},
+                                                          {"length", "position"},
+                                                          {"kv", "value"}};
   const auto found = same.find(word);
   return found == same.end() ? word : found->second;
 }
@@ -79,7 +99,8 @@ std::vector<std::string> direct_keys(const std::string& text) {
     if (part.starts_with("pick(")) part = part.substr(5);
     constexpr std::string_view kConfig = "config.";
     if (part.starts_with(kConfig) &&
-        part.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") ==
+        part.find_first_not_of(
+            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") ==
             std::string::npos)
       keys.push_back(part.substr(kConfig.size()));
     begin = end + 4;
@@ -170,7 +191,8 @@ class Search {
   Search(const fs::path& folder, const ProposeOptions& options)
       : options_(options), path_((folder / "config.json").string()) {
     if (!fs::is_regular_file(folder / "config.json"))
-      fail(ErrorKind::file, folder.string(), "there is no config.json; expected a Hugging Face folder");
+      fail(ErrorKind::file, folder.string(),
+           "there is no config.json; expected a Hugging Face folder");
     config_ = parse_hf_config(read_text_file(folder / "config.json", kMaxConfig), path_);
     for (const char* key : {"quantization_config", "compression_config"})
       if (config_.contains(key))
@@ -190,7 +212,8 @@ class Search {
            type_);
     tensors_ = format::open_tensor_folder(folder);
     for (const char c : type_)
-      name_ += std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::tolower(c)) : '_';
+      name_ +=
+          std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::tolower(c)) : '_';
     while (contains(set_.names(), name_)) name_ += "_";
   }
 
@@ -238,10 +261,11 @@ class Search {
   Draft first_draft(const std::string& base) {
     Draft draft;
     draft.base = base;
-    draft.family = {{"family", name_},
-                    {"base", base},
-                    {"about", fmt::format("{}, drafted from a checkpoint on the base {}.", type_, base)},
-                    {"dialects", {{kHf, {{"types", {type_}}}}}}};
+    draft.family = {
+        {"family", name_},
+        {"base", base},
+        {"about", fmt::format("{}, drafted from a checkpoint on the base {}.", type_, base)},
+        {"dialects", {{kHf, {{"types", {type_}}}}}}};
     const Json keys = keys_for(set_.named(base));
     if (!keys.empty()) hf(draft)["keys"] = keys;
     update(draft);
@@ -271,8 +295,8 @@ class Search {
           continue;
         // of several the one that most families have
         best = std::max_element(wanted.begin(), wanted.end(), [&](const auto& a, const auto& b) {
-                 return known.contains(a.first) && (!known.contains(b.first) ||
-                                                    known.at(a.first) < known.at(b.first))
+                 return known.contains(a.first) &&
+                                (!known.contains(b.first) || known.at(a.first) < known.at(b.first))
                             ? true
                             : !known.contains(a.first) && known.contains(b.first);
                })->first;
@@ -323,7 +347,8 @@ class Search {
     if (!dry.spec) left = 2.0 * static_cast<double>(tensors_.tensors().size()) + 1;
     const Json& of_hf = draft.family.at("dialects").at(kHf);
     double cost = 100 * left / (left + static_cast<double>(dry.mapped) + 1);
-    cost += 4 * static_cast<double>(dry.refused_keys()) + 8 * static_cast<double>(dry.errors.size());
+    cost +=
+        4 * static_cast<double>(dry.refused_keys()) + 8 * static_cast<double>(dry.errors.size());
     cost += 0.05 * size(of_hf, "names") + 0.1 * size(of_hf, "keys") + 0.5 * size(of_hf, "read");
     cost += 0.1 * size(draft.family, "tensors") + 0.5 * size(draft.family, "include");
     // of two that fit the one that reads fewer keys which the config lacks
@@ -394,8 +419,8 @@ class Search {
       }
       if (best.empty() || dialect.claims.contains(key.path)) continue;
       hf(changed)["keys"][best] = key.path;
-      changed.unsure.push_back(
-          fmt::format("key \"{}\" is read as the base's \"{}\", by the words of its name", key.path, best));
+      changed.unsure.push_back(fmt::format(
+          "key \"{}\" is read as the base's \"{}\", by the words of its name", key.path, best));
       any = true;
     }
     return any && take_if_better(draft, std::move(changed));
@@ -460,8 +485,8 @@ class Search {
       const bool only = fits_base[pair.base] == 1 && fits_file[pair.file] == 1;
       if (pair.like < kLeastLikeness && !only) continue;
       if (pair.like < kLeastLikeness)
-        draft.unsure.push_back(fmt::format(
-            "tensor \"{}\" is taken for \"{}\" by its shape alone", pair.file, pair.base));
+        draft.unsure.push_back(fmt::format("tensor \"{}\" is taken for \"{}\" by its shape alone",
+                                           pair.file, pair.base));
       const auto rival = std::find_if(pairs.begin(), pairs.end(), [&](const Pair& other) {
         return other.base == pair.base && other.file != pair.file &&
                !used_file.contains(other.file) && other.like > pair.like - 0.02;
@@ -485,7 +510,8 @@ class Search {
                           pair.base.find('*') != std::string::npos;
       if (square && turned > 0 && straight == 0) {
         draft.unsure.push_back(fmt::format(
-            "\"{}\" is square; it is turned over as the other matrices of its layer are", pair.file));
+            "\"{}\" is square; it is turned over as the other matrices of its layer are",
+            pair.file));
         pair.fit = Fit::turned;
       }
       if (pair.fit == Fit::turned && std::count(pair.base.begin(), pair.base.end(), '*') <= 1)
@@ -566,14 +592,16 @@ class Search {
     if (const size_t star = foreign.find('*'); star != std::string::npos)
       foreign.replace(star, 1, "{i}");
     Json rule = {{"ours", names.size() == 1 ? names.front() : names}};
-    rule[kHf] = steps.empty() ? Json(foreign) : Json{{"name", foreign}, {"steps", std::move(steps)}};
+    rule[kHf] =
+        steps.empty() ? Json(foreign) : Json{{"name", foreign}, {"steps", std::move(steps)}};
     Json& rules = draft.family["tensors"];
     if (group.members.front().numbers.empty()) {
       rules.push_back(rule);
       return;
     }
     std::vector<int64_t> numbers;
-    for (const TensorGroup::Member& member : group.members) numbers.push_back(member.numbers.front());
+    for (const TensorGroup::Member& member : group.members)
+      numbers.push_back(member.numbers.front());
     bool all = values_.contains("n_layers") && values_.at("n_layers") == numbers.size();
     for (size_t i = 0; i < numbers.size(); ++i) all = all && numbers[i] == static_cast<int64_t>(i);
     const std::string loop =
@@ -592,9 +620,9 @@ class Search {
     };
     if (!has("rope_layout") || !has("rotary_dim") || !has("n_kv_heads")) return Json::array();
     const auto both = [](const char* step) {
-      return Json::array({{{step, {{"heads", "=n_heads"}, {"rotary", "=rotary_dim"}}}, {"only", {0}}},
-                          {{step, {{"heads", "=n_kv_heads"}, {"rotary", "=rotary_dim"}}},
-                           {"only", {1}}}});
+      return Json::array(
+          {{{step, {{"heads", "=n_heads"}, {"rotary", "=rotary_dim"}}}, {"only", {0}}},
+           {{step, {{"heads", "=n_kv_heads"}, {"rotary", "=rotary_dim"}}}, {"only", {1}}}});
     };
     if (!has("hf_pairs"))
       return Json::array({{{"$if", "rope_layout == 'interleaved'"}, {"then", both("interleave")}}});
@@ -623,7 +651,10 @@ class Search {
     return any;
   }
 
-  bool pack_into(Draft& draft, const std::vector<std::string>& parts, TensorGroups& expected, TensorGroups& found) {
+  bool pack_into(Draft& draft,
+                 const std::vector<std::string>& parts,
+                 TensorGroups& expected,
+                 TensorGroups& found) {
     const TensorGroup& first = expected[parts.front()];
     std::vector<std::string> ours;
     Json sizes = Json::array();
@@ -774,8 +805,8 @@ class Search {
       if (!key.readers.empty())
         draft.unsure.push_back(fmt::format(
             "key \"{}\" = {} has no place in the base; {} read it", key.path, shown(key.value),
-            fmt::join(key.readers.begin(), key.readers.begin() + std::min<std::ptrdiff_t>(
-                                                                     3, std::ssize(key.readers)),
+            fmt::join(key.readers.begin(),
+                      key.readers.begin() + std::min<std::ptrdiff_t>(3, std::ssize(key.readers)),
                       ", ")));
     if (!draft.unsure.empty()) draft.family["unsure"] = draft.unsure;
     proposal.type = type_;
@@ -795,8 +826,8 @@ class Search {
   format::TensorFile tensors_;
   FamilySet set_;
   KeysOfValues keys_of_values_;
-  std::map<std::string, Json> values_;     // of the draft that was evaluated last
-  std::set<std::string> switches_;        // names of which values are kept too
+  std::map<std::string, Json> values_;  // of the draft that was evaluated last
+  std::set<std::string> switches_;      // names of which values are kept too
 };
 
 /// A line for each member down to a depth, the rest in one.

@@ -21,9 +21,9 @@
 namespace tessera::convert {
 
 struct ProposeOptions {
-  std::filesystem::path families = {};    // of the user's, which may be bases too
-  std::string base = {};                  // the base; "" = the nearest
-  std::vector<std::string> hidden = {};   // families that are no bases, nor those built on them
+  std::filesystem::path families = {};   // of the user's, which may be bases too
+  std::string base = {};                 // the base; "" = the nearest
+  std::vector<std::string> hidden = {};  // families that are no bases, nor those built on them
 };
 
 struct Proposal {
@@ -31,8 +31,9 @@ struct Proposal {
   Json family;                      // the file
   DryRun dry;                       // of an import by it
   std::vector<std::string> unsure;  // also in the file
-  std::vector<std::pair<std::string, double>> nearest;  // bases and what they leave over, best first
-  size_t keys = 0, tensors = 0;     // of the checkpoint
+  std::vector<std::pair<std::string, double>>
+      nearest;                   // bases and what they leave over, best first
+  size_t keys = 0, tensors = 0;  // of the checkpoint
 };
 
 /// Throws Error(usage) for a type that a family reads, Error(file) for a folder that is no

@@ -41,7 +41,8 @@ TensorView stacked(const std::string& name, const std::vector<TensorView>& parts
 
 /// A float32 matrix, turned over.
 TensorView turned(const std::string& name, const TensorView& matrix) {
-  const auto rows = static_cast<size_t>(matrix.shape[0]), columns = static_cast<size_t>(matrix.shape[1]);
+  const auto rows = static_cast<size_t>(matrix.shape[0]),
+             columns = static_cast<size_t>(matrix.shape[1]);
   std::vector<float> source(rows * columns);
   std::memcpy(source.data(), matrix.data.data(), matrix.data.size());
   auto values = std::make_shared<std::vector<float>>(rows * columns);
@@ -92,19 +93,19 @@ void expect_llama(const Checkpoint& found) {
 }
 
 TEST(TensorRoles, ByTheWordsOfNames) {
-  for (const auto& [name, role] : std::map<std::string, std::string>{
-           {"model.layers.*.self_attn.q_proj.weight", "q"},
-           {"encoder.layer.*.attention.self.query.weight", "q"},
-           {"encoder.layer.*.attention.output.dense.weight", "o"},
-           {"encoder.layer.*.output.dense.weight", "down"},
-           {"encoder.layer.*.intermediate.dense.weight", "up"},
-           {"transformer.h.*.attn.c_attn.weight", "qkv"},
-           {"transformer.h.*.attn.c_proj.weight", "o"},
-           {"transformer.h.*.mlp.c_proj.weight", "down"},
-           {"model.layers.*.mlp.gate_up_proj.weight", "gate_up"},
-           {"model.embed_tokens.weight", "embed"},
-           {"model.norm.weight", "final_norm"},
-           {"frobnicate.weight", ""}})
+  for (const auto& [name, role] :
+       std::map<std::string, std::string>{{"model.layers.*.self_attn.q_proj.weight", "q"},
+                                          {"encoder.layer.*.attention.self.query.weight", "q"},
+                                          {"encoder.layer.*.attention.output.dense.weight", "o"},
+                                          {"encoder.layer.*.output.dense.weight", "down"},
+                                          {"encoder.layer.*.intermediate.dense.weight", "up"},
+                                          {"transformer.h.*.attn.c_attn.weight", "qkv"},
+                                          {"transformer.h.*.attn.c_proj.weight", "o"},
+                                          {"transformer.h.*.mlp.c_proj.weight", "down"},
+                                          {"model.layers.*.mlp.gate_up_proj.weight", "gate_up"},
+                                          {"model.embed_tokens.weight", "embed"},
+                                          {"model.norm.weight", "final_norm"},
+                                          {"frobnicate.weight", ""}})
     EXPECT_EQ(role_of(name), role) << name;
   EXPECT_EQ(likeness("a.q_proj.weight", "b.k_proj.weight"), 0);
   EXPECT_GT(likeness("a.q_proj.weight", "b.query.weight"), 0.5);
@@ -115,16 +116,23 @@ TEST(Proposals, OtherKeysAndNames) {
   const TemporaryFolder scratch;
   std::vector<TensorView> tensors = llama_tensors();
   const std::vector<std::pair<std::string, std::string>> renames = {
-      {"model.layers.", "backbone.blocks."}, {"self_attn.", "attn."}, {"q_proj", "query"},
-      {"k_proj", "key"}, {"v_proj", "value"}, {"model.embed_tokens", "backbone.wte"},
-      {"model.norm", "backbone.ln_f"}, {"input_layernorm", "ln_1"},
+      {"model.layers.", "backbone.blocks."},
+      {"self_attn.", "attn."},
+      {"q_proj", "query"},
+      {"k_proj", "key"},
+      {"v_proj", "value"},
+      {"model.embed_tokens", "backbone.wte"},
+      {"model.norm", "backbone.ln_f"},
+      {"input_layernorm", "ln_1"},
       {"post_attention_layernorm", "ln_2"}};
   for (TensorView& tensor : tensors)
     for (const auto& [from, to] : renames) tensor.name = replaced(tensor.name, from, to);
   const fs::path folder = write_quill(scratch, tensors);
   std::string config = read_text_file(folder / "config.json");
-  for (const auto& [from, to] : {std::pair("hidden_size", "n_embd"), {"num_hidden_layers", "n_layer"},
-                                 {"num_attention_heads", "n_head"}, {"intermediate_size", "ffn_width"}})
+  for (const auto& [from, to] : {std::pair("hidden_size", "n_embd"),
+                                 {"num_hidden_layers", "n_layer"},
+                                 {"num_attention_heads", "n_head"},
+                                 {"intermediate_size", "ffn_width"}})
     config = replaced(config, std::string("\"") + from, std::string("\"") + to);
   scratch.write("quill/config.json", config);
   Proposal proposal;
@@ -149,11 +157,15 @@ TEST(Proposals, PackedAndTurnedProducts) {
   for (const TensorView& tensor : llama.tensors())
     if (tensor.name.find("_proj") == std::string::npos) tensors.push_back(tensor);
   for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
-    const auto at = [&](const char* name) { return llama.at(std::string(layer) + name + ".weight"); };
-    tensors.push_back(stacked(std::string(layer) + "attn.qkv.weight",
-                              {at("self_attn.q_proj"), at("self_attn.k_proj"), at("self_attn.v_proj")}));
+    const auto at = [&](const char* name) {
+      return llama.at(std::string(layer) + name + ".weight");
+    };
+    tensors.push_back(
+        stacked(std::string(layer) + "attn.qkv.weight",
+                {at("self_attn.q_proj"), at("self_attn.k_proj"), at("self_attn.v_proj")}));
     tensors.push_back(turned(std::string(layer) + "attn.out.weight", at("self_attn.o_proj")));
-    tensors.push_back(stacked(std::string(layer) + "ff.gate_up.weight", {at("mlp.gate_proj"), at("mlp.up_proj")}));
+    tensors.push_back(stacked(std::string(layer) + "ff.gate_up.weight",
+                              {at("mlp.gate_proj"), at("mlp.up_proj")}));
     tensors.push_back(turned(std::string(layer) + "ff.down.weight", at("mlp.down_proj")));
   }
   Proposal proposal;
@@ -189,14 +201,17 @@ TEST(FamiliesOnOthers, ReplaceAndDropEntriesOfTheBase) {
     "dialects": {"hf": {"types": ["quill"], "read": {"theta": 500}, "ignored_keys": {"colour_*": "of the page"}}}
   })");
   std::string config = read_text_file(folder / "config.json");
-  config = replaced(config, "\"hidden_act\"", "\"colour_of_ink\": 3, \"rope_interleaved\": true, \"hidden_act\"");
+  config = replaced(config, "\"hidden_act\"",
+                    "\"colour_of_ink\": 3, \"rope_interleaved\": true, \"hidden_act\"");
   scratch.write("quill/config.json", config);
   // a key that the base expects to be false is now known to others alone, or to none
   const Checkpoint found = load_checkpoint(folder, options);
   EXPECT_EQ(found.family, "quill");
   EXPECT_THAT(found.remarks, testing::Contains(HasSubstr("unsure: whether it is a llama")));
   EXPECT_THAT(found.remarks, testing::Not(testing::Contains(HasSubstr("colour_of_ink"))));
-  EXPECT_EQ(found.spec_json.at("layers")[0].at("branches")[0].at("mixer").at("position").at("theta"), 500);
+  EXPECT_EQ(
+      found.spec_json.at("layers")[0].at("branches")[0].at("mixer").at("position").at("theta"),
+      500);
   // in GGUF it is written for readers of the base
   FamilySet set = FamilySet::load(options.families);
   EXPECT_EQ(set.named("quill").dialect("gguf").types, std::vector<std::string>{"llama"});
@@ -211,12 +226,17 @@ TEST(FamiliesOnOthers, MistakesAreNamedWithTheirLines) {
   };
   EXPECT_THAT(error_of("{\"family\": \"x\",\n \"base\": \"lama\"}"),
               AllOf(HasSubstr("x.json:2: x.base"), HasSubstr("\"llama\"")));
-  EXPECT_THAT(error_of("{\"family\": \"x\", \"base\": \"llama\",\n // a comment\n \"dialects\": {\"hf\": {\n"
-                       "  \"read\": {\"n_headz\": 3}}}}"),
-              AllOf(HasSubstr("x.json:4: x.hf.read.n_headz"), HasSubstr("no expression"), HasSubstr("n_heads")));
-  EXPECT_THAT(error_of("{\"family\": \"x\", \"base\": \"llama\",\n\"drop\": [\"dialects.hf.frobnicate\"]}"),
-              AllOf(HasSubstr("x.json:2"), HasSubstr("is not in the base")));
-  EXPECT_THAT(error_of("{\"family\": \"x\", \"base\": \"llama\",\n\"dialects\": {\"hf\": {\"names\":\n{\"a.*\": \"b\"}}}}"),
+  EXPECT_THAT(
+      error_of(
+          "{\"family\": \"x\", \"base\": \"llama\",\n // a comment\n \"dialects\": {\"hf\": {\n"
+          "  \"read\": {\"n_headz\": 3}}}}"),
+      AllOf(HasSubstr("x.json:4: x.hf.read.n_headz"), HasSubstr("no expression"),
+            HasSubstr("n_heads")));
+  EXPECT_THAT(
+      error_of("{\"family\": \"x\", \"base\": \"llama\",\n\"drop\": [\"dialects.hf.frobnicate\"]}"),
+      AllOf(HasSubstr("x.json:2"), HasSubstr("is not in the base")));
+  EXPECT_THAT(error_of("{\"family\": \"x\", \"base\": \"llama\",\n\"dialects\": {\"hf\": "
+                       "{\"names\":\n{\"a.*\": \"b\"}}}}"),
               AllOf(HasSubstr("x.json:3"), HasSubstr("stars")));
   EXPECT_THAT(error_of("{\"family\": \"x\",\n\n oops}"), HasSubstr("x.json:3"));
   EXPECT_THAT(error_of("{\"family\": \"x\", \"base\": \"x\"}"), HasSubstr("base"));
@@ -228,10 +248,11 @@ TEST(FamiliesOnOthers, FloatsWhereIntegersBelongAreNamed) {
   LoadOptions options;
   options.families = scratch / "families";
   const auto error_of = [&](const char* read) {
-    scratch.write("families/quill.json",
-                  fmt::format("{{\"family\": \"quill\", \"base\": \"llama\",\n\"dialects\": {{\"hf\": "
-                              "{{\"types\": [\"quill\"],\n\"read\": {{{}}}}}}}}}",
-                              read));
+    scratch.write(
+        "families/quill.json",
+        fmt::format("{{\"family\": \"quill\", \"base\": \"llama\",\n\"dialects\": {{\"hf\": "
+                    "{{\"types\": [\"quill\"],\n\"read\": {{{}}}}}}}}}",
+                    read));
     return test::error_of([&] { load_checkpoint(folder, options); });
   };
   EXPECT_THAT(error_of(R"("n_heads": "=config.num_attention_heads * 1.0", "n_kv_heads": 2)"),
@@ -239,15 +260,18 @@ TEST(FamiliesOnOthers, FloatsWhereIntegersBelongAreNamed) {
   EXPECT_THAT(error_of(R"("n_layers": "=config.num_hidden_layers / 1.5")"),
               AllOf(HasSubstr("integer")));
   // a failing expression with its line
-  EXPECT_THAT(error_of(R"("n_layers": "=config.no_such_key")"), HasSubstr("quill.json:3: quill.hf.read.n_layers"));
+  EXPECT_THAT(error_of(R"("n_layers": "=config.no_such_key")"),
+              HasSubstr("quill.json:3: quill.hf.read.n_layers"));
 }
 
 TEST(FamiliesOnOthers, ABrokenFileStopsNoOther) {
   const TemporaryFolder scratch;
   const fs::path folder = write_quill(scratch, llama_tensors());
-  const char* quill = R"({"family": "quill", "base": "llama", "dialects": {"hf": {"types": ["quill"]}}})";
+  const char* quill =
+      R"({"family": "quill", "base": "llama", "dialects": {"hf": {"types": ["quill"]}}})";
   scratch.write("families/a.json", "{\n oops");
-  scratch.write("families/b.json", R"({"family": "b", "spec": {}, "dialects": {"hf": {"types": ["b"]}}})");
+  scratch.write("families/b.json",
+                R"({"family": "b", "spec": {}, "dialects": {"hf": {"types": ["b"]}}})");
   scratch.write("families/quill.json", quill);
   LoadOptions options;
   options.families = scratch / "families";
@@ -259,9 +283,11 @@ TEST(FamiliesOnOthers, ABrokenFileStopsNoOther) {
               AllOf(HasSubstr("a.json:2"), HasSubstr("\"nowhere\"")));
   EXPECT_THAT(test::error_of([&] { set.named("b"); }), HasSubstr("b.json:1"));
   // a type has one reader
-  scratch.write("families/second.json", replaced(quill, "\"family\": \"quill\"", "\"family\": \"second\""));
-  EXPECT_THAT(test::error_of([&] { load_checkpoint(folder, options); }),
-              AllOf(HasSubstr("claimed by 2 files"), HasSubstr("second.json"), HasSubstr("quill.json")));
+  scratch.write("families/second.json",
+                replaced(quill, "\"family\": \"quill\"", "\"family\": \"second\""));
+  EXPECT_THAT(
+      test::error_of([&] { load_checkpoint(folder, options); }),
+      AllOf(HasSubstr("claimed by 2 files"), HasSubstr("second.json"), HasSubstr("quill.json")));
   expect_llama(load_checkpoint(kBase, options));
 }
 
@@ -285,7 +311,8 @@ TEST(FamiliesOnOthers, WorkedFilesOfTheDocsHold) {
   for (const std::string& block : blocks) {
     const TemporaryFolder scratch;
     const Json json = spec::parse_json(block, "block");
-    const auto name = json.at("family").get<std::string>(), base = json.at("base").get<std::string>();
+    const auto name = json.at("family").get<std::string>(),
+               base = json.at("base").get<std::string>();
     SCOPED_TRACE(name);
     scratch.write("families/x.json", block);
     LoadOptions options;
@@ -308,7 +335,8 @@ TEST(FamiliesOnOthers, WorkedFilesOfTheDocsHold) {
     for (size_t i = 0; i < golden.tensors.size(); ++i)
       EXPECT_TRUE(equal_values(back.tensors[i], golden.tensors[i])) << golden.tensors[i].name;
     // another program of the base's does not take it for its own
-    EXPECT_THAT(test::error_of([&] { load_checkpoint(scratch / "written"); }), HasSubstr("is not known"));
+    EXPECT_THAT(test::error_of([&] { load_checkpoint(scratch / "written"); }),
+                HasSubstr("is not known"));
   }
 }
 

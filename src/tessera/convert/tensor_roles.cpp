@@ -42,8 +42,8 @@ struct Role {
 
 /// The first that fits is taken.
 const std::vector<Role>& roles() {
-  static const std::vector<const char*> in_attention = {"attn", "attention", "self_attn", "mixer",
-                                                        "self_attention", "temporal_block"};
+  static const std::vector<const char*> in_attention = {
+      "attn", "attention", "self_attn", "mixer", "self_attention", "temporal_block"};
   static const std::vector<Role> list = {
       {"q_norm", {"q_norm", "q_layernorm", "query_norm", "q_ln", "norm_q", "query_layernorm"}},
       {"k_norm", {"k_norm", "k_layernorm", "key_norm", "k_ln", "norm_k", "key_layernorm"}},
@@ -60,8 +60,9 @@ const std::vector<Role>& roles() {
         "layernorm_before"}},
       {"norm2",
        {"post_attention_layernorm", "ln_2", "ln2", "ffn_norm", "norm2", "norm_2",
-        "output_layer_norm", "mlp_norm", "pre_ff_layernorm", "channel_pre_norm", "pre_mlp_layernorm",
-        "ff_norm", "mlp_ln", "layernorm_after", "layer_norm_after", "mlp_layernorm"}},
+        "output_layer_norm", "mlp_norm", "pre_ff_layernorm", "channel_pre_norm",
+        "pre_mlp_layernorm", "ff_norm", "mlp_ln", "layernorm_after", "layer_norm_after",
+        "mlp_layernorm"}},
       {"o",
        {"o_proj", "out_proj", "wo", "out_lin", "o", "to_out", "dense", "c_proj", "proj", "out",
         "output", "final_linear", "output_proj", "attn_out", "result"},
@@ -84,8 +85,9 @@ const std::vector<Role>& roles() {
         "word_embedding", "token_embeddings", "tokens_embed", "embeddings", "words", "shared",
         "embed", "token_embedding"}},
       {"head", {"lm_head", "embed_out", "output_layer", "unembed", "out_head"}},
-      {"final_norm", {"ln_f", "final_layernorm", "final_norm", "norm_f", "norm", "ln_out",
-                      "final_layer_norm", "last_norm"}},
+      {"final_norm",
+       {"ln_f", "final_layernorm", "final_norm", "norm_f", "norm", "ln_out", "final_layer_norm",
+        "last_norm"}},
   };
   return list;
 }
