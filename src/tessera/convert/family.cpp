@@ -5,11 +5,8 @@
 #include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/mapped_file.h"
 #include "tessera/convert/expr_node.h"
 #include "tessera/convert/family_json.h"
-#include "tessera/convert/family_files.h"
-#include "tessera/convert/foreign_config.h"
 #include "tessera/spec/names.h"
 
 namespace tessera::convert {
