@@ -219,12 +219,15 @@ class Search {
 
   Proposal run() {
     std::vector<std::string> bases;
-    for (const std::string& name : set_.names()) {
-      const Family& family = set_.named(name);
-      add_keys_of(family, keys_of_values_);
-      const auto dialect = family.dialects.find(kHf);
-      if (dialect != family.dialects.end() && !dialect->second.inherited) bases.push_back(name);
-    }
+    for (const std::string& name : set_.names()) try {
+        const Family& family = set_.named(name);
+        add_keys_of(family, keys_of_values_);
+        const auto dialect = family.dialects.find(kHf);
+        if (dialect != family.dialects.end() && !dialect->second.inherited) bases.push_back(name);
+      } catch (const Error& error) {
+        // a broken file of the user's is no base
+        if (error.kind() == ErrorKind::internal) throw;
+      }
     if (!options_.base.empty()) {
       if (!contains(bases, options_.base))
         fail(ErrorKind::usage, "--base", "there is no family \"{}\"{}", options_.base,
@@ -452,8 +455,11 @@ class Search {
     sort_members(expected);
     sort_members(found);
     Draft changed = draft;
-    const bool any = rename(changed, expected, found) | pack(changed, expected, found) |
-                     unpack(changed, expected, found);
+    // what words tell first, then products, and by shapes alone what is left
+    bool any = rename(changed, expected, found, kLeastLikeness);
+    any = pack(changed, expected, found) || any;
+    any = unpack(changed, expected, found) || any;
+    any = rename(changed, expected, found, 0) || any;
     return any && take_if_better(draft, std::move(changed));
   }
 
@@ -464,7 +470,7 @@ class Search {
   };
 
   /// TensorGroups that are one tensor each; those that were matched leave.
-  bool rename(Draft& draft, TensorGroups& expected, TensorGroups& found) {
+  bool rename(Draft& draft, TensorGroups& expected, TensorGroups& found, double least) {
     std::vector<Pair> pairs;
     std::map<std::string, int> fits_base, fits_file;
     for (const auto& [base, want] : expected)
@@ -483,7 +489,7 @@ class Search {
     for (const Pair& pair : pairs) {
       if (used_base.contains(pair.base) || used_file.contains(pair.file)) continue;
       const bool only = fits_base[pair.base] == 1 && fits_file[pair.file] == 1;
-      if (pair.like < kLeastLikeness && !only) continue;
+      if (pair.like < least || (pair.like < kLeastLikeness && !only)) continue;
       if (pair.like < kLeastLikeness)
         draft.unsure.push_back(fmt::format("tensor \"{}\" is taken for \"{}\" by its shape alone",
                                            pair.file, pair.base));
