@@ -76,6 +76,8 @@ std::string shortfall(const std::string& type, bool renamed) {
   scratch.write("families/unknown.json", convert::family_text(proposal.family));
   convert::LoadOptions options;
   options.families = scratch / "families";
+  // keys that the hidden family alone reads: without it nothing does, and they are ignored
+  for (const convert::DryRun::Key& key : proposal.dry.keys) options.keys.ignore.push_back(key.path);
   const infer::LoadedModel loaded = infer::load_model(scratch / "model", options);
   const format::TensorFile io =
       format::open_safetensors((kGoldens / type / "base" / "io.safetensors").string());
