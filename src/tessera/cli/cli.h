@@ -100,6 +100,7 @@ std::function<int()> add_show(CLI::App&);
 std::function<int()> add_plan(CLI::App&);
 std::function<int()> add_list(CLI::App&);
 std::function<int()> add_convert(CLI::App&);
+std::function<int()> add_model_families(CLI::App&);
 std::function<int()> add_data(CLI::App&);
 std::function<int()> add_quantize(CLI::App&);
 std::function<int()> add_docs(CLI::App&);
@@ -132,6 +133,8 @@ std::function<int()> add_verify(CLI::App&);
 std::function<int()> add_doctor(CLI::App&);
 /// `convert` with distillation.
 std::function<int()> add_distilling_convert(CLI::App&);
+/// `families` with the check of a drafted family by a text.
+std::function<int()> add_proving_families(CLI::App&);
 /// `quantize` with importance measurement.
 std::function<int()> add_measuring_quantize(CLI::App&);
 

@@ -11,6 +11,7 @@
 
 #include "tessera/cli/cli.h"
 #include "tessera/cli/convert.h"
+#include "tessera/cli/families.h"
 #include "tessera/cli/quantize.h"
 #include "tessera/cli/typed.h"
 
@@ -29,6 +30,7 @@ bool needs_tensors(const std::vector<std::string>& args) {
     });
   };
   return (verb == "convert" && asks_for(kTensorOptions)) ||
+         (verb == "families" && asks_for({&kProofText, 1})) ||
          (verb == "quantize" && asks_for({&kImportance, 1}));
 }
 

@@ -93,8 +93,13 @@ Checkpoint import(Foreign& foreign, std::string_view type, const Loading& loadin
   erase_keys(foreign.config, loading.options.keys.ignore, "");
   const Family& family = families.of_type(foreign.dialect, type, foreign.config, foreign.file);
   Importer importer(family, foreign, families, loading.options.keys);
-  Checkpoint checkpoint = import_spec(importer, foreign, family);
-  importer.read_tensors(checkpoint);
+  Checkpoint checkpoint;
+  try {
+    checkpoint = import_spec(importer, foreign, family);
+    importer.read_tensors(checkpoint);
+  } catch (const Error& error) {
+    throw families.located(error, family.name);
+  }
   if (!importer.head_differs(checkpoint)) {
     importer.check_same(checkpoint);
     return checkpoint;

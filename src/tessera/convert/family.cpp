@@ -5,36 +5,15 @@
 #include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/mapped_file.h"
 #include "tessera/convert/expr_node.h"
-#include "tessera/convert/family_files.h"
-#include "tessera/convert/foreign_config.h"
+#include "tessera/convert/family_json.h"
 #include "tessera/spec/names.h"
 
 namespace tessera::convert {
+
+using namespace family_json;
+
 namespace {
-
-constexpr size_t kMaxFamilyBytes = size_t{4} << 20;
-constexpr int kMaxIncludes = 32;
-
-const Json* get(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found == json.end() ? nullptr : &*found;
-}
-
-std::string string_of(const Json& json, const std::string& where) {
-  if (!json.is_string())
-    fail(ErrorKind::spec, where, "found {}; expected a string", spec::kind_of(json));
-  return json.get<std::string>();
-}
-
-std::vector<std::string> strings_of(const Json& json, const std::string& where) {
-  if (!json.is_array())
-    fail(ErrorKind::spec, where, "found {}; expected a list of strings", spec::kind_of(json));
-  std::vector<std::string> list;
-  for (const Json& item : json) list.push_back(string_of(item, where));
-  return list;
-}
 
 std::map<std::string, std::string> reasons_of(const Json* json, const std::string& where) {
   std::map<std::string, std::string> reasons;
@@ -157,14 +136,19 @@ TensorRule rule_of(const Json& json,
   return rule;
 }
 
+void mark_inherited(TensorRule& rule) {
+  rule.inherited = true;
+  for (TensorRule& child : rule.rules) mark_inherited(child);
+}
+
 // --- dialects and families --------------------------------------------------------------------
 
 Dialect dialect_of(const Json& json, const std::string& where) {
-  spec::check_keys(
-      json,
-      {"types", "when", "lift", "read", "write", "read_only", "written", "fixed", "expect",
-       "ignored_keys", "ignored_tensors", "ignored_heads", "claims", "remark", "about"},
-      where);
+  spec::check_keys(json,
+                   {"types", "when", "lift", "read", "write", "read_only", "written", "fixed",
+                    "expect", "ignored_keys", "ignored_tensors", "ignored_heads", "claims",
+                    "remark", "about", "names", "keys", "inherited"},
+                   where);
   Dialect dialect;
   if (const Json* types = get(json, "types")) dialect.types = strings_of(*types, where + ".types");
   if (const Json* when = get(json, "when"))
@@ -198,6 +182,19 @@ Dialect dialect_of(const Json& json, const std::string& where) {
   if (const Json* claims = get(json, "claims"))
     for (const std::string& claim : strings_of(*claims, where + ".claims"))
       dialect.claims.insert(claim);
+  if (const Json* names = get(json, "names"))
+    dialect.names = Renames::compile(*names, where + ".names");
+  if (const Json* keys = get(json, "keys")) {
+    if (!keys->is_object())
+      fail(ErrorKind::spec, where + ".keys",
+           "found {}; expected {{\"key of the base\": \"key of the file\"}}", spec::kind_of(*keys));
+    for (const auto& [base, file] : keys->items()) {
+      if (file.is_null()) continue;  // takes back one of the base
+      dialect.keys.emplace_back(base, string_of(file, where + ".keys." + base));
+      dialect.claims.insert(dialect.keys.back().second);
+    }
+  }
+  dialect.inherited = json.contains("inherited");
   for (const auto& [name, body] : dialect.read) body->collect_paths("config", dialect.claims);
   for (const auto& [key, values] : dialect.expect) dialect.claims.insert(key);
   if (dialect.when) dialect.when->collect_paths("config", dialect.claims);
@@ -250,6 +247,25 @@ bool Family::reads(std::string_view kind, const Json& config) const {
   return of_kind.when->test(env);
 }
 
+bool Dialect::ignores_key(std::string_view path) const {
+  return std::any_of(ignored_keys.begin(), ignored_keys.end(),
+                     [&](const auto& entry) { return matches_glob(path, entry.first); });
+}
+
+bool Family::base_gives(const std::vector<std::string>& ours,
+                        const std::set<std::string, std::less<>>& own) const {
+  if (std::any_of(ours.begin(), ours.end(),
+                  [&](const std::string& name) { return matches_any(name, dropped); }))
+    return false;
+  const auto given = std::count_if(ours.begin(), ours.end(),
+                                   [&](const std::string& name) { return own.contains(name); });
+  if (given > 0 && given < std::ssize(ours))
+    fail(ErrorKind::spec, name + ".tensors",
+         "{} of {} are given by rules of this file, and the base gives them together; expected all",
+         given, fmt::join(ours, ", "));
+  return given == 0;
+}
+
 void merge_family(Json& base, const Json& over) {
   for (const auto& [key, value] : over.items()) {
     Json& target = base[key];
@@ -265,13 +281,21 @@ void merge_family(Json& base, const Json& over) {
 }
 
 Family compile_family(const Json& json, const std::string& name) {
-  spec::check_keys(json,
-                   {"family", "fragment", "about", "include", "tables", "functions", "let",
-                    "values", "spec", "tensors", "dialects"},
-                   name);
+  spec::check_keys(
+      json,
+      {"family", "fragment", "about", "include", "$schema", "tables", "functions", "let", "values",
+       "spec", "tensors", "dialects", "base", "drop", "unsure", "base_tensors"},
+      name);
   Family family;
   family.name = name;
   if (const Json* about = get(json, "about")) family.about = string_of(*about, name + ".about");
+  if (const Json* base = get(json, "base")) family.base = string_of(*base, name + ".base");
+  if (const Json* unsure = get(json, "unsure"))
+    family.unsure = strings_of(*unsure, name + ".unsure");
+  if (const Json* drop = get(json, "drop"))
+    for (const std::string& entry : strings_of(*drop, name + ".drop"))
+      if (entry.starts_with(kDroppedTensors))
+        family.dropped.push_back(entry.substr(kDroppedTensors.size()));
   if (const Json* tables = get(json, "tables")) {
     if (!tables->is_object()) fail(ErrorKind::spec, name, "tables: expected an object");
     for (const auto& [key, table] : tables->items()) family.tables[key] = table;
@@ -301,208 +325,20 @@ Family compile_family(const Json& json, const std::string& name) {
     family.dialects[kind] = dialect_of(dialect, name + "." + kind);
   }
   // rules of fragments may speak of dialects that this family lacks
-  for (const char* known : {"hf", "gguf", "llama2c", "ggmf"})
+  for (const char* known : kDialects)
     if (std::find(kinds.begin(), kinds.end(), known) == kinds.end()) kinds.emplace_back(known);
   if (const Json* tensors = get(json, "tensors")) {
     if (!tensors->is_array()) fail(ErrorKind::spec, name, "tensors: expected a list of rules");
     for (size_t i = 0; i < tensors->size(); ++i)
       family.rules.push_back(rule_of((*tensors)[i], kinds, fmt::format("{}.tensors[{}]", name, i)));
   }
+  // the family's own come first, so that a rule of the base sees what they give
+  if (const Json* tensors = get(json, "base_tensors"))
+    for (const Json& rule : *tensors) {
+      family.rules.push_back(rule_of(rule, kinds, family.base + ".tensors"));
+      mark_inherited(family.rules.back());
+    }
   return family;
-}
-
-void FamilySet::add_readers(const std::string& family, const Json& dialects) {
-  for (const auto& [kind, dialect] : dialects.items()) {
-    if (!dialect.is_object() || !dialect.contains("types")) continue;
-    const int rank = (of_user_ ? 0 : 2) + (dialect.contains("when") ? 0 : 1);
-    for (const std::string& type : strings_of(dialect["types"], family + "." + kind + ".types")) {
-      std::vector<Reader>& known = readers_[kind][type];
-      std::erase_if(known, [&](const Reader& other) { return other.family == family; });
-      const auto place = std::find_if(known.begin(), known.end(),
-                                      [&](const Reader& other) { return other.rank >= rank; });
-      known.insert(place, {family, rank});
-    }
-  }
-}
-
-void FamilySet::add_keys(const Json& lists, const std::string& where, KeyLists& to) {
-  if (!lists.is_object())
-    fail(ErrorKind::spec, where, "found {}; expected the keys of each dialect",
-         spec::kind_of(lists));
-  for (const auto& [kind, keys] : lists.items())
-    for (const std::string& key : strings_of(keys, where)) to[kind].push_back(key);
-}
-
-void FamilySet::add(std::string_view name, std::string_view text, bool fragment) {
-  spec::JsonLimits limits;
-  limits.max_bytes = kMaxFamilyBytes;
-  limits.comments = true;
-  Json json = spec::parse_json(text, name, limits);
-  if (!json.is_object())
-    fail(ErrorKind::spec, name, "found {}; expected a family file", spec::kind_of(json));
-  check_members(json, name, ErrorKind::spec);
-  bool shared = false;
-  for (const auto& [key, to] :
-       {std::pair("unmathematical", &unmathematical_), std::pair("factors", &factors_),
-        std::pair("null_where_zero", &null_where_zero_),
-        std::pair("true_where_absent", &true_without_)})
-    if (const Json* lists = get(json, key)) {
-      add_keys(*lists, fmt::format("{}: {}", name, key), *to);
-      shared = true;
-    }
-  if (shared) return;
-  if (fragment || json.contains("fragment")) {
-    fragments_.insert_or_assign(std::string(name), std::move(json));
-    return;
-  }
-  if (!json.contains("family"))
-    fail(ErrorKind::spec, name, "\"family\" is missing; expected a family file");
-  const std::string family = string_of(json["family"], std::string(name) + ".family");
-  if (const Json* dialects = get(json, "dialects"); dialects != nullptr && dialects->is_object())
-    add_readers(family, *dialects);
-  families_.insert_or_assign(family, Source{std::move(json), nullptr});
-}
-
-namespace {
-
-/// Paths of a folder's JSON files, sorted.
-std::vector<std::filesystem::path> json_files(const std::filesystem::path& folder) {
-  std::error_code error;
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
-    if (entry.path().extension() == ".json") files.push_back(entry.path());
-  if (error)
-    fail(ErrorKind::file, folder.string(), "cannot be read as a folder of families: {}",
-         error.message());
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-}  // namespace
-
-FamilySet FamilySet::load(const std::filesystem::path& user_folder) {
-  FamilySet set;
-  for (const EmbeddedFile& file : embedded_fragment_files()) set.add(file.name, file.text, true);
-  for (const EmbeddedFile& file : embedded_family_files()) set.add(file.name, file.text, false);
-  if (user_folder.empty()) return set;
-  set.of_user_ = true;
-  const auto add = [&](const std::filesystem::path& file, bool fragment) {
-    set.add(file.stem().string(), read_text_file(file, kMaxFamilyBytes), fragment);
-  };
-  if (const auto shared = user_folder / "shared"; std::filesystem::is_directory(shared))
-    for (const auto& file : json_files(shared)) add(file, true);
-  for (const auto& file : json_files(user_folder)) add(file, false);
-  return set;
-}
-
-const Family& FamilySet::of_type(std::string_view kind,
-                                 std::string_view type,
-                                 const Json& config,
-                                 std::string_view where) {
-  const auto of_kind = readers_.find(kind);
-  if (of_kind != readers_.end() && !of_kind->second.empty()) {
-    const auto found = type.empty() ? of_kind->second.begin() : of_kind->second.find(type);
-    if (found != of_kind->second.end())
-      for (const Reader& reader : found->second)
-        // the last one says itself what it misses
-        if (const Family& family = compile(reader.family);
-            &reader == &found->second.back() || family.reads(kind, config))
-          return family;
-  }
-  fail(ErrorKind::file, where,
-       "model type {} is not known; known types: {}; another can be described by a file in "
-       "--families DIR",
-       shown(Json(std::string(type))), fmt::join(types(kind), ", "));
-}
-
-const Family& FamilySet::named(std::string_view name) {
-  if (families_.find(name) == families_.end())
-    fail(ErrorKind::usage, "families", "there is no family \"{}\"; known: {}", name,
-         fmt::join(names(), ", "));
-  return compile(std::string(name));
-}
-
-std::vector<std::string> FamilySet::names() const {
-  std::vector<std::string> list;
-  for (const auto& [name, source] : families_) list.push_back(name);
-  return list;
-}
-
-std::vector<std::string> FamilySet::types(std::string_view kind) const {
-  std::vector<std::string> list;
-  if (const auto found = readers_.find(kind); found != readers_.end())
-    for (const auto& [type, readers] : found->second) list.push_back(type);
-  return list;
-}
-
-const std::vector<std::string>& FamilySet::list_of(const KeyLists& lists, std::string_view kind) {
-  static const std::vector<std::string> none;
-  const auto found = lists.find(kind);
-  return found == lists.end() ? none : found->second;
-}
-
-const std::vector<std::string>& FamilySet::metadata_keys(std::string_view kind) const {
-  return list_of(unmathematical_, kind);
-}
-
-const std::vector<std::string>& FamilySet::null_where_zero(std::string_view kind) const {
-  return list_of(null_where_zero_, kind);
-}
-
-std::vector<std::string> FamilySet::readers_of(std::string_view kind, std::string_view path) {
-  std::vector<std::string> readers;
-  for (const auto& [name, source] : families_) {
-    const auto& dialects = compile(name).dialects;
-    const auto found = dialects.find(kind);
-    if (found == dialects.end()) continue;
-    const auto at = found->second.claims.lower_bound(std::string(path));
-    if (at == found->second.claims.end()) continue;
-    if (*at == path || (path.ends_with('.') && at->starts_with(path))) readers.push_back(name);
-  }
-  return readers;
-}
-
-bool FamilySet::switched_off(std::string_view kind,
-                             std::string_view path,
-                             const Json& value) const {
-  if (value.is_null()) return true;
-  if (value.is_array())
-    return std::all_of(value.begin(), value.end(),
-                       [&](const Json& element) { return switched_off(kind, path, element); });
-  if (value.is_object()) {
-    for (const auto& [key, member] : value.items())
-      if (!switched_off(kind, fmt::format("{}.{}", path, key), member)) return false;
-    return true;
-  }
-  if (value.is_string()) return value == "" || value == "none";
-  if (value.is_number() && value == 1) return matches_any(path, list_of(factors_, kind));
-  if (value.is_number()) return value == 0;
-  return value == false && !matches_any(path, list_of(true_without_, kind));
-}
-
-const Family& FamilySet::compile(const std::string& name) {
-  Source& source = families_.at(name);
-  if (source.compiled) return *source.compiled;
-  // fragments in the order they are named, those they include before them, the file itself on top
-  Json merged = Json::object();
-  int includes = 0;
-  const std::function<void(const Json&)> add_included = [&](const Json& json) {
-    const Json* include = get(json, "include");
-    if (include == nullptr) return;
-    for (const std::string& fragment : strings_of(*include, name + ".include")) {
-      const auto found = fragments_.find(fragment);
-      if (found == fragments_.end())
-        fail(ErrorKind::spec, name, "include: there is no fragment \"{}\"", fragment);
-      if (++includes > kMaxIncludes)
-        fail(ErrorKind::spec, name, "more than {} includes", kMaxIncludes);
-      add_included(found->second);
-      merge_family(merged, found->second);
-    }
-  };
-  add_included(source.json);
-  merge_family(merged, source.json);
-  source.compiled = std::make_shared<Family>(compile_family(merged, name));
-  return *source.compiled;
 }
 
 bool matches_glob(std::string_view text, std::string_view glob) {

@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 
+#include "tessera/base/error_type.h"
 #include "tessera/convert/tensor_steps.h"
 
 namespace tessera::convert {
@@ -45,12 +46,28 @@ struct TensorRule {
     values,   // numbers that the spec gives, and reading has asked for by tensor_values()
   };
   Kind kind = Kind::group;
+  bool inherited = false;  // of the base: gives way to a rule of the family's own
   std::optional<Loop> loop;
   std::optional<Expr> condition;
   std::optional<Expr> values;
   std::vector<TensorRule> rules;
   std::vector<RuleName> ours;                             // of one spelling
   std::map<std::string, ForeignSide, std::less<>> sides;  // by dialect
+};
+
+/// What files of a family call what its base calls otherwise: patterns in which "*" stands for one
+/// part of a name between dots, and at the end for the rest; the base's with the file's. Of several
+/// that match the one with the most letters decides.
+class Renames {
+ public:
+  /// Throws Error(spec) unless both sides of each have the same number of stars.
+  static Renames compile(const Json& json, const std::string& where);
+  bool empty() const { return list_.empty(); }
+  std::string to_file(std::string_view name) const;
+  std::string to_base(std::string_view name) const;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> list_;
 };
 
 struct Dialect {
@@ -64,16 +81,29 @@ struct Dialect {
   std::shared_ptr<const Template> remark;  // what to say when it was written, or null
   NamedTemplates written;  // values that only this dialect's writing needs (a prefix)
   NamedTemplates fixed;    // values that take another form in this dialect (a row order)
-  std::map<std::string, Json> expect;                  // key -> the list of values it may have
-  std::map<std::string, std::string> ignored_keys;     // key -> why it does not matter here
-  std::map<std::string, std::string> ignored_tensors;  // glob -> why
-  std::map<std::string, std::string> ignored_heads;    // glob -> what the head computes
-  std::set<std::string> claims;                        // every key that is read
+  std::map<std::string, Json> expect;                     // key -> the list of values it may have
+  std::map<std::string, std::string> ignored_keys;        // glob -> why they do not matter here
+  std::map<std::string, std::string> ignored_tensors;     // glob -> why
+  std::map<std::string, std::string> ignored_heads;       // glob -> what the head computes
+  std::set<std::string> claims;                           // every key that is read
+  Renames names;                                          // of tensors
+  std::vector<std::pair<std::string, std::string>> keys;  // of the config: the base's, the file's
+  bool inherited = false;  // of the base as a whole: written for, and read back by, its readers
+
+  /// Whether the family takes no notice of a key: a name of ignored_keys, or a glob there.
+  bool ignores_key(std::string_view path) const;
+  /// The config with the base's keys instead of the file's, and back. Throws Error(file) with
+  /// `where` for a config that has both, with values that differ.
+  Json base_config(Json config, std::string_view where) const;
+  Json file_config(Json config) const;
 };
 
 struct Family {
   std::string name;
   std::string about;
+  std::string base;                  // the family that this one builds on; "" = none
+  std::vector<std::string> unsure;   // what its author could not tell, said on loading
+  std::vector<std::string> dropped;  // globs of our names whose rules of the base do not hold
   std::map<std::string, Json> tables;
   std::map<std::string, FamilyFunction> functions;
   NamedTemplates let;     // derived values
@@ -83,6 +113,10 @@ struct Family {
   std::map<std::string, Dialect, std::less<>> dialects;
 
   const Dialect& dialect(std::string_view kind) const;
+  /// Whether the base's rule for these parameters of ours holds, `own` being what the family's own
+  /// rules give. Throws Error(spec) where these replace a part of it.
+  bool base_gives(const std::vector<std::string>& ours,
+                  const std::set<std::string, std::less<>>& own) const;
   /// Whether this family reads a file of one of its types with this config.
   bool reads(std::string_view kind, const Json& config) const;
 };
@@ -90,9 +124,15 @@ struct Family {
 /// The built-in families and those of a folder of the user's, which win where both know a type.
 class FamilySet {
  public:
-  /// A folder is read like the built-in one: families, fragments among them or in shared/.
-  /// Throws Error(spec) for a malformed file, Error(file) for an unreadable one.
+  /// A folder is read like the built-in one: families, fragments among them or in shared/. A file
+  /// that is malformed or unreadable stops no other: it is told of where a type or a family is
+  /// asked for that is not found, or that is its own. Throws Error(file) for a folder that cannot
+  /// be read.
   static FamilySet load(const std::filesystem::path& user_folder = {});
+  /// One more family of the user's. `file` stands in messages. Throws Error(spec) or Error(file).
+  void add_user(std::string_view text, const std::string& file);
+  /// As if there were no such family, and none that builds on it; for trials.
+  void hide(const std::string& name);
 
   /// The family that reads `type` in dialect `kind` ("" = the one type of that dialect): of several
   /// one whose condition holds of the config, before the one that has none. Throws Error(file) with
@@ -103,6 +143,12 @@ class FamilySet {
                         std::string_view where);
   const Family& named(std::string_view name);
   std::vector<std::string> names() const;
+  /// A family's file with everything that it builds on merged in.
+  Json merged(const std::string& name) const;
+  /// Files of the user's that could not be read, one line each, with file and line.
+  const std::vector<std::string>& broken() const { return broken_; }
+  /// An error of a user's family with the file and the line of the entry that it names.
+  Error located(const Error& error, std::string_view family) const;
   /// Types known in a dialect, sorted.
   std::vector<std::string> types(std::string_view kind) const;
   /// Keys without mathematics, by dialect; "*" stands for any text.
@@ -122,8 +168,12 @@ class FamilySet {
   struct Source {
     Json json;
     std::shared_ptr<const Family> compiled;
+    std::string file = {}, text = {};  // of the user's
   };
-  void add(std::string_view name, std::string_view text, bool fragment);
+  void add(std::string_view name, std::string_view text, bool fragment, const std::string& file);
+  void add_file(const std::filesystem::path& path, bool fragment);
+  Json merged(const std::string& name, int depth) const;
+  std::string broken_text() const;
   static const std::vector<std::string>& list_of(const KeyLists& lists, std::string_view kind);
   static void add_keys(const Json& lists, const std::string& where, KeyLists& to);
   void add_readers(const std::string& family, const Json& dialects);
@@ -133,11 +183,12 @@ class FamilySet {
   std::map<std::string, Json, std::less<>> fragments_;
   struct Reader {
     std::string family;
-    int rank;  // who is asked first: the user's, then those with a condition
+    int rank;  // which is tried first: the user's, then those with a condition
   };
   using Readers = std::map<std::string, std::vector<Reader>, std::less<>>;  // by type
   std::map<std::string, Readers, std::less<>> readers_;                     // by dialect
   bool of_user_ = false;                                                    // what is being added
+  std::vector<std::string> broken_;
   KeyLists unmathematical_, factors_, null_where_zero_, true_without_;
 };
 
@@ -145,6 +196,12 @@ class FamilySet {
 Family compile_family(const Json& json, const std::string& name);
 /// Objects are merged, the lists "tensors" and "claims" appended, anything else is replaced.
 void merge_family(Json& base, const Json& over);
+
+/// The line, from 1, where a JSON text has the member "a.b[2].c", or the innermost of its owners
+/// that it has; 0 = not even the first. Comments are JSON's of family files.
+int line_of(std::string_view text, std::string_view path);
+/// The identifiers in the strings of a family file that are expressions.
+std::set<std::string> identifiers_of(const Json& json);
 
 /// "*" stands for any text, everything else for itself.
 bool matches_glob(std::string_view text, std::string_view glob);

@@ -22,6 +22,40 @@ struct Foreign {
 /// has another one all the same.
 enum class Tied { as_configured, never };
 
+/// What an import would meet, all of it instead of the first error.
+struct DryRun {
+  struct Key {
+    std::string path;
+    Json value;
+    std::vector<std::string> readers;  // families that give it a meaning; empty = none does
+  };
+  std::vector<Key> keys;            // that the family does not claim
+  std::vector<std::string> errors;  // of values, of the spec, of steps
+  std::optional<model::ModelSpec> spec;
+  /// A tensor that a rule asks for and the file lacks.
+  struct Missing {
+    std::string name;               // in the family's terms, before its renames
+    std::vector<std::string> ours;  // the parameters that it gives, with others of its rule
+    std::vector<std::vector<int64_t>> shapes;  // of these, by the spec; empty = not in it
+    bool steps = false;                        // whether they are made of it by steps
+    bool alone = true;                         // the only tensor of its rule
+  };
+  std::vector<Missing> missing;
+  struct Misshapen {
+    std::string source, ours;  // tensors of the file, in quotes; our parameter
+    std::vector<int64_t> found, expected;
+  };
+  std::vector<Misshapen> misshapen;
+  std::vector<std::string> unmapped;  // tensors of the file that no rule takes
+  std::vector<std::string> ungiven;   // parameters of the spec that no rule gives
+  size_t mapped = 0;                  // parameters with a tensor of their shape
+
+  /// Keys that other families give a meaning: an import refuses them.
+  size_t refused_keys() const;
+  /// Whether an import would succeed, as far as names and shapes tell.
+  bool complete() const;
+};
+
 /// Spec JSON of a foreign config. A key that the family does not claim is read over where its value
 /// switches off what it names (FamilySet::switched_off), and, with a line of remarks(), where no
 /// family gives it a meaning. Throws Error(file) for any other, for a value that the family does
@@ -38,6 +72,11 @@ class Importer {
   Json spec_json();
   /// Fills tensors, kept and notes; the spec must be there.
   void read_tensors(Checkpoint& checkpoint);
+  /// Spec and tensors without an end at the first error. Of an Importer that does nothing else.
+  DryRun dry_run();
+  /// A value of the family for this file; absent where it has none of that name or cannot be
+  /// evaluated.
+  Json value(std::string_view name);
   /// What of the config was read over, one line each.
   const std::vector<std::string>& remarks() const { return remarks_; }
   /// Throws Error(file) for a tensor that differs from the one that it is another name of.
@@ -59,7 +98,11 @@ class Importer {
   std::string known_name(const std::vector<NamePattern>& spellings, const Local* locals);
   std::string other_name(const std::string& ours);
   void check_unused(Checkpoint& checkpoint);
+  /// What the family says of a tensor that no rule takes; "" = nothing.
+  std::string reason_unused(const std::string& name, bool& head, std::string& glob) const;
+  void check_dry(const Checkpoint& checkpoint);
 
+  DryRun* dry_ = nullptr;  // what collects errors, of a dry run
   const Family& family_;
   const Dialect& dialect_;
   const Foreign& foreign_;
@@ -76,6 +119,7 @@ class Importer {
   std::map<std::string, Found, std::less<>> found_;
   std::vector<std::string> widened_;  // ours, of quantised matrices, that became floats
   std::set<std::string, std::less<>> used_;
+  std::set<std::string, std::less<>> own_;  // ours, that rules of the family itself give
   struct Same {
     std::string ours, foreign;
   };

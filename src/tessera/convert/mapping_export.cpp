@@ -85,6 +85,17 @@ Json nested(const Json& flat) {
   return out;
 }
 
+/// Every member of an object that is none itself, by its path.
+void for_each_member(const Json& json,
+                     const std::string& prefix,
+                     const std::function<void(const std::string& path, const Json& value)>& body) {
+  for (const auto& [key, value] : json.items())
+    if (value.is_object())
+      for_each_member(value, prefix + key + ".", body);
+    else if (key.find_first_of("/~") == std::string::npos)
+      body(prefix + key, value);
+}
+
 /// What configs say of the labels of one task.
 const std::vector<std::string> kOfLabels = {"label2id", "*num_labels", "problem_type",
                                             "finetuning_task"};
@@ -186,11 +197,11 @@ class Exporter {
  private:
   Json written_config() {
     Json config = dialect_.write->evaluate(canonical_);
-    if (kind_ != "gguf") return config;
+    if (kind_ != "gguf") return dialect_.file_config(std::move(config));
     config = nested(config);
     // a family of several says itself which
     if (!config.contains("architecture")) config["architecture"] = dialect_.types.front();
-    return config;
+    return dialect_.file_config(std::move(config));
   }
 
   /// `canonical`: in the form that the dialect has, where it fixes one.
@@ -203,8 +214,10 @@ class Exporter {
     if (canonical)
       for (const auto& [name, body] : dialect_.fixed) env.lazy(name, body);
     env.constant("spec", spec_view(checkpoint_.spec_json));
-    env.constant("origin", checkpoint_.foreign_config.is_object() ? checkpoint_.foreign_config
-                                                                  : Json::object());
+    Json origin =
+        checkpoint_.foreign_config.is_object() ? checkpoint_.foreign_config : Json::object();
+    if (same_origin_) origin = dialect_.base_config(std::move(origin), family_.name);
+    env.constant("origin", std::move(origin));
     env.constant("origin_dialect", checkpoint_.foreign_dialect);
   }
 
@@ -212,7 +225,9 @@ class Exporter {
   void check_read_back(const Exported& out) {
     const format::TensorFile tensors(kind_, "the tensors to be written", out.tensors);
     const Foreign foreign{kind_, out.config, &tensors, "the config to be written"};
-    Importer importer(family_, foreign, *families_, {.strict = true});
+    // a dialect that is the base's alone has the base's readers
+    const Family& reader = dialect_.inherited ? families_->named(family_.base) : family_;
+    Importer importer(reader, foreign, *families_, {.strict = true});
     const Json wanted = resolved(family_.spec->evaluate(canonical_));
     const std::string what =
         fmt::format("this family's {} config cannot express the architecture; read back it", kind_);
@@ -270,14 +285,14 @@ class Exporter {
           (labels || !matches_any(key, kOfLabels)))
         config[key] = value;
     if (kind_ != "hf" || !still_says(out)) return;
-    for (const auto& [path, why] : dialect_.ignored_keys) {
+    for_each_member(origin, "", [&](const std::string& path, const Json& value) {
+      if (!dialect_.ignores_key(path) || dialect_.claims.contains(path)) return;
       std::string members = "/" + path;
       std::replace(members.begin(), members.end(), '.', '/');
       const Json::json_pointer at(members), parent = at.parent_pointer();
-      if (origin.contains(at) && !origin[at].is_object() && !dialect_.claims.contains(path) &&
-          config.contains(parent) && config[parent].is_object() && !config.contains(at))
-        config[at] = origin[at];
-    }
+      if (config.contains(parent) && config[parent].is_object() && !config.contains(at))
+        config[at] = value;
+    });
   }
 
   const TensorView& ours(const std::string& name) {
@@ -307,7 +322,14 @@ class Exporter {
     if (rule.condition && !rule.condition->test(own_, locals)) return;
     for (const TensorRule& child : rule.rules) walk(child, locals, body);
     const auto side = rule.sides.find(kind_);
-    if (side != rule.sides.end()) body(rule, side->second, locals);
+    if (side == rule.sides.end()) return;
+    const std::vector<std::string> ours = our_names(rule, locals);
+    const bool converts = rule.kind == TensorRule::Kind::convert;
+    if (rule.inherited && !ours.empty() &&
+        !family_.base_gives(ours, converts ? given_ : std::set<std::string, std::less<>>()))
+      return;
+    if (converts && !rule.inherited) given_.insert(ours.begin(), ours.end());
+    body(rule, side->second, locals);
   }
 
   std::vector<std::string> our_names(const TensorRule& rule, const Local* locals) {
@@ -326,7 +348,7 @@ class Exporter {
       name.each(own_, locals, [&](const Local* inner) {
         names.emplace_back();
         for (const NamePattern& spelling : name.spellings)
-          names.back().push_back(spelling.expand(own_, inner));
+          names.back().push_back(dialect_.names.to_file(spelling.expand(own_, inner)));
       });
     return names;
   }
@@ -370,11 +392,8 @@ class Exporter {
       values->push_back(static_cast<float>(number.get<double>()));
     }
     const auto bytes = std::as_bytes(std::span(*values));
-    out.tensors.push_back({side.names.front().spellings.front().expand(own_, locals),
-                           DType::f32,
-                           {std::ssize(*values)},
-                           bytes,
-                           values});
+    out.tensors.push_back(
+        {foreign_names(side, locals).front(), DType::f32, {std::ssize(*values)}, bytes, values});
   }
 
   void write_kept(const TensorRule& rule,
@@ -385,7 +404,7 @@ class Exporter {
     for (const TensorView& tensor : checkpoint_.kept) {
       if (tensor.name != name) continue;
       out.tensors.push_back(as_written(tensor));
-      out.tensors.back().name = side.names.front().spellings.front().expand(own_, locals);
+      out.tensors.back().name = foreign_names(side, locals).front();
     }
   }
 
@@ -397,6 +416,7 @@ class Exporter {
   bool same_origin_ = false;
   bool float32_ = false;
   std::map<std::string, const TensorView*, std::less<>> by_name_;
+  std::set<std::string, std::less<>> given_;  // ours, by rules of the family itself
   Environment own_, canonical_;
 };
 

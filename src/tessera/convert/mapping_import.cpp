@@ -84,7 +84,7 @@ Importer::Importer(const Family& family,
       families_(families),
       options_(std::move(options)) {
   add_family(env_, family);
-  config_ = lifted(foreign.config, dialect_.lift);
+  config_ = dialect_.base_config(lifted(foreign.config, dialect_.lift), foreign.file);
   for (const std::string& key : families.null_where_zero(foreign.dialect))
     if (const auto found = config_.find(key); found != config_.end() && *found == 0)
       *found = nullptr;
@@ -104,14 +104,14 @@ bool Importer::exists(const std::string& name) const {
 /// What expressions may ask about the tensors of the file.
 void Importer::add_tensor_functions() {
   env_.host("has_tensor", 1, [this](std::span<const Json> a) -> Json {
-    return exists(text_argument(a[0], "has_tensor"));
+    return exists(dialect_.names.to_file(text_argument(a[0], "has_tensor")));
   });
   env_.host("shape", 1, [this](std::span<const Json> a) -> Json {
-    const std::string name = text_argument(a[0], "shape");
+    const std::string name = dialect_.names.to_file(text_argument(a[0], "shape"));
     return exists(name) ? shape_json(foreign_.tensors->at(name)) : absent();
   });
   env_.host("tensor_values", 1, [this](std::span<const Json> a) -> Json {
-    const std::string name = text_argument(a[0], "tensor_values");
+    const std::string name = dialect_.names.to_file(text_argument(a[0], "tensor_values"));
     if (!exists(name)) return absent();
     used_.insert(name);
     return values_json(foreign_.tensors->at(name));
@@ -122,7 +122,8 @@ void Importer::add_tensor_functions() {
       fail(ErrorKind::spec, family_.name, "find_prefix takes a list of prefixes and a name");
     const std::string name = text_argument(a[1], "find_prefix");
     for (const Json& prefix : a[0])
-      if (exists(text_argument(prefix, "find_prefix") + name)) return prefix;
+      if (exists(dialect_.names.to_file(text_argument(prefix, "find_prefix") + name)))
+        return prefix;
     return a[0][0];
   });
 }
@@ -134,6 +135,8 @@ Json Importer::spec_json() {
   check_claims(config_, "");
   report_unknown();
   check_expected();
+  for (const std::string& what : family_.unsure)
+    remarks_.push_back(fmt::format("family {} is unsure: {}", family_.name, what));
   return family_.spec->evaluate(env_);
 }
 
@@ -141,7 +144,7 @@ void Importer::check_claims(const Json& config, const std::string& prefix) {
   const std::vector<std::string>& metadata_keys = families_.metadata_keys(foreign_.dialect);
   for (const auto& [key, value] : config.items()) {
     const std::string path = prefix.empty() ? key : prefix + "." + key;
-    if (dialect_.ignored_keys.contains(path) || dialect_.claims.contains(path + ".*")) continue;
+    if (dialect_.ignores_key(path) || dialect_.claims.contains(path + ".*")) continue;
     if (prefix.empty() && !dialect_.claims.contains(path) && matches_any(key, metadata_keys))
       continue;
     const bool members = value.is_object() && !value.empty();
@@ -162,6 +165,10 @@ bool Importer::has_claims_below(const std::string& path) const {
 void Importer::check_key(const std::string& path, const Json& value) {
   if (families_.switched_off(foreign_.dialect, path, value)) return;
   std::vector<std::string> readers = families_.readers_of(foreign_.dialect, path);
+  if (dry_ != nullptr) {
+    dry_->keys.push_back({path, value, std::move(readers)});
+    return;
+  }
   if (readers.empty()) {
     unknown_.push_back(path);
     return;
@@ -211,9 +218,11 @@ void Importer::check_expected() {
               (value->is_null() && (candidate == false || candidate == 0));
       known += (known.empty() ? "" : " or ") + shown(candidate);
     }
-    if (!found)
-      fail(ErrorKind::file, foreign_.file, "{} = {} is not supported by family {}; expected {}",
-           path, shown(*value), family_.name, known);
+    if (found) continue;
+    const std::string what = fmt::format("{} = {} is not supported by family {}; expected {}", path,
+                                         shown(*value), family_.name, known);
+    if (dry_ == nullptr) throw Error(ErrorKind::file, foreign_.file, what);
+    dry_->errors.push_back(what);
   }
 }
 
@@ -222,7 +231,7 @@ void Importer::check_expected() {
 std::string Importer::known_name(const std::vector<NamePattern>& spellings, const Local* locals) {
   std::string first;
   for (const NamePattern& spelling : spellings) {
-    const std::string name = spelling.expand(env_, locals);
+    const std::string name = dialect_.names.to_file(spelling.expand(env_, locals));
     if (foreign_.tensors->find(name) != nullptr) return name;
     if (first.empty()) first = name;
   }
@@ -266,6 +275,7 @@ void Importer::bind_rule(const TensorRule& rule, const Local* locals, Checkpoint
     return;
   if (rule.kind == TensorRule::Kind::convert) return bind_convert(rule, side->second, locals);
   const std::string ours = rule.ours.front().spellings.front().expand(env_, locals);
+  if (rule.inherited && !family_.base_gives({ours}, {})) return;
   for (const RuleName& foreign : side->second.names)
     foreign.each(env_, locals, [&](const Local* inner) {
       const std::string name = known_name(foreign.spellings, inner);
@@ -295,15 +305,28 @@ void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, con
     name.each(env_, locals, [&](const Local* inner) {
       ours.push_back(name.spellings.front().expand(env_, inner));
     });
+  if (!rule.inherited)
+    own_.insert(ours.begin(), ours.end());
+  else if (!family_.base_gives(ours, own_))
+    return;
   std::vector<TensorView> tensors;
   std::vector<std::string> sources;
   bool in_blocks = false;  // a quantised matrix among them
+  const size_t n_missing = dry_ == nullptr ? 0 : dry_->missing.size();
   for (const RuleName& foreign : side.names)
     foreign.each(env_, locals, [&](const Local* inner) {
       std::string name = known_name(foreign.spellings, inner);
       // of tied matrices a file may hold either
       if (name.starts_with('!') && ours.size() == 1 && ours[0] == model::kTokenTable)
         if (const std::string other = other_name(ours[0]); !other.empty()) name = other;
+      if (name.starts_with('!') && dry_ != nullptr) {
+        dry_->missing.push_back({foreign.spellings.front().expand(env_, inner),
+                                 ours,
+                                 {},
+                                 !side.steps.empty(),
+                                 side.names.size() == 1 && !side.names.front().loop});
+        return;
+      }
       if (name.starts_with('!'))
         fail(ErrorKind::file, foreign_.tensors->file(),
              "tensor {} is missing; family {} needs it for {}", format::in_quotes(name.substr(1)),
@@ -316,9 +339,14 @@ void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, con
       if (!blocks && side.steps.transpose()) refuse_turned(name);
       in_blocks = in_blocks || blocks;
     });
+  if (dry_ != nullptr && dry_->missing.size() > n_missing) return;
   try {
     side.steps.apply(tensors, env_, locals);
   } catch (const Error& error) {
+    if (dry_ != nullptr) {
+      dry_->errors.push_back(fmt::format("{}: {}", fmt::join(sources, ", "), error.what()));
+      return;
+    }
     constexpr std::string_view kTag = "[convert] ";
     const std::string_view what = error.what();
     if (error.kind() != ErrorKind::file || !what.starts_with(kTag)) throw;
@@ -396,32 +424,129 @@ bool Importer::head_differs(const Checkpoint& checkpoint) const {
                      [&](const Same& same) { return of_table(same) && differs(same); });
 }
 
+std::string Importer::reason_unused(const std::string& name, bool& head, std::string& glob) const {
+  const std::string of_base = dialect_.names.to_base(name);
+  for (const auto& [list, of_heads] :
+       {std::pair(&dialect_.ignored_heads, true), std::pair(&dialect_.ignored_tensors, false)})
+    for (const auto& [pattern, why] : *list)
+      if (matches_glob(name, pattern) || matches_glob(of_base, pattern)) {
+        head = of_heads;
+        glob = pattern;
+        return why;
+      }
+  return "";
+}
+
 void Importer::check_unused(Checkpoint& checkpoint) {
   std::map<std::string, std::string> heads;
   const auto check = [&](const std::string& name) {
     if (used_.contains(name)) return;
-    for (const auto& [glob, what] : dialect_.ignored_heads)
-      if (matches_glob(name, glob)) {
-        checkpoint.notes.push_back(
-            fmt::format("unused tensors {}: a head for {}", format::in_quotes(name), what));
-        heads.emplace(glob, what);
-        return;
-      }
-    for (const auto& [glob, why] : dialect_.ignored_tensors)
-      if (matches_glob(name, glob)) {
-        checkpoint.notes.push_back(
-            fmt::format("unused tensors {}: {}", format::in_quotes(name), why));
-        return;
-      }
-    fail(ErrorKind::file, foreign_.tensors->file(),
-         "tensor {} has no place in family {} with this config", format::in_quotes(name),
-         family_.name);
+    bool head = false;
+    std::string glob;
+    const std::string why = reason_unused(name, head, glob);
+    if (glob.empty())
+      fail(ErrorKind::file, foreign_.tensors->file(),
+           "tensor {} has no place in family {} with this config", format::in_quotes(name),
+           family_.name);
+    checkpoint.notes.push_back(fmt::format("unused tensors {}: {}{}", format::in_quotes(name),
+                                           head ? "a head for " : "", why));
+    if (head) heads.emplace(glob, why);
   };
   for (const TensorView& tensor : foreign_.tensors->tensors()) check(tensor.name);
   for (const format::UnsupportedTensor& tensor : foreign_.tensors->unsupported())
     check(tensor.name);
   for (const auto& [glob, what] : heads)
     checkpoint.lost_heads.push_back(fmt::format("{} ({})", what, glob));
+}
+
+// --- dry runs -----------------------------------------------------------------------------------
+
+size_t DryRun::refused_keys() const {
+  return static_cast<size_t>(
+      std::count_if(keys.begin(), keys.end(), [](const Key& key) { return !key.readers.empty(); }));
+}
+
+bool DryRun::complete() const {
+  return errors.empty() && missing.empty() && misshapen.empty() && unmapped.empty() &&
+         ungiven.empty() && refused_keys() == 0 && spec.has_value();
+}
+
+Json Importer::value(std::string_view name) {
+  try {
+    const Json* found = env_.find(name);
+    return found == nullptr ? absent() : *found;
+  } catch (const Error&) {
+    return absent();
+  }
+}
+
+DryRun Importer::dry_run() {
+  DryRun run;
+  dry_ = &run;
+  Checkpoint checkpoint;
+  const auto collect = [&](const auto& body) {
+    try {
+      body();
+      return true;
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::internal) throw;
+      run.errors.emplace_back(error.what());
+      return false;
+    }
+  };
+  collect([&] {
+    if (!family_.reads(foreign_.dialect, foreign_.config))
+      fail(ErrorKind::file, foreign_.file, "is not of family {}, which reads files where {}",
+           family_.name, dialect_.when->text());
+  });
+  collect([&] { check_claims(config_, ""); });
+  collect([&] { check_expected(); });
+  if (collect([&] { checkpoint.spec = model::read_model_spec(family_.spec->evaluate(env_)); })) {
+    run.spec = checkpoint.spec;
+    collect([&] {
+      for (const TensorRule& rule : family_.rules) bind_rule(rule, nullptr, checkpoint);
+    });
+    check_dry(checkpoint);
+  }
+  dry_ = nullptr;
+  return run;
+}
+
+/// What the rules gave against the spec and the file.
+void Importer::check_dry(const Checkpoint& checkpoint) {
+  std::map<std::string, std::vector<int64_t>, std::less<>> shapes;
+  for (const spec::ParamDecl& decl : model::parameters(checkpoint.spec))
+    shapes[decl.name] = decl.shape;
+  std::set<std::string, std::less<>> asked;
+  for (DryRun::Missing& missing : dry_->missing)
+    for (const std::string& ours : missing.ours) {
+      asked.insert(ours);
+      const auto found = shapes.find(ours);
+      missing.shapes.push_back(found == shapes.end() ? std::vector<int64_t>() : found->second);
+    }
+  for (const auto& [name, shape] : shapes) {
+    const auto found = found_.find(name);
+    if (found == found_.end()) {
+      if (!asked.contains(name)) dry_->ungiven.push_back(name);
+    } else if (found->second.tensor.shape != shape) {
+      dry_->misshapen.push_back({found->second.source, name, found->second.tensor.shape, shape});
+    } else {
+      ++dry_->mapped;
+    }
+  }
+  for (const auto& [name, found] : found_)
+    if (!shapes.contains(name))
+      dry_->errors.push_back(fmt::format(
+          "tensor {} is given for {}, which the spec of this config lacks", found.source, name));
+  const auto check = [&](const std::string& name) {
+    bool head = false;
+    std::string glob;
+    reason_unused(name, head, glob);
+    if (!used_.contains(name) && glob.empty()) dry_->unmapped.push_back(name);
+  };
+  for (const TensorView& tensor : foreign_.tensors->tensors()) check(tensor.name);
+  for (const format::UnsupportedTensor& tensor : foreign_.tensors->unsupported())
+    check(tensor.name);
 }
 
 // --- specs as expressions see them ------------------------------------------------------------

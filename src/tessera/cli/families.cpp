@@ -1,0 +1,221 @@
+#include "tessera/cli/families.h"
+
+#include <fmt/ranges.h>
+
+#include "tessera/base/mapped_file.h"
+#include "tessera/base/output_file.h"
+#include "tessera/cli/cli.h"
+#include "tessera/cli/temporary_cache.h"
+#include "tessera/convert/propose.h"
+#include "tessera/convert/tensor_roles.h"
+#include "tessera/format/file_source.h"
+#include "tessera/format/tensor_folder.h"
+#include "tessera/spec/names.h"
+
+namespace tessera::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ProposeArgs {
+  std::string folder, out, base, families, text;
+  int64_t tokens = 2000;
+};
+
+struct CheckArgs {
+  std::string file, model, families;
+};
+
+/// Some of a long list, and how many more.
+template <class List, class Print>
+void print_some(std::FILE* out, const List& list, const Print& print) {
+  constexpr size_t kShown = 20;
+  for (size_t i = 0; i < std::min(list.size(), kShown); ++i)
+    fmt::print(out, "  {}\n", print(list[i]));
+  if (list.size() > kShown) fmt::print(out, "  and {} more\n", list.size() - kShown);
+}
+
+/// The name of a list that a tensor is most like; "" = none.
+std::string most_like(const std::string& name, const std::vector<std::string>& others) {
+  std::string best;
+  double most = 0.3;
+  for (const std::string& other : others) {
+    const double like =
+        convert::likeness(convert::numbered(name).pattern, convert::numbered(other).pattern);
+    if (like > most) {
+      most = like;
+      best = other;
+    }
+  }
+  return best;
+}
+
+std::string nearest_text(const std::string& nearest, const char* what) {
+  return nearest.empty() ? "" : fmt::format(" (nearest {}: {})", what, format::in_quotes(nearest));
+}
+
+/// What a dry run met, and what is nearest to each.
+void print_dry_run(std::FILE* out,
+                   const convert::DryRun& dry,
+                   const std::vector<std::string>& claims) {
+  std::vector<std::string> wanted;
+  for (const convert::DryRun::Missing& missing : dry.missing) wanted.push_back(missing.name);
+  fmt::print(out, "parameters with a tensor of their shape: {}\n", dry.mapped);
+  const auto section = [&](const char* title, const auto& list, const auto& print) {
+    if (list.empty()) return;
+    fmt::print(out, "{}: {}\n", title, list.size());
+    print_some(out, list, print);
+  };
+  section("errors", dry.errors, [](const std::string& error) { return error; });
+  section("unclaimed keys of config.json", dry.keys, [&](const convert::DryRun::Key& key) {
+    return fmt::format(
+        "{} = {}: {}{}", key.path, key.value.dump(),
+        key.readers.empty()
+            ? "known to no family, ignored on loading"
+            : fmt::format("changes what {} compute, refused on loading",
+                          fmt::join(key.readers.begin(),
+                                    key.readers.begin() +
+                                        std::min<std::ptrdiff_t>(3, std::ssize(key.readers)),
+                                    ", ")),
+        nearest_text(spec::nearest_name(key.path, claims), "key"));
+  });
+  section("unmapped tensors of the file", dry.unmapped, [&](const std::string& name) {
+    return name + nearest_text(most_like(name, wanted), "rule");
+  });
+  section("tensors that rules need and the file lacks", dry.missing,
+          [&](const convert::DryRun::Missing& missing) {
+            return fmt::format("{} for {}{}", missing.name, fmt::join(missing.ours, ", "),
+                               nearest_text(most_like(missing.name, dry.unmapped), "tensor"));
+          });
+  section("misshapen tensors", dry.misshapen, [](const convert::DryRun::Misshapen& one) {
+    return fmt::format("{} gives {} the shape {}; the config says {}", one.source, one.ours,
+                       format::shape_text(one.found), format::shape_text(one.expected));
+  });
+  section("parameters that no rule gives", dry.ungiven,
+          [](const std::string& name) { return name; });
+}
+
+std::vector<std::string> claims_of(const convert::Family& family) {
+  const auto found = family.dialects.find("hf");
+  if (found == family.dialects.end()) return {};
+  return {found->second.claims.begin(), found->second.claims.end()};
+}
+
+int propose(const ProposeArgs& o, const FamilyProver& prover) {
+  const convert::Proposal proposal =
+      convert::propose_family(o.folder, {.families = o.families, .base = o.base});
+  const std::string text = convert::family_text(proposal.family);
+  // the file alone goes to stdout
+  std::FILE* report = o.out.empty() ? stderr : stdout;
+  if (o.out.empty())
+    fmt::print("{}", text);
+  else
+    write_file_atomically(o.out, text);
+  fmt::print(report, "base: {}\n", proposal.base);
+  std::string others;
+  for (size_t i = 1; i < std::min<size_t>(4, proposal.nearest.size()); ++i)
+    others += fmt::format("{}{} ({:.1f})", i == 1 ? "" : ", ", proposal.nearest[i].first,
+                          proposal.nearest[i].second);
+  if (!others.empty())
+    fmt::print(report, "next bases (cost; the base has {:.1f}): {}\n", proposal.nearest[0].second,
+               others);
+  const convert::Json& hf = proposal.family.at("dialects").at("hf");
+  for (const auto& [key, what] :
+       {std::pair("keys", "renamed keys"), {"names", "renamed tensors"}, {"read", "switches set"}})
+    if (hf.contains(key)) fmt::print(report, "{}: {}\n", what, hf.at(key).size());
+  print_dry_run(report, proposal.dry, {});
+  if (!proposal.unsure.empty()) {
+    fmt::print(report, "unsure: {}\n", proposal.unsure.size());
+    print_some(report, proposal.unsure, [](const std::string& what) { return what; });
+  }
+  if (!proposal.dry.complete()) {
+    fmt::print(report, "incomplete: the file needs the entries above before the model loads\n");
+    return kExitCheckNotMet;
+  }
+  fmt::print(report, "dry run: every tensor is mapped and every shape fits\n");
+  if (o.text.empty()) return kExitOk;
+  const TemporaryCache scratch;
+  if (!o.families.empty())
+    fs::copy(o.families, scratch.path(),
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  write_file_atomically(
+      scratch.path() / (proposal.family.at("family").get<std::string>() + ".json"), text);
+  return prover({o.folder, scratch.path().string(), o.text, o.tokens}) ? kExitOk : kExitCheckNotMet;
+}
+
+int check(const CheckArgs& o) {
+  convert::FamilySet families = convert::FamilySet::load(o.families);
+  const std::string text = read_text_file(o.file);
+  spec::JsonLimits limits;
+  limits.comments = true;
+  families.add_user(text, o.file);
+  const std::string name =
+      spec::parse_json(text, o.file, limits).value("family", Json("")).get<std::string>();
+  if (name.empty()) fail(ErrorKind::spec, o.file, "a fragment; expected a family file");
+  const convert::Family& family = families.named(name);
+  fmt::print("family {}{}: {} rules and groups of rules, {} keys of config.json\n", name,
+             family.base.empty() ? "" : fmt::format(" on the base {}", family.base),
+             family.rules.size(), claims_of(family).size());
+  for (const std::string& what : family.unsure) fmt::print("unsure: {}\n", what);
+  if (o.model.empty()) return kExitOk;
+  const convert::DryRun dry = convert::dry_run_of(families, name, o.model);
+  print_dry_run(stdout, dry, claims_of(family));
+  fmt::print("{}\n", dry.complete() ? "dry run: every tensor is mapped and every shape fits"
+                                    : "dry run: the model does not load with this file");
+  return dry.complete() ? kExitOk : kExitCheckNotMet;
+}
+
+}  // namespace
+
+std::function<int()> add_model_families(CLI::App& app, FamilyProver prover) {
+  app.require_subcommand(1);
+  examples(app, {"tessera families propose FOLDER --out families/quill.json --text wiki.txt",
+                 "tessera families check families/quill.json FOLDER",
+                 "tessera families schema > family.schema.json"});
+  auto of_propose = std::make_shared<ProposeArgs>();
+  CLI::App* propose_verb = app.add_subcommand(
+      "propose", "Drafts the family file of a checkpoint of an unknown model type");
+  group(*propose_verb, "Input");
+  names_model(propose_verb
+                  ->add_option("folder", of_propose->folder,
+                               "Hugging Face folder with config.json and weights")
+                  ->required(),
+              of_propose->folder);
+  propose_verb->add_option("--base", of_propose->base,
+                           "family to build on; without it the nearest one");
+  add_families(*propose_verb, of_propose->families);
+  group(*propose_verb, "Check");
+  propose_verb->add_option(kProofText, of_propose->text,
+                           "text for a check of the draft: agreement of all forms (`verify`) and "
+                           "perplexity; - = standard input");
+  propose_verb->add_option("--tokens", of_propose->tokens, "maximum number of tokens of the text")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 20));
+  group(*propose_verb, "Output");
+  add_out(*propose_verb, of_propose->out, "family file; without it standard output");
+  auto of_check = std::make_shared<CheckArgs>();
+  CLI::App* check_verb = app.add_subcommand(
+      "check", "Checks a family file, and by a dry run whether it fits a checkpoint");
+  group(*check_verb, "Input");
+  check_verb->add_option("file", of_check->file, "family file (JSON)")->required();
+  names_model(check_verb->add_option("model", of_check->model,
+                                     "Hugging Face folder for a dry run: keys, tensors, shapes"),
+              of_check->model);
+  add_families(*check_verb, of_check->families);
+  CLI::App* schema_verb =
+      app.add_subcommand("schema", "Prints the JSON schema of family files, for editors");
+  for (CLI::App* below : {propose_verb, check_verb, schema_verb}) below->group("Commands");
+  return [of_propose, of_check, propose_verb, check_verb, prover] {
+    if (propose_verb->parsed()) return propose(*of_propose, prover);
+    if (check_verb->parsed()) return check(*of_check);
+    fmt::print("{}", convert::family_schema());
+    return kExitOk;
+  };
+}
+
+std::function<int()> add_model_families(CLI::App& app) {
+  // main() has handed what needs a prover to the other program
+  return add_model_families(app, FamilyProver{});
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,357 @@
+// Drafts of family files, and what the files of families that build on others say. How many
+// architectures load by their drafts alone: tests/model/proposed_families_test.cpp.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tessera/base/error.h"
+#include "tessera/base/mapped_file.h"
+#include "tessera/base/testing.h"
+#include "tessera/convert/checkpoint.h"
+#include "tessera/convert/foreign_config.h"
+#include "tessera/convert/propose.h"
+#include "tessera/convert/tensor_ops.h"
+#include "tessera/convert/tensor_roles.h"
+#include "tessera/format/safetensors.h"
+
+namespace tessera::convert::propose_test {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TemporaryFolder;
+using testing::AllOf;
+using testing::HasSubstr;
+
+const fs::path kBase = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families/llama/base";
+
+/// float32 tensors one below another.
+TensorView stacked(const std::string& name, const std::vector<TensorView>& parts) {
+  auto values = std::make_shared<std::vector<float>>();
+  std::vector<int64_t> shape = parts.front().shape;
+  shape.front() = 0;
+  for (const TensorView& part : parts) {
+    const size_t at = values->size();
+    values->resize(at + part.data.size() / sizeof(float));
+    std::memcpy(values->data() + at, part.data.data(), part.data.size());
+    shape.front() += part.shape.front();
+  }
+  return {name, DType::f32, shape, std::as_bytes(std::span(*values)), values};
+}
+
+/// A float32 matrix, turned over.
+TensorView turned(const std::string& name, const TensorView& matrix) {
+  const auto rows = static_cast<size_t>(matrix.shape[0]),
+             columns = static_cast<size_t>(matrix.shape[1]);
+  std::vector<float> source(rows * columns);
+  std::memcpy(source.data(), matrix.data.data(), matrix.data.size());
+  auto values = std::make_shared<std::vector<float>>(rows * columns);
+  for (size_t i = 0; i < rows; ++i)
+    for (size_t j = 0; j < columns; ++j) (*values)[j * rows + i] = source[i * columns + j];
+  return {name,
+          DType::f32,
+          {matrix.shape[1], matrix.shape[0]},
+          std::as_bytes(std::span(*values)),
+          values};
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+/// The golden Llama as a type "quill", by other keys and names, with these tensors.
+fs::path write_quill(const TemporaryFolder& scratch, const std::vector<TensorView>& tensors) {
+  Json config = spec::read_json_file(kBase / "config.json");
+  config["model_type"] = "quill";
+  scratch.write("quill/config.json", config.dump(1));
+  format::write_safetensors(scratch / "quill" / "model.safetensors", tensors);
+  return scratch / "quill";
+}
+
+std::vector<TensorView> llama_tensors() {
+  return format::open_safetensors(kBase / "model.safetensors").tensors();
+}
+
+/// The model of a folder by its draft, which must be complete.
+Checkpoint by_draft(const TemporaryFolder& scratch, const fs::path& folder, Proposal& proposal) {
+  proposal = propose_family(folder);
+  EXPECT_TRUE(proposal.dry.complete()) << family_text(proposal.family);
+  scratch.write("families/quill.json", family_text(proposal.family));
+  LoadOptions options;
+  options.families = scratch / "families";
+  return load_checkpoint(folder, options);
+}
+
+void expect_llama(const Checkpoint& found) {
+  const Checkpoint want = load_checkpoint(kBase);
+  EXPECT_EQ(found.spec_json, want.spec_json);
+  ASSERT_EQ(found.tensors.size(), want.tensors.size());
+  for (size_t i = 0; i < want.tensors.size(); ++i)
+    EXPECT_TRUE(equal_values(found.tensors[i], want.tensors[i])) << want.tensors[i].name;
+}
+
+TEST(TensorRoles, ByTheWordsOfNames) {
+  for (const auto& [name, role] :
+       std::map<std::string, std::string>{{"model.layers.*.self_attn.q_proj.weight", "q"},
+                                          {"encoder.layer.*.attention.self.query.weight", "q"},
+                                          {"encoder.layer.*.attention.output.dense.weight", "o"},
+                                          {"encoder.layer.*.output.dense.weight", "down"},
+                                          {"encoder.layer.*.intermediate.dense.weight", "up"},
+                                          {"transformer.h.*.attn.c_attn.weight", "qkv"},
+                                          {"transformer.h.*.attn.c_proj.weight", "o"},
+                                          {"transformer.h.*.mlp.c_proj.weight", "down"},
+                                          {"model.layers.*.mlp.gate_up_proj.weight", "gate_up"},
+                                          {"model.embed_tokens.weight", "embed"},
+                                          {"model.norm.weight", "final_norm"},
+                                          {"frobnicate.weight", ""}})
+    EXPECT_EQ(role_of(name), role) << name;
+  EXPECT_EQ(likeness("a.q_proj.weight", "b.k_proj.weight"), 0);
+  EXPECT_GT(likeness("a.q_proj.weight", "b.query.weight"), 0.5);
+  EXPECT_EQ(numbered("h.3.x.12.weight").pattern, "h.*.x.*.weight");
+}
+
+TEST(Proposals, OtherKeysAndNames) {
+  const TemporaryFolder scratch;
+  std::vector<TensorView> tensors = llama_tensors();
+  const std::vector<std::pair<std::string, std::string>> renames = {
+      {"model.layers.", "backbone.blocks."},
+      {"self_attn.", "attn."},
+      {"q_proj", "query"},
+      {"k_proj", "key"},
+      {"v_proj", "value"},
+      {"model.embed_tokens", "backbone.wte"},
+      {"model.norm", "backbone.ln_f"},
+      {"input_layernorm", "ln_1"},
+      {"post_attention_layernorm", "ln_2"}};
+  for (TensorView& tensor : tensors)
+    for (const auto& [from, to] : renames) tensor.name = replaced(tensor.name, from, to);
+  const fs::path folder = write_quill(scratch, tensors);
+  std::string config = read_text_file(folder / "config.json");
+  for (const auto& [from, to] : {std::pair("hidden_size", "n_embd"),
+                                 {"num_hidden_layers", "n_layer"},
+                                 {"num_attention_heads", "n_head"},
+                                 {"intermediate_size", "ffn_width"}})
+    config = replaced(config, std::string("\"") + from, std::string("\"") + to);
+  scratch.write("quill/config.json", config);
+  Proposal proposal;
+  const Checkpoint found = by_draft(scratch, folder, proposal);
+  expect_llama(found);
+  // a key that no family has is a guess, which readers are told of
+  EXPECT_THAT(found.remarks, testing::Contains(HasSubstr("ffn_width")));
+  // and it goes back into the names that it came by
+  HfOptions options;
+  options.families = scratch / "families";
+  write_hf_folder(found, scratch / "written", options);
+  const format::TensorFile written = format::open_safetensors_folder(scratch / "written");
+  for (const TensorView& tensor : tensors)
+    EXPECT_TRUE(equal_values(tensor, written.at(tensor.name))) << tensor.name;
+  EXPECT_EQ(spec::read_json_file(scratch / "written" / "config.json").at("n_embd"), 32);
+}
+
+TEST(Proposals, PackedAndTurnedProducts) {
+  const TemporaryFolder scratch;
+  const format::TensorFile llama = format::open_safetensors(kBase / "model.safetensors");
+  std::vector<TensorView> tensors;
+  for (const TensorView& tensor : llama.tensors())
+    if (tensor.name.find("_proj") == std::string::npos) tensors.push_back(tensor);
+  for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
+    const auto at = [&](const char* name) {
+      return llama.at(std::string(layer) + name + ".weight");
+    };
+    tensors.push_back(
+        stacked(std::string(layer) + "attn.qkv.weight",
+                {at("self_attn.q_proj"), at("self_attn.k_proj"), at("self_attn.v_proj")}));
+    tensors.push_back(turned(std::string(layer) + "attn.out.weight", at("self_attn.o_proj")));
+    tensors.push_back(stacked(std::string(layer) + "ff.gate_up.weight",
+                              {at("mlp.gate_proj"), at("mlp.up_proj")}));
+    tensors.push_back(turned(std::string(layer) + "ff.down.weight", at("mlp.down_proj")));
+  }
+  Proposal proposal;
+  const Checkpoint found = by_draft(scratch, write_quill(scratch, tensors), proposal);
+  expect_llama(found);
+  EXPECT_THAT(proposal.unsure, testing::Contains(HasSubstr("attn.qkv.weight")));
+  HfOptions options;
+  options.families = scratch / "families";
+  write_hf_folder(found, scratch / "written", options);
+  const format::TensorFile written = format::open_safetensors_folder(scratch / "written");
+  for (const TensorView& tensor : tensors)
+    EXPECT_TRUE(equal_values(tensor, written.at(tensor.name))) << tensor.name;
+}
+
+TEST(Proposals, WhatHasNoPlaceIsNamed) {
+  const TemporaryFolder scratch;
+  std::vector<TensorView> tensors = llama_tensors();
+  tensors.push_back(stacked("model.layers.0.mystery.weight", {tensors.front(), tensors.front()}));
+  const Proposal proposal = propose_family(write_quill(scratch, tensors));
+  EXPECT_FALSE(proposal.dry.complete());
+  EXPECT_THAT(proposal.dry.unmapped, testing::ElementsAre("model.layers.0.mystery.weight"));
+  test::expect_error(ErrorKind::usage, "is known", [&] { propose_family(kBase); });
+}
+
+TEST(FamiliesOnOthers, ReplaceAndDropEntriesOfTheBase) {
+  const TemporaryFolder scratch;
+  const fs::path folder = write_quill(scratch, llama_tensors());
+  LoadOptions options;
+  options.families = scratch / "families";
+  scratch.write("families/quill.json", R"({
+    "family": "quill", "base": "llama", "drop": ["dialects.hf.expect", "tensors.head.bias"],
+    "unsure": ["whether it is a llama"],
+    "dialects": {"hf": {"types": ["quill"], "read": {"theta": 500}, "ignored_keys": {"colour_*": "of the page"}}}
+  })");
+  std::string config = read_text_file(folder / "config.json");
+  config = replaced(config, "\"hidden_act\"",
+                    "\"colour_of_ink\": 3, \"rope_interleaved\": true, \"hidden_act\"");
+  scratch.write("quill/config.json", config);
+  // a key that the base expects to be false is now known to others alone, or to none
+  const Checkpoint found = load_checkpoint(folder, options);
+  EXPECT_EQ(found.family, "quill");
+  EXPECT_THAT(found.remarks, testing::Contains(HasSubstr("unsure: whether it is a llama")));
+  EXPECT_THAT(found.remarks, testing::Not(testing::Contains(HasSubstr("colour_of_ink"))));
+  EXPECT_EQ(
+      found.spec_json.at("layers")[0].at("branches")[0].at("mixer").at("position").at("theta"),
+      500);
+  // in GGUF it is written for readers of the base
+  FamilySet set = FamilySet::load(options.families);
+  EXPECT_EQ(set.named("quill").dialect("gguf").types, std::vector<std::string>{"llama"});
+  EXPECT_EQ(set.of_type("gguf", "llama", Json::object(), "test").name, "llama");
+}
+
+TEST(FamiliesOnOthers, MistakesAreNamedWithTheirLines) {
+  const auto error_of = [](const std::string& text) {
+    const TemporaryFolder scratch;
+    scratch.write("families/x.json", text);
+    return test::error_of([&] { FamilySet::load(scratch / "families").named("x"); });
+  };
+  EXPECT_THAT(error_of("{\"family\": \"x\",\n \"base\": \"lama\"}"),
+              AllOf(HasSubstr("x.json:2: x.base"), HasSubstr("\"llama\"")));
+  EXPECT_THAT(
+      error_of(
+          "{\"family\": \"x\", \"base\": \"llama\",\n // a comment\n \"dialects\": {\"hf\": {\n"
+          "  \"read\": {\"n_headz\": 3}}}}"),
+      AllOf(HasSubstr("x.json:4: x.hf.read.n_headz"), HasSubstr("no expression"),
+            HasSubstr("n_heads")));
+  EXPECT_THAT(
+      error_of("{\"family\": \"x\", \"base\": \"llama\",\n\"drop\": [\"dialects.hf.frobnicate\"]}"),
+      AllOf(HasSubstr("x.json:2"), HasSubstr("is not in the base")));
+  EXPECT_THAT(error_of("{\"family\": \"x\", \"base\": \"llama\",\n\"dialects\": {\"hf\": "
+                       "{\"names\":\n{\"a.*\": \"b\"}}}}"),
+              AllOf(HasSubstr("x.json:3"), HasSubstr("stars")));
+  EXPECT_THAT(error_of("{\"family\": \"x\",\n\n oops}"), HasSubstr("x.json:3"));
+  EXPECT_THAT(error_of("{\"family\": \"x\", \"base\": \"x\"}"), HasSubstr("base"));
+}
+
+TEST(FamiliesOnOthers, FloatsWhereIntegersBelongAreNamed) {
+  const TemporaryFolder scratch;
+  const fs::path folder = write_quill(scratch, llama_tensors());
+  LoadOptions options;
+  options.families = scratch / "families";
+  const auto error_of = [&](const char* read) {
+    scratch.write(
+        "families/quill.json",
+        fmt::format("{{\"family\": \"quill\", \"base\": \"llama\",\n\"dialects\": {{\"hf\": "
+                    "{{\"types\": [\"quill\"],\n\"read\": {{{}}}}}}}}}",
+                    read));
+    return test::error_of([&] { load_checkpoint(folder, options); });
+  };
+  EXPECT_THAT(error_of(R"("n_heads": "=config.num_attention_heads * 1.0", "n_kv_heads": 2)"),
+              AllOf(HasSubstr("quill.json"), HasSubstr("n_heads"), HasSubstr("integer")));
+  EXPECT_THAT(error_of(R"("n_layers": "=config.num_hidden_layers / 1.5")"),
+              AllOf(HasSubstr("integer")));
+  // a failing expression with its line
+  EXPECT_THAT(error_of(R"("n_layers": "=config.no_such_key")"),
+              HasSubstr("quill.json:3: quill.hf.read.n_layers"));
+}
+
+TEST(FamiliesOnOthers, ABrokenFileStopsNoOther) {
+  const TemporaryFolder scratch;
+  const fs::path folder = write_quill(scratch, llama_tensors());
+  const char* quill =
+      R"({"family": "quill", "base": "llama", "dialects": {"hf": {"types": ["quill"]}}})";
+  scratch.write("families/a.json", "{\n oops");
+  scratch.write("families/b.json",
+                R"({"family": "b", "spec": {}, "dialects": {"hf": {"types": ["b"]}}})");
+  scratch.write("families/quill.json", quill);
+  LoadOptions options;
+  options.families = scratch / "families";
+  expect_llama(load_checkpoint(folder, options));
+  expect_llama(load_checkpoint(kBase, options));
+  FamilySet set = FamilySet::load(options.families);
+  EXPECT_EQ(set.broken().size(), 1u);
+  EXPECT_THAT(test::error_of([&] { set.of_type("hf", "nowhere", Json::object(), "test"); }),
+              AllOf(HasSubstr("a.json:2"), HasSubstr("\"nowhere\"")));
+  EXPECT_THAT(test::error_of([&] { set.named("b"); }), HasSubstr("b.json:1"));
+  // a type has one reader
+  scratch.write("families/second.json",
+                replaced(quill, "\"family\": \"quill\"", "\"family\": \"second\""));
+  EXPECT_THAT(
+      test::error_of([&] { load_checkpoint(folder, options); }),
+      AllOf(HasSubstr("claimed by 2 files"), HasSubstr("second.json"), HasSubstr("quill.json")));
+  expect_llama(load_checkpoint(kBase, options));
+}
+
+/// The JSON blocks of a page that are family files.
+std::vector<std::string> families_of_page(const fs::path& page) {
+  std::vector<std::string> blocks;
+  const std::string text = read_text_file(page);
+  constexpr std::string_view kOpen = "```json\n";
+  for (size_t at = 0; (at = text.find(kOpen, at)) != std::string::npos;) {
+    at += kOpen.size();
+    blocks.push_back(text.substr(at, text.find("```", at) - at));
+  }
+  return blocks;
+}
+
+/// The worked files of the docs: each writes its base's golden in its own terms, and reads it back.
+TEST(FamiliesOnOthers, WorkedFilesOfTheDocsHold) {
+  const fs::path source = TESSERA_SOURCE_DIR;
+  const std::vector<std::string> blocks = families_of_page(source / "docs/howto/new_model_type.md");
+  ASSERT_EQ(blocks.size(), 4u);
+  for (const std::string& block : blocks) {
+    const TemporaryFolder scratch;
+    const Json json = spec::parse_json(block, "block");
+    const auto name = json.at("family").get<std::string>(),
+               base = json.at("base").get<std::string>();
+    SCOPED_TRACE(name);
+    scratch.write("families/x.json", block);
+    LoadOptions options;
+    options.families = scratch / "families";
+    const Checkpoint golden = load_checkpoint(source / "tests/golden/families" / base / "base");
+    HfOptions as;
+    as.family = name;
+    as.families = options.families;
+    write_hf_folder(golden, scratch / "written", as);
+    const Json config = spec::read_json_file(scratch / "written" / "config.json");
+    EXPECT_EQ(config.at("model_type"), name);
+    for (const auto& [key, own] : json.at("dialects").at("hf").at("keys").items()) {
+      EXPECT_FALSE(config.contains(key)) << key;
+      EXPECT_TRUE(config.contains(own.get<std::string>())) << own;
+    }
+    const Checkpoint back = load_checkpoint(scratch / "written", options);
+    EXPECT_EQ(back.family, name);
+    EXPECT_EQ(back.spec_json, golden.spec_json);
+    ASSERT_EQ(back.tensors.size(), golden.tensors.size());
+    for (size_t i = 0; i < golden.tensors.size(); ++i)
+      EXPECT_TRUE(equal_values(back.tensors[i], golden.tensors[i])) << golden.tensors[i].name;
+    // another program of the base's does not take it for its own
+    EXPECT_THAT(test::error_of([&] { load_checkpoint(scratch / "written"); }),
+                HasSubstr("is not known"));
+  }
+}
+
+TEST(FamilySchema, KnowsEveryEntryOfTheFamilies) {
+  const Json schema = spec::parse_json(family_schema(), "schema");
+  const Json& top = schema.at("properties");
+  const Json& dialect = schema.at("$defs").at("dialect").at("properties");
+  const FamilySet set = FamilySet::load();
+  for (const std::string& name : set.names()) {
+    const Json family = set.merged(name);
+    for (const auto& [key, value] : family.items()) EXPECT_TRUE(top.contains(key)) << key;
+    for (const auto& [kind, json] : family.at("dialects").items())
+      for (const auto& [key, value] : json.items()) EXPECT_TRUE(dialect.contains(key)) << key;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::convert::propose_test
