@@ -20,6 +20,11 @@ model::ModelSpec spec_of(const std::filesystem::path& path,
                          const std::vector<std::string>& overrides,
                          const convert::LoadOptions& options);
 
+/// The same as JSON: of a spec file or a recipe as its author wrote it, of a model resolved.
+spec::Json spec_json_of(const std::filesystem::path& path,
+                        const std::vector<std::string>& overrides,
+                        const convert::LoadOptions& options);
+
 /// Why a folder with a config.json has no weights that can be opened; "" where it has.
 std::string lacking_weights(const std::filesystem::path& folder);
 
