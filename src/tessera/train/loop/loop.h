@@ -24,6 +24,8 @@ struct TrainOptions {
   /// Attention by the ranks of a ring (ops/attention/ring_attention.h), simulated in this process;
   /// check_split() before there is a folder.
   nn::SequenceSplit sequence = {};
+  /// Where tokens of the recipe's files are kept; "" = in the run's folder.
+  std::filesystem::path cache = {};
   /// After every step; losses of validation stand in it when evaluated.
   std::function<void(const LogLine& line, int64_t steps)> on_step = {};
   /// A line of what the run began with, where that was a model.
