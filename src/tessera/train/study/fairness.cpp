@@ -36,7 +36,7 @@ std::vector<int64_t> looks_at(int64_t count) {
   return out;
 }
 
-/// Keys of training by which two recipes of a study should not differ; "" = none.
+/// Keys of training by which two resolved recipes of a study differ; "" = none.
 std::string training_difference(const Json& first, const Json& other) {
   std::vector<std::string> keys;
   for (const char* section : {"optimizer", "schedule", "train", "objective", "init", "adapter"}) {
@@ -60,7 +60,10 @@ std::string training_difference(const Json& first, const Json& other) {
 class Judge {
  public:
   Judge(const Study& study, const std::vector<EntryFacts>& facts)
-      : study_(study), facts_(facts), first_(study.entries.front()) {}
+      : study_(study), facts_(facts), first_(study.entries.front()) {
+    for (const StudyEntry& entry : study.entries)
+      recipes_.push_back(resolve(read_recipe(entry.recipe, "")));
+  }
 
   std::vector<Finding> findings() {
     for (size_t i = 0; i < study_.entries.size(); ++i) {
@@ -99,7 +102,7 @@ class Judge {
     }
     if (facts_[i].validation != facts_[0].validation)
       add("validation", true, "{}: it is evaluated on other text than {}", entry.name, first_.name);
-    if (const std::string keys = training_difference(first_.recipe, entry.recipe); !keys.empty())
+    if (const std::string keys = training_difference(recipes_[0], recipes_[i]); !keys.empty())
       add("recipe", false, "{}: its training differs from that of {} in {}", entry.name,
           first_.name, keys);
   }
@@ -140,6 +143,7 @@ class Judge {
   const Study& study_;
   const std::vector<EntryFacts>& facts_;
   const StudyEntry& first_;
+  std::vector<Json> recipes_;  // resolved
   std::vector<Finding> out_;
 };
 
