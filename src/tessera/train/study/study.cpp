@@ -411,9 +411,8 @@ Recipe recipe_of(const StudyEntry& entry, const StudyRun& run) {
 }
 
 std::string name_of(const StudyEntry& entry, const StudyRun& run) {
-  return file_name(entry.name) + "/" +
-         (run.curve ? fmt::format("seed={}", run.seed)
-                    : fmt::format("lr={:g},steps={}", run.rate, run.steps));
+  return fmt::format("{}/{}lr={:g},steps={}", file_name(entry.name),
+                     run.curve ? fmt::format("seed={},", run.seed) : "search,", run.rate, run.steps);
 }
 
 }  // namespace tessera::train

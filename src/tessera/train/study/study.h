@@ -154,7 +154,7 @@ struct StudyRun {
   bool curve = true;  // evaluated about ten times, saved as often
 };
 Recipe recipe_of(const StudyEntry& entry, const StudyRun& run);
-/// Of its folder: "glu/seed=1", "glu/lr=0.004,steps=150".
+/// Of its folder: "glu/seed=1,lr=0.004,steps=1200", "glu/search,lr=0.004,steps=150".
 std::string name_of(const StudyEntry& entry, const StudyRun& run);
 
 }  // namespace tessera::train

@@ -1,10 +1,11 @@
 // Runs a study: times the models, searches their learning rates, trains every seed. What is done is
 // not done again, what was interrupted is resumed.
 //
-//   OUT/times.json             seconds of an update of each entry
-//   OUT/cache/                 tokens of the recipes' files
-//   OUT/runs/NAME/lr=L,steps=N a run of the search
-//   OUT/runs/NAME/seed=S       a run that is compared; failed.txt where it ended without a result
+//   OUT/times.json                     seconds of an update of each entry
+//   OUT/cache/                         tokens of the recipes' files
+//   OUT/runs/NAME/search,lr=L,steps=N  a run of the search
+//   OUT/runs/NAME/seed=S,lr=L,steps=N  a run that is compared
+// failed.txt in a run's folder: why it ended without a result.
 #pragma once
 
 #include <filesystem>

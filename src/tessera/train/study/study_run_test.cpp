@@ -76,7 +76,7 @@ TEST_F(StudyRuns, AKilledStudyIsResumedAndADoneOneIsReused) {
   options.say = [&](const std::string& line) { said.push_back(line); };
   EXPECT_EQ(timeless(report_json(pair, run_study(pair, folder_ / "cut", options))), whole);
   EXPECT_EQ(steps, 3 + 8);
-  EXPECT_NE(said.at(0).find("silu/seed=1  valid loss"), std::string::npos) << said[0];
+  EXPECT_NE(said.at(0).find("silu/seed=1,lr=0.01,steps=8  valid loss"), std::string::npos) << said[0];
   EXPECT_NE(said.at(0).find("is there already"), std::string::npos) << said[0];
   steps = 0;
   EXPECT_EQ(timeless(report_json(pair, run_study(pair, folder_ / "cut", options))), whole);

@@ -104,8 +104,8 @@ TEST_F(StudyFiles, RecipesOfRuns) {
   EXPECT_EQ(part.train.steps, 5);
   EXPECT_EQ(part.train.eval_every, 0);
   EXPECT_EQ(part.schedule.warmup, 1);  // 2 of 12 in the base
-  EXPECT_EQ(name_of(entry, {40, 0.5, 7, true}), "a_b/seed=7");
-  EXPECT_EQ(name_of(entry, {5, 0.25, 0, false}), "a_b/lr=0.25,steps=5");
+  EXPECT_EQ(name_of(entry, {40, 0.5, 7, true}), "a_b/seed=7,lr=0.5,steps=40");
+  EXPECT_EQ(name_of(entry, {5, 0.25, 0, false}), "a_b/search,lr=0.25,steps=5");
 }
 
 TEST_F(StudyFiles, ARecipeWithSpecsIsAStudy) {
