@@ -1,6 +1,7 @@
 // How well a model answers what an objective holds out.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -27,6 +28,8 @@ struct EvaluateOptions {
   bool carried = false;
   int64_t carry_limit = 0;
   const CancelToken* cancel = nullptr;
+  /// Of objectives whose targets are tokens: nats and targets of each pass, in order.
+  std::function<void(double nats, int64_t targets)> on_pass = {};
 };
 
 /// Samples of each pass over `samples`, by number.

@@ -28,6 +28,9 @@ struct TrainOptions {
   std::filesystem::path cache = {};
   /// After every step; losses of validation stand in it when evaluated.
   std::function<void(const LogLine& line, int64_t steps)> on_step = {};
+  /// Nats and targets of each pass of the last evaluation, which reads all that is held out
+  /// (EvaluateOptions::on_pass).
+  std::function<void(double nats, int64_t targets)> on_block = {};
   /// A line of what the run began with, where that was a model.
   std::function<void(const std::string&)> on_start = {};
   /// Once data and model have been found good, and the recipe is that of the newest checkpoint: the

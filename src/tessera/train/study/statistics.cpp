@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
+#include "tessera/base/rng.h"
 
 namespace tessera::train {
 namespace {
@@ -80,6 +81,54 @@ PairedDifference paired_difference(const std::vector<double>& first,
                reach = student_t_quantile(0.975, n - 1) * error;
   out.interval = {out.mean - reach, out.mean + reach};
   out.p = error > 0 ? two_sided(out.mean / error, n - 1) : out.mean == 0 ? 1 : 0;
+  return out;
+}
+
+CrossedInterval crossed_interval(const std::vector<std::vector<double>>& values,
+                                 int64_t resamples) {
+  require(!values.empty() && !values[0].empty() && resamples > 0, "statistics", "no values");
+  const size_t seeds = values.size(), blocks = values[0].size();
+  for (const std::vector<double>& row : values)
+    require(row.size() == blocks, "statistics", "rows of {} and {} blocks", blocks, row.size());
+  const double all = std::pow(static_cast<double>(seeds), static_cast<double>(seeds)) *
+                     std::pow(static_cast<double>(blocks), static_cast<double>(blocks));
+  const bool every = all <= static_cast<double>(resamples);
+  const int64_t count = every ? static_cast<int64_t>(all) : resamples;
+  const RandomKey key = RandomKey(0).fold("crossed_interval");
+  std::vector<double> means;
+  for (int64_t resample = 0; resample < count; ++resample) {
+    // the digits of its number in bases `seeds` and `blocks`, or draws
+    auto rest = static_cast<uint64_t>(resample);
+    const RandomKey own = key.fold(static_cast<uint64_t>(resample));
+    const auto index = [&](uint64_t place, size_t size) {
+      if (!every) return static_cast<size_t>((uint64_t{own.bits(place)} * size) >> 32);
+      const auto digit = static_cast<size_t>(rest % size);
+      rest /= size;
+      return digit;
+    };
+    std::vector<double> weights(blocks);  // how often each block was taken
+    std::vector<size_t> rows(seeds);
+    for (size_t s = 0; s < seeds; ++s) rows[s] = index(s, seeds);
+    for (size_t b = 0; b < blocks; ++b) weights[index(seeds + b, blocks)] += 1;
+    double sum = 0;
+    for (const size_t row : rows)
+      for (size_t b = 0; b < blocks; ++b) sum += weights[b] * values[row][b];
+    means.push_back(sum / static_cast<double>(seeds * blocks));
+  }
+  std::sort(means.begin(), means.end());
+  const auto percentile = [&](double p) {
+    const double place = p * static_cast<double>(means.size() - 1);
+    const auto below = static_cast<size_t>(place);
+    const size_t above = std::min(below + 1, means.size() - 1);
+    return means[below] + (place - std::floor(place)) * (means[above] - means[below]);
+  };
+  CrossedInterval out{percentile(0.025), percentile(0.975)};
+  const auto n = static_cast<double>(means.size());
+  out.share_below =
+      static_cast<double>(std::upper_bound(means.begin(), means.end(), 0.0) - means.begin()) / n;
+  const double above =
+      static_cast<double>(means.end() - std::lower_bound(means.begin(), means.end(), 0.0)) / n;
+  out.p = std::min(1.0, 2 * std::min(out.share_below, above));
   return out;
 }
 

@@ -27,6 +27,19 @@ struct PairedDifference {
 PairedDifference paired_difference(const std::vector<double>& first,
                                    const std::vector<double>& second);
 
+/// Percentile interval of the mean of values[seed][block], by resampling seeds and blocks
+/// independently (a crossed bootstrap): every resample where there are at most `resamples` of them,
+/// else that many, drawn from a stream of their own. Percentiles 2.5 and 97.5, linear between
+/// values; p = 2 min(share <= 0, share >= 0), at most 1.
+struct CrossedInterval {
+  double low = 0, high = 0;
+  double share_below = 0;  // of resamples whose mean is <= 0
+  double p = 1;
+};
+/// Throws Error(internal) where rows differ in length, or there are none.
+CrossedInterval crossed_interval(const std::vector<std::vector<double>>& values,
+                                 int64_t resamples = 10'000);
+
 /// Holm's step-down adjustment of p-values of several comparisons (Holm 1979, Scand. J. Stat. 6):
 /// in ascending order, max over those so far of (n - i) p_i, at most 1. In the given order.
 std::vector<double> holm_adjusted(const std::vector<double>& p);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace tessera::train {
 namespace {
 
@@ -52,6 +54,33 @@ TEST(Statistics, EqualRunsDifferByNothingAndOneRunHasNoInterval) {
   const PairedDifference one = paired_difference({2}, {1.5});
   EXPECT_EQ(one.mean, 0.5);
   EXPECT_FALSE(one.interval || one.p);
+}
+
+TEST(Statistics, CrossedIntervalsAreThoseOfTheSpecification) {
+  // specification of `compare`, 4.3: X = .01 sin(.7 n + .1) + .005, all 3^3 4^4 resamples
+  std::vector<std::vector<double>> x(3, std::vector<double>(4));
+  for (int n = 0; n < 12; ++n)
+    x[static_cast<size_t>(n / 4)][static_cast<size_t>(n % 4)] = .01 * std::sin(.7 * n + .1) + .005;
+  const CrossedInterval every = crossed_interval(x);
+  EXPECT_NEAR(every.low, 0.00098821, 1e-8);
+  EXPECT_NEAR(every.high, 0.01310176, 1e-8);
+  EXPECT_NEAR(every.share_below, 0.02329282, 1e-8);
+  EXPECT_NEAR(every.p, 2 * 0.02329282, 1e-7);
+  // some of them, drawn: near it
+  const CrossedInterval some = crossed_interval(x, 6000);
+  EXPECT_NEAR(some.low, every.low, 5e-4);
+  EXPECT_NEAR(some.high, every.high, 5e-4);
+  EXPECT_NEAR(some.share_below, every.share_below, 0.01);
+}
+
+TEST(Statistics, CrossedIntervalsOfNoDifferenceAndOfAClearOne) {
+  const CrossedInterval none = crossed_interval({{0, 0}, {0, 0}, {0, 0}});
+  EXPECT_EQ(none.low, 0);
+  EXPECT_EQ(none.high, 0);
+  EXPECT_EQ(none.p, 1);
+  const CrossedInterval clear = crossed_interval({{1, 2}, {1, 3}, {2, 2}});
+  EXPECT_GT(clear.low, 0);
+  EXPECT_EQ(clear.p, 0);
 }
 
 TEST(Statistics, HolmsAdjustment) {

@@ -412,7 +412,8 @@ Recipe recipe_of(const StudyEntry& entry, const StudyRun& run) {
 
 std::string name_of(const StudyEntry& entry, const StudyRun& run) {
   return fmt::format("{}/{}lr={:g},steps={}", file_name(entry.name),
-                     run.curve ? fmt::format("seed={},", run.seed) : "search,", run.rate, run.steps);
+                     run.curve ? fmt::format("seed={},", run.seed) : "search,", run.rate,
+                     run.steps);
 }
 
 }  // namespace tessera::train

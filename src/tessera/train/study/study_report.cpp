@@ -49,9 +49,31 @@ std::vector<std::optional<double>> bits_of(const EntryResult& result) {
   return out;
 }
 
-std::string interval_text(const PairedDifference& one) {
-  return one.interval ? fmt::format("[{:+.4f}, {:+.4f}]", one.interval->first, one.interval->second)
-                      : std::string();
+/// The interval that counts: over seeds and blocks where there is one, else over seeds.
+std::optional<std::pair<double, double>> interval_of(const Comparison& one) {
+  if (one.crossed) return std::pair(one.crossed->low, one.crossed->high);
+  return one.difference.interval;
+}
+
+std::string interval_text(const Comparison& one) {
+  const auto interval = interval_of(one);
+  return interval ? fmt::format("[{:+.4f}, {:+.4f}]", interval->first, interval->second)
+                  : std::string();
+}
+
+/// Differences of blocks by seed; none below 3 seeds, or where the blocks are not the same.
+std::vector<std::vector<double>> block_differences(const EntryResult& own,
+                                                   const EntryResult& base) {
+  constexpr size_t kFewestSeeds = 3;
+  std::vector<std::vector<double>> out;
+  for (size_t s = 0; s < std::min(own.blocks.size(), base.blocks.size()); ++s) {
+    const std::vector<double>&first = own.blocks[s], &second = base.blocks[s];
+    if (first.empty() || second.empty()) continue;
+    if (first.size() != second.size() || (!out.empty() && out[0].size() != first.size())) return {};
+    out.emplace_back();
+    for (size_t b = 0; b < first.size(); ++b) out.back().push_back(first[b] - second[b]);
+  }
+  return out.size() < kFewestSeeds ? std::vector<std::vector<double>>() : out;
 }
 
 std::string equal_text(const Study& study) {
@@ -92,7 +114,7 @@ Rows rows_of(const Study& study, const StudyResult& result) {
       row[13] = fmt::format("{:.4f}", bits.mean);
     if (against.verdict != "reference" && against.difference.pairs > 0) {
       row[14] = fmt::format("{:+.4f}", against.difference.mean);
-      row[15] = interval_text(against.difference);
+      row[15] = interval_text(against);
       if (against.p) row[16] = fmt::format("{:.3g}", *against.p);
     }
     row[17] = against.verdict;
@@ -171,8 +193,8 @@ std::string forest_of(const Study& study, const std::vector<Comparison>& compare
     shown.push_back(i);
     const PairedDifference& one = compared[i].difference;
     reach = std::max(reach, std::fabs(one.mean));
-    if (one.interval)
-      reach = std::max({reach, std::fabs(one.interval->first), std::fabs(one.interval->second)});
+    if (const auto interval = interval_of(compared[i]))
+      reach = std::max({reach, std::fabs(interval->first), std::fabs(interval->second)});
   }
   if (shown.empty()) return "";
   if (reach == 0) reach = 1;
@@ -190,16 +212,16 @@ std::string forest_of(const Study& study, const std::vector<Comparison>& compare
     const double y = kTop + kRow * (static_cast<double>(row) + 0.5);
     svg += fmt::format("<text x=\"0\" y=\"{:.1f}\">{}</text>\n", y + 4,
                        escaped(study.entries[i].name));
-    if (one.interval)
+    if (const auto interval = interval_of(compared[i]))
       svg += fmt::format(
           "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" "
           "stroke-width=\"2\"/>\n",
-          at(one.interval->first), at(one.interval->second), y, y, colour_of(i));
+          at(interval->first), at(interval->second), y, y, colour_of(i));
     svg += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"><title>{}: {:+.4f} {}</title>"
         "</circle>\n",
         at(one.mean), y, colour_of(i), escaped(study.entries[i].name), one.mean,
-        interval_text(one));
+        interval_text(compared[i]));
   }
   for (const double value : {-reach, 0.0, reach})
     svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:+.3g}</text>\n",
@@ -256,8 +278,11 @@ std::vector<Comparison> comparisons_of(const Study& study, const StudyResult& re
     for (size_t s = 0; s < own.size(); ++s)
       if (own[s] && base[s]) first.push_back(*own[s]), second.push_back(*base[s]);
     if (!first.empty()) out[i].difference = paired_difference(first, second);
+    if (const auto blocks = block_differences(result.entries[i], result.entries[reference]);
+        !blocks.empty())
+      out[i].crossed = crossed_interval(blocks);
     if (i == reference || !out[i].difference.p) continue;
-    p.push_back(*out[i].difference.p);
+    p.push_back(out[i].crossed ? out[i].crossed->p : *out[i].difference.p);
     with_p.push_back(i);
   }
   const std::vector<double> adjusted = holm_adjusted(p);
@@ -364,6 +389,8 @@ Json report_json(const Study& study, const StudyResult& result) {
       one["difference"] = {{"mean", difference.mean}, {"pairs", difference.pairs}};
       if (difference.interval)
         one["difference"]["interval"] = {difference.interval->first, difference.interval->second};
+      if (const auto& crossed = compared[i].crossed)
+        one["difference"]["crossed_interval"] = {crossed->low, crossed->high};
       if (compared[i].p) one["difference"]["p"] = *compared[i].p;
     }
     json["entries"].push_back(std::move(one));
@@ -395,12 +422,14 @@ std::string report_page(const Study& study, const StudyResult& result) {
                         : compared[i].verdict,
                     compared[i].difference.pairs > 0
                         ? fmt::format(" ({:+.4f} nats {})", compared[i].difference.mean,
-                                      interval_text(compared[i].difference))
+                                      interval_text(compared[i]))
                         : "");
   }
   html += html_table(rows_of(study, result), true);
-  html += fmt::format("<p>{}; seeds {}; intervals: Student's t over the seeds, p by Holm.</p>\n",
-                      escaped(equal_text(study)), fmt::join(study.seeds, ", "));
+  html += fmt::format(
+      "<p>{}; seeds {}; 95 % intervals over seeds and blocks of validation (crossed bootstrap; "
+      "with two seeds: Student's t over the seeds); p by Holm.</p>\n",
+      escaped(equal_text(study)), fmt::join(study.seeds, ", "));
   for (const Finding& finding : findings_of(study, facts_of(result)))
     html += fmt::format("<p class=\"warn\">{}: {}</p>\n", finding.unfair ? "unfair" : "note",
                         escaped(finding.text));

@@ -16,10 +16,13 @@ namespace tessera::train {
 
 /// Of one entry, by the seeds of the study.
 struct EntryResult {
-  EntryFacts facts;
-  std::vector<RateTrial> trials;               // of its search; none without
-  std::vector<std::optional<RunRecord>> runs;  // complete; nothing = failed
-  double step_seconds = 0;                     // of an update, measured apart from the runs
+  EntryFacts facts = {};
+  std::vector<RateTrial> trials = {};               // of its search; none without
+  std::vector<std::optional<RunRecord>> runs = {};  // complete; nothing = failed
+  /// Of each seed, the mean loss of every block of validation (TrainOptions::on_block), of all
+  /// entries over the same windows; none of failed runs and of objectives that have none.
+  std::vector<std::vector<double>> blocks = {};
+  double step_seconds = 0;  // of an update, measured apart from the runs
   std::optional<double> decode_tokens_per_s = {};
 
   /// Losses of validation at the end, nothing of failed runs.
@@ -35,6 +38,8 @@ struct StudyResult {
 /// An entry against the reference; over the seeds that both finished.
 struct Comparison {
   PairedDifference difference;
+  /// Over seeds and blocks of validation, with at least 3 seeds; its p is the one that counts.
+  std::optional<CrossedInterval> crossed = {};
   std::optional<double> p = {};  // Holm's, over all entries
   /// "reference", "better", "worse", "not told apart" (p >= 0.05), "one run", "failed"
   std::string verdict;

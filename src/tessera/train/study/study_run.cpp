@@ -25,7 +25,25 @@ constexpr int64_t kSearchSeed = 0;
 struct Ended {
   std::optional<RunRecord> run = {};
   std::string failure = {};
+  std::vector<double> blocks = {};  // EntryResult::blocks
 };
+
+/// Nats and targets of a block of validation.
+using Block = std::pair<double, int64_t>;
+
+/// Means of neighbouring blocks, at most 256 of them.
+std::vector<double> means_of(const std::vector<Block>& blocks) {
+  constexpr size_t kMost = 256;
+  std::vector<double> out;
+  const size_t each = (blocks.size() + kMost - 1) / kMost;
+  for (size_t begin = 0; begin < blocks.size(); begin += each) {
+    Block sum{0, 0};
+    for (size_t i = begin; i < std::min(begin + each, blocks.size()); ++i)
+      sum.first += blocks[i].first, sum.second += blocks[i].second;
+    if (sum.second > 0) out.push_back(sum.first / static_cast<double>(sum.second));
+  }
+  return out;
+}
 
 class StudyRunner {
  public:
@@ -62,12 +80,20 @@ class StudyRunner {
     train_options.cancel = options_.cancel;
     train_options.on_step = options_.on_step;
     train_options.cache = out_ / "cache";
+    std::vector<Block> blocks;
+    if (which.curve)
+      train_options.on_block = [&](double nats, int64_t targets) {
+        blocks.emplace_back(nats, targets);
+      };
     try {
       train(recipe, folder, train_options);
       ended.run = read_runs({folder}).at(0);
       if (!ended.run->lines.back().valid_loss)
         fail(ErrorKind::usage, "compare", "{} has no validation loss; expected validation data",
              folder.string());
+      ended.blocks = means_of(blocks);
+      if (which.curve)
+        write_file_atomically(folder / "blocks.json", Json(ended.blocks).dump() + "\n");
     } catch (const Error& error) {
       // a run that diverges is a result; what is wrong with recipe, file or disk is not
       if (error.kind() != ErrorKind::input) throw;
@@ -111,7 +137,12 @@ class StudyRunner {
       return Ended{.failure = failure};
     }
     if (found.state != RunStatus::complete || !found.lines.back().valid_loss) return std::nullopt;
-    return Ended{.run = found};
+    Ended ended{.run = found};
+    // a run that was killed as it ended has none
+    if (fs::exists(folder / "blocks.json"))
+      for (const Json& block : spec::read_json_file(folder / "blocks.json"))
+        if (block.is_number()) ended.blocks.push_back(block.get<double>());
+    return ended;
   }
 
   const Study& study_;
@@ -210,6 +241,7 @@ StudyResult run_study(const Study& study, const fs::path& out, const StudyOption
       Ended ended = runner.run(entry, {entry.steps, own.facts.rate, seed, true});
       if (!ended.failure.empty()) own.facts.failed[seed] = ended.failure;
       own.runs.push_back(std::move(ended.run));
+      own.blocks.push_back(std::move(ended.blocks));
     }
   if (study.evaluate.decode)
     for (size_t i = 0; i < study.entries.size(); ++i) {

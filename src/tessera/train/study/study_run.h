@@ -5,7 +5,7 @@
 //   OUT/cache/                         tokens of the recipes' files
 //   OUT/runs/NAME/search,lr=L,steps=N  a run of the search
 //   OUT/runs/NAME/seed=S,lr=L,steps=N  a run that is compared
-// failed.txt in a run's folder: why it ended without a result.
+// In a run's folder: failed.txt, why it ended without a result; blocks.json, EntryResult::blocks.
 #pragma once
 
 #include <filesystem>

@@ -39,6 +39,15 @@ TEST_F(StudyRuns, EqualModelsDifferByNothingBitForBit) {
   EXPECT_EQ(compared[1].verdict, "not told apart");
   EXPECT_NE(compared[2].difference.mean, 0);
   EXPECT_EQ(compared[2].difference.pairs, 3);
+  EXPECT_EQ(compared[1].crossed->low, 0);
+  EXPECT_EQ(compared[1].crossed->high, 0);
+  // blocks have the loss of the whole; the last one is shorter than the others
+  const std::vector<double>& blocks = result.entries[2].blocks.at(1);
+  ASSERT_GT(blocks.size(), 2u);
+  double mean = 0;
+  for (const double block : blocks) mean += block / static_cast<double>(blocks.size());
+  EXPECT_NEAR(mean, *result.entries[2].losses()[1], 0.1);
+  EXPECT_LT(compared[2].crossed->low, compared[2].crossed->high);
   EXPECT_GT(*result.entries[0].decode_tokens_per_s, 0);
   // ten evaluations at most, the last at the end
   const Json report = report_json(twice, result);
@@ -76,7 +85,8 @@ TEST_F(StudyRuns, AKilledStudyIsResumedAndADoneOneIsReused) {
   options.say = [&](const std::string& line) { said.push_back(line); };
   EXPECT_EQ(timeless(report_json(pair, run_study(pair, folder_ / "cut", options))), whole);
   EXPECT_EQ(steps, 3 + 8);
-  EXPECT_NE(said.at(0).find("silu/seed=1,lr=0.01,steps=8  valid loss"), std::string::npos) << said[0];
+  EXPECT_NE(said.at(0).find("silu/seed=1,lr=0.01,steps=8  valid loss"), std::string::npos)
+      << said[0];
   EXPECT_NE(said.at(0).find("is there already"), std::string::npos) << said[0];
   steps = 0;
   EXPECT_EQ(timeless(report_json(pair, run_study(pair, folder_ / "cut", options))), whole);
