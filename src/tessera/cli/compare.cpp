@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <optional>
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
@@ -85,7 +86,7 @@ std::string command_of(const CompareArgs& o) {
 }
 
 bool is_study_folder(const fs::path& out) {
-  return fs::exists(out / "times.json");
+  return fs::exists(out / "study.json");
 }
 
 int compare(const CompareArgs& o) {
@@ -97,6 +98,7 @@ int compare(const CompareArgs& o) {
   std::optional<TemporaryCache> temporary;
   const fs::path out = o.out.empty() ? temporary.emplace().path() : fs::path(o.out);
   create_folder(out);
+  write_file_atomically(out / "study.json", train::to_json(study).dump(2) + "\n");
   train::StudyOptions options;
   options.cancel = &cancel_token();
   options.say = [](const std::string& line) {

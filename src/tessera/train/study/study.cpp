@@ -392,6 +392,17 @@ Study load_study(const std::vector<fs::path>& files, const Json& changes) {
   return read_study(json, folder);
 }
 
+Json to_json(const Study& study) {
+  Json json = {{"reference", study.reference}, {"seeds", study.seeds}, {"entries", Json::array()}};
+  for (const StudyEntry& entry : study.entries) {
+    Json one = {{"name", entry.name}, {"steps", entry.steps}};
+    if (entry.solved) one["solved"] = *entry.solved;
+    one["recipe"] = entry.recipe;
+    json["entries"].push_back(std::move(one));
+  }
+  return json;
+}
+
 Recipe recipe_of(const StudyEntry& entry, const StudyRun& run) {
   Json json = entry.recipe;
   set_steps(json, run.steps);

@@ -145,6 +145,9 @@ Study read_study(const Json& json, const std::filesystem::path& folder);
 /// `changes` to its keys merged in.
 Study load_study(const std::vector<std::filesystem::path>& files, const Json& changes);
 
+/// Names, steps, solved values and recipes of the entries, seeds and reference.
+Json to_json(const Study& study);
+
 /// A run of an entry: of its search (`curve` off: evaluated at the end alone), or one that is
 /// compared.
 struct StudyRun {
