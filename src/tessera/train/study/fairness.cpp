@@ -149,7 +149,7 @@ class Judge {
 
 }  // namespace
 
-std::string order_of(const Source& source, const TrainRecipe& how, int64_t steps) {
+std::string order_of(const Dataset& source, const TrainRecipe& how, int64_t steps) {
   Sha256 hash;
   hash.update(source.key());
   const int64_t samples = how.batch * how.accumulate;
@@ -160,7 +160,7 @@ std::string order_of(const Source& source, const TrainRecipe& how, int64_t steps
   return hash.finish();
 }
 
-std::string validation_of(const Source& source) {
+std::string validation_of(const Dataset& source) {
   Sha256 hash;
   hash.update(source.key());
   const int64_t samples = source.valid_samples();

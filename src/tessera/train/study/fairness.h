@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/study/study.h"
 
 namespace tessera::train {
 
 /// SHA-256 over what a run of `steps` steps reads: ids and targets of 64 updates spread evenly over
 /// it, the first and the last among them (all of fewer), with the key of the data.
-std::string order_of(const Source& source, const TrainRecipe& how, int64_t steps);
+std::string order_of(const Dataset& source, const TrainRecipe& how, int64_t steps);
 /// The same of the windows that are evaluated, 64 of them.
-std::string validation_of(const Source& source);
+std::string validation_of(const Dataset& source);
 
 /// What is known of an entry when it is judged.
 struct EntryFacts {

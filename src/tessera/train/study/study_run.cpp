@@ -213,7 +213,7 @@ std::vector<EntryFacts> orders_of(const Study& study,
     facts.rate = entry.rate;
     for (const int64_t seed : study.seeds) {
       const Recipe recipe = recipe_of(entry, {entry.steps, entry.rate, seed, true});
-      const std::unique_ptr<Source> source = open_source(recipe, cache, cancel);
+      const std::unique_ptr<Dataset> source = open_source(recipe, cache, cancel);
       facts.orders[seed] = order_of(*source, recipe.train, entry.steps);
       if (facts.validation.empty()) facts.validation = validation_of(*source);
     }
