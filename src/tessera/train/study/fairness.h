@@ -11,8 +11,8 @@
 
 namespace tessera::train {
 
-/// SHA-256 over what a run of `steps` steps reads: ids and targets of 64 updates spread evenly over
-/// it, the first and the last among them (all of fewer), with the key of the data.
+/// SHA-256 over what a run reads in its first `steps` steps: ids and targets of 64 updates spread
+/// evenly over it, the first and the last among them (all of fewer), with the key of the data.
 std::string order_of(const Dataset& source, const TrainRecipe& how, int64_t steps);
 /// The same of the windows that are evaluated, 64 of them.
 std::string validation_of(const Dataset& source);

@@ -27,7 +27,7 @@ class Fairness : public ::testing::Test {
       for (const int64_t seed : study.seeds) {
         const Recipe recipe = recipe_of(entry, {entry.steps, entry.rate, seed, true});
         const auto source = open_source(recipe, folder_ / "cache");
-        facts.orders[seed] = order_of(*source, recipe.train, entry.steps);
+        facts.orders[seed] = order_of(*source, recipe.train, study.common_steps());
         facts.validation = validation_of(*source);
       }
       out.push_back(facts);
@@ -86,6 +86,11 @@ TEST_F(Fairness, FindsUnequalSizes) {
   EXPECT_EQ(unfair(study(R"("set": ["spec.ffn.d_hidden=40"])",
                          R"("equal": {"key": "", "tolerance": 0.2}, )")),
             Names());
+  // a budget of FLOPs gives the smaller more steps, of which the first are the same
+  const Study flops = study(R"("set": ["spec.ffn.d_hidden=64"])",
+                            R"("equal": {"by": "none"}, "budget": {"flops": 1e8}, )");
+  EXPECT_GT(flops.entries[0].steps, flops.entries[1].steps);
+  EXPECT_EQ(unfair(flops), Names());
   // where nothing is to be equal it is a note
   const Study free = study(R"("set": ["spec.ffn.d_hidden=40"])", R"("equal": {"by": "none"}, )");
   EXPECT_EQ(unfair(free), Names());

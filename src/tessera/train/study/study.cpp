@@ -308,6 +308,12 @@ size_t Study::reference_index() const {
   return 0;
 }
 
+int64_t Study::common_steps() const {
+  int64_t steps = entries.at(0).steps;
+  for (const StudyEntry& entry : entries) steps = std::min(steps, entry.steps);
+  return steps;
+}
+
 std::vector<double> Study::rates_of(const StudyEntry& entry) const {
   return rate_grid.empty() ? rates_around(entry.rate) : rate_grid;
 }

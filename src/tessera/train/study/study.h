@@ -131,6 +131,8 @@ struct Study {
   EvaluateRecipe evaluate;
 
   size_t reference_index() const;
+  /// Steps that every entry makes: with a budget of FLOPs some make more.
+  int64_t common_steps() const;
   /// Whether rates are searched for.
   bool tunes() const { return rates == RateMode::tune; }
   std::vector<double> rates_of(const StudyEntry& entry) const;

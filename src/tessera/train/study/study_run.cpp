@@ -214,7 +214,7 @@ std::vector<EntryFacts> orders_of(const Study& study,
     for (const int64_t seed : study.seeds) {
       const Recipe recipe = recipe_of(entry, {entry.steps, entry.rate, seed, true});
       const std::unique_ptr<Dataset> source = open_source(recipe, cache, cancel);
-      facts.orders[seed] = order_of(*source, recipe.train, entry.steps);
+      facts.orders[seed] = order_of(*source, recipe.train, study.common_steps());
       if (facts.validation.empty()) facts.validation = validation_of(*source);
     }
     out.push_back(std::move(facts));
