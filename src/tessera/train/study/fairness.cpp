@@ -75,8 +75,8 @@ class Judge {
     }
     if (!study_.tunes())
       add("rate", false,
-          "one learning rate for all: what it suits better looks better; "
-          "\"learning_rates\": \"tune\" searches for each");
+          "one learning rate for all models favours those that it suits; \"learning_rates\": "
+          "\"tune\" searches a rate for each");
     if (study_.seeds.size() < 2)
       add("seeds", false, "one seed: differences have no interval");
     else if (study_.seeds.size() < 3)

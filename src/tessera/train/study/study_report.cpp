@@ -78,7 +78,7 @@ std::vector<std::vector<double>> block_differences(const EntryResult& own,
 
 std::string equal_text(const Study& study) {
   const EqualRecipe& equal = study.equal;
-  if (equal.by == EqualBy::none) return "equal in nothing";
+  if (equal.by == EqualBy::none) return "sizes are not matched";
   return fmt::format("equal in {} ({:.6g} within {:g} %{})", spec::enum_name(equal.by),
                      study.amount, 100 * equal.tolerance,
                      equal.key.empty() ? "" : fmt::format(", by {}", equal.key));

@@ -56,7 +56,7 @@ TEST_F(StudyRuns, EqualModelsDifferByNothingBitForBit) {
   EXPECT_TRUE(report["fair"]);
   const std::string text = report_text(twice, result), page = report_page(twice, result);
   EXPECT_NE(text.find("not told apart"), std::string::npos) << text;
-  EXPECT_NE(text.find("note: one learning rate for all"), std::string::npos) << text;
+  EXPECT_NE(text.find("note: one learning rate for all models"), std::string::npos) << text;
   for (const char* part : {"valid loss by tokens", "valid loss by FLOPs", "valid loss by seconds",
                            "valid loss by bytes of state", "Differences with 95 % intervals",
                            "prefers-color-scheme:dark", "spec.ffn.d_hidden"})
