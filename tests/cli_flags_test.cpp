@@ -282,8 +282,9 @@ TEST_F(CliFlags, EveryVerbThatWritesHasOneNameForIt) {
         << verb;
   }
   EXPECT_EQ(writes,
-            (std::set<std::string>{"convert", "docs", "embed", "finetune", "forward", "index",
-                                   "init", "quantize", "sweep", "train", "train-tokenizer"}));
+            (std::set<std::string>{"compare", "convert", "docs", "embed", "finetune", "forward",
+                                   "index", "init", "plan", "quantize", "sweep", "train",
+                                   "train-tokenizer"}));
   int made = 0;
   for (const char* option : {"--out ", "-o ", "--output ", "--outfile ", "--output="}) {
     const std::string to = (folder_ / fmt::format("made{}", made++)).string();

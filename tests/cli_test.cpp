@@ -1250,6 +1250,84 @@ TEST_F(Cli, ASweepTrainsEveryCombinationAndGoesOn) {
   expect_refused("sweep " + recipe, 2, "--out is missing");
 }
 
+TEST_F(Cli, ComparesModelsOfEqualSize) {
+  std::ofstream(folder_ / "text.txt") << std::string(2000, 'a') << std::string(2000, 'b');
+  std::ofstream(folder_ / "recipe.json") << R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 8, "head": "tied", "layers": [{}],
+             "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+             "ffn": {"type": "glu", "d_hidden": 32}},
+    "data": {"train": ["text.txt"], "valid_fraction": 0.1},
+    "train": {"steps": 4, "batch": 2, "length": 16, "log_every": 1}})";
+  std::ofstream(folder_ / "mqa.json") << R"({"extends": "recipe.json",
+    "spec": {"mixer": {"n_kv_heads": 1}}})";
+  const std::string files =
+      " " + (folder_ / "recipe.json").string() + " " + (folder_ / "mqa.json").string();
+  const std::string out = (folder_ / "study").string();
+  const std::string options = " --multiple-of 1 --tolerance 0.02 --learning-rates shared --seeds 2";
+  const Outcome planned = run("compare" + files + options + " --dry-run");
+  EXPECT_EQ(planned.code, 0) << planned.err;
+  EXPECT_NE(planned.err.find("minutes of training on this machine"), std::string::npos);
+  EXPECT_NE(planned.err.find("seeds 1, 2"), std::string::npos) << planned.err;
+  EXPECT_FALSE(fs::exists(out));
+  const Outcome first = run("compare" + files + options + " --json --out " + out);
+  ASSERT_EQ(first.code, 0) << first.err;
+  const spec::Json report = spec::parse_json(first.out, "compare");
+  EXPECT_EQ(report, spec::parse_json(read_text_file(out + "/report.json"), "compare"));
+  EXPECT_EQ(report["entries"][1]["solved"], 35);  // 64 numbers less, a unit of width has 24
+  EXPECT_EQ(report["entries"][1]["difference"]["pairs"], 2);
+  EXPECT_TRUE(report["fair"]);
+  EXPECT_NE(read_text_file(out + "/report.html").find("valid loss by FLOPs"), std::string::npos);
+  // the same command trains nothing
+  const Outcome again = run("compare" + files + options + " --json --out " + out);
+  EXPECT_EQ(again.out, first.out) << again.err;
+  EXPECT_NE(again.err.find("is there already"), std::string::npos) << again.err;
+  // what is unfair has an exit code of its own
+  std::ofstream(folder_ / "study.json") << R"({"base": "recipe.json", "seeds": 1,
+    "equal": {"key": ""}, "learning_rates": "shared", "budget": {"steps": 2},
+    "entries": [{"name": "a"}, {"name": "b", "set": ["spec.ffn.d_hidden=40"]}]})";
+  const Outcome unequal =
+      run("compare " + (folder_ / "study.json").string() + " --out " + out + "2");
+  EXPECT_EQ(unequal.code, 3) << unequal.err;
+  EXPECT_NE(unequal.out.find("unfair: b: parameters"), std::string::npos) << unequal.out;
+  expect_refused("compare" + files, 2, "--out is missing");
+  expect_refused("compare" + files + options + " --tokens 31 --dry-run", 2,
+                 "[budget] 31 tokens are less than one step of 32");
+  expect_refused("compare" + files + options + " --steps 1 --tokens 1k --dry-run", 2,
+                 "several budgets");
+  expect_refused("compare" + files + " --tokens many --dry-run", 2, "--tokens \"many\"");
+  expect_refused("compare " + (folder_ / "recipe.json").string() + " --dry-run", 2,
+                 "1 entry; expected two or more");
+}
+
+TEST_F(Cli, PlansASpecOfAGivenSize) {
+  const std::string spec = (folder_ / "spec.json").string(), to = (folder_ / "to.json").string();
+  std::ofstream(spec) << R"({"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 8,
+    "head": "tied", "layers": [{}], "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+    "ffn": {"type": "glu", "d_hidden": 32}})";
+  const int64_t before =
+      spec::parse_json(run("plan " + spec + " --json").out, "plan")["parameters"];
+  const Outcome solved = run("plan " + spec + " --solve ffn.d_hidden --parameters " +
+                             std::to_string(before + 24 * 8) + " --out " + to);
+  EXPECT_EQ(solved.code, 0) << solved.err;
+  EXPECT_EQ(solved.out.substr(0, solved.out.find('\n')),
+            "ffn.d_hidden                        40  (solved)");
+  EXPECT_EQ(spec::parse_json(run("plan " + to + " --json").out, "plan")["parameters"],
+            before + 24 * 8);
+  const spec::Json json = spec::parse_json(
+      run("plan " + spec + " --solve ffn.d_hidden --parameters 2.5k --tolerance 0.1 --json").out,
+      "plan");
+  EXPECT_EQ(json["solved"]["key"], "ffn.d_hidden");
+  expect_refused("plan " + spec + " --solve ffn.d_hidden --parameters 10 --out " + to, 2,
+                 "to.json");  // which has bytes in it
+  expect_refused("plan " + spec + " --solve ffn.d_hidden --parameters 10", 2, "is out of reach of");
+  expect_refused("plan " + spec + " --solve ffn.d_hidden", 2, "with no goal");
+  expect_refused("plan " + spec + " --parameters 10", 2, "without --solve");
+  expect_refused("plan " + spec + " --solve ffn.d_hidden --parameters 1M --flops 1M", 2,
+                 "with several goals");
+  expect_refused("plan " + spec + " --solve ffn.d_hidden --parameters 1X", 2,
+                 "--parameters \"1X\"");
+}
+
 TEST_F(Cli, TrainingFindsTheSequencesOfAPass) {
   std::ofstream(folder_ / "text.txt") << std::string(2000, 'a') << std::string(2000, 'b');
   std::ofstream(folder_ / "recipe.json") << R"({

@@ -120,6 +120,7 @@ std::function<int()> add_search(CLI::App&);
 std::function<int()> add_init(CLI::App&);
 std::function<int()> add_train(CLI::App&);
 std::function<int()> add_sweep(CLI::App&);
+std::function<int()> add_compare(CLI::App&);
 std::function<int()> add_finetune(CLI::App&);
 std::function<int()> add_classify(CLI::App&);
 std::function<int()> add_bench(CLI::App&);

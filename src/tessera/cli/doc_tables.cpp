@@ -12,6 +12,7 @@
 #include "tessera/train/objective/objective_config.h"
 #include "tessera/train/recipe/aliases.h"
 #include "tessera/train/recipe/recipe.h"
+#include "tessera/train/study/study.h"
 
 namespace tessera::cli {
 namespace {
@@ -189,6 +190,12 @@ std::string recipe_tables() {
   return out;
 }
 
+std::string study_tables() {
+  using namespace train;
+  return table_of_struct<EqualRecipe>("`equal`") + table_of_struct<BudgetRecipe>("`budget`") +
+         table_of_struct<EvaluateRecipe>("`evaluate`");
+}
+
 std::string alias_table() {
   std::string out = "| name | read as |\n|---|---|\n";
   for (const train::RecipeAlias& name : train::recipe_aliases()) {
@@ -264,6 +271,7 @@ constexpr std::string_view kBegin = "<!-- table: ", kClose = " -->\n",
 Tables doc_tables(const CLI::App& app) {
   return {{"sampling", sampling_table()},
           {"recipe", recipe_tables()},
+          {"study", study_tables()},
           {"aliases", alias_table()},
           {"requests", request_tables()},
           {"options", option_tables(app)}};

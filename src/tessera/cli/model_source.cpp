@@ -1,6 +1,7 @@
 #include "tessera/cli/model_source.h"
 
 #include <fstream>
+#include <optional>
 
 #include <fmt/ranges.h>
 
@@ -21,6 +22,24 @@ bool is_spec_file(const std::filesystem::path& path) {
 }
 
 namespace {
+
+/// JSON of a spec file or a recipe; nothing of models and of Python's JSON, which spec files are
+/// not.
+std::optional<spec::Json> own_json(const std::filesystem::path& path) {
+  if (!is_spec_file(path)) return std::nullopt;
+  const std::string text = read_text_file(path);
+  if (text.find("\"model_type\"") != text.npos && text.find("\"tessera\"") == text.npos)
+    return std::nullopt;
+  spec::JsonLimits limits;
+  limits.comments = true;
+  return spec::read_json_file(path, limits);
+}
+
+/// A training recipe holds its spec, or begins from a model that has one.
+bool is_recipe(const spec::Json& json) {
+  const bool begins = json.contains("init") && json.contains("data");
+  return (json.contains("spec") || json.contains("extends") || begins) && !json.contains("tessera");
+}
 
 /// The spec that a config.json says, without weights.
 model::ModelSpec spec_of_config(const std::filesystem::path& config,
@@ -55,20 +74,13 @@ model::ModelSpec spec_of(const std::filesystem::path& path,
            path.string());
   };
   if (is_spec_file(path)) {
-    // Python's JSON, which spec files are not
-    const std::string text = read_text_file(path);
-    if (text.find("\"model_type\"") != text.npos && text.find("\"tessera\"") == text.npos) {
+    const std::optional<spec::Json> json = own_json(path);
+    if (!json) {
       refuse_overrides();
       return spec_of_config(path, options, "");
     }
-    spec::JsonLimits limits;
-    limits.comments = true;
-    const spec::Json json = spec::read_json_file(path, limits);
-    // a training recipe holds its spec, or begins from a model that has one
-    const bool begins = json.contains("init") && json.contains("data");
-    if ((json.contains("spec") || json.contains("extends") || begins) && !json.contains("tessera"))
-      return train::load_recipe(path, overrides, options.keys.ignore).spec;
-    return model::load_model_spec(path, overrides);
+    return is_recipe(*json) ? train::load_recipe(path, overrides, options.keys.ignore).spec
+                            : model::load_model_spec(path, overrides);
   }
   refuse_overrides();
   if (const auto config = path / "config.json"; std::filesystem::is_regular_file(config))
@@ -78,6 +90,19 @@ model::ModelSpec spec_of(const std::filesystem::path& path,
   const convert::Checkpoint checkpoint = convert::load_checkpoint(path, options);
   say_differences(checkpoint);
   return checkpoint.spec;
+}
+
+spec::Json spec_json_of(const std::filesystem::path& path,
+                        const std::vector<std::string>& overrides,
+                        const convert::LoadOptions& options) {
+  std::optional<spec::Json> json = own_json(path);
+  if (json && is_recipe(*json)) {
+    const train::Recipe recipe = train::load_recipe(path, overrides, options.keys.ignore);
+    return recipe.written.contains("spec") ? recipe.written["spec"] : model::resolve(recipe.spec);
+  }
+  if (!json) return model::resolve(spec_of(path, overrides, options));
+  for (const std::string& assignment : overrides) model::apply_override(*json, assignment);
+  return *json;
 }
 
 void say_differences(const convert::Checkpoint& checkpoint) {

@@ -19,6 +19,11 @@ model::ModelSpec spec_of(const std::filesystem::path& path,
                          const std::vector<std::string>& overrides,
                          const convert::LoadOptions& options);
 
+/// The same as JSON: a spec file or a recipe as written, a model resolved.
+spec::Json spec_json_of(const std::filesystem::path& path,
+                        const std::vector<std::string>& overrides,
+                        const convert::LoadOptions& options);
+
 /// Why a folder with a config.json has no usable weights; "" if it has.
 std::string lacking_weights(const std::filesystem::path& folder);
 

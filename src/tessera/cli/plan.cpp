@@ -1,11 +1,13 @@
 #include <optional>
 
-#include "tessera/model/plan.h"
-
+#include "tessera/base/output_file.h"
+#include "tessera/cli/amount.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/full_layers.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
+#include "tessera/cli/out_place.h"
+#include "tessera/model/solve.h"
 
 namespace tessera::cli {
 namespace {
@@ -18,7 +20,43 @@ struct PlanArgs {
   int64_t snapshot_every = 0;
   std::string kv_type = "f32";
   bool json = false;
+  std::string key, parameters, flops, state_bytes, out;  // of --solve
+  int64_t multiple = 1;
+  double tolerance = 0.01;
+  bool force = false;
 };
+
+/// The goal of --solve; nothing without.
+std::optional<model::SolveGoal> goal_of(const PlanArgs& o) {
+  using enum model::PlanCost;
+  std::optional<model::SolveGoal> goal;
+  int goals = 0;
+  for (const auto& [option, text, cost] :
+       {std::tuple{"--parameters", &o.parameters, parameters},
+        std::tuple{"--flops", &o.flops, flops},
+        std::tuple{"--state-bytes", &o.state_bytes, state_bytes}}) {
+    if (text->empty()) continue;
+    ++goals;
+    goal = {.key = o.key, .cost = cost, .target = amount_of(option, *text)};
+  }
+  if (o.key.empty()) {
+    if (goals > 0 || !o.out.empty())
+      fail(ErrorKind::usage, "plan",
+           "{} without --solve; expected --solve KEY, such as ffn.d_hidden",
+           goals > 0 ? "--parameters, --flops or --state-bytes" : "--out");
+    return std::nullopt;
+  }
+  if (goals != 1)
+    fail(ErrorKind::usage, "plan",
+         "--solve {} with {}; expected one of --parameters, --flops and "
+         "--state-bytes",
+         o.key, goals == 0 ? "no goal" : "several goals");
+  goal->multiple = o.multiple;
+  goal->tolerance = o.tolerance;
+  goal->context = o.context.value_or(0);
+  goal->kv = spec::kv_type_named(o.kv_type);
+  return goal;
+}
 
 std::string scaled(double value, const char* unit) {
   constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P"};
@@ -28,7 +66,12 @@ std::string scaled(double value, const char* unit) {
 }
 
 int plan(const PlanArgs& o) {
-  const model::ModelSpec spec = spec_of(o.path, o.overrides, o.loading.options());
+  const std::optional<model::SolveGoal> goal = goal_of(o);
+  check_out_place("plan", o.out, o.force);
+  std::optional<model::Solution> solved;
+  if (goal) solved = model::solve(spec_json_of(o.path, o.overrides, o.loading.options()), *goal);
+  const model::ModelSpec spec = solved ? model::read_model_spec(solved->spec)
+                                       : spec_of(o.path, o.overrides, o.loading.options());
   const spec::KvType kv = spec::kv_type_named(o.kv_type);
   model::check_kv_type(spec, kv);
   const std::string full = full_layers(spec, kv);
@@ -39,12 +82,15 @@ int plan(const PlanArgs& o) {
   model::Plan plan =
       model::make_plan(spec, context, features > 0 && spec.encoder ? features : -1, kv);
   if (o.snapshot_every > 0) model::add_snapshots(plan, spec, o.snapshot_every, kv);
+  if (!o.out.empty()) write_file_atomically(o.out, solved->spec.dump(2) + "\n");
   if (o.json) {
     Json json = model::to_json(plan);
+    if (solved) json["solved"] = {{"key", o.key}, {"value", solved->value}};
     if (!full.empty()) json["kept_in_full"] = model::kept_in_full(spec);
     print_json(json);
     return kExitOk;
   }
+  if (solved) fmt::print("{:<21} {:>16}  (solved)\n", o.key, solved->value);
   fmt::print("parameters            {:>16}  ({})\n", plan.parameters,
              scaled(static_cast<double>(plan.parameters), ""));
   fmt::print("  in matrices         {:>16}\n", plan.matrix_parameters);
@@ -85,6 +131,22 @@ std::function<int()> add_plan(CLI::App& app) {
                  "KV cache type: " + spec::kv_type_names() +
                      "; generate and serve use f16 for weights of at most 16 bits")
       ->capture_default_str();
+  group(app, "Solving for a size");
+  app.add_option("--solve", o->key,
+                 "find the integer of this key of the spec that reaches a goal, such as "
+                 "ffn.d_hidden, in all layers");
+  app.add_option("--parameters", o->parameters, "goal of --solve: parameters, such as 10M");
+  app.add_option("--flops", o->flops, "goal of --solve: FLOPs per token at --context, such as 20M");
+  app.add_option("--state-bytes", o->state_bytes,
+                 "goal of --solve: bytes of KV cache and state of a sequence of --context tokens");
+  app.add_option("--multiple-of", o->multiple, "--solve: the value is a multiple of this")
+      ->capture_default_str()
+      ->check(positive());
+  app.add_option("--tolerance", o->tolerance, "--solve: largest relative distance from the goal")
+      ->capture_default_str()
+      ->check(fraction());
+  add_out(app, o->out, "--solve: write the spec to this file");
+  add_force(app, o->force);
   group(app, "Model");
   add_overrides(app, o->overrides, "spec");
   o->loading.add(app);
@@ -93,6 +155,7 @@ std::function<int()> add_plan(CLI::App& app) {
   examples(app, {"tessera plan zoo/llama/smollm2-135m.json --context 8192",
                  "tessera plan model.gguf --context 32768 --kv-type int8",
                  "tessera plan zoo/mamba2/mamba2-130m.json --snapshot-every 256",
+                 "tessera plan spec.json --solve ffn.d_hidden --parameters 10M --out spec-10m.json",
                  "tessera plan config.json --context 8192", "tessera plan model.gguf --json"});
   return [o] { return plan(*o); };
 }

@@ -109,6 +109,11 @@ Evaluation evaluate_tokens(const model::Model& model,
   std::map<std::string, infer::Score> by_kind;
   const infer::NextPass next = [&](std::vector<infer::Engine::Result>& before) {
     if (carried) carried->leave(before);
+    if (options.on_pass && !before.empty()) {
+      infer::Score pass;
+      for (const infer::Engine::Result& result : before) pass += result.generation.score;
+      options.on_pass(pass.nats, pass.targets);
+    }
     for (size_t i = 0; i < kinds.size(); ++i)
       by_kind[names.at(static_cast<size_t>(kinds[i]))] += before.at(i).generation.score;
     kinds.clear();
@@ -126,7 +131,9 @@ Evaluation evaluate_tokens(const model::Model& model,
   else
     for (const std::vector<int64_t>& pass : passes) {
       if (options.cancel != nullptr) options.cancel->check("evaluate");
-      sum += whole_score(model, source.valid(pass));
+      const infer::Score score = whole_score(model, source.valid(pass));
+      if (options.on_pass) options.on_pass(score.nats, score.targets);
+      sum += score;
     }
   const auto targets = static_cast<double>(std::max<int64_t>(1, sum.targets));
   Evaluation result;

@@ -1,6 +1,7 @@
 // Evaluates a model on the validation samples of an objective.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -27,6 +28,8 @@ struct EvaluateOptions {
   bool carried = false;
   int64_t carry_limit = 0;
   const CancelToken* cancel = nullptr;
+  /// Of objectives whose targets are tokens: nats and targets of each pass, in order.
+  std::function<void(double nats, int64_t targets)> on_pass = {};
 };
 
 /// Sample numbers of each model call over `samples` samples.

@@ -11,8 +11,8 @@
 #include "tessera/base/resident.h"
 #include "tessera/base/threads.h"
 #include "tessera/ops/block_cache.h"
-#include "tessera/train/loop/adapter.h"
 #include "tessera/train/loop/loop.h"
+#include "tessera/train/loop/trial_steps.h"
 
 namespace tessera::train {
 namespace {
@@ -21,20 +21,6 @@ namespace fs = std::filesystem;
 
 double megabytes(int64_t bytes) {
   return static_cast<double>(bytes) * 1e-6;
-}
-
-/// The train state of a trial; values do not matter.
-std::unique_ptr<TrainState> any_learner(const Recipe& recipe, Objective& objective) {
-  if (recipe.adapter) {
-    AdapterInit start = adapter_start(recipe);
-    AuxiliaryParameters beside = objective.join(start.model);
-    return std::make_unique<TrainState>(std::move(start.model), recipe.optimizer,
-                                        std::move(start.adapters), std::move(beside));
-  }
-  model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 0));
-  AuxiliaryParameters beside = objective.join(model);
-  return std::make_unique<TrainState>(std::move(model), recipe.optimizer,
-                                      std::vector<model::WeightAdapter>(), std::move(beside));
 }
 
 void give_memory_back() {

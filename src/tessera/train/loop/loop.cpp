@@ -394,7 +394,10 @@ void Loop::validate(LogLine& line, bool all) {
                                             .batches = all ? 0 : recipe_.train.eval_batches,
                                             .carried = progress_.carried.has_value(),
                                             .carry_limit = recipe_.train.carry_limit,
-                                            .cancel = options_.cancel});
+                                            .cancel = options_.cancel,
+                                            .on_pass = progress_.step == recipe_.train.steps && all
+                                                           ? options_.on_block
+                                                           : nullptr});
   if (!std::isfinite(result.loss)) {
     check_weights();
     fail(ErrorKind::input, "train", "step {}: the validation loss is {}: lower optimizer.lr; {}",

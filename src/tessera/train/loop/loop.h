@@ -24,8 +24,13 @@ struct TrainOptions {
   /// Ring attention over simulated ranks in this process (ops/attention/ring_attention.h). Checked
   /// with check_split() before the folder is created.
   nn::SequenceSplit sequence = {};
+  /// Folder of the token cache of the recipe's files; "" = in the run's folder.
+  std::filesystem::path cache = {};
   /// Called after every step; `line` has validation losses if evaluated.
   std::function<void(const LogLine& line, int64_t steps)> on_step = {};
+  /// Nats and targets of each pass of the last evaluation, which reads all validation data
+  /// (EvaluateOptions::on_pass).
+  std::function<void(double nats, int64_t targets)> on_block = {};
   /// Called with a line about the initial model, if there is one.
   std::function<void(const std::string&)> on_start = {};
   /// Called once data and model are valid and the recipe matches the newest checkpoint; then the

@@ -127,10 +127,11 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
   std::unique_ptr<Objective> objective;
   std::unique_ptr<TrainState> learner;
   try {
-    objective = open_objective(recipe, {.cache = folder / "cache",
-                                        .cancel = options.cancel,
-                                        .goes_on = !checkpoint_steps(folder).empty(),
-                                        .say = options.on_start});
+    objective =
+        open_objective(recipe, {.cache = options.cache.empty() ? folder / "cache" : options.cache,
+                                .cancel = options.cancel,
+                                .goes_on = !checkpoint_steps(folder).empty(),
+                                .say = options.on_start});
     learner = first_learner(recipe, *objective, folder, options);
   } catch (const Error& error) {
     // cached tokens stay for the next start

@@ -735,6 +735,10 @@ Recipe load_recipe(const fs::path& path,
   return read_recipe(read_commented(path), path.parent_path(), overrides, ignore_keys);
 }
 
+Json merged_recipe(const fs::path& path) {
+  return extended(Json{{"extends", fs::absolute(path).string()}}, "");
+}
+
 Json resolve(const Recipe& recipe) {
   Json json = Json::object();
   json["spec"] = model::resolve(recipe.spec);

@@ -420,6 +420,10 @@ Recipe load_recipe(const std::filesystem::path& path,
                    const std::vector<std::string>& overrides = {},
                    const std::vector<std::string>& ignore_keys = {});
 
+/// The recipe at `path` as written, with all that it extends merged in, the spec inline and paths
+/// absolute; its keys and values are not checked.
+Json merged_recipe(const std::filesystem::path& path);
+
 /// The recipe with every default, the spec inline. read_recipe(resolve(r), "") equals r.
 Json resolve(const Recipe& recipe);
 

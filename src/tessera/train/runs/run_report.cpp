@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/train/runs/report_page.h"
 #include "tessera/train/runs/run_folder.h"
 #include "tessera/train/runs/run_plot.h"
 
@@ -98,30 +99,12 @@ const char* text_of(RunStatus state) {
                                         : "cut";
 }
 
-/// "3 h 20 min": two units of time at most.
-std::string duration_of(double seconds) {
-  const auto s = static_cast<int64_t>(seconds + 0.5);
-  if (s < 120) return fmt::format("{} s", s);
-  if (s < 7200) return fmt::format("{} min", s / 60);
-  if (s < 48 * 3600) return fmt::format("{} h {} min", s / 3600, s / 60 % 60);
-  return fmt::format("{} d {} h", s / 86400, s / 3600 % 24);
-}
-
-using Rows = std::vector<std::vector<std::string>>;
-
 /// What all runs count, else "seen".
 std::string common_unit(const std::vector<RunRecord>& runs) {
   std::string unit = runs.empty() ? "tokens" : unit_of(runs.front().objective());
   for (const RunRecord& run : runs)
     if (unit_of(run.objective()) != unit) return "seen";
   return unit;
-}
-
-/// 135M, 1.24B.
-std::string si_text(double value) {
-  for (const auto& [size, name] : {std::pair(1e12, "T"), {1e9, "B"}, {1e6, "M"}, {1e3, "k"}})
-    if (value >= size) return fmt::format("{:.3g}{}", value / size, name);
-  return fmt::format("{:.3g}", value);
 }
 
 /// "a, b (2 seeds): best valid 2.25 +- 0.1": a line for each group.
@@ -238,23 +221,6 @@ std::string other_plots(const std::vector<RunRecord>& runs) {
   return html;
 }
 
-std::string html_table(const Rows& rows, bool colours) {
-  std::string html = "<table>\n";
-  for (size_t r = 0; r < rows.size(); ++r) {
-    html += "<tr>";
-    for (size_t c = 0; c < rows[r].size(); ++c) {
-      const bool head = r == 0 || c == 0;
-      const std::string mark =
-          colours && r > 0 && c == 0
-              ? fmt::format("<span style=\"color:{}\">&#9632;</span> ", colour_of(r - 1))
-              : std::string();
-      html += fmt::format("<{0}>{1}{2}</{0}>", head ? "th" : "td", mark, escaped(rows[r][c]));
-    }
-    html += "</tr>\n";
-  }
-  return "<div class=\"wide\">" + html + "</table></div>\n";
-}
-
 /// A row for every key behind one with the names.
 Rows rows_of(const std::vector<RunRecord>& runs, const std::vector<KeyDifference>& keys) {
   Rows rows{{"differs in"}};
@@ -265,38 +231,6 @@ Rows rows_of(const std::vector<RunRecord>& runs, const std::vector<KeyDifference
   }
   return rows;
 }
-
-/// Columns under one another, the first to the left, the others to the right.
-std::string aligned(const Rows& rows) {
-  std::vector<size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t c = 0; c < row.size(); ++c)
-      line += c == 0 ? fmt::format("{:<{}}", row[c], widths[c])
-                     : fmt::format("  {:>{}}", row[c], widths[c]);
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
-
-constexpr const char* kStyle =
-    "<style>:root{color-scheme:light dark}"
-    "body{font:14px system-ui,sans-serif;margin:24px;color:#222;background:#fff}"
-    "h1{font-size:20px}h2{font-size:16px;margin-top:28px}.wide{overflow-x:auto}"
-    "table{border-collapse:collapse;margin:12px 0}"
-    "th,td{padding:4px 10px;text-align:right;border-bottom:1px solid #8884;font-weight:normal}"
-    "tr:first-child th{font-weight:bold}th:first-child{text-align:left}"
-    "td{font-variant-numeric:tabular-nums}.warn{color:#b35900}"
-    "svg{margin:0 12px 12px 0}svg text{font:11px system-ui,sans-serif;fill:#555}"
-    "svg .title{font-size:12px}.grid{stroke:#8883}"
-    "@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}svg text{fill:#aaa}}"
-    "</style>";
 
 }  // namespace
 
@@ -403,11 +337,7 @@ Json json_of_runs(const std::vector<RunRecord>& runs) {
 }
 
 std::string page_of(const std::vector<RunRecord>& runs, int refresh) {
-  std::string html =
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-      "<meta name=\"viewport\" content=\"width=device-width\"><title>runs</title>\n";
-  if (refresh > 0) html += fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">\n", refresh);
-  html += std::string(kStyle) + "</head>\n<body><h1>Runs</h1>\n";
+  std::string html = page_begin("Runs", refresh);
   html += html_table(rows_of(runs), true);
   for (const std::string& warning : warnings_of(runs))
     html += "<p class=\"warn\">" + escaped(warning) + "</p>\n";

@@ -1,0 +1,56 @@
+// What a study found: losses at equal tokens, FLOPs, seconds and state; paired differences with
+// intervals; what was unequal. As a table, as JSON, as one page that needs nothing from elsewhere.
+// Torch-free.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/train/runs/run_report.h"
+#include "tessera/train/study/fairness.h"
+#include "tessera/train/study/rate_search.h"
+#include "tessera/train/study/statistics.h"
+
+namespace tessera::train {
+
+/// Of one entry, by the seeds of the study.
+struct EntryResult {
+  EntryFacts facts = {};
+  std::vector<RateTrial> trials = {};               // of its search; none without
+  std::vector<std::optional<RunRecord>> runs = {};  // complete; nothing = failed
+  /// Of each seed, the mean loss of every block of validation (TrainOptions::on_block), of all
+  /// entries over the same windows; none of failed runs and of objectives that have none.
+  std::vector<std::vector<double>> blocks = {};
+  double step_seconds = 0;  // of an update, measured apart from the runs
+  std::optional<double> decode_tokens_per_s = {};
+
+  /// Losses of validation at the end, nothing of failed runs.
+  std::vector<std::optional<double>> losses() const;
+};
+
+struct StudyResult {
+  std::vector<EntryResult> entries;  // as in the study
+  std::string machine;               // processor and threads
+  std::string command;
+};
+
+/// An entry against the reference; over the seeds that both finished.
+struct Comparison {
+  PairedDifference difference;
+  /// Over seeds and blocks of validation, with at least 3 seeds; its p is the one that counts.
+  std::optional<CrossedInterval> crossed = {};
+  std::optional<double> p = {};  // Holm's, over all entries
+  /// "reference", "better", "worse", "not told apart" (p >= 0.05), "one run", "failed"
+  std::string verdict;
+};
+std::vector<Comparison> comparisons_of(const Study& study, const StudyResult& result);
+
+/// What will run, and how long it takes: `step_seconds` of each entry's update.
+std::string plan_text(const Study& study, const std::vector<double>& step_seconds);
+
+std::string report_text(const Study& study, const StudyResult& result);
+Json report_json(const Study& study, const StudyResult& result);
+std::string report_page(const Study& study, const StudyResult& result);
+
+}  // namespace tessera::train

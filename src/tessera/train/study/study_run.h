@@ -1,0 +1,44 @@
+// Runs a study: times the models, searches their learning rates, trains every seed. What is done is
+// not done again, what was interrupted is resumed.
+//
+//   OUT/times.json                     seconds of an update of each entry
+//   OUT/cache/                         tokens of the recipes' files
+//   OUT/runs/NAME/search,lr=L,steps=N  a run of the search
+//   OUT/runs/NAME/seed=S,lr=L,steps=N  a run that is compared
+// In a run's folder: failed.txt, why it ended without a result; blocks.json, EntryResult::blocks.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+
+#include "tessera/train/loop/loop.h"
+#include "tessera/train/study/study_report.h"
+
+namespace tessera::train {
+
+struct StudyOptions {
+  const CancelToken* cancel = nullptr;
+  /// Takes a line after every run, and where something is reused.
+  std::function<void(const std::string&)> say = {};
+  /// TrainOptions::on_step of every run.
+  std::function<void(const LogLine& line, int64_t steps)> on_step = {};
+};
+
+/// seconds_of_update() of each entry; what `out` has of them is read, the rest measured and kept
+/// there.
+std::vector<double> times_of(const Study& study,
+                             const std::filesystem::path& out,
+                             const StudyOptions& options = {});
+
+/// What every entry reads, by seed: EntryFacts without rates.
+std::vector<EntryFacts> orders_of(const Study& study,
+                                  const std::filesystem::path& cache,
+                                  const CancelToken* cancel = nullptr);
+
+/// Throws what train() does, but for runs that diverge (Error(input)): those are results. A run
+/// folder of another recipe throws Error(usage).
+StudyResult run_study(const Study& study,
+                      const std::filesystem::path& out,
+                      const StudyOptions& options = {});
+
+}  // namespace tessera::train

@@ -1,0 +1,149 @@
+#include "tessera/train/study/study_run.h"
+
+#include "tessera/train/train_testing.h"
+
+namespace tessera::train {
+namespace {
+
+class StudyRuns : public ::testing::Test {
+ protected:
+  StudyRuns() {
+    folder_.write("text.txt", counting_text(6000));
+    folder_.write("base.json", tiny_recipe("text.txt").dump());
+  }
+  Study study(const std::string& more) const {
+    return read_study(json_of(R"({"base": "base.json", "budget": {"steps": 8}, )" + more + "}"),
+                      folder_.path());
+  }
+  const TemporaryFolder folder_;
+};
+
+const char* const kPair = R"("entries": [{"name": "silu"}, {"name": "gelu",
+    "spec": {"ffn": {"act": "gelu"}}}], "seeds": [1, 2], "learning_rates": "shared")";
+
+/// Without what differs from run to run.
+Json timeless(Json report) {
+  for (Json& entry : report["entries"]) entry.erase("seconds_per_step");
+  return report;
+}
+
+TEST_F(StudyRuns, EqualModelsDifferByNothingBitForBit) {
+  const Study twice = study(R"("entries": [{"name": "a"}, {"name": "b"}, {"name": "wide",
+    "set": ["spec.ffn.d_hidden=64"]}], "equal": {"by": "none"}, "seeds": 3,
+    "learning_rates": "shared", "evaluate": {"decode": true})");
+  const StudyResult result = run_study(twice, folder_ / "out");
+  const std::vector<Comparison> compared = comparisons_of(twice, result);
+  EXPECT_EQ(compared[0].verdict, "reference");
+  EXPECT_EQ(compared[1].difference.mean, 0);
+  EXPECT_EQ(compared[1].difference.interval, std::pair(0.0, 0.0));
+  EXPECT_EQ(compared[1].verdict, "not told apart");
+  EXPECT_NE(compared[2].difference.mean, 0);
+  EXPECT_EQ(compared[2].difference.pairs, 3);
+  EXPECT_EQ(compared[1].crossed->low, 0);
+  EXPECT_EQ(compared[1].crossed->high, 0);
+  // blocks have the loss of the whole; the last one is shorter than the others
+  const std::vector<double>& blocks = result.entries[2].blocks.at(1);
+  ASSERT_GT(blocks.size(), 2u);
+  double mean = 0;
+  for (const double block : blocks) mean += block / static_cast<double>(blocks.size());
+  EXPECT_NEAR(mean, *result.entries[2].losses()[1], 0.1);
+  EXPECT_LT(compared[2].crossed->low, compared[2].crossed->high);
+  EXPECT_GT(*result.entries[0].decode_tokens_per_s, 0);
+  // ten evaluations at most, the last at the end
+  const Json report = report_json(twice, result);
+  EXPECT_EQ(report["entries"][0]["curve"].size(), 8u);
+  EXPECT_EQ(report["entries"][0]["runs"][0]["order"], report["entries"][2]["runs"][0]["order"]);
+  EXPECT_TRUE(report["fair"]);
+  const std::string text = report_text(twice, result), page = report_page(twice, result);
+  EXPECT_NE(text.find("not told apart"), std::string::npos) << text;
+  EXPECT_NE(text.find("note: one learning rate for all models"), std::string::npos) << text;
+  for (const char* part : {"valid loss by tokens", "valid loss by FLOPs", "valid loss by seconds",
+                           "valid loss by bytes of state", "Differences with 95 % intervals",
+                           "prefers-color-scheme:dark", "spec.ffn.d_hidden"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  for (const char* outside : {"<script", "src=", "href="})
+    EXPECT_EQ(page.find(outside), std::string::npos) << outside;
+  EXPECT_LT(page.size(), size_t{2} << 20);
+}
+
+TEST_F(StudyRuns, AKilledStudyIsResumedAndADoneOneIsReused) {
+  const Study pair = study(kPair);
+  const Json whole = timeless(report_json(pair, run_study(pair, folder_ / "whole")));
+  // stopped in the middle of the third run, which is resumed from its checkpoint
+  CancelToken token;
+  int64_t steps = 0;
+  StudyOptions options;
+  options.cancel = &token;
+  options.on_step = [&](const LogLine&, int64_t) {
+    if (++steps == 8 + 8 + 5) token.request();
+  };
+  expect_error(ErrorKind::cancelled, "", [&] { run_study(pair, folder_ / "cut", options); });
+  steps = 0;
+  std::vector<std::string> said;
+  options = {};
+  options.on_step = [&](const LogLine&, int64_t) { ++steps; };
+  options.say = [&](const std::string& line) { said.push_back(line); };
+  EXPECT_EQ(timeless(report_json(pair, run_study(pair, folder_ / "cut", options))), whole);
+  EXPECT_EQ(steps, 3 + 8);
+  EXPECT_NE(said.at(0).find("silu/seed=1,lr=0.01,steps=8  valid loss"), std::string::npos)
+      << said[0];
+  EXPECT_NE(said.at(0).find("is there already"), std::string::npos) << said[0];
+  steps = 0;
+  EXPECT_EQ(timeless(report_json(pair, run_study(pair, folder_ / "cut", options))), whole);
+  EXPECT_EQ(steps, 0);
+  // another recipe in the same folder is not taken for it
+  Study other = study(std::string(kPair) + R"(, "equal": {"by": "none"})");
+  other.entries[0].recipe["train"]["clip_norm"] = 3;
+  expect_error(ErrorKind::usage, "is a run of another recipe (train.clip_norm differs)",
+               [&] { run_study(other, folder_ / "cut"); });
+}
+
+TEST_F(StudyRuns, EveryEntryGetsItsOwnRate) {
+  const Study tuned = study(R"("entries": [{"name": "silu"}, {"name": "gelu",
+    "spec": {"ffn": {"act": "gelu"}}}], "seeds": [1], "learning_rates": [1e-4, 1e-2, 3e-2])");
+  const StudyResult result = run_study(tuned, folder_ / "out");
+  for (const EntryResult& entry : result.entries) {
+    EXPECT_GE(entry.trials.size(), 3u + 2 + 2);
+    EXPECT_GT(entry.facts.rate, 1e-4);
+    EXPECT_EQ(entry.runs.at(0)->recipe["optimizer"]["lr"], entry.facts.rate);
+    EXPECT_EQ(entry.runs[0]->recipe["train"]["seed"], 1);
+  }
+  const Json report = report_json(tuned, result);
+  EXPECT_EQ(report["entries"][0]["rates"].size(), result.entries[0].trials.size());
+  EXPECT_EQ(report["entries"][1]["verdict"], "one run");
+}
+
+TEST_F(StudyRuns, ADivergedRunIsAResult) {
+  Json base = tiny_recipe("text.txt");
+  base["train"]["clip_norm"] = 0;
+  base["optimizer"] = {{"type", "sgd"}, {"lr", 1e30}};
+  folder_.write("diverging.json", base.dump());
+  const Study diverging = study(R"("entries": [{"name": "good"}, {"name": "bad",
+    "recipe": "diverging.json"}], "seeds": [1, 2], "learning_rates": "shared")");
+  for (int time = 0; time < 2; ++time) {
+    const StudyResult result = run_study(diverging, folder_ / "out");
+    EXPECT_EQ(comparisons_of(diverging, result)[1].verdict, "failed");
+    EXPECT_EQ(result.entries[1].facts.failed.size(), 2u);
+    const Json report = report_json(diverging, result);
+    EXPECT_FALSE(report["fair"]);
+    EXPECT_TRUE(report["entries"][1]["runs"][0]["valid_loss"].is_null());
+    EXPECT_NE(report_text(diverging, result).find("unfair: bad, seed 1: [train] step"),
+              std::string::npos);
+    report_page(diverging, result);
+  }
+}
+
+TEST_F(StudyRuns, TimesAreMeasuredOnce) {
+  const Study pair = study(kPair);
+  const std::vector<double> times = times_of(pair, folder_ / "out");
+  EXPECT_EQ(times.size(), 2u);
+  EXPECT_GT(times[0], 0);
+  EXPECT_EQ(times_of(pair, folder_ / "out"), times);
+  const std::string text = plan_text(pair, {3, 6});
+  // (3 + 6) seconds * 8 steps * 2 seeds
+  EXPECT_NE(text.find("about 2.4 minutes of training"), std::string::npos) << text;
+  EXPECT_NE(text.find("equal in parameters"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace tessera::train
