@@ -172,6 +172,7 @@ def ibert():
         drop=("is_decoder", "hidden_act_relu"),
         pad_token_id=1,
     )
+    family.precision = ("quant_mode",)  # integers
     family.rejects += [
         {"name": "quant_mode", "set": {"quant_mode": True}, "expect": "quant_mode"},
         {"name": "hidden_act", "set": {"hidden_act": "relu"}, "expect": "hidden_act"},
@@ -251,7 +252,7 @@ def bert_generation():
 
 def blenderbot_small():
     hub = dict(said(False, True, False, 0), layernorm_variant="xlm", do_blenderbot_90_layernorm=True, extra_layer_norm=False)
-    return bart_kin("blenderbot_small", "BlenderbotSmall", [], VARIED, hub=hub, draw=1, textless=TEXTLESS)
+    return bart_kin("blenderbot_small", "BlenderbotSmall", [], VARIED, hub=hub, draw=2, textless=TEXTLESS)
 
 
 BLOCKS = {

@@ -1,5 +1,5 @@
 // The tables of the documentation that the program knows best: sampling options, recipe keys,
-// request fields, command-line options. A page marks where one stands,
+// request fields, model types, command-line options. A page marks where one stands,
 //
 //   <!-- table: sampling -->
 //   ...
