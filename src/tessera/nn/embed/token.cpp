@@ -27,7 +27,7 @@ class TokenEmbed final : public Embed {
   Tensor forward(Context& context, const StateRows* rows) const override {
     const Batch& batch = *context.batch;
     Tensor x_ND = ops::rows(*token_, batch.ids_N);
-    if (config_.project == EmbedProjection::token) x_ND = project_(beside_neighbours(x_ND, batch));
+    if (config_.project == EmbedProjection::token) x_ND = project_(with_neighbours(x_ND, batch));
     if (config_.scale != 1) x_ND = x_ND * config_.scale;
     if (config_.mask_id) x_ND = x_ND * factors(batch).to(x_ND.device(), x_ND.scalar_type());
     x_ND = ops::prefixed(x_ND, *token_, batch.positions_N);
@@ -46,7 +46,7 @@ class TokenEmbed final : public Embed {
 
  private:
   /// The vectors of the tokens around each, the following ones first: [N, ngram * width].
-  Tensor beside_neighbours(const Tensor& x_NW, const Batch& batch) const {
+  Tensor with_neighbours(const Tensor& x_NW, const Batch& batch) const {
     if (config_.ngram == 1) return x_NW;
     const BySegment part(batch);
     return over_segments(batch, [&](size_t i, const Segment& s) {

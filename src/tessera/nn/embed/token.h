@@ -64,8 +64,8 @@ struct TokenEmbedConfig final : spec::Config {
         field("scale", &C::scale, "factor on the token vectors (Gemma: sqrt(d_model))"),
         field("width", &C::width, "width of a token's vector; 0 = d_model", {.min = 0}),
         field("ngram", &C::ngram,
-              "in an encoder: tokens whose vectors `project` token reads side by side, the token's "
-              "own in the middle; odd (MobileBERT: 3)",
+              "in an encoder: neighboring tokens whose vectors `project` token reads concatenated, the "
+              "token in the middle; odd (MobileBERT: trigrams, 3)",
               {.min = 1}),
         field("project", &C::project, "what is projected to d_model"),
         field("project_bias", &C::project_bias, "whether the projection has a bias"),

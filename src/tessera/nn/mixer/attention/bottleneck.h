@@ -50,9 +50,9 @@ struct BottleneckConfig final : spec::Config {
         field("project_bias", &C::project_bias,
               "whether the projections into the block and out of it have a bias"),
         field("bias", &C::bias, "which projections of the attention have one"),
-        field("n_ffns", &C::n_ffns, "feed-forward layers, one behind another", {.min = 1}),
+        field("n_ffns", &C::n_ffns, "feed-forward layers in a row", {.min = 1}),
         field("ffn", &C::ffn, "each of them, of `width` channels", {.required = true}),
-        field("norm", &C::norm, "behind each projection in, and each sum", {.part = "affine"}),
+        field("norm", &C::norm, "norm after each projection in and each sum", {.part = "affine"}),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
               {.min = 0})};
   }
