@@ -4749,6 +4749,10 @@ import family_cases_bert_kin  # noqa: E402  (its families use both)
 
 FAMILIES += family_cases_bert_kin.FAMILIES
 
+import family_cases_encoders_more  # noqa: E402  (its families use all of them)
+
+FAMILIES += family_cases_encoders_more.FAMILIES
+
 # families whose files are read with their head alone; Zamba's is always tied
 HEADED = ("exaone", "mamba", "falcon_mamba", "mamba2", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
 

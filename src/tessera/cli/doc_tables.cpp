@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/help.h"
+#include "tessera/convert/model_types.h"
 #include "tessera/infer/sampling/sampling.h"
 #include "tessera/serve/bodies.h"
 #include "tessera/train/objective/objective_config.h"
@@ -263,6 +264,21 @@ std::string option_tables(const CLI::App& app) {
   return out;
 }
 
+// --- model types ---
+
+std::string model_type_table() {
+  std::string out = "| `model_type` | `AutoModelFor...` | status |\n|---|---|---|\n";
+  constexpr std::string_view kPrefix = "AutoModelFor";
+  for (const convert::ModelType& type : convert::model_types()) {
+    std::string classes;
+    for (const std::string& of : type.classes)
+      classes += (classes.empty() ? "" : ", ") + of.substr(kPrefix.size());
+    out += fmt::format("| `{}` | {} | {} |\n", type.name, classes,
+                       type.refused.empty() ? "runs" : "refused: " + cell_of(type.refused));
+  }
+  return out;
+}
+
 constexpr std::string_view kBegin = "<!-- table: ", kClose = " -->\n",
                            kEnd = "<!-- end of table -->\n";
 
@@ -274,6 +290,7 @@ Tables doc_tables(const CLI::App& app) {
           {"study", study_tables()},
           {"aliases", alias_table()},
           {"requests", request_tables()},
+          {"model_types", model_type_table()},
           {"options", option_tables(app)}};
 }
 

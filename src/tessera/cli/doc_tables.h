@@ -1,4 +1,4 @@
-// Generated tables of the documentation: sampling options, recipe keys, request fields,
+// Generated tables of the documentation: sampling options, recipe keys, request fields, model types,
 // command-line options. A page marks their place,
 //
 //   <!-- table: sampling -->

@@ -1,5 +1,6 @@
 #include "tessera/cli/cli.h"
 #include "tessera/convert/family.h"
+#include "tessera/convert/model_types.h"
 #include "tessera/model/techniques.h"
 #include "tessera/nn/registry.h"
 #include "tessera/spec/mechanism.h"
@@ -18,6 +19,18 @@ int list(const ListArgs& o) {
     for (const std::string& name : convert::FamilySet::load(o.families).names()) {
       rows.push_back(name);
       if (!o.json) fmt::print("{}\n", name);
+    }
+    if (o.json) print_json(rows);
+    return kExitOk;
+  }
+  if (o.what == "model-types") {
+    Json rows = Json::array();
+    for (const convert::ModelType& type : convert::model_types()) {
+      rows.push_back(
+          {{"model_type", type.name}, {"classes", type.classes}, {"refused", type.refused}});
+      if (!o.json)
+        fmt::print("{:<26} {}\n", type.name,
+                   type.refused.empty() ? "runs" : "refused: " + type.refused);
     }
     if (o.json) print_json(rows);
     return kExitOk;
@@ -58,13 +71,13 @@ int list(const ListArgs& o) {
 std::function<int()> add_list(CLI::App& app) {
   auto o = std::make_shared<ListArgs>();
   group(app, "Input");
-  app.add_option("what", o->what, "mechanisms (with techniques), or families")
+  app.add_option("what", o->what, "mechanisms (with techniques), families, or model-types (of transformers)")
       ->capture_default_str()
-      ->check(CLI::IsMember({"mechanisms", "families"}));
+      ->check(CLI::IsMember({"mechanisms", "families", "model-types"}));
   add_families(app, o->families);
   group(app, "Output");
   app.add_flag("--json", o->json, "as JSON");
-  examples(app, {"tessera list mechanisms", "tessera list families"});
+  examples(app, {"tessera list mechanisms", "tessera list families", "tessera list model-types"});
   return [o] { return list(*o); };
 }
 

@@ -27,10 +27,11 @@ class TokenEmbed final : public Embed {
   Tensor forward(Context& context, const StateRows* rows) const override {
     const Batch& batch = *context.batch;
     Tensor x_ND = ops::rows(*token_, batch.ids_N);
-    if (config_.project == EmbedProjection::token) x_ND = project_(x_ND);
+    if (config_.project == EmbedProjection::token) x_ND = project_(with_neighbours(x_ND, batch));
     if (config_.scale != 1) x_ND = x_ND * config_.scale;
     if (config_.mask_id) x_ND = x_ND * factors(batch).to(x_ND.device(), x_ND.scalar_type());
     x_ND = ops::prefixed(x_ND, *token_, batch.positions_N);
+    if (norm_ && config_.norm_of == EmbedNormOf::token) x_ND = norm_->forward(x_ND);
     if (type_)
       x_ND = x_ND + ops::rows(*type_, batch.types_N.defined() ? batch.types_N
                                                               : at::zeros_like(batch.ids_N));
@@ -38,12 +39,24 @@ class TokenEmbed final : public Embed {
     if (task_)
       x_ND = x_ND + ops::over_rows(
                         ops::rows(*task_, at::full({1}, config_.task, batch.ids_N.options())).squeeze(0), x_ND);
-    if (norm_) x_ND = norm_->forward(x_ND);
+    if (norm_ && config_.norm_of == EmbedNormOf::sum) x_ND = norm_->forward(x_ND);
     if (config_.project == EmbedProjection::sum) x_ND = project_(x_ND);
     return dropout(x_ND, config_.dropout, name_, context);
   }
 
  private:
+  /// The vectors of the tokens around each, the following ones first: [N, ngram * width].
+  Tensor with_neighbours(const Tensor& x_NW, const Batch& batch) const {
+    if (config_.ngram == 1) return x_NW;
+    const BySegment part(batch);
+    return over_segments(batch, [&](size_t i, const Segment& s) {
+      const int64_t half = config_.ngram / 2;
+      const Tensor padded = at::constant_pad_nd(part(x_NW, i), {0, 0, half, half});
+      std::vector<Tensor> sides;
+      for (int64_t at = 2 * half; at >= 0; --at) sides.push_back(padded.narrow(0, at, s.length));
+      return at::cat(sides, 1);
+    });
+  }
   /// Of every token, [N, 1]: 0 of the mask token, of others what its share of the document asks for.
   Tensor factors(const Batch& batch) const {
     const Tensor masked_N = batch.ids_N.eq(*config_.mask_id);

@@ -2,6 +2,9 @@
 // norm, a projection from vectors of another width, dropout.
 //   x = dropout(W N(scale * E[token] + P[position] + S[type] + U[task]))        W after the sum, or
 //   x = dropout(N(scale * W E[token] + P[position] + S[type] + U[task]))        of the token alone
+// With norm_of token, N is of the token's part of the sum alone. With n tokens (ngram) W reads
+// their vectors side by side, E[t + n/2], ..., E[t - n/2], with zeros outside of the document:
+// MobileBERT's trigrams (Sun et al. 2020, arXiv:2004.02984).
 // Token dropout of ESM (Rives et al., PNAS 2021; fair-esm): the vector of the mask token is 0, the
 // others are multiplied by (1 - mask_share) / (1 - share of mask tokens in the document), so that
 // their sum is what it was in training, where a share of mask_share was masked.
@@ -13,6 +16,11 @@
 
 namespace tessera::nn {
 
+enum class EmbedNormOf {
+  sum,
+  token,  // before positions and types are added (BlenderBot-small's decoder)
+};
+
 enum class EmbedProjection {
   none,
   token,  // of the token's vector alone (OPT 350M)
@@ -21,6 +29,11 @@ enum class EmbedProjection {
 
 }  // namespace tessera::nn
 
+template <>
+struct tessera::spec::EnumNames<tessera::nn::EmbedNormOf> {
+  using N = nn::EmbedNormOf;
+  static constexpr std::array names{std::pair{N::sum, "sum"}, std::pair{N::token, "token"}};
+};
 template <>
 struct tessera::spec::EnumNames<tessera::nn::EmbedProjection> {
   using P = nn::EmbedProjection;
@@ -35,8 +48,9 @@ struct TokenEmbedConfig final : spec::Config {
   spec::Part<spec::Slot::position> position;
   int64_t n_types = 0;
   spec::Part<spec::Slot::norm> norm;
+  EmbedNormOf norm_of = EmbedNormOf::sum;
   double dropout = 0;
-  int64_t width = 0;
+  int64_t width = 0, ngram = 1;
   EmbedProjection project = EmbedProjection::none;
   bool project_bias = true;
   int64_t n_tasks = 0, task = 0;
@@ -49,6 +63,10 @@ struct TokenEmbedConfig final : spec::Config {
     return std::tuple{
         field("scale", &C::scale, "factor on the token vectors (Gemma: sqrt(d_model))"),
         field("width", &C::width, "width of a token's vector; 0 = d_model", {.min = 0}),
+        field("ngram", &C::ngram,
+              "in an encoder: neighboring tokens whose vectors `project` token reads concatenated, the "
+              "token in the middle; odd (MobileBERT: trigrams, 3)",
+              {.min = 1}),
         field("project", &C::project, "what is projected to d_model"),
         field("project_bias", &C::project_bias, "whether the projection has a bias"),
         field("position", &C::position, "absolute positions added here", {.part = "none"}),
@@ -62,7 +80,8 @@ struct TokenEmbedConfig final : spec::Config {
               {.min = 0}),
         field("mask_share", &C::mask_share, "share of mask tokens that leaves the others as they are (ESM: 0.12)",
               {.min = 0}),
-        field("norm", &C::norm, "norm of the sum"),
+        field("norm", &C::norm, "norm of the sum, or of the token's part of it"),
+        field("norm_of", &C::norm_of, "which of the two"),
         field("dropout", &C::dropout, "probability, in training", {.min = 0})};
   }
   static spec::Info info() {
@@ -87,6 +106,16 @@ struct TokenEmbedConfig final : spec::Config {
     if (project == EmbedProjection::none && !project_bias)
       fail(ErrorKind::spec, scope.path,
            "project_bias = false without a projection; set project, or leave it out");
+    if (norm_of == EmbedNormOf::token && !norm)
+      fail(ErrorKind::spec, scope.path, "norm_of token without a norm; give one, or leave it out");
+    if (ngram > 1 && project != EmbedProjection::token)
+      fail(ErrorKind::spec, scope.path, "ngram = {} needs \"project\": \"token\", which reads it",
+           ngram);
+    if (ngram % 2 == 0)
+      fail(ErrorKind::spec, scope.path, "ngram = {}; expected an odd number of tokens", ngram);
+    if (ngram > 1 && scope.causal)
+      fail(ErrorKind::spec, scope.path,
+           "ngram = {} needs an encoder: it reads the tokens that follow; leave it out", ngram);
     if (task > 0 && task >= n_tasks)
       fail(ErrorKind::spec, scope.path, "task = {} of {} tasks; expected less than n_tasks", task,
            n_tasks);
@@ -122,7 +151,7 @@ struct TokenEmbedConfig final : spec::Config {
                               spec::ParamKind::embedding,
                               {spec::Role::vocabulary, spec::Role::none}});
     if (project != EmbedProjection::none)
-      list.linear("project", scope.d_model, width, project_bias);
+      list.linear("project", scope.d_model, ngram * width, project_bias);
     for (const auto& [name, part] :
          {std::pair{"position", static_cast<const spec::AnyPart*>(&position)},
           std::pair{"norm", static_cast<const spec::AnyPart*>(&norm)}}) {

@@ -9,6 +9,7 @@
 #include "tessera/nn/ffn/linear.h"
 #include "tessera/nn/ffn/mlp.h"
 #include "tessera/nn/ffn/xielu.h"
+#include "tessera/nn/grouped_linear.h"
 #include "tessera/nn/parts.h"
 #include "tessera/nn/step_products.h"
 #include "tessera/ops/basic/over_rows.h"
@@ -169,8 +170,8 @@ class Mlp final : public Ffn {
       : config_(config),
         act_(config.act, config.slope, config.learned_slope, builder),
         hidden_(config, builder),
-        up_(builder, "up"),
-        down_(builder, "down") {}
+        up_(builder, "up", config.groups.up),
+        down_(builder, "down", config.groups.down) {}
   Tensor forward(const Tensor& x_ND, Context& context) const override {
     return down_(hidden_(act_(up_(x_ND, context)), context), context);
   }
@@ -188,7 +189,7 @@ class Mlp final : public Ffn {
   MlpConfig config_;
   Sloped act_;
   Hidden hidden_;
-  Linear up_, down_;
+  GroupedLinear up_, down_;
 };
 
 class Xielu final : public Ffn {

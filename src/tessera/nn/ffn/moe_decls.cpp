@@ -15,7 +15,8 @@ spec::ParamDecl stacked(spec::ParamDecl decl, int64_t experts, double share) {
 
 /// Matrices and biases of products alone can be those of many experts at once.
 bool stacks(const spec::ParamDecl& decl) {
-  return (decl.kind == spec::ParamKind::matrix && decl.shape.size() == 2) ||
+  return (decl.kind == spec::ParamKind::matrix && decl.shape.size() == 2 &&
+          decl.axis_of(spec::Role::in) == 1) ||
          (decl.kind == spec::ParamKind::bias && decl.shape.size() == 1);
 }
 

@@ -13,16 +13,23 @@
 namespace tessera::nn {
 namespace {
 
-/// logits = softcap(scale * W h + b)
+/// logits = softcap(scale * W h + b), or of [W, R] where a rest R reads the last channels of h
 class LogitHead final : public Head {
  public:
-  LogitHead(const HeadConfig& config, WeightPtr weight, WeightPtr bias)
+  LogitHead(const HeadConfig& config, WeightPtr weight, WeightPtr bias, WeightPtr rest = nullptr)
       : scale_(config.scale),
         softcap_(config.softcap),
         weight_(std::move(weight)),
-        bias_(std::move(bias)) {}
+        bias_(std::move(bias)),
+        rest_(std::move(rest)) {}
   Tensor forward(const Tensor& h_ND) const override {
-    Tensor logits = ops::linear(h_ND, *weight_, scale_ == 1 ? bias_.get() : nullptr);
+    const int64_t own = h_ND.size(-1) - (rest_ ? rest_->size(1) : 0);
+    const auto channels = [&](int64_t begin, int64_t end) {
+      return h_ND.narrow(-1, begin, end - begin).contiguous();
+    };
+    Tensor logits =
+        ops::linear(channels(0, own), *weight_, scale_ == 1 ? bias_.get() : nullptr);
+    if (rest_) logits = logits + ops::linear(channels(own, h_ND.size(-1)), *rest_);
     if (scale_ != 1) {
       logits = logits * scale_;
       if (bias_) logits = logits + ops::spread(bias_->tensor(), logits);
@@ -32,7 +39,7 @@ class LogitHead final : public Head {
 
  private:
   double scale_, softcap_;
-  WeightPtr weight_, bias_;
+  WeightPtr weight_, bias_, rest_;
 };
 
 class TiedHead final : public Head {
@@ -107,7 +114,8 @@ class MaskedLmHead final : public Head {
         norm_(norm_of(config, builder)),
         logits_(config,
                 config.is_tied ? builder.absolute("embed.token.weight") : builder.weight("weight"),
-                builder.optional("bias")) {}
+                builder.optional("bias"),
+                builder.optional("rest.weight")) {}
   Tensor forward(const Tensor& h_ND) const override {
     return logits_.forward(norm_->forward(ops::activate(transform_(h_ND), act_)));
   }

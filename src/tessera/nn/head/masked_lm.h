@@ -1,5 +1,7 @@
 // BERT's head: logits = W N(act(T h + t)) + b (t and b optional), W the token embedding or a matrix
-// of its own. Devlin et al. 2018, arXiv:1810.04805, sec. 3.1.
+// of its own. With a rest, the transform makes further channels, which a second matrix R reads:
+// logits = [W, R] N(act(T h + t)) + b. Devlin et al. 2018, arXiv:1810.04805, sec. 3.1; the rest:
+// Sun et al. 2020, arXiv:2004.02984 (MobileBERT, whose token vectors are narrower than d_model).
 #pragma once
 
 #include "tessera/nn/activation.h"
@@ -11,7 +13,7 @@ struct MaskedLmHeadConfig final : HeadConfig {
   Activation act = Activation::gelu;
   spec::Part<spec::Slot::norm> norm;
   bool is_tied = true;
-  int64_t width = 0;
+  int64_t width = 0, rest = 0;
   bool transform_bias = true, bias = true;
 
   bool tied() const override { return is_tied; }
@@ -27,6 +29,10 @@ struct MaskedLmHeadConfig final : HeadConfig {
                         "width after the transform (ALBERT, ELECTRA: that of the token vectors); "
                         "0 = d_model",
                         {.min = 0}),
+            spec::field("rest", &C::rest,
+                        "further channels of the transform, which an output matrix of their own "
+                        "reads (MobileBERT: d_model - width); 0 = none",
+                        {.min = 0}),
             spec::field("transform_bias", &C::transform_bias, "bias of the transform"),
             spec::field("bias", &C::bias, "bias of the logits")},
         common_fields<C>());
@@ -39,7 +45,7 @@ struct MaskedLmHeadConfig final : HeadConfig {
         .forms = {.recurrent = true}};
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view) const {
-    scope.width = width;
+    scope.width = width + rest;
     return scope;
   }
   void complete(const spec::Scope& scope) override {
@@ -49,7 +55,7 @@ struct MaskedLmHeadConfig final : HeadConfig {
     if (!norm) fail(ErrorKind::spec, scope.at("norm").path, "found null; expected a norm");
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    list.linear("transform", width, scope.d_model, transform_bias);
+    list.linear("transform", width + rest, scope.d_model, transform_bias);
     spec::ParamList child = list.under("norm");
     norm.config->params(child, child_scope(scope, "norm"));
     list.append(child);
@@ -59,6 +65,11 @@ struct MaskedLmHeadConfig final : HeadConfig {
                 spec::Init::logits(),
                 spec::ParamKind::matrix,
                 {spec::Role::vocabulary, spec::Role::in}});
+    list.add_if(rest > 0, {"rest.weight",
+                           {scope.vocab, rest},
+                           spec::Init::logits(),
+                           spec::ParamKind::matrix,
+                           {spec::Role::vocabulary, spec::Role::in}});
     list.add_if(bias, {"bias",
                        {scope.vocab},
                        spec::Init::constant(0),

@@ -1,6 +1,7 @@
 #include "tessera/kernels/basic/rowwise.h"
 #include "tessera/nn/context.h"
 #include "tessera/nn/decode_step.h"
+#include "tessera/nn/norm/affine.h"
 #include "tessera/nn/norm/batch_norm.h"
 #include "tessera/nn/norm/dyt.h"
 #include "tessera/nn/norm/gated_norm.h"
@@ -108,6 +109,18 @@ Tensor affine(const Tensor& x, const Tensor& w, const Tensor& b) {
   return x * ops::over_rows(w.to(type), x) + ops::over_rows(b.to(type), x);
 }
 
+class Affine final : public Norm {
+ public:
+  explicit Affine(const Builder& builder)
+      : weight_(builder.weight("weight")), bias_(builder.weight("bias")) {}
+  Tensor forward(const Tensor& x) const override {
+    return affine(x, weight_->tensor(), bias_->tensor());
+  }
+
+ private:
+  WeightPtr weight_, bias_;
+};
+
 class GroupNorm final : public Norm {
  public:
   GroupNorm(const GroupNormConfig& config, const Builder& builder)
@@ -197,6 +210,9 @@ class Dyt final : public Norm {
 
 std::unique_ptr<Norm> build(const GroupNormConfig& config, const Builder& builder) {
   return std::make_unique<GroupNorm>(config, builder);
+}
+std::unique_ptr<Norm> build(const AffineConfig&, const Builder& builder) {
+  return std::make_unique<Affine>(builder);
 }
 std::unique_ptr<Norm> build(const BatchNormConfig& config, const Builder& builder) {
   return std::make_unique<BatchNorm>(config, builder);

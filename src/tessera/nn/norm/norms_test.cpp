@@ -56,6 +56,13 @@ TEST(Norms, LayerNormInAllStoredForms) {
                 plain * (1 + w) + b);
 }
 
+TEST(Norms, AffineIsAFactorAndAnOffset) {
+  const Tensor x = tensor({1, 2, 3, 4, 5, 6}, {2, 3}), w = tensor({.1, -.2, .5}),
+               b = tensor({.3, 0, -.1});
+  expect_golden(R"({"type": "affine"})", {{"weight", w}, {"bias", b}}, x,
+                tensor({.4, -.4, 1.4, .7, -1, 2.9}, {2, 3}));
+}
+
 TEST(Norms, GroupNormIsTorchs) {
   const Values values = {{"weight", 1 + 0.2 * gen({6}, 0.5, 0.1)},
                          {"bias", 0.3 * gen({6}, 0.9, 0.2)}};

@@ -239,6 +239,7 @@ struct PieceClass {
 constexpr PieceClass kPieceClasses[] = {{"Llama", true},
                                         {"CodeLlama", true},
                                         {"Gemma", true},
+                                        {"BertGeneration"},
                                         {"T5", false, true, 100},
                                         {"MT5", false, true, 100}};
 
@@ -250,7 +251,7 @@ PieceClass class_of(const Json& config, const SentencePieceModel& model, const s
   if (!name.empty())
     fail(ErrorKind::spec, where,
          "tokenizer_class = {} is not supported with a model of sentencepiece; expected Llama, "
-         "CodeLlama, Gemma, T5 or MT5, or a tokenizer.json",
+         "CodeLlama, Gemma, BertGeneration, T5 or MT5, or a tokenizer.json",
          config["tokenizer_class"].dump().substr(0, 60));
   const bool bytes = std::find(model.types.begin(), model.types.end(), kByte) != model.types.end();
   return {"", bytes && model.bpe && model.bos, !model.bpe && !model.bos && model.eos};

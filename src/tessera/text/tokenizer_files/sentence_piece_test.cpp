@@ -85,6 +85,7 @@ TEST_F(SentencePiece, ClassesPutTokensAroundATextAsTransformersDoes) {
                               "add_eos_token": true})"),
             (Ids{-1, 2}));
   EXPECT_EQ(around("unigram_t5", R"({"tokenizer_class": "T5Tokenizer"})"), (Ids{-1, 1}));
+  EXPECT_EQ(around("unigram_t5", R"({"tokenizer_class": "BertGenerationTokenizer"})"), (Ids{-1}));
   EXPECT_THAT(error_of([&] { around("unigram", R"({"tokenizer_class": "XLMRobertaTokenizer"})"); }),
               HasSubstr("tokenizer_class = \"XLMRobertaTokenizer\" is not supported"));
   EXPECT_THAT(error_of([&] {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "tessera/nn/draft_branches.h"
+#include "tessera/nn/grouped_linear.h"
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/mixer/attention/attention_step.h"
 #include "tessera/nn/mixer/attention/heavy_keys.h"
@@ -25,8 +26,8 @@ class Attention final : public Mixer {
       : config_(config),
         name_(builder.prefix()),
         scope_(builder.scope()),
-        q_(builder, "q"),
-        o_(builder, "o"),
+        q_(builder, "q", config.groups.q),
+        o_(builder, "o", config.groups.o),
         q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
         k_norm_(builder,
                 "k_norm",
@@ -41,13 +42,13 @@ class Attention final : public Mixer {
             builder.under("position", config.child_scope(builder.scope(), "position")))),
         mask_(builder, config.pattern, config.n_heads) {
     if (config.kv_of.empty()) {
-      k_ = Linear(builder, "k");
-      if (!config.k_eq_v) v_ = Linear(builder, "v");
+      k_ = GroupedLinear(builder, "k", config.groups.k);
+      if (!config.k_eq_v) v_ = GroupedLinear(builder, "v", config.groups.v);
     }
     if (config.pattern_config().global_projections()) {
-      q_global_ = Linear(builder, "q_global");
-      k_global_ = Linear(builder, "k_global");
-      v_global_ = Linear(builder, "v_global");
+      q_global_ = GroupedLinear(builder, "q_global", config.groups.q);
+      k_global_ = GroupedLinear(builder, "k_global", config.groups.k);
+      v_global_ = GroupedLinear(builder, "v_global", config.groups.v);
     }
     if (config.gate != OutputGate::none) gate_ = Linear(builder, "gate");
     if (config.inner_norm)
@@ -182,7 +183,7 @@ class Attention final : public Mixer {
     return !config_.kv_of.empty() && context.call.state != nullptr;
   }
 
-  Tensor projected(const Linear& linear, const Tensor& x_ND) const {
+  Tensor projected(const GroupedLinear& linear, const Tensor& x_ND) const {
     const Tensor y = linear(x_ND);
     return config_.clip > 0 ? y.clamp(-config_.clip, config_.clip) : y;
   }
@@ -197,7 +198,7 @@ class Attention final : public Mixer {
                                                        : ops::Activation::sigmoid);
     return y * (y.dim() == 3 ? gate.reshape({y.size(0), y.size(1), -1}) : gate);
   }
-  Tensor queries(const Linear& linear, const Tensor& x_ND) const {
+  Tensor queries(const GroupedLinear& linear, const Tensor& x_ND) const {
     return scale_(q_norm_(projected(linear, x_ND)));
   }
   Tensor keys(const Tensor& x_ND) const { return k_norm_(projected(k_, x_ND)); }
@@ -434,7 +435,8 @@ class Attention final : public Mixer {
   AttentionConfig config_;
   std::string name_;
   spec::Scope scope_;
-  Linear q_, k_, v_, o_, gate_, q_global_, k_global_, v_global_;
+  GroupedLinear q_, k_, v_, o_, q_global_, k_global_, v_global_;
+  Linear gate_;
   std::unique_ptr<Norm> inner_norm_;
   WeightPtr sinks_;
   HeadNorms q_norm_, k_norm_, v_norm_;

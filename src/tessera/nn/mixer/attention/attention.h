@@ -13,6 +13,7 @@
 // queries and an output of its own and keeps no state. Gemma 3n; Brandon et al. 2024,
 // arXiv:2405.12981 (cross-layer attention). Successors of attention 4.
 // `select` chooses the keys that a query attends to, by content (sparse attention).
+// In groups of channels the projections are block-diagonal (channel_groups.h).
 // A state may keep the keys that were given the most weight, beside the last ones (`heavy`,
 // heavy_hitters.h): every call then computes with those alone.
 // Vaswani et al. 2017, arXiv:1706.03762; Shazeer 2019, arXiv:1911.02150 (MQA); Ainslie et
@@ -20,6 +21,7 @@
 // G2.
 #pragma once
 
+#include "tessera/nn/channel_groups.h"
 #include "tessera/nn/mixer/attention/heavy_hitters.h"
 #include "tessera/nn/mixer/heads.h"
 #include "tessera/nn/pattern/pattern_config.h"
@@ -97,6 +99,17 @@ struct AttentionBias {
   }
 };
 
+/// Groups of channels of the projections.
+struct AttentionGroups {
+  int64_t q = 1, k = 1, v = 1, o = 1;
+  static constexpr auto fields() {
+    using C = AttentionGroups;
+    using spec::field;
+    return std::tuple{field("q", &C::q, "queries", {.min = 1}), field("k", &C::k, "keys", {.min = 1}),
+                      field("v", &C::v, "values", {.min = 1}), field("o", &C::o, "output", {.min = 1})};
+  }
+};
+
 }  // namespace tessera::nn
 
 template <>
@@ -164,6 +177,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   int64_t n_kv_heads = 0;
   int64_t head_dim = 0;
   AttentionBias bias;
+  AttentionGroups groups;
   double clip = 0;
   spec::Part<spec::Slot::norm> qk_norm;
   QkNormOver qk_norm_over = QkNormOver::head;
@@ -199,6 +213,9 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
         field("head_dim", &C::head_dim, "width of one head; 0 = width of the input / n_heads",
               {.min = 0}),
         field("bias", &C::bias, "which projections have a bias"),
+        field("groups", &C::groups,
+              "groups of channels that the projections keep apart (grouped 1x1 convolutions); 1 = "
+              "whole matrices"),
         field("clip", &C::clip, "projections are clamped to [-clip, clip]; 0 = they are not",
               {.min = 0}),
         field("qk_norm", &C::qk_norm, "norm of queries and keys before the rotation"),

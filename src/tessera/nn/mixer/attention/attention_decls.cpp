@@ -51,6 +51,7 @@ void check_shared(const AttentionConfig& c, const spec::Scope& scope) {
   if (c.kv_of.empty()) return;
   if (!c.kv_name.empty()) refuse("kv_name together with kv_of");
   if (c.bias.k || c.bias.v) refuse("bias of k or v");
+  if (c.groups.k > 1 || c.groups.v > 1) refuse("groups of k or v");
   if (c.v_norm) refuse("v_norm");
   if (c.k_eq_v) refuse("k_eq_v");
   if (c.gate_at == GatePlace::after_value) refuse("gate_at after_value");
@@ -109,6 +110,11 @@ void AttentionConfig::check(const spec::Scope& scope) const {
   check_shared(*this, scope);
   check_heavy(*this, scope);
   check_select(select, pattern, position, scope);
+  const int64_t width = scope.input_width();
+  check_channel_groups("q", {n_heads * head_dim, width}, groups.q, scope);
+  check_channel_groups("k", {n_kv_heads * head_dim, width}, groups.k, scope);
+  check_channel_groups("v", {n_kv_heads * head_dim, width}, groups.v, scope);
+  check_channel_groups("o", {scope.d_model, n_heads * head_dim}, groups.o, scope);
 }
 
 void AttentionConfig::check_behind(const std::vector<spec::Placed>& before,
@@ -160,18 +166,22 @@ std::string AttentionConfig::no_split_reason(int64_t longest) const {
 
 void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   const int64_t width = scope.input_width();
-  list.linear("q", n_heads * head_dim, width, bias.q, spec::Init::query(head_dim));
+  const auto project = [&](std::string_view name, int64_t heads, int64_t in_groups, bool biased,
+                           spec::Init init = spec::Init::product()) {
+    declare_grouped_linear(list, name, {heads * head_dim, width}, in_groups, biased, init);
+  };
+  project("q", n_heads, groups.q, bias.q, spec::Init::query(head_dim));
   if (kv_of.empty()) {
-    list.linear("k", n_kv_heads * head_dim, width, bias.k);
-    if (!k_eq_v) list.linear("v", n_kv_heads * head_dim, width, bias.v, spec::Init::content());
+    project("k", n_kv_heads, groups.k, bias.k);
+    if (!k_eq_v) project("v", n_kv_heads, groups.v, bias.v, spec::Init::content());
   }
   if (pattern_config().global_projections()) {
-    list.linear("q_global", n_heads * head_dim, width, bias.q, spec::Init::query(head_dim));
-    list.linear("k_global", n_kv_heads * head_dim, width, bias.k);
-    list.linear("v_global", n_kv_heads * head_dim, width, bias.v, spec::Init::content());
+    project("q_global", n_heads, groups.q, bias.q, spec::Init::query(head_dim));
+    project("k_global", n_kv_heads, groups.k, bias.k);
+    project("v_global", n_kv_heads, groups.v, bias.v, spec::Init::content());
   }
-  list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
-              spec::Init::into_stream(scope.n_layers));
+  declare_grouped_linear(list, "o", {scope.d_model, n_heads * head_dim}, groups.o, bias.o,
+                         spec::Init::into_stream(scope.n_layers));
   if (gate != OutputGate::none) {
     const int64_t heads = gate_at == GatePlace::after_value ? n_kv_heads : n_heads;
     list.linear("gate",

@@ -1,0 +1,20 @@
+// The product that declare_grouped_linear declares (channel_groups.h).
+#pragma once
+
+#include "tessera/nn/parts.h"
+
+namespace tessera::nn {
+
+/// y_NO = W x_NI + b in groups of channels. With one group it is a Linear, experts included.
+struct GroupedLinear : Linear {
+  int64_t groups = 1;
+  GroupedLinear() = default;
+  GroupedLinear(const Builder& builder, const std::string& name, int64_t n_groups)
+      : Linear(builder, name), groups(n_groups) {}
+  Tensor operator()(const Tensor& x_NI) const;
+  Tensor operator()(const Tensor& x_NI, const Context& context) const {
+    return groups == 1 ? Linear::operator()(x_NI, context) : (*this)(x_NI);
+  }
+};
+
+}  // namespace tessera::nn
