@@ -4745,8 +4745,12 @@ import family_cases_bert_kin  # noqa: E402  (its families use both)
 
 FAMILIES += family_cases_bert_kin.FAMILIES
 
+import family_cases_released  # noqa: E402
+
+FAMILIES += family_cases_released.FAMILIES
+
 # families whose files are read with their head alone; Zamba's is always tied
-HEADED = ("exaone", "mamba", "falcon_mamba", "mamba2", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
+HEADED = ("exaone", "mamba", "falcon_mamba", "mamba2", "fla_mamba", "fla_mamba2", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
 
 
 def with_body(family):
