@@ -85,7 +85,7 @@ TEST(PrefixText, IsThatOfTheDefinitionHoweverItIsMade) {
     options.speculation = {&model, 0, 4};
     const Generations guessed = generate(model, nullptr, prompts(), options);
     EXPECT_EQ(tokens_of(guessed), want) << layers;
-    EXPECT_EQ(guessed.accepted_tokens, guessed.guessed_tokens);  // the draft reads the same prefix
+    EXPECT_EQ(guessed.accepted_tokens, guessed.drafted_tokens);  // the draft reads the same prefix
   }
 }
 
@@ -173,7 +173,7 @@ TEST(PrefixText, FormsAgree) {
   for (const std::string& layers : {stacks()[0], stacks()[1], stacks()[2]}) {
     const Verification found =
         verify(tiny_model(layers, 7), random_tokens(40, 1), {.longest_chunk = 5});
-    EXPECT_LT(Verification::worst(found.branches)->error, 1e-5) << layers;
+    EXPECT_LT(Verification::worst(found.tree_width)->error, 1e-5) << layers;
     EXPECT_LT(Verification::worst(found.logits)->error, 1e-5) << layers;
   }
 }

@@ -176,8 +176,8 @@ TEST(MixedSource, RecipesSayWhatEachPartIs) {
   EXPECT_EQ(differing_key(resolve(recipe), other), "data.mix[0].weight");
 }
 
-TEST(LengthRamp, GrowsInEqualPartsToTheWhole) {
-  const LengthRamp ramp = LengthRamp::of({4, 10}, 24, 8, 1);
+TEST(LengthSchedule, GrowsInEqualPartsToTheWhole) {
+  const LengthSchedule ramp = LengthSchedule::of({4, 10}, 24, 8, 1);
   EXPECT_EQ(ramp.at(0), 4);
   EXPECT_EQ(ramp.at(39), 12);
   EXPECT_EQ(ramp.at(40), 14);
@@ -186,10 +186,10 @@ TEST(LengthRamp, GrowsInEqualPartsToTheWhole) {
   EXPECT_EQ(ramp.part(0, 48), 8);
   EXPECT_EQ(ramp.part(80, 49), 49);
   // none
-  EXPECT_EQ(LengthRamp::of({}, 24, 8, 1).at(0), 24);
+  EXPECT_EQ(LengthSchedule::of({}, 24, 8, 1).at(0), 24);
 }
 
-TEST(LengthRamp, SamplesOfEverySourceAreShortAtFirst) {
+TEST(LengthSchedule, SamplesOfEverySourceAreShortAtFirst) {
   const TemporaryFolder folder;
   Json json = tiny_recipe(folder.write("a.txt", counting_text(4000)));
   json["train"]["curriculum"] = {{"from", 4}, {"steps", 6}};

@@ -5,12 +5,12 @@
 
 #include "tessera/infer/evaluation/evaluate.h"
 #include "tessera/train/loop/batch_tensors.h"
-#include "tessera/train/loop/carried.h"
+#include "tessera/train/loop/tbptt.h"
 
 namespace tessera::train {
 namespace {
 
-/// Documents that go on from window to window, one in each stream (CarriedRows).
+/// Documents that go on from window to window, one in each stream (RecurrentStates).
 class CarriedTexts {
  public:
   CarriedTexts(int64_t streams, int64_t limit)
@@ -27,9 +27,9 @@ class CarriedTexts {
         ends_.push_back(i);
         if (text.kept && fits(infer::size_of(text.tokens), packed.pieces[i].length, limit_)) {
           request.targets.begin = infer::size_of(text.tokens);
-          std::vector<int64_t>& tokens = request.begin.tokens;
+          std::vector<int64_t>& tokens = request.prompt.tokens;
           tokens.insert(tokens.begin(), text.tokens.begin(), text.tokens.end());
-          request.resumed = std::move(text.kept);
+          request.resume_from = std::move(text.kept);
         }
         text = {};
       }
@@ -51,7 +51,7 @@ class CarriedTexts {
  private:
   struct Text {
     std::vector<int64_t> tokens;
-    std::optional<infer::Kept> kept;
+    std::optional<infer::SavedState> kept;
   };
   int64_t limit_;
   std::vector<Text> texts_;
@@ -97,7 +97,7 @@ std::vector<std::vector<int64_t>> passes_of(int64_t samples, const EvaluateOptio
 }
 
 Evaluation evaluate_tokens(const model::Model& model,
-                           const Source& source,
+                           const Dataset& source,
                            const std::vector<std::string>& names,
                            const EvaluateOptions& options) {
   const auto passes = passes_of(source.valid_samples(), options);

@@ -18,7 +18,7 @@ std::vector<int64_t> lengths_of(const PackedBatch& packed) {
 }
 
 void evaluate_lengths(const model::Model& model,
-                      const Source& source,
+                      const Dataset& source,
                       const EvaluateOptions& options,
                       Evaluation& out) {
   const at::NoGradGuard no_gradients;

@@ -4,7 +4,7 @@
 
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/train/data/draws.h"
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/masked_lm/masked_objective.h"
 #include "tessera/train/objective/permutation/permutation_recipe.h"
 #include "tessera/train/recipe/recipe.h"
@@ -14,9 +14,9 @@ namespace {
 
 /// The windows of another source in an order: anew in every training sample, and always the same in
 /// what is held out, whatever the seed.
-class PermutedSource final : public Source {
+class PermutedSource final : public Dataset {
  public:
-  PermutedSource(std::unique_ptr<Source> texts, Masking choice, int64_t seed)
+  PermutedSource(std::unique_ptr<Dataset> texts, Masking choice, int64_t seed)
       : texts_(std::move(texts)),
         choice_(std::move(choice)),
         key_(RandomKey(static_cast<uint64_t>(seed)).fold("objective")) {}
@@ -58,7 +58,7 @@ class PermutedSource final : public Source {
     return with_queries(batch, ranks, choice_.mask_id);
   }
 
-  std::unique_ptr<Source> texts_;
+  std::unique_ptr<Dataset> texts_;
   Masking choice_;
   RandomKey key_;
 };
@@ -110,15 +110,16 @@ class PermutationObjective final : public ObjectiveOf<PermutationRecipe> {
            "as \"lora\"");
   }
 
-  std::unique_ptr<Source> open(const Recipe& recipe,
-                               const std::filesystem::path& cache,
-                               const CancelToken* cancel) const override {
-    return of_texts(recipe, cache, cancel,
-                    [&](TokenData data, const text::Tokenizer& tokenizer, const LengthRamp& ramp) {
-                      return std::make_unique<PermutedSource>(
-                          text_windows(std::move(data), recipe.train, 0, ramp),
-                          masking_of(keys_.chooses(), recipe, tokenizer), recipe.train.seed);
-                    });
+  std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                const std::filesystem::path& cache,
+                                const CancelToken* cancel) const override {
+    return of_texts(
+        recipe, cache, cancel,
+        [&](TokenData data, const text::Tokenizer& tokenizer, const LengthSchedule& ramp) {
+          return std::make_unique<PermutedSource>(
+              text_windows(std::move(data), recipe.train, 0, ramp),
+              masking_of(keys_.chooses(), recipe, tokenizer), recipe.train.seed);
+        });
   }
 };
 

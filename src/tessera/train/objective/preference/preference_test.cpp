@@ -61,7 +61,8 @@ Tensor gradients(const Recipe& recipe,
   for (const auto& [decl, weight] : model.weights().all())
     Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
   for (const PackedBatch& part : parts)
-    for (const auto& [name, sum] : objective.learn(model, part, batch_of(part), {}, whole))
+    for (const auto& [name, sum] :
+         objective.forward_backward(model, part, batch_of(part), {}, whole))
       if (sums != nullptr) (*sums)[name] += sum;
   std::vector<Tensor> all;
   for (const auto& [decl, weight] : model.weights().all())
