@@ -206,7 +206,7 @@ class Writer:
 
     def reference(self, architecture):
         if architecture in released_models.CLASSES:
-            return f"{released_models.SOURCE}, {architecture}, CPU"
+            return f"{released_models.CLASSES[architecture].source}, {architecture}, CPU"
         return f"transformers {architecture}, {self.family.attention} attention, CPU"
 
     def write_facts(self, case, facts, architecture):

@@ -2,6 +2,8 @@
 
 import math
 
+import torch
+
 from family_cases import Case, Family, Rewrite, keep, without
 from family_cases_decoders import base_text
 
@@ -183,6 +185,154 @@ def fla_mamba2():
     )
 
 
+def gathered(tensors):
+    """All shares of the step back as one, as the first files."""
+    result = dict(tensors)
+    for name in [name for name in tensors if name.endswith(".x_r")]:
+        stem = name.removesuffix("r")
+        result[f"{stem}x"] = torch.cat([result.pop(stem + part).flatten(0, 1) for part in "rwkvag"])
+    return result
+
+
+def rwkv7():
+    ranks = {"decay_low_rank_dim": 5, "a_low_rank_dim": 6, "v_low_rank_dim": 4, "gate_low_rank_dim": 7}
+    sizes = [*SHAPES, "intermediate_size", *ranks, "head_dim"]
+    return Family(
+        name="rwkv7",
+        model_type="rwkv7",
+        architecture="RWKV7ForCausalLM",
+        settings={**SIZES, **ranks, "head_dim": 8, "num_heads": 2},
+        cases=[
+            Case("base"), EPS, TIED,
+            Case("hidden_ratio", {"intermediate_size": None, "hidden_ratio": 4}, why="wide as a multiple of 32"),
+            Case("head_dim", {"head_dim": 4, "num_heads": 4}), Case("num_heads", {"head_dim": None, "num_heads": 4}, why="counts where head_dim is null"),
+            Case("num_heads_8", {"num_heads": 8}, of="num_heads"),
+            Case("norm_first", {"norm_first": False}), *[Case(name, {name: rank + 3}) for name, rank in ranks.items()],
+            Case("value_dim", {"value_dim": [16, 16]}, neutral=True, why="as wide as the stream"),
+            Rewrite("shares_as_one", "base", tensors=gathered, reference_refuses="the class renames them while it loads", why="x_x of the first files"),
+            Rewrite("defaults", "base", keep(*sizes), same_result=True),
+        ],
+        shape_keys=sizes,
+        missing="model.layers.1.ffn.value.weight",
+        padding="none",
+        rejects=[{"name": "value_dim", "set": {"value_dim": [32, 32]}, "expect": "value_dim"}],
+    )
+
+
+GROUPED_SIZES = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+GROUPED_SHAPES = [*SHAPES, "intermediate_size", "num_attention_heads", "num_key_value_heads"]
+RMS_EPS = Case("rms_norm_eps", {"rms_norm_eps": 0.05})
+THETA = Case("rope_theta", {"rope_theta": 50.0})
+HEADS = Case("num_attention_heads", {"num_attention_heads": 2, "num_key_value_heads": 1})
+
+
+def flat_family(name, architecture, settings, cases, shapes, missing, kept=None, same=False, rejects=()):
+    return Family(
+        name=name, model_type=name, architecture=architecture, settings=settings,
+        cases=[Case("base"), *cases, Rewrite("defaults", "base", keep(*(kept or shapes)), same_result=same)],
+        shape_keys=shapes, missing=missing, padding="none", rejects=list(rejects),
+    )
+
+
+def internlm2():
+    dynamic = {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
+    return flat_family(
+        "internlm2", "InternLM2ForCausalLM", {**GROUPED_SIZES, "bias": False, "rope_theta": 1000.0},
+        [
+            RMS_EPS, THETA, HEADS, Case("num_key_value_heads", {"num_key_value_heads": 4}), Case("bias", {"bias": True}),
+            Case("rope_scaling", {**dynamic, "max_position_embeddings": 8}, length_dependent=True),
+            Case("rope_scaling_factor", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, of="rope_scaling", length_dependent=True),
+            Rewrite("defaults_of_bias", "bias", keep(*GROUPED_SHAPES, "rope_theta")),
+        ],
+        GROUPED_SHAPES, "model.layers.1.attention.wo.weight", kept=[*GROUPED_SHAPES, "bias"],
+    )
+
+
+def qwen():
+    sizes = dict(vocab_size=40, hidden_size=16, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, kv_channels=8)
+    return flat_family(
+        "qwen", "QWenLMHeadModel", {**sizes, "seq_length": 64, "rotary_emb_base": 1000.0},
+        [
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}), Case("rotary_emb_base", {"rotary_emb_base": 50.0}), Case("rotary_pct", {"rotary_pct": 0.5}),
+            Case("num_attention_heads", {"num_attention_heads": 4, "kv_channels": 4}),
+            Case("seq_length", {"seq_length": 6, "use_dynamic_ntk": False}, why="queries grow beyond it"),
+            Case("use_logn_attn", {"use_logn_attn": False}, of="seq_length"),
+        ],
+        list(sizes), "transformer.h.1.attn.c_proj.weight",
+    )
+
+
+def chatglm():
+    sizes = dict(padded_vocab_size=40, hidden_size=16, ffn_hidden_size=24, num_layers=2, num_attention_heads=4, kv_channels=8, multi_query_attention=True, multi_query_group_num=2,
+                 add_qkv_bias=True)
+    family = flat_family(
+        "chatglm", "ChatGLMModel", {**sizes, "rope_ratio": 0.1, "pad_token_id": 0},
+        [
+            Case("layernorm_epsilon", {"layernorm_epsilon": 0.05}), Case("rope_ratio", {"rope_ratio": 0.01}), Case("add_qkv_bias", {"add_qkv_bias": False}),
+            Case("multi_query_group_num", {"multi_query_group_num": 1}), Case("kv_channels", {"kv_channels": 4}),
+            Case("num_attention_heads", {"num_attention_heads": 2}),
+        ],
+        list(sizes), "transformer.encoder.layers.1.mlp.dense_4h_to_h.weight",
+        rejects=[{"name": "multi_query_attention", "set": {"multi_query_attention": False}, "expect": "multi_query_attention"}],
+    )
+    family.settings["vocab_size"] = 40
+    return family
+
+
+def minicpm():
+    family = flat_family(
+        "minicpm", "MiniCPMForCausalLM",
+        {**GROUPED_SIZES, "rope_theta": 1000.0, "scale_emb": 3, "scale_depth": 0.9, "dim_model_base": 8, "tie_word_embeddings": False},
+        [
+            RMS_EPS, THETA, HEADS, Case("num_key_value_heads", {"num_key_value_heads": 4}), Case("attention_bias", {"attention_bias": True}),
+            Case("scale_emb", {"scale_emb": 1}), Case("scale_depth", {"scale_depth": 1.8}), Case("dim_model_base", {"dim_model_base": 4}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+        ],
+        GROUPED_SHAPES, "model.layers.1.self_attn.o_proj.weight", kept=[*GROUPED_SHAPES, "tie_word_embeddings", "scale_depth", "dim_model_base"],
+    )
+    return family
+
+
+def library(name, stem, ssm, cases, kept):
+    """A folder of mamba_ssm; cases change ssm_cfg."""
+    def changed(case, **more):
+        return Case(case, {"ssm_cfg": {**ssm, **more}})
+
+    def without_defaults(config):
+        return {key: config[key] for key in ("d_model", "n_layer", "vocab_size")} | {"ssm_cfg": {key: ssm[key] for key in kept}}
+
+    return Family(
+        name=name,
+        model_type="",
+        architecture=f"{stem}ForCausalLM",
+        settings=dict(vocab_size=37, d_model=16, n_layer=2, ssm_cfg=ssm),
+        cases=[
+            Case("base"), Case("tie_embeddings", {"tie_embeddings": False}), Case("pad_vocab_size_multiple", {"vocab_size": 39, "pad_vocab_size_multiple": 10}, neutral=True),
+            changed("d_conv", d_conv=3), changed("bias", bias=True), changed("conv_bias", conv_bias=False), changed("expand", expand=4),
+            *[changed(case, **more) for case, more in cases.items()],
+            Rewrite("hub", "base", tensors=lambda tensors: {**tensors, "lm_head.weight": tensors["backbone.embedding.weight"].clone()}, why="the released files have the head too"),
+            Rewrite("defaults", "base", without_defaults),
+        ],
+        shape_keys=["d_model", "n_layer"],
+        missing="backbone.layers.1.mixer.out_proj.weight",
+        padding="none",
+    )
+
+
+def mamba_ssm():
+    return library("mamba_ssm", "LibraryMamba", {"d_state": 4}, {"d_state": {"d_state": 6}, "dt_rank": {"dt_rank": 3}}, ["d_state"])
+
+
+def mamba2_ssm():
+    ssm = {"layer": "Mamba2", "d_state": 8, "headdim": 8, "ngroups": 2}
+    return library(
+        "mamba2_ssm", "LibraryMamba2", ssm,
+        {"d_state": {"d_state": 4}, "headdim": {"headdim": 4}, "ngroups": {"ngroups": 1}, "dt_limit": {"dt_limit": [0.4, 0.9]}, "rmsnorm": {"rmsnorm": False},
+         "D_has_hdim": {"D_has_hdim": True}},
+        list(ssm),
+    )
+
+
 FAMILIES = [base_text(make()) for make in (
-    transformer, retnet, gla, delta_net, gated_deltanet, kda, hgrn, hgrn2, fla_mamba, fla_mamba2,
+    transformer, retnet, gla, delta_net, gated_deltanet, kda, hgrn, hgrn2, fla_mamba, fla_mamba2, rwkv7, internlm2, qwen, chatglm, minicpm, mamba_ssm, mamba2_ssm,
 )]

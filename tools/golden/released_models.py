@@ -390,6 +390,124 @@ class Mamba2(nn.Module):
         return self.out_proj(y.float())
 
 
+class LowRank(nn.Module):
+    """up act(down x) + bias"""
+
+    def __init__(self, inputs, outputs, rank, act, bias=True):
+        super().__init__()
+        self.lora = nn.Sequential(linear(inputs, rank), act, linear(rank, outputs, bias))
+
+    def forward(self, x):
+        return self.lora(x)
+
+
+def step_back(x):
+    """The token before, minus the token."""
+    return F.pad(x, (0, 0, 1, -1)) - x
+
+
+class GroupNorm(nn.Module):
+    """A layer norm of every head."""
+
+    def __init__(self, count, width, eps):
+        super().__init__()
+        self.count, self.eps = count, eps
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        x = heads(x.double(), self.count)
+        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + self.eps).sqrt()
+        return x.flatten(2) * self.weight.double() + self.bias.double()
+
+
+class Rwkv7(nn.Module):
+    """A delta rule with decays and rates per channel; values lean to those of the first layer."""
+
+    def __init__(self, c, layer):
+        super().__init__()
+        d, self.count = c.hidden_size, c.num_heads if c.head_dim is None else c.hidden_size // c.head_dim
+        width = d // self.count
+        for name in "rwkvag":
+            setattr(self, f"x_{name}", nn.Parameter(torch.zeros(1, 1, d)))
+        self.k_k, self.k_a, self.r_k = nn.Parameter(torch.zeros(d)), nn.Parameter(torch.zeros(d)), nn.Parameter(torch.zeros(self.count, width))
+        self.r_proj, self.k_proj, self.v_proj, self.o_proj = (linear(d, d) for _ in range(4))
+        self.w_lora = LowRank(d, d, c.decay_low_rank_dim, nn.Tanh())
+        self.a_lora = LowRank(d, d, c.a_low_rank_dim, nn.Identity())
+        if layer > 0:
+            self.v_lora = LowRank(d, d, c.v_low_rank_dim, nn.Identity())
+        self.g_lora = LowRank(d, d, c.gate_low_rank_dim, nn.Sigmoid(), bias=False)
+        self.g_norm = GroupNorm(self.count, d, width * c.norm_eps)
+
+    def forward(self, x, first):
+        back = step_back(x)
+        mixed = {name: x + back * getattr(self, f"x_{name}") for name in "rwkvag"}
+        r, k, v = self.r_proj(mixed["r"]), self.k_proj(mixed["k"]).double(), self.v_proj(mixed["v"]).double()
+        decay = (-math.exp(-0.5) * self.w_lora(mixed["w"]).double().sigmoid()).exp()
+        rate, gate = self.a_lora(mixed["a"]).double().sigmoid(), self.g_lora(mixed["g"])
+        if first is None:
+            first = v
+        else:
+            v = v + (first - v) * self.v_lora(mixed["v"]).double().sigmoid()
+        removed = F.normalize(heads(k * self.k_k.double(), self.count), dim=-1)
+        k = k * (1 + (rate - 1) * self.k_a.double())
+        r, k, v, decay, rate = (heads(y.double(), self.count) for y in (r, k, v, decay, rate))
+        state, out = torch.zeros(*k.shape[:1], *k.shape[2:], v.shape[-1]).double(), []
+        for t in range(x.shape[1]):
+            held = torch.einsum("bhkv,bhk->bhv", state, removed[:, t])
+            state = decay[:, t, ..., None] * state - (rate[:, t] * removed[:, t])[..., None] * held[:, :, None] + k[:, t, ..., None] * v[:, t, :, None]
+            out.append(torch.einsum("bhkv,bhk->bhv", state, r[:, t]))
+        y = self.g_norm(torch.stack(out, 1).flatten(2)) + ((r * k * self.r_k.double()).sum(-1, keepdim=True) * v).flatten(2)
+        return self.o_proj(y.float() * gate), first
+
+
+class Rwkv7Channel(nn.Module):
+    """value relu(key x)^2"""
+
+    def __init__(self, c):
+        super().__init__()
+        if c.hidden_act != "sqrelu":
+            raise ValueError(f"hidden_act {c.hidden_act}")
+        width = c.intermediate_size
+        if width is None:
+            width = -(-int(c.hidden_size * (4 if c.hidden_ratio is None else c.hidden_ratio)) // 32) * 32
+        self.x_k, self.key, self.value = nn.Parameter(torch.zeros(c.hidden_size)), linear(c.hidden_size, width), linear(width, c.hidden_size)
+
+    def forward(self, x):
+        return self.value(F.relu(self.key(x + step_back(x) * self.x_k)) ** 2)
+
+
+class Rwkv7Block(nn.Module):
+    def __init__(self, c, layer):
+        super().__init__()
+        require(c, norm_bias=True, attn=None)
+        if layer == 0 and c.norm_first:
+            self.pre_norm = nn.LayerNorm(c.hidden_size, c.norm_eps)
+        self.attn_norm, self.attn = nn.LayerNorm(c.hidden_size, c.norm_eps), Rwkv7(c, layer)
+        self.ffn_norm, self.ffn = nn.LayerNorm(c.hidden_size, c.norm_eps), Rwkv7Channel(c)
+
+    def forward(self, x, first):
+        x = self.pre_norm(x) if hasattr(self, "pre_norm") else x
+        y, first = self.attn(self.attn_norm(x), first)
+        x = x + y
+        return x + self.ffn(self.ffn_norm(x)), first
+
+
+class Rwkv7Decoder(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        if any(width != c.hidden_size for width in c.value_dim or []):
+            raise ValueError("value_dim")
+        self.embeddings = nn.Embedding(c.vocab_size, c.hidden_size)
+        self.layers = nn.ModuleList(Rwkv7Block(c, layer) for layer in range(c.num_hidden_layers))
+        self.norm = nn.LayerNorm(c.hidden_size, c.norm_eps)
+
+    def forward(self, ids):
+        x, first = self.embeddings(ids), None
+        for layer in self.layers:
+            x, first = layer(x, first)
+        return self.norm(x)
+
+
 # --- models --------------------------------------------------------------------------------------
 
 
@@ -459,14 +577,15 @@ class SambaBlock(nn.Module):
 class States(nn.Module):
     """Embedding, layers of one kind, norm."""
 
-    def __init__(self, c, mixer, block=StateBlock):
+    def __init__(self, c, mixer, block=StateBlock, table="embeddings"):
         super().__init__()
-        self.embeddings = nn.Embedding(c.vocab_size, c.hidden_size)
+        self.table = table
+        self.add_module(table, nn.Embedding(c.vocab_size, c.hidden_size))
         self.layers = nn.ModuleList(block(c, layer, mixer) for layer in range(c.num_hidden_layers))
         self.norm_f = RMSNorm(c.hidden_size, c.norm_eps)
 
     def forward(self, ids):
-        x = self.embeddings(ids)
+        x = getattr(self, self.table)(ids)
         for layer in self.layers:
             x = layer(x)
         return self.norm_f(x)
@@ -476,19 +595,22 @@ class Released(nn.Module):
     """A model of a released format; a class per type below says its body and its config."""
 
     model_type, prefix, headless = "", "model", False
-    defaults = {}
+    defaults, source, table = {}, SOURCE, "embeddings"
+    view = staticmethod(lambda config: config)  # a config under the names that the parts above know
 
     def __init__(self, config):
         super().__init__()
-        self.config = c = Config({**self.defaults, **config}, is_encoder_decoder=False, use_cache=False)
+        self.config = Config({**self.defaults, **config}, is_encoder_decoder=False, use_cache=False)
+        c = self.view(self.config)
+        self.tied = c.tie_word_embeddings
         body = self.body(c)
         if self.headless:
             self.bare = body
             return
         self.add_module(self.prefix, body)
         self.lm_head = linear(c.hidden_size, c.vocab_size)
-        if c.tie_word_embeddings:
-            self.lm_head.weight = body.embeddings.weight
+        if self.tied:
+            self.lm_head.weight = getattr(body, self.table).weight
 
     @torch.no_grad()
     def forward(self, input_ids, **_):
@@ -502,7 +624,8 @@ class Released(nn.Module):
     @classmethod
     def from_settings(cls, settings):
         config = {**cls.defaults, **{k: v for k, v in settings.items() if v != "absent"}}
-        return cls({**config, "architectures": [cls.__name__.removeprefix("Fla")], "model_type": cls.model_type})
+        named = {"architectures": [cls.__name__.removeprefix("Fla")], "model_type": cls.model_type} if cls.model_type else {}
+        return cls({**config, **named})
 
     @classmethod
     def from_files(cls, config, tensors, extra_allowed=False):
@@ -510,8 +633,8 @@ class Released(nn.Module):
         own = model.state_dict()
         if model.headless:
             tensors = {f"bare.{name}": value for name, value in tensors.items()}
-        elif model.config.tie_word_embeddings:
-            tensors = {**tensors, "lm_head.weight": tensors[f"{cls.prefix}.embeddings.weight"]}
+        elif model.tied:
+            tensors = {**tensors, "lm_head.weight": tensors[f"{cls.prefix}.{cls.table}.weight"]}
         missing, more = own.keys() - tensors.keys(), tensors.keys() - own.keys()
         if missing or (more and not extra_allowed):
             raise RuntimeError(f"reference does not accept these weights as they are: missing {sorted(missing)}, unexpected {sorted(more)}")
@@ -521,11 +644,218 @@ class Released(nn.Module):
     def to_files(self, folder):
         folder.mkdir(parents=True, exist_ok=True)
         config = {k: v for k, v in self.config.items() if k not in ("is_encoder_decoder", "use_cache")}
-        (folder / "config.json").write_text(json.dumps(dict(config, dtype="float32", use_cache=True), indent=2, sort_keys=True) + "\n")
+        if self.model_type:
+            config.update(dtype="float32", use_cache=True)
+        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         tensors = {name.removeprefix("bare."): value.contiguous() for name, value in self.state_dict().items()}
-        if not self.headless and self.config.tie_word_embeddings:
+        if not self.headless and self.tied:
             tensors.pop("lm_head.weight")
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+class Flat(Released):
+    """A model whose tensors are a table, for files with fused matrices: `shapes` names them, `logits` computes."""
+
+    def __init__(self, config):
+        nn.Module.__init__(self)
+        self.config = Config({**self.defaults, **config}, is_encoder_decoder=False, use_cache=False)
+        self.table = {name: nn.Parameter(torch.ones(shape)) for name, shape in self.shapes(self.config).items()}
+
+    def named_parameters(self, *_):
+        return iter(self.table.items())
+
+    def state_dict(self):
+        return {name: value.detach() for name, value in self.table.items()}
+
+    @torch.no_grad()
+    def forward(self, input_ids, **_):
+        return Output(logits=self.logits(self.config, self.table, input_ids))
+
+    @classmethod
+    def from_files(cls, config, tensors, extra_allowed=False):
+        model = cls(config)
+        wrong = sorted(name for name in model.table.keys() | tensors.keys()
+                       if name not in tensors and name in model.table or name not in model.table and not extra_allowed
+                       or name in model.table and tensors[name].shape != model.table[name].shape)
+        if wrong:
+            raise RuntimeError(f"reference does not accept these weights as they are: {wrong}")
+        model.table = {name: nn.Parameter(tensors[name].float()) for name in model.table}
+        return model.eval()
+
+    def to_files(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {k: v for k, v in self.config.items() if k not in ("is_encoder_decoder", "use_cache") and (k, v) != ("model_type", "")}
+        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        save_file({name: value.detach().contiguous() for name, value in self.table.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def rms(x, weight, eps):
+    wide = x.double()
+    return (wide / (wide.pow(2).mean(-1, keepdim=True) + eps).sqrt()).float() * weight
+
+
+def half_turn(x, theta, width):
+    """Rotary positions of the first `width` channels, m with m + width / 2."""
+    return torch.cat([rotate(x[..., :width], theta).to(x.dtype), x[..., width:]], -1)
+
+
+def pair_turn(x, theta, width):
+    """Rotary positions of the first `width` channels, 2m with 2m + 1."""
+    order = torch.arange(width).view(-1, 2).t().flatten()
+    return torch.cat([rotate(x[..., order], theta)[..., order.argsort()].to(x.dtype), x[..., width:]], -1)
+
+
+def attend(q, k, v, scores=lambda s: s):
+    """Causal softmax attention of q [B, T, H, D] and grouped k, v; scores changes the products."""
+    k, v = (y.double().repeat_interleave(q.shape[2] // k.shape[2], 2) for y in (k, v))
+    s = scores(torch.einsum("bthd,bshd->bhts", q.double(), k) / math.sqrt(q.shape[-1]))
+    hidden = torch.ones(q.shape[1], q.shape[1]).triu(1).bool()
+    return torch.einsum("bhts,bshd->bthd", s.masked_fill(hidden, -math.inf).softmax(-1), v).float().flatten(2)
+
+
+# InternLM 2: for every key/value head its queries, its key, its value
+
+
+def internlm2_shapes(c):
+    d, width = c.hidden_size, c.hidden_size // c.num_attention_heads
+    shapes = {"model.tok_embeddings.weight": (c.vocab_size, d), "model.norm.weight": (d,), "output.weight": (c.vocab_size, d)}
+    for i in range(c.num_hidden_layers):
+        at = f"model.layers.{i}."
+        fused = (c.num_attention_heads + 2 * c.num_key_value_heads) * width
+        shapes.update({at + "attention_norm.weight": (d,), at + "ffn_norm.weight": (d,), at + "attention.wqkv.weight": (fused, d), at + "attention.wo.weight": (d, d),
+                       at + "feed_forward.w1.weight": (c.intermediate_size, d), at + "feed_forward.w3.weight": (c.intermediate_size, d),
+                       at + "feed_forward.w2.weight": (d, c.intermediate_size)})
+        if c.bias:
+            shapes.update({at + "attention.wqkv.bias": (fused,), at + "attention.wo.bias": (d,)})
+    return shapes
+
+
+def internlm2_logits(c, t, ids):
+    if c.hidden_act != "silu":
+        raise ValueError(c.hidden_act)
+    x, kv, width = t["model.tok_embeddings.weight"][ids], c.num_key_value_heads, c.hidden_size // c.num_attention_heads
+    theta, scaling = c.rope_theta, c.rope_scaling or {"type": "none"}
+    if scaling["type"] == "dynamic" and ids.shape[1] > c.max_position_embeddings:
+        grown = scaling["factor"] * ids.shape[1] / c.max_position_embeddings - (scaling["factor"] - 1)
+        theta = theta * grown ** (width / (width - 2))
+    elif scaling["type"] not in ("none", "dynamic"):
+        raise ValueError(scaling["type"])
+    for i in range(c.num_hidden_layers):
+        at = f"model.layers.{i}."
+        h = rms(x, t[at + "attention_norm.weight"], c.rms_norm_eps)
+        fused = F.linear(h, t[at + "attention.wqkv.weight"], t.get(at + "attention.wqkv.bias")).unflatten(-1, (kv, -1, width))
+        q, k, v = half_turn(fused[..., :-2, :].flatten(2, 3), theta, width), half_turn(fused[..., -2, :], theta, width), fused[..., -1, :]
+        x = x + F.linear(attend(q, k, v), t[at + "attention.wo.weight"], t.get(at + "attention.wo.bias"))
+        h, ffn = rms(x, t[at + "ffn_norm.weight"], c.rms_norm_eps), at + "feed_forward."
+        x = x + F.linear(F.silu(F.linear(h, t[ffn + "w1.weight"])) * F.linear(h, t[ffn + "w3.weight"]), t[ffn + "w2.weight"])
+    return F.linear(rms(x, t["model.norm.weight"], c.rms_norm_eps), t["output.weight"])
+
+
+# Qwen (1): queries, keys and values with biases, log-n attention, half of intermediate_size
+
+
+def qwen_shapes(c):
+    d, hidden = c.hidden_size, c.intermediate_size // 2
+    if c.kv_channels * c.num_attention_heads != d:
+        raise ValueError("kv_channels")
+    shapes = {"transformer.wte.weight": (c.vocab_size, d), "transformer.ln_f.weight": (d,), "lm_head.weight": (c.vocab_size, d)}
+    for i in range(c.num_hidden_layers):
+        at = f"transformer.h.{i}."
+        shapes.update({at + "ln_1.weight": (d,), at + "ln_2.weight": (d,), at + "attn.c_attn.weight": (3 * d, d), at + "attn.c_attn.bias": (3 * d,),
+                       at + "attn.c_proj.weight": (d, d), at + "mlp.w1.weight": (hidden, d), at + "mlp.w2.weight": (hidden, d), at + "mlp.c_proj.weight": (d, hidden)})
+    return shapes
+
+
+def qwen_logits(c, t, ids):
+    require(c, no_bias=True, scale_attn_weights=True, tie_word_embeddings=False)
+    x, places = t["transformer.wte.weight"][ids], torch.arange(1, ids.shape[1] + 1)
+    grown = [math.log(i, c.seq_length) if c.use_logn_attn and i > c.seq_length else 1.0 for i in places.tolist()]
+    for i in range(c.num_hidden_layers):
+        at = f"transformer.h.{i}."
+        h = rms(x, t[at + "ln_1.weight"], c.layer_norm_epsilon)
+        q, k, v = (heads(y, c.num_attention_heads) for y in F.linear(h, t[at + "attn.c_attn.weight"], t[at + "attn.c_attn.bias"]).chunk(3, -1))
+        turn = int(c.kv_channels * c.rotary_pct)
+        q = half_turn(q, c.rotary_emb_base, turn).double() * torch.tensor(grown).double()[:, None, None]
+        x = x + F.linear(attend(q, half_turn(k, c.rotary_emb_base, turn), v), t[at + "attn.c_proj.weight"])
+        h = rms(x, t[at + "ln_2.weight"], c.layer_norm_epsilon)
+        x = x + F.linear(F.linear(h, t[at + "mlp.w1.weight"]) * F.silu(F.linear(h, t[at + "mlp.w2.weight"])), t[at + "mlp.c_proj.weight"])
+    return F.linear(rms(x, t["transformer.ln_f.weight"], c.layer_norm_epsilon), t["lm_head.weight"])
+
+
+# ChatGLM 2 and 3, GLM-4: half of a head's channels turn in pairs, keys and values in groups, gate and up in one matrix
+
+
+def chatglm_shapes(c):
+    d, keys = c.hidden_size, c.kv_channels * c.multi_query_group_num
+    queries = c.kv_channels * c.num_attention_heads
+    top = "transformer."
+    shapes = {top + "embedding.word_embeddings.weight": (c.padded_vocab_size, d), top + "encoder.final_layernorm.weight": (d,),
+              top + "output_layer.weight": (c.padded_vocab_size, d)}
+    for i in range(c.num_layers):
+        at = f"{top}encoder.layers.{i}."
+        shapes.update({at + "input_layernorm.weight": (d,), at + "post_attention_layernorm.weight": (d,), at + "self_attention.query_key_value.weight": (queries + 2 * keys, d),
+                       at + "self_attention.dense.weight": (d, queries), at + "mlp.dense_h_to_4h.weight": (2 * c.ffn_hidden_size, d),
+                       at + "mlp.dense_4h_to_h.weight": (d, c.ffn_hidden_size)})
+        if c.add_qkv_bias:
+            shapes[at + "self_attention.query_key_value.bias"] = (queries + 2 * keys,)
+    return shapes
+
+
+def chatglm_logits(c, t, ids):
+    require(c, multi_query_attention=True, add_bias_linear=False, rmsnorm=True, post_layer_norm=True, apply_residual_connection_post_layernorm=False)
+    x, top = t["transformer.embedding.word_embeddings.weight"][ids], "transformer.encoder."
+    groups, theta = c.multi_query_group_num, 10000 * c.rope_ratio
+    for i in range(c.num_layers):
+        at = f"{top}layers.{i}."
+        h = rms(x, t[at + "input_layernorm.weight"], c.layernorm_epsilon)
+        fused = F.linear(h, t[at + "self_attention.query_key_value.weight"], t.get(at + "self_attention.query_key_value.bias"))
+        q, k, v = fused.unflatten(-1, (-1, c.kv_channels)).split([c.num_attention_heads, groups, groups], 2)
+        turn = c.kv_channels // 2
+        x = x + F.linear(attend(pair_turn(q, theta, turn), pair_turn(k, theta, turn), v), t[at + "self_attention.dense.weight"])
+        h = rms(x, t[at + "post_attention_layernorm.weight"], c.layernorm_epsilon)
+        gate, up = F.linear(h, t[at + "mlp.dense_h_to_4h.weight"]).chunk(2, -1)
+        x = x + F.linear(F.silu(gate) * up, t[at + "mlp.dense_4h_to_h.weight"])
+    return F.linear(rms(x, t[top + "final_layernorm.weight"], c.layernorm_epsilon), t["transformer.output_layer.weight"])
+
+
+# MiniCPM (1, 2): a Llama with factors on the embedding, the branches and the logits
+
+
+def minicpm_shapes(c):
+    d, width = c.hidden_size, c.hidden_size // c.num_attention_heads
+    shapes = {"model.embed_tokens.weight": (c.vocab_size, d), "model.norm.weight": (d,)}
+    if not c.tie_word_embeddings:
+        shapes["lm_head.weight"] = (c.vocab_size, d)
+    for i in range(c.num_hidden_layers):
+        at, kv = f"model.layers.{i}.", c.num_key_value_heads * width
+        shapes.update({at + "input_layernorm.weight": (d,), at + "post_attention_layernorm.weight": (d,), at + "mlp.down_proj.weight": (d, c.intermediate_size)})
+        shapes.update({f"{at}mlp.{n}_proj.weight": (c.intermediate_size, d) for n in ("gate", "up")})
+        for n, rows in (("q", d), ("k", kv), ("v", kv), ("o", d)):
+            shapes[f"{at}self_attn.{n}_proj.weight"] = (rows, d)
+            if c.attention_bias:
+                shapes[f"{at}self_attn.{n}_proj.bias"] = (rows,)
+    return shapes
+
+
+def minicpm_logits(c, t, ids):
+    require(c, hidden_act="silu", rope_scaling=None)
+    x, width, factor = t["model.embed_tokens.weight"][ids] * c.scale_emb, c.hidden_size // c.num_attention_heads, c.scale_depth / math.sqrt(c.num_hidden_layers)
+    for i in range(c.num_hidden_layers):
+        at = f"model.layers.{i}."
+        h = rms(x, t[at + "input_layernorm.weight"], c.rms_norm_eps)
+        q, k, v = (F.linear(h, t[f"{at}self_attn.{n}_proj.weight"], t.get(f"{at}self_attn.{n}_proj.bias")).unflatten(-1, (-1, width)) for n in "qkv")
+        y = attend(half_turn(q, c.rope_theta, width), half_turn(k, c.rope_theta, width), v)
+        x = x + factor * F.linear(y, t[at + "self_attn.o_proj.weight"], t.get(at + "self_attn.o_proj.bias"))
+        h, ffn = rms(x, t[at + "post_attention_layernorm.weight"], c.rms_norm_eps), at + "mlp."
+        x = x + factor * F.linear(F.silu(F.linear(h, t[ffn + "gate_proj.weight"])) * F.linear(h, t[ffn + "up_proj.weight"]), t[ffn + "down_proj.weight"])
+    x = rms(x, t["model.norm.weight"], c.rms_norm_eps) / (c.hidden_size / c.dim_model_base)
+    return F.linear(x, t["model.embed_tokens.weight" if c.tie_word_embeddings else "lm_head.weight"])
+
+
+def flat(type_name, name, shapes, logits, source, **defaults):
+    """The class of a type whose tensors are a table."""
+    CLASSES[name] = type(name, (Flat,), dict(
+        model_type=type_name, defaults=defaults, shapes=staticmethod(shapes), logits=staticmethod(logits), source=f"plain torch after {source}"))
 
 
 COMMON = dict(
@@ -582,3 +912,44 @@ released("samba", "Samba", lambda c: States(c, Mamba, SambaBlock), dict(
     time_step_rank="auto", time_step_scale=1.0, time_step_min=0.001, time_step_max=0.1, time_step_init_scheme="random", time_step_floor=1e-4,
     attn={"layers": [1, 3, 5, 7, 9, 11, 13, 15, 17], "num_heads": 18, "num_kv_heads": 18, "qkv_bias": False, "window_size": 2048, "rope_theta": 10000.0},
     rescale_prenorm_residual=False), prefix="backbone")
+released("rwkv7", "RWKV7", Rwkv7Decoder, dict(
+    COMMON, norm_eps=1e-5, use_l2warp=True, attn_mode="chunk", hidden_ratio=4, intermediate_size=None, head_dim=64, num_heads=None, decay_low_rank_dim=64,
+    gate_low_rank_dim=128, a_low_rank_dim=64, v_low_rank_dim=16, hidden_act="sqrelu", max_position_embeddings=2048, norm_first=True, norm_bias=True, attn=None,
+    value_dim=None))
+LLAMA = dict(vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=32, hidden_act="silu",
+             max_position_embeddings=2048, rms_norm_eps=1e-6, rope_theta=10000, rope_scaling=None, pad_token_id=0, bos_token_id=1, eos_token_id=2, initializer_range=0.02)
+flat("internlm2", "InternLM2ForCausalLM", internlm2_shapes, internlm2_logits, "InternLM 2 (modeling_internlm2.py)",
+     **LLAMA, bias=True, tie_word_embeddings=False)
+flat("qwen", "QWenLMHeadModel", qwen_shapes, qwen_logits, "Qwen (modeling_qwen.py)",
+     vocab_size=151936, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, kv_channels=128, intermediate_size=22016, layer_norm_epsilon=1e-6,
+     rotary_pct=1.0, rotary_emb_base=10000, seq_length=8192, max_position_embeddings=8192, use_dynamic_ntk=True, use_logn_attn=True, no_bias=True, scale_attn_weights=True,
+     tie_word_embeddings=False, initializer_range=0.02, emb_dropout_prob=0.0, attn_dropout_prob=0.0)
+flat("chatglm", "ChatGLMModel", chatglm_shapes, chatglm_logits, "ChatGLM (modeling_chatglm.py)",
+     num_layers=28, padded_vocab_size=65024, hidden_size=4096, ffn_hidden_size=13696, kv_channels=128, num_attention_heads=32, seq_length=2048, layernorm_epsilon=1e-5,
+     rope_ratio=1, rmsnorm=True, apply_residual_connection_post_layernorm=False, post_layer_norm=True, add_bias_linear=False, add_qkv_bias=False, multi_query_attention=False,
+     multi_query_group_num=1)
+flat("minicpm", "MiniCPMForCausalLM", minicpm_shapes, minicpm_logits, "MiniCPM (modeling_minicpm.py)",
+     **LLAMA, attention_bias=False, tie_word_embeddings=True, scale_emb=1, scale_depth=1, dim_model_base=1)
+
+
+def library_view(c):
+    """A config of mamba_ssm under the names of the parts above."""
+    require(c, rms_norm=True, d_intermediate=0, attn_layer_idx=[])
+    ssm = dict(c.ssm_cfg)
+    second = ssm.pop("layer", "Mamba1") == "Mamba2"
+    names = dict(d_state="state_size", d_conv="conv_kernel", headdim="head_dim", ngroups="n_groups", bias="use_bias", conv_bias="use_conv_bias")
+    given = dict(
+        state_size=128 if second else 16, conv_kernel=4, expand=2, head_dim=64, n_groups=1, use_bias=False, use_conv_bias=True, dt_rank="auto", num_heads=None,
+        dt_limit=[0.0, math.inf], rmsnorm=True, norm_before_gate=False, D_has_hdim=False)
+    given.update({names.get(key, key): value for key, value in ssm.items()})
+    multiple = c.pad_vocab_size_multiple
+    return Config(given, hidden_act="silu", norm_eps=1e-5, hidden_size=c.d_model, num_hidden_layers=c.n_layer, vocab_size=-(-c.vocab_size // multiple) * multiple,
+                  tie_word_embeddings=c.tie_embeddings)
+
+
+LIBRARY = dict(d_model=2560, d_intermediate=0, n_layer=64, vocab_size=50277, ssm_cfg={}, attn_layer_idx=[], attn_cfg={}, rms_norm=True, residual_in_fp32=True, fused_add_norm=True,
+               pad_vocab_size_multiple=8, tie_embeddings=True)
+for name, mixer in (("LibraryMamba", Mamba), ("LibraryMamba2", Mamba2)):
+    released("", name, lambda c, mixer=mixer: States(c, mixer, table="embedding"), LIBRARY, prefix="backbone")
+    globals()[name + "ForCausalLM"].view, globals()[name + "ForCausalLM"].table = staticmethod(library_view), "embedding"
+    globals()[name + "ForCausalLM"].source = "plain torch after mamba_ssm (https://github.com/state-spaces/mamba)"

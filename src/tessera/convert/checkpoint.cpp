@@ -110,8 +110,11 @@ Checkpoint import(Foreign& foreign, std::string_view type, const Loading& loadin
   return both;
 }
 
-std::string type_of(const Foreign& foreign) {
+/// "" where a family knows the config by its own keys.
+std::string type_of(const Foreign& foreign, FamilySet& families) {
   const auto type = foreign.config.find("model_type");
+  if (type == foreign.config.end() && families.knows_untyped(foreign.dialect, foreign.config))
+    return "";
   if (type == foreign.config.end() || !type->is_string())
     fail(ErrorKind::file, foreign.file, "\"model_type\" is {}; expected the name of a family",
          type == foreign.config.end() ? "missing" : type->dump());
@@ -147,7 +150,7 @@ Checkpoint load_hf(const fs::path& folder, const Loading& loading, const OpenWei
   const fs::path path = folder / "config.json";
   Foreign foreign{"hf", parse_hf_config(read_text_file(path, kMaxConfigBytes), path.string()),
                   nullptr, path.string()};
-  const std::string type = type_of(foreign);
+  const std::string type = type_of(foreign, loading.families);
   loading.families.of_type("hf", type, foreign.config, foreign.file);  // before the tensors
   std::vector<std::string> notes;
   const format::TensorFile tensors = weights(notes);
@@ -361,7 +364,7 @@ Checkpoint load_config(const fs::path& config, const LoadOptions& options) {
                   &none, config.string()};
   for (const char* key : {"quantization_config", "compression_config"}) foreign.config.erase(key);
   erase_keys(foreign.config, options.keys.ignore, "");
-  const Family& family = families.of_type("hf", type_of(foreign), foreign.config, foreign.file);
+  const Family& family = families.of_type("hf", type_of(foreign, families), foreign.config, foreign.file);
   Importer importer(family, foreign, families, options.keys);
   return import_spec(importer, foreign, family);
 }
