@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
@@ -218,6 +219,22 @@ Checkpoint load_ggmf(const fs::path& path, const Loading& loading) {
   return checkpoint;
 }
 
+/// A file of torch.save without a config, where a family knows it by its tensors' names; else
+/// nothing.
+std::optional<Checkpoint> load_bare_torch(const fs::path& path, const Loading& loading) {
+  std::vector<std::string> notes;
+  const format::TensorFile file = format::open_tensor_file(path, &notes);
+  Json names = Json::array();
+  for (const TensorView& tensor : file.tensors()) names.push_back(tensor.name);
+  Foreign foreign{"pth", {{"tensors", std::move(names)}}, &file, path.string()};
+  if (!loading.families.knows_untyped(foreign.dialect, foreign.config)) return std::nullopt;
+  Checkpoint checkpoint = import(foreign, "", loading);
+  checkpoint.foreign_config = Json();  // there is none to remember
+  checkpoint.folder = path.parent_path();
+  checkpoint.remarks.insert(checkpoint.remarks.begin(), notes.begin(), notes.end());
+  return checkpoint;
+}
+
 /// The tensors of a folder of ours in the order of the spec's parameters: all of them, and no
 /// others but those kept.
 void read_in_order(const format::TensorFile& file, Checkpoint& checkpoint) {
@@ -331,6 +348,9 @@ Checkpoint load_any(const fs::path& path, const LoadOptions& options) {
       return load_hf(folder, loading, [&](std::vector<std::string>& notes) {
         return format::open_tensor_file(path, &notes);
       });
+  if (format::begins_as_torch(text))
+    if (std::optional<Checkpoint> checkpoint = load_bare_torch(path, loading))
+      return std::move(*checkpoint);
   refuse_file(path, text);
 }
 

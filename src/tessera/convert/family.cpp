@@ -301,7 +301,7 @@ Family compile_family(const Json& json, const std::string& name) {
     family.dialects[kind] = dialect_of(dialect, name + "." + kind);
   }
   // rules of fragments may speak of dialects that this family lacks
-  for (const char* known : {"hf", "gguf", "llama2c", "ggmf"})
+  for (const char* known : {"hf", "gguf", "llama2c", "ggmf", "pth"})
     if (std::find(kinds.begin(), kinds.end(), known) == kinds.end()) kinds.emplace_back(known);
   if (const Json* tensors = get(json, "tensors")) {
     if (!tensors->is_array()) fail(ErrorKind::spec, name, "tensors: expected a list of rules");
