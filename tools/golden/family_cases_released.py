@@ -333,6 +333,26 @@ def mamba2_ssm():
     )
 
 
+def samba():
+    bare = {"layers": [1], "num_heads": 2}
+    sizes = [*SHAPES, "hidden_ratio", "attn", "state_size"]
+    return Family(
+        name="samba",
+        model_type="samba",
+        architecture="SambaForCausalLM",
+        settings=dict(vocab_size=40, hidden_size=8, num_hidden_layers=2, hidden_ratio=4, intermediate_size=16, state_size=4, attn={"layers": [1], "num_heads": 2, "num_kv_heads": 1, "qkv_bias": True,
+                                                                                                                                 "window_size": 5, "rope_theta": 500.0}),
+        cases=[
+            Case("base"), EPS, TIED, Case("attn_none", {"attn": None}), Case("attn_defaults", {"attn": bare}), Case("hidden_ratio", {"hidden_ratio": 60, "num_hidden_layers": 1, "attn": None}),
+            Case("expand", {"expand": 4}), Case("state_size", {"state_size": 6}), Case("conv_kernel", {"conv_kernel": 3}), Case("time_step_rank", {"time_step_rank": 3}),
+            Case("use_bias", {"use_bias": True}), Rewrite("attn_list", "base", lambda c: {**c, "attn": [c["attn"]]}), Rewrite("defaults", "base", keep(*sizes)),
+        ],
+        shape_keys=[*SHAPES, "hidden_ratio", "state_size"],
+        missing="backbone.layers.1.mlp.down_proj.weight",
+        padding="none",
+    )
+
+
 FAMILIES = [base_text(make()) for make in (
-    transformer, retnet, gla, delta_net, gated_deltanet, kda, hgrn, hgrn2, fla_mamba, fla_mamba2, rwkv7, internlm2, qwen, chatglm, minicpm, mamba_ssm, mamba2_ssm,
+    transformer, retnet, gla, delta_net, gated_deltanet, kda, hgrn, hgrn2, fla_mamba, fla_mamba2, rwkv7, internlm2, qwen, chatglm, minicpm, mamba_ssm, mamba2_ssm, samba,
 )]

@@ -567,7 +567,8 @@ class SambaBlock(nn.Module):
         ours = Config(hidden_size=c.hidden_size, expand=c.expand, state_size=c.state_size, conv_kernel=c.conv_kernel, dt_rank=c.time_step_rank,
                       use_bias=c.use_bias, use_conv_bias=True, hidden_act="silu")
         self.mixer_norm, self.mixer = RMSNorm(c.hidden_size, c.norm_eps), attention_of(c, layer) or mixer(ours, layer)
-        self.mlp_norm, self.mlp = RMSNorm(c.hidden_size, c.norm_eps), GatedMLP(c)
+        # the config's intermediate_size is the mixer's
+        self.mlp_norm, self.mlp = RMSNorm(c.hidden_size, c.norm_eps), GatedMLP(Config(c, intermediate_size=None))
 
     def forward(self, x):
         x = x + self.mixer(self.mixer_norm(x))
