@@ -219,6 +219,24 @@ def rwkv7():
     )
 
 
+def rwkv6():
+    sizes = [*SHAPES, "intermediate_size", "proj_low_rank_dim", "gate_low_rank_dim", "expand_k", "num_heads"]
+    return Family(
+        name="rwkv6",
+        model_type="rwkv6",
+        architecture="RWKV6ForCausalLM",
+        settings={**SIZES, "proj_low_rank_dim": 3, "gate_low_rank_dim": 5, "expand_k": 1.0, "num_heads": 2},
+        cases=[
+            Case("base"), EPS, TIED, Case("hidden_ratio", {"intermediate_size": None, "hidden_ratio": 3.5}, why="wide as a multiple of 32"),
+            Case("num_heads", {"num_heads": 4}), Case("expand_k", {"expand_k": 0.5}), Case("expand_v", {"expand_v": 2.0}), Case("norm_first", {"norm_first": False}),
+            Case("proj_low_rank_dim", {"proj_low_rank_dim": 4}), Case("gate_low_rank_dim", {"gate_low_rank_dim": 6}), Rewrite("defaults", "base", keep(*sizes)),
+        ],
+        shape_keys=sizes,
+        missing="model.layers.1.ffn.value.weight",
+        padding="none",
+    )
+
+
 GROUPED_SIZES = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
 GROUPED_SHAPES = [*SHAPES, "intermediate_size", "num_attention_heads", "num_key_value_heads"]
 RMS_EPS = Case("rms_norm_eps", {"rms_norm_eps": 0.05})
@@ -354,5 +372,5 @@ def samba():
 
 
 FAMILIES = [base_text(make()) for make in (
-    transformer, retnet, gla, delta_net, gated_deltanet, kda, hgrn, hgrn2, fla_mamba, fla_mamba2, rwkv7, internlm2, qwen, chatglm, minicpm, mamba_ssm, mamba2_ssm, samba,
+    transformer, retnet, gla, delta_net, gated_deltanet, kda, hgrn, hgrn2, fla_mamba, fla_mamba2, rwkv6, rwkv7, internlm2, qwen, chatglm, minicpm, mamba_ssm, mamba2_ssm, samba,
 )]

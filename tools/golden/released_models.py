@@ -460,6 +460,70 @@ class Rwkv7(nn.Module):
         return self.o_proj(y.float() * gate), first
 
 
+class Lerp(nn.Module):
+    """A product of a mix of the token and the one before."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.linear, self.mu = linear(inputs, outputs), nn.Parameter(torch.zeros(inputs))
+
+    def forward(self, x):
+        return self.linear(x + step_back(x) * self.mu)
+
+
+class Named(nn.Module):
+    """A product under the name `linear`."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.linear = part
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class Rwkv6(nn.Module):
+    """Decays and mixes with the token before that follow the token; a bonus for the present."""
+
+    def __init__(self, c, layer):
+        super().__init__()
+        d, self.count, self.rank = c.hidden_size, c.num_heads, c.proj_low_rank_dim
+        keys, values = int(d * c.expand_k), int(d * c.expand_v)
+        self.x_proj = nn.Sequential(Lerp(d, 5 * self.rank), nn.Tanh(), linear(5 * self.rank, d))
+        self.x_bias, self.bonus = nn.Parameter(torch.zeros(5, d)), nn.Parameter(torch.zeros(self.count, keys // self.count))
+        self.r_proj, self.k_proj, self.v_proj, self.g_proj = (Named(linear(d, n)) for n in (keys, keys, values, values))
+        self.w_proj = Named(LowRank(d, keys, c.gate_low_rank_dim, nn.Tanh()))
+        self.g_norm, self.o_proj = GroupNorm(self.count, values, c.norm_eps), linear(values, d)
+
+    def forward(self, x, first):
+        low = heads(torch.tanh(self.x_proj[0](x)), 5)
+        shares = torch.einsum("btnr,dnr->btnd", low, self.x_proj[2].weight.view(-1, 5, self.rank)) + self.x_bias
+        r, w, k, v, g = (p(x + step_back(x) * shares[:, :, i]) for i, p in enumerate((self.r_proj, self.w_proj, self.k_proj, self.v_proj, self.g_proj)))
+        r, k, v, decay = (heads(y.double(), self.count) for y in (r, k, v, (-w.double().exp()).exp()))
+        state, out = torch.zeros(*k.shape[:1], *k.shape[2:], v.shape[-1]).double(), []
+        for t in range(x.shape[1]):
+            now = k[:, t, ..., None] * v[:, t, :, None]
+            out.append(torch.einsum("bhkv,bhk->bhv", state + self.bonus.double()[..., None] * now, r[:, t]))
+            state = decay[:, t, ..., None] * state + now
+        return self.o_proj(self.g_norm(torch.stack(out, 1).flatten(2)).float() * F.silu(g)), first
+
+
+class Rwkv6Channel(nn.Module):
+    """sigmoid(receptance x) value relu(key x)^2"""
+
+    def __init__(self, c):
+        super().__init__()
+        if c.hidden_act != "sqrelu":
+            raise ValueError(f"hidden_act {c.hidden_act}")
+        width = c.intermediate_size
+        if width is None:
+            width = -(-int(c.hidden_size * (3.5 if c.hidden_ratio is None else c.hidden_ratio)) // 32) * 32
+        self.key, self.receptance, self.value = Lerp(c.hidden_size, width), Lerp(c.hidden_size, c.hidden_size), linear(width, c.hidden_size)
+
+    def forward(self, x):
+        return self.receptance(x).sigmoid() * self.value(F.relu(self.key(x)) ** 2)
+
+
 class Rwkv7Channel(nn.Module):
     """value relu(key x)^2"""
 
@@ -476,14 +540,14 @@ class Rwkv7Channel(nn.Module):
         return self.value(F.relu(self.key(x + step_back(x) * self.x_k)) ** 2)
 
 
-class Rwkv7Block(nn.Module):
-    def __init__(self, c, layer):
+class RwkvBlock(nn.Module):
+    def __init__(self, c, layer, mixer, channel):
         super().__init__()
         require(c, norm_bias=True, attn=None)
         if layer == 0 and c.norm_first:
             self.pre_norm = nn.LayerNorm(c.hidden_size, c.norm_eps)
-        self.attn_norm, self.attn = nn.LayerNorm(c.hidden_size, c.norm_eps), Rwkv7(c, layer)
-        self.ffn_norm, self.ffn = nn.LayerNorm(c.hidden_size, c.norm_eps), Rwkv7Channel(c)
+        self.attn_norm, self.attn = nn.LayerNorm(c.hidden_size, c.norm_eps), mixer(c, layer)
+        self.ffn_norm, self.ffn = nn.LayerNorm(c.hidden_size, c.norm_eps), channel(c)
 
     def forward(self, x, first):
         x = self.pre_norm(x) if hasattr(self, "pre_norm") else x
@@ -492,13 +556,13 @@ class Rwkv7Block(nn.Module):
         return x + self.ffn(self.ffn_norm(x)), first
 
 
-class Rwkv7Decoder(nn.Module):
-    def __init__(self, c):
+class RwkvDecoder(nn.Module):
+    def __init__(self, c, mixer, channel):
         super().__init__()
-        if any(width != c.hidden_size for width in c.value_dim or []):
+        if any(width != c.hidden_size for width in c.get("value_dim") or []):
             raise ValueError("value_dim")
         self.embeddings = nn.Embedding(c.vocab_size, c.hidden_size)
-        self.layers = nn.ModuleList(Rwkv7Block(c, layer) for layer in range(c.num_hidden_layers))
+        self.layers = nn.ModuleList(RwkvBlock(c, layer, mixer, channel) for layer in range(c.num_hidden_layers))
         self.norm = nn.LayerNorm(c.hidden_size, c.norm_eps)
 
     def forward(self, ids):
@@ -913,7 +977,10 @@ released("samba", "Samba", lambda c: States(c, Mamba, SambaBlock), dict(
     time_step_rank="auto", time_step_scale=1.0, time_step_min=0.001, time_step_max=0.1, time_step_init_scheme="random", time_step_floor=1e-4,
     attn={"layers": [1, 3, 5, 7, 9, 11, 13, 15, 17], "num_heads": 18, "num_kv_heads": 18, "qkv_bias": False, "window_size": 2048, "rope_theta": 10000.0},
     rescale_prenorm_residual=False), prefix="backbone")
-released("rwkv7", "RWKV7", Rwkv7Decoder, dict(
+released("rwkv6", "RWKV6", lambda c: RwkvDecoder(c, Rwkv6, Rwkv6Channel), dict(
+    COMMON, norm_eps=1e-5, attn_mode="chunk", expand_k=0.5, expand_v=1.0, hidden_ratio=3.5, intermediate_size=None, num_heads=4, proj_low_rank_dim=32, gate_low_rank_dim=64,
+    hidden_act="sqrelu", max_position_embeddings=2048, norm_first=True, norm_bias=True, attn=None))
+released("rwkv7", "RWKV7", lambda c: RwkvDecoder(c, Rwkv7, Rwkv7Channel), dict(
     COMMON, norm_eps=1e-5, use_l2warp=True, attn_mode="chunk", hidden_ratio=4, intermediate_size=None, head_dim=64, num_heads=None, decay_low_rank_dim=64,
     gate_low_rank_dim=128, a_low_rank_dim=64, v_low_rank_dim=16, hidden_act="sqrelu", max_position_embeddings=2048, norm_first=True, norm_bias=True, attn=None,
     value_dim=None))

@@ -161,6 +161,7 @@ TensorSteps TensorSteps::compile(const Json& json, const std::string& where) {
                                                         {"join", Kind::join},
                                                         {"stack", Kind::stack},
                                                         {"unstack", Kind::unstack},
+                                                        {"order", Kind::order},
                                                         {"interleave", Kind::interleave},
                                                         {"deinterleave", Kind::deinterleave},
                                                         {"swap_halves", Kind::swap_halves},
@@ -321,6 +322,17 @@ void TensorSteps::run(const Step& step,
         take_apart(sizes);
       else
         put_together(sizes);
+      break;
+    }
+    case Kind::order: {
+      auto places = wholes(argument, where, "order");
+      if (!forward) places = inverse_permutation(places);
+      if (places.size() != tensors.size() || std::find(places.begin(), places.end(), -1) != places.end())
+        fail(ErrorKind::spec, where, "order: found {}; expected a permutation of {} tensors",
+             argument.dump(), tensors.size());
+      std::vector<TensorView> moved;
+      for (const int64_t place : places) moved.push_back(tensors.at(static_cast<size_t>(place)));
+      tensors = std::move(moved);
       break;
     }
     case Kind::unstack:
