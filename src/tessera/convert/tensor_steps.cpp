@@ -325,13 +325,14 @@ void TensorSteps::run(const Step& step,
       break;
     }
     case Kind::order: {
-      auto places = wholes(argument, where, "order");
-      if (!forward) places = inverse_permutation(places);
-      if (places.size() != tensors.size() || std::find(places.begin(), places.end(), -1) != places.end())
+      const auto places = wholes(argument, where, "order"), inverse = inverse_permutation(places);
+      if (places.size() != tensors.size() ||
+          std::find(inverse.begin(), inverse.end(), -1) != inverse.end())
         fail(ErrorKind::spec, where, "order: found {}; expected a permutation of {} tensors",
              argument.dump(), tensors.size());
       std::vector<TensorView> moved;
-      for (const int64_t place : places) moved.push_back(tensors.at(static_cast<size_t>(place)));
+      for (const int64_t place : forward ? places : inverse)
+        moved.push_back(tensors.at(static_cast<size_t>(place)));
       tensors = std::move(moved);
       break;
     }
