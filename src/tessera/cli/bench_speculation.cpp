@@ -40,11 +40,11 @@ std::vector<Way> ways_of(const BenchSpeculationArgs& o, const model::ModelSpec& 
   adaptive.draft_tokens = 8;
   adaptive.adaptive = true;
   ways.push_back({"guesses auto", adaptive});
-  if (o.tree_width > 1 && infer::no_branches_reason(spec).empty()) {
-    how.tree_width = o.tree_width;
-    ways.push_back({fmt::format("guesses {}, branches {}", o.guesses, o.tree_width), how});
-    adaptive.tree_width = o.tree_width;
-    ways.push_back({fmt::format("guesses auto, branches {}", o.tree_width), adaptive});
+  if (o.branches > 1 && infer::no_branches_reason(spec).empty()) {
+    how.tree_width = o.branches;
+    ways.push_back({fmt::format("guesses {}, branches {}", o.guesses, o.branches), how});
+    adaptive.tree_width = o.branches;
+    ways.push_back({fmt::format("guesses auto, branches {}", o.branches), adaptive});
   }
   return ways;
 }

@@ -258,7 +258,7 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
   job.on_begin = [texts] { texts->begin(); };
   if (body.stream) {
     job.on_step = [texts] { texts->flush(); };
-    job.behind = [texts] { return texts->is_behind(); };
+    job.client_is_slow = [texts] { return texts->is_behind(); };
   }
   job.on_end = [texts](std::vector<infer::Generation> made, FinishStatus ending,
                        std::exception_ptr error) { texts->end(std::move(made), ending, error); };

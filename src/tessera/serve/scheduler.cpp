@@ -25,12 +25,12 @@ constexpr size_t kClients = 4096;  // that are remembered beside those that are 
 struct Scheduler::Row {
   std::optional<infer::Engine::Id> id;  // while it is the engine's
   bool done = false;
-  bool paused = false;               // is the engine's, and has no place
-  int64_t bytes = 0, room = 0;       // kept for it, and the tokens that they are for
-  std::vector<int64_t> said = {};    // so far
-  int yields = 0;                    // how often it has let go of its state
-  bool failed = false;               // an engine with it has thrown
-  std::shared_ptr<bool> heard = {};  // whether what it says now is told
+  bool paused = false;                  // is the engine's, and has no place
+  int64_t bytes = 0, room = 0;          // kept for it, and the tokens that they are for
+  std::vector<int64_t> generated = {};  // so far
+  int yields = 0;                       // how often it has let go of its state
+  bool failed = false;                  // an engine with it has thrown
+  std::shared_ptr<bool> heard = {};     // whether what it says now is told
   infer::Generation made = {};
   int64_t tokens = 0;
   Clock::time_point first = {}, last = {};
@@ -41,12 +41,12 @@ struct Scheduler::Running {
   std::vector<Row> rows;
   std::optional<FinishStatus> ending;  // decided, but the engine has not let go of it
   std::exception_ptr error = nullptr;
-  bool begun = false;   // has said a token
-  bool behind = false;  // its client is to read first
+  bool begun = false;           // has said a token
+  bool client_is_slow = false;  // its client is to read first
 
   /// The first of its rows that the engine does not have yet.
   std::optional<size_t> next() const {
-    if (ending || job.work || behind) return std::nullopt;
+    if (ending || job.work || client_is_slow) return std::nullopt;
     for (size_t i = 0; i < rows.size(); ++i)
       if (!rows[i].id && !rows[i].done) return i;
     return std::nullopt;
@@ -72,7 +72,7 @@ struct Scheduler::Place {
   size_t row = 0;
 };
 
-Scheduler::Scheduler(const EngineLoopOptions& options, Metrics& metrics)
+Scheduler::Scheduler(const SchedulerOptions& options, Metrics& metrics)
     : options_(options), metrics_(metrics) {
   metrics_.set("state_limit_bytes", static_cast<double>(options_.state_bytes));
   thread_ = std::thread([this] { run(); });
@@ -241,7 +241,7 @@ void Scheduler::rest() {
     if (!running.job.client_is_slow || running.ending) continue;
     if (running.client_is_slow) tell_step(running);
     if (running.ending) continue;
-    running.client_is_slow = running.job.behind();
+    running.client_is_slow = running.job.client_is_slow();
     for (Row& row : running.rows) {
       if (!row.id || row.done || row.paused == running.client_is_slow) continue;
       if (!running.client_is_slow && rows_ >= options_.parallel) continue;

@@ -51,7 +51,7 @@ struct ScheduledRequest {
   std::function<void()> on_step;
   /// Whether its client is to read first: its texts rest until then, and leave their places to
   /// others. Of jobs with on_step.
-  std::function<bool()> behind;
+  std::function<bool()> client_is_slow;
   /// Once, as its last call. With `done` all generations are there; the error is that of `failed`.
   std::function<void(
       std::vector<infer::Generation> made, FinishStatus ending, std::exception_ptr error)>
@@ -63,7 +63,7 @@ struct ScheduledRequest {
   bool part = false;  // another job of the same request answers it, and is what is measured
 };
 
-struct EngineLoopOptions {
+struct SchedulerOptions {
   int64_t parallel = 16;    // texts at a time
   int64_t state_bytes = 0;  // most memory of states; 0 = any
   int64_t step_ms = 100;  // prompts take about so long a step beside texts that go on, else 4 times
@@ -73,7 +73,7 @@ struct EngineLoopOptions {
 
 class Scheduler {
  public:
-  Scheduler(const EngineLoopOptions& options, Metrics& metrics);
+  Scheduler(const SchedulerOptions& options, Metrics& metrics);
   ~Scheduler();
 
   /// Throws ApiError 429 when too much waits, 503 when it is to end, 400 where the job never fits.
@@ -136,7 +136,7 @@ class Scheduler {
   void measure();
   void measure_models();
 
-  const EngineLoopOptions options_;
+  const SchedulerOptions options_;
   Metrics& metrics_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -20,7 +20,7 @@ struct ServiceOptions {
   std::vector<ModelEntry> entries;
   ModelOptions models;
   int64_t model_bytes = 0;  // most bytes of weights in memory; 0 = any
-  EngineLoopOptions engine;
+  SchedulerOptions engine;
   retrieve::AskerOptions retrieve;       // of passages before questions; no index: none
   retrieve::PassageBudget room;          // of them, where requests do not say
   int64_t max_tokens = 32768;            // of a chat that does not say how many

@@ -101,7 +101,7 @@ Session session_of(const std::vector<Request>& requests,
   Session session;
   session.seed = seed;
   for (size_t r = 0; r < results.size(); ++r) {
-    session.rows.push_back(requests[r].begin);
+    session.rows.push_back(requests[r].prompt);
     std::vector<int64_t>& tokens = session.rows.back().tokens;
     const std::vector<int64_t>& made = results[r].generation.token_ids;
     tokens.insert(tokens.end(), made.begin(), made.end());

@@ -24,8 +24,7 @@ std::string reads_ahead(const model::ModelSpec& spec) {
   };
   for (const model::LayerSpec& layer : spec.layers)
     for (const model::GroupSpec& group : layer.groups)
-      for (const model::BranchSpec& branch : group.tree_width)
-        spec::for_each_part(branch.part, look);
+      for (const model::BranchSpec& branch : group.branches) spec::for_each_part(branch.part, look);
   return reason;
 }
 

@@ -173,7 +173,7 @@ TEST(PrefixText, FormsAgree) {
   for (const std::string& layers : {stacks()[0], stacks()[1], stacks()[2]}) {
     const Verification found =
         verify(tiny_model(layers, 7), random_tokens(40, 1), {.longest_chunk = 5});
-    EXPECT_LT(Verification::worst(found.tree_width)->error, 1e-5) << layers;
+    EXPECT_LT(Verification::worst(found.branches)->error, 1e-5) << layers;
     EXPECT_LT(Verification::worst(found.logits)->error, 1e-5) << layers;
   }
 }

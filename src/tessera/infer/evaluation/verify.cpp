@@ -231,7 +231,7 @@ void compare_forms(Verification& result,
   for (const Form& form : forms) {
     const Run forced = compute(model, ids, form, &whole.inputs, options);
     for (const auto& [place, want] : whole.outputs)
-      compare(result.tree_width, place, form, forced.outputs.at(place), want);
+      compare(result.branches, place, form, forced.outputs.at(place), want);
     if (!model.has_head()) continue;
     const Run free = compute(model, ids, form, nullptr, options);
     compare(result.logits, "logits", form, free.logits, whole.logits);

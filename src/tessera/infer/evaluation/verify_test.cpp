@@ -12,13 +12,13 @@ TEST(Verify, EveryFormOfEveryBranchAgrees) {
     const model::Model model = tiny_model(layers, 3);
     const Verification result = verify(model, random_tokens(70, 5), {.longest_chunk = 9});
     std::set<std::string> forms, places;
-    for (const Difference& d : result.tree_width) {
+    for (const Difference& d : result.branches) {
       EXPECT_LE(d.error, 1e-5) << name << " " << d.place << " " << d.form << " " << d.token;
       forms.insert(d.form);
       places.insert(d.place);
     }
     EXPECT_EQ(forms.size(), 4u);
-    EXPECT_EQ(result.tree_width.size(), 4 * places.size());
+    EXPECT_EQ(result.branches.size(), 4 * places.size());
     EXPECT_GE(places.size(), 4u) << name;  // mixers and feed-forward layers
     EXPECT_EQ(result.logits.size(), 4u);
     for (const Difference& d : result.logits) EXPECT_LE(d.error, 1e-4) << name << " " << d.form;
@@ -29,8 +29,8 @@ TEST(Verify, AnAnswerInEveryForm) {
   for (const char* mixer : {R"({"type": "attention", "n_heads": 2, "position": "rope"})",
                             R"({"type": "mamba2", "n_heads": 4, "d_state": 8})"}) {
     const Verification result = verify(tiny_pair(mixer, 3), random_tokens(40, 5));
-    EXPECT_EQ(result.tree_width.size(), 4u * 6);  // two layers of mixer, cross and ffn
-    EXPECT_LE(Verification::worst(result.tree_width)->error, 1e-5) << mixer;
+    EXPECT_EQ(result.branches.size(), 4u * 6);  // two layers of mixer, cross and ffn
+    EXPECT_LE(Verification::worst(result.branches)->error, 1e-5) << mixer;
     EXPECT_EQ(result.logits.size(), 4u);
     EXPECT_LE(Verification::worst(result.logits)->error, 1e-4) << mixer;
   }
@@ -47,10 +47,10 @@ TEST(Verify, LayersThatChooseTokens) {
       3);
   const Verification result = verify(model, random_tokens(40, 5));
   std::set<std::string> places;
-  for (const Difference& d : result.tree_width) places.insert(d.place);
+  for (const Difference& d : result.branches) places.insert(d.place);
   EXPECT_TRUE(places.contains("layers.1.depth") && places.contains("layers.2.depth"));
   EXPECT_FALSE(places.contains("layers.1.mixer"));
-  EXPECT_LE(Verification::worst(result.tree_width)->error, 1e-5);
+  EXPECT_LE(Verification::worst(result.branches)->error, 1e-5);
   EXPECT_LE(Verification::worst(result.logits)->error, 1e-4);
 }
 
@@ -67,8 +67,8 @@ TEST(Verify, AnEncoderBesideOtherTexts) {
                                   mixer),
                       3);
     const Verification result = verify(model, random_tokens(40, 5));
-    EXPECT_EQ(result.tree_width.size(), 2u * 4);  // two forms of two layers
-    EXPECT_LE(Verification::worst(result.tree_width)->error, 1e-5) << mixer;
+    EXPECT_EQ(result.branches.size(), 2u * 4);  // two forms of two layers
+    EXPECT_LE(Verification::worst(result.branches)->error, 1e-5) << mixer;
     EXPECT_EQ(result.logits.size(), 2u);
     EXPECT_LE(Verification::worst(result.logits)->error, 1e-4) << mixer;
   }
@@ -81,9 +81,9 @@ TEST(Verify, ADecoderWithoutAStateBesideOtherTexts) {
        {tiny_model(fmt::format(R"({{"repeat": 2, "mixer": {}}})", lsh), 3), tiny_pair(lsh, 3)}) {
     const Verification result = verify(model, random_tokens(40, 5));
     std::set<std::string> forms;
-    for (const Difference& d : result.tree_width) forms.insert(d.form);
+    for (const Difference& d : result.branches) forms.insert(d.form);
     EXPECT_EQ(forms, (std::set<std::string>{"as in training", "in a batch"}));
-    EXPECT_LE(Verification::worst(result.tree_width)->error, 1e-5);
+    EXPECT_LE(Verification::worst(result.branches)->error, 1e-5);
     EXPECT_EQ(result.logits.size(), 2u);
     EXPECT_LE(Verification::worst(result.logits)->error, 1e-4);
   }
@@ -104,7 +104,7 @@ TEST(Verify, BeyondWhereAllAnglesChange) {
       const Verification result = verify(model, random_tokens(tokens, 5), {.longest_chunk = 9});
       EXPECT_EQ(result.logits.size(), tokens > 30 ? 5u : 4u);
       EXPECT_EQ(result.logits.back().form, tokens > 30 ? "recomputed" : "rolled back");
-      EXPECT_LE(Verification::worst(result.tree_width)->error, 1e-5);
+      EXPECT_LE(Verification::worst(result.branches)->error, 1e-5);
       EXPECT_LE(Verification::worst(result.logits)->error, 1e-4);
     }
   }

@@ -18,7 +18,7 @@ std::string no_branches_reason(const model::ModelSpec& spec) {
     const std::string where = spec.under(fmt::format("layers.{}", i));
     if (layer.depth) return one_past(where, layer.depth.type());
     for (const model::GroupSpec& group : layer.groups)
-      for (const model::BranchSpec& branch : group.tree_width) {
+      for (const model::BranchSpec& branch : group.branches) {
         if (branch.part.config->state(spec.scope(i)).empty()) continue;
         const auto* attention = dynamic_cast<const nn::AttentionConfig*>(branch.part.config.get());
         const bool plain = attention != nullptr && !attention->shares() && !attention->heavy &&

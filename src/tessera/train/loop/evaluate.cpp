@@ -38,7 +38,7 @@ class CarriedTexts {
     for (size_t window = 0; window < ends_.size(); ++window) {
       if (!packed.goes_on[window]) continue;
       requests[ends_[window]].keep = true;
-      texts_[window].tokens = requests[ends_[window]].begin.tokens;
+      texts_[window].tokens = requests[ends_[window]].prompt.tokens;
     }
   }
 
@@ -62,7 +62,7 @@ class CarriedTexts {
 std::vector<infer::Request> questions(const PackedBatch& packed) {
   std::vector<infer::Request> out;
   for (size_t i = 0; i < packed.pieces.size(); ++i) {
-    const Piece& piece = packed.pieces[i];
+    const PackedDocument& piece = packed.pieces[i];
     const auto of_piece = [&](const std::vector<int64_t>& all) {
       return std::vector<int64_t>(all.begin() + piece.begin,
                                   all.begin() + piece.begin + piece.length);

@@ -37,11 +37,12 @@ void refuse(const InitReport& report,
 std::vector<std::string> InitReport::lines() const {
   std::vector<std::string> out{
       fmt::format("initialized from {}: {} parameters loaded", from, kept)};
-  if (!fresh.empty())
-    out.push_back(fmt::format("newly initialized ({}): {}", fresh.size(), some_of(fresh)));
-  if (!dropped.empty())
-    out.push_back(
-        fmt::format("unused checkpoint parameters ({}): {}", dropped.size(), some_of(dropped)));
+  if (!newly_initialized.empty())
+    out.push_back(fmt::format("newly initialized ({}): {}", newly_initialized.size(),
+                              some_of(newly_initialized)));
+  if (!unused_parameters.empty())
+    out.push_back(fmt::format("unused checkpoint parameters ({}): {}", unused_parameters.size(),
+                              some_of(unused_parameters)));
   if (!differs.empty())
     out.push_back(
         fmt::format("architecture differs from the checkpoint's, first at \"{}\"", differs));

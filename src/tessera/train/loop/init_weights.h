@@ -9,10 +9,10 @@ namespace tessera::train {
 /// What a run took from the model that it begins from.
 struct InitReport {
   std::string from;
-  int64_t kept = 0;                  // parameters with the model's values
-  std::vector<std::string> fresh;    // declared by the spec alone
-  std::vector<std::string> dropped;  // the model's alone
-  std::string differs;               // the first key of the spec that the model has otherwise
+  int64_t kept = 0;                            // parameters with the model's values
+  std::vector<std::string> newly_initialized;  // declared by the spec alone
+  std::vector<std::string> unused_parameters;  // the model's alone
+  std::string differs;  // the first key of the spec that the model has otherwise
   /// All of it, one thing a line.
   std::vector<std::string> lines() const;
 };

@@ -45,7 +45,7 @@ Loop::Loop(const Recipe& recipe,
   progress_.carried = fresh_rows(recipe);
   const auto look = [this](const model::ModelSpec& stack) {
     model::for_each_part(stack, [this](const spec::AnyPart& part) {
-      routes_ = routes_ || part.mechanism->slot == spec::ParameterInfo::router;
+      routes_ = routes_ || part.mechanism->slot == spec::Slot::router;
     });
   };
   look(recipe.spec);

@@ -23,7 +23,7 @@ model::State RecurrentStates::enter(nn::Batch& batch,
   model::State state(*spec_, 0);
   int64_t window = -1;
   for (size_t i = 0; i < packed.pieces.size(); ++i) {
-    const Piece& piece = packed.pieces[i];
+    const PackedDocument& piece = packed.pieces[i];
     nn::Segment& segment = batch.segments[i];
     segment.row = static_cast<int64_t>(i);
     segment.start = 0;

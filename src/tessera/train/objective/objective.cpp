@@ -83,7 +83,7 @@ class CrossEntropy final : public TokenObjective {
     for (int64_t k = 0; k < ahead_; ++k)
       out.losses[ahead_loss(k)] = static_cast<double>(targets_ahead(packed, k));
     for (size_t i = 0; i < packed.kinds.size(); ++i) {
-      const Piece& piece = packed.pieces[i];
+      const PackedDocument& piece = packed.pieces[i];
       const auto first = packed.targets.begin() + piece.begin;
       out.losses[loss_of_kind(packed.kinds[i])] +=
           static_cast<double>(piece.length - std::count(first, first + piece.length, -1));
@@ -160,7 +160,7 @@ class CrossEntropy final : public TokenObjective {
     if (loss_.smoothing.share > 0) sums[kSmoothed] = own.smoothed;
     if (loss_.z_loss > 0) sums[kZLoss] = own.z;
     for (size_t i = 0; i < packed.kinds.size(); ++i) {
-      const Piece& piece = packed.pieces[i];
+      const PackedDocument& piece = packed.pieces[i];
       sums[loss_of_kind(packed.kinds[i])] +=
           infer::sum_in_order(nll_N.narrow(0, piece.begin, piece.length));
     }

@@ -136,7 +136,7 @@ class Contrastive final : public Objective {
       for (ContrastLayout* to : {&layout, &all}) to->add(source().valid(plain));
       vectors.push_back(vectors_of_held_out(model, plain, texts.unsupervised()));
       nats += sums_of(contrast(vectors.back(), layout, how_), 0, layout.samples()).at(kLossName);
-      for (const Piece& piece : source().valid(plain).pieces) out.tokens += piece.length;
+      for (const PackedDocument& piece : source().valid(plain).pieces) out.tokens += piece.length;
     }
     if (!said.empty()) {
       out.scores["spearman"] = spearman(said, cosines);

@@ -55,7 +55,7 @@ struct Setting {
 };
 
 std::string text_of(const PackedBatch& batch, size_t piece) {
-  const Piece& p = batch.pieces.at(piece);
+  const PackedDocument& p = batch.pieces.at(piece);
   return {batch.ids.begin() + p.begin, batch.ids.begin() + p.begin + p.length};
 }
 

@@ -122,7 +122,7 @@ TEST(Noise, AQuestionAloneIsTheSameAmongOthersAndPadded) {
     const PackedBatch packed = pack_noised(questions(), start, 64);
     std::vector<std::vector<int64_t>> rows;
     std::vector<int64_t> prefixes;
-    for (const Piece& piece : packed.pieces) {
+    for (const PackedDocument& piece : packed.pieces) {
       rows.emplace_back(packed.ids.begin() + piece.begin,
                         packed.ids.begin() + piece.begin + piece.length);
       prefixes.push_back(piece.prefix);

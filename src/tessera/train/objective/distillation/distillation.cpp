@@ -416,7 +416,7 @@ TeacherBatch clean_batch(const PackedBatch& packed) {
   TeacherBatch out{packed, std::vector<int64_t>(packed.ids.size(), -1)};
   for (size_t i = 0; i < packed.ids.size(); ++i)
     if (packed.targets[i] >= 0) out.packed.ids[i] = packed.targets[i];
-  for (const Piece& piece : packed.pieces)
+  for (const PackedDocument& piece : packed.pieces)
     for (int64_t k = 1; k < piece.length; ++k)
       out.rows[static_cast<size_t>(piece.begin + k)] = piece.begin + k - 1;
   return out;
@@ -424,7 +424,7 @@ TeacherBatch clean_batch(const PackedBatch& packed) {
 
 PackedBatch answer_batch(const PackedBatch& packed, int64_t start) {
   PackedBatch out = packed;
-  for (const Piece& piece : packed.pieces)
+  for (const PackedDocument& piece : packed.pieces)
     for (int64_t k = 0; k < piece.length; ++k) {
       const auto at = static_cast<size_t>(piece.begin + k);
       out.ids[at] = k == 0                        ? start
@@ -438,7 +438,7 @@ TeacherBatch joined_batch(const PackedBatch& packed, bool given) {
   TeacherBatch out{{}, std::vector<int64_t>(packed.ids.size(), -1)};
   out.packed.first_sample = packed.first_sample;
   for (size_t i = 0; i < packed.pieces.size(); ++i) {
-    const Piece& piece = packed.pieces[i];
+    const PackedDocument& piece = packed.pieces[i];
     const std::vector<int64_t>& source = packed.sources.at(i);
     const auto begin = std::ssize(out.packed.ids), n = std::ssize(source);
     // the answer without the id that every answer begins with

@@ -286,7 +286,7 @@ class Words final : public LabelledObjective {
              const std::vector<int64_t>&) override {
       const std::vector<int64_t> said = best_classes(logits);
       size_t next = 0;
-      for (const Piece& piece : packed.pieces) {
+      for (const PackedDocument& piece : packed.pieces) {
         std::vector<std::string> right, found;
         for (int64_t t = 0; t < piece.length; ++t) {
           const int64_t truth = packed.targets[static_cast<size_t>(piece.begin + t)];
@@ -399,7 +399,7 @@ class AnswersInTexts final : public LabelledObjective {
   Tensor loss_of(const Tensor& logits, const PackedBatch& packed) const override {
     Tensor sum = at::zeros({}, at::kDouble);
     for (size_t i = 0; i < packed.pieces.size(); ++i) {
-      const Piece& piece = packed.pieces[i];
+      const PackedDocument& piece = packed.pieces[i];
       sum = sum + answer_loss(logits.narrow(0, piece.begin, piece.length),
                               static_cast<int64_t>(packed.labels[i].at(0)),
                               static_cast<int64_t>(packed.labels[i].at(1)));

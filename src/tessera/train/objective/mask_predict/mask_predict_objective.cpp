@@ -120,7 +120,7 @@ PackedBatch mask_texts(const PackedBatch& pairs,
   out.targets.clear();
   out.pieces.clear();
   out.n_targets = 0;
-  for (const Piece& piece : pairs.pieces) {
+  for (const PackedDocument& piece : pairs.pieces) {
     const auto text =
         std::span(pairs.targets)
             .subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.length));

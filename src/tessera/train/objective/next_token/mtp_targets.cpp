@@ -31,7 +31,7 @@ MtpBatch ahead_of(const PackedBatch& packed,
 
 int64_t targets_ahead(const PackedBatch& packed, int64_t index) {
   int64_t n = 0;
-  for (const Piece& piece : packed.pieces)
+  for (const PackedDocument& piece : packed.pieces)
     for (int64_t t = index + 1; t < piece.length; ++t)
       if (packed.targets[static_cast<size_t>(piece.begin + t)] >= 0) ++n;
   return n;

@@ -43,7 +43,7 @@ class PermutedSource final : public Dataset {
     batch = hide_tokens(std::move(batch), choice_, keys);
     std::vector<int64_t> ranks(batch.ids.size());
     for (size_t i = 0; i < batch.pieces.size();) {
-      const Piece& first = batch.pieces[i];
+      const PackedDocument& first = batch.pieces[i];
       std::vector<size_t> asked;  // of this row
       for (; i < batch.pieces.size() && batch.pieces[i].row == first.row; ++i)
         for (int64_t t = 0; t < batch.pieces[i].length; ++t)
@@ -134,7 +134,7 @@ PackedBatch with_queries(const PackedBatch& batch,
                          int64_t mask_id) {
   PackedBatch out = batch;
   out.ids.clear(), out.targets.clear(), out.pieces.clear();
-  for (const Piece& piece : batch.pieces) {
+  for (const PackedDocument& piece : batch.pieces) {
     const auto from = static_cast<size_t>(piece.begin),
                to = static_cast<size_t>(piece.begin + piece.length);
     auto order = std::make_shared<nn::TokenOrder>();
@@ -145,7 +145,7 @@ PackedBatch with_queries(const PackedBatch& batch,
       order->places.push_back(static_cast<int64_t>(i - from));
       asked.push_back(batch.targets[i]);
     }
-    Piece& whole = out.pieces.emplace_back(piece);
+    PackedDocument& whole = out.pieces.emplace_back(piece);
     whole.begin = std::ssize(out.ids);
     whole.length += order->queries();
     out.ids.insert(out.ids.end(), batch.ids.begin() + piece.begin,

@@ -18,7 +18,7 @@ namespace {
 /// Sum of ln p over the targets of each piece, from the nats of all tokens.
 std::vector<double> log_p_of(const PackedBatch& packed, const Tensor& nll_N) {
   std::vector<double> out;
-  for (const Piece& piece : packed.pieces)
+  for (const PackedDocument& piece : packed.pieces)
     out.push_back(-infer::sum_in_order(nll_N.narrow(0, piece.begin, piece.length)));
   return out;
 }
@@ -31,7 +31,7 @@ Tensor nats_of(const model::Model& model, const Tensor& hidden_ND, const Tensor&
   return nll_N;
 }
 
-int64_t targets_in(const PackedBatch& packed, const Piece& piece) {
+int64_t targets_in(const PackedBatch& packed, const PackedDocument& piece) {
   const auto first = packed.targets.begin() + piece.begin;
   return piece.length - std::count(first, first + piece.length, int64_t{-1});
 }

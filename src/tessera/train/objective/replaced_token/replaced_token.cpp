@@ -186,7 +186,7 @@ class ReplacedToken final : public Objective {
     const Tensor targets_N = targets_of(packed), rows_M = infer::rows_with_targets(targets_N);
     std::vector<int64_t> rows(packed.ids.size()), places(packed.ids.size());
     int64_t row = -1, begin = 0;
-    for (const Piece& piece : packed.pieces) {
+    for (const PackedDocument& piece : packed.pieces) {
       if (piece.row != row) row = piece.row, begin = piece.begin;
       for (int64_t i = piece.begin; i < piece.begin + piece.length; ++i) {
         rows[static_cast<size_t>(i)] = row;
