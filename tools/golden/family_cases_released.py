@@ -257,7 +257,7 @@ def internlm2():
     return flat_family(
         "internlm2", "InternLM2ForCausalLM", {**GROUPED_SIZES, "bias": False, "rope_theta": 1000.0},
         [
-            RMS_EPS, THETA, HEADS, Case("num_key_value_heads", {"num_key_value_heads": 4}), Case("bias", {"bias": True}),
+            RMS_EPS, THETA, HEADS, Case("num_key_value_heads", {"num_key_value_heads": 4}), Case("bias", {"bias": True}), TIED,
             Case("rope_scaling", {**dynamic, "max_position_embeddings": 8}, length_dependent=True),
             Case("rope_scaling_factor", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, of="rope_scaling", length_dependent=True),
             Rewrite("defaults_of_bias", "bias", keep(*GROUPED_SHAPES, "rope_theta")),
@@ -311,7 +311,7 @@ def minicpm():
     return family
 
 
-def library(name, stem, ssm, cases, kept):
+def library(name, stem, ssm, cases, kept, more=()):
     """A folder of mamba_ssm; cases change ssm_cfg."""
     def changed(case, **more):
         return Case(case, {"ssm_cfg": {**ssm, **more}})
@@ -327,7 +327,7 @@ def library(name, stem, ssm, cases, kept):
         cases=[
             Case("base"), Case("tie_embeddings", {"tie_embeddings": False}), Case("pad_vocab_size_multiple", {"vocab_size": 39, "pad_vocab_size_multiple": 10}, neutral=True),
             changed("d_conv", d_conv=3), changed("bias", bias=True), changed("conv_bias", conv_bias=False), changed("expand", expand=4),
-            *[changed(case, **more) for case, more in cases.items()],
+            *[changed(case, **keys) for case, keys in cases.items()], *more,
             Rewrite("hub", "base", tensors=lambda tensors: {**tensors, "lm_head.weight": tensors["backbone.embedding.weight"].clone()}, why="the released files have the head too"),
             Rewrite("defaults", "base", without_defaults),
         ],
@@ -347,7 +347,7 @@ def mamba2_ssm():
         "mamba2_ssm", "LibraryMamba2", ssm,
         {"d_state": {"d_state": 4}, "headdim": {"headdim": 4}, "ngroups": {"ngroups": 1}, "dt_limit": {"dt_limit": [0.4, 0.9]}, "rmsnorm": {"rmsnorm": False},
          "D_has_hdim": {"D_has_hdim": True}},
-        list(ssm),
+        list(ssm), [Case("chunk_size", {"ssm_cfg": {**ssm, "chunk_size": 8}}, neutral=True)],
     )
 
 

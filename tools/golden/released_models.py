@@ -33,6 +33,21 @@ class Config(dict):
         self[key] = value
 
 
+def written(config):
+    """Infinities as transformers writes them."""
+    if isinstance(config, dict):
+        return {key: written(value) for key, value in config.items()}
+    if isinstance(config, list):
+        return [written(value) for value in config]
+    return {"__float__": "Infinity" if config > 0 else "-Infinity"} if isinstance(config, float) and math.isinf(config) else config
+
+
+def read(config):
+    if isinstance(config, dict):
+        return float(config["__float__"]) if "__float__" in config else {key: read(value) for key, value in config.items()}
+    return [read(value) for value in config] if isinstance(config, list) else config
+
+
 class Output(dict):
     __getattr__ = dict.get
 
@@ -665,7 +680,7 @@ class Released(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.config = Config({**self.defaults, **config}, is_encoder_decoder=False, use_cache=False)
+        self.config = Config({**self.defaults, **read(config)}, is_encoder_decoder=False, use_cache=False)
         c = self.view(self.config)
         self.tied = c.tie_word_embeddings
         body = self.body(c)
@@ -711,7 +726,7 @@ class Released(nn.Module):
         config = {k: v for k, v in self.config.items() if k not in ("is_encoder_decoder", "use_cache")}
         if self.model_type:
             config.update(dtype="float32", use_cache=True)
-        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        (folder / "config.json").write_text(json.dumps(written(config), indent=2, sort_keys=True) + "\n")
         tensors = {name.removeprefix("bare."): value.contiguous() for name, value in self.state_dict().items()}
         if not self.headless and self.tied:
             tensors.pop("lm_head.weight")
@@ -723,7 +738,7 @@ class Flat(Released):
 
     def __init__(self, config):
         nn.Module.__init__(self)
-        self.config = Config({**self.defaults, **config}, is_encoder_decoder=False, use_cache=False)
+        self.config = Config({**self.defaults, **read(config)}, is_encoder_decoder=False, use_cache=False)
         self.table = {name: nn.Parameter(torch.ones(shape)) for name, shape in self.shapes(self.config).items()}
 
     def named_parameters(self, *_):
@@ -750,7 +765,7 @@ class Flat(Released):
     def to_files(self, folder):
         folder.mkdir(parents=True, exist_ok=True)
         config = {k: v for k, v in self.config.items() if k not in ("is_encoder_decoder", "use_cache") and (k, v) != ("model_type", "")}
-        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        (folder / "config.json").write_text(json.dumps(written(config), indent=2, sort_keys=True) + "\n")
         save_file({name: value.detach().contiguous() for name, value in self.table.items()}, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -783,7 +798,9 @@ def attend(q, k, v, scores=lambda s: s):
 
 def internlm2_shapes(c):
     d, width = c.hidden_size, c.hidden_size // c.num_attention_heads
-    shapes = {"model.tok_embeddings.weight": (c.vocab_size, d), "model.norm.weight": (d,), "output.weight": (c.vocab_size, d)}
+    shapes = {"model.tok_embeddings.weight": (c.vocab_size, d), "model.norm.weight": (d,)}
+    if not c.tie_word_embeddings:
+        shapes["output.weight"] = (c.vocab_size, d)
     for i in range(c.num_hidden_layers):
         at = f"model.layers.{i}."
         fused = (c.num_attention_heads + 2 * c.num_key_value_heads) * width
@@ -813,7 +830,8 @@ def internlm2_logits(c, t, ids):
         x = x + F.linear(attend(q, k, v), t[at + "attention.wo.weight"], t.get(at + "attention.wo.bias"))
         h, ffn = rms(x, t[at + "ffn_norm.weight"], c.rms_norm_eps), at + "feed_forward."
         x = x + F.linear(F.silu(F.linear(h, t[ffn + "w1.weight"])) * F.linear(h, t[ffn + "w3.weight"]), t[ffn + "w2.weight"])
-    return F.linear(rms(x, t["model.norm.weight"], c.rms_norm_eps), t["output.weight"])
+    head = t["model.tok_embeddings.weight" if c.tie_word_embeddings else "output.weight"]
+    return F.linear(rms(x, t["model.norm.weight"], c.rms_norm_eps), head)
 
 
 # Qwen (1): queries, keys and values with biases, log-n attention, half of intermediate_size
