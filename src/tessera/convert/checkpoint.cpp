@@ -384,7 +384,8 @@ Checkpoint load_config(const fs::path& config, const LoadOptions& options) {
                   &none, config.string()};
   for (const char* key : {"quantization_config", "compression_config"}) foreign.config.erase(key);
   erase_keys(foreign.config, options.keys.ignore, "");
-  const Family& family = families.of_type("hf", type_of(foreign, families), foreign.config, foreign.file);
+  const Family& family =
+      families.of_type("hf", type_of(foreign, families), foreign.config, foreign.file);
   Importer importer(family, foreign, families, options.keys);
   return import_spec(importer, foreign, family);
 }
