@@ -18,8 +18,10 @@
 #include "tessera/base/testing.h"
 #include "tessera/convert/checkpoint.h"
 #include "tessera/convert/gguf_model.h"
+#include "tessera/format/safetensors.h"
 #include "tessera/infer/engine/generate.h"
 #include "tessera/infer/loading/load_model.h"
+#include "tessera/infer/loading/tensor_files.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/model/padding.h"
 #include "tessera/spec/json.h"
@@ -357,6 +359,56 @@ INSTANTIATE_TEST_SUITE_P(Versions,
                          RwkvFile,
                          ::testing::Values("rwkv4", "rwkv5_1", "rwkv5_2", "rwkv6", "rwkv7"),
                          [](const auto& info) { return info.param; });
+
+// RWKV's own files, against what its own code computes with them (tools/golden/rwkv_pth.py)
+class RwkvPth : public ::testing::TestWithParam<std::string> {
+ protected:
+  fs::path golden(const char* ending) const {
+    return fs::path(TESSERA_SOURCE_DIR) / "tests/golden/rwkv_pth" / (GetParam() + ending);
+  }
+};
+
+TEST_P(RwkvPth, LogitsAndGreedyText) {
+  const infer::LoadedModel loaded = infer::load_model(golden(".pth"));
+  const format::TensorFile io = format::open_safetensors(golden(".safetensors"));
+  const auto get = [&](const char* name) { return infer::tensor_or_undefined(io, name); };
+  const at::NoGradGuard no_gradients;
+  const nn::Batch batch = model::from_padded(get("input_ids").unsqueeze(0), Tensor());
+  const Tensor logits = loaded.model.logits(loaded.model.hidden(batch));
+  EXPECT_LT((logits - get("logits")).abs().max().item<double>(), 1e-4);
+  const auto list = [&](const char* name) {
+    const Tensor t = get(name);
+    return std::vector<int64_t>(t.const_data_ptr<int64_t>(),
+                                t.const_data_ptr<int64_t>() + t.numel());
+  };
+  infer::GenerateOptions options;
+  options.max_new_tokens = get("greedy_ids").numel();
+  options.context = 100;
+  EXPECT_EQ(
+      infer::generate(loaded.model, nullptr, {list("greedy_prompt")}, options).rows[0].token_ids,
+      list("greedy_ids"));
+}
+
+TEST_P(RwkvPth, GoesToAFolderOfOursAndComesBack) {
+  const test::TemporaryFolder folder;
+  const convert::Checkpoint file = convert::load_checkpoint(golden(".pth"));
+  EXPECT_EQ(file.family, "rwkv_cpp");
+  convert::write_tessera_folder(file, folder / "ours");
+  const convert::Checkpoint back = convert::load_checkpoint(folder / "ours");
+  EXPECT_EQ(back.spec_json, file.spec_json);
+  ASSERT_EQ(back.tensors.size(), file.tensors.size());
+  for (const format::TensorView& tensor : file.tensors)
+    EXPECT_TRUE(std::ranges::equal(tensor.data, back.tensor(tensor.name).data)) << tensor.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Versions,
+                         RwkvPth,
+                         ::testing::Values("rwkv4", "rwkv5.0", "rwkv5.2", "rwkv6", "rwkv7"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '.', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace tessera

@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 import family_cases
 import gguf_dialect
 import reference
+import released_models
 
 MOVED = 5e-4  # a case that moves less would not be noticed by a test
 STILL = 2e-5  # a neutral case may differ by rounding
@@ -203,12 +204,17 @@ class Writer:
         elif few:
             raise RuntimeError(f"{case}: {facts['distinct']} distinct tokens in the most varied text")
 
+    def reference(self, architecture):
+        if architecture in released_models.CLASSES:
+            return f"{released_models.CLASSES[architecture].source}, {architecture}, CPU"
+        return f"transformers {architecture}, {self.family.attention} attention, CPU"
+
     def write_facts(self, case, facts, architecture):
         write_json(
             self.folder / case.name / "case.json",
             {
                 "case": f"families/{self.family.name}/{case.name}",
-                "reference": f"transformers {architecture}, {self.family.attention} attention, CPU",
+                "reference": self.reference(architecture),
                 "version": f"transformers {transformers.__version__}, torch {torch.__version__}",
                 "generator": "tools/golden/families.py",
                 "seed": reference.SEED,

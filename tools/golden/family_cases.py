@@ -4753,8 +4753,12 @@ import family_cases_encoders_more  # noqa: E402  (its families use all of them)
 
 FAMILIES += family_cases_encoders_more.FAMILIES
 
+import family_cases_released  # noqa: E402
+
+FAMILIES += family_cases_released.FAMILIES
+
 # families whose files are read with their head alone; Zamba's is always tied
-HEADED = ("exaone", "mamba", "falcon_mamba", "mamba2", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
+HEADED = ("exaone", "mamba", "falcon_mamba", "mamba2", "fla_mamba", "fla_mamba2", "mamba_ssm", "mamba2_ssm", "internlm2", "qwen", "chatglm", "minicpm", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
 
 
 def with_body(family):

@@ -22,6 +22,8 @@ from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.modeling_layers import MtpModel
 
+import released_models
+
 torch.set_num_threads(1)
 torch.manual_seed(0)
 transformers.logging.set_verbosity_error()
@@ -81,7 +83,7 @@ def amplify(family, name, value, zero_centred_norms, gain):
 
 
 def model_class(architecture):
-    return getattr(transformers, architecture)
+    return released_models.CLASSES.get(architecture) or getattr(transformers, architecture)
 
 
 def rounded(value, storage, input_first):
@@ -103,9 +105,13 @@ def build(
     gains: endings of weights' names -> what they are amplified by. A tied head finds the last
     token again and repeats it; with random signs in the norm before the head it does not.
     """
-    config = transformers.AutoConfig.for_model(model_type, **json.loads(json.dumps(settings)))
-    config._attn_implementation = "eager"
-    model = model_class(architecture)(config).eval()
+    settings = json.loads(json.dumps(settings))
+    if architecture in released_models.CLASSES:
+        model = released_models.CLASSES[architecture].from_settings(settings).eval()
+    else:
+        config = transformers.AutoConfig.for_model(model_type, **settings)
+        config._attn_implementation = "eager"
+        model = model_class(architecture)(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # fixed tables stay as the reference makes them
@@ -126,6 +132,9 @@ def build(
 def save(model, folder):
     """config.json and model.safetensors, as save_pretrained writes them."""
     folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(model, released_models.Released):
+        model.to_files(folder)
+        return
     with tempfile.TemporaryDirectory() as scratch:
         model.save_pretrained(scratch)
         for name in ("config.json", "model.safetensors"):
@@ -151,6 +160,8 @@ def load(architecture, config, weights, attention="eager", extra_allowed=False):
     attention: the reference's implementation, "eager" or "sdpa".
     extra_allowed: the file may hold tensors that the architecture does not use.
     """
+    if architecture in released_models.CLASSES:
+        return released_models.CLASSES[architecture].from_files(config, load_file(weights), extra_allowed)
     with tempfile.TemporaryDirectory() as scratch:
         packed = "quantization_config" in config
         if packed:  # the loader of packed experts wants a GPU; what unpacks them does not

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
@@ -115,8 +116,11 @@ Checkpoint import(Foreign& foreign, std::string_view type, const Loading& loadin
   return both;
 }
 
-std::string type_of(const Foreign& foreign) {
+/// "" where a family knows the config by its own keys.
+std::string type_of(const Foreign& foreign, FamilySet& families) {
   const auto type = foreign.config.find("model_type");
+  if (type == foreign.config.end() && families.knows_untyped(foreign.dialect, foreign.config))
+    return "";
   if (type == foreign.config.end() || !type->is_string())
     fail(ErrorKind::file, foreign.file, "\"model_type\" is {}; expected the name of a family",
          type == foreign.config.end() ? "missing" : type->dump());
@@ -152,7 +156,7 @@ Checkpoint load_hf(const fs::path& folder, const Loading& loading, const OpenWei
   const fs::path path = folder / "config.json";
   Foreign foreign{"hf", parse_hf_config(read_text_file(path, kMaxConfigBytes), path.string()),
                   nullptr, path.string()};
-  const std::string type = type_of(foreign);
+  const std::string type = type_of(foreign, loading.families);
   loading.families.of_type("hf", type, foreign.config, foreign.file);  // before the tensors
   std::vector<std::string> notes;
   const format::TensorFile tensors = weights(notes);
@@ -217,6 +221,22 @@ Checkpoint load_ggmf(const fs::path& path, const Loading& loading) {
   Foreign foreign{"ggmf", ggmf_config(file.header), &file.tensors, path.string()};
   Checkpoint checkpoint = import(foreign, "", loading);
   checkpoint.folder = path.parent_path();
+  return checkpoint;
+}
+
+/// A file of torch.save without a config, where a family knows it by its tensors' names; else
+/// nothing.
+std::optional<Checkpoint> load_bare_torch(const fs::path& path, const Loading& loading) {
+  std::vector<std::string> notes;
+  const format::TensorFile file = format::open_tensor_file(path, &notes);
+  Json names = Json::array();
+  for (const TensorView& tensor : file.tensors()) names.push_back(tensor.name);
+  Foreign foreign{"pth", {{"tensors", std::move(names)}}, &file, path.string()};
+  if (!loading.families.knows_untyped(foreign.dialect, foreign.config)) return std::nullopt;
+  Checkpoint checkpoint = import(foreign, "", loading);
+  checkpoint.foreign_config = Json();  // there is none to remember
+  checkpoint.folder = path.parent_path();
+  checkpoint.remarks.insert(checkpoint.remarks.begin(), notes.begin(), notes.end());
   return checkpoint;
 }
 
@@ -333,6 +353,9 @@ Checkpoint load_any(const fs::path& path, const LoadOptions& options) {
       return load_hf(folder, loading, [&](std::vector<std::string>& notes) {
         return format::open_tensor_file(path, &notes);
       });
+  if (format::begins_as_torch(text))
+    if (std::optional<Checkpoint> checkpoint = load_bare_torch(path, loading))
+      return std::move(*checkpoint);
   refuse_file(path, text);
 }
 
@@ -366,7 +389,8 @@ Checkpoint load_config(const fs::path& config, const LoadOptions& options) {
                   &none, config.string()};
   for (const char* key : {"quantization_config", "compression_config"}) foreign.config.erase(key);
   erase_keys(foreign.config, options.keys.ignore, "");
-  const Family& family = families.of_type("hf", type_of(foreign), foreign.config, foreign.file);
+  const Family& family =
+      families.of_type("hf", type_of(foreign, families), foreign.config, foreign.file);
   Importer importer(family, foreign, families, options.keys);
   return import_spec(importer, foreign, family);
 }

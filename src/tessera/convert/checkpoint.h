@@ -36,7 +36,7 @@ struct Checkpoint {
   Json spec_json;                   // resolved: every default written out
   std::vector<TensorView> tensors;  // one per entry of model::parameters(spec), in that order
   std::string family;               // "" when a tessera folder does not know where it came from
-  std::string dialect;              // "tessera", "hf", "gguf", "llama2c" or "ggmf"
+  std::string dialect;              // "tessera", "hf", "gguf", "llama2c", "ggmf" or "pth"
   Json foreign_config;              // as read; null for a tessera folder without one
   std::string foreign_dialect;      // the dialect that foreign_config is in
   std::vector<TensorView> kept;  // what the model does not use and an export restores, by the names

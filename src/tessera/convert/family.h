@@ -141,6 +141,8 @@ class FamilySet {
                         std::string_view type,
                         const Json& config,
                         std::string_view where);
+  /// Whether a family of the type "" reads this config, which says no type.
+  bool knows_untyped(std::string_view kind, const Json& config);
   const Family& named(std::string_view name);
   std::vector<std::string> names() const;
   /// A family's file with everything that it builds on merged in.

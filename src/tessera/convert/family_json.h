@@ -12,7 +12,7 @@ namespace tessera::convert::family_json {
 using spec::Json;
 
 /// The dialects that rules may speak of.
-inline constexpr const char* kDialects[] = {"hf", "gguf", "llama2c", "ggmf"};
+inline constexpr const char* kDialects[] = {"hf", "gguf", "llama2c", "ggmf", "pth"};
 /// Begins an entry of "drop" that names parameters of ours.
 inline constexpr std::string_view kDroppedTensors = "tensors.";
 

@@ -21,6 +21,7 @@
 #include "tessera/format/gguf.h"
 #include "tessera/format/llama2c.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/format/tensor_folder.h"
 
 namespace tessera::convert {
 namespace {
@@ -339,6 +340,15 @@ TEST_P(FamilyKeys, AreHeldToSomething) {
         held.try_expected(config, file.tensors);
         held.try_each(config, file.tensors);
         held.try_beside(config, file.tensors, kOfTesseraAlone);
+      }
+    } else if (kind == "pth") {
+      const fs::path files = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/rwkv_pth";
+      for (const auto& entry : fs::directory_iterator(files)) {
+        if (entry.path().extension() != ".pth") continue;
+        const format::TensorFile tensors = format::open_tensor_file(entry.path());
+        Json names = Json::array();
+        for (const TensorView& tensor : tensors.tensors()) names.push_back(tensor.name);
+        held.try_each({{"tensors", names}}, tensors);
       }
     } else if (const char* data = std::getenv("TESSERA_TEST_DATA"); data == nullptr) {
       continue;  // headers without names; real files, whose texts real_models_test.cpp compares

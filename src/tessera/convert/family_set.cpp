@@ -287,6 +287,16 @@ const Family& FamilySet::of_type(std::string_view kind,
        shown(Json(std::string(type))), fmt::join(types(kind), ", "), broken_text());
 }
 
+bool FamilySet::knows_untyped(std::string_view kind, const Json& config) {
+  const auto of_kind = readers_.find(kind);
+  if (of_kind == readers_.end()) return false;
+  const auto found = of_kind->second.find("");
+  return found != of_kind->second.end() &&
+         std::any_of(found->second.begin(), found->second.end(), [&](const Reader& reader) {
+           return compile(reader.family).reads(kind, config);
+         });
+}
+
 const Family& FamilySet::named(std::string_view name) {
   if (families_.find(name) == families_.end())
     fail(ErrorKind::usage, "families", "there is no family \"{}\"; known: {}{}", name,
@@ -303,7 +313,8 @@ std::vector<std::string> FamilySet::names() const {
 std::vector<std::string> FamilySet::types(std::string_view kind) const {
   std::vector<std::string> list;
   if (const auto found = readers_.find(kind); found != readers_.end())
-    for (const auto& [type, readers] : found->second) list.push_back(type);
+    for (const auto& [type, readers] : found->second)
+      if (!type.empty()) list.push_back(type);
   return list;
 }
 

@@ -161,6 +161,7 @@ TensorSteps TensorSteps::compile(const Json& json, const std::string& where) {
                                                         {"join", Kind::join},
                                                         {"stack", Kind::stack},
                                                         {"unstack", Kind::unstack},
+                                                        {"order", Kind::order},
                                                         {"interleave", Kind::interleave},
                                                         {"deinterleave", Kind::deinterleave},
                                                         {"swap_halves", Kind::swap_halves},
@@ -321,6 +322,18 @@ void TensorSteps::run(const Step& step,
         take_apart(sizes);
       else
         put_together(sizes);
+      break;
+    }
+    case Kind::order: {
+      const auto places = wholes(argument, where, "order"), inverse = inverse_permutation(places);
+      if (places.size() != tensors.size() ||
+          std::find(inverse.begin(), inverse.end(), -1) != inverse.end())
+        fail(ErrorKind::spec, where, "order: found {}; expected a permutation of {} tensors",
+             argument.dump(), tensors.size());
+      std::vector<TensorView> moved;
+      for (const int64_t place : forward ? places : inverse)
+        moved.push_back(tensors.at(static_cast<size_t>(place)));
+      tensors = std::move(moved);
       break;
     }
     case Kind::unstack:

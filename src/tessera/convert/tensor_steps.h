@@ -7,6 +7,7 @@
 //   {"join": {"axis": 0, "sizes": [...]}}          several become one
 //   {"unstack": {"axis": 0, "count": n}} {"stack": {"axis": 0, "count": n}}   the same with an axis
 //   of its own
+//   {"order": [1, 0]}                              tensor k becomes tensor list[k] of several
 //   {"interleave": {"heads": h, "rotary": r}}      rotary rows from halves to pairs; "deinterleave"
 //   back
 //   {"swap_halves": {"heads": h, "rotary": r}}     the halves of rotary rows change places
@@ -50,6 +51,7 @@ class TensorSteps {
     join,
     stack,
     unstack,
+    order,
     interleave,
     deinterleave,
     swap_halves,

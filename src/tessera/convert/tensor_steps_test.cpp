@@ -279,6 +279,15 @@ TEST(TensorSteps, HalvesOfRotaryRowsChangePlaces) {
   EXPECT_THROW(apply(R"([{"swap_halves": {"heads": 2, "rotary": 6}}])", {counted({8})}), Error);
 }
 
+TEST(TensorSteps, TensorsChangePlaces) {
+  const auto out = both_ways(
+      R"([{"split": {"axis": 0, "sizes": [1, 2, 1]}}, {"order": [1, 2, 0]}, {"join": {"axis": 0, "sizes": [2, 1, 1]}}])",
+      counted({4}));
+  EXPECT_EQ(values_of(out[0]), (std::vector<float>{1, 2, 3, 0}));
+  for (const char* json : {R"([{"order": [0, 1]}])", R"([{"order": [1]}])", R"([{"order": [-1]}])"})
+    EXPECT_THROW(apply(json, {counted({4})}), Error) << json;
+}
+
 TEST(TensorSteps, AxesOfOneAndStacks) {
   EXPECT_EQ(both_ways(R"([{"squeeze": 1}])", counted({4, 1, 3}))[0].shape, (Shape{4, 3}));
   EXPECT_EQ(both_ways(R"([{"unsqueeze": 0}])", counted({4}))[0].shape, (Shape{1, 4}));

@@ -353,6 +353,7 @@ std::unique_ptr<Mixer> build(const KdaConfig& c, const Builder& builder) {
                                  .key_dim = c.key_dim,
                                  .value_dim = c.value_dim,
                                  .chunk = c.chunk,
+                                 .beta_scale = c.negative_eigenvalues ? 2.0 : 1.0,
                                  .gate = ops::Activation::sigmoid,
                                  .norm_eps = c.norm_eps};
   return std::make_unique<DeltaRule>(options, builder);

@@ -2,7 +2,7 @@
 //   q, k = unit(silu(conv(W x))), v = silu(conv(W x)), beta = sigmoid(W_b x)
 //   ln a_t = -exp(a_log) softplus(W_2 W_1 x + dt_bias);  P = diag(a_t) S_{t-1}
 //   S_t = P + beta_t k_t (v_t - P^T k_t)^T,  o_t = K^{-1/2} S_t^T q_t
-//   out = W_o( RMSNorm_head(o) * sigmoid(W_4 W_3 x) )
+//   out = W_o( RMSNorm_head(o) * sigmoid(W_4 W_3 x + b) )
 // Kimi Team 2025, arXiv:2510.26692. Forms: chunked (WY), recurrent.
 #pragma once
 
@@ -13,6 +13,8 @@ namespace tessera::nn {
 struct KdaConfig final : RecurrentConfig {
   int64_t d_conv = 4;
   int64_t rank = 0;
+  bool gate_bias = false;
+  bool negative_eigenvalues = false;
   double norm_eps = 1e-5;
 
   static constexpr auto fields() {
@@ -27,6 +29,8 @@ struct KdaConfig final : RecurrentConfig {
             field("rank", &C::rank,
                   "width between the two projections of the decay and of the gate; 0 = value_dim",
                   {.min = 0}),
+            field("gate_bias", &C::gate_bias, "bias of the gate's second projection"),
+            field("negative_eigenvalues", &C::negative_eigenvalues, "beta in (0, 2), not (0, 1)"),
             field("norm_eps", &C::norm_eps, "added to the mean square of a head's output",
                   {.min = 0})});
   }

@@ -10,7 +10,7 @@ void KdaConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   list.linear("decay_up", keys(), rank, false);
   step_params(list, n_heads, keys());
   list.linear("g_down", rank, scope.d_model, false);
-  list.linear("g_up", values(), rank, false);
+  list.linear("g_up", values(), rank, gate_bias);
 }
 
 std::vector<spec::StateDecl> KdaConfig::state(const spec::Scope&) const {

@@ -1,0 +1,376 @@
+"""Cases of released formats that transformers has no class for; the references are in released_models.py."""
+
+import math
+
+import torch
+
+from family_cases import Case, Family, Rewrite, keep, without
+from family_cases_decoders import base_text
+
+# hidden_ratio counts where intermediate_size is null, as in the released files
+SIZES = dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, intermediate_size=24, hidden_ratio=30, pad_token_id=0)
+SHAPES = ["vocab_size", "hidden_size", "num_hidden_layers"]
+ATTENDS = {"layers": [1], "num_heads": 4, "num_kv_heads": 2, "qkv_bias": True, "window_size": 5, "rope_theta": 500.0}
+TIED = Case("tie_word_embeddings", {"tie_word_embeddings": True})
+EPS = Case("norm_eps", {"norm_eps": 0.05})
+
+
+def ratio(**more):
+    return Case("hidden_ratio", {"intermediate_size": None, "hidden_ratio": 4, "num_hidden_layers": 1, **more}, why="wide as a multiple of 256")
+
+
+def hybrids():
+    """Layers of attention among the others."""
+    bare = {"layers": [1], "num_heads": 2}
+    return [
+        Case("attn", {"attn": ATTENDS}),
+        Case("attn_defaults", {"attn": bare}, why="as many keys as queries, no bias, no window, 10000"),
+        Case("attn_list", {"num_hidden_layers": 3, "attn": [dict(ATTENDS, layers=[0]), {"layers": [2], "num_heads": 2}]}, why="layers of two kinds"),
+        Rewrite("attn_list_of_one", "attn", lambda c: {**c, "attn": [c["attn"]]}),
+    ]
+
+
+def fla(name, stem, settings, cases, shapes=(), hybrid=True, rejects=(), same=True):
+    """same: whether the base is what class defaults give beside its sizes."""
+    kept = [*SHAPES, "intermediate_size", *shapes]
+    family = Family(
+        name=name,
+        model_type=name,
+        architecture=f"{stem}ForCausalLM",
+        settings={**SIZES, **settings},
+        cases=[Case("base"), EPS, TIED, ratio(), *(hybrids() if hybrid else []), *cases],
+        shape_keys=kept,
+        missing="model.layers.1.mlp.down_proj.weight",
+        padding="none",
+        rejects=[{"expect": "frobnicate", **reject} for reject in rejects],
+    )
+    family.cases.append(Rewrite("defaults", "base", keep(*kept), same_result=same))
+    return family
+
+
+def unfused(config):
+    return {**config, "fuse_norm": False}
+
+
+def gate_norms(tensors):
+    return {name.replace("g_norm_swish_gate", "g_norm"): value for name, value in tensors.items()}
+
+
+def transformer():
+    return fla(
+        "transformer", "Transformer", {"num_heads": 4, "num_kv_heads": 2, "rope_theta": 1000.0},
+        [
+            Case("num_heads", {"num_heads": 2}, why="heads of another width"),
+            Case("num_kv_heads", {"num_kv_heads": None}),
+            Case("qkv_bias", {"qkv_bias": True}),
+            Case("qk_norm", {"qk_norm": True}),
+            Case("window_size", {"window_size": 5}),
+            Case("rope_theta", {"rope_theta": 50.0}),
+        ],
+        shapes=("num_heads", "num_kv_heads"), hybrid=False, same=False,
+    )
+
+
+GROUPED = {"name": "num_kv_heads", "set": {"num_kv_heads": 1}, "expect": "num_kv_heads"}
+EXPANDS = [Case("expand_k", {"expand_k": 2.0}), Case("expand_v", {"expand_v": 0.5})]
+UNFUSED = Rewrite("fuse_norm", "base", unfused, tensors=gate_norms, why="a norm and a gate instead of both in one")
+
+
+def retnet():
+    return fla(
+        "retnet", "RetNet", {"num_heads": 2},
+        [Case("num_heads", {"num_heads": 4}), *EXPANDS, UNFUSED],
+        shapes=("num_heads",), rejects=[GROUPED],
+    )
+
+
+def gla():
+    return fla(
+        "gla", "GLA", {"num_heads": 2, "expand_k": 1.0},
+        [Case("num_heads", {"num_heads": 4}), *EXPANDS, UNFUSED],
+        shapes=("num_heads", "expand_k"), rejects=[GROUPED],
+    )
+
+
+CONVOLUTIONS = [Case("use_short_conv", {"use_short_conv": False}), Case("conv_size", {"conv_size": 3})]
+NEGATIVE = Case("allow_neg_eigval", {"allow_neg_eigval": True})
+
+
+def delta_net():
+    return fla(
+        "delta_net", "DeltaNet", {"num_heads": 2},
+        [Case("num_heads", {"num_heads": 4}), *EXPANDS, *CONVOLUTIONS, NEGATIVE, Case("use_gate", {"use_gate": True})],
+        shapes=("num_heads",),
+    )
+
+
+def gated_deltanet():
+    return fla(
+        "gated_deltanet", "GatedDeltaNet", {"num_heads": 2, "head_dim": 6, "num_v_heads": 4, "expand_v": 1.5},
+        [
+            Case("num_heads", {"num_heads": 4}), Case("num_v_heads", {"num_v_heads": None}), Case("head_dim", {"head_dim": 8}),
+            Case("expand_v", {"expand_v": 2.0}), *CONVOLUTIONS, NEGATIVE, Case("use_gate", {"use_gate": False}),
+        ],
+        shapes=("num_heads", "num_v_heads", "head_dim", "expand_v"),
+    )
+
+
+def kda():
+    return fla(
+        "kda", "KDA", {"num_heads": 2, "head_dim": 6},
+        [Case("num_heads", {"num_heads": 4}), Case("head_dim", {"head_dim": 8}), Case("expand_v", {"expand_v": 1.5}), *CONVOLUTIONS, NEGATIVE],
+        shapes=("num_heads", "head_dim"), rejects=[{"name": "num_v_heads", "set": {"num_v_heads": 4}, "expect": "num_v_heads"}],
+    )
+
+
+CONVOLVED = [Case("use_short_conv", {"use_short_conv": True}), Case("conv_size", {"conv_size": 3}, of="use_short_conv")]
+UNBOUNDED = Case("use_lower_bound", {"use_lower_bound": False})
+
+
+def two_layers(family):
+    """The table of bounds counts from the second layer on."""
+    next(case for case in family.cases if case.name == "hidden_ratio").changes["num_hidden_layers"] = 2
+    return family
+
+
+def hgrn():
+    return two_layers(fla("hgrn", "HGRN", {}, [
+        *CONVOLVED, UNBOUNDED, Case("expand_ratio", {"expand_ratio": 2, "use_lower_bound": False}, why="wider than the stream"),
+    ]))
+
+
+def hgrn2():
+    return two_layers(fla("hgrn2", "HGRN2", {"expand_ratio": 8}, [
+        *CONVOLVED, UNBOUNDED, Case("expand_ratio", {"expand_ratio": 4}), Case("num_heads", {"expand_ratio": None, "num_heads": 4}),
+        Case("num_heads_2", {"num_heads": 2}, of="num_heads"),
+    ], shapes=("expand_ratio",)))
+
+
+def state_family(name, stem, model_type, settings, cases, shapes):
+    return Family(
+        name=name,
+        model_type=model_type,
+        architecture=f"{stem}ForCausalLM",
+        settings=dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, expand=2, **settings),
+        cases=[
+            Case("base"), EPS, TIED, Case("conv_kernel", {"conv_kernel": 3}), Case("use_bias", {"use_bias": True}), Case("use_conv_bias", {"use_conv_bias": False}),
+            *cases,
+            Rewrite("defaults", "base", keep(*SHAPES, "norm_eps", *shapes), same_result=True),
+        ],
+        shape_keys=[*SHAPES, "expand", *shapes],
+        missing="backbone.layers.1.mixer.out_proj.weight",
+        padding="none",
+    )
+
+
+def fla_mamba():
+    family = state_family(
+        "fla_mamba", "FlaMamba", "mamba", {"state_size": 4, "dt_rank": 3},
+        [Case("expand", {"expand": 4}), Case("state_size", {"state_size": 6}), Case("dt_rank", {"dt_rank": "auto"})],
+        ("state_size", "dt_rank"),
+    )
+    return family
+
+
+def fla_mamba2():
+    return state_family(
+        "fla_mamba2", "FlaMamba2", "mamba2", {"state_size": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 8, "num_heads": 4},
+        [
+            Case("state_size", {"state_size": 4}), Case("head_dim", {"head_dim": 4, "num_heads": 8}), Case("n_groups", {"n_groups": 1}),
+            Case("dt_limit", {"dt_limit": [0.4, 0.9]}), Case("dt_limit_open", {"dt_limit": [-math.inf, math.inf]}, neutral=True),
+            Case("rmsnorm", {"rmsnorm": False}), Case("D_has_hdim", {"D_has_hdim": True}), Case("chunk_size", {"chunk_size": 5}, neutral=True),
+            Case("num_heads_absent", {"num_heads": None}, neutral=True),
+        ],
+        ("state_size", "head_dim", "n_groups", "num_heads"),
+    )
+
+
+def gathered(tensors):
+    """All shares of the step back as one, as the first files."""
+    result = dict(tensors)
+    for name in [name for name in tensors if name.endswith(".x_r")]:
+        stem = name.removesuffix("r")
+        result[f"{stem}x"] = torch.cat([result.pop(stem + part).flatten(0, 1) for part in "rwkvag"])
+    return result
+
+
+def rwkv7():
+    ranks = {"decay_low_rank_dim": 5, "a_low_rank_dim": 6, "v_low_rank_dim": 4, "gate_low_rank_dim": 7}
+    sizes = [*SHAPES, "intermediate_size", *ranks, "head_dim"]
+    return Family(
+        name="rwkv7",
+        model_type="rwkv7",
+        architecture="RWKV7ForCausalLM",
+        settings={**SIZES, **ranks, "head_dim": 8, "num_heads": 2},
+        cases=[
+            Case("base"), EPS, TIED,
+            Case("hidden_ratio", {"intermediate_size": None, "hidden_ratio": 4}, why="wide as a multiple of 32"),
+            Case("head_dim", {"head_dim": 4, "num_heads": 4}), Case("num_heads", {"head_dim": None, "num_heads": 4}, why="counts where head_dim is null"),
+            Case("num_heads_8", {"num_heads": 8}, of="num_heads"),
+            Case("norm_first", {"norm_first": False}), *[Case(name, {name: rank + 3}) for name, rank in ranks.items()],
+            Case("value_dim", {"value_dim": [16, 16]}, neutral=True, why="as wide as the stream"),
+            Rewrite("shares_as_one", "base", tensors=gathered, reference_refuses="the class renames them while it loads", why="x_x of the first files"),
+            Rewrite("defaults", "base", keep(*sizes), same_result=True),
+        ],
+        shape_keys=sizes,
+        missing="model.layers.1.ffn.value.weight",
+        padding="none",
+        rejects=[{"name": "value_dim", "set": {"value_dim": [32, 32]}, "expect": "value_dim"}],
+    )
+
+
+def rwkv6():
+    sizes = [*SHAPES, "intermediate_size", "proj_low_rank_dim", "gate_low_rank_dim", "expand_k", "num_heads"]
+    return Family(
+        name="rwkv6",
+        model_type="rwkv6",
+        architecture="RWKV6ForCausalLM",
+        settings={**SIZES, "proj_low_rank_dim": 3, "gate_low_rank_dim": 5, "expand_k": 1.0, "num_heads": 2},
+        cases=[
+            Case("base"), EPS, TIED, Case("hidden_ratio", {"intermediate_size": None, "hidden_ratio": 3.5}, why="wide as a multiple of 32"),
+            Case("num_heads", {"num_heads": 4}), Case("expand_k", {"expand_k": 0.5}), Case("expand_v", {"expand_v": 2.0}), Case("norm_first", {"norm_first": False}),
+            Case("proj_low_rank_dim", {"proj_low_rank_dim": 4}), Case("gate_low_rank_dim", {"gate_low_rank_dim": 6}), Rewrite("defaults", "base", keep(*sizes)),
+        ],
+        shape_keys=sizes,
+        missing="model.layers.1.ffn.value.weight",
+        padding="none",
+    )
+
+
+GROUPED_SIZES = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+GROUPED_SHAPES = [*SHAPES, "intermediate_size", "num_attention_heads", "num_key_value_heads"]
+RMS_EPS = Case("rms_norm_eps", {"rms_norm_eps": 0.05})
+THETA = Case("rope_theta", {"rope_theta": 50.0})
+HEADS = Case("num_attention_heads", {"num_attention_heads": 2, "num_key_value_heads": 1})
+
+
+def flat_family(name, architecture, settings, cases, shapes, missing, kept=None, same=False, rejects=()):
+    return Family(
+        name=name, model_type=name, architecture=architecture, settings=settings,
+        cases=[Case("base"), *cases, Rewrite("defaults", "base", keep(*(kept or shapes)), same_result=same)],
+        shape_keys=shapes, missing=missing, padding="none", rejects=list(rejects),
+    )
+
+
+def internlm2():
+    dynamic = {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
+    return flat_family(
+        "internlm2", "InternLM2ForCausalLM", {**GROUPED_SIZES, "bias": False, "rope_theta": 1000.0},
+        [
+            RMS_EPS, THETA, HEADS, Case("num_key_value_heads", {"num_key_value_heads": 4}), Case("bias", {"bias": True}), TIED,
+            Case("rope_scaling", {**dynamic, "max_position_embeddings": 8}, length_dependent=True),
+            Case("rope_scaling_factor", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, of="rope_scaling", length_dependent=True),
+            Rewrite("defaults_of_bias", "bias", keep(*GROUPED_SHAPES, "rope_theta")),
+        ],
+        GROUPED_SHAPES, "model.layers.1.attention.wo.weight", kept=[*GROUPED_SHAPES, "bias"],
+    )
+
+
+def qwen():
+    sizes = dict(vocab_size=40, hidden_size=16, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, kv_channels=8)
+    return flat_family(
+        "qwen", "QWenLMHeadModel", {**sizes, "seq_length": 64, "rotary_emb_base": 1000.0},
+        [
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}), Case("rotary_emb_base", {"rotary_emb_base": 50.0}), Case("rotary_pct", {"rotary_pct": 0.5}),
+            Case("num_attention_heads", {"num_attention_heads": 4, "kv_channels": 4}),
+            Case("seq_length", {"seq_length": 6, "use_dynamic_ntk": False}, why="queries grow beyond it"),
+            Case("use_logn_attn", {"use_logn_attn": False}, of="seq_length"),
+        ],
+        list(sizes), "transformer.h.1.attn.c_proj.weight",
+    )
+
+
+def chatglm():
+    sizes = dict(padded_vocab_size=40, hidden_size=16, ffn_hidden_size=24, num_layers=2, num_attention_heads=4, kv_channels=8, multi_query_attention=True, multi_query_group_num=2,
+                 add_qkv_bias=True)
+    family = flat_family(
+        "chatglm", "ChatGLMModel", {**sizes, "rope_ratio": 0.1, "pad_token_id": 0},
+        [
+            Case("layernorm_epsilon", {"layernorm_epsilon": 0.05}), Case("rope_ratio", {"rope_ratio": 0.01}), Case("add_qkv_bias", {"add_qkv_bias": False}),
+            Case("multi_query_group_num", {"multi_query_group_num": 1}), Case("kv_channels", {"kv_channels": 4}),
+            Case("num_attention_heads", {"num_attention_heads": 2}),
+        ],
+        list(sizes), "transformer.encoder.layers.1.mlp.dense_4h_to_h.weight",
+        rejects=[{"name": "multi_query_attention", "set": {"multi_query_attention": False}, "expect": "multi_query_attention"}],
+    )
+    family.settings["vocab_size"] = 40
+    return family
+
+
+def minicpm():
+    family = flat_family(
+        "minicpm", "MiniCPMForCausalLM",
+        {**GROUPED_SIZES, "rope_theta": 1000.0, "scale_emb": 3, "scale_depth": 0.9, "dim_model_base": 8, "tie_word_embeddings": False},
+        [
+            RMS_EPS, THETA, HEADS, Case("num_key_value_heads", {"num_key_value_heads": 4}), Case("attention_bias", {"attention_bias": True}),
+            Case("scale_emb", {"scale_emb": 1}), Case("scale_depth", {"scale_depth": 1.8}), Case("dim_model_base", {"dim_model_base": 4}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+        ],
+        GROUPED_SHAPES, "model.layers.1.self_attn.o_proj.weight", kept=[*GROUPED_SHAPES, "tie_word_embeddings", "scale_depth", "dim_model_base"],
+    )
+    return family
+
+
+def library(name, stem, ssm, cases, kept, more=()):
+    """A folder of mamba_ssm; cases change ssm_cfg."""
+    def changed(case, **more):
+        return Case(case, {"ssm_cfg": {**ssm, **more}})
+
+    def without_defaults(config):
+        return {key: config[key] for key in ("d_model", "n_layer", "vocab_size")} | {"ssm_cfg": {key: ssm[key] for key in kept}}
+
+    return Family(
+        name=name,
+        model_type="",
+        architecture=f"{stem}ForCausalLM",
+        settings=dict(vocab_size=37, d_model=16, n_layer=2, ssm_cfg=ssm),
+        cases=[
+            Case("base"), Case("tie_embeddings", {"tie_embeddings": False}), Case("pad_vocab_size_multiple", {"vocab_size": 39, "pad_vocab_size_multiple": 10}, neutral=True),
+            changed("d_conv", d_conv=3), changed("bias", bias=True), changed("conv_bias", conv_bias=False), changed("expand", expand=4),
+            *[changed(case, **keys) for case, keys in cases.items()], *more,
+            Rewrite("hub", "base", tensors=lambda tensors: {**tensors, "lm_head.weight": tensors["backbone.embedding.weight"].clone()}, why="the released files have the head too"),
+            Rewrite("defaults", "base", without_defaults),
+        ],
+        shape_keys=["d_model", "n_layer"],
+        missing="backbone.layers.1.mixer.out_proj.weight",
+        padding="none",
+    )
+
+
+def mamba_ssm():
+    return library("mamba_ssm", "LibraryMamba", {"d_state": 4}, {"d_state": {"d_state": 6}, "dt_rank": {"dt_rank": 3}}, ["d_state"])
+
+
+def mamba2_ssm():
+    ssm = {"layer": "Mamba2", "d_state": 8, "headdim": 8, "ngroups": 2}
+    return library(
+        "mamba2_ssm", "LibraryMamba2", ssm,
+        {"d_state": {"d_state": 4}, "headdim": {"headdim": 4}, "ngroups": {"ngroups": 1}, "dt_limit": {"dt_limit": [0.4, 0.9]}, "rmsnorm": {"rmsnorm": False},
+         "D_has_hdim": {"D_has_hdim": True}},
+        list(ssm), [Case("chunk_size", {"ssm_cfg": {**ssm, "chunk_size": 8}}, neutral=True)],
+    )
+
+
+def samba():
+    bare = {"layers": [1], "num_heads": 2}
+    sizes = [*SHAPES, "hidden_ratio", "attn", "state_size"]
+    return Family(
+        name="samba",
+        model_type="samba",
+        architecture="SambaForCausalLM",
+        settings=dict(vocab_size=40, hidden_size=8, num_hidden_layers=2, hidden_ratio=4, intermediate_size=16, state_size=4, attn={"layers": [1], "num_heads": 2, "num_kv_heads": 1, "qkv_bias": True,
+                                                                                                                                 "window_size": 5, "rope_theta": 500.0}),
+        cases=[
+            Case("base"), EPS, TIED, Case("attn_none", {"attn": None}), Case("attn_defaults", {"attn": bare}), Case("hidden_ratio", {"hidden_ratio": 60, "num_hidden_layers": 1, "attn": None}),
+            Case("expand", {"expand": 4}), Case("state_size", {"state_size": 6}), Case("conv_kernel", {"conv_kernel": 3}), Case("time_step_rank", {"time_step_rank": 3}),
+            Case("use_bias", {"use_bias": True}), Rewrite("attn_list", "base", lambda c: {**c, "attn": [c["attn"]]}), Rewrite("defaults", "base", keep(*sizes)),
+        ],
+        shape_keys=[*SHAPES, "hidden_ratio", "state_size"],
+        missing="backbone.layers.1.mlp.down_proj.weight",
+        padding="none",
+    )
+
+
+FAMILIES = [base_text(make()) for make in (
+    transformer, retnet, gla, delta_net, gated_deltanet, kda, hgrn, hgrn2, fla_mamba, fla_mamba2, rwkv6, rwkv7, internlm2, qwen, chatglm, minicpm, mamba_ssm, mamba2_ssm, samba,
+)]

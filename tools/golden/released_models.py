@@ -1,0 +1,1041 @@
+"""References of released formats that transformers has no class for, in plain torch on the CPU.
+
+flash-linear-attention (https://github.com/fla-org/flash-linear-attention, commit bc3b101d) computes with kernels for GPUs.
+Here its models are written down from their mathematics, token by token: every recurrence is the loop over time that its paper
+states, in float64, so that no chunking, kernel or reordering of sums is shared with the code under test. Names of parameters
+and keys of configs are those of the released files.
+
+A model is a torch module with `defaults` (the class's config), built by from_settings() or from_files(); reference.py uses it
+in place of a class of transformers.
+"""
+
+import json
+import math
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import nn
+
+SOURCE = "plain torch after flash-linear-attention bc3b101d"
+
+
+class Config(dict):
+    """A config as attributes."""
+
+    def __getattr__(self, key):
+        try:
+            return self[key]
+        except KeyError:
+            raise AttributeError(key) from None
+
+    def __setattr__(self, key, value):
+        self[key] = value
+
+
+def written(config):
+    """Infinities as transformers writes them."""
+    if isinstance(config, dict):
+        return {key: written(value) for key, value in config.items()}
+    if isinstance(config, list):
+        return [written(value) for value in config]
+    return {"__float__": "Infinity" if config > 0 else "-Infinity"} if isinstance(config, float) and math.isinf(config) else config
+
+
+def read(config):
+    if isinstance(config, dict):
+        return float(config["__float__"]) if "__float__" in config else {key: read(value) for key, value in config.items()}
+    return [read(value) for value in config] if isinstance(config, list) else config
+
+
+class Output(dict):
+    __getattr__ = dict.get
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def linear(inputs, outputs, bias=False):
+    return nn.Linear(inputs, outputs, bias=bias)
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight over the last axis."""
+
+    def __init__(self, width, eps):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x):
+        wide = x.double()
+        return (wide / (wide.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()).float() * self.weight
+
+
+def gated(norm, x, gate, act=F.silu):
+    """norm(x) times the activation of the gate, head by head."""
+    return norm(x) * act(gate)
+
+
+class ShortConv(nn.Conv1d):
+    """Causal, of single channels; weight [C, 1, taps], no bias."""
+
+    def __init__(self, channels, taps, act):
+        super().__init__(channels, channels, taps, groups=channels, padding=taps - 1, bias=False)
+        self.act = act
+
+    def forward(self, x):
+        return self.act(super().forward(x.transpose(1, 2))[..., : x.shape[1]].transpose(1, 2))
+
+
+def heads(x, count):
+    return x.unflatten(-1, (count, -1))
+
+
+def unit(x):
+    """x over its length; 1e-6 within the root."""
+    wide = x.double()
+    return wide / (wide.pow(2).sum(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def rotate(x, theta):
+    """Rotary positions from 0 on, of x [B, T, H, D]; channel m turns with channel m + D / 2."""
+    width = x.shape[-1]
+    speed = theta ** -(torch.arange(0, width, 2).double() / width)
+    angle = torch.arange(x.shape[1]).double()[:, None, None] * speed
+    left, right = x.double().chunk(2, -1)
+    return torch.cat([left * angle.cos() - right * angle.sin(), right * angle.cos() + left * angle.sin()], -1)
+
+
+def recurrence(q, k, v, decay=None, beta=None, scale=1.0):
+    """S_t = diag(decay_t) S_{t-1}, plus k_t v_t^T, or beta_t k_t (v_t - S^T k_t)^T; o_t = scale S_t^T q_t.
+
+    q, k [B, T, H, K], v [B, T, H, V]; decay [B, T, H, K] or [B, T, H, 1] are factors, beta [B, T, H].
+    """
+    q, k, v = q.double(), k.double(), v.double()
+    state, out = torch.zeros(*k.shape[:1], *k.shape[2:], v.shape[-1]).double(), []
+    for t in range(q.shape[1]):
+        if decay is not None:
+            state = state * decay[:, t, :, :, None]
+        new = v[:, t]
+        if beta is not None:
+            new = beta[:, t, :, None] * (new - torch.einsum("bhkv,bhk->bhv", state, k[:, t]))
+        state = state + k[:, t, :, :, None] * new[:, :, None, :]
+        out.append(scale * torch.einsum("bhkv,bhk->bhv", state, q[:, t]))
+    return torch.stack(out, 1).float()
+
+
+class GatedMLP(nn.Module):
+    """down(silu(gate x) * up x)"""
+
+    def __init__(self, c):
+        super().__init__()
+        if c.hidden_act != "swish":
+            raise ValueError(f"hidden_act {c.hidden_act}")
+        ratio = 4 if c.hidden_ratio is None else c.hidden_ratio
+        width = c.get("intermediate_size")
+        if width is None:
+            width = -(-int(c.hidden_size * ratio * 2 / 3) // 256) * 256
+        self.gate_proj, self.up_proj = linear(c.hidden_size, width), linear(c.hidden_size, width)
+        self.down_proj = linear(width, c.hidden_size)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Attention(nn.Module):
+    """Causal softmax attention with rotary positions, grouped keys and values, a window."""
+
+    def __init__(self, c, num_heads, num_kv_heads=None, qkv_bias=False, qk_norm=False, window_size=None, rope_theta=10000.0):
+        super().__init__()
+        self.heads, self.kv_heads = num_heads, num_kv_heads or num_heads
+        self.window, self.theta, self.head_dim = window_size, rope_theta, c.hidden_size // num_heads
+        self.q_proj = linear(c.hidden_size, c.hidden_size, qkv_bias)
+        self.k_proj = linear(c.hidden_size, self.kv_heads * self.head_dim, qkv_bias)
+        self.v_proj = linear(c.hidden_size, self.kv_heads * self.head_dim, qkv_bias)
+        self.o_proj = linear(c.hidden_size, c.hidden_size)
+        if qk_norm:  # of a head, with the default eps of the norm
+            self.q_norm, self.k_norm = RMSNorm(self.head_dim, 1e-5), RMSNorm(self.head_dim, 1e-5)
+
+    def forward(self, x):
+        q, k, v = heads(self.q_proj(x), self.heads), heads(self.k_proj(x), self.kv_heads), heads(self.v_proj(x), self.kv_heads)
+        if hasattr(self, "q_norm"):
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotate(q, self.theta), rotate(k, self.theta)
+        k, v = (y.repeat_interleave(self.heads // self.kv_heads, 2) for y in (k, v))
+        scores = torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(self.head_dim)
+        back = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
+        hidden = (back < 0) | (back >= self.window if self.window is not None else back < 0)
+        weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+        return self.o_proj(torch.einsum("bhts,bshd->bthd", weights, v.double()).float().flatten(2))
+
+
+def attention_of(c, layer):
+    """What `attn` says of a layer: an object, or a list of them."""
+    given = c.get("attn") or []
+    for one in [given] if isinstance(given, dict) else given:
+        if layer in one["layers"]:
+            names = ("num_heads", "num_kv_heads", "qkv_bias", "window_size", "rope_theta")
+            return Attention(c, **{name: one[name] for name in names if name in one})
+    return None
+
+
+def require(c, **values):
+    for key, value in values.items():
+        if c.get(key, value) != value:
+            raise ValueError(f"{key} = {c[key]!r}; this reference knows {value!r}")
+
+
+# --- mixers --------------------------------------------------------------------------------------
+
+
+class Retention(nn.Module):
+    def __init__(self, c, layer):
+        super().__init__()
+        require(c, num_kv_heads=None, feature_map=None, use_output_gate=True, elementwise_affine=True)
+        self.count = c.num_heads
+        keys, values = int(c.hidden_size * c.expand_k), int(c.hidden_size * c.expand_v)
+        self.q_proj, self.k_proj, self.v_proj = (linear(c.hidden_size, n) for n in (keys, keys, values))
+        self.g_proj, self.o_proj = linear(c.hidden_size, values), linear(values, c.hidden_size)
+        self.gate_norm = "g_norm_swish_gate" if c.fuse_norm else "g_norm"
+        self.add_module(self.gate_norm, RMSNorm(values // c.num_heads, c.norm_eps))
+
+    def read(self, x, q, k, v):
+        fade = 1 - 2.0 ** -(5 + torch.arange(self.count).double())
+        q, k = rotate(q, 10000.0), rotate(k, 10000.0)
+        return recurrence(q, k, v, fade[None, None, :, None].expand(*q.shape[:3], 1), scale=q.shape[-1] ** -0.5)
+
+    def forward(self, x):
+        q, k, v, g = (heads(p(x), self.count) for p in (self.q_proj, self.k_proj, self.v_proj, self.g_proj))
+        return self.o_proj(gated(getattr(self, self.gate_norm), self.read(x, q, k, v), g).flatten(2))
+
+
+class GatedLinearAttention(Retention):
+    """As retention, with decays per key channel: logsigmoid of two products, over 16."""
+
+    def __init__(self, c, layer):
+        super().__init__(c, layer)
+        require(c, use_short_conv=False, clamp_min=None)
+        self.gk_proj = nn.Sequential(linear(c.hidden_size, 16), linear(16, int(c.hidden_size * c.expand_k), True))
+
+    def read(self, x, q, k, v):
+        log = F.logsigmoid(heads(self.gk_proj(x), self.count).double()) / 16
+        return recurrence(q, k, v, log.exp(), scale=q.shape[-1] ** -0.5)
+
+
+class DeltaRule(nn.Module):
+    """Unit queries and keys through short convolutions, beta, a norm of heads with or without a gate."""
+
+    def __init__(self, c, key_heads, value_heads, key_dim, value_dim):
+        super().__init__()
+        self.key_heads, self.value_heads, self.twice = key_heads, value_heads, c.allow_neg_eigval
+        keys, values = key_heads * key_dim, value_heads * value_dim
+        self.q_proj, self.k_proj, self.v_proj = (linear(c.hidden_size, n) for n in (keys, keys, values))
+        self.b_proj = linear(c.hidden_size, value_heads)
+        if c.use_short_conv:
+            self.q_conv1d, self.k_conv1d, self.v_conv1d = (ShortConv(n, c.conv_size, F.silu) for n in (keys, keys, values))
+        self.o_norm, self.o_proj = RMSNorm(value_dim, c.norm_eps), linear(values, c.hidden_size)
+
+    def decay(self, x):
+        return None
+
+    def gate(self, x, o):
+        return gated(self.o_norm, o, heads(self.g_proj(x), self.value_heads)) if hasattr(self, "g_proj") else self.o_norm(o)
+
+    def forward(self, x):
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        if hasattr(self, "q_conv1d"):
+            q, k, v = self.q_conv1d(q), self.k_conv1d(k), self.v_conv1d(v)
+        else:
+            q, k, v = F.silu(q), F.silu(k), F.silu(v)
+        q, k = (unit(heads(y, self.key_heads)).repeat_interleave(self.value_heads // self.key_heads, 2) for y in (q, k))
+        beta = self.b_proj(x).double().sigmoid() * (2 if self.twice else 1)
+        o = recurrence(q, k, heads(v, self.value_heads), self.decay(x), beta, q.shape[-1] ** -0.5)
+        return self.o_proj(self.gate(x, o).flatten(2))
+
+
+class DeltaNet(DeltaRule):
+    def __init__(self, c, layer):
+        require(c, use_beta=True, qk_norm="l2", qk_activation="silu")
+        count = c.num_heads
+        super().__init__(c, count, count, int(c.hidden_size * c.expand_k) // count, int(c.hidden_size * c.expand_v) // count)
+        if c.use_gate:
+            self.g_proj = linear(c.hidden_size, int(c.hidden_size * c.expand_v))
+
+
+class GatedDeltaNet(DeltaRule):
+    """Decays by one number per value head: -exp(A) softplus(a x + dt)."""
+
+    def __init__(self, c, layer):
+        value_heads, value_dim = c.num_v_heads or c.num_heads, int(c.head_dim * c.expand_v)
+        super().__init__(c, c.num_heads, value_heads, c.head_dim, value_dim)
+        self.a_proj = linear(c.hidden_size, value_heads)
+        self.A_log, self.dt_bias = nn.Parameter(torch.zeros(value_heads)), nn.Parameter(torch.zeros(value_heads))
+        if c.use_gate:
+            self.g_proj = linear(c.hidden_size, value_heads * value_dim)
+
+    def decay(self, x):
+        return (-self.A_log.double().exp() * F.softplus((self.a_proj(x) + self.dt_bias).double())).exp()[..., None]
+
+
+class KimiDelta(DeltaRule):
+    """Decays per key channel, a gate through a sigmoid, both of low rank."""
+
+    def __init__(self, c, layer):
+        require(c, num_v_heads=None, safe_gate=False, lower_bound=None)
+        count, value_dim = c.num_heads, int(c.head_dim * c.expand_v)
+        super().__init__(c, count, count, c.head_dim, value_dim)
+        self.f_proj = nn.Sequential(linear(c.hidden_size, value_dim), linear(value_dim, count * c.head_dim))
+        self.g_proj = nn.Sequential(linear(c.hidden_size, value_dim), linear(value_dim, count * value_dim, True))
+        self.A_log, self.dt_bias = nn.Parameter(torch.zeros(count)), nn.Parameter(torch.zeros(count * c.head_dim))
+
+    def decay(self, x):
+        step = F.softplus((self.f_proj(x) + self.dt_bias).double())
+        return (-self.A_log.double().exp()[:, None] * heads(step, self.value_heads)).exp()
+
+    def gate(self, x, o):
+        return gated(self.o_norm, o, heads(self.g_proj(x), self.value_heads), torch.sigmoid)
+
+
+class Hgrn(nn.Module):
+    """h = f h + (1 - f) silu(i), f at least the layer's lower bound."""
+
+    def __init__(self, c, layer):
+        super().__init__()
+        require(c, elementwise_affine=True)
+        width = int(c.hidden_size * c.expand_ratio)
+        self.i_proj, self.f_proj, self.g_proj = (linear(c.hidden_size, width) for _ in range(3))
+        if c.use_short_conv:
+            self.i_conv1d, self.f_conv1d = (ShortConv(width, c.conv_size, nn.Identity()) for _ in range(2))
+        self.g_norm, self.o_proj = RMSNorm(width, c.norm_eps), linear(width, c.hidden_size)
+
+    def forward(self, x, bound=0.0):
+        i, f = self.i_proj(x), self.f_proj(x)
+        if hasattr(self, "i_conv1d"):
+            i, f = self.i_conv1d(i), self.f_conv1d(f)
+        f = bound + (1 - bound) * f.double().sigmoid()
+        i, state, out = F.silu(i.double()) * (1 - f), 0.0, []
+        for t in range(x.shape[1]):
+            state = f[:, t] * state + i[:, t]
+            out.append(state)
+        return self.o_proj(gated(self.g_norm, torch.stack(out, 1).float(), self.g_proj(x)))
+
+
+class Hgrn2(nn.Module):
+    """Gated linear attention whose key is one minus its forget gate."""
+
+    def __init__(self, c, layer):
+        super().__init__()
+        require(c, elementwise_affine=True)
+        self.count = c.num_heads if c.expand_ratio is None else c.hidden_size // c.expand_ratio
+        keys = c.hidden_size if c.expand_ratio is None else self.count * c.expand_ratio
+        self.q_proj, self.f_proj, self.i_proj = linear(c.hidden_size, keys), linear(c.hidden_size, keys), linear(c.hidden_size, c.hidden_size)
+        if c.use_short_conv:
+            self.q_conv1d, self.f_conv1d, self.i_conv1d = (ShortConv(n, c.conv_size, nn.Identity()) for n in (keys, keys, c.hidden_size))
+        # fused with the product behind it, which does not take the config's eps
+        self.g_norm, self.o_proj = RMSNorm(c.hidden_size, 1e-5), linear(c.hidden_size, c.hidden_size)
+
+    def forward(self, x, bound=0.0):
+        q, f, i = self.q_proj(x), self.f_proj(x), self.i_proj(x)
+        if hasattr(self, "q_conv1d"):
+            q, f, i = self.q_conv1d(q), self.f_conv1d(f), self.i_conv1d(i)
+        f = bound + (1 - bound) * f.double().sigmoid()
+        q, k, f, i = (heads(y, self.count) for y in (F.silu(q), 1 - f, f, i))
+        return self.o_proj(self.g_norm(recurrence(q, k, i, f, scale=q.shape[-1] ** -0.5).flatten(2)))
+
+
+class Mamba(nn.Module):
+    """The selective state space of the first Mamba."""
+
+    def __init__(self, c, layer):
+        super().__init__()
+        require(c, hidden_act="silu")
+        inner = int(c.expand * c.hidden_size)
+        self.rank, self.states = -(-c.hidden_size // 16) if c.dt_rank == "auto" else c.dt_rank, c.state_size
+        self.in_proj, self.out_proj = linear(c.hidden_size, 2 * inner, c.use_bias), linear(inner, c.hidden_size, c.use_bias)
+        self.conv1d = nn.Conv1d(inner, inner, c.conv_kernel, groups=inner, padding=c.conv_kernel - 1, bias=c.use_conv_bias)
+        self.x_proj, self.dt_proj = linear(inner, self.rank + 2 * c.state_size), linear(self.rank, inner, True)
+        self.A_log, self.D = nn.Parameter(torch.zeros(inner, c.state_size)), nn.Parameter(torch.ones(inner))
+
+    def forward(self, x):
+        u, z = self.in_proj(x).chunk(2, -1)
+        u = F.silu(self.conv1d(u.transpose(1, 2))[..., : x.shape[1]].transpose(1, 2))
+        step, b, c = self.x_proj(u).split([self.rank, self.states, self.states], -1)
+        step, rate = F.softplus(self.dt_proj(step).double()), -self.A_log.double().exp()
+        state, out = 0.0, []
+        for t in range(x.shape[1]):
+            now = step[:, t, :, None]
+            state = (now * rate).exp() * state + now * b[:, t, None].double() * u[:, t, :, None].double()
+            out.append((state * c[:, t, None].double()).sum(-1))
+        return self.out_proj(((torch.stack(out, 1) + self.D.double() * u.double()) * F.silu(z.double())).float())
+
+
+class Mamba2(nn.Module):
+    """A state space with one decay per head, groups of B and C, and a gated norm."""
+
+    def __init__(self, c, layer):
+        super().__init__()
+        require(c, hidden_act="silu", norm_before_gate=False)
+        inner = int(c.expand * c.hidden_size)
+        if inner % c.head_dim != 0 or c.num_heads not in (None, inner // c.head_dim):
+            raise ValueError("num_heads")
+        self.count, self.groups, self.states, self.inner, self.limit = inner // c.head_dim, c.n_groups, c.state_size, inner, c.dt_limit
+        mixed = inner + 2 * c.n_groups * c.state_size
+        self.in_proj = linear(c.hidden_size, inner + mixed + self.count, c.use_bias)
+        self.conv1d = nn.Conv1d(mixed, mixed, c.conv_kernel, groups=mixed, padding=c.conv_kernel - 1, bias=c.use_conv_bias)
+        self.dt_bias, self.A_log = nn.Parameter(torch.zeros(self.count)), nn.Parameter(torch.zeros(self.count))
+        self.D = nn.Parameter(torch.ones(inner if c.D_has_hdim else self.count))
+        if c.rmsnorm:
+            self.norm, self.eps = nn.Module(), c.norm_eps
+            self.norm.weight = nn.Parameter(torch.ones(inner))
+        self.out_proj = linear(inner, c.hidden_size, c.use_bias)
+
+    def forward(self, x):
+        z, mixed, step = self.in_proj(x).split([self.inner, self.conv1d.in_channels, self.count], -1)
+        mixed = F.silu(self.conv1d(mixed.transpose(1, 2))[..., : x.shape[1]].transpose(1, 2))
+        u, b, c = mixed.split([self.inner, self.groups * self.states, self.groups * self.states], -1)
+        step = F.softplus((step + self.dt_bias).double()).clamp(self.limit[0], self.limit[1])
+        b, c = (heads(y, self.groups).repeat_interleave(self.count // self.groups, 2) for y in (b, c))
+        fade, u = (-self.A_log.double().exp() * step).exp()[..., None], heads(u, self.count)
+        y = recurrence(c, b, u.double() * step[..., None], fade).double()
+        skip = heads(self.D.double(), self.count) if self.D.numel() == self.inner else self.D.double()[:, None]
+        y = (y + skip * u.double()).flatten(2) * F.silu(z.double())
+        if hasattr(self, "norm"):
+            y = heads(y, self.groups)
+            y = (y / (y.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()).flatten(2) * self.norm.weight.double()
+        return self.out_proj(y.float())
+
+
+class LowRank(nn.Module):
+    """up act(down x) + bias"""
+
+    def __init__(self, inputs, outputs, rank, act, bias=True):
+        super().__init__()
+        self.lora = nn.Sequential(linear(inputs, rank), act, linear(rank, outputs, bias))
+
+    def forward(self, x):
+        return self.lora(x)
+
+
+def step_back(x):
+    """The token before, minus the token."""
+    return F.pad(x, (0, 0, 1, -1)) - x
+
+
+class GroupNorm(nn.Module):
+    """A layer norm of every head."""
+
+    def __init__(self, count, width, eps):
+        super().__init__()
+        self.count, self.eps = count, eps
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        x = heads(x.double(), self.count)
+        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + self.eps).sqrt()
+        return x.flatten(2) * self.weight.double() + self.bias.double()
+
+
+class Rwkv7(nn.Module):
+    """A delta rule with decays and rates per channel; values lean to those of the first layer."""
+
+    def __init__(self, c, layer):
+        super().__init__()
+        d, self.count = c.hidden_size, c.num_heads if c.head_dim is None else c.hidden_size // c.head_dim
+        width = d // self.count
+        for name in "rwkvag":
+            setattr(self, f"x_{name}", nn.Parameter(torch.zeros(1, 1, d)))
+        self.k_k, self.k_a, self.r_k = nn.Parameter(torch.zeros(d)), nn.Parameter(torch.zeros(d)), nn.Parameter(torch.zeros(self.count, width))
+        self.r_proj, self.k_proj, self.v_proj, self.o_proj = (linear(d, d) for _ in range(4))
+        self.w_lora = LowRank(d, d, c.decay_low_rank_dim, nn.Tanh())
+        self.a_lora = LowRank(d, d, c.a_low_rank_dim, nn.Identity())
+        if layer > 0:
+            self.v_lora = LowRank(d, d, c.v_low_rank_dim, nn.Identity())
+        self.g_lora = LowRank(d, d, c.gate_low_rank_dim, nn.Sigmoid(), bias=False)
+        self.g_norm = GroupNorm(self.count, d, width * c.norm_eps)
+
+    def forward(self, x, first):
+        back = step_back(x)
+        mixed = {name: x + back * getattr(self, f"x_{name}") for name in "rwkvag"}
+        r, k, v = self.r_proj(mixed["r"]), self.k_proj(mixed["k"]).double(), self.v_proj(mixed["v"]).double()
+        decay = (-math.exp(-0.5) * self.w_lora(mixed["w"]).double().sigmoid()).exp()
+        rate, gate = self.a_lora(mixed["a"]).double().sigmoid(), self.g_lora(mixed["g"])
+        if first is None:
+            first = v
+        else:
+            v = v + (first - v) * self.v_lora(mixed["v"]).double().sigmoid()
+        removed = F.normalize(heads(k * self.k_k.double(), self.count), dim=-1)
+        k = k * (1 + (rate - 1) * self.k_a.double())
+        r, k, v, decay, rate = (heads(y.double(), self.count) for y in (r, k, v, decay, rate))
+        state, out = torch.zeros(*k.shape[:1], *k.shape[2:], v.shape[-1]).double(), []
+        for t in range(x.shape[1]):
+            held = torch.einsum("bhkv,bhk->bhv", state, removed[:, t])
+            state = decay[:, t, ..., None] * state - (rate[:, t] * removed[:, t])[..., None] * held[:, :, None] + k[:, t, ..., None] * v[:, t, :, None]
+            out.append(torch.einsum("bhkv,bhk->bhv", state, r[:, t]))
+        y = self.g_norm(torch.stack(out, 1).flatten(2)) + ((r * k * self.r_k.double()).sum(-1, keepdim=True) * v).flatten(2)
+        return self.o_proj(y.float() * gate), first
+
+
+class Lerp(nn.Module):
+    """A product of a mix of the token and the one before."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.linear, self.mu = linear(inputs, outputs), nn.Parameter(torch.zeros(inputs))
+
+    def forward(self, x):
+        return self.linear(x + step_back(x) * self.mu)
+
+
+class Named(nn.Module):
+    """A product under the name `linear`."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.linear = part
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class Rwkv6(nn.Module):
+    """Decays and mixes with the token before that follow the token; a bonus for the present."""
+
+    def __init__(self, c, layer):
+        super().__init__()
+        d, self.count, self.rank = c.hidden_size, c.num_heads, c.proj_low_rank_dim
+        keys, values = int(d * c.expand_k), int(d * c.expand_v)
+        self.x_proj = nn.Sequential(Lerp(d, 5 * self.rank), nn.Tanh(), linear(5 * self.rank, d))
+        self.x_bias, self.bonus = nn.Parameter(torch.zeros(5, d)), nn.Parameter(torch.zeros(self.count, keys // self.count))
+        self.r_proj, self.k_proj, self.v_proj, self.g_proj = (Named(linear(d, n)) for n in (keys, keys, values, values))
+        self.w_proj = Named(LowRank(d, keys, c.gate_low_rank_dim, nn.Tanh()))
+        self.g_norm, self.o_proj = GroupNorm(self.count, values, c.norm_eps), linear(values, d)
+
+    def forward(self, x, first):
+        low = heads(torch.tanh(self.x_proj[0](x)), 5)
+        shares = torch.einsum("btnr,dnr->btnd", low, self.x_proj[2].weight.view(-1, 5, self.rank)) + self.x_bias
+        r, w, k, v, g = (p(x + step_back(x) * shares[:, :, i]) for i, p in enumerate((self.r_proj, self.w_proj, self.k_proj, self.v_proj, self.g_proj)))
+        r, k, v, decay = (heads(y.double(), self.count) for y in (r, k, v, (-w.double().exp()).exp()))
+        state, out = torch.zeros(*k.shape[:1], *k.shape[2:], v.shape[-1]).double(), []
+        for t in range(x.shape[1]):
+            now = k[:, t, ..., None] * v[:, t, :, None]
+            out.append(torch.einsum("bhkv,bhk->bhv", state + self.bonus.double()[..., None] * now, r[:, t]))
+            state = decay[:, t, ..., None] * state + now
+        return self.o_proj(self.g_norm(torch.stack(out, 1).flatten(2)).float() * F.silu(g)), first
+
+
+class Rwkv6Channel(nn.Module):
+    """sigmoid(receptance x) value relu(key x)^2"""
+
+    def __init__(self, c):
+        super().__init__()
+        if c.hidden_act != "sqrelu":
+            raise ValueError(f"hidden_act {c.hidden_act}")
+        width = c.intermediate_size
+        if width is None:
+            width = -(-int(c.hidden_size * (3.5 if c.hidden_ratio is None else c.hidden_ratio)) // 32) * 32
+        self.key, self.receptance, self.value = Lerp(c.hidden_size, width), Lerp(c.hidden_size, c.hidden_size), linear(width, c.hidden_size)
+
+    def forward(self, x):
+        return self.receptance(x).sigmoid() * self.value(F.relu(self.key(x)) ** 2)
+
+
+class Rwkv7Channel(nn.Module):
+    """value relu(key x)^2"""
+
+    def __init__(self, c):
+        super().__init__()
+        if c.hidden_act != "sqrelu":
+            raise ValueError(f"hidden_act {c.hidden_act}")
+        width = c.intermediate_size
+        if width is None:
+            width = -(-int(c.hidden_size * (4 if c.hidden_ratio is None else c.hidden_ratio)) // 32) * 32
+        self.x_k, self.key, self.value = nn.Parameter(torch.zeros(c.hidden_size)), linear(c.hidden_size, width), linear(width, c.hidden_size)
+
+    def forward(self, x):
+        return self.value(F.relu(self.key(x + step_back(x) * self.x_k)) ** 2)
+
+
+class RwkvBlock(nn.Module):
+    def __init__(self, c, layer, mixer, channel):
+        super().__init__()
+        require(c, norm_bias=True, attn=None)
+        if layer == 0 and c.norm_first:
+            self.pre_norm = nn.LayerNorm(c.hidden_size, c.norm_eps)
+        self.attn_norm, self.attn = nn.LayerNorm(c.hidden_size, c.norm_eps), mixer(c, layer)
+        self.ffn_norm, self.ffn = nn.LayerNorm(c.hidden_size, c.norm_eps), channel(c)
+
+    def forward(self, x, first):
+        x = self.pre_norm(x) if hasattr(self, "pre_norm") else x
+        y, first = self.attn(self.attn_norm(x), first)
+        x = x + y
+        return x + self.ffn(self.ffn_norm(x)), first
+
+
+class RwkvDecoder(nn.Module):
+    def __init__(self, c, mixer, channel):
+        super().__init__()
+        if any(width != c.hidden_size for width in c.get("value_dim") or []):
+            raise ValueError("value_dim")
+        self.embeddings = nn.Embedding(c.vocab_size, c.hidden_size)
+        self.layers = nn.ModuleList(RwkvBlock(c, layer, mixer, channel) for layer in range(c.num_hidden_layers))
+        self.norm = nn.LayerNorm(c.hidden_size, c.norm_eps)
+
+    def forward(self, ids):
+        x, first = self.embeddings(ids), None
+        for layer in self.layers:
+            x, first = layer(x, first)
+        return self.norm(x)
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """x + mixer(norm x), x + mlp(norm x)"""
+
+    def __init__(self, c, layer, mixer):
+        super().__init__()
+        require(c, attnres_block_size=None)
+        attention = attention_of(c, layer)
+        self.bounded = attention is None and c.get("use_lower_bound", False) and layer > 0
+        self.attn_norm, self.attn = RMSNorm(c.hidden_size, c.norm_eps), attention or mixer(c, layer)
+        self.mlp_norm, self.mlp = RMSNorm(c.hidden_size, c.norm_eps), GatedMLP(c)
+
+    def forward(self, x, bound):
+        x = x + (self.attn(self.attn_norm(x), bound) if self.bounded else self.attn(self.attn_norm(x)))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Decoder(nn.Module):
+    """Embedding, blocks, norm."""
+
+    def __init__(self, c, mixer):
+        super().__init__()
+        self.embeddings = nn.Embedding(c.vocab_size, c.hidden_size)
+        if c.get("use_lower_bound", False):
+            self.lower_bounds = nn.Parameter(torch.zeros(c.num_hidden_layers, c.hidden_size))
+        self.layers = nn.ModuleList(Block(c, layer, mixer) for layer in range(c.num_hidden_layers))
+        self.norm = RMSNorm(c.hidden_size, c.norm_eps)
+
+    def forward(self, ids):
+        x = self.embeddings(ids)
+        table = getattr(self, "lower_bounds", None)
+        shares = None if table is None else table.double().softmax(0)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, None if shares is None else shares.cumsum(0)[i] - shares[0])
+        return self.norm(x)
+
+
+class StateBlock(nn.Module):
+    """x + mixer(norm x)"""
+
+    def __init__(self, c, layer, mixer):
+        super().__init__()
+        self.norm, self.mixer = RMSNorm(c.hidden_size, c.norm_eps), mixer(c, layer)
+
+    def forward(self, x):
+        return x + self.mixer(self.norm(x))
+
+
+class SambaBlock(nn.Module):
+    """x + mixer(norm x), x + mlp(norm x), under names of its own."""
+
+    def __init__(self, c, layer, mixer):
+        super().__init__()
+        require(c, attnres_block_size=None)
+        ours = Config(hidden_size=c.hidden_size, expand=c.expand, state_size=c.state_size, conv_kernel=c.conv_kernel, dt_rank=c.time_step_rank,
+                      use_bias=c.use_bias, use_conv_bias=True, hidden_act="silu")
+        self.mixer_norm, self.mixer = RMSNorm(c.hidden_size, c.norm_eps), attention_of(c, layer) or mixer(ours, layer)
+        # the config's intermediate_size is the mixer's
+        self.mlp_norm, self.mlp = RMSNorm(c.hidden_size, c.norm_eps), GatedMLP(Config(c, intermediate_size=None))
+
+    def forward(self, x):
+        x = x + self.mixer(self.mixer_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class States(nn.Module):
+    """Embedding, layers of one kind, norm."""
+
+    def __init__(self, c, mixer, block=StateBlock, table="embeddings"):
+        super().__init__()
+        self.table = table
+        self.add_module(table, nn.Embedding(c.vocab_size, c.hidden_size))
+        self.layers = nn.ModuleList(block(c, layer, mixer) for layer in range(c.num_hidden_layers))
+        self.norm_f = RMSNorm(c.hidden_size, c.norm_eps)
+
+    def forward(self, ids):
+        x = getattr(self, self.table)(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm_f(x)
+
+
+class Released(nn.Module):
+    """A model of a released format; a class per type below says its body and its config."""
+
+    model_type, prefix, headless = "", "model", False
+    defaults, source, table = {}, SOURCE, "embeddings"
+    view = staticmethod(lambda config: config)  # a config under the names that the parts above know
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = Config({**self.defaults, **read(config)}, is_encoder_decoder=False, use_cache=False)
+        c = self.view(self.config)
+        self.tied = c.tie_word_embeddings
+        body = self.body(c)
+        if self.headless:
+            self.bare = body
+            return
+        self.add_module(self.prefix, body)
+        self.lm_head = linear(c.hidden_size, c.vocab_size)
+        if self.tied:
+            self.lm_head.weight = getattr(body, self.table).weight
+
+    @torch.no_grad()
+    def forward(self, input_ids, **_):
+        if self.headless:
+            return Output(last_hidden_state=self.bare(input_ids))
+        return Output(logits=self.lm_head(getattr(self, self.prefix)(input_ids)))
+
+    def tie_weights(self):
+        pass
+
+    @classmethod
+    def from_settings(cls, settings):
+        config = {**cls.defaults, **{k: v for k, v in settings.items() if v != "absent"}}
+        named = {"architectures": [cls.__name__.removeprefix("Fla")], "model_type": cls.model_type} if cls.model_type else {}
+        return cls({**config, **named})
+
+    @classmethod
+    def from_files(cls, config, tensors, extra_allowed=False):
+        model = cls(config)
+        own = model.state_dict()
+        if model.headless:
+            tensors = {f"bare.{name}": value for name, value in tensors.items()}
+        elif model.tied:
+            tensors = {**tensors, "lm_head.weight": tensors[f"{cls.prefix}.{cls.table}.weight"]}
+        missing, more = own.keys() - tensors.keys(), tensors.keys() - own.keys()
+        if missing or (more and not extra_allowed):
+            raise RuntimeError(f"reference does not accept these weights as they are: missing {sorted(missing)}, unexpected {sorted(more)}")
+        model.load_state_dict({name: value.float() for name, value in tensors.items() if name in own})
+        return model.eval()
+
+    def to_files(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {k: v for k, v in self.config.items() if k not in ("is_encoder_decoder", "use_cache")}
+        if self.model_type:
+            config.update(dtype="float32", use_cache=True)
+        (folder / "config.json").write_text(json.dumps(written(config), indent=2, sort_keys=True) + "\n")
+        tensors = {name.removeprefix("bare."): value.contiguous() for name, value in self.state_dict().items()}
+        if not self.headless and self.tied:
+            tensors.pop("lm_head.weight")
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+class Flat(Released):
+    """A model whose tensors are a table, for files with fused matrices: `shapes` names them, `logits` computes."""
+
+    def __init__(self, config):
+        nn.Module.__init__(self)
+        self.config = Config({**self.defaults, **read(config)}, is_encoder_decoder=False, use_cache=False)
+        self.table = {name: nn.Parameter(torch.ones(shape)) for name, shape in self.shapes(self.config).items()}
+
+    def named_parameters(self, *_):
+        return iter(self.table.items())
+
+    def state_dict(self):
+        return {name: value.detach() for name, value in self.table.items()}
+
+    @torch.no_grad()
+    def forward(self, input_ids, **_):
+        return Output(logits=self.logits(self.config, self.table, input_ids))
+
+    @classmethod
+    def from_files(cls, config, tensors, extra_allowed=False):
+        model = cls(config)
+        wrong = sorted(name for name in model.table.keys() | tensors.keys()
+                       if name not in tensors and name in model.table or name not in model.table and not extra_allowed
+                       or name in model.table and tensors[name].shape != model.table[name].shape)
+        if wrong:
+            raise RuntimeError(f"reference does not accept these weights as they are: {wrong}")
+        model.table = {name: nn.Parameter(tensors[name].float()) for name in model.table}
+        return model.eval()
+
+    def to_files(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {k: v for k, v in self.config.items() if k not in ("is_encoder_decoder", "use_cache") and (k, v) != ("model_type", "")}
+        (folder / "config.json").write_text(json.dumps(written(config), indent=2, sort_keys=True) + "\n")
+        save_file({name: value.detach().contiguous() for name, value in self.table.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def rms(x, weight, eps):
+    wide = x.double()
+    return (wide / (wide.pow(2).mean(-1, keepdim=True) + eps).sqrt()).float() * weight
+
+
+def half_turn(x, theta, width):
+    """Rotary positions of the first `width` channels, m with m + width / 2."""
+    return torch.cat([rotate(x[..., :width], theta).to(x.dtype), x[..., width:]], -1)
+
+
+def pair_turn(x, theta, width):
+    """Rotary positions of the first `width` channels, 2m with 2m + 1."""
+    order = torch.arange(width).view(-1, 2).t().flatten()
+    return torch.cat([rotate(x[..., order], theta)[..., order.argsort()].to(x.dtype), x[..., width:]], -1)
+
+
+def attend(q, k, v, scores=lambda s: s):
+    """Causal softmax attention of q [B, T, H, D] and grouped k, v; scores changes the products."""
+    k, v = (y.double().repeat_interleave(q.shape[2] // k.shape[2], 2) for y in (k, v))
+    s = scores(torch.einsum("bthd,bshd->bhts", q.double(), k) / math.sqrt(q.shape[-1]))
+    hidden = torch.ones(q.shape[1], q.shape[1]).triu(1).bool()
+    return torch.einsum("bhts,bshd->bthd", s.masked_fill(hidden, -math.inf).softmax(-1), v).float().flatten(2)
+
+
+# InternLM 2: for every key/value head its queries, its key, its value
+
+
+def internlm2_shapes(c):
+    d, width = c.hidden_size, c.hidden_size // c.num_attention_heads
+    shapes = {"model.tok_embeddings.weight": (c.vocab_size, d), "model.norm.weight": (d,)}
+    if not c.tie_word_embeddings:
+        shapes["output.weight"] = (c.vocab_size, d)
+    for i in range(c.num_hidden_layers):
+        at = f"model.layers.{i}."
+        fused = (c.num_attention_heads + 2 * c.num_key_value_heads) * width
+        shapes.update({at + "attention_norm.weight": (d,), at + "ffn_norm.weight": (d,), at + "attention.wqkv.weight": (fused, d), at + "attention.wo.weight": (d, d),
+                       at + "feed_forward.w1.weight": (c.intermediate_size, d), at + "feed_forward.w3.weight": (c.intermediate_size, d),
+                       at + "feed_forward.w2.weight": (d, c.intermediate_size)})
+        if c.bias:
+            shapes.update({at + "attention.wqkv.bias": (fused,), at + "attention.wo.bias": (d,)})
+    return shapes
+
+
+def internlm2_logits(c, t, ids):
+    if c.hidden_act != "silu":
+        raise ValueError(c.hidden_act)
+    x, kv, width = t["model.tok_embeddings.weight"][ids], c.num_key_value_heads, c.hidden_size // c.num_attention_heads
+    theta, scaling = c.rope_theta, c.rope_scaling or {"type": "none"}
+    if scaling["type"] == "dynamic" and ids.shape[1] > c.max_position_embeddings:
+        grown = scaling["factor"] * ids.shape[1] / c.max_position_embeddings - (scaling["factor"] - 1)
+        theta = theta * grown ** (width / (width - 2))
+    elif scaling["type"] not in ("none", "dynamic"):
+        raise ValueError(scaling["type"])
+    for i in range(c.num_hidden_layers):
+        at = f"model.layers.{i}."
+        h = rms(x, t[at + "attention_norm.weight"], c.rms_norm_eps)
+        fused = F.linear(h, t[at + "attention.wqkv.weight"], t.get(at + "attention.wqkv.bias")).unflatten(-1, (kv, -1, width))
+        q, k, v = half_turn(fused[..., :-2, :].flatten(2, 3), theta, width), half_turn(fused[..., -2, :], theta, width), fused[..., -1, :]
+        x = x + F.linear(attend(q, k, v), t[at + "attention.wo.weight"], t.get(at + "attention.wo.bias"))
+        h, ffn = rms(x, t[at + "ffn_norm.weight"], c.rms_norm_eps), at + "feed_forward."
+        x = x + F.linear(F.silu(F.linear(h, t[ffn + "w1.weight"])) * F.linear(h, t[ffn + "w3.weight"]), t[ffn + "w2.weight"])
+    head = t["model.tok_embeddings.weight" if c.tie_word_embeddings else "output.weight"]
+    return F.linear(rms(x, t["model.norm.weight"], c.rms_norm_eps), head)
+
+
+# Qwen (1): queries, keys and values with biases, log-n attention, half of intermediate_size
+
+
+def qwen_shapes(c):
+    d, hidden = c.hidden_size, c.intermediate_size // 2
+    if c.kv_channels * c.num_attention_heads != d:
+        raise ValueError("kv_channels")
+    shapes = {"transformer.wte.weight": (c.vocab_size, d), "transformer.ln_f.weight": (d,), "lm_head.weight": (c.vocab_size, d)}
+    for i in range(c.num_hidden_layers):
+        at = f"transformer.h.{i}."
+        shapes.update({at + "ln_1.weight": (d,), at + "ln_2.weight": (d,), at + "attn.c_attn.weight": (3 * d, d), at + "attn.c_attn.bias": (3 * d,),
+                       at + "attn.c_proj.weight": (d, d), at + "mlp.w1.weight": (hidden, d), at + "mlp.w2.weight": (hidden, d), at + "mlp.c_proj.weight": (d, hidden)})
+    return shapes
+
+
+def qwen_logits(c, t, ids):
+    require(c, no_bias=True, scale_attn_weights=True, tie_word_embeddings=False)
+    x, places = t["transformer.wte.weight"][ids], torch.arange(1, ids.shape[1] + 1)
+    grown = [math.log(i, c.seq_length) if c.use_logn_attn and i > c.seq_length else 1.0 for i in places.tolist()]
+    for i in range(c.num_hidden_layers):
+        at = f"transformer.h.{i}."
+        h = rms(x, t[at + "ln_1.weight"], c.layer_norm_epsilon)
+        q, k, v = (heads(y, c.num_attention_heads) for y in F.linear(h, t[at + "attn.c_attn.weight"], t[at + "attn.c_attn.bias"]).chunk(3, -1))
+        turn = int(c.kv_channels * c.rotary_pct)
+        q = half_turn(q, c.rotary_emb_base, turn).double() * torch.tensor(grown).double()[:, None, None]
+        x = x + F.linear(attend(q, half_turn(k, c.rotary_emb_base, turn), v), t[at + "attn.c_proj.weight"])
+        h = rms(x, t[at + "ln_2.weight"], c.layer_norm_epsilon)
+        x = x + F.linear(F.linear(h, t[at + "mlp.w1.weight"]) * F.silu(F.linear(h, t[at + "mlp.w2.weight"])), t[at + "mlp.c_proj.weight"])
+    return F.linear(rms(x, t["transformer.ln_f.weight"], c.layer_norm_epsilon), t["lm_head.weight"])
+
+
+# ChatGLM 2 and 3, GLM-4: half of a head's channels turn in pairs, keys and values in groups, gate and up in one matrix
+
+
+def chatglm_shapes(c):
+    d, keys = c.hidden_size, c.kv_channels * c.multi_query_group_num
+    queries = c.kv_channels * c.num_attention_heads
+    top = "transformer."
+    shapes = {top + "embedding.word_embeddings.weight": (c.padded_vocab_size, d), top + "encoder.final_layernorm.weight": (d,),
+              top + "output_layer.weight": (c.padded_vocab_size, d)}
+    for i in range(c.num_layers):
+        at = f"{top}encoder.layers.{i}."
+        shapes.update({at + "input_layernorm.weight": (d,), at + "post_attention_layernorm.weight": (d,), at + "self_attention.query_key_value.weight": (queries + 2 * keys, d),
+                       at + "self_attention.dense.weight": (d, queries), at + "mlp.dense_h_to_4h.weight": (2 * c.ffn_hidden_size, d),
+                       at + "mlp.dense_4h_to_h.weight": (d, c.ffn_hidden_size)})
+        if c.add_qkv_bias:
+            shapes[at + "self_attention.query_key_value.bias"] = (queries + 2 * keys,)
+    return shapes
+
+
+def chatglm_logits(c, t, ids):
+    require(c, multi_query_attention=True, add_bias_linear=False, rmsnorm=True, post_layer_norm=True, apply_residual_connection_post_layernorm=False)
+    x, top = t["transformer.embedding.word_embeddings.weight"][ids], "transformer.encoder."
+    groups, theta = c.multi_query_group_num, 10000 * c.rope_ratio
+    for i in range(c.num_layers):
+        at = f"{top}layers.{i}."
+        h = rms(x, t[at + "input_layernorm.weight"], c.layernorm_epsilon)
+        fused = F.linear(h, t[at + "self_attention.query_key_value.weight"], t.get(at + "self_attention.query_key_value.bias"))
+        q, k, v = fused.unflatten(-1, (-1, c.kv_channels)).split([c.num_attention_heads, groups, groups], 2)
+        turn = c.kv_channels // 2
+        x = x + F.linear(attend(pair_turn(q, theta, turn), pair_turn(k, theta, turn), v), t[at + "self_attention.dense.weight"])
+        h = rms(x, t[at + "post_attention_layernorm.weight"], c.layernorm_epsilon)
+        gate, up = F.linear(h, t[at + "mlp.dense_h_to_4h.weight"]).chunk(2, -1)
+        x = x + F.linear(F.silu(gate) * up, t[at + "mlp.dense_4h_to_h.weight"])
+    return F.linear(rms(x, t[top + "final_layernorm.weight"], c.layernorm_epsilon), t["transformer.output_layer.weight"])
+
+
+# MiniCPM (1, 2): a Llama with factors on the embedding, the branches and the logits
+
+
+def minicpm_shapes(c):
+    d, width = c.hidden_size, c.hidden_size // c.num_attention_heads
+    shapes = {"model.embed_tokens.weight": (c.vocab_size, d), "model.norm.weight": (d,)}
+    if not c.tie_word_embeddings:
+        shapes["lm_head.weight"] = (c.vocab_size, d)
+    for i in range(c.num_hidden_layers):
+        at, kv = f"model.layers.{i}.", c.num_key_value_heads * width
+        shapes.update({at + "input_layernorm.weight": (d,), at + "post_attention_layernorm.weight": (d,), at + "mlp.down_proj.weight": (d, c.intermediate_size)})
+        shapes.update({f"{at}mlp.{n}_proj.weight": (c.intermediate_size, d) for n in ("gate", "up")})
+        for n, rows in (("q", d), ("k", kv), ("v", kv), ("o", d)):
+            shapes[f"{at}self_attn.{n}_proj.weight"] = (rows, d)
+            if c.attention_bias:
+                shapes[f"{at}self_attn.{n}_proj.bias"] = (rows,)
+    return shapes
+
+
+def minicpm_logits(c, t, ids):
+    require(c, hidden_act="silu", rope_scaling=None)
+    x, width, factor = t["model.embed_tokens.weight"][ids] * c.scale_emb, c.hidden_size // c.num_attention_heads, c.scale_depth / math.sqrt(c.num_hidden_layers)
+    for i in range(c.num_hidden_layers):
+        at = f"model.layers.{i}."
+        h = rms(x, t[at + "input_layernorm.weight"], c.rms_norm_eps)
+        q, k, v = (F.linear(h, t[f"{at}self_attn.{n}_proj.weight"], t.get(f"{at}self_attn.{n}_proj.bias")).unflatten(-1, (-1, width)) for n in "qkv")
+        y = attend(half_turn(q, c.rope_theta, width), half_turn(k, c.rope_theta, width), v)
+        x = x + factor * F.linear(y, t[at + "self_attn.o_proj.weight"], t.get(at + "self_attn.o_proj.bias"))
+        h, ffn = rms(x, t[at + "post_attention_layernorm.weight"], c.rms_norm_eps), at + "mlp."
+        x = x + factor * F.linear(F.silu(F.linear(h, t[ffn + "gate_proj.weight"])) * F.linear(h, t[ffn + "up_proj.weight"]), t[ffn + "down_proj.weight"])
+    x = rms(x, t["model.norm.weight"], c.rms_norm_eps) / (c.hidden_size / c.dim_model_base)
+    return F.linear(x, t["model.embed_tokens.weight" if c.tie_word_embeddings else "lm_head.weight"])
+
+
+def flat(type_name, name, shapes, logits, source, **defaults):
+    """The class of a type whose tensors are a table."""
+    CLASSES[name] = type(name, (Flat,), dict(
+        model_type=type_name, defaults=defaults, shapes=staticmethod(shapes), logits=staticmethod(logits), source=f"plain torch after {source}"))
+
+
+COMMON = dict(
+    vocab_size=32000, hidden_size=2048, num_hidden_layers=24, norm_eps=1e-6, tie_word_embeddings=False, initializer_range=0.02,
+    pad_token_id=None, bos_token_id=1, eos_token_id=2, fuse_norm=True, fuse_cross_entropy=True, fuse_linear_cross_entropy=False, use_l2warp=False,
+)
+GATED = dict(COMMON, hidden_ratio=4, intermediate_size=None, hidden_act="swish", max_position_embeddings=2048, fuse_swiglu=True, attnres_block_size=None)
+HYBRID = dict(GATED, attn=None, attn_mode="chunk")
+CONV = dict(use_short_conv=True, conv_size=4)
+
+
+def released(type_name, stem, body, defaults, prefix="model"):
+    """The class of a type with its head, and the one without."""
+    members = dict(model_type=type_name, defaults=defaults, prefix=prefix, body=staticmethod(body))
+    for ending, headless in (("ForCausalLM", False), ("Model", True)):
+        name = stem + ending
+        globals()[name] = type(name, (Released,), dict(members, headless=headless))
+        CLASSES[name] = globals()[name]
+
+
+CLASSES = {}
+released(
+    "transformer", "Transformer",
+    lambda c: Decoder(c, lambda c, layer: Attention(c, **{k: c[k] for k in ("num_heads", "num_kv_heads", "qkv_bias", "qk_norm", "window_size", "rope_theta")})),
+    dict(GATED, num_heads=32, num_kv_heads=None, qkv_bias=False, qk_norm=False, window_size=None, rope_theta=10000.0, elementwise_affine=True),
+)
+released("retnet", "RetNet", lambda c: Decoder(c, Retention), dict(
+    HYBRID, expand_k=1.0, expand_v=2.0, hidden_ratio=2, num_heads=8, num_kv_heads=None, feature_map=None, use_short_conv=False, conv_size=4,
+    use_output_gate=True, elementwise_affine=True))
+released("gla", "GLA", lambda c: Decoder(c, GatedLinearAttention), dict(
+    HYBRID, expand_k=0.5, expand_v=1.0, num_heads=4, num_kv_heads=None, feature_map=None, use_short_conv=False, conv_size=4, use_output_gate=True,
+    clamp_min=None, elementwise_affine=True, use_gk=True, use_gv=False))
+released("delta_net", "DeltaNet", lambda c: Decoder(c, DeltaNet), dict(
+    HYBRID, **CONV, expand_k=1.0, expand_v=1.0, use_gate=False, allow_neg_eigval=False, use_beta=True, use_output_norm=True, num_heads=16, qk_norm="l2",
+    qk_activation="silu"))
+released("gated_deltanet", "GatedDeltaNet", lambda c: Decoder(c, GatedDeltaNet), dict(
+    HYBRID, **CONV, expand_v=2.0, use_gate=True, allow_neg_eigval=False, head_dim=256, num_heads=6, num_v_heads=None, num_hidden_layers=21))
+released("kda", "KDA", lambda c: Decoder(c, KimiDelta), dict(
+    HYBRID, **CONV, expand_v=1.0, allow_neg_eigval=False, safe_gate=False, lower_bound=None, head_dim=128, num_heads=16, num_v_heads=None))
+released("hgrn", "HGRN", lambda c: Decoder(c, Hgrn), dict(
+    HYBRID, expand_ratio=1, use_short_conv=False, conv_size=4, use_lower_bound=True, elementwise_affine=True, attn_mode="fused_recurrent"))
+released("hgrn2", "HGRN2", lambda c: Decoder(c, Hgrn2), dict(
+    HYBRID, num_heads=None, expand_ratio=128, use_short_conv=False, conv_size=4, use_lower_bound=True, elementwise_affine=True))
+STATES = dict(
+    COMMON, norm_eps=1e-5, num_hidden_layers=48, pad_token_id=0, expand=2, conv_kernel=4, use_bias=False, use_conv_bias=True, hidden_act="silu",
+    residual_in_fp32=True, dt_min=0.001, dt_max=0.1, dt_init_floor=1e-4, rescale_prenorm_residual=False)
+released("mamba", "FlaMamba", lambda c: States(c, Mamba), dict(
+    STATES, state_size=16, dt_rank="auto", dt_scale=1.0, dt_init_scheme="random"), prefix="backbone")
+released("mamba2", "FlaMamba2", lambda c: States(c, Mamba2), dict(
+    STATES, state_size=128, head_dim=64, num_heads=None, n_groups=1, conv_init=None, A_init_range=[1, 16], D_has_hdim=False, dt_limit=[0.0, math.inf], rmsnorm=True,
+    norm_before_gate=False, chunk_size=256), prefix="backbone")
+released("samba", "Samba", lambda c: States(c, Mamba, SambaBlock), dict(
+    GATED, norm_eps=1e-5, hidden_size=2304, num_hidden_layers=18, state_size=16, expand=2, conv_kernel=4, use_bias=False, use_conv_bias=True, residual_in_fp32=False,
+    time_step_rank="auto", time_step_scale=1.0, time_step_min=0.001, time_step_max=0.1, time_step_init_scheme="random", time_step_floor=1e-4,
+    attn={"layers": [1, 3, 5, 7, 9, 11, 13, 15, 17], "num_heads": 18, "num_kv_heads": 18, "qkv_bias": False, "window_size": 2048, "rope_theta": 10000.0},
+    rescale_prenorm_residual=False), prefix="backbone")
+released("rwkv6", "RWKV6", lambda c: RwkvDecoder(c, Rwkv6, Rwkv6Channel), dict(
+    COMMON, norm_eps=1e-5, attn_mode="chunk", expand_k=0.5, expand_v=1.0, hidden_ratio=3.5, intermediate_size=None, num_heads=4, proj_low_rank_dim=32, gate_low_rank_dim=64,
+    hidden_act="sqrelu", max_position_embeddings=2048, norm_first=True, norm_bias=True, attn=None))
+released("rwkv7", "RWKV7", lambda c: RwkvDecoder(c, Rwkv7, Rwkv7Channel), dict(
+    COMMON, norm_eps=1e-5, use_l2warp=True, attn_mode="chunk", hidden_ratio=4, intermediate_size=None, head_dim=64, num_heads=None, decay_low_rank_dim=64,
+    gate_low_rank_dim=128, a_low_rank_dim=64, v_low_rank_dim=16, hidden_act="sqrelu", max_position_embeddings=2048, norm_first=True, norm_bias=True, attn=None,
+    value_dim=None))
+LLAMA = dict(vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=32, hidden_act="silu",
+             max_position_embeddings=2048, rms_norm_eps=1e-6, rope_theta=10000, rope_scaling=None, pad_token_id=0, bos_token_id=1, eos_token_id=2, initializer_range=0.02)
+flat("internlm2", "InternLM2ForCausalLM", internlm2_shapes, internlm2_logits, "InternLM 2 (modeling_internlm2.py)",
+     **LLAMA, bias=True, tie_word_embeddings=False)
+flat("qwen", "QWenLMHeadModel", qwen_shapes, qwen_logits, "Qwen (modeling_qwen.py)",
+     vocab_size=151936, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, kv_channels=128, intermediate_size=22016, layer_norm_epsilon=1e-6,
+     rotary_pct=1.0, rotary_emb_base=10000, seq_length=8192, max_position_embeddings=8192, use_dynamic_ntk=True, use_logn_attn=True, no_bias=True, scale_attn_weights=True,
+     tie_word_embeddings=False, initializer_range=0.02, emb_dropout_prob=0.0, attn_dropout_prob=0.0)
+flat("chatglm", "ChatGLMModel", chatglm_shapes, chatglm_logits, "ChatGLM (modeling_chatglm.py)",
+     num_layers=28, padded_vocab_size=65024, hidden_size=4096, ffn_hidden_size=13696, kv_channels=128, num_attention_heads=32, seq_length=2048, layernorm_epsilon=1e-5,
+     rope_ratio=1, rmsnorm=True, apply_residual_connection_post_layernorm=False, post_layer_norm=True, add_bias_linear=False, add_qkv_bias=False, multi_query_attention=False,
+     multi_query_group_num=1)
+flat("minicpm", "MiniCPMForCausalLM", minicpm_shapes, minicpm_logits, "MiniCPM (modeling_minicpm.py)",
+     **LLAMA, attention_bias=False, tie_word_embeddings=True, scale_emb=1, scale_depth=1, dim_model_base=1)
+
+
+def library_view(c):
+    """A config of mamba_ssm under the names of the parts above."""
+    require(c, rms_norm=True, d_intermediate=0, attn_layer_idx=[])
+    ssm = dict(c.ssm_cfg)
+    second = ssm.pop("layer", "Mamba1") == "Mamba2"
+    names = dict(d_state="state_size", d_conv="conv_kernel", headdim="head_dim", ngroups="n_groups", bias="use_bias", conv_bias="use_conv_bias")
+    given = dict(
+        state_size=128 if second else 16, conv_kernel=4, expand=2, head_dim=64, n_groups=1, use_bias=False, use_conv_bias=True, dt_rank="auto", num_heads=None,
+        dt_limit=[0.0, math.inf], rmsnorm=True, norm_before_gate=False, D_has_hdim=False)
+    given.update({names.get(key, key): value for key, value in ssm.items()})
+    multiple = c.pad_vocab_size_multiple
+    return Config(given, hidden_act="silu", norm_eps=1e-5, hidden_size=c.d_model, num_hidden_layers=c.n_layer, vocab_size=-(-c.vocab_size // multiple) * multiple,
+                  tie_word_embeddings=c.tie_embeddings)
+
+
+LIBRARY = dict(d_model=2560, d_intermediate=0, n_layer=64, vocab_size=50277, ssm_cfg={}, attn_layer_idx=[], attn_cfg={}, rms_norm=True, residual_in_fp32=True, fused_add_norm=True,
+               pad_vocab_size_multiple=8, tie_embeddings=True)
+for name, mixer in (("LibraryMamba", Mamba), ("LibraryMamba2", Mamba2)):
+    released("", name, lambda c, mixer=mixer: States(c, mixer, table="embedding"), LIBRARY, prefix="backbone")
+    globals()[name + "ForCausalLM"].view, globals()[name + "ForCausalLM"].table = staticmethod(library_view), "embedding"
+    globals()[name + "ForCausalLM"].source = "plain torch after mamba_ssm (https://github.com/state-spaces/mamba)"
