@@ -61,9 +61,12 @@ class Attention final : public Mixer {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
     // projections, norms, rotation
     const ops::SharedInput shared(x_ND);
-    Tensor unrotated = tempered(queries(q_, x_ND), context);
-    Tensor far = mask_.far_queries(unrotated, *position_, context);
-    Projected x{position_->rotate(std::move(unrotated), Side::query, context), {}, {}};
+    Tensor unrotated = unrotated_queries(q_, x_ND, context);
+    const Tensor far = rotated_queries(mask_.far_queries(unrotated, *position_, context), context);
+    Projected x{
+        rotated_queries(position_->rotate(std::move(unrotated), Side::query, context), context),
+        {},
+        {}};
     own_or_shared(x, x_ND, context);
     const PatternedScores scores = mask_.scores(options(context), context, far);
     if (rows != nullptr && context.split.ranks > 1 && !ops::use_kernels(x_ND))
@@ -146,8 +149,7 @@ class Attention final : public Mixer {
     }
     // a prefix stands for keys and values themselves, turned by no position
     const Tensor& positions = context.batch->positions_N;
-    x.k_NGD =
-        ops::prefixed(position_->rotate(keys(x_ND), Side::key, context), *k_.weight, positions);
+    x.k_NGD = ops::prefixed(rotated_keys(k_, x_ND, context), *k_.weight, positions);
     x.v_NGD = ops::prefixed(values(v_, x_ND), *v_.weight, positions);
     if (config_.kv_name.empty()) return;
     context.values.put("keys " + config_.kv_name, x.k_NGD);
@@ -178,17 +180,30 @@ class Attention final : public Mixer {
   }
   Tensor keys(const Tensor& x_ND) const { return k_norm_(projected(k_, x_ND)); }
 
-  /// The queries times the factors of their positions, and that of the scores where it is on them.
-  Tensor tempered(const Tensor& projected_NHD, Context& context) const {
-    const Tensor q_NHD = config_.scale_on == ScaleOn::query
-                             ? projected_NHD * config_.score_scale(scope_.layer)
-                             : projected_NHD;
-    if (!config_.temperature.acts()) return q_NHD;
-    const Tensor positions = context.batch->positions_N.to(at::kCPU).contiguous();
-    Tensor factors = at::empty({positions.numel(), 1, 1}, at::kDouble);
-    for (int64_t i = 0; i < positions.numel(); ++i)
-      factors.data_ptr<double>()[i] = config_.query_factor(positions.const_data_ptr<int64_t>()[i]);
-    return q_NHD * factors.to(q_NHD.options());
+  /// Normed queries times the factors of their positions, and that of the scores where it is on
+  /// them.
+  Tensor scaled(const Tensor& q_NHD, const Context& context) const {
+    return tempered(
+        config_.scale_on == ScaleOn::query ? q_NHD * config_.score_scale(scope_.layer) : q_NHD,
+        config_.temperature, context);
+  }
+
+  bool normed_last() const { return config_.qk_norm_at == QkNormAt::after_rotation; }
+  /// Queries as the position takes them.
+  Tensor unrotated_queries(const Linear& linear, const Tensor& x_ND, const Context& context) const {
+    if (normed_last()) return projected(linear, x_ND).unflatten(1, {config_.n_heads, -1});
+    return scaled(queries(linear, x_ND), context);
+  }
+  /// What is done to queries that the position has turned; undefined ones stay so.
+  Tensor rotated_queries(const Tensor& q_NHD, const Context& context) const {
+    if (!normed_last() || !q_NHD.defined()) return q_NHD;
+    return scaled(scale_(q_norm_(q_NHD.flatten(1))), context);
+  }
+  Tensor rotated_keys(const Linear& linear, const Tensor& x_ND, Context& context) const {
+    const Tensor k_NE = projected(linear, x_ND);
+    if (!normed_last()) return position_->rotate(k_norm_(k_NE), Side::key, context);
+    const Tensor k_NGD = k_NE.unflatten(1, {config_.n_kv_heads, -1});
+    return k_norm_(position_->rotate(k_NGD, Side::key, context).flatten(1));
   }
 
   ops::ScoreOptions options(Context& context) const {
@@ -373,9 +388,9 @@ class Attention final : public Mixer {
                           Context& context,
                           const StateRows* rows) const {
     const Batch& batch = *context.batch;
-    const Tensor q = queries(q_global_, x_ND), k = k_norm_(projected(k_global_, x_ND));
-    const Projected x{position_->rotate(tempered(q, context), Side::query, context),
-                      position_->rotate(k, Side::key, context), values(v_global_, x_ND)};
+    const Tensor q = unrotated_queries(q_global_, x_ND, context);
+    const Projected x{rotated_queries(position_->rotate(q, Side::query, context), context),
+                      rotated_keys(k_global_, x_ND, context), values(v_global_, x_ND)};
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout, "global_weights");
     const BySegment part(batch);
     std::vector<Tensor> found, numbers;

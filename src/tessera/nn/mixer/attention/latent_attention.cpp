@@ -37,7 +37,7 @@ class LatentAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), nope = config_.qk_nope_head_dim,
                   rope = config_.qk_rope_head_dim;
-    const Tensor q_NHK = queries(x_ND);
+    const Tensor q_NHK = tempered(queries(x_ND), config_.temperature, context);
     const Tensor unrotated = q_NHK.narrow(2, nope, rope);
     Queries q{q_NHK.narrow(2, 0, nope), rotated(unrotated, Side::query, context)};
     if (rope > 0) q.far_NHR = mask_.far_queries(unrotated, *position_, context);
