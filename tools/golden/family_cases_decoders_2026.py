@@ -1,8 +1,8 @@
 """Cases of decoder families of 2026: further rows of the table in family_cases.py, with the helpers of the other tables of decoders."""
 
-from family_cases import SHAPES, Case, Rewrite, older, rope, without
-from family_cases_decoders import BIAS, HEADS, MIXED, TIED, WIDER, base_text, balanced, classifiers, dense, inside_mistral3, language_names
-from family_cases_decoders_more import renamed
+from family_cases import SHAPES, Case, Family, Rewrite, keep, older, rope, without
+from family_cases_decoders import BIAS, HEADS, MIXED, SMALL, TIED, WIDER, base_text, balanced, classifiers, dense, inside_mistral3, language_names
+from family_cases_decoders_more import FLAT, NARROWER, renamed
 
 ALPHA = Case("rope_alpha", rope(kind="dynamic", factor=1.0, alpha=50.0), why="as the released files: the base is stretched for all lengths")
 HUNYUAN_ROPES = [
@@ -74,5 +74,62 @@ def mistral4():
     return family
 
 
-FAMILIES = [base_text(make()) for make in (hunyuan_v1_dense, hunyuan_v1_moe, mistral4)]
+def renamed_gates(tensors):
+    return {name.replace(".gate_proj.", ".g_proj."): value for name, value in tensors.items()}
+
+
+def lfm3_rope(full=1000.0, sliding=2000.0, share=0.5, **more):
+    return {"rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "rope_theta": full, "partial_rotary_factor": share},
+        "sliding_attention": {"rope_type": "default", "rope_theta": sliding},
+        **more,
+    }}
+
+
+def lfm3():
+    types = ["conv", "full_attention", "sliding_attention"]
+    plain = {"rope_type": "default", "rope_theta": 500.0}
+    linear = {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}
+    return Family(
+        name="lfm3",
+        model_type="lfm3",
+        architecture="Lfm3ForCausalLM",
+        settings={**SMALL, **lfm3_rope(), "num_hidden_layers": 3, "layer_types": types, "sliding_window": 6, "conv_L_cache": 3, "tie_word_embeddings": False},
+        cases=[
+            Case("base"),
+            Case("norm_eps", {"norm_eps": 0.05}),
+            Case("rope_theta", lfm3_rope(50.0)),
+            Case("rope_theta_sliding", lfm3_rope(sliding=50.0)),
+            Case("partial_rotary_factor", lfm3_rope(share=0.75)),
+            Case("rope_default", lfm3_rope(full_attention=plain), why="all of a head rotates"),
+            Case("rope_linear", lfm3_rope(full_attention=linear)),
+            Case("rope_linear_sliding", lfm3_rope(sliding_attention=linear)),
+            Case("rope_proportional_sliding", lfm3_rope(sliding_attention={"rope_type": "proportional", "rope_theta": 2000.0, "partial_rotary_factor": 0.5})),
+            Case("layer_types", {"layer_types": types[::-1]}),
+            Case("no_attention", {"layer_types": ["conv"] * 3}),
+            Case("conv_L_cache", {"conv_L_cache": 4}),
+            Case("conv_bias", {"conv_bias": True}),
+            Case("use_sandwich_norm", {"use_sandwich_norm": False}),
+            Case("use_attention_gate", {"use_attention_gate": False}),
+            NARROWER, BIAS, TIED,
+            Case("head_dim", {"head_dim": 4}),
+            Case("implied_types", {"layer_types": ["conv", "conv", "full_attention"]}),
+            Rewrite("layer_types_absent", "implied_types", without("layer_types"), why="every fourth layer sees all, and every fourth slides"),
+            Rewrite("g_proj", "base", None, renamed_gates, why="as this version names the gates"),
+            Rewrite("defaults", "tie_word_embeddings", keep(*HEADS, "layer_types", "conv_L_cache", "pad_token_id"), same_result=False, why="bases of 1000000 and 10000, half of the channels, a window of 256"),
+        ],
+        shape_keys=HEADS + ["conv_L_cache"],
+        missing="model.layers.1.feed_forward.w2.weight",
+        padding="none",
+        rejects=[
+            {"name": "one_rope", "unset": ["rope_parameters"], "set": {f"rope_parameters.{key}": value for key, value in FLAT.items()},
+             "expect": "rope_parameters has no full_attention", "why": "one set of parameters, where each type of layers has its own"},
+            {"name": "rope_scaling", "set": {f"rope_scaling.{key}": value for key, value in FLAT.items()}, "expect": "rope_scaling",
+             "why": "the class reads rope_parameters alone"},
+            {"name": "proportional_factor", "set": {"rope_parameters.full_attention.factor": 4.0}, "expect": "factor", "why": "no released checkpoint has it"},
+        ],
+    )
+
+
+FAMILIES = [base_text(make()) for make in (hunyuan_v1_dense, hunyuan_v1_moe, mistral4, lfm3)]
 FEW_TOKENS = {}
