@@ -111,6 +111,8 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "attention", "gate_act_silu",
      R"({"n_heads": 4, "n_kv_heads": 2, "gate": "elementwise", "gate_at": "after_value", "gate_act": "silu",
         "position": "rope"})"},
+    {Slot::mixer, "attention", "gate_act_softplus",
+     R"({"n_heads": 4, "n_kv_heads": 2, "gate": "headwise", "gate_act": "softplus", "position": "rope"})"},
     {Slot::mixer, "attention", "cosine",
      R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "qk_norm": {"type": "l2_norm", "eps": 0.01},
         "scale": "learned_headwise", "scale_value": 3, "position": "rope"})"},

@@ -1,8 +1,8 @@
 """Cases of decoder families of 2026: further rows of the table in family_cases.py, with the helpers of the other tables of decoders."""
 
-from family_cases import SHAPES, Case, Family, Rewrite, keep, older, rope, without
+from family_cases import SHAPES, Case, Family, Rewrite, keep, older, rope, scaling_keys, without
 from family_cases_decoders import BIAS, HEADS, MIXED, SMALL, TIED, WIDER, base_text, balanced, classifiers, dense, inside_mistral3, language_names
-from family_cases_decoders_more import FLAT, NARROWER, renamed
+from family_cases_decoders_more import ALL_DENSE, FLAT, KINDS, MORE, NAMED, NARROWER, SLIDES, TURNED, renamed
 
 ALPHA = Case("rope_alpha", rope(kind="dynamic", factor=1.0, alpha=50.0), why="as the released files: the base is stretched for all lengths")
 HUNYUAN_ROPES = [
@@ -131,5 +131,65 @@ def lfm3():
     )
 
 
-FAMILIES = [base_text(make()) for make in (hunyuan_v1_dense, hunyuan_v1_moe, mistral4, lfm3)]
+def laguna_rope(full=1000.0, sliding=2000.0, share=0.5, sliding_share=1.0, **more):
+    return {"rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": full, "partial_rotary_factor": share, **more},
+        "sliding_attention": {"rope_type": "default", "rope_theta": sliding, "partial_rotary_factor": sliding_share},
+    }}
+
+
+def laguna():
+    settings = {
+        **{k: v for k, v in NAMED.items() if k != "num_attention_heads"}, **laguna_rope(), **SLIDES, "num_attention_heads": 4, "num_attention_heads_per_layer": [6, 4], "num_experts": 4,
+        "shared_expert_intermediate_size": 10, "moe_routed_scaling_factor": 1.5, "mlp_layer_types": ["dense", "sparse"],
+    }
+    ropes = []
+    for name, keys in scaling_keys(4).items():
+        kind = name.split("_")[0]
+        keys = {k: v for k, v in keys.items() if k != "truncate"}
+        ropes.append(Case(f"every_{name}", laguna_rope(rope_type=kind, **keys), text=False, length_dependent=kind == "longrope", why="every key of the kind"))
+    linear = {"rope_type": "linear", "rope_theta": 2000.0, "factor": 4.0, "partial_rotary_factor": 1.0}
+    return Family(
+        name="laguna",
+        model_type="laguna",
+        architecture="LagunaForCausalLM",
+        settings=settings,
+        cases=[
+            Case("base"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
+            Case("hidden_act_gelu", {"hidden_act": "gelu"}),
+            Case("rope_theta", laguna_rope(50.0)),
+            Case("rope_theta_sliding", laguna_rope(sliding=50.0)),
+            Case("partial_rotary_factor", laguna_rope(share=1.0)),
+            Case("partial_rotary_factor_sliding", laguna_rope(sliding_share=0.5)),
+            Case("num_attention_heads_per_layer", {"num_attention_heads_per_layer": [2, 6]}),
+            Case("num_attention_heads", {"num_attention_heads_per_layer": [4, 4]}),
+            Case("gating", {"gating": "per-element"}),
+            NARROWER, TURNED, BIAS, WIDER, TIED, KINDS, ALL_DENSE, MORE,
+            Case("moe_routed_scaling_factor", {"moe_routed_scaling_factor": 1.0}),
+            Case("shared_expert_intermediate_size", {"shared_expert_intermediate_size": 16}),
+            Case("every_linear", laguna_rope(rope_type="linear", factor=4.0), text=False),
+            Case("rope_linear_sliding", {"rope_parameters": {**laguna_rope()["rope_parameters"], "sliding_attention": linear}}, text=False),
+            *ropes,
+            Rewrite("gating_per_head", "base", without(gating="per-head"), why="in words"),
+            Rewrite("num_attention_heads_per_layer_absent", "num_attention_heads", without("num_attention_heads_per_layer"), why="as many in each layer"),
+            Rewrite("mlp_layer_types_absent", "base", without("mlp_layer_types"), why="the first layer is dense"),
+            Rewrite("layer_types_absent", "base", without("layer_types"), same_result=False, why="all layers see all"),
+            Rewrite("defaults", "base", keep(*HEADS, "num_attention_heads_per_layer", "num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"),
+                    same_result=False, why="two bases, half of the channels"),
+        ],
+        shape_keys=HEADS + ["num_experts", "moe_intermediate_size", "shared_expert_intermediate_size", "num_attention_heads_per_layer"],
+        missing="model.layers.1.self_attn.g_proj.weight",
+        rejects=[
+            {"name": "one_rope", "unset": ["rope_parameters"], "set": {f"rope_parameters.{key}": value for key, value in FLAT.items()},
+             "expect": "rope_parameters without full_attention", "why": "one set of parameters, where each type of layers has its own"},
+            {"name": "rope_scaling", "set": {f"rope_scaling.{key}": value for key, value in FLAT.items()}, "expect": "rope_scaling",
+             "why": "the class reads rope_parameters alone"},
+            {"name": "sliding_yarn", "set": {"rope_parameters.sliding_attention.rope_type": "yarn"}, "expect": "sliding_attention.rope_type", "why": "no released checkpoint has it"},
+            {"name": "softcap", "set": {"moe_router_logit_softcapping": 30.0}, "expect": "moe_router_logit_softcapping", "why": "no released checkpoint has it"},
+        ],
+    )
+
+
+FAMILIES = [base_text(make()) for make in (hunyuan_v1_dense, hunyuan_v1_moe, mistral4, lfm3, laguna)]
 FEW_TOKENS = {}

@@ -170,9 +170,11 @@ class Attention final : public Mixer {
   /// y, by heads [N, H, D] or [N, d_model], times the gate of its tokens where that acts `here`.
   Tensor gated(const Tensor& y, const Tensor& x_ND, GatePlace here) const {
     if (!gate_.weight || config_.gate_at != here) return y;
-    const Tensor gate = ops::activate(gate_(x_ND), config_.gate_act == GateActivation::silu
-                                                       ? ops::Activation::silu
-                                                       : ops::Activation::sigmoid);
+    const Tensor z = gate_(x_ND);
+    const Tensor gate = config_.gate_act == GateActivation::softplus ? ops::softplus(z)
+                        : config_.gate_act == GateActivation::silu
+                            ? ops::activate(z, ops::Activation::silu)
+                            : ops::activate(z, ops::Activation::sigmoid);
     return y * (y.dim() == 3 ? gate.reshape({y.size(0), y.size(1), -1}) : gate);
   }
   Tensor queries(const Linear& linear, const Tensor& x_ND) const {

@@ -61,7 +61,7 @@ enum class GatePlace {
   after_value,  // on the values, before they are read
   after_o,      // on the output projection's result
 };
-enum class GateActivation { sigmoid, silu };
+enum class GateActivation { sigmoid, silu, softplus };
 
 /// Which projections have a bias.
 struct AttentionBias {
@@ -107,7 +107,8 @@ struct tessera::spec::EnumNames<tessera::nn::GatePlace> {
 template <>
 struct tessera::spec::EnumNames<tessera::nn::GateActivation> {
   using A = nn::GateActivation;
-  static constexpr std::array names{std::pair{A::sigmoid, "sigmoid"}, std::pair{A::silu, "silu"}};
+  static constexpr std::array names{std::pair{A::sigmoid, "sigmoid"}, std::pair{A::silu, "silu"},
+                                    std::pair{A::softplus, "softplus"}};
 };
 template <>
 struct tessera::spec::EnumNames<tessera::nn::QkNormOver> {

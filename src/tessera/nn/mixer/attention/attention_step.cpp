@@ -10,6 +10,7 @@
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/nn/position/turn.h"
 #include "tessera/ops/attention/kv_rows.h"
+#include "tessera/ops/basic/softplus.h"
 
 namespace tessera::nn {
 namespace {
@@ -161,9 +162,12 @@ class AttentionCall final : public StepCall {
       float* gate, int64_t first, int64_t count, int64_t heads, int64_t width, float* y) const {
     const int64_t of_token = s_.gate->rows(), of_head = of_token / heads;
     float* g = gate + first * of_token;
-    kernels::act(s_.config.gate_act == GateActivation::silu ? kernels::Activation::silu
-                                                            : kernels::Activation::sigmoid,
-                 g, count * of_token, g);
+    if (s_.config.gate_act == GateActivation::softplus)
+      std::transform(g, g + count * of_token, g, ops::softplus_of);
+    else
+      kernels::act(s_.config.gate_act == GateActivation::silu ? kernels::Activation::silu
+                                                              : kernels::Activation::sigmoid,
+                   g, count * of_token, g);
     y += first * heads * width;
     for (int64_t i = 0; i < count * heads; ++i, g += of_head, y += width)
       for (int64_t j = 0; j < width; ++j) y[j] *= of_head == 1 ? g[0] : g[j];

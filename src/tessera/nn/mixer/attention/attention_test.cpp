@@ -68,9 +68,10 @@ class Definition {
   }
   Tensor gated(const Tensor& y, GatePlace here) const {
     if (!has("gate.weight") || config_.gate_at != here) return y;
-    const Tensor z = linear("gate"), gate = config_.gate_act == GateActivation::silu
-                                                ? z * at::sigmoid(z)
-                                                : at::sigmoid(z);
+    const Tensor z = linear("gate"),
+                 gate = config_.gate_act == GateActivation::softplus ? at::log1p(z.exp())
+                        : config_.gate_act == GateActivation::silu   ? z * at::sigmoid(z)
+                                                                     : at::sigmoid(z);
     return y * gate.reshape({y.size(0), y.size(1), -1});
   }
   double scale(int64_t head) const {
@@ -127,6 +128,8 @@ TEST(Attention, AgainstTheDefinition) {
        R"(, "gate": "headwise", "gate_act": "silu")",
        R"(, "gate": "elementwise", "gate_at": "after_value", "gate_act": "silu")",
        R"(, "gate": "elementwise", "gate_at": "after_o", "gate_act": "silu")",
+       R"(, "gate": "headwise", "gate_act": "softplus")",
+       R"(, "gate": "elementwise", "gate_at": "after_value", "gate_act": "softplus")",
        R"(, "qk_norm": "l2_norm")",
        R"(, "scale": "learned")",
        R"(, "qk_norm": "l2_norm", "scale": "learned")",
@@ -291,7 +294,8 @@ TEST(Attention, ANormAfterTheRotationWeighsTurnedChannels) {
   const int64_t width = 4;
   const auto mixer = [](const char* at) {
     return MixerUnderTest(
-        std::string(R"({"type": "attention", "n_heads": 1, "qk_norm": {"type": "rms_norm", "eps": 0.1},
+        std::string(
+            R"({"type": "attention", "n_heads": 1, "qk_norm": {"type": "rms_norm", "eps": 0.1},
             "position": {"type": "rope", "theta": 100}, "temperature": {"scale": 0.7, "floor": 3}, "qk_norm_at": ")") +
             at + "\"}",
         width);
@@ -300,13 +304,13 @@ TEST(Attention, ANormAfterTheRotationWeighsTurnedChannels) {
   after.fill({.size = 1});
   before.values = after.values;
   const Tensor x = gen({kT, width}, 1.3, 0.2);
-  const Tensor angles = at::arange(kT, at::kDouble).unsqueeze(1) *
-                        at::tensor({1.0, 0.1}, at::kDouble).unsqueeze(0);
+  const Tensor angles =
+      at::arange(kT, at::kDouble).unsqueeze(1) * at::tensor({1.0, 0.1}, at::kDouble).unsqueeze(0);
   const auto made = [&](const std::string& name) {
     const Tensor y = at::matmul(x, after.values.at(name + ".weight").t()), a = y.narrow(1, 0, 2),
                  b = y.narrow(1, 2, 2);
-    const Tensor turned = at::cat(
-        {a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()}, 1);
+    const Tensor turned =
+        at::cat({a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()}, 1);
     return turned / (turned.square().mean(-1, true) + 0.1).sqrt() *
            after.values.at(name + "_norm.weight");
   };
