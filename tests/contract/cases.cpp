@@ -457,6 +457,7 @@ constexpr Sample kSamples[] = {
     {Slot::router, "top_k", "of_groups",
      R"({"k": 2, "score": "sigmoid", "balance": true, "n_groups": 2, "keep_groups": 1, "group_score": "sum_of_two"})"},
     {Slot::router, "top_k", "norm_of_two", R"({"k": 3, "norm": 2, "bias": true})"},
+    {Slot::router, "top_k", "softcap", R"({"k": 3, "score": "sigmoid", "softcap": 0.5})"},
     {Slot::router, "top_k", "balance_true", R"({"k": 3, "score": "sigmoid", "balance": true})"},
     {Slot::router, "hash", "of_three_ids", R"({"ids": 3})"},
     {Slot::router, "top_p", "", R"({"probability": 0.8})"},

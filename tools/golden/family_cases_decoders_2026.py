@@ -167,6 +167,7 @@ def laguna():
             Case("gating", {"gating": "per-element"}),
             NARROWER, TURNED, BIAS, WIDER, TIED, KINDS, ALL_DENSE, MORE,
             Case("moe_routed_scaling_factor", {"moe_routed_scaling_factor": 1.0}),
+            Case("moe_router_logit_softcapping", {"moe_router_logit_softcapping": 0.5}),
             Case("shared_expert_intermediate_size", {"shared_expert_intermediate_size": 16}),
             Case("every_linear", laguna_rope(rope_type="linear", factor=4.0), text=False),
             Case("rope_linear_sliding", {"rope_parameters": {**laguna_rope()["rope_parameters"], "sliding_attention": linear}}, text=False),
@@ -186,7 +187,6 @@ def laguna():
             {"name": "rope_scaling", "set": {f"rope_scaling.{key}": value for key, value in FLAT.items()}, "expect": "rope_scaling",
              "why": "the class reads rope_parameters alone"},
             {"name": "sliding_yarn", "set": {"rope_parameters.sliding_attention.rope_type": "yarn"}, "expect": "sliding_attention.rope_type", "why": "no released checkpoint has it"},
-            {"name": "softcap", "set": {"moe_router_logit_softcapping": 30.0}, "expect": "moe_router_logit_softcapping", "why": "no released checkpoint has it"},
         ],
     )
 

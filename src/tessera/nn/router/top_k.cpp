@@ -18,7 +18,7 @@ class TopKRouter final : public LearnedRouter {
       : LearnedRouter(config, builder), config_(config), balance_(builder.optional("balance")) {}
 
   Routing route(const Tensor& x_ND, Context& context) const override {
-    const Tensor z_NE = logits(x_ND, context);
+    const Tensor z_NE = ops::softcap(logits(x_ND, context), config_.softcap);
     const Tensor s_NE = config_.score == RouterScore::sigmoid
                             ? ops::activate(z_NE, ops::Activation::sigmoid)
                             : ops::softmax(z_NE);
