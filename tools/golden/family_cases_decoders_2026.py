@@ -70,6 +70,7 @@ def mistral4():
             if changes["rope_type"] == "default":  # with which the class fails
                 changes.update(rope_type="yarn", factor=4.0)
     family.gguf["rope_yarn_mscale_all_dim"] = family.gguf["n_group"] = "mistral4"
+    family.rejects.append({"name": "rope_default", "set": {"rope_parameters.rope_type": "default"}, "expect": "type default", "why": "the class fails"})
     family.rejects.append({"name": "partial_rotary_factor", "set": {"rope_parameters.partial_rotary_factor": 0.25}, "expect": "partial_rotary_factor", "why": "shapes disagree"})
     return family
 

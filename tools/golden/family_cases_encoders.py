@@ -755,6 +755,10 @@ CLASSES = {
     "mpt": ("Mpt", "stq"),
     "opt": ("OPT", "sq"),
     "phi": ("Phi", "st"),
+    **{name: (prefix, "q") for name, prefix in (
+        ("llama", "Llama"), ("mistral", "Mistral"), ("mixtral", "Mixtral"), ("qwen2", "Qwen2"), ("qwen2_moe", "Qwen2Moe"), ("qwen3", "Qwen3"), ("qwen3_moe", "Qwen3Moe"),
+        ("smollm3", "SmolLM3"), ("arcee", "Arcee"), ("exaone4", "Exaone4"), ("ministral", "Ministral"), ("ministral3", "Ministral3"), ("nemotron", "Nemotron"), ("seed_oss", "SeedOss"),
+    )},
 }
 
 
@@ -771,7 +775,8 @@ def with_classes(family):
     for kind in kinds:
         name, ending, changes, why = table[kind]
         family.cases.append(Case(name, changes, architecture=prefix + ending, text=False, why=why))
-    family.cases.append(Rewrite("named_classes", "classifier", named_classes, why="names of classes"))
+    if "s" in kinds:
+        family.cases.append(Rewrite("named_classes", "classifier", named_classes, why="names of classes"))
     return family
 
 
