@@ -755,6 +755,13 @@ CLASSES = {
     "mpt": ("Mpt", "stq"),
     "opt": ("OPT", "sq"),
     "phi": ("Phi", "st"),
+    "olmo": ("Olmo", "s"),
+    "stablelm": ("StableLm", "st"),
+    "diffllama": ("DiffLlama", "stq"),
+    "gpt_oss": ("GptOss", "st"),
+    "jetmoe": ("JetMoe", "s"),
+    "deepseek_v2": ("DeepseekV2", "s"),
+    "deepseek_v3": ("DeepseekV3", "st"),
     **{name: (prefix, "q") for name, prefix in (
         ("llama", "Llama"), ("mistral", "Mistral"), ("mixtral", "Mixtral"), ("qwen2", "Qwen2"), ("qwen2_moe", "Qwen2Moe"), ("qwen3", "Qwen3"), ("qwen3_moe", "Qwen3Moe"),
         ("smollm3", "SmolLM3"), ("arcee", "Arcee"), ("exaone4", "Exaone4"), ("ministral", "Ministral"), ("ministral3", "Ministral3"), ("nemotron", "Nemotron"), ("seed_oss", "SeedOss"),
