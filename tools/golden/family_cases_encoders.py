@@ -760,6 +760,8 @@ CLASSES = {
     "diffllama": ("DiffLlama", "stq"),
     "gpt_oss": ("GptOss", "st"),
     "jetmoe": ("JetMoe", "s"),
+    "phimoe": ("Phimoe", "s"),
+    "minimax": ("MiniMax", "stq"),
     "deepseek_v2": ("DeepseekV2", "s"),
     "deepseek_v3": ("DeepseekV3", "st"),
     **{name: (prefix, "q") for name, prefix in (
