@@ -37,6 +37,10 @@ def hunyuan_v1_moe():
         classes=False, shapes=HEADS + ["num_experts"], left=("head_dim",), gguf="hunyuan-moe", missing="mlp.shared_mlp.down_proj.weight",
     )
     family.gguf["rope_alpha"] = "hunyuan-moe"
+    family.rejects += [
+        {"name": "num_experts_list", "set": {"num_experts": [4, 4]}, "expect": "num_experts is a list", "why": "the class fails"},
+        {"name": "moe_topk_length", "set": {"moe_topk": [2]}, "expect": "moe_topk", "why": "one number for each layer"},
+    ]
     return family
 
 
@@ -127,6 +131,8 @@ def lfm3():
              "expect": "rope_parameters has no full_attention", "why": "one set of parameters, where each type of layers has its own"},
             {"name": "rope_scaling", "set": {f"rope_scaling.{key}": value for key, value in FLAT.items()}, "expect": "rope_scaling",
              "why": "the class reads rope_parameters alone"},
+            {"name": "linear_share", "set": {"rope_parameters.full_attention.rope_type": "linear", "rope_parameters.full_attention.factor": 4.0}, "expect": "partial_rotary_factor",
+             "why": "the class rotates all of a head, and fails"},
             {"name": "proportional_factor", "set": {"rope_parameters.full_attention.factor": 4.0}, "expect": "factor", "why": "no released checkpoint has it"},
         ],
     )
