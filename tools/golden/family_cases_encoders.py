@@ -759,6 +759,8 @@ CLASSES = {
     "stablelm": ("StableLm", "st"),
     "diffllama": ("DiffLlama", "stq"),
     "gpt_oss": ("GptOss", "st"),
+    "jamba": ("Jamba", "s"),
+    "qwen3_next": ("Qwen3Next", "stq"),
     "jetmoe": ("JetMoe", "s"),
     "phimoe": ("Phimoe", "s"),
     "minimax": ("MiniMax", "stq"),
