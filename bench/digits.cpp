@@ -29,9 +29,9 @@ Tensor log_probabilities(const model::Model& model, const std::vector<int64_t>& 
 int table(const char* path, const char* text_path, int64_t most) {
   using kernels::Arithmetic;
   const std::vector<std::pair<const char*, Arithmetic>> kinds = {
-      {"float32 (`--exact`)", Arithmetic::exact},
-      {"two digits", Arithmetic::two_digits},
-      {"one digit (`--fast`)", Arithmetic::one_digit}};
+      {"float32 (`--exact`)", Arithmetic::float32},
+      {"two digits", Arithmetic::int15},
+      {"one digit (`--fast`)", Arithmetic::int8}};
   std::vector<infer::LoadedModel> models;
   for (const auto& [name, arithmetic] : kinds)
     models.push_back(infer::load_model(path, {}, arithmetic));

@@ -85,8 +85,8 @@ class ManyRows {
     for (size_t i = 0; i < w_.size(); ++i) w_[i] = static_cast<uint8_t>(key.bits(i) & 0x3f);
     for (size_t i = 0; i < x_.size(); ++i) x_[i] = key.uniform(i) - 0.5f;
     void* line = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64) % 64;
-    rounded_ = kernels::round_rows(x_.data(), kRows, shape.k, shape.k,
-                                   kernels::Arithmetic::two_digits, line);
+    rounded_ =
+        kernels::round_rows(x_.data(), kRows, shape.k, shape.k, kernels::Arithmetic::int15, line);
   }
 
   double operations() const { return 2.0 * kRows * static_cast<double>(shape_.n * shape_.k); }

@@ -19,7 +19,7 @@
 #include "tessera/infer/encoders/embed.h"
 #include "tessera/infer/evaluation/evaluate.h"
 #include "tessera/infer/engine/generate.h"
-#include "tessera/infer/loading/load_in_blocks.h"
+#include "tessera/infer/loading/quantize_on_load.h"
 #include "tessera/model/padding.h"
 
 namespace tessera {
@@ -186,17 +186,17 @@ TEST_F(MiniLm, BlocksAndDigitsKeepTheVectors) {
   for (std::string line; std::getline(file, line) && texts.size() < 400;)
     texts.push_back(line.substr(2));
   const infer::EmbedOptions options = infer::embed_options_of(path_);
-  const auto vectors = [&](const infer::Products& products) {
+  const auto vectors = [&](const infer::MatmulOptions& products) {
     return infer::embed(infer::load_model(path_, {}, {}, products), texts, options)
         .vectors_RD.to(at::kDouble);
   };
   const Tensor want = vectors({});
   // of cosines with the vectors of float32: mean and lowest
   for (const auto& [arithmetic, mean, lowest] :
-       {std::tuple{kernels::Arithmetic::exact, 0.9998, 0.998},
-        std::tuple{kernels::Arithmetic::two_digits, 0.9998, 0.998},
-        std::tuple{kernels::Arithmetic::one_digit, 0.999, 0.99}}) {
-    const Tensor cosines = (vectors(infer::Products{arithmetic, DType::q8_0}) * want).sum(1);
+       {std::tuple{kernels::Arithmetic::float32, 0.9998, 0.998},
+        std::tuple{kernels::Arithmetic::int15, 0.9998, 0.998},
+        std::tuple{kernels::Arithmetic::int8, 0.999, 0.99}}) {
+    const Tensor cosines = (vectors(infer::MatmulOptions{arithmetic, DType::q8_0}) * want).sum(1);
     EXPECT_GT(cosines.mean().item<double>(), mean) << static_cast<int>(arithmetic);
     EXPECT_GT(cosines.min().item<double>(), lowest) << static_cast<int>(arithmetic);
     EXPECT_LT(cosines.min().item<double>(), 1 - 1e-9) << "nothing was rounded";

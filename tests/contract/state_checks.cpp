@@ -3,7 +3,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/infer/engine/generate.h"
 #include "tessera/model/call_plan.h"
-#include "tessera/model/kept_bits.h"
+#include "tessera/model/kv_quantization.h"
 #include "tessera/nn/position/position_config.h"
 
 namespace tessera::contract {
@@ -266,7 +266,7 @@ void check_kv_types(const Rig& rig, Report& report) {
   // embeddings that are kept are neither keys nor values: they stay as they are
   const bool packs =
       std::any_of(layout.begin(), layout.end(), [](const model::BranchState& branch) {
-        return branch.name != "embed" && model::packs(branch.tensors);
+        return branch.name != "embed" && model::can_quantize_kv(branch.tensors);
       });
   const auto state_of = [&](KvType type) {
     return model::State(rig.spec(), 1, 0, of(at::kFloat), {.type = type, .page = 2});
@@ -521,20 +521,22 @@ void check_cut(const Rig& rig, Report& report) {
       loses = loses || decl.kind == spec::StateDecl::Kind::fixed ||
               (decl.keep > 0 && decl.entries(14) > decl.first + decl.keep);
   for (const int64_t n : {1, 5, 8, 13}) {
-    report.expect(state.can_cut(0, n) == !loses, "can be cut after {} of 14: {}", n,
-                  state.can_cut(0, n));
+    report.expect(state.can_truncate(0, n) == !loses, "can be cut after {} of 14: {}", n,
+                  state.can_truncate(0, n));
     if (loses) {
-      report.refuses(ErrorKind::input, "cannot be truncated", "a cut", [&] { state.cut(0, n); });
+      report.refuses(ErrorKind::input, "cannot be truncated", "a cut",
+                     [&] { state.truncated_copy(0, n); });
       continue;
     }
-    model::State straight(rig.spec(), 1), cut = state.cut(0, n);
+    model::State straight(rig.spec(), 1), cut = state.truncated_copy(0, n);
     feed(rig, straight, {{0, Ids(ids.begin(), ids.begin() + n)}});
     report.expect(cut.length(0) == n && cut.bytes() == straight.bytes(),
                   "cut after {}: {} tokens, {} bytes", n, cut.length(0), cut.bytes());
     report.expect(same_bits(feed(rig, cut, {{0, next}}), feed(rig, straight, {{0, next}})),
                   "cut after {}: goes on with other bits", n);
   }
-  report.expect(!state.can_cut(0, 15) && !state.can_cut(0, -1), "cut outside of what it holds");
+  report.expect(!state.can_truncate(0, 15) && !state.can_truncate(0, -1),
+                "cut outside of what it holds");
   model::State two(rig.spec(), 2);
   two.put(1, state);
   model::State copy = state.fork();

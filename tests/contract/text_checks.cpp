@@ -39,7 +39,7 @@ infer::GenerateOptions greedy(int64_t tokens = kNew) {
   return options;
 }
 
-void expect_guessed(const Rig& rig,
+void expect_drafted(const Rig& rig,
                     const infer::Speculation& how,
                     const Rows& want,
                     const char* what,
@@ -48,11 +48,11 @@ void expect_guessed(const Rig& rig,
   options.speculation = how;
   const auto got = infer::generate(rig.model, nullptr, prompts(), options);
   report.expect(said(got) == want, "{}: {}; plain {}", what, text_of(said(got)), text_of(want));
-  report.expect(got.guessed_tokens > 0, "{}: nothing was guessed", what);
+  report.expect(got.drafted_tokens > 0, "{}: nothing was guessed", what);
   if (how.draft == &rig.model)
-    report.expect(got.accepted_tokens == got.guessed_tokens,
+    report.expect(got.accepted_tokens == got.drafted_tokens,
                   "{}: {} of {} guesses of the model itself were right", what, got.accepted_tokens,
-                  got.guessed_tokens);
+                  got.drafted_tokens);
 }
 
 struct Beam {
@@ -88,14 +88,14 @@ void check_speculation(const Case& c, Report& report) {
   if (!of_interest(c)) return;
   const Rig rig = make_rig(c.decoder, at::kFloat);
   const Rows want = said(infer::generate(rig.model, nullptr, prompts(), greedy()));
-  expect_guessed(rig, {.lookup = 3, .guesses = 4}, want, "look-up", report);
+  expect_drafted(rig, {.lookup = 3, .draft_tokens = 4}, want, "look-up", report);
   if (rig.spec().encoder) return;  // a draft reads no source
-  expect_guessed(rig, {.draft = &rig.model, .guesses = 3}, want, "its own draft", report);
+  expect_drafted(rig, {.draft = &rig.model, .draft_tokens = 3}, want, "its own draft", report);
   // one that errs now and then: guesses are kept in part
   const Rig weaker = make_rig(c.decoder, at::kFloat);
   const at::NoGradGuard no_gradients;
   for (const auto& [name, value] : weaker.values) value.mul_(0.8);
-  expect_guessed(rig, {.draft = &weaker.model, .guesses = 3}, want, "another draft", report);
+  expect_drafted(rig, {.draft = &weaker.model, .draft_tokens = 3}, want, "another draft", report);
 }
 
 void check_beams(const Case& c, Report& report) {

@@ -35,7 +35,7 @@ TESSERA_FUZZ_TARGET(contrastive_data) {
           const train::PackedBatch two = source->train(0, 2, begun);
           fuzz::check(two.items.size() == two.pieces.size() && two.pieces.size() >= 4,
                       "a text and its positive for each of two");
-          for (const train::Piece& piece : two.pieces)
+          for (const train::PackedDocument& piece : two.pieces)
             fuzz::check(piece.length > 0 && piece.length <= recipe.train.length,
                         "a text fits its room");
           for (int64_t i = 0; i < source->valid_samples(); ++i)

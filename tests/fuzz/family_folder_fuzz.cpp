@@ -13,7 +13,7 @@ TESSERA_FUZZ_TARGET(family_folder) {
   fuzz::run(
       [&] {
         auto families = convert::FamilySet::load(folder.path());
-        families.unmathematical("hf");
+        families.metadata_keys("hf");
         for (const char* dialect : {"hf", "gguf", "fuzz"}) families.types(dialect);
         families.of_type("fuzz", "fuzz", spec::Json::object(), "fuzz");
       },

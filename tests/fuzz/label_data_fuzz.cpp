@@ -19,7 +19,7 @@ TESSERA_FUZZ_TARGET(label_data) {
     fuzz::run(body, {ErrorKind::file, ErrorKind::input});
   };
   using train::LabelOf, train::LabelSplit;
-  for (const LabelOf of : {LabelOf::one_class, LabelOf::several_classes, LabelOf::score})
+  for (const LabelOf of : {LabelOf::one_class, LabelOf::multi_label, LabelOf::score})
     read([&] {
       const auto texts = train::read_texts(data, LabelSplit::train, of);
       std::vector<std::string> labels;

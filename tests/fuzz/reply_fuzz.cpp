@@ -9,20 +9,21 @@ TESSERA_FUZZ_TARGET(reply) {
   const auto parts = fuzz::parts_of<2>(input);
   const std::string_view answer = parts[1].substr(0, 4096);
   fuzz::run([&] {
-    const text::ReplyReader::Options options{.format = text::reply_format_named(parts[0]),
-                                             .thoughts = text::ThoughtTags{"<think>", "</think>"},
-                                             .thinking = answer.size() % 2 == 1};
+    const text::ReplyParser::Options options{
+        .format = text::tool_call_format_named(parts[0]),
+        .reasoning = text::ReasoningTags{"<think>", "</think>"},
+        .thinking = answer.size() % 2 == 1};
     const text::Reply whole = text::read_reply(answer, options);
-    text::ReplyReader reader(options);
+    text::ReplyParser reader(options);
     text::Reply joined;
     const auto take = [&](const text::Reply& more) {
-      joined.thoughts += more.thoughts;
+      joined.reasoning += more.reasoning;
       joined.content += more.content;
       joined.calls.insert(joined.calls.end(), more.calls.begin(), more.calls.end());
     };
     for (size_t i = 0; i < answer.size(); i += 3) take(reader.push(answer.substr(i, 3)));
     take(reader.finish());
-    fuzz::check(joined.thoughts == whole.thoughts && joined.content == whole.content &&
+    fuzz::check(joined.reasoning == whole.reasoning && joined.content == whole.content &&
                     joined.calls == whole.calls,
                 "an answer says the same in pieces");
   });

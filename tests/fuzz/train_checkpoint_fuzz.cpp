@@ -18,8 +18,8 @@ TESSERA_FUZZ_TARGET(train_checkpoint) {
       "");
   static const train::ParameterSet parameters(model, recipe.optimizer);
   static const auto optimizer = train::make_optimizer(recipe.optimizer, parameters);
-  static const std::vector<model::Overlay> no_adapters;
-  static const train::Beside nothing_beside;
+  static const std::vector<model::WeightAdapter> no_adapters;
+  static const train::AuxiliaryParameters nothing_beside;
   const format::StringMap no_origin;
   static const fuzz::Folder folder;
   const auto parts = fuzz::parts_of<4>(input);

@@ -23,13 +23,13 @@ TEST(QuantizedFolders, LogitsAreThoseOfTransformers) {
         format::open_safetensors(entry.path() / "expected.safetensors");
     const Tensor ids = infer::tensor_or_undefined(expected, "input_ids"),
                  want = infer::tensor_or_undefined(expected, "logits");
-    for (const auto arithmetic : {kernels::Arithmetic::exact, kernels::Arithmetic::two_digits}) {
+    for (const auto arithmetic : {kernels::Arithmetic::float32, kernels::Arithmetic::int15}) {
       const infer::LoadedModel loaded = infer::load_model(entry.path(), {}, arithmetic);
       const at::NoGradGuard no_grad;
       const Tensor got =
           loaded.model.logits(loaded.model.hidden(model::from_padded(ids, at::ones_like(ids))));
       // two digits of x: 1e-4 of what an output is made of
-      const double tolerance = arithmetic == kernels::Arithmetic::exact ? 1e-4 : 5e-3;
+      const double tolerance = arithmetic == kernels::Arithmetic::float32 ? 1e-4 : 5e-3;
       EXPECT_LT((got - want.flatten(0, 1)).abs().max().item<double>(), tolerance);
     }
     ++cases;

@@ -66,7 +66,7 @@ TEST_F(Library, TextIsThatOfTheEngine) {
                        streamed += text;
                        return true;
                      });
-  const infer::LoadedModel loaded = infer::load_model(path_, {}, kernels::Arithmetic::two_digits);
+  const infer::LoadedModel loaded = infer::load_model(path_, {}, kernels::Arithmetic::int15);
   infer::GenerateOptions options;
   options.max_new_tokens = 12;
   const auto ids = loaded.tokenizer->encode("Once");

@@ -2,11 +2,11 @@
 
 #include "tessera/spec/settings.h"
 #include "tessera/api/tessera.h"
-#include "tessera/api/writing.h"
+#include "tessera/api/decoding.h"
 #include "tessera/hub/find_model.h"
 #include "tessera/infer/encoders/embed.h"
 #include "tessera/infer/engine/conversation.h"
-#include "tessera/infer/loading/load_in_blocks.h"
+#include "tessera/infer/loading/quantize_on_load.h"
 #include "tessera/nn/batch.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/text/chat/chat_prompt.h"
@@ -21,9 +21,9 @@ infer::LoadedModel open(const std::string& path, std::string_view text) {
     found.push_back(hub::find_model(adapter).path);
   const std::string arithmetic =
       settings.one_of("arithmetic", {"default", "exact", "fast"}).value_or("default");
-  infer::Products products{arithmetic == "exact"  ? kernels::Arithmetic::exact
-                           : arithmetic == "fast" ? kernels::Arithmetic::one_digit
-                                                  : kernels::Arithmetic::two_digits};
+  infer::MatmulOptions products{arithmetic == "exact"  ? kernels::Arithmetic::float32
+                                : arithmetic == "fast" ? kernels::Arithmetic::int8
+                                                       : kernels::Arithmetic::int15};
   if (const auto blocks = settings.text("blocks")) products.blocks = dtype_named(*blocks);
   settings.done();
   return infer::load_model(path, {}, found, products);

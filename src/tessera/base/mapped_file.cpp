@@ -123,7 +123,7 @@ bool is_mapped(std::span<const std::byte> bytes) {
   });
 }
 
-size_t let_go_of_pages(std::span<const std::byte> bytes) {
+size_t release_pages(std::span<const std::byte> bytes) {
   if (!is_mapped(bytes)) return 0;
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<uintptr_t>(bytes.data()) + page - 1) / page * page,

@@ -38,7 +38,7 @@ void install_truncation_guard();
 bool is_mapped(std::span<const std::byte> bytes);
 /// Lets go of the pages that lie wholly in `bytes` of a mapped file: they take no memory until they
 /// are read again. Returns how many bytes they have; 0 of other memory.
-size_t let_go_of_pages(std::span<const std::byte> bytes);
+size_t release_pages(std::span<const std::byte> bytes);
 
 /// Whole small file as text; throws Error(file) when missing, unreadable or over `limit` bytes.
 std::string read_text_file(const std::filesystem::path& path, size_t limit = size_t{1} << 30);

@@ -320,18 +320,20 @@ std::function<int()> add_bench(CLI::App& app) {
       "Compares quantization types: size, perplexity, KL divergence, top-1 agreement, speed");
   CLI::App* grammar = app.add_subcommand(
       "grammar", "Measures constrained decoding: time per token by grammar and vocabulary");
-  CLI::App* guesses =
+  CLI::App* speculative =
       app.add_subcommand("speculative", "Measures speculative decoding against plain decoding");
-  guesses->alias("guesses");
+  speculative->alias("guesses");
   quant->alias("quantization");
-  for (CLI::App* below : {mixers, sampling, quant, grammar, guesses}) below->group("Benchmarks");
-  return [o, mixers, sampling, quant, grammar, guesses, run_guesses = add_bench_guesses(*guesses),
+  for (CLI::App* below : {mixers, sampling, quant, grammar, speculative})
+    below->group("Benchmarks");
+  return [o, mixers, sampling, quant, grammar, speculative,
+          run_speculation = add_bench_speculation(*speculative),
           run_quant = add_bench_quant(*quant), run_mixers = add_bench_mixers(*mixers),
           run_sampling = add_bench_sampling(*sampling), run_grammar = add_bench_grammar(*grammar)] {
     if (mixers->parsed()) return run_mixers();
     if (quant->parsed()) return run_quant();
     if (grammar->parsed()) return run_grammar();
-    if (guesses->parsed()) return run_guesses();
+    if (speculative->parsed()) return run_speculation();
     return sampling->parsed() ? run_sampling() : bench(*o);
   };
 }

@@ -16,7 +16,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/constraint_flags.h"
-#include "tessera/cli/guess_flags.h"
+#include "tessera/cli/speculation_flags.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/line_editor.h"
 #include "tessera/cli/load_flags.h"
@@ -39,7 +39,7 @@ struct ChatArgs {
   std::vector<std::string> adapters;
   std::string model, question, system, template_file, load, date = "today";
   infer::GenerateOptions generate;
-  GuessFlags guesses;
+  SpeculationFlags speculation;
   KvFlags kv;
   ProductFlags products;
   RetrieveFlags retrieve;
@@ -84,7 +84,7 @@ void on_interrupt(int) {
 class Printer {
  public:
   /// `thinking`: the prompt has opened the thoughts.
-  Printer(bool thinking, text::ThoughtTags tags)
+  Printer(bool thinking, text::ReasoningTags tags)
       : colours_(isatty(STDOUT_FILENO) != 0), thinking_(thinking), tags_(std::move(tags)) {
     if (thinking_ && colours_) fmt::print("\x1b[2m");
   }
@@ -135,7 +135,7 @@ class Printer {
     waiting_.erase(0, n);
   }
   bool colours_, thinking_;
-  text::ThoughtTags tags_;
+  text::ReasoningTags tags_;
   std::string waiting_;
 };
 
@@ -152,7 +152,7 @@ class Chat {
     auto& g = args_.generate;
     const auto defaults = args_.sampling.fill(loaded_.generation, infer::TextKind::conversation, g);
     g.kv = args_.kv.options();
-    g.speculation = args_.guesses.load(args_.loading.options(), args_.products.arithmetic());
+    g.speculation = args_.speculation.load(args_.loading.options(), args_.products.arithmetic());
     g.keep_first = args_.kv.keep_first;
     g.stop_ids = prompts_.ends();
     for (const int64_t id : args_.sampling.ends(loaded_))
@@ -310,7 +310,7 @@ class Chat {
     const std::vector<int32_t> read = prompts_.encode(prompt);
     const std::vector<int64_t> ids(read.begin(), read.end());
     check_room(infer::size_of(ids));
-    Printer printer(prompts_.thinks(prompt), prompts_.thoughts());
+    Printer printer(prompts_.thinks(prompt), prompts_.reasoning());
     CancelToken stopped;
     infer::GenerateOptions options = args_.generate;
     options.cancel = &stopped;
@@ -589,7 +589,7 @@ std::function<int()> add_chat(CLI::App& app) {
   group(app, "Constrained decoding");
   o->constraint.add(app);
   group(app, "Speculative decoding");
-  o->guesses.add(app);
+  o->speculation.add(app);
   group(app, "Context and KV cache");
   app.add_option("--context,-c,--ctx-size,--max-model-len", g.context,
                  "context length: maximum tokens of the conversation; 0 = the model's")
@@ -621,7 +621,7 @@ std::function<int()> add_chat(CLI::App& app) {
     if (o->threads > 0) set_thread_count(o->threads);
     o->generate.max_new_tokens = without_limit(o->generate.max_new_tokens);
     o->sampling.check();
-    o->guesses.check();
+    o->speculation.check();
     return chat_verb::Chat(*o).run();
   };
 }

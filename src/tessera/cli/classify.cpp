@@ -36,8 +36,8 @@ std::vector<std::string> texts_in(const std::string& text) {
 }
 
 /// What is to be judged: texts, or pairs with a tab between.
-std::vector<infer::JudgedPair> pairs_of(const ClassifyArgs& o) {
-  std::vector<infer::JudgedPair> out;
+std::vector<infer::ClassifierPair> pairs_of(const ClassifyArgs& o) {
+  std::vector<infer::ClassifierPair> out;
   if (!o.seconds.empty() && o.seconds.size() != o.texts.size())
     fail(ErrorKind::usage, "classify", "{} times --text-b; expected {}, one for each --text",
          o.seconds.size(), o.texts.size());
@@ -69,7 +69,7 @@ int judge_texts(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
   const auto judged = infer::classify_texts(loaded, pairs, o.how);
   Json report = Json::array();
   for (size_t i = 0; i < judged.size(); ++i) {
-    const infer::TextJudgement& one = judged[i];
+    const infer::ClassPrediction& one = judged[i];
     Json entry = {{"text", pairs[i].text}};
     if (pairs[i].second) entry["text_b"] = *pairs[i].second;
     if (names.size() == 1) {
@@ -83,13 +83,13 @@ int judge_texts(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
       int64_t shown = 0;
       for (const size_t c : ranked(one.probabilities)) {
         entry["probabilities"][names[c]] = one.probabilities[c];
-        const bool chosen = o.how.several ? one.probabilities[c] > 0.5 : shown < o.top;
+        const bool chosen = o.how.multi_label ? one.probabilities[c] > 0.5 : shown < o.top;
         if (chosen)
           line +=
               fmt::format("{}{}\t{:.4f}", line.empty() ? "" : "\t", names[c], one.probabilities[c]);
         ++shown;
       }
-      if (o.how.several) {
+      if (o.how.multi_label) {
         entry["labels"] = Json::array();
         for (const size_t c : ranked(one.probabilities))
           if (one.probabilities[c] > 0.5) entry["labels"].push_back(names[c]);
@@ -101,7 +101,7 @@ int judge_texts(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
   }
   if (o.json) print_json(report);
   const auto cut = std::count_if(judged.begin(), judged.end(),
-                                 [](const infer::TextJudgement& one) { return one.cut; });
+                                 [](const infer::ClassPrediction& one) { return one.cut; });
   if (cut > 0) fmt::print(stderr, "tessera: {} texts truncated to the maximum length\n", cut);
   return kExitOk;
 }
@@ -110,7 +110,7 @@ int judge_words(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
   const auto names = infer::class_names(loaded.model.spec());
   Json report = Json::array();
   bool first = true, cut = false;
-  for (const infer::JudgedPair& pair : pairs_of(o)) {
+  for (const infer::ClassifierPair& pair : pairs_of(o)) {
     std::vector<std::string> words;
     std::istringstream in(pair.text);
     for (std::string word; in >> word;) words.push_back(word);
@@ -119,7 +119,7 @@ int judge_words(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
     Json entry = Json::array();
     if (!o.json && !first) fmt::print("\n");
     first = false;
-    for (const infer::WordJudgement& word : infer::classify_words(loaded, words, o.how)) {
+    for (const infer::WordPrediction& word : infer::classify_words(loaded, words, o.how)) {
       cut = cut || word.cut;
       if (!o.json) fmt::print("{}\t{}\n", word.word, word.cut ? "-" : names[word.best]);
       entry.push_back({{"word", word.word},
@@ -164,12 +164,12 @@ int classify(const ClassifyArgs& o) {
       infer::load_model(o.model, o.loading.options(), o.adapters, o.products.products());
   say_differences(loaded.source);
   o.products.check(loaded.model);
-  switch (infer::judgement_of(loaded)) {
-    case infer::Judgement::texts:
+  switch (infer::classification_task_of(loaded)) {
+    case infer::ClassificationTask::texts:
       return judge_texts(o, loaded);
-    case infer::Judgement::words:
+    case infer::ClassificationTask::words:
       return judge_words(o, loaded);
-    case infer::Judgement::answers:
+    case infer::ClassificationTask::answers:
       return find_answers(o, loaded);
   }
   return kExitFailed;
@@ -196,9 +196,9 @@ std::function<int()> add_classify(CLI::App& app) {
       ->check(positive());
   group(app, "Task");
   app.add_option("--question", o->question, "question about the text (extractive QA)");
-  app.add_flag("--allow-no-answer,--may-lack", o->how.may_lack,
+  app.add_flag("--allow-no-answer,--may-lack", o->how.allow_no_answer,
                "question answering with \"no answer\" (SQuAD 2.0)");
-  app.add_flag("--multi-label,--several", o->how.several, "multi-label: all classes above 0.5");
+  app.add_flag("--multi-label,--several", o->how.multi_label, "multi-label: all classes above 0.5");
   group(app, "Output");
   app.add_option("--top,-k,--top-k", o->top, "number of classes shown, the most likely first")
       ->check(positive());

@@ -131,7 +131,7 @@ std::function<int()> add_bench_mixers(CLI::App& bench);
 std::function<int()> add_bench_quant(CLI::App& bench);
 std::function<int()> add_bench_sampling(CLI::App& bench);
 std::function<int()> add_bench_grammar(CLI::App& bench);
-std::function<int()> add_bench_guesses(CLI::App& bench);
+std::function<int()> add_bench_speculation(CLI::App& bench);
 std::function<int()> add_verify(CLI::App&);
 std::function<int()> add_doctor(CLI::App&);
 /// `convert` where it distils.

@@ -5,7 +5,7 @@
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/temporary_cache.h"
 #include "tessera/train/data/sample_view.h"
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/data/token_cache.h"
 
 namespace tessera::cli {

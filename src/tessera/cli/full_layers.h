@@ -1,7 +1,7 @@
 // Which layers keep all bits whatever type of keys and values a run asks for, in words. Torch-free.
 #pragma once
 
-#include "tessera/model/kept_bits.h"
+#include "tessera/model/kv_quantization.h"
 
 namespace tessera::cli {
 

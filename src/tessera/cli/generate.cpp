@@ -11,7 +11,7 @@
 #include "tessera/cli/answer_lines.h"
 #include "tessera/cli/constraint_flags.h"
 #include "tessera/cli/features.h"
-#include "tessera/cli/guess_flags.h"
+#include "tessera/cli/speculation_flags.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
@@ -33,7 +33,7 @@ struct GenerateArgs {
   infer::BeamOptions beams{.beams = 1};
   infer::MaskPredictOptions mask_predict;
   AnswerLines lines;
-  GuessFlags guesses;
+  SpeculationFlags speculation;
   KvFlags kv;
   ProductFlags products;
   RetrieveFlags retrieve;
@@ -169,16 +169,16 @@ struct Speeds {
 };
 
 /// How likely tokens were, as numbers that JSON has.
-Json to_json(const infer::Chances& chances, const text::Tokenizer* tokenizer) {
-  const auto one = [&](const infer::Chance& chance) {
+Json to_json(const infer::PositionLogprobs& logprobs, const text::Tokenizer* tokenizer) {
+  const auto one = [&](const infer::TokenLogprob& chance) {
     Json out{{"id", chance.id}, {"logprob", std::max(chance.log_p, -9999.0)}};
     const auto id = static_cast<int32_t>(chance.id);
     if (tokenizer != nullptr) out["token"] = tokenizer->decode(std::span(&id, 1), false);
     return out;
   };
-  Json out = one(chances.chosen);
+  Json out = one(logprobs.chosen);
   out["top"] = Json::array();
-  for (const infer::Chance& chance : chances.top) out["top"].push_back(one(chance));
+  for (const infer::TokenLogprob& chance : logprobs.top) out["top"].push_back(one(chance));
   return out;
 }
 
@@ -203,13 +203,13 @@ void report_json(const GenerateArgs& o,
     if (row.limit != infer::Limit::none)
       rows.back()["limit"] = infer::limit_name(row.limit, "max_new_tokens");
     if (o.constraint.on()) rows.back()["cut"] = row.cut.empty() ? Json() : Json(row.cut);
-    if (o.generate.chances) {
+    if (o.generate.logprobs) {
       rows.back()["logprobs"] = Json::array();
-      for (const infer::Chances& chances : row.chances)
-        rows.back()["logprobs"].push_back(to_json(chances, tokenizer));
+      for (const infer::PositionLogprobs& logprobs : row.logprobs)
+        rows.back()["logprobs"].push_back(to_json(logprobs, tokenizer));
     }
     if (o.generate.speculation.on()) {
-      rows.back()["guessed_tokens"] = result.guessed_tokens;
+      rows.back()["guessed_tokens"] = result.drafted_tokens;
       rows.back()["accepted_tokens"] = result.accepted_tokens;
       if (result.plain_tokens_per_s > 0)
         rows.back()["plain_tokens_per_s"] = result.plain_tokens_per_s;
@@ -265,9 +265,9 @@ void report_text(const GenerateArgs& o,
   if (shifts > 0) fmt::print(stderr, "context shifted {} time{}\n", shifts, shifts == 1 ? "" : "s");
   if (o.generate.speculation.on()) {
     fmt::print(stderr, "speculative decoding: {} of {} draft tokens accepted ({:.0f} %)",
-               result.accepted_tokens, result.guessed_tokens,
+               result.accepted_tokens, result.drafted_tokens,
                100.0 * static_cast<double>(result.accepted_tokens) /
-                   static_cast<double>(std::max<int64_t>(1, result.guessed_tokens)));
+                   static_cast<double>(std::max<int64_t>(1, result.drafted_tokens)));
     if (result.plain_tokens_per_s > 0 && speeds.decode)
       fmt::print(stderr, "; speed-up {:.2f}x over {:.1f} tokens/s without drafting",
                  *speeds.decode / result.plain_tokens_per_s, result.plain_tokens_per_s);
@@ -289,11 +289,11 @@ std::vector<std::string> drawing_flags() {
 void check_options(const GenerateArgs& o, const CLI::App& app) {
   const auto given = [&](const char* name) { return app.count(name) > 0; };
   if (o.beams.beams > 1) {
-    if (o.guesses.on())
+    if (o.speculation.on())
       fail(ErrorKind::usage, "generate",
            "{} with --beams {}: speculative decoding and beam search exclude each other; leave "
            "one of them out",
-           o.guesses.given(), o.beams.beams);
+           o.speculation.given(), o.beams.beams);
     for (const std::string& choice : drawing_flags())
       if (given(choice.c_str()))
         fail(ErrorKind::usage, "generate",
@@ -401,7 +401,7 @@ int generate(GenerateArgs& o) {
   g.kv = o.kv.options();
   g.keep_first = o.kv.keep_first;
   const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
-  g.speculation = o.guesses.load(o.loading.options(), o.products.arithmetic());
+  g.speculation = o.speculation.load(o.loading.options(), o.products.arithmetic());
   infer::Session session;
   std::string fingerprint;
   if (!o.session.empty()) {
@@ -540,7 +540,7 @@ std::function<int()> add_generate(CLI::App& app) {
                  "completions per prompt (n); the prompt is computed once")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  app.add_option("--logprobs", g.chances,
+  app.add_option("--logprobs", g.logprobs,
                  "with --json: log-probabilities of the output tokens and of the N most likely, "
                  "before temperature, penalties and filters")
       ->check(CLI::Range(0, 1000));
@@ -565,7 +565,7 @@ std::function<int()> add_generate(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::IsMember({"true", "false", "never"}));
   group(app, "Speculative decoding");
-  o->guesses.add(app);
+  o->speculation.add(app);
   group(app, "Context and KV cache");
   app.add_option("--context,-c,--ctx-size,--max-model-len", g.context,
                  "context length: maximum tokens, prompt included; 0 = the model's")
@@ -673,7 +673,7 @@ std::function<int()> add_generate(CLI::App& app) {
     o->beams.early_stopping = o->early_stopping == "true"    ? convert::EarlyStopping::always
                               : o->early_stopping == "never" ? convert::EarlyStopping::never
                                                              : convert::EarlyStopping::heuristic;
-    o->guesses.check();
+    o->speculation.check();
     if (given("--iterations") || given("--length-candidates"))
       o->generate.mask_predict = o->mask_predict;
     return generate(*o);

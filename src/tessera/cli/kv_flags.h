@@ -63,8 +63,8 @@ struct KvFlags {
       const DType stored = named.second->dtype();
       return named.first.quantises() && (stored == DType::f32 || stored == DType::f64);
     });
-    const bool keeps =
-        model.spec().no_state_reason().empty() && model::packs(model::state_layout(model.spec()));
+    const bool keeps = model.spec().no_state_reason().empty() &&
+                       model::can_quantize_kv(model::state_layout(model.spec()));
     type = rounded && keeps && !products.exact ? "f16" : "f32";
   }
   /// Refuses a type that nothing would be kept in; else one line to stderr names the layers that

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "tessera/cli/cli.h"
-#include "tessera/infer/loading/load_in_blocks.h"
+#include "tessera/infer/loading/quantize_on_load.h"
 #include "tessera/kernels/weights/quantize.h"
 
 namespace tessera::cli {
@@ -38,14 +38,14 @@ struct ProductFlags {
         });
   }
   kernels::Arithmetic arithmetic() const {
-    return exact  ? kernels::Arithmetic::exact
-           : fast ? kernels::Arithmetic::one_digit
-                  : kernels::Arithmetic::two_digits;
+    return exact  ? kernels::Arithmetic::float32
+           : fast ? kernels::Arithmetic::int8
+                  : kernels::Arithmetic::int15;
   }
-  infer::Products products() const {
+  infer::MatmulOptions products() const {
     return {arithmetic(), blocks.empty() ? std::nullopt : std::optional(dtype_named(blocks))};
   }
-  /// For reports: "exact", "two_digits", "one_digit".
+  /// For reports: "exact", "int15", "int8".
   const char* name() const { return exact ? "exact" : fast ? "one_digit" : "two_digits"; }
   /// Refuses --fast where it would change nothing.
   void check(const model::Model& model) const {

@@ -5,13 +5,13 @@
 
 #include "tessera/cli/cli.h"
 #include "tessera/cli/load_flags.h"
-#include "tessera/retrieve/asker.h"
+#include "tessera/retrieve/rag.h"
 
 namespace tessera::cli {
 
 struct RetrieveFlags {
   retrieve::AskerOptions from;
-  retrieve::Room room;
+  retrieve::PassageBudget room;
 
   bool on() const { return !from.index.empty(); }
 
@@ -45,7 +45,7 @@ struct RetrieveFlags {
   }
 };
 
-struct Asked : retrieve::Sourced {
+struct Asked : retrieve::AugmentedPrompt {
   /// Lines to stderr, the sources that the answer names with a star.
   void print_sources(std::string_view answer) const {
     for (const Json& source : sources(answer))
@@ -64,8 +64,8 @@ class Passages {
   }
 
  private:
-  retrieve::Room room_;
-  retrieve::Asker asker_;
+  retrieve::PassageBudget room_;
+  retrieve::RagPipeline asker_;
 };
 
 }  // namespace tessera::cli

@@ -82,7 +82,7 @@ class SamplingFlags {
   /// And what the model's makers say where they are silent. Prints what of it has no effect.
   infer::DecodingDefaults fill(const convert::GenerationConfig& config,
                                infer::TextKind kind,
-                               infer::Writing& writing) {
+                               infer::DecodingOptions& writing) {
     const auto defaults =
         infer::decoding_defaults(config_ == "none" ? convert::GenerationConfig() : config, kind);
     const auto take = [&](bool filters) {
@@ -101,7 +101,7 @@ class SamplingFlags {
     return defaults;
   }
   /// The first line of a run: what is in force.
-  static void print(const infer::Writing& writing,
+  static void print(const infer::DecodingOptions& writing,
                     const std::optional<infer::BeamOptions>& beams,
                     const infer::DecodingDefaults& defaults) {
     fmt::print(stderr, "decoding: {}{}\n", infer::describe(writing, beams),
@@ -119,7 +119,7 @@ class SamplingFlags {
   }
   /// Ids that end a text, of which "none" leaves the tokenizer's.
   std::vector<int64_t> ends(const infer::LoadedModel& loaded) const {
-    if (config_ == "auto") return infer::end_ids(loaded);
+    if (config_ == "auto") return infer::eos_ids(loaded);
     if (loaded.tokenizer && loaded.tokenizer->eos()) return {*loaded.tokenizer->eos()};
     return {};
   }
@@ -138,7 +138,7 @@ class SamplingFlags {
     const auto found = kOthers.find(field.name);
     return field.flag() + (found == kOthers.end() ? "" : found->second);
   }
-  void fill_limits(const infer::DecodingDefaults& defaults, infer::Writing& writing) const {
+  void fill_limits(const infer::DecodingDefaults& defaults, infer::DecodingOptions& writing) const {
     constexpr int64_t kAny = int64_t{1} << 40;
     if (!given("--max-new-tokens")) {
       if (defaults.max_new_tokens) writing.max_new_tokens = *defaults.max_new_tokens;

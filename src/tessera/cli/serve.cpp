@@ -16,7 +16,7 @@
 #include "tessera/base/heap.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
-#include "tessera/cli/guess_flags.h"
+#include "tessera/cli/speculation_flags.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/product_flags.h"
@@ -31,7 +31,7 @@ struct ServeArgs {
   LoadFlags loading;
   std::vector<std::string> models, aliases, adapters;
   serve::ServiceOptions service;
-  GuessFlags guesses;
+  SpeculationFlags speculation;
   KvFlags kv;
   ProductFlags products;
   RetrieveFlags retrieve;
@@ -176,7 +176,7 @@ int serve(ServeArgs& o) {
   limits.deadline = std::chrono::milliseconds(static_cast<int64_t>(o.deadline * 1000));
   limits.grace = std::chrono::milliseconds(static_cast<int64_t>(o.grace * 1000));
   settle_connections(limits);
-  o.guesses.check();
+  o.speculation.check();
   s.engine.limits = limits;
   s.entries = entries_of(o);
   const int64_t available = available_mib();
@@ -185,7 +185,7 @@ int serve(ServeArgs& o) {
   s.generation_config = o.generation_config == "model";
   s.models.loading = o.loading.options();
   s.models.arithmetic = o.products.arithmetic();
-  s.models.speculation = o.guesses.load(o.loading.options(), o.products.arithmetic());
+  s.models.speculation = o.speculation.load(o.loading.options(), o.products.arithmetic());
   if (const model::Model* draft = s.models.speculation.draft; draft != nullptr)
     s.model_bytes = std::max<int64_t>(1, s.model_bytes - draft->weights().bytes());
   s.models.context = o.context;
@@ -340,7 +340,8 @@ std::function<int()> add_serve(CLI::App& app) {
                  "Jinja file in place of the models' chat templates");
   app.add_flag("--jinja", o->jinja, "no effect: chat templates are always used");
   std::vector<std::string> tool_formats = {"auto", "generic"};
-  for (const text::ReplyFormat& format : text::reply_formats()) tool_formats.push_back(format.name);
+  for (const text::ToolCallFormat& format : text::tool_call_formats())
+    tool_formats.push_back(format.name);
   app.add_option("--tool-format", s.models.tool_format,
                  "tool-call format; auto = from the chat template, else the generic tool prompt "
                  "(tools described in the prompt, calls as JSON between <tool_call> tags)")
@@ -364,7 +365,7 @@ std::function<int()> add_serve(CLI::App& app) {
                "ignore unknown parameters, also of messages and other nested objects, named in "
                "X-Tessera-Ignored");
   group(app, "Speculative decoding");
-  o->guesses.add(app);
+  o->speculation.add(app);
   group(app, "KV cache");
   o->kv.add(app);
   group(app, "Retrieval (RAG)");

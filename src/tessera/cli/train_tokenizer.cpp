@@ -7,7 +7,7 @@
 #include "tessera/base/text_input.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/out_place.h"
-#include "tessera/text/tokenizer/learn_bpe.h"
+#include "tessera/text/tokenizer/train_bpe.h"
 #include "tessera/text/utf8.h"
 
 namespace tessera::cli {
@@ -57,7 +57,7 @@ int train_tokenizer(TrainTokenizerArgs& o) {
     };
   o.bpe.special = {"<pad>", "<s>", "</s>", "<mask>"};
   o.bpe.special.insert(o.bpe.special.end(), o.special.begin(), o.special.end());
-  const Json tokenizer = text::learn_bpe(counts, o.bpe, &cancel_token());
+  const Json tokenizer = text::train_bpe(counts, o.bpe, &cancel_token());
   if (o.bpe.progress) fmt::print(stderr, "\r");
   const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                        {"pad_token", "<pad>"},

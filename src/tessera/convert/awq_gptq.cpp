@@ -1,5 +1,5 @@
 // AWQ and GPTQ: matrices [in, out], in words along one of them.
-#include "tessera/convert/coded_matrix.h"
+#include "tessera/convert/quantized_matrix.h"
 
 namespace tessera::convert {
 namespace {
@@ -16,18 +16,18 @@ const RawTensor& scales_of(RawTensors& tensors,
 }
 
 /// A matrix of every module.qweight, as `read` makes it of its words.
-std::vector<CodedMatrix> of_modules(
+std::vector<QuantizedMatrix> of_modules(
     RawTensors& tensors,
-    const std::function<void(const std::string& module, const RawTensor& words, CodedMatrix&)>&
+    const std::function<void(const std::string& module, const RawTensor& words, QuantizedMatrix&)>&
         read) {
-  std::vector<CodedMatrix> matrices;
+  std::vector<QuantizedMatrix> matrices;
   for (const auto& [name, raw] : tensors.all()) {
     if (!name.ends_with(".qweight")) continue;
     const RawTensor& words = *tensors.find(name);
     tensors.expect_type(words, {DType::i32});
     tensors.expect_matrix(words);
     const std::string module = module_of(name, ".qweight");
-    CodedMatrix& m = matrices.emplace_back();
+    QuantizedMatrix& m = matrices.emplace_back();
     m.name = module + ".weight";
     read(module, words, m);
   }
@@ -47,7 +47,7 @@ const RawTensor& zeros_of(RawTensors& tensors,
 
 }  // namespace
 
-std::vector<CodedMatrix> awq_matrices(const QuantizerConfig& settings, RawTensors& tensors) {
+std::vector<QuantizedMatrix> awq_matrices(const QuantizerConfig& settings, RawTensors& tensors) {
   if (const int64_t bits = settings.whole("bits", 4); bits != 4)
     settings.wrong("bits", *settings.find("bits"), "4");
   settings.expect({"version", "format"}, {"gemm", "GEMM"});
@@ -57,7 +57,7 @@ std::vector<CodedMatrix> awq_matrices(const QuantizerConfig& settings, RawTensor
   static constexpr int kShift[8] = {0, 16, 4, 20, 8, 24, 12, 28};
   static_assert(kRowsAtOnce % 8 == 0);
   return of_modules(
-      tensors, [&](const std::string& module, const RawTensor& words, CodedMatrix& m) {
+      tensors, [&](const std::string& module, const RawTensor& words, QuantizedMatrix& m) {
         m.bits = 4;
         m.columns = words.shape[0];
         m.rows = words.shape[1] * 8;
@@ -80,7 +80,7 @@ std::vector<CodedMatrix> awq_matrices(const QuantizerConfig& settings, RawTensor
       });
 }
 
-std::vector<CodedMatrix> gptq_matrices(const QuantizerConfig& settings, RawTensors& tensors) {
+std::vector<QuantizedMatrix> gptq_matrices(const QuantizerConfig& settings, RawTensors& tensors) {
   const int bits = bits_of(settings, "bits");
   const bool second =
       settings.expect({"checkpoint_format", "format"}, {"gptq", "gptq_v2"}) == "gptq_v2";
@@ -91,7 +91,7 @@ std::vector<CodedMatrix> gptq_matrices(const QuantizerConfig& settings, RawTenso
   // those who wrote it took it away
   const uint32_t ones = second ? 0 : bits == 4 ? 0x11111111u : 0x01010101u;
   return of_modules(tensors, [&](const std::string& module, const RawTensor& words,
-                                 CodedMatrix& m) {
+                                 QuantizedMatrix& m) {
     m.bits = bits;
     m.columns = words.shape[0] * in_word;
     m.rows = words.shape[1];

@@ -20,7 +20,7 @@
 #include "tessera/format/safetensors.h"
 #include "tessera/format/tensor_folder.h"
 #include "tessera/format/torch_file.h"
-#include "tessera/model/kept_tokens.h"
+#include "tessera/model/kv_eviction.h"
 #include "tessera/text/tokenizer_files/companions.h"
 
 namespace tessera::convert {
@@ -344,7 +344,7 @@ Checkpoint load_checkpoint(const fs::path& path, const LoadOptions& options) {
   if (const std::string about = about_place(path); !about.empty())
     checkpoint.remarks.insert(checkpoint.remarks.begin(), about);
   if (options.keep_last > 0 || options.keep_heavy > 0) {
-    checkpoint.spec_json = model::with_kept_tokens(checkpoint.spec, options.keep_first,
+    checkpoint.spec_json = model::with_kv_eviction(checkpoint.spec, options.keep_first,
                                                    options.keep_last, options.keep_heavy);
     checkpoint.spec = model::read_model_spec(checkpoint.spec_json);
   }

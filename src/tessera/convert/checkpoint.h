@@ -56,7 +56,7 @@ struct Checkpoint {
 struct LoadOptions {
   std::filesystem::path
       families;  // a folder of the user's family files, read beside the built-in ones
-  /// Tokens whose keys and values attention keeps (model/kept_tokens.h); 0 last and heavy ones =
+  /// Tokens whose keys and values attention keeps (model/kv_eviction.h); 0 last and heavy ones =
   /// all.
   int64_t keep_first = 0, keep_last = 0, keep_heavy = 0;
   KeyOptions keys = {};             // of a foreign config

@@ -1,5 +1,5 @@
 // compressed-tensors and fp8: matrices [out, in].
-#include "tessera/convert/coded_matrix.h"
+#include "tessera/convert/quantized_matrix.h"
 
 #include <algorithm>
 
@@ -47,7 +47,7 @@ Scales scales_over(const RawTensor& scale,
 }
 
 /// Sets a matrix's scales from a tensor.
-void set_scales(CodedMatrix& m,
+void set_scales(QuantizedMatrix& m,
                 const RawTensor& scale,
                 const std::vector<Declared>& declared,
                 const RawTensors& tensors) {
@@ -58,7 +58,7 @@ void set_scales(CodedMatrix& m,
 }
 
 /// Bytes as they are, or signed ones as codes from 0 to 255.
-void set_bytes(CodedMatrix& m, const RawTensor& bytes, bool is_signed) {
+void set_bytes(QuantizedMatrix& m, const RawTensor& bytes, bool is_signed) {
   const int64_t columns = m.columns;
   const uint8_t flip = is_signed ? 128 : 0;
   m.codes = [bytes, columns, flip](int64_t begin, int64_t end, uint8_t* to) {
@@ -67,13 +67,13 @@ void set_bytes(CodedMatrix& m, const RawTensor& bytes, bool is_signed) {
 }
 
 /// "F8_E4M3" in module.weight, beside the scales that it is multiplied by.
-CodedMatrix e4m3_matrix(const RawTensor& weight,
-                        const std::string& scale_name,
-                        const std::vector<Declared>& declared,
-                        RawTensors& tensors) {
+QuantizedMatrix e4m3_matrix(const RawTensor& weight,
+                            const std::string& scale_name,
+                            const std::vector<Declared>& declared,
+                            RawTensors& tensors) {
   const RawTensor& scale = tensors.at(scale_name, weight.name);
   tensors.expect_matrix(weight);
-  CodedMatrix m;
+  QuantizedMatrix m;
   m.name = weight.name;
   m.bits = 8;
   m.e4m3 = true;
@@ -133,9 +133,9 @@ std::vector<Declared> declared_in(const QuantizerConfig& settings, bool& activat
 }
 
 /// module.weight_packed, .weight_scale, .weight_shape, and what else there may be.
-CodedMatrix words_matrix(const std::string& module,
-                         const std::vector<Declared>& declared,
-                         RawTensors& tensors) {
+QuantizedMatrix words_matrix(const std::string& module,
+                             const std::vector<Declared>& declared,
+                             RawTensors& tensors) {
   const std::string name = module + ".weight_packed";
   const RawTensor& words = *tensors.find(name);
   tensors.expect_type(words, {DType::i32});
@@ -146,7 +146,7 @@ CodedMatrix words_matrix(const std::string& module,
   const auto size = [&](int64_t axis) {
     return shape.dtype == DType::i64 ? shape.at<int64_t>(axis) : int64_t{shape.at<int32_t>(axis)};
   };
-  CodedMatrix m;
+  QuantizedMatrix m;
   m.name = module + ".weight";
   m.rows = size(0);
   m.columns = size(1);
@@ -190,11 +190,11 @@ CodedMatrix words_matrix(const std::string& module,
 }
 
 /// module.weight of signed bytes.
-CodedMatrix bytes_matrix(const RawTensor& weight,
-                         const std::vector<Declared>& declared,
-                         RawTensors& tensors) {
+QuantizedMatrix bytes_matrix(const RawTensor& weight,
+                             const std::vector<Declared>& declared,
+                             RawTensors& tensors) {
   tensors.expect_matrix(weight);
-  CodedMatrix m;
+  QuantizedMatrix m;
   m.name = weight.name;
   m.bits = 8;
   m.rows = weight.shape[0];
@@ -215,14 +215,14 @@ CodedMatrix bytes_matrix(const RawTensor& weight,
 
 }  // namespace
 
-std::vector<CodedMatrix> fp8_matrices(const QuantizerConfig& settings,
-                                      RawTensors& tensors,
-                                      std::vector<std::string>& remarks) {
+std::vector<QuantizedMatrix> fp8_matrices(const QuantizerConfig& settings,
+                                          RawTensors& tensors,
+                                          std::vector<std::string>& remarks) {
   settings.expect({"fmt"}, {"e4m3"});
   settings.text("activation_scheme", "dynamic");
   std::vector<Declared> declared(1);
   declared[0].block = settings.sizes("weight_block_size");
-  std::vector<CodedMatrix> matrices;
+  std::vector<QuantizedMatrix> matrices;
   for (const auto& [name, raw] : tensors.all()) {
     if (raw.type != kE4m3 || !name.ends_with(".weight")) continue;
     const RawTensor& weight = *tensors.find(name);
@@ -235,9 +235,9 @@ std::vector<CodedMatrix> fp8_matrices(const QuantizerConfig& settings,
   return matrices;
 }
 
-std::vector<CodedMatrix> compressed_matrices(const QuantizerConfig& settings,
-                                             RawTensors& tensors,
-                                             std::vector<std::string>& remarks) {
+std::vector<QuantizedMatrix> compressed_matrices(const QuantizerConfig& settings,
+                                                 RawTensors& tensors,
+                                                 std::vector<std::string>& remarks) {
   const std::string form = settings.text("format", "");
   const std::string_view known[] = {"pack-quantized", "int-quantized", "float-quantized",
                                     "naive-quantized", "mixed-precision"};
@@ -258,7 +258,7 @@ std::vector<CodedMatrix> compressed_matrices(const QuantizerConfig& settings,
     return std::any_of(declared.begin(), declared.end(),
                        [&](const Declared& d) { return d.floats == floats && d.bits == 8; });
   };
-  std::vector<CodedMatrix> matrices;
+  std::vector<QuantizedMatrix> matrices;
   for (const auto& [name, raw] : tensors.all()) {
     if (name.ends_with(".weight_packed")) {
       matrices.push_back(words_matrix(module_of(name, ".weight_packed"), declared, tensors));

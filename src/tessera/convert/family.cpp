@@ -441,7 +441,7 @@ const std::vector<std::string>& FamilySet::list_of(const KeyLists& lists, std::s
   return found == lists.end() ? none : found->second;
 }
 
-const std::vector<std::string>& FamilySet::unmathematical(std::string_view kind) const {
+const std::vector<std::string>& FamilySet::metadata_keys(std::string_view kind) const {
   return list_of(unmathematical_, kind);
 }
 

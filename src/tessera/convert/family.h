@@ -106,7 +106,7 @@ class FamilySet {
   /// Types known in a dialect, sorted.
   std::vector<std::string> types(std::string_view kind) const;
   /// Keys without mathematics, by dialect; "*" stands for any text.
-  const std::vector<std::string>& unmathematical(std::string_view kind) const;
+  const std::vector<std::string>& metadata_keys(std::string_view kind) const;
   /// Keys that no family reads as 0: null is meant.
   const std::vector<std::string>& null_where_zero(std::string_view kind) const;
   /// The families that give a key of a dialect a meaning, or a member of it where the path ends

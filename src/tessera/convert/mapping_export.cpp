@@ -266,7 +266,7 @@ class Exporter {
     const bool labels = same("architectures") && same("id2label");
     for (const auto& [key, value] : checkpoint_.foreign_config.items())
       if (!config.contains(key) && !dialect_.claims.contains(key) &&
-          matches_any(key, families_->unmathematical(kind_)) &&
+          matches_any(key, families_->metadata_keys(kind_)) &&
           (labels || !matches_any(key, kOfLabels)))
         config[key] = value;
     if (kind_ != "hf" || !still_says(out)) return;

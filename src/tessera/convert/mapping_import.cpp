@@ -138,11 +138,11 @@ Json Importer::spec_json() {
 }
 
 void Importer::check_claims(const Json& config, const std::string& prefix) {
-  const std::vector<std::string>& unmathematical = families_.unmathematical(foreign_.dialect);
+  const std::vector<std::string>& metadata_keys = families_.metadata_keys(foreign_.dialect);
   for (const auto& [key, value] : config.items()) {
     const std::string path = prefix.empty() ? key : prefix + "." + key;
     if (dialect_.ignored_keys.contains(path) || dialect_.claims.contains(path + ".*")) continue;
-    if (prefix.empty() && !dialect_.claims.contains(path) && matches_any(key, unmathematical))
+    if (prefix.empty() && !dialect_.claims.contains(path) && matches_any(key, metadata_keys))
       continue;
     const bool members = value.is_object() && !value.empty();
     if (members &&

@@ -1,5 +1,5 @@
 // Adapters of PEFT 0.21 (LoRA, DoRA, (IA)^3, trainable tokens, prefixes and prompts:
-// model/overlay.h): a folder with adapter_config.json (peft_config.h) and
+// model/weight_adapter.h): a folder with adapter_config.json (peft_config.h) and
 // adapter_model.safetensors or adapter_model.bin (peft_file.h), whose tensors are named after the
 // modules of the Hugging Face model. Torch-free. A model's family (family.h) maps those names to
 // ours, whatever the model's own file is: a GGUF file reads an adapter that was trained for its
@@ -20,8 +20,8 @@ inline constexpr const char* kWholePart = "whole";
 struct AdapterTensors {
   std::string weight;  // "layers.3.mixer.q.weight"
   std::map<std::string, TensorView> parts = {};
-  double scale = 1;      // on a product
-  bool by_root = false;  // whether it is alpha / sqrt(rank)
+  double scale = 1;     // on a product
+  bool rslora = false;  // whether it is alpha / sqrt(rank)
 };
 
 /// The type of a weight that an adapter was merged into: its own, rounded again where that is

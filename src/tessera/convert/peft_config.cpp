@@ -193,7 +193,7 @@ int64_t PeftConfig::rank_of(const std::string& module) const {
 
 double PeftConfig::scale_of(const std::string& module, int64_t rank) const {
   const auto r = static_cast<double>(rank);
-  return of_module(alphas_, module, alpha_) / (by_root() ? std::sqrt(r) : r);
+  return of_module(alphas_, module, alpha_) / (rslora() ? std::sqrt(r) : r);
 }
 
 bool PeftConfig::saves(const std::string& tensor) const {

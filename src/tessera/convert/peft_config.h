@@ -25,7 +25,7 @@ class PeftConfig {
   PeftKind kind() const { return kind_; }
   bool has_virtual_tokens() const { return kind_ == PeftKind::prefix || kind_ == PeftKind::prompt; }
   bool dora() const { return flag("use_dora"); }
-  bool by_root() const { return flag("use_rslora"); }
+  bool rslora() const { return flag("use_rslora"); }
   bool ties_tables() const { return flag("ensure_weight_tying"); }
   const Json& at(const char* key) const;
 

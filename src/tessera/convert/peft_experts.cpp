@@ -34,11 +34,11 @@ float at(const TensorView& matrix, int64_t row, int64_t column) {
   return numbers_of(matrix)[static_cast<size_t>(row * matrix.shape[1] + column)];
 }
 
-AdapterTensors as_ours(const std::string& weight, Products products, double scale, bool by_root) {
+AdapterTensors as_ours(const std::string& weight, Products products, double scale, bool rslora) {
   const auto& p = products;
   TensorView a = owned(kLoraA, {p.experts, p.rank, p.inputs}, std::move(products.a)),
              b = owned(kLoraB, {p.experts, p.outputs, p.rank}, std::move(products.b));
-  return {weight, {{kLoraA, std::move(a)}, {kLoraB, std::move(b)}}, scale, by_root};
+  return {weight, {{kLoraA, std::move(a)}, {kLoraB, std::move(b)}}, scale, rslora};
 }
 
 /// The parameter that a packed product is for, in our terms.
@@ -217,10 +217,10 @@ std::vector<AdapterTensors> read_packed_experts(const std::string& module,
   Products all = unpacked(parts, place);
   std::vector<AdapterTensors> out;
   if (place.gate.empty()) {
-    out.push_back(as_ours(place.up, std::move(all), scale, config.by_root()));
+    out.push_back(as_ours(place.up, std::move(all), scale, config.rslora()));
   } else {
-    out.push_back(as_ours(place.gate, half_of(all, false, pairs), scale, config.by_root()));
-    out.push_back(as_ours(place.up, half_of(all, true, pairs), scale, config.by_root()));
+    out.push_back(as_ours(place.gate, half_of(all, false, pairs), scale, config.rslora()));
+    out.push_back(as_ours(place.up, half_of(all, true, pairs), scale, config.rslora()));
   }
   return out;
 }

@@ -10,7 +10,7 @@
 
 namespace tessera::convert::peft {
 
-/// Parts of model::Overlay (model::kOverlayParts).
+/// Parts of model::WeightAdapter (model::kOverlayParts).
 inline constexpr const char *kLoraA = "lora_a", *kLoraB = "lora_b", *kLengths = "magnitude",
                             *kOut = "out", *kIn = "in", *kVirtual = "prefix";
 inline constexpr const char* kHead = "head.weight";

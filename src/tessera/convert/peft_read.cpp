@@ -211,7 +211,7 @@ class PeftReader {
       out_.push_back({.weight = rule.ours[i],
                       .parts = {{kLoraA, as_float32(*parts.a)}, {kLoraB, ups.at(i)}},
                       .scale = config_.scale_of(module, a[0]),
-                      .by_root = config_.by_root()});
+                      .rslora = config_.rslora()});
     if (parts.magnitude == nullptr) return;
     if (parts.magnitude->shape[0] != rows(rule))
       of_another_model(folder_, fmt::format("{} magnitudes", parts.magnitude->shape[0]), module,

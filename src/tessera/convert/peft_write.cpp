@@ -117,7 +117,7 @@ class PeftWriter {
       for (const auto& [name, part] : one.parts) all.parts[name] = part;
       if (one.parts.contains(kLoraA)) {
         all.scale = one.scale;
-        all.by_root = one.by_root;
+        all.rslora = one.rslora;
       }
     }
     for (const auto& [name, one] : all_) left_[name] = &one;
@@ -301,7 +301,7 @@ class PeftWriter {
       adapted_.push_back(module);
       sizes_.emplace_back(a.shape[1], one->scale);
     }
-    by_root_ = by_root_ && one->by_root;
+    by_root_ = by_root_ && one->rslora;
   }
 
   void add_product(const BoundRule& rule,
@@ -335,7 +335,7 @@ class PeftWriter {
       push(as_vector(rows_as_theirs(rule, std::move(lengths))), module, kMagnitude);
     }
     for (const AdapterTensors* part : parts)
-      by_root_ = by_root_ && (part == nullptr || part->by_root);
+      by_root_ = by_root_ && (part == nullptr || part->rslora);
     adapted_.push_back(module);
     sizes_.push_back({rank, product.scale});
   }

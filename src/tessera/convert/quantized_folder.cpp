@@ -1,6 +1,6 @@
 #include "tessera/convert/quantized_folder.h"
 
-#include "tessera/convert/coded_matrix.h"
+#include "tessera/convert/quantized_matrix.h"
 
 namespace tessera::convert {
 
@@ -18,7 +18,7 @@ std::optional<QuantizedFolder> read_quantized_folder(Json& config,
   if (method == "mxfp4") return std::nullopt;  // the family says where
   RawTensors raws(file);
   QuantizedFolder folder;
-  std::vector<CodedMatrix> matrices;
+  std::vector<QuantizedMatrix> matrices;
   if (method == "awq") {
     matrices = awq_matrices(settings, raws);
   } else if (method == "gptq") {

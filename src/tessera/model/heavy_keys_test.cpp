@@ -25,7 +25,7 @@ TEST(HeavyKeys, CannotBeCutButAreForked) {
   const Continued own = decoder();
   State state(own.model().spec(), 1);
   own.feed(state, 0, 7);
-  EXPECT_FALSE(state.can_cut(0, 6));
+  EXPECT_FALSE(state.can_truncate(0, 6));
   State fork = state.fork();
   const Tensor expected = own.feed(state, 7, 5);
   EXPECT_TRUE(at::equal(own.feed(fork, 7, 5), expected));

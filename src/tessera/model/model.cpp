@@ -221,7 +221,7 @@ Tensor called(const Stack& stack,
   try {
     x_ND = run(context);
   } catch (...) {
-    if (options.state != nullptr) options.state->spoil(batch);
+    if (options.state != nullptr) options.state->invalidate(batch);
     throw;
   }
   if (options.state != nullptr) options.state->advance(batch);

@@ -73,8 +73,8 @@ class Model {
   /// targets are.
   Tensor target_lengths(const nn::Encoded& encoded) const;
 
-  /// Tokens that stand before every document where an adapter has put some (Overlay::prefix): they
-  /// hold its first positions, their ids mean nothing, and nothing is asked of them.
+  /// Tokens that stand before every document where an adapter has put some (WeightAdapter::prefix):
+  /// they hold its first positions, their ids mean nothing, and nothing is asked of them.
   int64_t virtual_tokens() const { return virtual_tokens_; }
 
   /// Hidden states after the final norm, [N, spec().width_out()], of the tokens of the batch alone:

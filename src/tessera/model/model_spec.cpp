@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "tessera/model/kept_bits.h"
+#include "tessera/model/kv_quantization.h"
 #include "tessera/model/predictor_spec.h"
 #include "tessera/model/spec_reader.h"
 #include "tessera/nn/depth/depth_config.h"
@@ -351,7 +351,7 @@ std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type) 
       for (const BranchSpec& branch : group.branches)
         if (auto tensors = branch.part.config->state(spec.scope(i, branch)); !tensors.empty()) {
           const std::string name = fmt::format("layers.{}.{}", i, branch.name);
-          if (type != spec::KvType::f32 && packs(tensors)) {
+          if (type != spec::KvType::f32 && can_quantize_kv(tensors)) {
             for (spec::StateDecl& decl : tensors) decl = stored_as(decl, type, name);
             any = true;
           }
@@ -373,7 +373,7 @@ std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type) 
   return layout;
 }
 
-bool packs(const std::vector<spec::StateDecl>& decls) {
+bool can_quantize_kv(const std::vector<spec::StateDecl>& decls) {
   bool any = false;
   for (const spec::StateDecl& decl : decls) {
     if (decl.kind == spec::StateDecl::Kind::fixed) continue;
@@ -383,9 +383,9 @@ bool packs(const std::vector<spec::StateDecl>& decls) {
   return any;
 }
 
-bool packs(const std::vector<BranchState>& layout) {
+bool can_quantize_kv(const std::vector<BranchState>& layout) {
   return std::any_of(layout.begin(), layout.end(),
-                     [](const BranchState& branch) { return packs(branch.tensors); });
+                     [](const BranchState& branch) { return can_quantize_kv(branch.tensors); });
 }
 
 void check_kv_type(const ModelSpec& spec, spec::KvType type) {
@@ -413,7 +413,7 @@ std::vector<std::string> kept_in_full(const ModelSpec& spec) {
         const bool entries = std::any_of(
             tensors.begin(), tensors.end(),
             [](const spec::StateDecl& decl) { return decl.kind != spec::StateDecl::Kind::fixed; });
-        if (entries && !packs(tensors))
+        if (entries && !can_quantize_kv(tensors))
           names.push_back(fmt::format("layers.{}.{} ({})", i, branch.name, branch.part.type()));
       }
   return names;

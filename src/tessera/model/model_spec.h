@@ -218,7 +218,8 @@ struct BranchState {
   bool selective = false;  // it may see some tokens of a row alone
   double share = 1;        // of the tokens that it sees, as its layer means to
 };
-/// Keys and values stored as `type`, where they can be (kept_bits.h); Error(spec) where none can.
+/// Keys and values stored as `type`, where they can be (kv_quantization.h); Error(spec) where none
+/// can.
 std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type = spec::KvType::f32);
 
 /// JSON schema of the whole spec format, from the registry.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tessera/model/kept_bits.h"
+#include "tessera/model/kv_quantization.h"
 #include "tessera/nn/embed/feature_embed.h"
 #include "tessera/nn/head/head_config.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/testing.h"
-#include "tessera/model/kept_bits.h"
+#include "tessera/model/kv_quantization.h"
 
 namespace tessera::model::plan_test {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/model/branches.h"
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 #include "tessera/nn/residual/residual_config.h"
 
 namespace tessera::model {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "tessera/format/safetensors.h"
-#include "tessera/model/kept_bits.h"
+#include "tessera/model/kv_quantization.h"
 #include "tessera/ops/weights/weight.h"
 
 namespace tessera::model {
@@ -118,7 +118,7 @@ void State::put(int64_t row, const State& from, int64_t from_row) {
   lengths_[static_cast<size_t>(row)] = copy.lengths_[0];
 }
 
-bool State::can_cut(int64_t row, int64_t n) const {
+bool State::can_truncate(int64_t row, int64_t n) const {
   const Length& length = lengths_[static_cast<size_t>(checked(row))];
   if (length.spoilt || length.pending > 0 || n < 0 || n > length.committed) return false;
   if (n == length.committed) return true;
@@ -133,15 +133,15 @@ bool State::can_cut(int64_t row, int64_t n) const {
   return true;
 }
 
-State State::cut(int64_t row, int64_t n) const {
-  if (!can_cut(row, n))
+State State::truncated_copy(int64_t row, int64_t n) const {
+  if (!can_truncate(row, n))
     fail(ErrorKind::input, "state",
          "row {} holds {} tokens and cannot be truncated to {}: part of its state is overwritten; "
          "fork the state at that length",
          row, length(row), n);
   State out = select({row});
   if (n == length(row)) return out;
-  for (nn::RowState& branch : out.rows_[0]) branch = branch.cut(branch.seen_before(n));
+  for (nn::RowState& branch : out.rows_[0]) branch = branch.truncated_copy(branch.seen_before(n));
   out.lengths_[0].committed = n;
   return out;
 }
@@ -262,7 +262,8 @@ void State::unpack(const format::TensorFile& file, const std::string& fingerprin
          file.file());
   // files without one are older than the choice, which means nothing without keys and values
   if (const auto found = file.metadata().find("kv_type");
-      packs(*layout_) && (found == file.metadata().end() ? "f32" : found->second) != name_of(type_))
+      can_quantize_kv(*layout_) &&
+      (found == file.metadata().end() ? "f32" : found->second) != name_of(type_))
     fail(ErrorKind::file, "state",
          "{}: keeps keys and values as {}, this state as {}; load it into one of kv-type {}",
          file.file(), found == file.metadata().end() ? "f32" : found->second, name_of(type_),
@@ -333,7 +334,7 @@ nn::StateRows State::branch(size_t index, const nn::Batch& batch) {
   return rows;
 }
 
-void State::spoil(const nn::Batch& batch) {
+void State::invalidate(const nn::Batch& batch) {
   for (const nn::Segment& s : batch.segments) lengths_.at(static_cast<size_t>(s.row)).spoilt = true;
 }
 

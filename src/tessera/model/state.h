@@ -50,10 +50,10 @@ class State final : public nn::BranchStates {
   /// Whether the state after the row's first n tokens is still within it: always when these are all
   /// of them; else not with tensors of fixed size, nor where a ring has let go of its first
   /// entries.
-  bool can_cut(int64_t row, int64_t n) const;
+  bool can_truncate(int64_t row, int64_t n) const;
   /// One row: this one as it was after its first n tokens, its source included; it shares their
-  /// pages. Throws Error(input) unless can_cut().
-  State cut(int64_t row, int64_t n) const;
+  /// pages. Throws Error(input) unless can_truncate().
+  State truncated_copy(int64_t row, int64_t n) const;
   void detach();
   void to(at::Device device);
   /// Bytes of the entries and tensors held, as if no row shared any; equal to the plan's figure.
@@ -94,7 +94,7 @@ class State final : public nn::BranchStates {
   nn::StateRows branch(size_t index, const nn::Batch& batch) override;
   /// Marks the rows of a call that failed half way: some of their layers have advanced, some have
   /// not. Every later call with them is refused.
-  void spoil(const nn::Batch& batch);
+  void invalidate(const nn::Batch& batch);
   /// Books the tokens of a call.
   void advance(const nn::Batch& batch);
   /// Of each segment, the ids before its first token that its row holds, the oldest first.

@@ -147,8 +147,7 @@ class Built {
       // vectors too, as a folder of 16-bit floats has them
       if (storage == Storage::f16 || storage == Storage::bf16)
         w = w.converted(storage == Storage::f16 ? DType::f16 : DType::bf16);
-      if (storage == Storage::ordered_blocks && is_matrix &&
-          decl.name.starts_with("layers"))
+      if (storage == Storage::ordered_blocks && is_matrix && decl.name.starts_with("layers"))
         w = ordered(w, decl.name.find("mixer") == std::string::npos ? 5 : 3);
       weights_[decl.name] = std::make_shared<const ops::Weight>(w.multiplied_in(arithmetic));
     }
@@ -258,7 +257,8 @@ void expect_same(const Built& model, const spec::KvOptions& kv = {}, bool all_ta
   // guesses, of which one is kept
   for (State* state : {&got, &want}) {
     const bool by_plan = state == &got;
-    for (int i = 0; i < 2; ++i) model.call(*state, next(*state, {1, 0, 0}, true), by_plan, all_taken);
+    for (int i = 0; i < 2; ++i)
+      model.call(*state, next(*state, {1, 0, 0}, true), by_plan, all_taken);
     state->commit(0, 1);
   }
   ASSERT_TRUE(at::equal(model.call(got, next(got, {1, 1, 1}), true, all_taken),
@@ -277,9 +277,9 @@ TEST(StepPlan, SameBitsAsTheParts) {
       const Threads scope(threads);
       using kernels::Arithmetic;
       for (const Arithmetic arithmetic :
-           {Arithmetic::exact, Arithmetic::two_digits, Arithmetic::one_digit}) {
+           {Arithmetic::float32, Arithmetic::int15, Arithmetic::int8}) {
         const Built model(spec_of(rest), arithmetic,
-                          arithmetic == Arithmetic::exact ? Storage::floats : Storage::blocks);
+                          arithmetic == Arithmetic::float32 ? Storage::floats : Storage::blocks);
         ASSERT_TRUE(model.all_offered());
         expect_same(model);
         if (threads != 2) continue;
@@ -295,7 +295,7 @@ TEST(StepPlan, SameBitsOfHalves) {
     for (const Storage storage : {Storage::f16, Storage::bf16}) {
       SCOPED_TRACE(name + (storage == Storage::f16 ? ", f16" : ", bf16"));
       const Threads scope(2);
-      const Built model(spec_of(rest), kernels::Arithmetic::exact, storage);
+      const Built model(spec_of(rest), kernels::Arithmetic::float32, storage);
       ASSERT_TRUE(model.all_offered());
       expect_same(model);
     }
@@ -328,9 +328,10 @@ TEST(StepPlan, SameBitsOfRecurrences) {
       const ModelSpec spec = spec_of(R"("layers": [{"repeat": 2, "mixer": )" + mixer +
                                      R"(}], "ffn": {"type": "glu", "d_hidden": 96})");
       for (const Storage storage : {Storage::floats, Storage::blocks, Storage::bf16}) {
-        const Built model(spec, storage == Storage::blocks ? kernels::Arithmetic::two_digits
-                                                           : kernels::Arithmetic::exact,
-                          storage);
+        const Built model(
+            spec,
+            storage == Storage::blocks ? kernels::Arithmetic::int15 : kernels::Arithmetic::float32,
+            storage);
         ASSERT_TRUE(model.all_offered());
         const at::NoGradGuard no_gradients;
         State state(spec, 2);
@@ -342,7 +343,7 @@ TEST(StepPlan, SameBitsOfRecurrences) {
 
 TEST(StepPlan, SameBitsForAllWaysToKeepKeys) {
   const Threads scope(2);
-  const Built model(spec_of(kLlama), kernels::Arithmetic::two_digits, Storage::blocks);
+  const Built model(spec_of(kLlama), kernels::Arithmetic::int15, Storage::blocks);
   for (const spec::KvType type :
        {spec::KvType::f16, spec::KvType::bf16, spec::KvType::int8, spec::KvType::fp8})
     for (const int64_t page : {0, 3, 64}) {
@@ -354,7 +355,7 @@ TEST(StepPlan, SameBitsForAllWaysToKeepKeys) {
 TEST(StepPlan, SeveralTokensOfARowAndSomeLayers) {
   const at::NoGradGuard no_gradients;
   const Threads scope(2);
-  const Built model(spec_of(kLlama), kernels::Arithmetic::two_digits, Storage::blocks);
+  const Built model(spec_of(kLlama), kernels::Arithmetic::int15, Storage::blocks);
   for (const int64_t layers : {0, 2}) {
     State want(model.spec(), 2, 8), got(model.spec(), 2, 8);
     for (const std::vector<int64_t>& lengths :
@@ -458,7 +459,7 @@ void walk(const Json& base, const std::string& where, int64_t& taken) {
       ++accepted;
       if (!spec->no_state_reason().empty()) continue;
       SCOPED_TRACE(fmt::format("{}/{} = {}", where, name, value.dump()));
-      const Built model(*spec, kernels::Arithmetic::exact, Storage::floats);
+      const Built model(*spec, kernels::Arithmetic::float32, Storage::floats);
       taken += model.steps().offers(1) ? 1 : 0;
       if (model.offered() > 0) expect_same(model, {}, false);
     }
@@ -526,7 +527,8 @@ TEST(StepPlan, ServesEveryOptionOfRecurrences) {
   for (const auto& [name, mixer] : kRecurrent) {
     const Json base = spec::parse_json(
         R"({"tessera": 1, "arch": "decoder", "vocab": 43, "d_model": 64, "head": "tied",
-            "layers": [{"mixer": )" + mixer + R"(}, {"mixer": )" + mixer + R"(}],
+            "layers": [{"mixer": )" +
+            mixer + R"(}, {"mixer": )" + mixer + R"(}],
             "ffn": {"type": "glu", "d_hidden": 96}})",
         "test");
     const std::string at = "/layers/1/mixer";
@@ -557,7 +559,7 @@ TEST(StepPlan, LeavesOtherPartsToThemselves) {
        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4}}],
            "ffn": {"type": "glu", "d_hidden": 64, "learned_slope": true})"}) {
     SCOPED_TRACE(rest);
-    const Built model(spec_of(rest), kernels::Arithmetic::exact, Storage::floats);
+    const Built model(spec_of(rest), kernels::Arithmetic::float32, Storage::floats);
     EXPECT_EQ(model.offered(), 0);
   }
 }
@@ -565,10 +567,11 @@ TEST(StepPlan, LeavesOtherPartsToThemselves) {
 TEST(StepPlan, RunsTheNeighboursOfALayerWithoutAStep) {
   const Threads scope(2);
   const std::string plain = R"({"mixer": {"type": "attention", "n_heads": 4, "position": "rope"}})",
-                    other = R"({"mixer": {"type": "attention", "n_heads": 4, "position": "alibi"}})";
+                    other =
+                        R"({"mixer": {"type": "attention", "n_heads": 4, "position": "alibi"}})";
   const Built model(spec_of(R"("layers": [)" + plain + ", " + other + ", " + plain + ", " + plain +
                             R"(], "ffn": {"type": "glu", "d_hidden": 96})"),
-                    kernels::Arithmetic::two_digits, Storage::blocks);
+                    kernels::Arithmetic::int15, Storage::blocks);
   EXPECT_EQ(model.offered(), 3);
   const at::NoGradGuard no_gradients;
   State state(model.spec(), 1);
@@ -593,7 +596,7 @@ TEST(StepPlan, LayersThatTakeACallRunBesideThoseThatDoNot) {
       {"mixer": {"type": "attention", "n_heads": 4, "pattern": {"type": "window", "width": 3}}},
       {"mixer": {"type": "attention", "n_heads": 4, "position": "rope"}}],
       "ffn": {"type": "glu", "d_hidden": 96})"),
-                    kernels::Arithmetic::exact, Storage::floats);
+                    kernels::Arithmetic::float32, Storage::floats);
   State want(model.spec(), 2, 4), got(model.spec(), 2, 4);
   for (const std::vector<int64_t>& lengths :
        std::vector<std::vector<int64_t>>{{5, 1}, {1, 1}, {1, 4}, {1, 1}}) {
@@ -610,7 +613,7 @@ TEST(StepPlan, LayersThatTakeACallRunBesideThoseThatDoNot) {
 }
 
 TEST(StepPlan, TakesCallsOfFewTokensWithoutGradientsAlone) {
-  const Built model(spec_of(kLlama), kernels::Arithmetic::exact, Storage::floats);
+  const Built model(spec_of(kLlama), kernels::Arithmetic::float32, Storage::floats);
   State state(model.spec(), 2);
   const auto serves = [&](const nn::Batch& batch, const std::function<void(nn::Context&)>& change) {
     nn::Context context;

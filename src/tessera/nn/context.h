@@ -109,7 +109,7 @@ class LayerValues {
 
 /// Keys and values of a call, by segment, with those that its row holds before it, that one layer
 /// leaves for later ones: with a state what LayerValues are without.
-class LayerKeys {
+class SharedKeyValues {
  public:
   using Lists = std::vector<std::vector<ops::KeyValues>>;
   void put(const std::string& name, Lists lists) { lists_[name] = std::move(lists); }
@@ -145,7 +145,7 @@ struct Groups {
   }
 };
 
-struct Recomputation;    // rerun.h
+struct Recomputation;    // checkpointing.h
 struct ReversibleChain;  // residual/reversible.cpp
 
 struct Context {
@@ -165,7 +165,7 @@ struct Context {
   Recompute recompute;             // where gradients are recorded
   SequenceSplit split;             // of documents over ranks, where gradients are recorded
   LayerValues values;
-  LayerKeys keys;
+  SharedKeyValues keys;
   /// Where a part computes as many experts at once: its rows by expert, its weights one for each.
   std::shared_ptr<const Groups> groups;
   std::shared_ptr<Recomputation> recomputation;  // of regions that run again

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 
 namespace tessera::nn::context_test {
 namespace {

@@ -1,5 +1,6 @@
 // What of a stack runs again in the backward pass instead of keeping its activations until then
-// (gradient checkpointing: Chen et al. 2016, arXiv:1604.06174). Torch-free; done in nn/rerun.h.
+// (gradient checkpointing: Chen et al. 2016, arXiv:1604.06174). Torch-free; done in
+// nn/checkpointing.h.
 #pragma once
 
 #include "tessera/spec/fields.h"

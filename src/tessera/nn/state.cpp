@@ -121,7 +121,7 @@ void RowState::commit(int64_t n) {
       tokens_[slot_[i]].truncate((*decls_)[i].entries(kept_tokens));
 }
 
-RowState RowState::cut(int64_t n) const {
+RowState RowState::truncated_copy(int64_t n) const {
   require(working_.empty() && pending_ == 0 && n <= committed_, "state",
           "cut after {} of {} tokens, {} of them pending", n, length(), pending_);
   RowState out = clone();

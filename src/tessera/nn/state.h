@@ -71,7 +71,7 @@ class RowState {
   RowState clone() const { return *this; }
   /// The same as it was after its first n tokens, nothing of which may be lost or pending: a row
   /// without fixed tensors, whose windows have let go of nothing.
-  RowState cut(int64_t n) const;
+  RowState truncated_copy(int64_t n) const;
   void detach();
   void to(at::Device device);
   /// Bytes of the entries and tensors held, as spec::state_bytes counts them. The pages that they

@@ -66,7 +66,7 @@ void StepWeights::alike(std::initializer_list<const StepProduct*> products) {
       return;
     }
     const kernels::Arithmetic arithmetic = ops::arithmetic_of(w);
-    if (arithmetic == kernels::Arithmetic::exact) continue;
+    if (arithmetic == kernels::Arithmetic::float32) continue;
     serve_ = arithmetic == rounded.value_or(arithmetic);
     rounded = arithmetic;
   }
@@ -98,7 +98,7 @@ bool StepInput::prepare(const Team& team, std::initializer_list<const StepProduc
   for (const StepProduct* product : products) {
     if (product == nullptr) continue;
     const kernels::Arithmetic arithmetic = ops::arithmetic_of(*product->weight);
-    if (arithmetic == kernels::Arithmetic::exact) continue;
+    if (arithmetic == kernels::Arithmetic::float32) continue;
     digits_ = kernels::rows_to_round(x_, rows_, width_, width_, arithmetic, digits);
     if (own > 0) kernels::round(digits_->some(mine.begin, own));
     return true;
@@ -111,7 +111,7 @@ void StepInput::times(const StepProduct& product, int64_t begin, int64_t end, fl
   const auto* data = static_cast<const char*>(w.data()) + begin * storage_bytes(w.dtype(), width_);
   const float* bias = product.bias.data();
   if (bias != nullptr) bias += begin;
-  if (digits_ && ops::arithmetic_of(w) != kernels::Arithmetic::exact)
+  if (digits_ && ops::arithmetic_of(w) != kernels::Arithmetic::float32)
     kernels::digit_matmul(*digits_, w.dtype(), data, end - begin, bias, y + begin, product.rows());
   else
     kernels::matmul(x_, rows_, width_, width_, w.dtype(), data, end - begin, bias, y + begin,

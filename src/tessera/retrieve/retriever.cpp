@@ -9,7 +9,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/ranking.h"
 #include "tessera/base/sha256.h"
-#include "tessera/infer/loading/base_print.h"
+#include "tessera/infer/loading/weights_fingerprint.h"
 
 namespace tessera::retrieve {
 namespace {
@@ -41,7 +41,7 @@ Embedder::Embedder(const std::string& path,
     : options_(infer::embed_options_of(path)) {
   if (loaded == nullptr)
     own_ = std::make_unique<infer::LoadedModel>(
-        infer::load_model(path, loading, kernels::Arithmetic::exact));
+        infer::load_model(path, loading, kernels::Arithmetic::float32));
   loaded_ = loaded != nullptr ? loaded : own_.get();
   if (!loaded_->tokenizer)
     fail(ErrorKind::usage, "index", "{} has no tokenizer; expected a model that embeds texts",
@@ -63,7 +63,7 @@ int64_t Embedder::longest() const {
 }
 
 std::string Embedder::print() const {
-  const spec::Json said = {{"weights", infer::base_print(loaded_->model.weights())},
+  const spec::Json said = {{"weights", infer::weights_fingerprint(loaded_->model.weights())},
                            {"pooling", infer::names_of(options_.poolings)},
                            {"passage", prompt_of({"passage", "document"})},
                            {"longest", longest()}};

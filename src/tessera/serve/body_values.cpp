@@ -10,7 +10,8 @@ namespace tessera::serve {
 void SearchBody::check_search() const {
   // the defaults, which clients send along, change nothing
   const auto alone = [&](bool given, const std::string& name) {
-    if (given && !searches()) refuse(name, name + " without beam search; expected beams of 2 or more");
+    if (given && !searches())
+      refuse(name, name + " without beam search; expected beams of 2 or more");
   };
   alone(length_penalty.value_or(1) != 1, "length_penalty");
   alone(early_stopping && *early_stopping != convert::EarlyStopping::heuristic, "early_stopping");
@@ -205,9 +206,9 @@ Json message_of(const Json& message, const std::string& name, const UnknownMembe
   if (out.contains("content")) return out;
   // null is the content of a message that only calls, thinks or refuses, and of a function that
   // returns nothing; elsewhere it is a slip
-  const bool may_lack = out.contains("tool_calls") || out.contains("reasoning_content");
+  const bool allow_no_answer = out.contains("tool_calls") || out.contains("reasoning_content");
   const bool may_be_null = assistant || role == "tool";
-  if (!may_lack && !(may_be_null && message.contains("content")))
+  if (!allow_no_answer && !(may_be_null && message.contains("content")))
     refuse(name + ".content", name + " has no content", "missing_parameter");
   out["content"] = message.value("refusal", Json()).is_string()
                        ? message["refusal"].get<std::string>()

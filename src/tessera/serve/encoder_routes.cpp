@@ -23,7 +23,7 @@ struct Reading {
   ExchangePtr exchange;
   ServedModelPtr model;
   Rows rows;
-  std::vector<text::JudgedText> judged = {};  // the rows, where a classifier reads them
+  std::vector<text::ClassifierInput> judged = {};  // the rows, where a classifier reads them
   size_t next = 0;
   std::vector<Tensor> parts = {};
 
@@ -52,7 +52,7 @@ void read_rows(ServiceState& state,
         refuse("input", fmt::format("input holds token {}; expected 0 to {}", id,
                                     reading->model->spec().vocab - 1));
   }
-  Job job = state.job_of(reading->exchange, reading->model);
+  ScheduledRequest job = state.job_of(reading->exchange, reading->model);
   job.prompt_tokens = reading->tokens();
   job.work = [reading, compute = std::move(compute)] {
     const at::NoGradGuard no_gradients;
@@ -66,12 +66,12 @@ void read_rows(ServiceState& state,
     reading->parts.push_back(compute(piece, first));
     return reading->next == reading->rows.size();
   };
-  job.on_end = [reading, answer = std::move(answer)](std::vector<infer::Generation>, Ending ending,
-                                                     std::exception_ptr error) {
+  job.on_end = [reading, answer = std::move(answer)](
+                   std::vector<infer::Generation>, FinishStatus ending, std::exception_ptr error) {
     Exchange& exchange = *reading->exchange;
     exchange.count({.prompt_tokens = reading->tokens(),
                     .model = reading->model->entry.id,
-                    .finish = ending == Ending::done ? "stop" : "error"});
+                    .finish = ending == FinishStatus::done ? "stop" : "error"});
     if (fail_unless_done(exchange, ending, error)) return;
     try {
       exchange.answer(answer(*reading));
@@ -173,7 +173,7 @@ Json ranks_json(const Reading& done,
 /// Texts and pairs as a classifier reads them.
 void judge(Reading& reading, const std::vector<TextOrPair>& texts) {
   for (const TextOrPair& one : texts) {
-    reading.judged.push_back(text::judged_text(
+    reading.judged.push_back(text::classifier_input(
         reading.model->tokenizer(), one.text,
         one.second ? std::optional<std::string_view>(*one.second) : std::nullopt, 0));
     reading.rows.push_back(reading.judged.back().ids);
@@ -184,7 +184,7 @@ void judge(Reading& reading, const std::vector<TextOrPair>& texts) {
 std::function<Tensor(const Rows&, size_t)> judging(const std::shared_ptr<Reading>& reading) {
   return [reading](const Rows& rows, size_t first) {
     const auto begin = reading->judged.begin() + static_cast<std::ptrdiff_t>(first);
-    return infer::judged_logits(
+    return infer::classifier_logits(
         reading->model->loaded,
         std::vector(begin, begin + static_cast<std::ptrdiff_t>(rows.size())));
   };
@@ -298,7 +298,7 @@ void classify_tokens(ServiceState& state,
         const double* at = all_RC.const_data_ptr<double>();
         Json data = Json::array();
         for (size_t r = 0; r < done.rows.size(); ++r) {
-          const text::JudgedText& judged = done.judged[r];
+          const text::ClassifierInput& judged = done.judged[r];
           const auto places = places_of(*done.model, body.input[r].text);
           Json tokens = Json::array();
           for (size_t t = 0; t < judged.ids.size(); ++t, at += n) {

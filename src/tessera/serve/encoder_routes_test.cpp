@@ -256,7 +256,7 @@ TEST(EncoderRoutes, Translations) {
   };
   infer::GenerateOptions options;
   options.max_new_tokens = 9;
-  options.stop_ids = infer::end_ids(alone);
+  options.stop_ids = infer::eos_ids(alone);
   const infer::Generations want = infer::generate(alone.model, &*alone.tokenizer,
                                                   {source_of("hello"), source_of("a_b")}, options);
   const Json got =

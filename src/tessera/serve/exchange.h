@@ -41,7 +41,7 @@ class Exchange {
   /// Whose turn a request counts as: a key's, else an address's.
   std::string client() const { return key >= 0 ? "key " + std::to_string(key) : peer; }
   /// Set when the client has gone: nobody reads the answer.
-  CancelToken& gone() { return gone_; }
+  CancelToken& disconnected() { return gone_; }
 
   /// Header fields of the answer, to be added before it begins.
   void add_header(std::string name, std::string value);

@@ -102,16 +102,17 @@ struct Asked {
   bool chat = false;
   std::vector<std::vector<int64_t>> prompts = {};
   std::vector<std::string> echo = {};
-  std::vector<retrieve::Sourced> asked = {};  // what stands before each prompt, where anything does
-  bool content = false;                       // see AnswerOptions
+  std::vector<retrieve::AugmentedPrompt> asked =
+      {};                // what stands before each prompt, where anything does
+  bool content = false;  // see ResponseOptions
   /// New tokens where the request does not say; without, as the model's makers or the server do.
   std::optional<int64_t> otherwise = 16;
   const char* param = "prompt";
-  std::optional<text::ReplyReader::Options> reply = {};
+  std::optional<text::ReplyParser::Options> reply = {};
   std::vector<int64_t> ends = {};                           // of an answer of a chat
   std::shared_ptr<const text::Constraint> calls = nullptr;  // what calls of functions must be
-  std::optional<Constraints::Thoughts> thoughts = {};       // that may come before the answer
-  std::optional<infer::ThoughtLimit> thought_limit = {};
+  std::optional<ConstraintCache::Thoughts> reasoning = {};  // that may come before the answer
+  std::optional<infer::ReasoningBudget> reasoning_budget = {};
 };
 
 Frames frames_of(const Asked& asked, const GenerationBody& body, uint64_t seed) {
@@ -127,12 +128,12 @@ Frames frames_of(const Asked& asked, const GenerationBody& body, uint64_t seed) 
 }
 
 /// The part of a text's request that all prompts share.
-infer::Writing writing_of(const GenerationBody& body,
-                          const Asked& asked,
-                          bool config,
-                          uint64_t seed) {
+infer::DecodingOptions writing_of(const GenerationBody& body,
+                                  const Asked& asked,
+                                  bool config,
+                                  uint64_t seed) {
   const ServedModel& model = *asked.model;
-  infer::Writing out;
+  infer::DecodingOptions out;
   out.sampling = sampling_of(body, model, config, seed);
   const infer::DecodingDefaults defaults = model.decoding(config);
   out.begin_suppress = defaults.begin_suppress;
@@ -140,7 +141,7 @@ infer::Writing writing_of(const GenerationBody& body,
   out.min_length = defaults.min_length;
   // a mark of calls may be a special token
   if (asked.reply && asked.reply->format != nullptr) {
-    const text::ReplyFormat& format = *asked.reply->format;
+    const text::ToolCallFormat& format = *asked.reply->format;
     const auto id = model.tokenizer().id(format.open.empty() ? format.before : format.open);
     out.show_special = id && model.tokenizer().is_special(*id);
   }
@@ -156,10 +157,10 @@ infer::Writing writing_of(const GenerationBody& body,
   std::vector<std::string> ignored;
   out.constraint = asked.calls
                        ? asked.calls
-                       : model.constraints.of(body, model.tokenizer(), asked.thoughts, &ignored);
+                       : model.constraints.of(body, model.tokenizer(), asked.reasoning, &ignored);
   if (!ignored.empty())
     asked.exchange->add_warning(fmt::format("not held to: {}", fmt::join(ignored, ", ")));
-  out.thoughts = asked.thought_limit;
+  out.reasoning = asked.reasoning_budget;
   out.line_limit = std::chrono::milliseconds(std::max<int64_t>(0, body.line_limit_ms));
   out.context = model.longest;
   if (out.constraint) return out;
@@ -183,28 +184,29 @@ int64_t salt_of(const ServiceState& state, const Exchange& exchange, const Gener
 void submit(ServiceState& state, const Asked& asked, const GenerationBody& body, bool echo) {
   const ServedModel& model = *asked.model;
   const uint64_t seed = body.seed ? *body.seed : infer::fresh_seed();
-  const infer::Writing writing = writing_of(body, asked, state.options.generation_config, seed);
-  const bool chances = body.top_logprobs.has_value();
+  const infer::DecodingOptions decoding =
+      writing_of(body, asked, state.options.generation_config, seed);
+  const bool logprobs = body.top_logprobs.has_value();
   const infer::DecodingDefaults defaults = model.decoding(state.options.generation_config);
   const int64_t most = defaults.max_new_tokens.value_or(state.options.max_tokens);
-  Job job = state.job_of(asked.exchange, asked.model, body.timeout_ms);
+  ScheduledRequest job = state.job_of(asked.exchange, asked.model, body.timeout_ms);
   job.choices = body.n;
   if (body.priority != 0 && !state.options.engine.priorities)
     refuse("priority", "priority: this server has none; it is started with --priorities",
            "unsupported_parameter");
   job.priority = body.priority;
-  AnswerOptions answer{.frames = frames_of(asked, body, seed),
-                       .stream = body.stream,
-                       .reply = asked.reply,
-                       .token_ids = body.return_token_ids,
-                       .chances = chances,
-                       .echo = asked.echo,
-                       .choices = body.n,
-                       .stop_ids = body.stop_token_ids,
-                       .asked = asked.asked,
-                       .timings = body.timings_per_token,
-                       .content = asked.content,
-                       .limits = state.options.server.limits};
+  ResponseOptions answer{.frames = frames_of(asked, body, seed),
+                         .stream = body.stream,
+                         .reply = asked.reply,
+                         .token_ids = body.return_token_ids,
+                         .logprobs = logprobs,
+                         .echo = asked.echo,
+                         .choices = body.n,
+                         .stop_ids = body.stop_token_ids,
+                         .asked = asked.asked,
+                         .timings = body.timings_per_token,
+                         .content = asked.content,
+                         .limits = state.options.server.limits};
   int64_t longest = 0, source = 0;
   for (const std::vector<int64_t>& prompt : asked.prompts) {
     const int64_t tokens = infer::size_of(prompt);
@@ -216,76 +218,76 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
         refuse(asked.param, fmt::format("{} holds token {}; expected 0 to {}", asked.param, id,
                                         model.spec().vocab - 1));
     infer::Request request{infer::first_sequence(model.spec(), prompt)};
-    request.writing = writing;
-    request.writing.max_new_tokens =
+    request.decoding = decoding;
+    request.decoding.max_new_tokens =
         room_for(body, model, tokens, asked.otherwise.value_or(most), asked.param);
     if (!body.max_tokens && !asked.otherwise && defaults.max_length > 0)
-      request.writing.max_new_tokens =
-          std::clamp<int64_t>(defaults.max_length - infer::size_of(request.begin.tokens), 1,
-                              request.writing.max_new_tokens);
-    request.begin.salt = salt_of(state, *asked.exchange, body);
-    if (!body.prediction.empty() && model.guesses.lookup > 0) {
+      request.decoding.max_new_tokens =
+          std::clamp<int64_t>(defaults.max_length - infer::size_of(request.prompt.tokens), 1,
+                              request.decoding.max_new_tokens);
+    request.prompt.salt = salt_of(state, *asked.exchange, body);
+    if (!body.prediction.empty() && model.speculation.lookup > 0) {
       const auto ids = model.tokenizer().encode(body.prediction, {.add_special = false});
-      request.expected.assign(ids.begin(), ids.end());
+      request.predicted.assign(ids.begin(), ids.end());
     }
-    if (chances) request.chances = *body.top_logprobs;
-    request.chances_of_choice = body.post_sampling_probs;
+    if (logprobs) request.logprobs = *body.top_logprobs;
+    request.post_sampling_logprobs = body.post_sampling_probs;
     if (body.searches()) request.beams = beams_of(body);
-    const int64_t held = infer::size_of(request.begin.tokens) + request.writing.max_new_tokens;
+    const int64_t held = infer::size_of(request.prompt.tokens) + request.decoding.max_new_tokens;
     longest = std::max(longest, held);
-    source = std::max(source, infer::size_of(request.begin.source));
+    source = std::max(source, infer::size_of(request.prompt.source));
     job.prompt_tokens += tokens;
-    if (echo && chances) {
+    if (echo && logprobs) {
       answer.echo_ids.push_back(prompt);
       if (tokens > 1) {
-        request.targets = infer::next_tokens(request.begin);
+        request.targets = infer::next_tokens(request.prompt);
         request.targets.top = *body.top_logprobs;
       }
     }
     for (int64_t i = 0; i < body.n; ++i) {
-      request.writing.choice = i;
+      request.decoding.choice = i;
       job.requests.push_back(request);
       request.targets = {};
     }
   }
   answer.prompt_tokens = job.prompt_tokens;
   job.row_bytes = model.state_bytes(longest, source) * body.beams.value_or(1);
-  const auto texts =
-      std::make_shared<Answer>(asked.exchange, asked.model, std::move(answer), job.requests.size());
+  const auto texts = std::make_shared<ResponseWriter>(asked.exchange, asked.model,
+                                                      std::move(answer), job.requests.size());
   for (size_t i = 0; i < job.requests.size(); ++i) texts->listen(job.requests[i], i);
   job.on_begin = [texts] { texts->begin(); };
   if (body.stream) {
     job.on_step = [texts] { texts->flush(); };
-    job.behind = [texts] { return texts->is_behind(); };
+    job.client_is_slow = [texts] { return texts->is_behind(); };
   }
-  job.on_end = [texts](std::vector<infer::Generation> made, Ending ending,
+  job.on_end = [texts](std::vector<infer::Generation> made, FinishStatus ending,
                        std::exception_ptr error) { texts->end(std::move(made), ending, error); };
   state.engine->submit(std::move(job));
 }
 
 /// Calls `go` on a worker with each question behind the passages that may answer it: the engine's
 /// thread looks for them.
-void with_passages(ServiceState& state,
-                   const ExchangePtr& exchange,
-                   const GenerationBody& body,
-                   const ServedModelPtr& model,
-                   const std::vector<std::string>& questions,
-                   const std::function<void(std::vector<retrieve::Sourced> asked)>& go) {
+void augment_prompt(ServiceState& state,
+                    const ExchangePtr& exchange,
+                    const GenerationBody& body,
+                    const ServedModelPtr& model,
+                    const std::vector<std::string>& questions,
+                    const std::function<void(std::vector<retrieve::AugmentedPrompt> asked)>& go) {
   if (!state.asker)
     refuse("retrieve", "retrieve: this server has no index; it is started with --retrieve INDEX",
            "unsupported_parameter");
-  const retrieve::Room room{body.passages.value_or(state.options.room.passages),
-                            body.passage_tokens.value_or(state.options.room.tokens)};
-  const auto asked = std::make_shared<std::vector<retrieve::Sourced>>();
-  Job job = state.job_of(exchange, model, body.timeout_ms);
+  const retrieve::PassageBudget room{body.passages.value_or(state.options.room.passages),
+                                     body.passage_tokens.value_or(state.options.room.tokens)};
+  const auto asked = std::make_shared<std::vector<retrieve::AugmentedPrompt>>();
+  ScheduledRequest job = state.job_of(exchange, model, body.timeout_ms);
   job.priority = body.priority;
   job.part = true;
   job.work = [&state, exchange, model, questions, room, asked] {
-    asked->push_back(
-        state.asker->ask(questions[asked->size()], model->tokenizer(), room, &exchange->gone()));
+    asked->push_back(state.asker->ask(questions[asked->size()], model->tokenizer(), room,
+                                      &exchange->disconnected()));
     return asked->size() == questions.size();
   };
-  job.on_end = [&state, exchange, asked, go](std::vector<infer::Generation>, Ending ending,
+  job.on_end = [&state, exchange, asked, go](std::vector<infer::Generation>, FinishStatus ending,
                                              const std::exception_ptr& error) {
     if (fail_unless_done(*exchange, ending, error)) return;
     state.work(exchange, [asked, go] { go(std::move(*asked)); });
@@ -341,7 +343,7 @@ void complete_asked(ServiceState& state,
                     const ExchangePtr& exchange,
                     const CompletionBody& body,
                     const ServedModelPtr& model,
-                    std::vector<retrieve::Sourced> passages) {
+                    std::vector<retrieve::AugmentedPrompt> passages) {
   Asked asked{.exchange = exchange, .model = model, .content = body.native};
   if (body.native || body.unbounded) asked.otherwise.reset();
   std::string warning;
@@ -394,10 +396,10 @@ void complete(ServiceState& state,
     if (prompt.ids) refuse("prompt", "prompt: token ids with retrieve; expected a text");
     questions.push_back(prompt.text);
   }
-  with_passages(state, exchange, *body, model, questions,
-                [&state, exchange, body, model](std::vector<retrieve::Sourced> asked) {
-                  complete_asked(state, exchange, *body, model, std::move(asked));
-                });
+  augment_prompt(state, exchange, *body, model, questions,
+                 [&state, exchange, body, model](std::vector<retrieve::AugmentedPrompt> asked) {
+                   complete_asked(state, exchange, *body, model, std::move(asked));
+                 });
 }
 
 /// The functions that tool_choice names, of those of the request; all where it names none.
@@ -447,7 +449,7 @@ std::shared_ptr<const text::Constraint> held_calls(const ChatBody& body,
                                    .parallel = body.parallel_tool_calls && !named,
                                    .thinking = thinking,
                                    .tokenizer = &model.tokenizer()};
-  if (thinking) options.thoughts = chats.prompts.thoughts();
+  if (thinking) options.reasoning = chats.prompts.reasoning();
   return model.constraints.of_calls(options, model.tokenizer());
 }
 
@@ -455,7 +457,7 @@ void chat_asked(ServiceState& state,
                 const ExchangePtr& exchange,
                 const ChatBody& body,
                 const ServedModelPtr& model,
-                std::vector<retrieve::Sourced> passages) {
+                std::vector<retrieve::AugmentedPrompt> passages) {
   const text::TemplatePoll poll = state.poll_of(exchange, body.timeout_ms);
   const ServedModel::Chats chats = state.chats_of(
       body.chat_template, *model, !body.tools.is_null() && body.tool_choice != "none", poll);
@@ -488,19 +490,19 @@ void chat_asked(ServiceState& state,
     asked.reply.emplace();
     if (calls) asked.reply->format = chats.calls;
     if (calls) asked.reply->tools = body.tools;
-    if (body.split_reasoning) asked.reply->thoughts = prompts.thoughts();
+    if (body.split_reasoning) asked.reply->reasoning = prompts.reasoning();
     asked.reply->thinking = body.split_reasoning && thinking;
   }
   if (calls) asked.calls = held_calls(body, *model, chats, thinking);
-  const text::ThoughtTags& tags = prompts.thoughts();
+  const text::ReasoningTags& tags = prompts.reasoning();
   // a template that speaks of thoughts is of a model that thinks
   if (thinking || text::thought_tags_of(prompts.chat_template().source()))
-    asked.thoughts = {tags, thinking};
+    asked.reasoning = {tags, thinking};
   if (body.reasoning_budget >= 0) {
     const auto ids = [&](const std::string& tag) {
       return widened(model->tokenizer().encode(tag, {.add_special = false, .parse_special = true}));
     };
-    asked.thought_limit = {body.reasoning_budget, thinking, ids(tags.open), ids(tags.close)};
+    asked.reasoning_budget = {body.reasoning_budget, thinking, ids(tags.open), ids(tags.close)};
   }
   submit(state, asked, body, false);
 }
@@ -515,11 +517,11 @@ void chat(ServiceState& state,
     refuse("retrieve", "retrieve: the last message is no question; expected one of the user");
   if (!question || !body->retrieve.value_or(state.asker != nullptr))
     return chat_asked(state, exchange, *body, model, {});
-  with_passages(state, exchange, *body, model,
-                {body->messages.back()["content"].get<std::string>()},
-                [&state, exchange, body, model](std::vector<retrieve::Sourced> asked) {
-                  chat_asked(state, exchange, *body, model, std::move(asked));
-                });
+  augment_prompt(state, exchange, *body, model,
+                 {body->messages.back()["content"].get<std::string>()},
+                 [&state, exchange, body, model](std::vector<retrieve::AugmentedPrompt> asked) {
+                   chat_asked(state, exchange, *body, model, std::move(asked));
+                 });
 }
 
 /// How vocabularies write a language.
@@ -561,13 +563,15 @@ std::optional<int64_t> language_token(const ServedModel& model,
 
 /// Takes over what the model's makers say of a translation; of its length where the request does
 /// not.
-void decode_by(const infer::DecodingDefaults& defaults, bool bounded, infer::Writing& writing) {
-  writing.sampling = defaults.sampling;
-  writing.begin_suppress = defaults.begin_suppress;
-  writing.min_new_tokens = defaults.min_new_tokens;
-  writing.min_length = defaults.min_length;
+void decode_by(const infer::DecodingDefaults& defaults,
+               bool bounded,
+               infer::DecodingOptions& decoding) {
+  decoding.sampling = defaults.sampling;
+  decoding.begin_suppress = defaults.begin_suppress;
+  decoding.min_new_tokens = defaults.min_new_tokens;
+  decoding.min_length = defaults.min_length;
   if (!bounded && defaults.max_length > 1)
-    writing.max_new_tokens = std::min(writing.max_new_tokens, defaults.max_length - 1);
+    decoding.max_new_tokens = std::min(decoding.max_new_tokens, defaults.max_length - 1);
 }
 
 /// Answers of a pair of encoder and decoder. Where a token names the language of the output, it
@@ -582,7 +586,7 @@ void translate(ServiceState& state,
   const std::string target_token =
       target ? std::string(model->tokenizer().token(static_cast<int32_t>(*target))) : "";
   const bool before = target_token.starts_with(">>") || target_token.starts_with("<2");
-  Job job = state.job_of(exchange, model);
+  ScheduledRequest job = state.job_of(exchange, model);
   int64_t longest = 0, source_tokens = 0, beams = 1;
   const infer::DecodingDefaults defaults = model->decoding(state.options.generation_config);
   GenerationBody limits;
@@ -596,30 +600,30 @@ void translate(ServiceState& state,
     if (before) ids.insert(ids.begin(), *target);
     if (source) ids.insert(ids.begin(), *source);
     infer::Request request{infer::first_sequence(model->spec(), ids)};
-    infer::Writing& writing = request.writing;
-    writing.max_new_tokens =
+    infer::DecodingOptions& decoding = request.decoding;
+    decoding.max_new_tokens =
         room_for(limits, *model, infer::size_of(ids),
                  defaults.max_new_tokens.value_or(state.options.max_tokens), "input");
-    writing.stop_ids = model->ends;
-    writing.context = model->longest;
-    writing.mask_predict = mask_predict;
+    decoding.stop_ids = model->ends;
+    decoding.context = model->longest;
+    decoding.mask_predict = mask_predict;
     if (target && !before)
-      writing.forced_begin = {*target};
+      decoding.forced_begin = {*target};
     else if (defaults.forced_begin)
-      writing.forced_begin = {*defaults.forced_begin};
-    writing.forced_end = defaults.forced_end;
-    if (!model->spec().mask) decode_by(defaults, body.max_tokens.has_value(), writing);
+      decoding.forced_begin = {*defaults.forced_begin};
+    decoding.forced_end = defaults.forced_end;
+    if (!model->spec().mask) decode_by(defaults, body.max_tokens.has_value(), decoding);
     if (body.searches()) request.beams = beams_of(body);
     if (!body.beams && !model->spec().mask) request.beams = defaults.beams;
     beams = request.beams ? request.beams->beams : 1;
     infer::check_mask_predict(model->spec(), request);
-    longest = std::max(longest, writing.max_new_tokens + 1);
+    longest = std::max(longest, decoding.max_new_tokens + 1);
     source_tokens = std::max(source_tokens, infer::size_of(ids));
     job.prompt_tokens += infer::size_of(ids);
     job.requests.push_back(std::move(request));
   }
   job.row_bytes = model->state_bytes(longest, source_tokens) * beams;
-  job.on_end = [exchange, model](std::vector<infer::Generation> made, Ending ending,
+  job.on_end = [exchange, model](std::vector<infer::Generation> made, FinishStatus ending,
                                  std::exception_ptr error) {
     if (fail_unless_done(*exchange, ending, error)) return;
     Json data = Json::array();

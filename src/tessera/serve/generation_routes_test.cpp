@@ -61,7 +61,7 @@ TEST_F(GenerationRoutes, SamplersActInTheOrderOfTheRequest) {
   options.sampling.samplers = {infer::Sampler::top_k, infer::Sampler::top_p,
                                infer::Sampler::temperature};
   const infer::LoadedModel alone = tiny_loaded("attention");
-  options.stop_ids = infer::end_ids(alone);
+  options.stop_ids = infer::eos_ids(alone);
   const auto ids = alone.tokenizer->encode("hello_there");
   EXPECT_EQ(of_order({"top_k", "top_p", "temperature"}),
             infer::generate(alone.model, &*alone.tokenizer, {{ids.begin(), ids.end()}}, options)
@@ -258,7 +258,7 @@ TEST_F(GenerationRoutes, ASearchIsThatOfTheLibrary) {
   const auto id = [&](const char* text) { return static_cast<int64_t>(*tokenizer_.id(text)); };
   infer::GenerateOptions options;
   options.max_new_tokens = 12;
-  options.stop_ids = infer::end_ids(alone);
+  options.stop_ids = infer::eos_ids(alone);
   options.stop_ids.push_back(id("e"));
   options.sampling.logit_bias = {{id("q"), 3}};
   options.sampling.sequence_bias = {{{id("q"), id("q")}, -INFINITY}, {{id("z")}, 2}};
@@ -505,7 +505,7 @@ TEST_F(GenerationRoutes, ATemplateEndsWhereItsClientHasGone) {
     return 0;
   };
   EXPECT_EQ(status(), 0);
-  exchange->gone().request();
+  exchange->disconnected().request();
   EXPECT_EQ(status(), 408);
 }
 
@@ -632,9 +632,9 @@ TEST_F(ThinkingRoutes, ABudgetEndsThoughts) {
   // left alone the tiny model never writes the closing tag
   const Json free = message({{"max_tokens", 40}});
   EXPECT_TRUE(free["content"].get<std::string>().empty());
-  const std::string thoughts = free["reasoning_content"];
+  const std::string reasoning = free["reasoning_content"];
   const Json held = message({{"max_tokens", 40}, {"reasoning_budget", 5}});
-  EXPECT_EQ(held["reasoning_content"], thoughts.substr(0, 5));
+  EXPECT_EQ(held["reasoning_content"], reasoning.substr(0, 5));
   EXPECT_FALSE(held["content"].get<std::string>().empty());
   EXPECT_EQ(message({{"max_tokens", 40}, {"reasoning_budget", 0}}).count("reasoning_content"), 0u);
 }

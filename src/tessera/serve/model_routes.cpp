@@ -96,8 +96,9 @@ void ServiceState::add_model_routes() {
                     one["plan"] = model::to_json(model::make_plan(
                         model->spec(), std::max<int64_t>(1, model->context()), -1, model->kv.type));
                     one["kv_type"] = spec::name_of(model->kv.type);
-                    one["guesses"] = model->guesses.on();
-                    if (!model->no_guesses.empty()) one["no_guesses"] = model->no_guesses;
+                    one["guesses"] = model->speculation.on();
+                    if (!model->speculation_unavailable.empty())
+                      one["no_guesses"] = model->speculation_unavailable;
                     one["system_fingerprint"] = model->fingerprint;
                     one["fill_in_the_middle"] = model->fim.has_value();
                     one["default_generation_settings"] = defaults_of(*model, options);

@@ -120,7 +120,7 @@ TEST(ModelRoutes, MetricsHaveOtherNamesWhereAskedFor) {
 TEST(ModelRoutes, EveryMetricIsSet) {
   ServiceOptions options = options_of({"attention", "mamba2"});
   options.models.cache_bytes = 64 << 10;
-  options.models.speculation = {.lookup = 2, .guesses = 2};
+  options.models.speculation = {.lookup = 2, .draft_tokens = 2};
   options.engine.parallel = 1;
   options.engine.priorities = true;
   options.engine.state_bytes = int64_t{1} << 33;

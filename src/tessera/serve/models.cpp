@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "tessera/base/cpu.h"
-#include "tessera/infer/loading/base_print.h"
+#include "tessera/infer/loading/weights_fingerprint.h"
 #include "tessera/model/plan.h"
 #include "tessera/nn/head/classifier.h"
 #include "tessera/serve/api_error.h"
@@ -122,7 +122,8 @@ bool wrap_raw_arguments(Json& messages) {
 
 text::MarkedText ServedModel::Chats::render(text::Chat chat, bool goes_on) const {
   if (told)
-    chat.messages = text::tell_of_tools(chat.messages, std::exchange(chat.tools, nullptr), system);
+    chat.messages =
+        text::tools_in_prompt(chat.messages, std::exchange(chat.tools, nullptr), system);
   // most templates write arguments as they are; some walk over the members of an object
   text::Chat wrapped = chat;
   if (!wrap_raw_arguments(wrapped.messages)) return prompts.render(std::move(chat), goes_on);
@@ -137,11 +138,11 @@ ServedModel::Chats ServedModel::chats_of(const std::string& source,
                                          const std::string& where,
                                          const text::TemplatePoll& poll) const {
   Chats out{.prompts = {tokenizer(), source, where, clock_}, .ends = ends};
-  const text::ReplyFormat* const named = text::reply_format_named(tool_format_);
+  const text::ToolCallFormat* const named = text::tool_call_format_named(tool_format_);
   const bool shows = shows_tools(out.prompts, poll);
-  if (shows) out.calls = named != nullptr ? named : text::reply_format_of(source);
+  if (shows) out.calls = named != nullptr ? named : text::tool_call_format_of(source);
   if (out.calls == nullptr && (tool_format_ == "auto" || (tool_format_ == "generic" && !shows))) {
-    out.calls = text::reply_format_named("hermes");
+    out.calls = text::tool_call_format_named("hermes");
     out.told = true;
     out.system = shows_system(out.prompts, poll);
   }
@@ -169,7 +170,7 @@ ServedModel::ServedModel(const ModelEntry& named,
     for (const int64_t size : decl.shape) n *= size;
     parameters += n;
   }
-  ends = infer::end_ids(loaded);
+  ends = infer::eos_ids(loaded);
   if (loaded.generation.forced_end) ends.push_back(*loaded.generation.forced_end);
   mask = text::mask_of(tokenizer());
   const infer::DecodingDefaults makers = decoding(true);
@@ -246,10 +247,10 @@ ServedModel::ServedModel(const ModelEntry& named,
 
   if (generates && options.speculation.on()) {
     try {
-      infer::Guesser(loaded.model, options.speculation, nullptr);
-      guesses = options.speculation;
+      infer::Drafter(loaded.model, options.speculation, nullptr);
+      speculation = options.speculation;
     } catch (const Error& error) {
-      no_guesses = error.what();
+      speculation_unavailable = error.what();
     }
   }
 
@@ -261,9 +262,9 @@ ServedModel::ServedModel(const ModelEntry& named,
     if (pair) row_per_source_ = model::make_plan(spec, 1, 2, kv.type).state_bytes - one.state_bytes;
     // who guesses by layers of its own keeps as much of a text in them; first layers, all of them
     // at most
-    if (const model::ModelSpec* who = guesses.draft            ? &guesses.draft->spec()
-                                      : guesses.exit_layer > 0 ? &spec
-                                                               : nullptr) {
+    if (const model::ModelSpec* who = speculation.draft            ? &speculation.draft->spec()
+                                      : speculation.exit_layer > 0 ? &spec
+                                                                   : nullptr) {
       const model::Plan own = model::make_plan(*who, 1, who->encoder ? 1 : -1, spec::KvType::f32);
       row_per_token_ += own.state_bytes_per_token;
       row_fixed_ += own.state_bytes_fixed + own.state_bytes_per_token * spec::kDefaultKvPage;
@@ -419,10 +420,13 @@ void ModelPool::end_waits(const Over& over, const std::exception_ptr& error) {
 
 void ModelPool::expire() {
   const auto now = std::chrono::steady_clock::now();
-  end_waits([&](const Wait& wait) { return now >= wait.deadline || (wait.gone && wait.gone()); },
-            std::make_exception_ptr(
-                ApiError(504, "deadline_exceeded",
-                         "request timeout while the model was loading or waiting for memory")));
+  end_waits(
+      [&](const Wait& wait) {
+        return now >= wait.deadline || (wait.disconnected && wait.disconnected());
+      },
+      std::make_exception_ptr(
+          ApiError(504, "deadline_exceeded",
+                   "request timeout while the model was loading or waiting for memory")));
 }
 
 void ModelPool::abort() {
@@ -456,11 +460,11 @@ bool ModelPool::make_room(const std::string& id, Lock& lock) {
       changed_.wait_for(lock, std::chrono::milliseconds(50));
       continue;
     }
-    ServedModelPtr gone = std::move(*idle);
+    ServedModelPtr disconnected = std::move(*idle);
     loaded_.erase(std::next(idle).base());
     gave_up();
     lock.unlock();
-    gone.reset();
+    disconnected.reset();
     lock.lock();
   }
   making_room_for_.clear();
@@ -474,7 +478,7 @@ void ModelPool::gave_up() {
 }
 
 void ModelPool::unload(const ModelEntry& entry) {
-  ServedModelPtr gone;  // outside the lock
+  ServedModelPtr disconnected;  // outside the lock
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(loaded_.begin(), loaded_.end(),
                                   [&](const auto& model) { return model->entry.id == entry.id; });
@@ -482,7 +486,7 @@ void ModelPool::unload(const ModelEntry& entry) {
   if (found->use_count() > 1)
     throw ApiError(409, "model_in_use",
                    "model is in use; unload it when its requests have finished", "model");
-  gone = std::move(*found);
+  disconnected = std::move(*found);
   loaded_.erase(found);
   gave_up();
 }
@@ -490,7 +494,7 @@ void ModelPool::unload(const ModelEntry& entry) {
 /// Those that nobody has used for the time that a model is kept.
 void ModelPool::give_up_idle(Lock& lock) {
   const auto now = std::chrono::steady_clock::now();
-  std::vector<ServedModelPtr> gone;
+  std::vector<ServedModelPtr> disconnected;
   for (auto at = loaded_.begin(); at != loaded_.end();) {
     auto& last = used_[(*at)->entry.id];
     if (at->use_count() > 1) last = now;
@@ -498,12 +502,12 @@ void ModelPool::give_up_idle(Lock& lock) {
       ++at;
       continue;
     }
-    gone.push_back(std::move(*at));
+    disconnected.push_back(std::move(*at));
     at = loaded_.erase(at);
     gave_up();
   }
   lock.unlock();
-  gone.clear();
+  disconnected.clear();
   lock.lock();
 }
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "tessera/serve/constraints.h"
+#include "tessera/serve/constraint_cache.h"
 #include "tessera/infer/loading/decoding_defaults.h"
 #include "tessera/infer/encoders/embed.h"
 #include "tessera/infer/engine/engine.h"
@@ -22,7 +22,7 @@
 #include "tessera/serve/metrics.h"
 #include "tessera/text/chat/reply.h"
 #include "tessera/text/chat/chat_prompt.h"
-#include "tessera/text/chat/told_tools.h"
+#include "tessera/text/chat/tools_in_prompt.h"
 #include "tessera/text/tokenizer/vocabularies.h"
 
 namespace tessera::serve {
@@ -37,7 +37,7 @@ struct ModelEntry {
 struct ModelOptions {
   convert::LoadOptions loading = {};  // how their files are read
   std::string chat_template;          // the source of a template in place of the models'
-  kernels::Arithmetic arithmetic = kernels::Arithmetic::exact;
+  kernels::Arithmetic arithmetic = kernels::Arithmetic::float32;
   /// How a model's keys and values are kept.
   std::function<spec::KvOptions(const model::Model&)> kv;
   /// How models guess ahead, those that can: the first one must. A draft outlives them.
@@ -46,8 +46,8 @@ struct ModelOptions {
   int64_t cache_bytes = int64_t{256} << 20;  // of each model's prefix cache; 0 = none
   std::chrono::milliseconds keep_alive{0};   // a model unused for so long is given up; 0 = never
   /// How models call functions: "auto" = as the template shows, and where it shows none or a form
-  /// that is not known, they are described in the conversation (text/chat/told_tools.h);
-  /// "generic" = likewise, but for templates that show none alone; else a name of reply_formats().
+  /// that is not known, they are described in the conversation (text/chat/tools_in_prompt.h);
+  /// "generic" = likewise, but for templates that show none alone; else a name of tool_call_formats().
   std::string tool_format = "auto";
   /// Told the time by strftime_now().
   text::TemplateClock clock = text::local_time;
@@ -86,7 +86,7 @@ struct ServedModel {
   /// that is none. `poll`: of the runs that tell what it shows.
   struct Chats {
     text::ChatPrompt prompts;
-    const text::ReplyFormat* calls = nullptr;  // of functions, where the template shows any
+    const text::ToolCallFormat* calls = nullptr;  // of functions, where the template shows any
     /// The template shows none: the conversation tells of them, in its system message where there
     /// is one.
     bool told = false, system = true;
@@ -110,12 +110,12 @@ struct ServedModel {
   std::optional<text::MiddleIds> fim;  // where the model fills in the middle of a text
   infer::EmbedOptions embedding;
   spec::KvOptions kv;
-  infer::Speculation guesses;  // off where it cannot do so
-  std::string no_guesses;      // why, where others do
+  infer::Speculation speculation;       // off where it cannot do so
+  std::string speculation_unavailable;  // why, where others do
   int64_t longest = 0, bytes = 0, parameters = 0;
   std::string context_name;  // of `longest`, for messages
   std::string fingerprint;
-  mutable Constraints constraints;
+  mutable ConstraintCache constraints;
 
   // of the engine's thread
   std::unique_ptr<infer::PrefixCache> cache;
@@ -149,7 +149,8 @@ class ModelPool {
   struct Wait {
     Use use;
     std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
-    std::function<bool()> gone = {};  // whether nobody waits any more; empty = somebody does
+    std::function<bool()> disconnected =
+        {};  // whether nobody waits any more; empty = somebody does
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
   };
   /// Calls `use` at once where the model is loaded, else later on a thread of the pool; with an

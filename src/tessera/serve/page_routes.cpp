@@ -106,11 +106,11 @@ void mix(ServiceState& state,
             ids.end() - std::min(std::ssize(ids), static_cast<std::ptrdiff_t>(body.max_tokens)));
   const auto map = std::make_shared<MixingMap>(model->loaded.model,
                                                std::vector<int64_t>(ids.begin(), ids.end()), name);
-  Job job;
+  ScheduledRequest job;
   job.model = model;
   job.prompt_tokens = std::ssize(ids);
   job.alive = exchange;
-  job.gone = &exchange->gone();
+  job.disconnected = &exchange->disconnected();
   job.arrived = exchange->arrived();
   job.deadline = state.deadline_of(exchange, 0);
   const auto weights = std::make_shared<std::vector<std::vector<std::vector<double>>>>();
@@ -120,7 +120,7 @@ void mix(ServiceState& state,
     return true;
   };
   job.on_end = [exchange, model, map, ids, name, type, weights, asked = body.weights](
-                   std::vector<infer::Generation>, Ending ending, std::exception_ptr error) {
+                   std::vector<infer::Generation>, FinishStatus ending, std::exception_ptr error) {
     if (fail_unless_done(*exchange, ending, error)) return;
     Json tokens = Json::array();
     for (const int32_t id : ids)

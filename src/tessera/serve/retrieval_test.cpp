@@ -17,8 +17,8 @@ std::string index_of(const test::TemporaryFolder& folder) {
   return folder / "index";
 }
 
-retrieve::Asker asker_of(const std::string& index) {
-  return retrieve::Asker({.index = index, .model = "", .reranker = ""});
+retrieve::RagPipeline asker_of(const std::string& index) {
+  return retrieve::RagPipeline({.index = index, .model = "", .reranker = ""});
 }
 
 ServiceOptions options_with(const std::string& index) {
@@ -37,9 +37,10 @@ TEST(Retrieval, ChatsHavePassagesBeforeTheirQuestion) {
   const Json got = client.post("/v1/chat/completions", chat).json();
   ASSERT_TRUE(got.contains("choices")) << got.dump();
   // the answer is that to the question behind its passages
-  const retrieve::Asker asker = asker_of(index);
+  const retrieve::RagPipeline asker = asker_of(index);
   const text::Tokenizer tokenizer = text::chat_tokenizer();
-  const retrieve::Sourced asked = asker.ask("sun", tokenizer, {.passages = 2, .tokens = 4096});
+  const retrieve::AugmentedPrompt asked =
+      asker.ask("sun", tokenizer, {.passages = 2, .tokens = 4096});
   ASSERT_EQ(asked.hits.size(), 2u);
   const Json by_hand = client
                            .post("/v1/chat/completions", {{"messages", user(asked.prompt)},
@@ -86,7 +87,7 @@ TEST(Retrieval, CompletionsHaveThemOnDemand) {
   body["retrieve"] = true;
   const Json got = client.post("/v1/completions", body).json();
   ASSERT_EQ(got["choices"].size(), 4u) << got.dump();
-  const retrieve::Asker asker = asker_of(index);
+  const retrieve::RagPipeline asker = asker_of(index);
   for (size_t i = 0; i < 4; ++i)
     EXPECT_EQ(
         got["choices"][i]["sources"],

@@ -123,7 +123,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     timer_.cancel();
     write_timer_.cancel();
     if (exchange_) {
-      exchange_->gone().request();
+      exchange_->disconnected().request();
       end_exchange();
     }
     const auto self = shared_from_this();
@@ -265,21 +265,21 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
   }
 
   void flush() {
-    if (writing_ || closed_) return;
+    if (decoding_ || closed_) return;
     if (queue_.empty()) {
       if (last_) finish();
       return;
     }
-    writing_ = true;
+    decoding_ = true;
     write_timer_.expires_after(limits().write_time);
     write_timer_.async_wait([self = shared_from_this()](const Code& error) {
-      if (!error && self->writing_) self->close();
+      if (!error && self->decoding_) self->close();
     });
     const Piece& front = queue_.front();
     socket_.async_write_some(
         asio::buffer(front.bytes.data() + written_, front.bytes.size() - written_),
         [self = shared_from_this()](const Code& error, size_t n) {
-          self->writing_ = false;
+          self->decoding_ = false;
           self->write_timer_.cancel();
           if (self->closed_) return;
           if (error) return self->close();
@@ -352,7 +352,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
   std::deque<Piece> queue_;
   size_t written_ = 0, drained_ = 0;
   int64_t served_ = 0;
-  bool reading_ = false, writing_ = false, last_ = false, refused_ = false, closed_ = false;
+  bool reading_ = false, decoding_ = false, last_ = false, refused_ = false, closed_ = false;
   ExchangePtr exchange_;
   std::shared_ptr<Sink> sink_;
 };

@@ -109,7 +109,7 @@ void ServiceState::with_model(const ExchangePtr& exchange,
   if (in_loading >= options.server.limits.waiting_requests) refuse_more();
   ModelPool::Wait wait;
   wait.deadline = deadline_of(exchange, timeout_ms);
-  wait.gone = [exchange] { return exchange->gone().requested(); };
+  wait.disconnected = [exchange] { return exchange->disconnected().requested(); };
   wait.use = [self = shared_from_this(), exchange, answer = std::move(answer),
               counted = std::make_shared<Counted>(in_loading)](ServedModelPtr model,
                                                                std::exception_ptr error) mutable {
@@ -133,16 +133,16 @@ Exchange::Clock::time_point ServiceState::deadline_of(const ExchangePtr& exchang
   return exchange->arrived() + time;
 }
 
-Job ServiceState::job_of(const ExchangePtr& exchange,
-                         const ServedModelPtr& model,
-                         int64_t timeout_ms) const {
-  Job job;
+ScheduledRequest ServiceState::job_of(const ExchangePtr& exchange,
+                                      const ServedModelPtr& model,
+                                      int64_t timeout_ms) const {
+  ScheduledRequest job;
   job.model = model;
   job.id = exchange->id();
   job.client = exchange->client();
   job.alive = exchange;
   job.lost = [exchange] { exchange->give_up(); };
-  job.gone = &exchange->gone();
+  job.disconnected = &exchange->disconnected();
   job.arrived = exchange->arrived();
   job.deadline = deadline_of(exchange, timeout_ms);
   return job;
@@ -150,7 +150,8 @@ Job ServiceState::job_of(const ExchangePtr& exchange,
 
 text::TemplatePoll ServiceState::poll_of(const ExchangePtr& exchange, int64_t timeout_ms) const {
   return [exchange, deadline = deadline_of(exchange, timeout_ms)] {
-    if (exchange->gone().requested()) throw ApiError(408, "client_gone", "the client has gone");
+    if (exchange->disconnected().requested())
+      throw ApiError(408, "client_gone", "the client has gone");
     if (Exchange::Clock::now() >= deadline) throw past_deadline();
   };
 }
@@ -333,12 +334,12 @@ void ServiceState::add_routes() {
 
 Service::Service(const ServiceOptions& options) : state_(std::make_shared<ServiceState>(options)) {
   ServiceState& s = *state_;
-  s.engine = std::make_unique<EngineLoop>(options.engine, s.metrics);
+  s.engine = std::make_unique<Scheduler>(options.engine, s.metrics);
   s.pool =
       std::make_unique<ModelPool>(options.entries, options.models, options.model_bytes, s.metrics);
   s.pool->any_name = options.any_model;
   if (!options.retrieve.index.empty())
-    s.asker = std::make_unique<const retrieve::Asker>(options.retrieve);
+    s.asker = std::make_unique<const retrieve::RagPipeline>(options.retrieve);
   s.workers = std::make_unique<boost::asio::thread_pool>(std::max(1, options.workers));
   s.add_routes();
   s.add_model_routes();
@@ -350,9 +351,10 @@ Service::Service(const ServiceOptions& options) : state_(std::make_shared<Servic
                                       [&s](const ExchangePtr& exchange) { s.handle(exchange); });
   s.server->on_end = [&s](const Exchange& exchange) { s.ended(exchange); };
   const ServedModelPtr first = s.pool->load(s.pool->entries().front());
-  if (options.models.speculation.on() && !first->guesses.on())
+  if (options.models.speculation.on() && !first->speculation.on())
     fail(ErrorKind::usage, "serve", "{}: {}", first->entry.path,
-         first->no_guesses.empty() ? "it generates no text" : first->no_guesses);
+         first->speculation_unavailable.empty() ? "it generates no text"
+                                                : first->speculation_unavailable);
   s.loading = false;
 }
 

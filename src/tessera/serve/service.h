@@ -1,13 +1,13 @@
 // The server: routes and what answers them, over sockets (server.h), models (models.h) and the
-// thread that computes (engine_loop.h).
+// thread that computes (scheduler.h).
 #pragma once
 
 #include <functional>
 #include <memory>
 
-#include "tessera/retrieve/asker.h"
+#include "tessera/retrieve/rag.h"
 #include "tessera/serve/access.h"
-#include "tessera/serve/engine_loop.h"
+#include "tessera/serve/scheduler.h"
 #include "tessera/serve/models.h"
 #include "tessera/serve/routes.h"
 #include "tessera/serve/server.h"
@@ -20,9 +20,9 @@ struct ServiceOptions {
   std::vector<ModelEntry> entries;
   ModelOptions models;
   int64_t model_bytes = 0;  // most bytes of weights in memory; 0 = any
-  EngineLoopOptions engine;
+  SchedulerOptions engine;
   retrieve::AskerOptions retrieve;       // of passages before questions; no index: none
-  retrieve::Room room;                   // of them, where requests do not say
+  retrieve::PassageBudget room;          // of them, where requests do not say
   int64_t max_tokens = 32768;            // of a chat that does not say how many
   bool generation_config = true;         // models say how they are sampled, where requests do not
   bool request_templates = false;        // chats may bring a template of their own

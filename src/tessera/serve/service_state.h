@@ -4,7 +4,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 
-#include "tessera/serve/answer.h"
+#include "tessera/serve/response_writer.h"
 #include "tessera/serve/bodies.h"
 #include "tessera/serve/service.h"
 
@@ -45,9 +45,9 @@ struct ServiceState : std::enable_shared_from_this<ServiceState> {
   }
   Exchange::Clock::time_point deadline_of(const ExchangePtr& exchange, int64_t timeout_ms) const;
   /// A job of a request, with all that does not depend on what it asks for.
-  Job job_of(const ExchangePtr& exchange,
-             const ServedModelPtr& model,
-             int64_t timeout_ms = 0) const;
+  ScheduledRequest job_of(const ExchangePtr& exchange,
+                          const ServedModelPtr& model,
+                          int64_t timeout_ms = 0) const;
 
   /// How conversations are written: by the model's template, or, where the server allows that, by
   /// the request's ("" = none). Throws ApiError(400) where there is none, or it cannot be read.
@@ -74,9 +74,9 @@ struct ServiceState : std::enable_shared_from_this<ServiceState> {
   const int64_t created;
   std::atomic<bool> draining{false}, loading{true};
   std::atomic<int64_t> in_workers{0}, in_loading{0};
-  std::unique_ptr<EngineLoop> engine;
+  std::unique_ptr<Scheduler> engine;
   std::unique_ptr<ModelPool> pool;
-  std::unique_ptr<const retrieve::Asker> asker;  // where there is an index
+  std::unique_ptr<const retrieve::RagPipeline> asker;  // where there is an index
   std::unique_ptr<boost::asio::thread_pool> workers;
   std::unique_ptr<Server> server;
 

@@ -43,9 +43,9 @@ TEST(Service, ACompletionIsWhatTheEngineSaysAlone) {
                       .xtc_probability = 0.3,
                       .dry_multiplier = 0.7,
                       .seed = 11};
-  options.stop_ids = infer::end_ids(alone);
+  options.stop_ids = infer::eos_ids(alone);
   options.choices = 3;
-  options.chances = 2;
+  options.logprobs = 2;
   const auto ids = alone.tokenizer->encode("hello_there");
   const infer::Generations want =
       infer::generate(alone.model, &*alone.tokenizer, {{ids.begin(), ids.end()}}, options);
@@ -72,9 +72,9 @@ TEST(Service, ACompletionIsWhatTheEngineSaysAlone) {
     EXPECT_EQ(choice["index"], i);
     EXPECT_EQ(choice["text"], want.rows[i].text);
     EXPECT_EQ(choice["finish_reason"], want.rows[i].finish_reason);
-    ASSERT_EQ(choice["logprobs"]["token_logprobs"].size(), want.rows[i].chances.size());
-    for (size_t t = 0; t < want.rows[i].chances.size(); ++t)
-      EXPECT_EQ(choice["logprobs"]["token_logprobs"][t], want.rows[i].chances[t].chosen.log_p);
+    ASSERT_EQ(choice["logprobs"]["token_logprobs"].size(), want.rows[i].logprobs.size());
+    for (size_t t = 0; t < want.rows[i].logprobs.size(); ++t)
+      EXPECT_EQ(choice["logprobs"]["token_logprobs"][t], want.rows[i].logprobs[t].chosen.log_p);
     tokens += infer::size_of(want.rows[i].token_ids);
   }
   EXPECT_NE(want.rows[0].text, want.rows[1].text);
@@ -308,13 +308,13 @@ TEST(Service, TextsAreScored) {
   const Json& choice = got["choices"][0];
   EXPECT_EQ(choice["text"], "once_upon");
   EXPECT_EQ(choice["finish_reason"], "length");
-  const Json& chances = choice["logprobs"];
-  ASSERT_EQ(chances["token_logprobs"].size(), ids.size());
-  EXPECT_TRUE(chances["token_logprobs"][0].is_null());
+  const Json& logprobs = choice["logprobs"];
+  ASSERT_EQ(logprobs["token_logprobs"].size(), ids.size());
+  EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
   for (size_t i = 1; i < ids.size(); ++i) {
-    EXPECT_EQ(chances["token_logprobs"][i], want.log_p[i - 1]);
-    EXPECT_EQ(chances["top_logprobs"][i].size(), 1u);
-    EXPECT_EQ(chances["text_offset"][i], i);
+    EXPECT_EQ(logprobs["token_logprobs"][i], want.log_p[i - 1]);
+    EXPECT_EQ(logprobs["top_logprobs"][i].size(), 1u);
+    EXPECT_EQ(logprobs["text_offset"][i], i);
   }
   // and what goes on from there is a part of it
   const Json more = client
@@ -378,7 +378,9 @@ TEST(Service, SlipsAreFoundAmongOtherNamesToo) {
 TEST(Service, AnswersTellTheirTimes) {
   Running server(options_of({"attention"}));
   Client client = server.client();
-  const Json body = {{"prompt", "a_prompt_that_is_long_enough_to_be_kept"}, {"max_tokens", 6}, {"ignore_eos", true}};
+  const Json body = {{"prompt", "a_prompt_that_is_long_enough_to_be_kept"},
+                     {"max_tokens", 6},
+                     {"ignore_eos", true}};
   const Json first = client.post("/v1/completions", body).json()["timings"];
   EXPECT_EQ(first["prompt_n"], 39);
   EXPECT_EQ(first["cache_n"], 0);

@@ -35,7 +35,7 @@ size_t none_token(const text::AnswerWindow& window, bool causal) {
 SpanAnswer best_answer(std::span<const text::AnswerWindow> windows,
                        std::span<const SpanLogits> logits,
                        int64_t max_answer,
-                       bool may_lack,
+                       bool allow_no_answer,
                        bool causal) {
   require(windows.size() == logits.size(), "answer", "logits of {} windows; expected {}",
           logits.size(), windows.size());
@@ -60,8 +60,8 @@ SpanAnswer best_answer(std::span<const text::AnswerWindow> windows,
         best.found = true;
       }
   }
-  if (may_lack) scores.push_back(best.none_score);
-  const bool lacks = may_lack && best.none_score > best.score;
+  if (allow_no_answer) scores.push_back(best.none_score);
+  const bool lacks = allow_no_answer && best.none_score > best.score;
   const double chosen = lacks ? best.none_score : best.score;
   double sum = 0;
   for (const double score : scores) sum += std::exp(score - chosen);

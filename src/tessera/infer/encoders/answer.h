@@ -27,12 +27,12 @@ struct SpanLogits {
 /// reads it before all else, the last.
 size_t none_token(const text::AnswerWindow& window, bool causal);
 
-/// The best span of all windows of at most `max_answer` tokens; none where `may_lack` is set and
-/// its logits are higher.
+/// The best span of all windows of at most `max_answer` tokens; none where `allow_no_answer` is set
+/// and its logits are higher.
 SpanAnswer best_answer(std::span<const text::AnswerWindow> windows,
                        std::span<const SpanLogits> logits,
                        int64_t max_answer,
-                       bool may_lack,
+                       bool allow_no_answer,
                        bool causal);
 
 }  // namespace tessera::infer

@@ -61,19 +61,20 @@ size_t largest(const std::vector<double>& values) {
 
 }  // namespace
 
-Judgement judgement_of(const LoadedModel& loaded) {
+ClassificationTask classification_task_of(const LoadedModel& loaded) {
   const model::ModelSpec& spec = loaded.model.spec();
   if (!loaded.tokenizer)
     fail(ErrorKind::usage, "classify",
          "this model has no tokenizer; expected tokenizer.json or vocab.txt in its folder");
-  if (spec.head && spec.head.type() == "span") return Judgement::answers;
+  if (spec.head && spec.head.type() == "span") return ClassificationTask::answers;
   const nn::ClassifierConfig* head = classifier_of(spec);
   if (head == nullptr || spec.encoder)
     fail(ErrorKind::usage, "classify",
          "this model has {}; expected a classifier or a span head (`tessera finetune MODEL --data "
          "FILE` makes one)",
          spec.head ? fmt::format("the head \"{}\"", spec.head.type()) : "no head");
-  return head->of == nn::ClassifierOf::tokens ? Judgement::words : Judgement::texts;
+  return head->of == nn::ClassifierOf::tokens ? ClassificationTask::words
+                                              : ClassificationTask::texts;
 }
 
 std::vector<std::string> class_names(const model::ModelSpec& spec) {
@@ -84,12 +85,12 @@ std::vector<std::string> class_names(const model::ModelSpec& spec) {
   return out;
 }
 
-Tensor judged_logits(const LoadedModel& loaded,
-                     const std::vector<text::JudgedText>& texts,
-                     const CancelToken* cancel) {
+Tensor classifier_logits(const LoadedModel& loaded,
+                         const std::vector<text::ClassifierInput>& texts,
+                         const CancelToken* cancel) {
   const at::NoGradGuard no_gradients;
   TextRows rows;
-  for (const text::JudgedText& text : texts) {
+  for (const text::ClassifierInput& text : texts) {
     check_known(loaded.model.spec(), text.ids);
     rows.add(text.ids, text.second);
   }
@@ -100,19 +101,19 @@ Tensor judged_logits(const LoadedModel& loaded,
       .to(at::kDouble);
 }
 
-std::vector<TextJudgement> classify_texts(const LoadedModel& loaded,
-                                          const std::vector<JudgedPair>& texts,
-                                          const ClassifyOptions& options) {
+std::vector<ClassPrediction> classify_texts(const LoadedModel& loaded,
+                                            const std::vector<ClassifierPair>& texts,
+                                            const ClassifyOptions& options) {
   const at::NoGradGuard no_gradients;
-  std::vector<TextJudgement> out;
-  std::vector<text::JudgedText> next;
+  std::vector<ClassPrediction> out;
+  std::vector<text::ClassifierInput> next;
   int64_t tokens = 0;
   const auto compute = [&] {
     if (next.empty()) return;
-    const Tensor wide = judged_logits(loaded, next, options.cancel);
-    const Tensor p_RC = options.several ? wide.sigmoid() : wide.softmax(-1);
+    const Tensor wide = classifier_logits(loaded, next, options.cancel);
+    const Tensor p_RC = options.multi_label ? wide.sigmoid() : wide.softmax(-1);
     for (int64_t row = 0; row < wide.size(0); ++row) {
-      TextJudgement& one = out[out.size() - next.size() + static_cast<size_t>(row)];
+      ClassPrediction& one = out[out.size() - next.size() + static_cast<size_t>(row)];
       one.logits = doubles_of(wide[row]);
       one.probabilities = doubles_of(p_RC[row]);
       one.best = largest(one.logits);
@@ -120,10 +121,10 @@ std::vector<TextJudgement> classify_texts(const LoadedModel& loaded,
     next.clear();
     tokens = 0;
   };
-  for (const JudgedPair& pair : texts) {
-    text::JudgedText judged;
+  for (const ClassifierPair& pair : texts) {
+    text::ClassifierInput judged;
     try {
-      judged = text::judged_text(
+      judged = text::classifier_input(
           *loaded.tokenizer, pair.text,
           pair.second ? std::optional<std::string_view>(*pair.second) : std::nullopt,
           limit_of(loaded, options));
@@ -141,12 +142,12 @@ std::vector<TextJudgement> classify_texts(const LoadedModel& loaded,
   return out;
 }
 
-std::vector<WordJudgement> classify_words(const LoadedModel& loaded,
-                                          const std::vector<std::string>& words,
-                                          const ClassifyOptions& options) {
+std::vector<WordPrediction> classify_words(const LoadedModel& loaded,
+                                           const std::vector<std::string>& words,
+                                           const ClassifyOptions& options) {
   const at::NoGradGuard no_gradients;
   const text::WordTokens tokens(*loaded.tokenizer);
-  std::vector<WordJudgement> out;
+  std::vector<WordPrediction> out;
   std::vector<int32_t> ids;
   std::vector<size_t> firsts;  // of each word among ids
   for (const std::string& word : words) {
@@ -155,8 +156,8 @@ std::vector<WordJudgement> classify_words(const LoadedModel& loaded,
     const std::vector<int32_t> own = tokens.of(word, out.size() == 1);
     ids.insert(ids.end(), own.begin(), own.end());
   }
-  text::JudgedText judged =
-      text::judged_tokens(*loaded.tokenizer, ids, std::nullopt, limit_of(loaded, options));
+  text::ClassifierInput judged = text::classifier_input_of_tokens(
+      *loaded.tokenizer, ids, std::nullopt, limit_of(loaded, options));
   check_known(loaded.model.spec(), judged.ids);
   model::ForwardOptions call;
   call.cancel = options.cancel;
@@ -199,7 +200,7 @@ SpanAnswer find_answer(const LoadedModel& loaded,
     const Tensor own = loaded.model.logits(loaded.model.hidden(rows.batch(spec), call));
     logits.push_back({doubles_of(own.select(1, 0)), doubles_of(own.select(1, 1))});
   }
-  return best_answer(windows, logits, options.max_answer, options.may_lack, spec.causal());
+  return best_answer(windows, logits, options.max_answer, options.allow_no_answer, spec.causal());
 }
 
 }  // namespace tessera::infer

@@ -144,7 +144,7 @@ TEST(ContextShift, ThoughtsEndWhereTheirBudgetDoes) {
   // neither tag comes by itself
   options.sampling.logit_bias = {{20, -INFINITY}, {21, -INFINITY}, {22, -INFINITY}};
   for (const bool opened : {true, false}) {
-    options.thoughts = ThoughtLimit{30, opened, {20}, {21, 22}};
+    options.reasoning = ReasoningBudget{30, opened, {20}, {21, 22}};
     options.forced_begin = opened ? Ids{} : Ids{20};
     const Ids got = generate(model, nullptr, {random_tokens(6, 4)}, options).rows[0].token_ids;
     const auto close = std::ssize(options.forced_begin) + 30;
@@ -194,7 +194,7 @@ TEST(ContextShift, AConstraintHoldsAcrossIt) {
   options.max_new_tokens = 100;
   options.context = 13;
   options.shift = true;
-  options.chances = 1;
+  options.logprobs = 1;
   options.constraint = std::make_shared<Counting>();
   options.sampling = {.temperature = 1.5, .seed = 2};
   std::vector<Ids> texts;
@@ -204,10 +204,10 @@ TEST(ContextShift, AConstraintHoldsAcrossIt) {
     ASSERT_EQ(std::ssize(got.token_ids), Counting::kMost);
     for (size_t i = 0; i < got.token_ids.size(); ++i) {
       EXPECT_EQ(got.token_ids[i] % 7, i % 7);
-      EXPECT_EQ(got.chances.at(i).chosen.id, got.token_ids[i]);
+      EXPECT_EQ(got.logprobs.at(i).chosen.id, got.token_ids[i]);
     }
     EXPECT_EQ(got.finish_reason, "stop");
-    EXPECT_EQ(got.chances.size(), got.token_ids.size());
+    EXPECT_EQ(got.logprobs.size(), got.token_ids.size());
     EXPECT_GE(got.shifts, 5);
     texts.push_back(got.token_ids);
   }

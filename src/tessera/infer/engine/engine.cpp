@@ -19,35 +19,36 @@ double since(Clock::time_point start) {
 
 struct Engine::Job {
   std::unique_ptr<Task> task;
-  std::vector<size_t> rows;  // of the feeder, parallel to the task's
+  std::vector<size_t> rows;  // of the batcher, parallel to the task's
   const CancelToken* cancel = nullptr;
-  bool cancelled = false, keep = false, search = false, rests = false;
+  bool cancelled = false, keep = false, search = false, paused = false;
   bool read = false;           // what it begins with
   bool begun = false;          // has chosen a token
   bool alone = false;          // a call with it failed: it is fed by itself until it decodes
   const Job* first = nullptr;  // reads the beginning for both
   std::exception_ptr error = nullptr;
-  std::optional<Kept> kept = {};
-  std::vector<int64_t> expected = {};  // for guesses
+  std::optional<SavedState> kept = {};
+  std::vector<int64_t> predicted = {};  // for guesses
   int64_t guessed = 0, accepted = 0;
 };
 
 Engine::Engine(const model::Model& model, const Options& options)
     : model_(model),
       options_(options),
-      feeder_(model,
-              {.max_pending = options.speculation.max_pending(),
-               .cache = options.cache,
-               .kv = options.kv,
-               .cancel = options.cancel,
-               .statistics = options.statistics}) {
+      batcher_(model,
+               {.max_pending = options.speculation.max_pending(),
+                .cache = options.cache,
+                .kv = options.kv,
+                .cancel = options.cancel,
+                .statistics = options.statistics}) {
   if (!options.speculation.on()) return;
   if (model.spec().mask)
     fail(ErrorKind::usage, "generate",
          "speculative decoding of a non-autoregressive model (Mask-Predict) is not supported; "
          "leave it out");
-  guesser_.emplace(model, options.speculation, options.cancel);
-  if (options.speculation.paced) pace_.emplace(guesser_->most(), options.speculation.branches);
+  drafter_.emplace(model, options.speculation, options.cancel);
+  if (options.speculation.adaptive)
+    draft_length_.emplace(drafter_->most(), options.speculation.tree_width);
 }
 
 Engine::~Engine() = default;
@@ -57,22 +58,23 @@ Engine::Id Engine::submit(const Request& asked) {
   Request request = asked;
   // virtual tokens take positions
   if (model_.virtual_tokens() > 0 && spec.max_positions() > 0)
-    request.writing.context = std::clamp<int64_t>(spec.max_positions() - model_.virtual_tokens(), 1,
-                                                  longest_sequence(spec, request.writing.context));
-  const Sequence& begin = request.begin;
-  check_writing(spec, request.writing);
+    request.decoding.context =
+        std::clamp<int64_t>(spec.max_positions() - model_.virtual_tokens(), 1,
+                            longest_sequence(spec, request.decoding.context));
+  const Sequence& begin = request.prompt;
+  check_decoding(spec, request.decoding);
   check_choice(request);
   check_mask_predict(spec, request);
   check_targets(model_, request);
-  const bool scores = request.writing.max_new_tokens == 0 && !request.targets.ids.empty();
+  const bool scores = request.decoding.max_new_tokens == 0 && !request.targets.ids.empty();
   if (!scores || request.beams) check_generates(model_);
   const bool answers = spec.encoder != nullptr;
   const bool features = begin.features != nullptr;
-  if (!request.resumed) {
+  if (!request.resume_from) {
     check_source(spec, begin);
     // the context is that of what is written
     check_prompt(spec, answers ? begin.source : begin.tokens,
-                 features ? 0 : request.writing.context, "the prompt");
+                 features ? 0 : request.decoding.context, "the prompt");
   }
   if (features && options_.cache != nullptr)
     fail(ErrorKind::usage, "engine",
@@ -81,46 +83,49 @@ Engine::Id Engine::submit(const Request& asked) {
     fail(ErrorKind::usage, "engine", "{} tokens and a source of {}; expected {}",
          begin.tokens.size(), begin.source.size(),
          answers ? "a source, and the start of its answer" : "tokens and no source");
-  if (request.writing.shift && (request.beams || request.keep || request.resumed))
+  if (request.decoding.shift && (request.beams || request.keep || request.resume_from))
     fail(ErrorKind::usage, "context-shift",
          "context shift is not available with {}; leave --context-shift out",
          request.beams ? "beam search" : "sessions");
-  if (!request.said.empty() &&
-      (request.beams || request.writing.shift || request.writing.sampling.mirostat != 0))
+  if (!request.generated.empty() &&
+      (request.beams || request.decoding.shift || request.decoding.sampling.mirostat != 0))
     fail(ErrorKind::usage, "engine",
          "beam search, context shift and mirostat cannot continue generated tokens; they start "
          "again");
-  for (const int64_t id : request.said)
+  for (const int64_t id : request.generated)
     if (id < 0 || id >= spec.vocab)
       fail(ErrorKind::input, "engine", "generated token {}; expected 0 to {}", id, spec.vocab - 1);
-  if (request.beams && (request.beams->beams < 1 || request.resumed || request.keep))
+  if (request.beams && (request.beams->beams < 1 || request.resume_from || request.keep))
     fail(ErrorKind::usage, "engine",
          "a search of {} beams: expected at least 1, and no memory of one row",
          request.beams->beams);
-  const auto first =
-      request.begins_as ? jobs_.find(*request.begins_as) : jobs_.end();  // may be gone
+  const auto first = request.shares_prefix_with ? jobs_.find(*request.shares_prefix_with)
+                                                : jobs_.end();  // may be gone
   if (first != jobs_.end() && !first->second->rows.empty()) {
     const Sequence& shared = *first->second->task->rows().front();
-    if (!request.targets.ids.empty() || request.resumed ||
+    if (!request.targets.ids.empty() || request.resume_from ||
         (!first->second->begun && (shared.tokens != begin.tokens || shared.source != begin.source ||
                                    shared.features != begin.features)))
       fail(ErrorKind::usage, "engine",
            "a request with the prompt of request {}: expected the same tokens, no targets and no "
            "memory of its own",
-           *request.begins_as);
+           *request.shares_prefix_with);
   }
   auto job = std::make_unique<Job>();
   if (first != jobs_.end() && !first->second->read && !first->second->rows.empty())
     job->first = first->second->first ? first->second->first : first->second.get();
-  const auto make = spec.mask ? make_mask_predict : request.beams ? make_search : make_writer;
+  const auto make = spec.mask       ? make_mask_predict
+                    : request.beams ? make_beam_task
+                                    : make_sampling_task;
   job->task = make(model_, options_.tokenizer, request);
   job->cancel = request.cancel;
   job->keep = request.keep;
   job->search = request.beams.has_value();
-  job->expected = std::move(request.expected);
+  job->predicted = std::move(request.predicted);
   job->rows.push_back(add_row(*job));
-  if (request.resumed && request.resumed->state.rows() > 0 && request.resumed->state.length(0) > 0)
-    feeder_.resume(job->rows[0], request.resumed->state, request.resumed->last);
+  if (request.resume_from && request.resume_from->state.rows() > 0 &&
+      request.resume_from->state.length(0) > 0)
+    batcher_.resume(job->rows[0], request.resume_from->state, request.resume_from->last);
   const Id id = next_++;
   jobs_.emplace(id, std::move(job));
   return id;
@@ -133,7 +138,7 @@ std::vector<Engine::Id> Engine::submit_choices(const Request& asked,
   std::vector<Id> ids;
   Request request = asked;
   for (int64_t i = 0; i < n; ++i) {
-    request.writing.choice = i;
+    request.decoding.choice = i;
     Request own = request;
     if (each) each(i, own);
     try {
@@ -142,9 +147,9 @@ std::vector<Engine::Id> Engine::submit_choices(const Request& asked,
       for (const Id id : ids) cancel(id);
       throw;
     }
-    request.begins_as = ids.front();
+    request.shares_prefix_with = ids.front();
     request.targets = {};
-    if (request.resumed) request.begins_as.reset();
+    if (request.resume_from) request.shares_prefix_with.reset();
   }
   return ids;
 }
@@ -153,8 +158,8 @@ void Engine::cancel(Id id) {
   jobs_.at(id)->cancelled = true;
 }
 
-void Engine::rest(Id id, bool rests) {
-  jobs_.at(id)->rests = rests;
+void Engine::set_paused(Id id, bool paused) {
+  jobs_.at(id)->paused = paused;
 }
 
 bool Engine::done(Id id) const {
@@ -165,7 +170,7 @@ Engine::Result Engine::take(Id id) {
   require(done(id), "engine", "request {} is not done", id);
   const auto job = std::move(jobs_.extract(id).mapped());
   Result result{std::move(job->task->result()), std::move(job->kept)};
-  result.generation.guessed_tokens = job->guessed;
+  result.generation.drafted_tokens = job->guessed;
   result.generation.accepted_tokens = job->accepted;
   return result;
 }
@@ -174,9 +179,9 @@ bool Engine::step(int64_t budget) {
   require(budget > 0, "engine", "a budget of {} tokens", budget);
   const at::NoGradGuard no_gradients;
   end_what_is_over();
-  const std::vector<Feeder::Work> work = plan(budget);
-  const int64_t prefill = std::count_if(work.begin(), work.end(),
-                                        [&](const Feeder::Work& w) { return !feeder_.decodes(w); });
+  const std::vector<Batcher::Work> work = plan(budget);
+  const int64_t prefill = std::count_if(
+      work.begin(), work.end(), [&](const Batcher::Work& w) { return !batcher_.decodes(w); });
   const auto start = Clock::now();
   if (!work.empty()) feed(work, budget);
   decide(work);
@@ -193,14 +198,14 @@ Engine::Job& Engine::owner(size_t row) {
 }
 
 size_t Engine::add_row(Job& job) {
-  const size_t row = feeder_.add();
+  const size_t row = batcher_.add();
   if (row >= owners_.size()) owners_.resize(row + 1, nullptr);
   owners_[row] = &job;
   return row;
 }
 
 void Engine::drop_row(size_t row) {
-  feeder_.drop(row);
+  batcher_.drop(row);
   owners_[row] = nullptr;
 }
 
@@ -211,10 +216,10 @@ void Engine::end(Job& job) {
   for (size_t r = 0; r < job.rows.size(); ++r) {
     // what a search has last is not what its rows have been fed
     if (job.task->result().finish_reason != "error" && !job.search)
-      feeder_.remember(job.rows[r], *sequences[r]);
-    if (job.keep) job.kept = Kept{feeder_.state(job.rows[r]), feeder_.last(job.rows[r])};
+      batcher_.cache_prefix(job.rows[r], *sequences[r]);
+    if (job.keep) job.kept = SavedState{batcher_.state(job.rows[r]), batcher_.last(job.rows[r])};
     drop_row(job.rows[r]);
-    if (guesser_) guesser_->drop(job.rows[r]);
+    if (drafter_) drafter_->drop(job.rows[r]);
   }
   job.rows.clear();
 }
@@ -237,12 +242,12 @@ void Engine::end_what_is_over() {
 }
 
 /// What every row is to be fed. One that failed among others is alone in its calls.
-std::vector<Feeder::Work> Engine::plan(int64_t budget) {
-  std::vector<Feeder::Work> work;
+std::vector<Batcher::Work> Engine::plan(int64_t budget) {
+  std::vector<Batcher::Work> work;
   for (const auto& [id, job] : jobs_) {
-    if (job->rows.empty() || job->first != nullptr || job->rests) continue;
+    if (job->rows.empty() || job->first != nullptr || job->paused) continue;
     const std::vector<const Sequence*> sequences = job->task->rows();
-    std::vector<Feeder::Work> own;
+    std::vector<Batcher::Work> own;
     for (size_t r = 0; r < job->rows.size(); ++r)
       own.push_back({.row = job->rows[r],
                      .sequence = sequences[r],
@@ -251,49 +256,49 @@ std::vector<Feeder::Work> Engine::plan(int64_t budget) {
     if (job->alone) return own;
     work.insert(work.end(), own.begin(), own.end());
   }
-  if (guesser_) guess(work, budget);
+  if (drafter_) draft(work, budget);
   return work;
 }
 
-void Engine::guess(std::vector<Feeder::Work>& work, int64_t budget) {
-  std::vector<Draft::Ask> asks;
+void Engine::draft(std::vector<Batcher::Work>& work, int64_t budget) {
+  std::vector<DraftModel::Ask> asks;
   std::vector<size_t> which;
-  const bool begun = std::all_of(work.begin(), work.end(), [&](const Feeder::Work& w) {
-    return feeder_.decodes(w) && owner(w.row).begun;
+  const bool begun = std::all_of(work.begin(), work.end(), [&](const Batcher::Work& w) {
+    return batcher_.decodes(w) && owner(w.row).begun;
   });
   // what reads prompts is no measure
-  int64_t most = guesser_->most();
-  if (pace_ && begun) most = pace_->next(static_cast<int64_t>(work.size()));
+  int64_t most = drafter_->most();
+  if (draft_length_ && begun) most = draft_length_->next(static_cast<int64_t>(work.size()));
   for (size_t w = 0; w < work.size(); ++w) {
     Job& job = owner(work[w].row);
     // what has not said a word, or is computed anew, goes on by one token
     if (job.rows.size() > 1 || !job.begun || job.alone ||
-        feeder_.changes(work[w].row, *work[w].sequence))
+        batcher_.changes(work[w].row, *work[w].sequence))
       continue;
     const Task& task = *job.task;
-    const int64_t length = feeder_.place(size_of(work[w].sequence->tokens));
+    const int64_t length = batcher_.place(size_of(work[w].sequence->tokens));
     // no guess goes where all angles change
-    const int64_t straight = feeder_.calls().until(length) - length,
-                  count = std::min({most, task.may_guess(), straight});
+    const int64_t straight = batcher_.calls().until(length) - length,
+                  count = std::min({most, task.max_draft_tokens(), straight});
     if (count <= 0) continue;
-    const int64_t width = std::min(options_.speculation.branches, straight / count);
+    const int64_t width = std::min(options_.speculation.tree_width, straight / count);
     asks.push_back({work[w].row, work[w].sequence, count,
                     [&job](std::span<const float> logits, const std::vector<int64_t>& tokens) {
                       try {
-                        return job.task->guess(logits, tokens);
+                        return job.task->draft_token(logits, tokens);
                       } catch (...) {
                         job.error = std::current_exception();
                         return int64_t{0};
                       }
                     },
-                    width, job.expected});
+                    width, job.predicted});
     which.push_back(w);
   }
   if (asks.empty()) return;
-  std::vector<GuessTree> guesses(asks.size());
+  std::vector<DraftTree> drafts(asks.size());
   const auto start = Clock::now();
   try {
-    guesses = guesser_->guess(asks, budget);
+    drafts = drafter_->draft(asks, budget);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::cancelled) throw;
     for (auto& [id, job] : jobs_) job->cancelled = true;
@@ -301,43 +306,43 @@ void Engine::guess(std::vector<Feeder::Work>& work, int64_t budget) {
   const double seconds = since(start);
   counts_.decode_seconds += seconds;
   int64_t made = 0;
-  for (const Draft::Ask& ask : asks) made += ask.count;
-  if (pace_ && begun) pace_->guessed(made, seconds);
-  for (size_t i = 0; i < which.size(); ++i) work[which[i]].guesses = std::move(guesses[i]);
+  for (const DraftModel::Ask& ask : asks) made += ask.count;
+  if (draft_length_ && begun) draft_length_->guessed(made, seconds);
+  for (size_t i = 0; i < which.size(); ++i) work[which[i]].drafts = std::move(drafts[i]);
 }
 
 /// The call of a step. When it fails, its rows are left half advanced.
-void Engine::feed(const std::vector<Feeder::Work>& work, int64_t budget) {
+void Engine::feed(const std::vector<Batcher::Work>& work, int64_t budget) {
   try {
-    feeder_.step(work, budget);
+    batcher_.step(work, budget);
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::cancelled) return begin_again();
+    if (error.kind() != ErrorKind::cancelled) return rebuild();
     for (auto& [id, job] : jobs_) job->cancelled = true;
   } catch (const std::exception&) {
-    return begin_again();
+    return rebuild();
   }
-  hear();
+  on_hidden();
 }
 
 /// What a step took.
-void Engine::book(const std::vector<Feeder::Work>& work, int64_t prefill, double seconds) {
+void Engine::book(const std::vector<Batcher::Work>& work, int64_t prefill, double seconds) {
   const int64_t decoding = static_cast<int64_t>(work.size()) - prefill;
-  const int64_t called = feeder_.called_tokens(), sources = feeder_.called_source_tokens();
+  const int64_t called = batcher_.called_tokens(), sources = batcher_.called_source_tokens();
   const int64_t read = sources + (prefill == 0 ? 0 : called - std::min(decoding, called));
   const double share =
       static_cast<double>(read) / static_cast<double>(std::max<int64_t>(1, called + sources));
   counts_.prefill_seconds += seconds * share;
   counts_.decode_seconds += seconds * (1 - share);
-  if (!pace_ || prefill > 0 || called == 0) return;
-  pace_->called(called, seconds);
-  counts_.plain_tokens_per_s = pace_->speed(decoding, 0);
+  if (!draft_length_ || prefill > 0 || called == 0) return;
+  draft_length_->called(called, seconds);
+  counts_.plain_tokens_per_s = draft_length_->speed(decoding, 0);
 }
 
 /// A call that fails does not say for whom: its rows are computed anew, each request by itself, and
 /// the one that fails by itself has failed.
-void Engine::begin_again() {
+void Engine::rebuild() {
   const std::exception_ptr error = std::current_exception();
-  const std::vector<size_t> called = feeder_.called();
+  const std::vector<size_t> called = batcher_.called();
   std::vector<Job*> jobs;
   for (const size_t row : called) jobs.push_back(&owner(row));
   std::sort(jobs.begin(), jobs.end());
@@ -347,20 +352,20 @@ void Engine::begin_again() {
     if (job->alone) job->error = error;
     job->alone = true;
     for (const size_t row : job->rows) {
-      feeder_.restart(row);
-      if (guesser_) guesser_->drop(row);
+      batcher_.restart(row);
+      if (drafter_) drafter_->drop(row);
     }
   }
 }
 
 /// Hands on what a call has made of tokens.
-void Engine::hear() {
-  for (const Feeder::Fed& fed : feeder_.fed()) {
+void Engine::on_hidden() {
+  for (const Batcher::Fed& fed : batcher_.fed()) {
     Job& job = owner(fed.row);
-    if (guesser_ && !job.search) guesser_->hear(fed.row, fed.begin, fed.hidden_ND);
+    if (drafter_ && !job.search) drafter_->on_hidden(fed.row, fed.begin, fed.hidden_ND);
     if (job.error || job.cancelled || job.read) continue;
     try {
-      job.task->hear(fed.begin, fed.hidden_ND);
+      job.task->on_hidden(fed.begin, fed.hidden_ND);
     } catch (...) {
       job.error = std::current_exception();
     }
@@ -372,8 +377,8 @@ void Engine::share(const Job& job) {
   for (auto& [id, other] : jobs_) {
     if (other->first != &job) continue;
     other->first = nullptr;
-    if (job.read && !other->rows.empty() && feeder_.last(job.rows[0]).defined())
-      feeder_.resume(other->rows[0], feeder_.state(job.rows[0]), feeder_.last(job.rows[0]));
+    if (job.read && !other->rows.empty() && batcher_.last(job.rows[0]).defined())
+      batcher_.resume(other->rows[0], batcher_.state(job.rows[0]), batcher_.last(job.rows[0]));
   }
 }
 
@@ -382,11 +387,11 @@ bool Engine::read(Job& job) {
   if (job.read) return true;
   job.read = true;
   share(job);
-  job.task->book(feeder_.reused(job.rows[0]));
+  job.task->book(batcher_.reused(job.rows[0]));
   const Generation& result = job.task->result();
   counts_.prefill_tokens += result.prompt_tokens - result.cached_tokens;
   try {
-    if (job.task->whole()) job.task->read_source(feeder_.encoded(job.rows[0]));
+    if (job.task->whole()) job.task->read_source(batcher_.encoded(job.rows[0]));
     job.task->begin();
   } catch (...) {
     job.error = std::current_exception();
@@ -395,10 +400,10 @@ bool Engine::read(Job& job) {
 }
 
 /// Rows that have been fed all choose what follows, and tell who listens.
-void Engine::decide(const std::vector<Feeder::Work>& work) {
+void Engine::decide(const std::vector<Batcher::Work>& work) {
   struct Ready {
     Job* job;
-    const GuessTree* guesses;
+    const DraftTree* drafts;
     int64_t begin, length;
   };
   std::vector<Ready> ready;
@@ -410,14 +415,14 @@ void Engine::decide(const std::vector<Feeder::Work>& work) {
     const bool all = !job->error && !job->cancelled &&
                      std::all_of(work.begin() + static_cast<std::ptrdiff_t>(w),
                                  work.begin() + static_cast<std::ptrdiff_t>(end),
-                                 [&](const Feeder::Work& x) { return feeder_.ready(x); }) &&
+                                 [&](const Batcher::Work& x) { return batcher_.ready(x); }) &&
                      read(*job);
     const int64_t begin = n;
     for (size_t i = w; i < end && all; ++i) {
-      hidden.push_back(feeder_.hidden(work[i].row));
+      hidden.push_back(batcher_.hidden(work[i].row));
       n += hidden.back().size(0);
     }
-    if (all) ready.push_back({job, &work[w].guesses, begin, n - begin});
+    if (all) ready.push_back({job, &work[w].drafts, begin, n - begin});
     w = end;
   }
   if (ready.empty()) return;
@@ -427,7 +432,7 @@ void Engine::decide(const std::vector<Feeder::Work>& work) {
     for (int64_t i = from; i < to; ++i) {
       const Ready& r = ready[static_cast<size_t>(i)];
       try {
-        r.job->task->choose(logits.narrow(0, r.begin, r.length), *r.guesses);
+        r.job->task->choose(logits.narrow(0, r.begin, r.length), *r.drafts);
       } catch (...) {
         r.job->error = std::current_exception();
       }
@@ -436,57 +441,57 @@ void Engine::decide(const std::vector<Feeder::Work>& work) {
   for (const Ready& r : ready) {
     if (r.job->error) continue;
     try {
-      apply(*r.job, *r.guesses);
+      apply(*r.job, *r.drafts);
     } catch (...) {
       r.job->error = std::current_exception();
     }
   }
 }
 
-void Engine::apply(Job& job, const GuessTree& guesses) {
+void Engine::apply(Job& job, const DraftTree& drafts) {
   job.alone = false;
   const auto rows = static_cast<int64_t>(job.rows.size());
   const int64_t last = size_of(job.task->rows().front()->tokens) - 1;  // that has been fed
   const Task::Outcome outcome = job.task->take();
-  const auto right = static_cast<int64_t>(outcome.right.size());
+  const auto accepted = static_cast<int64_t>(outcome.accepted.size());
   if (job.task->whole()) {
     if (job.task->done()) counts_.decode_tokens += size_of(job.task->result().token_ids);
-    for (const size_t row : job.rows) feeder_.keep(row, 0);
+    for (const size_t row : job.rows) batcher_.keep(row, 0);
   } else if (job.begun) {
-    counts_.decode_tokens += rows + right;
+    counts_.decode_tokens += rows + accepted;
   }
   job.begun = true;
-  if (!guesses.empty()) {
+  if (!drafts.empty()) {
     std::vector<int64_t> way = {0}, ids;
     int64_t deepest = 0;
-    for (const int64_t node : outcome.right) {
+    for (const int64_t node : outcome.accepted) {
       way.push_back(node + 1);
-      ids.push_back(guesses.ids[static_cast<size_t>(node)]);
+      ids.push_back(drafts.ids[static_cast<size_t>(node)]);
     }
-    for (int64_t node = 0; node < guesses.size(); ++node)
-      deepest = std::max(deepest, guesses.depth(node) + 1);
-    const Tensor hidden = feeder_.hidden(job.rows[0]);
-    guesser_->hear(job.rows[0], last,
-                   hidden.index_select(0, at::tensor(way, at::kLong).to(hidden.device())));
-    feeder_.keep(job.rows[0], outcome.right);
-    guesser_->keep(job.rows[0], ids);
-    if (pace_) pace_->settled(deepest, right, guesses.size());
-    job.guessed += guesses.size();
-    job.accepted += right;
-    counts_.guessed_tokens += guesses.size();
-    counts_.accepted_tokens += right;
+    for (int64_t node = 0; node < drafts.size(); ++node)
+      deepest = std::max(deepest, drafts.depth(node) + 1);
+    const Tensor hidden = batcher_.hidden(job.rows[0]);
+    drafter_->on_hidden(job.rows[0], last,
+                        hidden.index_select(0, at::tensor(way, at::kLong).to(hidden.device())));
+    batcher_.keep(job.rows[0], outcome.accepted);
+    drafter_->keep(job.rows[0], ids);
+    if (draft_length_) draft_length_->settled(deepest, accepted, drafts.size());
+    job.guessed += drafts.size();
+    job.accepted += accepted;
+    counts_.drafted_tokens += drafts.size();
+    counts_.accepted_tokens += accepted;
   }
   if (job.task->done()) return;
   if (outcome.anew) {
-    feeder_.restart(job.rows[0]);
-    if (guesser_) guesser_->drop(job.rows[0]);
+    batcher_.restart(job.rows[0]);
+    if (drafter_) drafter_->drop(job.rows[0]);
     job.begun = false;  // what is left is read like a prompt
     counts_.prefill_tokens += size_of(job.task->rows().front()->tokens);
     return;
   }
   const size_t before = job.rows.size(), after = outcome.parents.size();
   while (job.rows.size() < after) job.rows.push_back(add_row(job));
-  feeder_.arrange(std::span(job.rows).first(std::max(before, after)), outcome.parents);
+  batcher_.reorder_rows(std::span(job.rows).first(std::max(before, after)), outcome.parents);
   for (; job.rows.size() > after; job.rows.pop_back()) drop_row(job.rows.back());
 }
 

@@ -12,8 +12,8 @@
 #include <memory>
 
 #include "tessera/infer/engine/task.h"
-#include "tessera/infer/speculation/guesser.h"
-#include "tessera/infer/speculation/pace.h"
+#include "tessera/infer/speculation/drafter.h"
+#include "tessera/infer/speculation/draft_length.h"
 
 namespace tessera::infer {
 
@@ -21,7 +21,7 @@ namespace tessera::infer {
 struct EngineCounts {
   int64_t prefill_tokens = 0;  // computed of what requests began with, sources included
   int64_t decode_tokens = 0;   // chosen after the first of a request
-  int64_t guessed_tokens = 0, accepted_tokens = 0;  // of speculation
+  int64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculation
   /// Of steps, by the tokens that they fed; making guesses is part of decoding.
   double prefill_seconds = 0, decode_seconds = 0;
   /// Tokens a second that decoding would have given without guesses, where they are paced; else 0.
@@ -59,14 +59,14 @@ class Engine {
   void cancel(Id id);
   /// A request that rests keeps its rows as they are, and takes part in no step; so do those that
   /// wait for it to read what they begin with.
-  void rest(Id id, bool rests);
+  void set_paused(Id id, bool paused);
   /// One call of the model. `budget`: tokens of prompts, beside what decodes; at least 1. False
   /// when no request is left to go on.
   bool step(int64_t budget);
 
   struct Result {
     Generation generation;
-    std::optional<Kept> kept;  // where the request asked for it
+    std::optional<SavedState> kept;  // where the request asked for it
   };
   bool done(Id id) const;
   /// What became of a request that is done, once.
@@ -74,7 +74,7 @@ class Engine {
 
   const EngineCounts& counts() const { return counts_; }
   /// The memory of all rows.
-  const model::State& state() const { return feeder_.state(); }
+  const model::State& state() const { return batcher_.state(); }
 
  private:
   struct Job;
@@ -84,24 +84,24 @@ class Engine {
   void drop_row(size_t row);
   void end(Job& job);
   void end_what_is_over();
-  std::vector<Feeder::Work> plan(int64_t budget);
-  void guess(std::vector<Feeder::Work>& work, int64_t budget);
-  void feed(const std::vector<Feeder::Work>& work, int64_t budget);
-  void book(const std::vector<Feeder::Work>& work, int64_t prefill, double seconds);
-  void begin_again();
-  void hear();
+  std::vector<Batcher::Work> plan(int64_t budget);
+  void draft(std::vector<Batcher::Work>& work, int64_t budget);
+  void feed(const std::vector<Batcher::Work>& work, int64_t budget);
+  void book(const std::vector<Batcher::Work>& work, int64_t prefill, double seconds);
+  void rebuild();
+  void on_hidden();
   bool read(Job& job);
   void share(const Job& job);
-  void decide(const std::vector<Feeder::Work>& work);
-  void apply(Job& job, const GuessTree& guesses);
+  void decide(const std::vector<Batcher::Work>& work);
+  void apply(Job& job, const DraftTree& drafts);
 
   const model::Model& model_;
   Options options_;
-  Feeder feeder_;
-  std::optional<Guesser> guesser_;
-  std::optional<Pace> pace_;
+  Batcher batcher_;
+  std::optional<Drafter> drafter_;
+  std::optional<DraftLengthController> draft_length_;
   std::map<Id, std::unique_ptr<Job>> jobs_;  // by arrival
-  std::vector<Job*> owners_;                 // of the feeder's rows, by number
+  std::vector<Job*> owners_;                 // of the batcher's rows, by number
   Id next_ = 0;
   EngineCounts counts_;
 };

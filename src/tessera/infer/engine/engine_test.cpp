@@ -17,7 +17,7 @@ using Ids = std::vector<int64_t>;
 
 Request request_of(const model::Model& model, const Ids& prompt, int64_t tokens) {
   Request request{first_sequence(model.spec(), prompt)};
-  request.writing.max_new_tokens = tokens;
+  request.decoding.max_new_tokens = tokens;
   return request;
 }
 
@@ -28,9 +28,9 @@ std::vector<Request> mixed_requests(const model::Model& model) {
        {std::tuple{9, 14, 0.0}, {40, 6, 0.9}, {2, 20, 0.7}, {21, 1, 1.5}, {33, 9, 0.0}}) {
     const auto seed = static_cast<uint64_t>(requests.size() + 1);
     requests.push_back(request_of(model, random_tokens(length, seed), tokens));
-    requests.back().writing.sampling = {.temperature = temperature, .seed = seed};
+    requests.back().decoding.sampling = {.temperature = temperature, .seed = seed};
   }
-  requests[2].writing.sampling.repetition_penalty = 1.2;
+  requests[2].decoding.sampling.repetition_penalty = 1.2;
   requests.push_back(request_of(model, random_tokens(5, 9), 8));
   requests.back().beams = BeamOptions{.beams = 3};
   return requests;
@@ -114,12 +114,12 @@ TEST_P(Together, WhatWasSaidGoesOnAsItWouldHave) {
   const model::Model model = model_named(GetParam());
   for (Request& request : mixed_requests(model)) {
     if (request.beams) continue;
-    request.chances = 1;
+    request.logprobs = 1;
     const Ids want = alone(model, request);
     for (const size_t k : {size_t{1}, want.size() / 2, want.size()}) {
       Engine engine(model, {});
       Request again = request;
-      again.said = {want.begin(), want.begin() + static_cast<std::ptrdiff_t>(k)};
+      again.generated = {want.begin(), want.begin() + static_cast<std::ptrdiff_t>(k)};
       Ids told;
       again.on_token = [&](int64_t id) { told.push_back(id); };
       const Engine::Id id = engine.submit(again);
@@ -129,7 +129,7 @@ TEST_P(Together, WhatWasSaidGoesOnAsItWouldHave) {
       EXPECT_EQ(made.token_ids, want);
       EXPECT_EQ(told, Ids(want.begin() + static_cast<std::ptrdiff_t>(k), want.end()));
       EXPECT_EQ(made.finish_reason, "length");
-      const Ids& prompt = again.begin.source.empty() ? again.begin.tokens : again.begin.source;
+      const Ids& prompt = again.prompt.source.empty() ? again.prompt.tokens : again.prompt.source;
       EXPECT_EQ(made.prompt_tokens, size_of(prompt));
     }
   }
@@ -182,8 +182,8 @@ TEST_P(Together, TargetsAreAnsweredAsByOnePass) {
     const Ids ids = random_tokens(length, 5 + length);
     const Sequence text = pair ? Sequence{random_tokens(7, 3), ids, 0} : Sequence{{}, ids, length};
     Request request = scoring(text, next_tokens(text, given));
-    request.writing.max_new_tokens = tokens;
-    request.writing.context = 100;
+    request.decoding.max_new_tokens = tokens;
+    request.decoding.context = 100;
     likely.push_back(log_p_of(model, text, given));
     Request silent = request;
     silent.targets = {};
@@ -257,10 +257,10 @@ class Ladder final : public text::Constraint {
 /// What a request says with its constraint at temperature 0, by one pass for every token.
 Ids ladder_by_definition(const model::Model& model, const Request& request) {
   const at::NoGradGuard no_gradients;
-  Sequence text = request.begin;
+  Sequence text = request.prompt;
   Ids said;
-  const auto state = request.writing.constraint->start();
-  while (static_cast<int64_t>(said.size()) < request.writing.max_new_tokens) {
+  const auto state = request.decoding.constraint->start();
+  while (static_cast<int64_t>(said.size()) < request.decoding.max_new_tokens) {
     model::ForwardOptions forward;
     nn::Encoded encoded;
     if (!text.source.empty()) {
@@ -272,11 +272,11 @@ Ids ladder_by_definition(const model::Model& model, const Request& request) {
     const Tensor last = model.logits(model.hidden(batch, forward))[-1];
     int64_t best = -1;
     for (int64_t id = 0; id < 23; ++id) {
-      const bool ends = id == request.writing.stop_ids.at(0) && state->may_end();
+      const bool ends = id == request.decoding.stop_ids.at(0) && state->may_end();
       if ((id % 3 == static_cast<int64_t>(said.size()) % 3 && id < 22) || ends)
         if (best < 0 || last[id].item<float>() > last[best].item<float>()) best = id;
     }
-    if (best == request.writing.stop_ids[0] || !state->accept(best)) break;
+    if (best == request.decoding.stop_ids[0] || !state->accept(best)) break;
     said.push_back(best);
     text.tokens.push_back(best);
   }
@@ -290,18 +290,18 @@ TEST_P(Together, AConstraintHolds) {
   for (const auto& [length, tokens, temperature] :
        {std::tuple{9, 30, 0.0}, {3, 30, 1.5}, {17, 6, 0.0}, {21, 30, 3.0}, {5, 30, 0.0}}) {
     requests.push_back(request_of(model, random_tokens(length, 3 + length), tokens));
-    requests.back().writing.constraint = std::make_shared<Ladder>();
-    requests.back().writing.stop_ids = {22};
-    requests.back().writing.sampling = {.temperature = temperature, .seed = 5};
+    requests.back().decoding.constraint = std::make_shared<Ladder>();
+    requests.back().decoding.stop_ids = {22};
+    requests.back().decoding.sampling = {.temperature = temperature, .seed = 5};
   }
   requests.push_back(request_of(model, random_tokens(9, 8), 12));
   std::vector<Ids> want;
   for (const Request& request : requests) {
     want.push_back(alone(model, request));
-    if (!request.writing.constraint) continue;
+    if (!request.decoding.constraint) continue;
     for (size_t i = 0; i < want.back().size(); ++i) EXPECT_EQ(want.back()[i] % 3, i % 3);
     EXPECT_LE(want.back().size(), 11U);
-    if (request.writing.sampling.temperature == 0) {
+    if (request.decoding.sampling.temperature == 0) {
       EXPECT_EQ(want.back(), ladder_by_definition(model, request));
     }
   }
@@ -317,30 +317,30 @@ TEST_P(Together, AConstraintHolds) {
 TEST_P(Together, ChoicesShareTheirBeginning) {
   const model::Model model = model_named(GetParam());
   Request request = request_of(model, random_tokens(25, 4), 9);
-  request.writing.sampling = {.temperature = 1.5, .seed = 3};
-  request.chances = 2;
+  request.decoding.sampling = {.temperature = 1.5, .seed = 3};
+  request.logprobs = 2;
   std::vector<Ids> want;
-  std::vector<std::vector<Chances>> chances;
+  std::vector<std::vector<PositionLogprobs>> logprobs;
   for (int64_t i = 0; i < 4; ++i) {
     Request own = request;
-    own.writing.choice = i;
+    own.decoding.choice = i;
     Engine engine(model, {});
     const auto id = engine.submit(own);
     while (engine.step(1024)) {
     }
     Generation got = engine.take(id).generation;
     want.push_back(got.token_ids);
-    ASSERT_EQ(got.chances.size(), got.token_ids.size());
-    Sequence text = own.begin;
+    ASSERT_EQ(got.logprobs.size(), got.token_ids.size());
+    Sequence text = own.prompt;
     for (size_t t = 0; t < got.token_ids.size(); ++t) {
       // by a pass for each token: in some models those that follow change what is said of it
       const double likely = log_p_in(model, text)[-1][got.token_ids[t]].item<double>();
       text.tokens.push_back(got.token_ids[t]);
-      EXPECT_NEAR(got.chances[t].chosen.log_p, likely, 1e-5);
-      EXPECT_EQ(got.chances[t].chosen.id, got.token_ids[t]);
-      EXPECT_EQ(got.chances[t].top.size(), 2U);
+      EXPECT_NEAR(got.logprobs[t].chosen.log_p, likely, 1e-5);
+      EXPECT_EQ(got.logprobs[t].chosen.id, got.token_ids[t]);
+      EXPECT_EQ(got.logprobs[t].top.size(), 2U);
     }
-    chances.push_back(std::move(got.chances));
+    logprobs.push_back(std::move(got.logprobs));
   }
   EXPECT_NE(want[0], want[1]);
   EXPECT_NE(want[1], want[2]);
@@ -360,10 +360,10 @@ TEST_P(Together, ChoicesShareTheirBeginning) {
         continue;
       }
       EXPECT_EQ(got.token_ids, want[i]) << i;
-      ASSERT_EQ(got.chances.size(), chances[i].size());
-      for (size_t t = 0; t < got.chances.size(); ++t) {
-        EXPECT_EQ(got.chances[t].chosen.log_p, chances[i][t].chosen.log_p);
-        EXPECT_EQ(got.chances[t].top[1].id, chances[i][t].top[1].id);
+      ASSERT_EQ(got.logprobs.size(), logprobs[i].size());
+      for (size_t t = 0; t < got.logprobs.size(); ++t) {
+        EXPECT_EQ(got.logprobs[t].chosen.log_p, logprobs[i][t].chosen.log_p);
+        EXPECT_EQ(got.logprobs[t].top[1].id, logprobs[i][t].top[1].id);
       }
       EXPECT_EQ(got.prompt_tokens, 25);
       if (GetParam() != "stateless" && options.cache == nullptr && !gone) {
@@ -428,7 +428,8 @@ TEST(Engine, TargetsComeWithWhatWasLikely) {
   ASSERT_EQ(got.target_top.size(), 29U);
   for (int64_t t = 0; t < 29; ++t)
     for (int64_t k = 0; k < 3; ++k) {
-      const Chance& chance = got.target_top[static_cast<size_t>(t)].at(static_cast<size_t>(k));
+      const TokenLogprob& chance =
+          got.target_top[static_cast<size_t>(t)].at(static_cast<size_t>(k));
       EXPECT_EQ(chance.id, ids[t][k].item<int64_t>());
       EXPECT_NEAR(chance.log_p, values[t][k].item<double>(), 1e-5);
     }
@@ -437,10 +438,10 @@ TEST(Engine, TargetsComeWithWhatWasLikely) {
 TEST(Engine, AConstrainedTextThatIsCutSaysWhere) {
   const model::Model model = model_named("attention");
   Request request = request_of(model, random_tokens(9, 1), 3);
-  request.writing.constraint = std::make_shared<Ladder>();
+  request.decoding.constraint = std::make_shared<Ladder>();
   Engine engine(model, {});
   const Engine::Id cut = engine.submit(request);
-  request.writing.max_new_tokens = 20;
+  request.decoding.max_new_tokens = 20;
   const Engine::Id whole = engine.submit(request);
   while (engine.step(64)) {
   }
@@ -455,7 +456,7 @@ TEST(Engine, AConstrainedTextThatIsCutSaysWhere) {
   test::expect_error(ErrorKind::usage, "a search with a constraint",
                      [&] { engine.submit(request); });
   request.beams.reset();
-  request.writing.forced_begin = {1};
+  request.decoding.forced_begin = {1};
   test::expect_error(ErrorKind::usage, "constrained decoding with forced ids",
                      [&] { engine.submit(request); });
 }
@@ -464,9 +465,9 @@ TEST(Engine, NoEndComesBeforeTheLeastLength) {
   const model::Model model = model_named("attention");
   Request request = request_of(model, random_tokens(9, 1), 12);
   // every token ends the text
-  for (int64_t id = 0; id < 22; ++id) request.writing.stop_ids.push_back(id);
+  for (int64_t id = 0; id < 22; ++id) request.decoding.stop_ids.push_back(id);
   EXPECT_LT(alone(model, request).size(), 12U);
-  request.writing.min_new_tokens = 8;
+  request.decoding.min_new_tokens = 8;
   const Ids said = alone(model, request);
   ASSERT_GE(said.size(), 8U);
   for (size_t i = 0; i < 8; ++i) EXPECT_EQ(said[i], 22);
@@ -496,19 +497,19 @@ TEST(Engine, GuessesGoOnBesideAPrompt) {
 TEST(Engine, WhatIsExpectedIsGuessed) {
   const model::Model model = model_named("hybrid");
   Request request = request_of(model, random_tokens(6, 1), 24);
-  request.writing.sampling = {.temperature = 0.8, .seed = 3};
+  request.decoding.sampling = {.temperature = 0.8, .seed = 3};
   const Ids said = alone(model, request);
   // the answer with another token in its middle
-  request.expected = said;
-  request.expected[12] = (said[12] + 1) % model.spec().vocab;
-  Engine engine(model, {.speculation = {.lookup = 4, .guesses = 4}});
+  request.predicted = said;
+  request.predicted[12] = (said[12] + 1) % model.spec().vocab;
+  Engine engine(model, {.speculation = {.lookup = 4, .draft_tokens = 4}});
   const Engine::Id id = engine.submit(request);
   int64_t steps = 0;
   while (engine.step(64)) ++steps;
   const Generation got = engine.take(id).generation;
   EXPECT_EQ(got.token_ids, said);
   EXPECT_GT(got.accepted_tokens, 12);
-  EXPECT_LT(got.accepted_tokens, got.guessed_tokens);
+  EXPECT_LT(got.accepted_tokens, got.drafted_tokens);
   EXPECT_EQ(engine.counts().accepted_tokens, got.accepted_tokens);
   EXPECT_LT(steps, 12);
 }
@@ -576,14 +577,14 @@ TEST(Engine, WhatIsReadGoesOn) {
     const Sequence all{{}, random_tokens(50, 1), 0};
     Engine engine(model, {});
     std::vector<double> log_p;
-    std::optional<Kept> kept;
+    std::optional<SavedState> kept;
     for (const auto& [from, to] : {std::pair{0, 17}, {17, 18}, {18, 50}}) {
       const Sequence text{{}, {all.tokens.begin(), all.tokens.begin() + to}, 0};
       Targets next{from,
                    {all.tokens.begin() + from + 1, all.tokens.begin() + std::min(50, to + 1)}};
       Request request = scoring(text, next);
       request.keep = true;
-      request.resumed = std::move(kept);
+      request.resume_from = std::move(kept);
       const Engine::Id id = engine.submit(request);
       while (engine.step(64)) {
       }
@@ -684,7 +685,7 @@ TEST(Engine, ARowOfBadLogitsEndsAlone) {
     Ids bad = random_tokens(12, 1, 22);
     bad[5] = 22;
     Request good = request_of(model, random_tokens(20, 2, 22), 12);
-    good.writing.sampling = {.temperature = 0.3, .top_k = 4, .seed = 4};
+    good.decoding.sampling = {.temperature = 0.3, .top_k = 4, .seed = 4};
     const Engine::Id a = engine.submit(request_of(model, bad, 9)), b = engine.submit(good);
     while (engine.step(16)) {
     }
@@ -735,7 +736,7 @@ TEST(Engine, ACallThatFailsCostsItsRowsNothingButTime) {
   batch.segments[0].prefix = 3;
   const at::NoGradGuard no_gradients;
   const Tensor hidden = model.hidden(batch, forward);
-  resumed.resumed = Kept{state, hidden[2]};
+  resumed.resume_from = SavedState{state, hidden[2]};
   const Engine::Id a = engine.submit(first);
   for (int64_t i = 0; i < 3; ++i) engine.step(16);
   const Engine::Id b = engine.submit(resumed);
@@ -754,7 +755,7 @@ TEST(Engine, ARowsMemoryIsWhatItHasWritten) {
     for (const int64_t limit : {int64_t{30}, int64_t{1} << 40}) {
       Engine engine(model, {});
       Request request = request_of(model, random_tokens(9, 1), limit);
-      request.writing.context = limit;
+      request.decoding.context = limit;
       engine.submit(request);
       for (int64_t i = 0; i < 12; ++i) engine.step(64);
       EXPECT_EQ(engine.state().length(0), 9 + 11);
@@ -774,10 +775,10 @@ TEST(Engine, RefusesWhatItCannotServe) {
   refused(engine, request_of(model, {}, 3), ErrorKind::input, "the prompt is empty");
   refused(engine, request_of(model, {1, 23}, 3), ErrorKind::input, "token id 23");
   Request request = request_of(model, {1, 2}, 3);
-  request.writing.sampling.top_p = 2;
+  request.decoding.sampling.top_p = 2;
   refused(engine, request, ErrorKind::usage, "top_p = 2");
   request = request_of(model, {1, 2}, 3);
-  request.begin.source = {3};
+  request.prompt.source = {3};
   refused(engine, request, ErrorKind::usage, "expected tokens and no source");
   request = request_of(model, {1, 2}, 3);
   request.beams = BeamOptions{.beams = 0};
@@ -809,8 +810,8 @@ TEST(Engine, BeyondItsTimeATextEndsWithItsLine) {
   const text::Tokenizer tokenizer = lines_tokenizer();
   const auto ended = [&](const Ids& allowed, const auto& change) {
     Request request = request_of(model, {1, 2, 3}, 6);
-    request.writing.sampling.allowed_ids = allowed;
-    request.writing.line_limit = std::chrono::milliseconds(1);
+    request.decoding.sampling.allowed_ids = allowed;
+    request.decoding.line_limit = std::chrono::milliseconds(1);
     // each token takes longer than all of them may
     request.on_token = [](int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(3)); };
     change(request);
@@ -826,20 +827,20 @@ TEST(Engine, BeyondItsTimeATextEndsWithItsLine) {
   // the time begins with the first token
   EXPECT_EQ(ended({22}, as_is), Ended(2, Limit::time));
   EXPECT_EQ(ended({3}, as_is), Ended(6, Limit::new_tokens));
-  EXPECT_EQ(ended({22}, [](Request& r) { r.writing.line_limit = {}; }),
+  EXPECT_EQ(ended({22}, [](Request& r) { r.decoding.line_limit = {}; }),
             Ended(6, Limit::new_tokens));
-  EXPECT_EQ(ended({22}, [](Request& r) { r.writing.line_limit = std::chrono::hours(1); }),
+  EXPECT_EQ(ended({22}, [](Request& r) { r.decoding.line_limit = std::chrono::hours(1); }),
             Ended(6, Limit::new_tokens));
   // what was said before it was let go of stays, and its time has gone on
   EXPECT_EQ(ended({22},
                   [](Request& r) {
-                    r.said = {22, 22, 22};
-                    r.said_since = std::chrono::steady_clock::now() - std::chrono::hours(1);
+                    r.generated = {22, 22, 22};
+                    r.generated_since = std::chrono::steady_clock::now() - std::chrono::hours(1);
                   }),
             Ended(4, Limit::time));
   Request search = request_of(model, {1, 2}, 3);
   search.beams = BeamOptions{.beams = 2};
-  search.writing.line_limit = std::chrono::milliseconds(1);
+  search.decoding.line_limit = std::chrono::milliseconds(1);
   Engine engine(model, {});
   test::expect_error(ErrorKind::usage, "a limit of time", [&] { engine.submit(search); });
 }

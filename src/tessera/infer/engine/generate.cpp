@@ -49,7 +49,7 @@ void check(const model::Model& model,
            const std::vector<std::vector<int64_t>>& prompts,
            const GenerateOptions& options) {
   check_generates(model);
-  check_writing(model.spec(), options);
+  check_decoding(model.spec(), options);
   if (!options.features.empty() && (!prompts.empty() || options.session != nullptr))
     fail(ErrorKind::usage, "generate",
          "features with {}; expected features alone, without a prompt or session",
@@ -71,26 +71,26 @@ Request request_of(const model::ModelSpec& spec,
                    size_t r,
                    const GenerateOptions& options) {
   Request request;
-  request.writing = options;
+  request.decoding = options;
   request.keep = options.session != nullptr;
-  request.chances = options.chances;
+  request.logprobs = options.logprobs;
   if (!options.features.empty()) {
-    request.begin = first_sequence(spec, options.features[r]);
+    request.prompt = first_sequence(spec, options.features[r]);
     return request;
   }
   const std::vector<int64_t>& prompt = prompts[r];
   if (!resumes(options)) {
-    request.begin = first_sequence(spec, prompt);
+    request.prompt = first_sequence(spec, prompt);
     return request;
   }
   const Session& session = *options.session;
-  request.writing.forced_begin.clear();  // it has begun
-  request.begin = session.rows[r];
-  request.begin.tokens.insert(request.begin.tokens.end(), prompt.begin(), prompt.end());
+  request.decoding.forced_begin.clear();  // it has begun
+  request.prompt = session.rows[r];
+  request.prompt.tokens.insert(request.prompt.tokens.end(), prompt.begin(), prompt.end());
   const auto row = static_cast<int64_t>(r);
-  request.resumed.emplace();
+  request.resume_from.emplace();
   if (session.state.rows() > 0)
-    request.resumed = Kept{session.state.select({row}), session.last[r]};
+    request.resume_from = SavedState{session.state.select({row}), session.last[r]};
   return request;
 }
 
@@ -101,11 +101,11 @@ Session session_of(const std::vector<Request>& requests,
   Session session;
   session.seed = seed;
   for (size_t r = 0; r < results.size(); ++r) {
-    session.rows.push_back(requests[r].begin);
+    session.rows.push_back(requests[r].prompt);
     std::vector<int64_t>& tokens = session.rows.back().tokens;
     const std::vector<int64_t>& made = results[r].generation.token_ids;
     tokens.insert(tokens.end(), made.begin(), made.end());
-    Kept& kept = *results[r].kept;
+    SavedState& kept = *results[r].kept;
     session.last.push_back(kept.last);
     if (r == 0)
       session.state = std::move(kept.state);

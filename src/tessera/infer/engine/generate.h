@@ -12,12 +12,13 @@
 
 namespace tessera::infer {
 
-struct GenerateOptions : Writing {  // forced_begin: not of a row of a session, which has begun
-  int64_t prefill_chunk = 1024;     // tokens of prompts per call, over all rows
+struct GenerateOptions
+    : DecodingOptions {          // forced_begin: not of a row of a session, which has begun
+  int64_t prefill_chunk = 1024;  // tokens of prompts per call, over all rows
   /// Texts for each prompt, which is read once for them: row p choices + i is choice i of prompt p
   /// (Writing::choice). 1 with sessions and searches.
   int64_t choices = 1;
-  std::optional<int64_t> chances = {};  // see Request
+  std::optional<int64_t> logprobs = {};  // see Request
   Speculation speculation;
   spec::KvOptions kv;  // how keys and values are kept; those of a draft model in full
   PrefixCache* prefix_cache = nullptr;  // of this model: prompts that begin alike share the work

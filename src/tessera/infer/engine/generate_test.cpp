@@ -34,22 +34,22 @@ TEST_P(Guessing, SaysWhatPlainGenerationSays) {
     plain.sampling.repetition_penalty = 1.05;
     plain.sampling.seed = 3;
     const Generations want = generate(model, nullptr, prompts(), plain);
-    for (const int64_t guesses : {1, 4, 7}) {
+    for (const int64_t drafts : {1, 4, 7}) {
       for (const model::Model* draft :
            {&model, &other, static_cast<const model::Model*>(nullptr)}) {
         GenerateOptions options = plain;
-        options.speculation = {draft, draft == nullptr ? 3 : 0, guesses};
+        options.speculation = {draft, draft == nullptr ? 3 : 0, drafts};
         const Generations got = generate(model, nullptr, prompts(), options);
-        EXPECT_EQ(tokens_of(got), tokens_of(want)) << guesses << " " << temperature;
-        EXPECT_GE(got.guessed_tokens, got.accepted_tokens);
+        EXPECT_EQ(tokens_of(got), tokens_of(want)) << drafts << " " << temperature;
+        EXPECT_GE(got.drafted_tokens, got.accepted_tokens);
         if (draft == &model) {
-          EXPECT_EQ(got.accepted_tokens, got.guessed_tokens);  // it knows
+          EXPECT_EQ(got.accepted_tokens, got.drafted_tokens);  // it knows
         } else if (draft == &other) {
-          EXPECT_LT(got.accepted_tokens, got.guessed_tokens);  // it errs
+          EXPECT_LT(got.accepted_tokens, got.drafted_tokens);  // it errs
         }
-        EXPECT_GT(got.guessed_tokens, 0);
+        EXPECT_GT(got.drafted_tokens, 0);
         // as many as pay: other guesses, the same text
-        options.speculation.paced = true;
+        options.speculation.adaptive = true;
         EXPECT_EQ(tokens_of(generate(model, nullptr, prompts(), options)), tokens_of(want));
       }
     }
@@ -72,7 +72,7 @@ TEST_P(Guessing, ADraftThatErrsNowAndThen) {
     options.speculation = {&draft, 0, 4};
     const Generations got = generate(model, nullptr, prompts(), options);
     EXPECT_EQ(tokens_of(got), tokens_of(want)) << scale;
-    guessed += got.guessed_tokens;
+    guessed += got.drafted_tokens;
     accepted += got.accepted_tokens;
   }
   EXPECT_GT(accepted, 0);
@@ -122,11 +122,11 @@ TEST(Generate, ADraftBesideAnEncoderSaysWhatPlainGenerationSays) {
         options.speculation = {draft, 0, 4};
         const Generations got = generate(model, nullptr, prompts(), options);
         EXPECT_EQ(tokens_of(got), tokens_of(want));
-        EXPECT_GT(got.guessed_tokens, 0);
+        EXPECT_GT(got.drafted_tokens, 0);
         if (draft == &model)
-          EXPECT_EQ(got.accepted_tokens, got.guessed_tokens);
+          EXPECT_EQ(got.accepted_tokens, got.drafted_tokens);
         else
-          EXPECT_LT(got.accepted_tokens, got.guessed_tokens);
+          EXPECT_LT(got.accepted_tokens, got.drafted_tokens);
       }
     }
   }
@@ -288,7 +288,7 @@ TEST(Features, ADraftHearsTheSameSound) {
   const Generations got = generate(model, nullptr, {}, options);
   EXPECT_EQ(tokens_of(got), tokens_of(want));
   EXPECT_GT(got.accepted_tokens, 0);
-  EXPECT_EQ(got.accepted_tokens, got.guessed_tokens);
+  EXPECT_EQ(got.accepted_tokens, got.drafted_tokens);
 }
 
 TEST(Features, WhatDoesNotFitIsRefused) {

@@ -7,7 +7,7 @@
 #include "tessera/infer/engine/generate.h"
 #include "tessera/infer/evaluation/evaluate.h"
 #include "tessera/infer/infer_testing.h"
-#include "tessera/model/kept_bits.h"
+#include "tessera/model/kv_quantization.h"
 
 namespace tessera::infer::kv_test {
 namespace {

@@ -74,9 +74,9 @@ std::vector<int64_t> likely_lengths(std::span<const float> logits,
 }
 
 void check_mask_predict(const model::ModelSpec& spec, const Request& request) {
-  const Writing& writing = request.writing;
+  const DecodingOptions& decoding = request.decoding;
   if (!spec.mask) {
-    if (writing.mask_predict)
+    if (decoding.mask_predict)
       fail(ErrorKind::usage, "generate",
            "iterations and lengths for a model that writes from left to right; leave them out");
     return;
@@ -88,17 +88,18 @@ void check_mask_predict(const model::ModelSpec& spec, const Request& request) {
          what);
   };
   if (request.beams) refuse("a search with beams");
-  if (request.resumed || request.keep) refuse("a session");
+  if (request.resume_from || request.keep) refuse("a session");
   if (!request.targets.ids.empty()) refuse("the likelihood of a text from left to right");
-  if (request.chances) refuse("the likelihood of every token (logprobs)");
-  if (writing.constraint) refuse("a grammar");
-  if (!writing.stop_strings.empty()) refuse("a text that ends it (stop)");
-  if (!writing.forced_begin.empty() || writing.forced_end) refuse("ids that it is forced to have");
-  if (writing.choice != 0) refuse("another choice");
-  if (!writing.sampling.logit_bias.empty()) refuse("logit_bias");
+  if (request.logprobs) refuse("the likelihood of every token (logprobs)");
+  if (decoding.constraint) refuse("a grammar");
+  if (!decoding.stop_strings.empty()) refuse("a text that ends it (stop)");
+  if (!decoding.forced_begin.empty() || decoding.forced_end)
+    refuse("ids that it is forced to have");
+  if (decoding.choice != 0) refuse("another choice");
+  if (!decoding.sampling.logit_bias.empty()) refuse("logit_bias");
   for (const SamplingField& field : sampling_fields())
-    if (field.get(writing.sampling) != field.get(SamplingOptions())) refuse(field.flag());
-  if (const MaskPredictOptions how = writing.mask_predict.value_or(MaskPredictOptions());
+    if (field.get(decoding.sampling) != field.get(SamplingOptions())) refuse(field.flag());
+  if (const MaskPredictOptions how = decoding.mask_predict.value_or(MaskPredictOptions());
       how.iterations < 1 || how.lengths < 1)
     fail(ErrorKind::usage, "generate",
          "{} iterations, {} length candidates; expected at least 1 of each", how.iterations,
@@ -113,12 +114,12 @@ class MaskPredict final : public Task {
       : Task(model, request),
         model_(model),
         request_(request),
-        how_(request.writing.mask_predict.value_or(MaskPredictOptions())) {
+        how_(request.decoding.mask_predict.value_or(MaskPredictOptions())) {
     // a row that reads the source: how long texts are follows from it
-    rows_.push_back({request.begin, {1, mask()}});
-    result_.prompt_tokens = size_of(request.begin.source);
+    rows_.push_back({request.prompt, {1, mask()}});
+    result_.prompt_tokens = size_of(request.prompt.source);
     if (tokenizer != nullptr)
-      decoder_.emplace(*tokenizer, /*skip_special=*/!request.writing.show_special);
+      decoder_.emplace(*tokenizer, /*skip_special=*/!request.decoding.show_special);
     open();
   }
 
@@ -133,19 +134,19 @@ class MaskPredict final : public Task {
   void read_source(const nn::Encoded& source) override {
     const Tensor logits =
         model_.target_lengths(source).to(at::kCPU, at::kFloat).flatten().contiguous();
-    const Writing& writing = request_.writing;
-    const int64_t positions = longest_sequence(model_.spec(), writing.context);
-    int64_t longest = std::min(writing.max_new_tokens, logits.numel());
+    const DecodingOptions& decoding = request_.decoding;
+    const int64_t positions = longest_sequence(model_.spec(), decoding.context);
+    int64_t longest = std::min(decoding.max_new_tokens, logits.numel());
     if (positions > 0) longest = std::min(longest, positions);
     lengths_ = likely_lengths({logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel())},
-                              how_.lengths, writing.min_new_tokens, longest);
+                              how_.lengths, decoding.min_new_tokens, longest);
     if (lengths_.empty())
       fail(ErrorKind::usage, "generate",
            "at least {} new tokens, and at most {}: this model's answers have 1 to {} tokens",
-           writing.min_new_tokens, longest, logits.numel());
+           decoding.min_new_tokens, longest, logits.numel());
   }
 
-  void choose(const Tensor& logits, const GuessTree&) override {
+  void choose(const Tensor& logits, const DraftTree&) override {
     if (done_ < 0) return;
     const float* data = logits.const_data_ptr<float>();
     for (Candidate& row : rows_) {
@@ -159,7 +160,7 @@ class MaskPredict final : public Task {
     Outcome outcome;
     std::vector<Candidate> next;
     if (++done_ == 0) {
-      for (const int64_t n : lengths_) next.push_back({request_.begin, {n, mask()}});
+      for (const int64_t n : lengths_) next.push_back({request_.prompt, {n, mask()}});
       outcome.parents.assign(next.size(), 0);
     } else {
       for (size_t i = 0; i < rows_.size(); ++i) {
@@ -170,7 +171,7 @@ class MaskPredict final : public Task {
           continue;
         }
         text.mask(n);
-        next.push_back({request_.begin, std::move(text)});
+        next.push_back({request_.prompt, std::move(text)});
         outcome.parents.push_back(i);
       }
     }
@@ -199,7 +200,7 @@ class MaskPredict final : public Task {
   int64_t mask() const { return *model_.spec().mask; }
 
   void open() override {
-    if (request_.writing.max_new_tokens == 0) settle("length");
+    if (request_.decoding.max_new_tokens == 0) settle("length");
   }
 
   /// Keeps the better text. Of equal ones that of the likelier length, which need not end first.

@@ -186,7 +186,7 @@ TEST(MaskPredict, RefusesWhatNeedsLeftToRight) {
   refused("--temperature for a model that predicts all tokens",
           [](auto& o) { o.sampling.temperature = 1; });
   refused("--repetition-penalty", [](auto& o) { o.sampling.repetition_penalty = 1.2; });
-  refused("logprobs", [](auto& o) { o.chances = 2; });
+  refused("logprobs", [](auto& o) { o.logprobs = 2; });
   refused("ids that it is forced", [](auto& o) { o.forced_begin = {3}; });
   refused("a text that ends it", [](auto& o) { o.stop_strings = {"x"}; });
   refused("speculative decoding of a non-autoregressive model",

@@ -126,10 +126,10 @@ std::optional<PrefixCache::Hit> PrefixCache::find(const Sequence& sequence,
     if (const Node* node = nearest_cuttable(place.node, shared)) {
       touch(node);
       const model::State& state = *node->snapshot->state;
-      return Hit{
-          std::make_shared<const model::State>(state.cut(0, shared + model_.virtual_tokens())),
-          {},
-          shared};
+      return Hit{std::make_shared<const model::State>(
+                     state.truncated_copy(0, shared + model_.virtual_tokens())),
+                 {},
+                 shared};
     }
   if (whole == nullptr) return std::nullopt;
   touch(whole);
@@ -152,7 +152,7 @@ const PrefixCache::Node* PrefixCache::nearest_cuttable(const Node* from, int64_t
   std::deque<const Node*> next{from};
   for (; !next.empty(); next.pop_front()) {
     const Node* node = next.front();
-    if (node->snapshot && node->snapshot->state->can_cut(0, tokens + model_.virtual_tokens()))
+    if (node->snapshot && node->snapshot->state->can_truncate(0, tokens + model_.virtual_tokens()))
       return node;
     for (const auto& [first, child] : node->children) next.push_back(child.get());
   }
@@ -189,7 +189,7 @@ void PrefixCache::add(
   for (Node *shorter = node->parent, *above = nullptr; shorter != nullptr; shorter = above) {
     above = shorter->parent;
     if (shorter->snapshot &&
-        node->snapshot->state->can_cut(0, shorter->snapshot->tokens + model_.virtual_tokens()))
+        node->snapshot->state->can_truncate(0, shorter->snapshot->tokens + model_.virtual_tokens()))
       drop(shorter);
   }
   for (; bytes_ > options_.budget_bytes && !recent_.empty(); ++stats_.evictions)

@@ -85,7 +85,7 @@ TEST(PrefixText, IsThatOfTheDefinitionHoweverItIsMade) {
     options.speculation = {&model, 0, 4};
     const Generations guessed = generate(model, nullptr, prompts(), options);
     EXPECT_EQ(tokens_of(guessed), want) << layers;
-    EXPECT_EQ(guessed.accepted_tokens, guessed.guessed_tokens);  // the draft reads the same prefix
+    EXPECT_EQ(guessed.accepted_tokens, guessed.drafted_tokens);  // the draft reads the same prefix
   }
 }
 

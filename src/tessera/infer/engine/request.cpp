@@ -90,8 +90,9 @@ void check_source(const model::ModelSpec& spec, const Sequence& begin) {
 
 Request scoring(Sequence text, Targets targets) {
   Request request{std::move(text)};
-  request.writing.max_new_tokens = 0;
-  request.writing.context = std::max(size_of(request.begin.source), size_of(request.begin.tokens));
+  request.decoding.max_new_tokens = 0;
+  request.decoding.context =
+      std::max(size_of(request.prompt.source), size_of(request.prompt.tokens));
   request.targets = std::move(targets);
   return request;
 }
@@ -128,49 +129,50 @@ void check_prompt(const model::ModelSpec& spec,
   check_ids(prompt, spec.vocab, which + ": token id");
 }
 
-void check_writing(const model::ModelSpec& spec, const Writing& writing) {
-  if (writing.shift && spec.encoder)
+void check_decoding(const model::ModelSpec& spec, const DecodingOptions& decoding) {
+  if (decoding.shift && spec.encoder)
     fail(ErrorKind::usage, "context-shift",
          "an encoder-decoder has no context shift; leave --context-shift out");
-  if (writing.shift && longest_sequence(spec, writing.context) == 0)
+  if (decoding.shift && longest_sequence(spec, decoding.context) == 0)
     fail(ErrorKind::usage, "context-shift",
          "this model has no context length of its own; expected --context as well");
-  if (writing.shift && longest_sequence(spec, writing.context) < 4)
+  if (decoding.shift && longest_sequence(spec, decoding.context) < 4)
     fail(ErrorKind::usage, "context-shift", "a context of {} tokens; expected 4 at least",
-         longest_sequence(spec, writing.context));
-  writing.sampling.check();
-  check_ids(writing.forced_begin, spec.vocab, "forced id");
-  if (writing.forced_end) check_ids({*writing.forced_end}, spec.vocab, "forced id");
-  for (const auto& [id, bias] : writing.sampling.logit_bias)
+         longest_sequence(spec, decoding.context));
+  decoding.sampling.check();
+  check_ids(decoding.forced_begin, spec.vocab, "forced id");
+  if (decoding.forced_end) check_ids({*decoding.forced_end}, spec.vocab, "forced id");
+  for (const auto& [id, bias] : decoding.sampling.logit_bias)
     check_ids({id}, spec.vocab, "logit_bias: token id");
-  for (const auto& [sequence, bias] : writing.sampling.sequence_bias)
+  for (const auto& [sequence, bias] : decoding.sampling.sequence_bias)
     check_ids(sequence, spec.vocab, "sequence_bias: token id");
-  check_ids(writing.begin_suppress, spec.vocab, "begin_suppress: token id");
-  if (writing.choice < 0 || writing.min_new_tokens < 0 || writing.min_length < 0 ||
-      writing.max_length < 0)
+  check_ids(decoding.begin_suppress, spec.vocab, "begin_suppress: token id");
+  if (decoding.choice < 0 || decoding.min_new_tokens < 0 || decoding.min_length < 0 ||
+      decoding.max_length < 0)
     fail(ErrorKind::usage, "generate",
          "choice {}, min_new_tokens {}, min_length {}, max_length {}; expected 0 or more",
-         writing.choice, writing.min_new_tokens, writing.min_length, writing.max_length);
-  if (writing.constraint && (!writing.forced_begin.empty() || writing.forced_end))
+         decoding.choice, decoding.min_new_tokens, decoding.min_length, decoding.max_length);
+  if (decoding.constraint && (!decoding.forced_begin.empty() || decoding.forced_end))
     fail(ErrorKind::usage, "generate",
          "constrained decoding with forced ids (--answer-prefix); leave one of them out");
 }
 
 void check_choice(const Request& request) {
-  if (request.chances && *request.chances < 0)
-    fail(ErrorKind::usage, "engine", "{} most likely tokens; expected 0 or more", *request.chances);
-  if (request.writing.sampling.mirostat != 0 && (request.keep || request.resumed))
+  if (request.logprobs && *request.logprobs < 0)
+    fail(ErrorKind::usage, "engine", "{} most likely tokens; expected 0 or more",
+         *request.logprobs);
+  if (request.decoding.sampling.mirostat != 0 && (request.keep || request.resume_from))
     fail(
         ErrorKind::usage, "generate",
         "mirostat in a session, which does not keep how surprising its text was; leave one of them "
         "out");
-  if (request.beams && (request.writing.constraint || request.chances || request.begins_as ||
-                        request.writing.line_limit.count() > 0))
+  if (request.beams && (request.decoding.constraint || request.logprobs ||
+                        request.shares_prefix_with || request.decoding.line_limit.count() > 0))
     fail(ErrorKind::usage, "engine",
          "a search with a constraint, likelihoods of its tokens, a limit of time or a beginning "
          "shared with another request; expected samples, or none of these");
-  const int64_t given = size_of(request.begin.tokens), most = request.writing.max_length;
-  if (most > 0 && given >= most && request.writing.max_new_tokens > 0)
+  const int64_t given = size_of(request.prompt.tokens), most = request.decoding.max_length;
+  if (most > 0 && given >= most && request.decoding.max_new_tokens > 0)
     fail(ErrorKind::usage, "generate",
          "a text of {} tokens, with max_length {}, which counts these; expected --max-new-tokens",
          given, most);
@@ -183,10 +185,10 @@ void check_targets(const model::Model& model, const Request& request) {
     fail(ErrorKind::usage, "engine",
          "this model has no language-model head (token logits): perplexity cannot be computed; for "
          "classifiers use `tessera classify`");
-  const int64_t held = request.resumed && request.resumed->state.rows() > 0
-                           ? request.resumed->state.length(0)
+  const int64_t held = request.resume_from && request.resume_from->state.rows() > 0
+                           ? request.resume_from->state.length(0)
                            : 0,
-                end = targets.begin + size_of(targets.ids), fed = size_of(request.begin.tokens);
+                end = targets.begin + size_of(targets.ids), fed = size_of(request.prompt.tokens);
   if (targets.begin < held || end > fed)
     fail(ErrorKind::usage, "engine", "targets at tokens {} to {}; expected some of {} to {}",
          targets.begin, end, held, fed);
@@ -197,8 +199,8 @@ void check_targets(const model::Model& model, const Request& request) {
            width - 1);
 }
 
-Writing settled(const Writing& writing, const Sequence& begin) {
-  Writing out = writing;
+DecodingOptions settled(const DecodingOptions& decoding, const Sequence& begin) {
+  DecodingOptions out = decoding;
   const int64_t given = size_of(begin.tokens);
   if (out.max_length > 0)
     out.max_new_tokens = std::min(out.max_new_tokens, std::max<int64_t>(0, out.max_length - given));
@@ -208,22 +210,22 @@ Writing settled(const Writing& writing, const Sequence& begin) {
   const bool reads = begin.features == nullptr &&
                      (o.encoder_repetition_penalty != 1 || o.encoder_no_repeat_ngram_size > 0);
   if (reads) out.sampling.source_ids = begin.source.empty() ? begin.tokens : begin.source;
-  out.sampling.end_ids = out.stop_ids;
+  out.sampling.eos_ids = out.stop_ids;
   return out;
 }
 
-std::vector<int64_t> banned_ids(const Writing& writing, int64_t made) {
+std::vector<int64_t> banned_ids(const DecodingOptions& decoding, int64_t made) {
   std::vector<int64_t> ids;
-  if (made == size_of(writing.forced_begin)) ids = writing.begin_suppress;
-  if (made < writing.min_new_tokens)
-    ids.insert(ids.end(), writing.stop_ids.begin(), writing.stop_ids.end());
+  if (made == size_of(decoding.forced_begin)) ids = decoding.begin_suppress;
+  if (made < decoding.min_new_tokens)
+    ids.insert(ids.end(), decoding.stop_ids.begin(), decoding.stop_ids.end());
   return ids;
 }
 
-std::optional<int64_t> forced_id(const Writing& writing, int64_t made) {
-  if (made < static_cast<int64_t>(writing.forced_begin.size()))
-    return writing.forced_begin[static_cast<size_t>(made)];
-  return made + 1 == writing.max_new_tokens ? writing.forced_end : std::nullopt;
+std::optional<int64_t> forced_id(const DecodingOptions& decoding, int64_t made) {
+  if (made < static_cast<int64_t>(decoding.forced_begin.size()))
+    return decoding.forced_begin[static_cast<size_t>(made)];
+  return made + 1 == decoding.max_new_tokens ? decoding.forced_end : std::nullopt;
 }
 
 }  // namespace tessera::infer

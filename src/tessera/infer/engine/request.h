@@ -13,7 +13,7 @@
 #include "tessera/convert/generation_config.h"
 #include "tessera/infer/engine/sequence.h"
 #include "tessera/infer/evaluation/score.h"
-#include "tessera/infer/sampling/chances.h"
+#include "tessera/infer/sampling/logprobs.h"
 #include "tessera/infer/sampling/sampling.h"
 #include "tessera/model/model.h"
 #include "tessera/nn/embed/feature_embed.h"
@@ -34,7 +34,7 @@ inline constexpr int64_t kKeepFirst = 4;
 
 /// What a model thinks, between two tags, before it answers: so many tokens at most, then the
 /// closing tag is said.
-struct ThoughtLimit {
+struct ReasoningBudget {
   int64_t most = 0;
   bool opened = false;  // the prompt has opened them
   std::vector<int64_t> open, close;
@@ -47,7 +47,7 @@ struct MaskPredictOptions {
 };
 
 /// How a text goes on, and where it ends.
-struct Writing {
+struct DecodingOptions {
   int64_t max_new_tokens = 128;
   int64_t min_new_tokens = 0;  // before them no end of text is chosen
   /// The same limits for the whole text, prompt included (beside an encoder, the start token);
@@ -69,7 +69,7 @@ struct Writing {
   /// never. As t_max_predict_ms of llama.cpp's server, where a completion of lines is worth no
   /// further wait. Not in a search.
   std::chrono::milliseconds line_limit{0};
-  std::optional<ThoughtLimit> thoughts = {};
+  std::optional<ReasoningBudget> reasoning = {};
   int64_t context = 0;        // longest sequence; 0 = what the model is made for
   bool show_special = false;  // special tokens are written out in the text
   /// Where the context is full the text goes on from its first `keep_first` tokens and the later
@@ -81,7 +81,7 @@ struct Writing {
 };
 
 /// The memory of one row, for those who go on from there.
-struct Kept {
+struct SavedState {
   model::State state;  // of this row, none where the model has none; may be behind its tokens
   Tensor last;  // [D], hidden state of the last token fed; may be undefined where some are left
 };
@@ -95,31 +95,32 @@ struct Targets {
 };
 
 struct Request {
-  Sequence begin;  // what is read before the first new token
-  Writing writing = {};
+  Sequence prompt;  // what is read before the first new token
+  DecodingOptions decoding = {};
   Targets targets = {};
-  std::optional<BeamOptions> beams = {};  // a search in place of samples
-  std::optional<Kept> resumed = {};       // the memory that `begin` goes on from
+  std::optional<BeamOptions> beams = {};       // a search in place of samples
+  std::optional<SavedState> resume_from = {};  // the memory that `begin` goes on from
   /// Tokens that it has said already, before it was let go of (Engine::cancel): it goes on behind
   /// them as it would have, and tells nobody of them again. Neither in a search nor with a shift.
-  std::vector<int64_t> said = {};
+  std::vector<int64_t> generated = {};
   /// When it said the first of them.
-  std::optional<std::chrono::steady_clock::time_point> said_since = {};
+  std::optional<std::chrono::steady_clock::time_point> generated_since = {};
   /// What the answer may hold, word for word: guesses, where they are looked up. Bears on speed
   /// alone.
-  std::vector<int64_t> expected = {};
+  std::vector<int64_t> predicted = {};
   bool keep = false;  // hands back the memory where it ended
   /// How likely each new token is, and so many that are most likely in its place. Not in a search.
-  std::optional<int64_t> chances = {};
-  bool chances_of_choice = false;  // by what it was drawn from: behind temperature, masks, filters
+  std::optional<int64_t> logprobs = {};
+  bool post_sampling_logprobs =
+      false;  // by what it was drawn from: behind temperature, masks, filters
   /// A request (by its Engine::Id) that begins with the same tokens: what that one has read by the
   /// time it says its first token is not computed again, whatever a cache holds. Without targets.
-  std::optional<int64_t> begins_as = {};
+  std::optional<int64_t> shares_prefix_with = {};
   const CancelToken* cancel = nullptr;  // ends it after the current step
   /// Called as tokens and text become certain, the text never with half a character, nor with part
   /// of a stop string. Chances, where asked for, come before their token. What they throw ends this
   /// request alone.
-  std::function<void(const Chances&)> on_chances = {};
+  std::function<void(const PositionLogprobs&)> on_logprobs = {};
   /// Before its first token: so many tokens of what it begins with were not computed for it.
   std::function<void(int64_t cached_tokens)> on_read = {};
   std::function<void(int64_t id)> on_token = {};
@@ -137,14 +138,14 @@ struct Generation {
   int64_t prompt_tokens = 0;       // all before the new ones; of the source, beside an encoder
   int64_t cached_tokens = 0;       // those of them that were not computed for it
   int64_t shifts = 0;              // how often the context was full
-  int64_t guessed_tokens = 0, accepted_tokens = 0;  // of speculation, for this text
+  int64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculation, for this text
   Score score;                                      // of the targets
   std::vector<double> log_p;                        // ln p of each target that is not -1, in order
-  std::vector<std::vector<Chance>> target_top;      // of these, where Targets::top asks for them
-  std::vector<Chances> chances;                     // of the new tokens, where asked for
-  std::string finish_reason;                        // "stop", "length", "cancelled" or "error"
-  Limit limit = Limit::none;                        // with "length"
-  std::optional<int64_t> stop_id;                   // what it stopped at, where it was one of these
+  std::vector<std::vector<TokenLogprob>> target_top;  // of these, where Targets::top asks for them
+  std::vector<PositionLogprobs> logprobs;             // of the new tokens, where asked for
+  std::string finish_reason;                          // "stop", "length", "cancelled" or "error"
+  Limit limit = Limit::none;                          // with "length"
+  std::optional<int64_t> stop_id;  // what it stopped at, where it was one of these
   std::string stop_string;
   /// Why the text is not of its constraint: where it was cut, and what was expected there. Empty
   /// where it is, or there is none.
@@ -189,7 +190,7 @@ void check_prompt(const model::ModelSpec& spec,
                   const std::vector<int64_t>& prompt,
                   int64_t context,
                   const std::string& which);
-void check_writing(const model::ModelSpec& spec, const Writing& writing);
+void check_decoding(const model::ModelSpec& spec, const DecodingOptions& decoding);
 /// Throws Error(usage) for what a search, or what is forced, does not go with.
 void check_choice(const Request& request);
 /// Throws Error(usage) for ids where the encoder reads features, and the other way round.
@@ -200,13 +201,13 @@ void check_targets(const model::Model& model, const Request& request);
 
 /// `writing` with what follows from the text that it goes on with: its limits as numbers of new
 /// tokens, and what sampling has to know of source and end.
-Writing settled(const Writing& writing, const Sequence& begin);
+DecodingOptions settled(const DecodingOptions& decoding, const Sequence& begin);
 
 /// Tokens that may not come when `made` new ones are there: ends of a text that is too short, and
 /// what may not begin it.
-std::vector<int64_t> banned_ids(const Writing& writing, int64_t made);
+std::vector<int64_t> banned_ids(const DecodingOptions& decoding, int64_t made);
 
 /// The id that must be chosen when `made` new tokens are there, if any must.
-std::optional<int64_t> forced_id(const Writing& writing, int64_t made);
+std::optional<int64_t> forced_id(const DecodingOptions& decoding, int64_t made);
 
 }  // namespace tessera::infer

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "tessera/format/safetensors.h"
-#include "tessera/infer/loading/base_print.h"
-#include "tessera/model/kept_bits.h"
+#include "tessera/infer/loading/weights_fingerprint.h"
+#include "tessera/model/kv_quantization.h"
 #include "tessera/model/call_plan.h"
 
 namespace tessera::infer {
@@ -111,7 +111,7 @@ class Reader {
   /// It means nothing where nothing is rounded.
   void check_kv_type(spec::KvType ours) const {
     const std::string& theirs = text("kv_type");
-    if (model::packs(model::state_layout(model_.spec(), ours)) && theirs != name_of(ours))
+    if (model::can_quantize_kv(model::state_layout(model_.spec(), ours)) && theirs != name_of(ours))
       bad("has a KV cache of type {}, this run {}; use --kv-type {}", theirs, name_of(ours),
           theirs);
   }

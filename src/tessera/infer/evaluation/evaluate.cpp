@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "tessera/model/kept_bits.h"
+#include "tessera/model/kv_quantization.h"
 #include "tessera/model/call_plan.h"
 
 namespace tessera::infer {
@@ -21,7 +21,7 @@ Score evaluate(const model::Model& model,
     int64_t tokens = 0;
     std::vector<Engine::Id> ids;
     for (const Request& request : requests) {
-      tokens += size_of(request.begin.source) + size_of(request.begin.tokens);
+      tokens += size_of(request.prompt.source) + size_of(request.prompt.tokens);
       ids.push_back(engine.submit(request));
     }
     // a memory that only its row holds is written in place
@@ -116,7 +116,7 @@ EvalResult evaluate(const model::Model& model,
     text.tokens.insert(text.tokens.end(), ids.begin() + begin, ids.begin() + end);
     Request request = scoring(text, std::move(targets));
     request.keep = options.carry;
-    if (options.carry && !before.empty()) request.resumed = std::move(before[0].kept);
+    if (options.carry && !before.empty()) request.resume_from = std::move(before[0].kept);
     return {std::move(request)};
   };
   const double sum = evaluate(model, next, options.kv, options.cancel).nats;

@@ -69,7 +69,7 @@ void Scorer::add(const Tensor& hidden_ND, const Tensor& targets_N) {
   }
 }
 
-Score Scorer::finish(std::vector<double>* log_p, std::vector<std::vector<Chance>>* top) {
+Score Scorer::finish(std::vector<double>* log_p, std::vector<std::vector<TokenLogprob>>* top) {
   if (waiting_ > 0) score_waiting();
   if (top != nullptr) *top = std::move(top_);
   if (log_p != nullptr) *log_p = std::move(log_p_);
@@ -90,7 +90,7 @@ void Scorer::score_waiting() {
     const auto width = static_cast<size_t>(rows.size(1));
     for (int64_t i = 0; i < waiting_; ++i) {
       const auto* row = rows.const_data_ptr<float>() + i * rows.size(1);
-      top_.push_back(chances_of({row, width}, 0, most_likely_).top);
+      top_.push_back(logprobs_of({row, width}, 0, most_likely_).top);
     }
   }
   hidden_.clear();

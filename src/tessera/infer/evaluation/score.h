@@ -1,7 +1,7 @@
 // How likely a model finds tokens: what every evaluation counts, and nothing else does.
 #pragma once
 
-#include "tessera/infer/sampling/chances.h"
+#include "tessera/infer/sampling/logprobs.h"
 #include "tessera/model/model.h"
 
 namespace tessera::infer {
@@ -33,7 +33,7 @@ class Scorer {
   void add(const Tensor& hidden_ND, const Tensor& targets_N);
   /// Of all of them, after the last; log_p: ln p(target) of each; top: see the constructor.
   Score finish(std::vector<double>* log_p = nullptr,
-               std::vector<std::vector<Chance>>* top = nullptr);
+               std::vector<std::vector<TokenLogprob>>* top = nullptr);
 
  private:
   void score_waiting();
@@ -43,7 +43,7 @@ class Scorer {
   std::vector<Tensor> hidden_, targets_;  // of the rows that wait
   Score sum_;
   std::vector<double> log_p_;
-  std::vector<std::vector<Chance>> top_;
+  std::vector<std::vector<TokenLogprob>> top_;
 };
 
 /// Sum of -ln p(target) over rows of logits, in double.

@@ -7,7 +7,7 @@
 #include "tessera/convert/storage_form.h"
 #include "tessera/convert/text_settings.h"
 #include "tessera/format/safetensors.h"
-#include "tessera/infer/loading/base_print.h"
+#include "tessera/infer/loading/weights_fingerprint.h"
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/kernels/weights/quantize.h"
 #include "tessera/spec/json_difference.h"
@@ -74,12 +74,12 @@ std::vector<AdapterTensors> own_tensors(const format::TensorFile& file, const Js
     AdapterTensors& one = found[weight];
     one.weight = weight;
     one.parts[part == nullptr ? convert::kWholePart : part->name] = tensor;
-    if (part == nullptr || part->part != &model::Overlay::a) continue;
+    if (part == nullptr || part->part != &model::WeightAdapter::a) continue;
     const Json product = about["products"].value(weight, Json());
     if (!product.is_object() || !product.value("scale", Json()).is_number())
       fail(ErrorKind::file, file.file(), "the adapter of \"{}\" has no \"scale\"", weight);
     one.scale = product["scale"].get<double>();
-    one.by_root = product.value("by_root", Json()) == Json(true);
+    one.rslora = product.value("by_root", Json()) == Json(true);
   }
   std::vector<AdapterTensors> out;
   for (auto& [weight, one] : found) out.push_back(std::move(one));
@@ -129,10 +129,10 @@ std::vector<AdapterTensors> read_tensors(const fs::path& folder,
        convert::kPeftConfig, kAdapterFile);
 }
 
-std::vector<model::Overlay> overlays_of(const std::vector<AdapterTensors>& tensors) {
-  std::vector<model::Overlay> out;
+std::vector<model::WeightAdapter> overlays_of(const std::vector<AdapterTensors>& tensors) {
+  std::vector<model::WeightAdapter> out;
   for (const AdapterTensors& one : tensors) {
-    model::Overlay overlay{.weight = one.weight, .scale = one.scale, .by_root = one.by_root};
+    model::WeightAdapter overlay{.weight = one.weight, .scale = one.scale, .rslora = one.rslora};
     for (const auto& [name, view] : one.parts) {
       if (name == convert::kWholePart) overlay.whole = weight_of(view);
       for (const model::OverlayPart& part : model::kOverlayParts)
@@ -181,31 +181,31 @@ convert::Checkpoint with_numbers(convert::Checkpoint base,
 }  // namespace
 
 void write_adapter(const fs::path& folder,
-                   const std::vector<model::Overlay>& adapter,
+                   const std::vector<model::WeightAdapter>& adapter,
                    const model::Model& model) {
   Json products = Json::object();
   std::vector<TensorView> views;
   std::set<std::string> whole;
-  for (const model::Overlay& overlay : adapter) {
+  for (const model::WeightAdapter& overlay : adapter) {
     for (const model::OverlayPart& part : model::kOverlayParts)
       if (const model::WeightPtr& weight = overlay.*part.part; weight != nullptr)
         views.push_back(view_of(overlay.weight + "." + part.name, weight));
     if (overlay.a != nullptr)
-      products[overlay.weight] = {{"scale", overlay.scale}, {"by_root", overlay.by_root}};
+      products[overlay.weight] = {{"scale", overlay.scale}, {"by_root", overlay.rslora}};
     if (overlay.whole == nullptr) continue;
     views.push_back(view_of(overlay.weight, overlay.whole));
     whole.insert(overlay.weight);
   }
   const Json about = {{"spec", model::resolve(model.spec())},
-                      {"base", base_print(model.weights(), whole)},
+                      {"base", weights_fingerprint(model.weights(), whole)},
                       {"products", std::move(products)},
                       {"whole", whole}};
   format::write_safetensors(folder / kAdapterFile, views, {{kAbout, about.dump()}});
 }
 
-std::vector<model::Overlay> read_adapter(const fs::path& folder,
-                                         const convert::Checkpoint& base,
-                                         const convert::LoadOptions& options) {
+std::vector<model::WeightAdapter> read_adapter(const fs::path& folder,
+                                               const convert::Checkpoint& base,
+                                               const convert::LoadOptions& options) {
   return overlays_of(read_tensors(folder, base, options));
 }
 
@@ -271,7 +271,7 @@ void Adapters::add(const std::string& name, const fs::path& folder) {
          "{} has {} tokens and the model {}; load such an adapter with the model (--adapter)",
          folder.string(), own.spec.vocab, base_.source.spec.vocab);
   auto overlays = read_adapter(folder, own, options_);
-  model::with_overlays(base_of(own), overlays);  // refuses what does not fit
+  model::with_adapters(base_of(own), overlays);  // refuses what does not fit
   adapters_[name] = {folder, std::move(overlays)};
 }
 
@@ -299,7 +299,7 @@ const model::Model& Adapters::with(const std::vector<std::string>& names) {
   if (names.empty()) return base_.model;
   if (const auto made = models_.find(names); made != models_.end()) return made->second;
   convert::Checkpoint base = base_.source;
-  std::vector<model::Overlay> all;
+  std::vector<model::WeightAdapter> all;
   for (const std::string& name : names) {
     const auto found = adapters_.find(name);
     if (found == adapters_.end())
@@ -308,7 +308,7 @@ const model::Model& Adapters::with(const std::vector<std::string>& names) {
     base = base_for_adapter(std::move(base), found->second.folder, options_);
     all.insert(all.end(), found->second.overlays.begin(), found->second.overlays.end());
   }
-  return models_.emplace(names, model::with_overlays(base_of(base), all)).first->second;
+  return models_.emplace(names, model::with_adapters(base_of(base), all)).first->second;
 }
 
 namespace {
@@ -346,9 +346,9 @@ convert::Checkpoint with_merged_adapter(convert::Checkpoint base,
                                         convert::MergedAs as,
                                         const convert::LoadOptions& options) {
   base = base_for_adapter(std::move(base), adapter, options);
-  const std::vector<model::Overlay> overlays = read_adapter(adapter, base, options);
+  const std::vector<model::WeightAdapter> overlays = read_adapter(adapter, base, options);
   const model::Weights weights(weights_of(base));
-  with_overlays(model::Model(base.spec, weights), overlays);  // refuses what does not fit
+  with_adapters(model::Model(base.spec, weights), overlays);  // refuses what does not fit
   return with_numbers(std::move(base), merged(weights, overlays), as);
 }
 
@@ -358,7 +358,7 @@ convert::Checkpoint without_merged_adapter(convert::Checkpoint base,
                                            const convert::LoadOptions& options) {
   const auto overlays = overlays_of(read_tensors(adapter, base, options, /*anywhere=*/true));
   const model::Weights weights(weights_of(base));
-  with_overlays(model::Model(base.spec, weights), overlays);
+  with_adapters(model::Model(base.spec, weights), overlays);
   return with_numbers(std::move(base), unmerged(weights, overlays), as);
 }
 

@@ -12,7 +12,7 @@
 
 #include "tessera/convert/checkpoint.h"
 #include "tessera/convert/peft.h"
-#include "tessera/model/overlay.h"
+#include "tessera/model/weight_adapter.h"
 
 namespace tessera::infer {
 
@@ -21,15 +21,15 @@ inline constexpr const char* kAdapterFile = "adapter.safetensors";
 /// Writes adapter.safetensors into a folder that is there; `model` has the adapter on its weights,
 /// or is the one that it stands beside.
 void write_adapter(const std::filesystem::path& folder,
-                   const std::vector<model::Overlay>& adapter,
+                   const std::vector<model::WeightAdapter>& adapter,
                    const model::Model& model);
 
 /// The adapter of a folder, of either kind, to stand beside `base`; of a run's folder that of its
 /// newest checkpoint. Throws Error(file) for what is no adapter and Error(usage) for that of
 /// another model: of another spec, or of other weights.
-std::vector<model::Overlay> read_adapter(const std::filesystem::path& folder,
-                                         const convert::Checkpoint& base,
-                                         const convert::LoadOptions& options = {});
+std::vector<model::WeightAdapter> read_adapter(const std::filesystem::path& folder,
+                                               const convert::Checkpoint& base,
+                                               const convert::LoadOptions& options = {});
 
 /// The model that an adapter was trained for, where that differs from `base` in its head, in a
 /// head that is tied no longer or in its vocabulary: the adapter brings the weights. `base` itself
@@ -48,7 +48,7 @@ class Adapters {
  public:
   Adapters(const LoadedModel& base, convert::LoadOptions options);
   /// Throws Error(usage) for a name that is taken, for an adapter with another vocabulary, and what
-  /// read_adapter() and with_overlays() do.
+  /// read_adapter() and with_adapters() do.
   void add(const std::string& name, const std::filesystem::path& folder);
   std::vector<std::string> names() const;
   /// The model with these, whose products add up; made once. Throws Error(usage) for a name that is
@@ -58,7 +58,7 @@ class Adapters {
  private:
   struct Adapter {
     std::filesystem::path folder;
-    std::vector<model::Overlay> overlays;
+    std::vector<model::WeightAdapter> overlays;
   };
   /// The model that these were trained for, with the base's own weights where it has them.
   model::Model base_of(const convert::Checkpoint& checkpoint) const;

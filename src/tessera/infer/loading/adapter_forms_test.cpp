@@ -332,7 +332,7 @@ TEST(MergedAdapter, OfBlocksIsRoundedAgainOrFloats) {
                             base = in_blocks(floats, DType::q8_0);
   const Golden golden("llama");
   const Tensor wanted = logits_of(
-      model::with_overlays(model_of(base), read_adapter(adapter_of("llama"), base)), golden.ids);
+      model::with_adapters(model_of(base), read_adapter(adapter_of("llama"), base)), golden.ids);
   EXPECT_LT(apart(wanted, golden.with), 0.2);
   const std::string name = "layers.1.ffn.up.weight";
   const auto merged = [&](convert::MergedAs as) {
@@ -358,11 +358,11 @@ TEST(MergedAdapter, OfBlocksIsRoundedAgainOrFloats) {
 
 // --- one model in two containers -----------------------------------------------------------------
 
-std::vector<model::Overlay> all_products(const model::ModelSpec& spec) {
-  std::vector<model::Overlay> overlays =
+std::vector<model::WeightAdapter> all_products(const model::ModelSpec& spec) {
+  std::vector<model::WeightAdapter> overlays =
       model::fresh_overlays(spec, {{.name = "", .rank = 2, .alpha = 2}}, 5);
   const at::NoGradGuard guard;
-  for (const model::Overlay& overlay : overlays) {
+  for (const model::WeightAdapter& overlay : overlays) {
     const Tensor b = overlay.b->dense_tensor();
     Tensor(b).copy_((at::arange(b.numel(), at::kFloat) * 1.7).sin().reshape(b.sizes()) * 0.3);
   }
@@ -380,12 +380,12 @@ TEST_P(Containers, ShareAdaptersThatWereTrainedForEither) {
     const LoadedModel trained = load_model(from);
     auto overlays = all_products(trained.source.spec);
     model::add_magnitudes(overlays, trained.model.weights());
-    for (model::Overlay& norm : model::whole_weights(trained.model, {"final_norm.weight"})) {
+    for (model::WeightAdapter& norm : model::whole_weights(trained.model, {"final_norm.weight"})) {
       const at::NoGradGuard guard;
       Tensor(norm.whole->dense_tensor()).mul_(1.5);
       overlays.push_back(std::move(norm));
     }
-    const Tensor wanted = logits_of(model::with_overlays(trained.model, overlays), ids);
+    const Tensor wanted = logits_of(model::with_adapters(trained.model, overlays), ids);
     ASSERT_GT(apart(wanted, logits_of(trained.model, ids)), 0.01);
     fs::remove_all(out / "a");
     fs::create_directories(out / "a");

@@ -172,11 +172,11 @@ INSTANTIATE_TEST_SUITE_P(Golden,
                          });
 
 /// Fresh adapters whose B is not zero.
-std::vector<model::Overlay> some_overlays(const model::ModelSpec& spec,
-                                          const std::vector<model::OverlayTarget>& targets) {
-  std::vector<model::Overlay> overlays = model::fresh_overlays(spec, targets, 5);
+std::vector<model::WeightAdapter> some_overlays(const model::ModelSpec& spec,
+                                                const std::vector<model::OverlayTarget>& targets) {
+  std::vector<model::WeightAdapter> overlays = model::fresh_overlays(spec, targets, 5);
   const at::NoGradGuard guard;
-  for (const model::Overlay& overlay : overlays) {
+  for (const model::WeightAdapter& overlay : overlays) {
     const Tensor b = overlay.b->dense_tensor();
     Tensor(b).copy_((at::arange(b.numel(), at::kFloat) * 1.7).sin().reshape(b.sizes()) * 0.3);
   }
@@ -198,7 +198,7 @@ TEST(Adapter, ProductsBesidePartsOfAFusedMatrixAreWrittenAsOne) {
   EXPECT_EQ(file.at("base_model.model.transformer.h.0.attn.c_attn.lora_A.weight").shape.front(), 5);
   const Golden golden("gpt2");
   const model::Model plain = model_of(base);
-  const Tensor expected = logits_of(model::with_overlays(plain, overlays), golden.ids);
+  const Tensor expected = logits_of(model::with_adapters(plain, overlays), golden.ids);
   EXPECT_GT(apart(expected, golden.without), 0.05);
   for (const char* kind : {"own", "peft"})
     EXPECT_LT(apart(logits_of(load_model(base_of("gpt2"), {}, folder / kind).model, golden.ids),
@@ -323,7 +323,7 @@ TEST(Adapter, BringsTheChatTemplateAndTheEndsOfItsTraining) {
   const LoadedModel plain = load_model(base, {}, adapter_of("llama")),
                     talks = load_model(base, {}, folder / "talks");
   const auto ends_with_7 = [](const LoadedModel& loaded) {
-    const std::vector<int64_t> ends = end_ids(loaded);
+    const std::vector<int64_t> ends = eos_ids(loaded);
     return std::find(ends.begin(), ends.end(), 7) != ends.end();
   };
   EXPECT_NE(plain.tokenizer->chat_template(), "TURNS");
@@ -364,7 +364,7 @@ TEST(Adapter, OfARootIsWrittenAsOne) {
   fs::create_directories(folder / "own");
   write_adapter(
       folder / "own",
-      some_overlays(base.spec, {{.name = "mixer.q", .rank = 4, .alpha = 3, .by_root = true}}),
+      some_overlays(base.spec, {{.name = "mixer.q", .rank = 4, .alpha = 3, .rslora = true}}),
       model_of(base));
   export_adapter(folder / "own", base, folder / "peft");
   const spec::Json json = spec::read_json_file(folder / "peft" / convert::kPeftConfig);

@@ -72,17 +72,17 @@ DecodingDefaults decoding_defaults(const convert::GenerationConfig& config, Text
   return out;
 }
 
-void take_bans(const DecodingDefaults& defaults, Writing& writing) {
+void take_bans(const DecodingDefaults& defaults, DecodingOptions& decoding) {
   const auto append = [](auto& to, const auto& from) {
     to.insert(to.end(), from.begin(), from.end());
   };
-  append(writing.sampling.logit_bias, defaults.sampling.logit_bias);
-  append(writing.sampling.sequence_bias, defaults.sampling.sequence_bias);
-  append(writing.begin_suppress, defaults.begin_suppress);
+  append(decoding.sampling.logit_bias, defaults.sampling.logit_bias);
+  append(decoding.sampling.sequence_bias, defaults.sampling.sequence_bias);
+  append(decoding.begin_suppress, defaults.begin_suppress);
 }
 
-std::string describe(const Writing& writing, const std::optional<BeamOptions>& beams) {
-  const SamplingOptions& o = writing.sampling;
+std::string describe(const DecodingOptions& decoding, const std::optional<BeamOptions>& beams) {
+  const SamplingOptions& o = decoding.sampling;
   const SamplingOptions neutral;
   const bool searches = beams && beams->beams > 1, drawn = !searches && o.temperature > 0;
   std::string out = searches ? fmt::format("beam search with {} beams", beams->beams)
@@ -102,11 +102,11 @@ std::string describe(const Writing& writing, const std::optional<BeamOptions>& b
     add(fmt::format("samplers {}", to_string(o.samplers)));
   if (!o.sequence_bias.empty()) add(fmt::format("{} biased sequences", o.sequence_bias.size()));
   if (!o.logit_bias.empty()) add(fmt::format("{} biased tokens", o.logit_bias.size()));
-  if (!writing.begin_suppress.empty())
-    add(fmt::format("{} tokens that may not come first", writing.begin_suppress.size()));
-  if (writing.min_new_tokens > 0) add(fmt::format("min-new-tokens {}", writing.min_new_tokens));
-  if (writing.min_length > 0) add(fmt::format("min_length {}", writing.min_length));
-  if (writing.max_length > 0) add(fmt::format("max_length {}", writing.max_length));
+  if (!decoding.begin_suppress.empty())
+    add(fmt::format("{} tokens that may not come first", decoding.begin_suppress.size()));
+  if (decoding.min_new_tokens > 0) add(fmt::format("min-new-tokens {}", decoding.min_new_tokens));
+  if (decoding.min_length > 0) add(fmt::format("min_length {}", decoding.min_length));
+  if (decoding.max_length > 0) add(fmt::format("max_length {}", decoding.max_length));
   if (drawn) add(fmt::format("seed {}", o.seed));
   return out;
 }

@@ -30,10 +30,10 @@ DecodingDefaults decoding_defaults(const convert::GenerationConfig& config, Text
 
 /// Takes over what stands beside numbers of sampling and lengths: biases, banned sequences, what
 /// may not begin a text.
-void take_bans(const DecodingDefaults& defaults, Writing& writing);
+void take_bans(const DecodingDefaults& defaults, DecodingOptions& decoding);
 
 /// For people: "greedy", "temperature 0.7, min-p 0.05, seed 3" or "beam search with 4 beams", then
 /// penalties and limits that are set.
-std::string describe(const Writing& writing, const std::optional<BeamOptions>& beams);
+std::string describe(const DecodingOptions& decoding, const std::optional<BeamOptions>& beams);
 
 }  // namespace tessera::infer

@@ -331,17 +331,17 @@ TEST(DecodingDefaults, ALengthThatThePromptFillsIsNamed) {
 }
 
 TEST(DecodingDefaults, AreDescribed) {
-  Writing writing;
-  EXPECT_EQ(describe(writing, std::nullopt), "greedy");
-  writing.sampling.repetition_penalty = 1.1;
-  writing.sampling.top_p = 0.9;  // nothing is filtered
-  EXPECT_EQ(describe(writing, std::nullopt), "greedy, repetition-penalty 1.1");
-  writing.sampling.temperature = 0.7;
-  writing.sampling.seed = 3;
-  writing.min_new_tokens = 5;
-  EXPECT_EQ(describe(writing, std::nullopt),
+  DecodingOptions decoding;
+  EXPECT_EQ(describe(decoding, std::nullopt), "greedy");
+  decoding.sampling.repetition_penalty = 1.1;
+  decoding.sampling.top_p = 0.9;  // nothing is filtered
+  EXPECT_EQ(describe(decoding, std::nullopt), "greedy, repetition-penalty 1.1");
+  decoding.sampling.temperature = 0.7;
+  decoding.sampling.seed = 3;
+  decoding.min_new_tokens = 5;
+  EXPECT_EQ(describe(decoding, std::nullopt),
             "temperature 0.7, top-p 0.9, repetition-penalty 1.1, min-new-tokens 5, seed 3");
-  EXPECT_EQ(describe(writing, BeamOptions{.beams = 4, .length_penalty = 2}),
+  EXPECT_EQ(describe(decoding, BeamOptions{.beams = 4, .length_penalty = 2}),
             "beam search with 4 beams, length-penalty 2, repetition-penalty 1.1, min-new-tokens 5");
 }
 

@@ -39,10 +39,10 @@ std::vector<std::vector<int64_t>> prompts() {
 
 std::vector<std::vector<int64_t>> greedy(const model::Model& model,
                                          const std::vector<std::vector<int64_t>>& from,
-                                         int64_t guesses = 0) {
+                                         int64_t drafts = 0) {
   GenerateOptions options;
   options.max_new_tokens = 40;
-  if (guesses > 0) options.speculation = {nullptr, 3, guesses};
+  if (drafts > 0) options.speculation = {nullptr, 3, drafts};
   std::vector<std::vector<int64_t>> rows;
   for (const Generation& row : generate(model, nullptr, from, options).rows)
     rows.push_back(row.token_ids);
@@ -51,7 +51,7 @@ std::vector<std::vector<int64_t>> greedy(const model::Model& model,
 
 TEST(Digits, ATextDependsOnItselfAlone) {
   const int before = thread_count();
-  for (const Arithmetic arithmetic : {Arithmetic::two_digits, Arithmetic::one_digit}) {
+  for (const Arithmetic arithmetic : {Arithmetic::int15, Arithmetic::int8}) {
     const model::Model model = model_in(arithmetic);
     set_thread_count(1);
     const auto want = greedy(model, prompts());
@@ -73,12 +73,11 @@ TEST(Digits, LogitsAreNearThoseOfFloats) {
     const at::NoGradGuard no_gradients;
     return model.logits(model.hidden(nn::Batch::of({ids})));
   };
-  const Tensor want = logits(Arithmetic::exact);
+  const Tensor want = logits(Arithmetic::float32);
   const auto distance = [&](const Tensor& y) {
     return ((y - want).norm() / want.norm()).item<double>();
   };
-  const double two = distance(logits(Arithmetic::two_digits)),
-               one = distance(logits(Arithmetic::one_digit));
+  const double two = distance(logits(Arithmetic::int15)), one = distance(logits(Arithmetic::int8));
   EXPECT_GT(two, 0);
   EXPECT_LT(two, 1e-3);
   EXPECT_GT(one, 10 * two);

@@ -62,7 +62,7 @@ void ExpertMemory::settle() {
                    [](const Expert* a, const Expert* b) { return a->use < b->use; });
   for (Expert* expert : held) {
     if (held_ <= most_) return;
-    for (const auto& part : expert->parts) let_go_of_pages(part);
+    for (const auto& part : expert->parts) release_pages(part);
     expert->held = false;
     held_ -= expert->bytes;
   }

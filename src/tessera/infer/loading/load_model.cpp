@@ -1,4 +1,4 @@
-#include "tessera/infer/loading/load_in_blocks.h"
+#include "tessera/infer/loading/quantize_on_load.h"
 
 #include <algorithm>
 #include <set>
@@ -30,7 +30,7 @@ bool is_plain(DType type) {
 
 model::Weights held_weights(const convert::Checkpoint& checkpoint,
                             const model::ModelSpec& spec,
-                            const Products& products) {
+                            const MatmulOptions& products) {
   const std::set<std::string> matrices =
       products.blocks ? multiplied(spec) : std::set<std::string>();
   bool any = false;
@@ -64,7 +64,7 @@ model::Weights weights_of(const convert::Checkpoint& checkpoint,
   return held_weights(checkpoint, spec, {arithmetic});
 }
 
-std::vector<int64_t> end_ids(const LoadedModel& loaded) {
+std::vector<int64_t> eos_ids(const LoadedModel& loaded) {
   std::vector<int64_t> ids;
   if (loaded.tokenizer)
     for (const int32_t id : loaded.tokenizer->ends()) ids.push_back(id);
@@ -92,7 +92,7 @@ void add_remarks(const text::Tokenizer& tokenizer, convert::Checkpoint& source) 
 /// A checkpoint of `path` with what lies beside it.
 LoadedModel load_model(const std::filesystem::path& given,
                        convert::Checkpoint source,
-                       const Products& products) {
+                       const MatmulOptions& products) {
   const std::filesystem::path path = convert::model_folder(given);
   std::optional<text::Tokenizer> tokenizer;
   if (source.gguf != nullptr) {
@@ -141,13 +141,13 @@ LoadedModel load_model(const std::filesystem::path& path,
                        const convert::LoadOptions& options,
                        const std::vector<std::string>& adapters,
                        kernels::Arithmetic arithmetic) {
-  return load_model(path, options, adapters, Products{arithmetic});
+  return load_model(path, options, adapters, MatmulOptions{arithmetic});
 }
 
 LoadedModel load_model(const std::filesystem::path& path,
                        const convert::LoadOptions& options,
                        const std::vector<std::string>& adapters,
-                       const Products& products) {
+                       const MatmulOptions& products) {
   convert::Checkpoint source = convert::load_checkpoint(path, options);
   std::string with_tokens;  // an adapter whose vocabulary is another one
   for (const std::string& adapter : adapters) {
@@ -167,11 +167,11 @@ LoadedModel load_model(const std::filesystem::path& path,
       loaded.tokenizer = text::with_chat_template(*loaded.tokenizer, settings.chat_template);
     for (const int64_t end : settings.ends) loaded.generation.ends.push_back(end);
   }
-  std::vector<model::Overlay> all;
+  std::vector<model::WeightAdapter> all;
   for (const std::string& adapter : adapters)
-    for (model::Overlay& overlay : read_adapter(adapter, loaded.source, options))
+    for (model::WeightAdapter& overlay : read_adapter(adapter, loaded.source, options))
       all.push_back(std::move(overlay));
-  if (!all.empty()) loaded.model = model::with_overlays(loaded.model, all);
+  if (!all.empty()) loaded.model = model::with_adapters(loaded.model, all);
   return loaded;
 }
 

@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/infer/sampling/ranked.h"
-#include "tessera/infer/sampling/said_before.h"
+#include "tessera/infer/sampling/repetition.h"
 #include "tessera/text/tokenizer/tokenizer.h"
 
 namespace tessera::infer {
@@ -272,13 +272,13 @@ void change(Sampler sampler,
             const SamplingOptions& o) {
   if (sampler == Sampler::penalties) {
     favour_source(scores, o.source_ids, o.encoder_repetition_penalty);
-    penalise(scores, seen, given, o);
+    apply_penalties(scores, seen, given, o);
     hasten_end(scores, static_cast<int64_t>(seen.size() - given), o);
   } else if (sampler == Sampler::no_repeat_ngram) {
-    forbid_repeats(scores, seen, seen, o.no_repeat_ngram_size);
-    forbid_repeats(scores, seen, o.source_ids, o.encoder_no_repeat_ngram_size);
+    block_ngrams(scores, seen, seen, o.no_repeat_ngram_size);
+    block_ngrams(scores, seen, o.source_ids, o.encoder_no_repeat_ngram_size);
   } else if (sampler == Sampler::dry) {
-    hold_back_repeats(scores, seen, o);
+    apply_dry(scores, seen, o);
   }
 }
 
@@ -414,14 +414,14 @@ int64_t sample(std::span<const float> logits,
                size_t given,
                SamplerMemory* memory,
                int64_t top,
-               Chances* chances) {
+               PositionLogprobs* logprobs) {
   Choice choice(logits, seen, given, options, key);
   Pool& pool = choice.pool;
   if (choice.greedy()) {
     const int64_t best = pool.best();
-    if (chances != nullptr) {
-      *chances = {{best, 0}, {}};
-      if (top > 0) chances->top.push_back({best, 0});
+    if (logprobs != nullptr) {
+      *logprobs = {{best, 0}, {}};
+      if (top > 0) logprobs->top.push_back({best, 0});
     }
     return best;
   }
@@ -435,11 +435,11 @@ int64_t sample(std::span<const float> logits,
   const auto all = static_cast<double>(pool.weight());
   if (options.mirostat != 0)
     mu = *mu - options.mirostat_eta * (std::log2(all / pool.weight_at(id)) - options.mirostat_tau);
-  if (chances != nullptr) {
+  if (logprobs != nullptr) {
     const auto log_p = [&](double weight) { return std::log(weight) - std::log(all); };
-    *chances = {{id, log_p(pool.weight_at(id))}, {}};
+    *logprobs = {{id, log_p(pool.weight_at(id))}, {}};
     for (const Candidate& c : pool.first(static_cast<uint64_t>(std::max<int64_t>(0, top))))
-      chances->top.push_back({c.id, log_p(static_cast<double>(c.weight))});
+      logprobs->top.push_back({c.id, log_p(static_cast<double>(c.weight))});
   }
   return id;
 }

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "tessera/base/rng.h"
-#include "tessera/infer/sampling/chances.h"
+#include "tessera/infer/sampling/logprobs.h"
 
 namespace tessera::text {
 class Tokenizer;
@@ -110,7 +110,7 @@ struct SamplingOptions {
   std::vector<std::string> bad_words = {};  // never said; find_ids() makes sequences of them
   /// What a request is about, filled in for it: tokens that an encoder has read, or else the
   /// prompt; tokens that end a text.
-  std::vector<int64_t> source_ids = {}, end_ids = {};
+  std::vector<int64_t> source_ids = {}, eos_ids = {};
   /// In this order; those that are left out do nothing: without `temperature` it is 1.
   std::vector<Sampler> samplers = all_samplers();
   uint64_t seed = 0;
@@ -180,6 +180,6 @@ int64_t sample(std::span<const float> logits,
                size_t given = 0,
                SamplerMemory* memory = nullptr,
                int64_t top = 0,
-               Chances* chances = nullptr);
+               PositionLogprobs* logprobs = nullptr);
 
 }  // namespace tessera::infer

@@ -9,8 +9,8 @@
 #include <set>
 
 #include "tessera/base/testing.h"
-#include "tessera/infer/sampling/chances.h"
-#include "tessera/infer/sampling/said_before.h"
+#include "tessera/infer/sampling/logprobs.h"
+#include "tessera/infer/sampling/repetition.h"
 
 namespace tessera::infer::sampling_test {
 namespace {
@@ -143,7 +143,7 @@ TEST(Sampling, TellsTheProbabilitiesThatItDrawsFrom) {
     Definition definition(logits, options);
     const size_t kept = definition.order().size();
     for (uint64_t seed = 0; seed < 20; ++seed) {
-      Chances got;
+      PositionLogprobs got;
       const int64_t id = sample(logits, {}, options, RandomKey(seed), 0, nullptr, 400, &got);
       EXPECT_EQ(id, sample(logits, {}, options, RandomKey(seed)));
       EXPECT_EQ(got.chosen.id, id);
@@ -173,12 +173,12 @@ TEST(Sampling, TellsTheProbabilitiesThatItDrawsFrom) {
         {.temperature = 1, .mirostat = 2, .mirostat_tau = 2}}) {
     const std::vector<float> logits = some_logits(300, 4, 5);
     for (uint64_t seed = 0; seed < 20; ++seed) {
-      Chances got;
+      PositionLogprobs got;
       SamplerMemory memory;
       const int64_t id = sample(logits, {}, options, RandomKey(seed), 0, &memory, 400, &got);
       double sum = 0;
       bool found = false;
-      for (const Chance& c : got.top) {
+      for (const TokenLogprob& c : got.top) {
         sum += std::exp(c.log_p);
         if (c.id != id) continue;
         found = true;
@@ -192,7 +192,7 @@ TEST(Sampling, TellsTheProbabilitiesThatItDrawsFrom) {
   }
   // the greedy choice has all of it, and a bias counts
   const std::vector<float> two = {1, 2};
-  Chances got;
+  PositionLogprobs got;
   EXPECT_EQ(sample(two, {}, {.temperature = 0}, RandomKey(1), 0, nullptr, 2, &got), 1);
   EXPECT_EQ(got.chosen.log_p, 0);
   EXPECT_EQ(got.top.size(), 1u);
@@ -215,7 +215,7 @@ TEST(Sampling, PenalisesAsOtherImplementationsDo) {
   const auto at_1_2_4_7 = [&](const SamplingOptions& options) {
     std::vector<float> z;
     for (int i = 0; i < 12; ++i) z.push_back(static_cast<float>(3 * std::sin(0.7 * i + 0.1)));
-    penalise(z, seen, 4, options);
+    apply_penalties(z, seen, 4, options);
     EXPECT_FLOAT_EQ(z[3], static_cast<float>(3 * std::sin(0.7 * 3 + 0.1)));
     return std::vector<float>{z[1], z[2], z[4], z[7]};
   };
@@ -306,7 +306,7 @@ TEST(Sampling, ExcludesTopChoicesByChance) {
 TEST(Sampling, HoldsBackRepeats) {
   const auto less = [](std::vector<int64_t> seen, const SamplingOptions& options) {
     std::vector<float> z(12, 100.0F);
-    hold_back_repeats(z, seen, options);
+    apply_dry(z, seen, options);
     std::map<int64_t, float> out;
     for (size_t i = 0; i < z.size(); ++i)
       if (z[i] != 100) out[static_cast<int64_t>(i)] = 100 - z[i];
@@ -390,7 +390,7 @@ TEST(Sampling, EntropyFiltersKeepWhatAnotherImplementationKeeps) {
 TEST(Sampling, TopHLooksAtTheBestHundred) {
   std::vector<float> flat(300, 0.0F);
   flat[7] = 0.5F;
-  Chances got;
+  PositionLogprobs got;
   sample(flat, {}, {.temperature = 1, .top_h = 1}, RandomKey(1), 0, nullptr, 400, &got);
   ASSERT_EQ(got.top.size(), 100U);
   EXPECT_EQ(got.top[0].id, 7);
@@ -399,7 +399,7 @@ TEST(Sampling, TopHLooksAtTheBestHundred) {
 
 // lo + (hi - lo) H / ln n = .5 + .6 * 1.7927784139 / ln 12
 TEST(Sampling, TheTemperatureFollowsTheEntropy) {
-  Chances got, want;
+  PositionLogprobs got, want;
   sample(twelve(), {}, {.temperature = 0.8, .dynatemp_range = 0.3}, RandomKey(1), 0, nullptr, 12,
          &got);
   sample(twelve(), {}, {.temperature = 0.9328802647}, RandomKey(1), 0, nullptr, 12, &want);
@@ -430,7 +430,7 @@ TEST(Sampling, ForbidsWhatWasSaidAndWords) {
   };
   using Ids = std::set<int64_t>;
   const auto repeats = [&](int64_t size) {
-    return gone([&](std::vector<float>& z) { forbid_repeats(z, seen, seen, size); });
+    return gone([&](std::vector<float>& z) { block_ngrams(z, seen, seen, size); });
   };
   EXPECT_EQ(repeats(3), (Ids{2}));
   EXPECT_EQ(repeats(1), (Ids{1, 2, 4, 7}));
@@ -455,11 +455,12 @@ TEST(Sampling, ForbidsWhatWasSaidAndWords) {
 TEST(Sampling, SamplersActInTheOrderThatIsAskedFor) {
   SamplingOptions options{.temperature = 2, .top_k = 8, .top_p = 0.8, .min_p = 0.45};
   const auto expect = [&](const std::map<int64_t, double>& want) {
-    Chances got;
+    PositionLogprobs got;
     sample(twelve(), {}, options, RandomKey(1), 0, nullptr, 12, &got);
     ASSERT_EQ(got.top.size(), want.size()) << to_string(options.samplers);
     // the logits are floats: 3 2^-24 of each
-    for (const Chance& c : got.top) EXPECT_NEAR(std::exp(c.log_p), want.at(c.id), 5e-8) << c.id;
+    for (const TokenLogprob& c : got.top)
+      EXPECT_NEAR(std::exp(c.log_p), want.at(c.id), 5e-8) << c.id;
   };
   expect({{1, .16100412}, {2, .24509314}, {3, .18459060}, {10, .16383329}, {11, .24547886}});
   const std::vector<std::string> llama_cpp = {
@@ -477,10 +478,10 @@ TEST(Sampling, ChangesBehindFiltersAndTemperatures) {
   const std::vector<int64_t> seen = {11};
   SamplingOptions options{.temperature = 2, .top_k = 2, .presence_penalty = 1};
   const auto shares = [&] {
-    Chances got;
+    PositionLogprobs got;
     sample(twelve(), seen, options, RandomKey(1), 0, nullptr, 12, &got);
     std::map<int64_t, double> out;
-    for (const Chance& c : got.top) out[c.id] = std::exp(c.log_p);
+    for (const TokenLogprob& c : got.top) out[c.id] = std::exp(c.log_p);
     return out;
   };
   const double z2 = 3 * std::sin(1.5), z11 = 3 * std::sin(7.8), z3 = 3 * std::sin(2.2);
@@ -586,9 +587,9 @@ TEST(Sampling, ABiasMovesItsTokenAlone) {
 }
 
 // ln p and the order, by definition
-TEST(Chances, AreOfTheLogitsAlone) {
+TEST(PositionLogprobs, AreOfTheLogitsAlone) {
   const std::vector<float> logits = {0, std::log(2.0F), -INFINITY, std::log(5.0F), std::log(2.0F)};
-  const Chances got = chances_of(logits, 0, 3);
+  const PositionLogprobs got = logprobs_of(logits, 0, 3);
   EXPECT_NEAR(got.chosen.log_p, std::log(0.1), 1e-7);
   ASSERT_EQ(got.top.size(), 3U);
   EXPECT_EQ(got.top[0].id, 3);
@@ -596,10 +597,10 @@ TEST(Chances, AreOfTheLogitsAlone) {
   EXPECT_EQ(got.top[2].id, 4);
   EXPECT_NEAR(got.top[0].log_p, std::log(0.5), 1e-7);
   EXPECT_NEAR(got.top[2].log_p, std::log(0.2), 1e-7);
-  EXPECT_EQ(chances_of(logits, 2, 99).top.size(), 5U);
-  EXPECT_EQ(chances_of(logits, 2, 0).chosen.log_p, -INFINITY);
+  EXPECT_EQ(logprobs_of(logits, 2, 99).top.size(), 5U);
+  EXPECT_EQ(logprobs_of(logits, 2, 0).chosen.log_p, -INFINITY);
   test::expect_error(ErrorKind::input, "not finite among 2", [] {
-    chances_of(std::vector<float>{NAN, 1}, 0, 1);
+    logprobs_of(std::vector<float>{NAN, 1}, 0, 1);
   });
 }
 

@@ -98,12 +98,13 @@ TEST_P(Branches, SayWhatPlainGenerationSays) {
          {&model, &other, &near, static_cast<const model::Model*>(nullptr)})
       for (const int64_t branches : {2, 3}) {
         GenerateOptions options = plain;
-        options.speculation = {.draft = draft, .lookup = draft == nullptr ? 2 : 0, .guesses = 3};
+        options.speculation = {
+            .draft = draft, .lookup = draft == nullptr ? 2 : 0, .draft_tokens = 3};
         const Generations chain = generate(model, nullptr, prompts(), options);
-        options.speculation.branches = branches;
+        options.speculation.tree_width = branches;
         const Generations tree = generate(model, nullptr, prompts(), options);
         EXPECT_EQ(tokens_of(tree), tokens_of(want)) << temperature << " " << branches;
-        EXPECT_GT(tree.guessed_tokens, 0);
+        EXPECT_GT(tree.drafted_tokens, 0);
         aside += tree.accepted_tokens - chain.accepted_tokens;
       }
     // what a chain does not have is found beside it
@@ -136,13 +137,13 @@ TEST(Branches, OfHeadsAreTheTextToo) {
       options.sampling.temperature = temperature;
       const Generations want = generate(model, nullptr, prompts(), options);
       options.speculation.predictors = true;
-      options.speculation.branches = 3;
-      for (const bool paced : {false, true}) {
-        options.speculation.paced = paced;
+      options.speculation.tree_width = 3;
+      for (const bool adaptive : {false, true}) {
+        options.speculation.adaptive = adaptive;
         const Generations got = generate(model, nullptr, prompts(), options);
         EXPECT_EQ(tokens_of(got), tokens_of(want)) << kind << " " << temperature;
-        EXPECT_GT(got.guessed_tokens, 0);
-        EXPECT_EQ(got.plain_tokens_per_s > 0, paced);
+        EXPECT_GT(got.drafted_tokens, 0);
+        EXPECT_EQ(got.plain_tokens_per_s > 0, adaptive);
       }
     }
   }
@@ -155,7 +156,7 @@ TEST(Branches, BesideAnEncoderSayWhatPlainGenerationSays) {
   options.max_new_tokens = 16;
   const Generations want = generate(model, nullptr, prompts(), options);
   for (const model::Model* draft : {&model, &other}) {
-    options.speculation = {.draft = draft, .guesses = 3, .branches = 3};
+    options.speculation = {.draft = draft, .draft_tokens = 3, .tree_width = 3};
     EXPECT_EQ(tokens_of(generate(model, nullptr, prompts(), options)), tokens_of(want));
   }
 }
@@ -173,10 +174,10 @@ TEST(Branches, FollowTheDistributionOfTheModel) {
   options.max_new_tokens = 3;
   options.choices = kTexts;
   options.sampling.temperature = kTemperature;
-  options.speculation = {.draft = &other, .guesses = 2, .branches = 4};
+  options.speculation = {.draft = &other, .draft_tokens = 2, .tree_width = 4};
   const Generations got = generate(model, nullptr, {prompt}, options);
   EXPECT_GT(got.accepted_tokens, kTexts / 10);
-  EXPECT_LT(got.accepted_tokens, got.guessed_tokens);
+  EXPECT_LT(got.accepted_tokens, got.drafted_tokens);
   std::vector<double> counts(kVocab, 0), expected(kVocab, 0);
   for (const Generation& row : got.rows) ++counts[static_cast<size_t>(row.token_ids.at(1))];
   const at::NoGradGuard no_gradients;
@@ -208,7 +209,7 @@ TEST(Branches, OfAMixerWithOnePastAreRefused) {
     EXPECT_EQ(no_branches_reason(model.spec()).empty(), serves) << name;
     if (serves) continue;
     GenerateOptions options;
-    options.speculation = {.lookup = 2, .branches = 2};
+    options.speculation = {.lookup = 2, .tree_width = 2};
     EXPECT_THAT(
         test::error_of(ErrorKind::usage, [&] { generate(model, nullptr, prompts(), options); }),
         HasSubstr("has one past; expected 1, a chain"))
@@ -226,7 +227,7 @@ TEST(Branches, SamplersWithAMemorySayWhatPlainGenerationSays) {
   const Generations want = generate(model, nullptr, prompts(), options);
   for (const model::Model* draft : {&model, &other})
     for (const int64_t branches : {1, 3}) {
-      options.speculation = {.draft = draft, .guesses = 3, .branches = branches};
+      options.speculation = {.draft = draft, .draft_tokens = 3, .tree_width = branches};
       EXPECT_EQ(tokens_of(generate(model, nullptr, prompts(), options)), tokens_of(want));
     }
   options.speculation = {};

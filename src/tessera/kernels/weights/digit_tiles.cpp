@@ -338,7 +338,7 @@ class Panels {
 }  // namespace
 
 bool tiles_pay(const DigitProblem& p) {
-  return p.x.two_digits && p.x.m >= kLeastRows && p.x.k > 0 && use_tiles() &&
+  return p.x.int15 && p.x.m >= kLeastRows && p.x.k > 0 && use_tiles() &&
          HWY_DYNAMIC_DISPATCH(digit_tiles)(p.type, p.x.k).multiply != nullptr;
 }
 

@@ -121,7 +121,7 @@ HWY_INLINE void round_some(const RoundedRows& r, int64_t begin, int64_t end) {
 }
 
 void round_range(const RoundedRows& r, int64_t begin, int64_t end) {
-  r.two_digits ? round_some<true>(r, begin, end) : round_some<false>(r, begin, end);
+  r.int15 ? round_some<true>(r, begin, end) : round_some<false>(r, begin, end);
 }
 
 int64_t block_codes(bool two) {
@@ -534,7 +534,7 @@ HWY_INLINE void multiply_columns(const DigitProblem& p, int64_t begin, int64_t e
 void digit_columns(const DigitProblem& p, int64_t begin, int64_t end) {
   // elsewhere two digits are one number
   if constexpr (kBytewise)
-    if (!p.x.two_digits) return multiply_columns<false>(p, begin, end);
+    if (!p.x.int15) return multiply_columns<false>(p, begin, end);
   multiply_columns<true>(p, begin, end);
 }
 
@@ -571,12 +571,12 @@ int64_t rounded_bytes(int64_t m, int64_t k) {
 
 RoundedRows rows_to_round(
     const float* x, int64_t m, int64_t k, int64_t x_stride, Arithmetic arithmetic, void* memory) {
-  require(arithmetic != Arithmetic::exact, "digits", "no digits to round to");
+  require(arithmetic != Arithmetic::float32, "digits", "no digits to round to");
   require(m >= 0 && k >= 0 && k % 32 == 0, "digits", "m = {}, k = {}: expected whole blocks of 32",
           m, k);
   require(m <= 1 || x_stride >= k, "digits", "stride {}: rows have {}", x_stride, k);
   cap_targets();
-  const bool two = arithmetic == Arithmetic::two_digits;
+  const bool two = arithmetic == Arithmetic::int15;
   auto* codes = static_cast<uint8_t*>(memory);
   auto* blocks = codes + lines(m * k * 2);
   return {x,

@@ -21,7 +21,7 @@
 namespace tessera::kernels {
 
 /// How products read x beside weights in blocks.
-enum class Arithmetic : uint8_t { exact, two_digits, one_digit };
+enum class Arithmetic : uint8_t { float32, int15, int8 };
 
 /// Whether weights of this type are codes: every block type of DType but those with
 /// code books (IQ1 to IQ3), ternary ones and numbers in e4m3.
@@ -38,7 +38,7 @@ struct RoundedBlock {
 struct RoundedRows {
   const float* x;  // as they were
   int64_t m, k, x_stride;
-  bool two_digits;
+  bool int15;
   int64_t row_codes;     // bytes of codes of a row
   uint8_t* codes;        // [m][k / 32]: the digits of 32 numbers, or they as 16 bits each
   RoundedBlock* blocks;  // [m][k / 32]
@@ -53,7 +53,7 @@ int64_t rounded_bytes(int64_t m, int64_t k);
 
 /// Where rows of k numbers, whole blocks of 32, are to be rounded: `memory` of rounded_bytes(m, k),
 /// aligned to a cache line. Nothing is read or written yet. Throws Error(internal) on sizes that do
-/// not fit or Arithmetic::exact.
+/// not fit or Arithmetic::float32.
 RoundedRows rows_to_round(
     const float* x, int64_t m, int64_t k, int64_t x_stride, Arithmetic arithmetic, void* memory);
 /// Rounds them, on this thread.

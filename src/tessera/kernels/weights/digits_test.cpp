@@ -19,10 +19,10 @@ constexpr DType kTypes[] = {DType::q4_0,   DType::q4_1,      DType::q5_0,     DT
                             DType::q8_0,   DType::q2_k,      DType::q3_k,     DType::q4_k,
                             DType::q5_k,   DType::q6_k,      DType::mxfp4,    DType::iq4_nl,
                             DType::iq4_xs, DType::scaled_u4, DType::scaled_i8};
-constexpr Arithmetic kDigits[] = {Arithmetic::two_digits, Arithmetic::one_digit};
+constexpr Arithmetic kDigits[] = {Arithmetic::int15, Arithmetic::int8};
 
 const char* name_of_digits(Arithmetic digits) {
-  return digits == Arithmetic::two_digits ? "two digits" : "one digit";
+  return digits == Arithmetic::int15 ? "two digits" : "one digit";
 }
 
 struct Weights {
@@ -165,7 +165,7 @@ Run run_of(DType type, const uint8_t* b, int r) {
 /// One output as digits.h defines it.
 float defined(const float* x, const Weights& w, int64_t j, Arithmetic digits) {
   const DTypeLayout& layout = layout_of(w.type);
-  const float most_v = digits == Arithmetic::two_digits ? 127 * 128 : 127;
+  const float most_v = digits == Arithmetic::int15 ? 127 * 128 : 127;
   const bool minima = w.type == DType::q4_1 || w.type == DType::q5_1 || w.type == DType::q2_k ||
                       w.type == DType::q4_k || w.type == DType::q5_k ||
                       w.type == DType::scaled_u4 || w.type == DType::scaled_i8;
@@ -315,7 +315,7 @@ TEST(Digits, OfTheLargestNumbersAreExact) {
     for (int64_t i = 0; i < kRows * k; ++i) x[i] = i / k % 2 == 0 ? 127 * 128 : -127 * 128;
     const float each = type == DType::q5_1 ? 31 : -16;
     on_every_form([&] {
-      const std::vector<float> y = product(x.data(), kRows, w, Arithmetic::two_digits);
+      const std::vector<float> y = product(x.data(), kRows, w, Arithmetic::int15);
       for (int64_t i = 0; i < kRows * kColumns; ++i)
         ASSERT_EQ(y[at(i)], (i / kColumns % 2 == 0 ? 1 : -1) * each * 127 * 128 * k) << i;
     });
@@ -342,10 +342,10 @@ TEST(Digits, DifferFromTheProductOfFloatsByTheStatedError) {
           size += want * want;
         }
       const double relative = std::sqrt(error / size);
-      EXPECT_LT(relative, digits == Arithmetic::two_digits ? 1e-4 : 2e-2)
+      EXPECT_LT(relative, digits == Arithmetic::int15 ? 1e-4 : 2e-2)
           << name_of(type) << ", " << name_of_digits(digits);
       // no more digits than were asked for
-      EXPECT_GT(relative, digits == Arithmetic::two_digits ? 1e-6 : 1e-3)
+      EXPECT_GT(relative, digits == Arithmetic::int15 ? 1e-6 : 1e-3)
           << name_of(type) << ", " << name_of_digits(digits);
     }
   }
@@ -365,8 +365,8 @@ TEST(Digits, NumbersThatAreNotFiniteGoOnAsInFloat) {
       std::vector<float> floats(at(m * n));
       on_every_form([&] {
         matmul(x.data(), m, k, k, type, w.data(), n, nullptr, floats.data(), n);
-        const std::vector<float> y = product(x.data(), m, w, Arithmetic::two_digits),
-                                 clean = product(x.data(), 1, w, Arithmetic::two_digits);
+        const std::vector<float> y = product(x.data(), m, w, Arithmetic::int15),
+                                 clean = product(x.data(), 1, w, Arithmetic::int15);
         expect_same_bits(y.data() + n, floats.data() + n, 2 * n, std::string(name_of(type)));
         expect_same_bits(y.data(), clean.data(), n, "the row beside them");
       });
@@ -382,7 +382,7 @@ TEST(Digits, ScalesThatAreNotFiniteAreSeen) {
   const Values x(12 * 64, 3);
   on_every_form([&] {
     for (const int64_t m : {1, 12})
-      for (const float y : product(x.data(), m, w, Arithmetic::two_digits))
+      for (const float y : product(x.data(), m, w, Arithmetic::int15))
         EXPECT_FALSE(std::isfinite(y));
   });
 }
@@ -393,24 +393,24 @@ TEST(Digits, StridedRowsAndEmptyShapes) {
   alignas(64) uint8_t memory[2048];
   ASSERT_LE(rounded_bytes(4, 64), 2048);
   std::vector<float> y(4 * 9, -1.0f);
-  const RoundedRows rows = round_rows(x.data(), 4, 64, 80, Arithmetic::two_digits, memory);
+  const RoundedRows rows = round_rows(x.data(), 4, 64, 80, Arithmetic::int15, memory);
   digit_matmul(rows, w.type, w.data(), 5, nullptr, y.data(), 9);
   for (int64_t i = 0; i < 4; ++i) {
-    const std::vector<float> dense = product(x.data() + 80 * i, 1, w, Arithmetic::two_digits);
+    const std::vector<float> dense = product(x.data() + 80 * i, 1, w, Arithmetic::int15);
     expect_same_bits(y.data() + 9 * i, dense.data(), 5, "strided");
     for (int64_t j = 5; j < 9; ++j) EXPECT_EQ(y[at(9 * i + j)], -1.0f);
   }
-  const RoundedRows none = round_rows(x.data(), 0, 64, 64, Arithmetic::two_digits, memory);
+  const RoundedRows none = round_rows(x.data(), 0, 64, 64, Arithmetic::int15, memory);
   EXPECT_NO_THROW(digit_matmul(none, w.type, w.data(), 5, nullptr, nullptr, 5));
 }
 
 TEST(Digits, RefuseBrokenShapes) {
   alignas(64) uint8_t memory[4096];
   float x[256] = {}, y[8];
-  EXPECT_THROW(round_rows(x, 1, 31, 31, Arithmetic::two_digits, memory), Error);
-  EXPECT_THROW(round_rows(x, 2, 32, 31, Arithmetic::two_digits, memory), Error);
-  EXPECT_THROW(round_rows(x, 1, 32, 32, Arithmetic::exact, memory), Error);
-  const RoundedRows rows = round_rows(x, 1, 32, 32, Arithmetic::two_digits, memory);
+  EXPECT_THROW(round_rows(x, 1, 31, 31, Arithmetic::int15, memory), Error);
+  EXPECT_THROW(round_rows(x, 2, 32, 31, Arithmetic::int15, memory), Error);
+  EXPECT_THROW(round_rows(x, 1, 32, 32, Arithmetic::float32, memory), Error);
+  const RoundedRows rows = round_rows(x, 1, 32, 32, Arithmetic::int15, memory);
   EXPECT_THROW(digit_matmul(rows, DType::f32, x, 1, nullptr, y, 1), Error);
   EXPECT_THROW(digit_matmul(rows, DType::q4_k, x, 1, nullptr, y, 1), Error);
 }

@@ -1,6 +1,6 @@
 #include "tessera/nn/depth/adaptive_computation.h"
 
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 #include "tessera/ops/basic/elementwise.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"

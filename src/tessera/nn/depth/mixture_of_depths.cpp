@@ -6,7 +6,7 @@
 #include "tessera/base/ranking.h"
 #include "tessera/nn/depth/chosen_tokens.h"
 #include "tessera/nn/dropout.h"
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 #include "tessera/nn/router/routing.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 
 namespace tessera::nn {
 namespace {

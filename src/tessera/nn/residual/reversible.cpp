@@ -2,7 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 #include "tessera/nn/residual/damped.h"
 
 namespace tessera::nn {
@@ -40,7 +40,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct Step final : torch::CustomClassHolder {
-  std::shared_ptr<Region> region;  // f of the norm
+  std::shared_ptr<CheckpointedRegion> region;  // f of the norm
   std::shared_ptr<ReversibleChain> chain;
   int64_t index = 0;
   Tensor y_2ND;  // until the graph has it
@@ -65,7 +65,7 @@ struct Reverse : torch::autograd::Function<Reverse> {
 
     variable_list of_outputs = gradients;
     of_outputs[0] = of_y1;
-    const Region::Gradients g = step.region->again(x2, of_outputs);
+    const CheckpointedRegion::Gradients g = step.region->again(x2, of_outputs);
     step.chain->set_front(step.index, at::stack({y1 - g.y, x2}));
 
     variable_list out{Tensor(), at::stack({of_y1, gradients[0][0] + g.x})};  // nothing for the step
@@ -100,7 +100,7 @@ class Reversible final : public Residual {
       return {at::stack({x2, x1 + f(x2, context)})};
 
     auto step = c10::make_intrusive<Step>();
-    step->region = std::make_shared<Region>(f, branch.weights, x2, context);
+    step->region = std::make_shared<CheckpointedRegion>(f, branch.weights, x2, context);
     step->chain = context.reversible;
     step->index = step->chain->length++;
     {

@@ -2,7 +2,7 @@
 #include "tessera/nn/residual/reversible.h"
 
 #include "tessera/nn/registry.h"
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 #include "tessera/ops/ops_testing.h"
 #include "tessera/ops/random.h"
 

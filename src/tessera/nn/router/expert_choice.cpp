@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tessera/nn/mixer/segments.h"
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 #include "tessera/nn/router/routing.h"
 #include "tessera/ops/basic/softmax.h"
 

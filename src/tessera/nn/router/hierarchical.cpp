@@ -1,6 +1,6 @@
 #include "tessera/nn/router/hierarchical.h"
 
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 #include "tessera/nn/router/routing.h"
 #include "tessera/ops/basic/softmax.h"
 

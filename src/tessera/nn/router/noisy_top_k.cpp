@@ -1,6 +1,6 @@
 #include "tessera/nn/router/noisy_top_k.h"
 
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 #include "tessera/nn/router/routing.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"

@@ -6,7 +6,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/nn/mixer/segments.h"
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/weights/product.h"
 

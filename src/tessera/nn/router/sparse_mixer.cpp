@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 #include "tessera/nn/router/routing.h"
 #include "tessera/ops/basic/softmax.h"
 

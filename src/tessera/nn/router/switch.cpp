@@ -1,6 +1,6 @@
 #include "tessera/nn/router/switch.h"
 
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 #include "tessera/nn/router/capacity_room.h"
 #include "tessera/ops/basic/softmax.h"
 

@@ -37,7 +37,7 @@ ProductInput::ProductInput(
     x = to;
     stride = k;
   }
-  if (arithmetic_ == kernels::Arithmetic::exact) {
+  if (arithmetic_ == kernels::Arithmetic::float32) {
     rows_.x = x;
     rows_.m = m;
     rows_.k = k;
@@ -63,7 +63,7 @@ void ProductInput::note(const void* w) const {
 void ProductInput::times(
     DType type, const void* w, int64_t n, const float* bias, float* y, int64_t y_stride) const {
   note(w);
-  if (arithmetic_ == kernels::Arithmetic::exact)
+  if (arithmetic_ == kernels::Arithmetic::float32)
     kernels::matmul(rows_.x, rows_.m, rows_.k, rows_.x_stride, type, w, n, bias, y, y_stride);
   else
     kernels::digit_matmul(rows_, type, w, n, bias, y, y_stride);
@@ -71,7 +71,7 @@ void ProductInput::times(
 
 void ProductInput::times_in_turn(
     const float* w, int64_t n, const float* bias, float* y, int64_t y_stride) const {
-  require(arithmetic_ == kernels::Arithmetic::exact, "product", "float32 weights and digits");
+  require(arithmetic_ == kernels::Arithmetic::float32, "product", "float32 weights and digits");
   note(w);
   kernels::gemm(kernels::ProductType::float32, {rows_.x, rows_.x_stride, 1}, {w, 1, rows_.k},
                 rows_.m, n, rows_.k, y, y_stride,

@@ -12,16 +12,16 @@ namespace tessera::ops {
 
 /// How products with w read x where no gradient is recorded.
 inline kernels::Arithmetic arithmetic_of(const Weight& w) {
-  return kernels::has_codes(w.dtype()) ? w.arithmetic() : kernels::Arithmetic::exact;
+  return kernels::has_codes(w.dtype()) ? w.arithmetic() : kernels::Arithmetic::float32;
 }
 
 /// How a product with a weight reads rows.
 struct Reading {
-  kernels::Arithmetic arithmetic = kernels::Arithmetic::exact;
+  kernels::Arithmetic arithmetic = kernels::Arithmetic::float32;
   const int32_t* columns = nullptr;  // as Weight::columns(), of one matrix
 
   bool as_they_are() const {
-    return arithmetic == kernels::Arithmetic::exact && columns == nullptr;
+    return arithmetic == kernels::Arithmetic::float32 && columns == nullptr;
   }
 };
 /// Of w where no gradient is recorded.

@@ -396,7 +396,7 @@ Tensor by_tiles(const Tensor& x, const Weight& w, const Tensor& bias_O) {
 Tensor frozen_product(const Tensor& x, const Weight& w, const Tensor& bias_O) {
   const bool tiled = x.numel() >= kTiledRows * w.size(1) && w.columns() == nullptr &&
                      kernels::can_dequantize(w.dtype());
-  return tiled ? by_tiles(x, w, bias_O) : by_rows(x, w, bias_O, kernels::Arithmetic::exact);
+  return tiled ? by_tiles(x, w, bias_O) : by_rows(x, w, bias_O, kernels::Arithmetic::float32);
 }
 
 /// linear() through a weight that stays as it is stored.
@@ -465,7 +465,7 @@ Tensor Weight::Adapted::row_factors() const {
       squares = each_matrix(*w, [&](int64_t e) { return squared_rows(matrix_of(*w, e)); });
     if (!w->trainable() && w->parts() == nullptr) kept->squares = squares;
     const Tensor more = each_matrix(*w, [&](int64_t e) {
-      const Weight own = matrix_of(*w, e).multiplied_in(kernels::Arithmetic::exact);
+      const Weight own = matrix_of(*w, e).multiplied_in(kernels::Arithmetic::float32);
       const Tensor a_RI = matrix_of(*a, e).tensor(), b_OR = matrix_of(*b, e).tensor();
       const Tensor met_OR = linear(a_RI, own).t().to(at::kDouble), b = b_OR.to(at::kDouble),
                    wide = a_RI.to(at::kDouble);
@@ -646,7 +646,7 @@ struct Grouped : torch::autograd::Function<Grouped> {
     context->saved_data["type"] = static_cast<int64_t>(type);
     if (!w_EOI || w.dtype() != DType::f32)
       return grouped_by_rows(x_NI, w, offsets, bias_EO.value_or(Tensor()),
-                             kernels::Arithmetic::exact);
+                             kernels::Arithmetic::float32);
     const Tensor y_NO = at::empty({x_NI.size(0), w.size(1)}, x_NI.options());
     std::vector<ProductInto> products;
     for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {

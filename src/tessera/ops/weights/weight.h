@@ -97,7 +97,7 @@ class Weight {
 
   std::string name_;
   DType dtype_ = DType::f32;
-  kernels::Arithmetic arithmetic_ = kernels::Arithmetic::exact;
+  kernels::Arithmetic arithmetic_ = kernels::Arithmetic::float32;
   bool of_whole_texts_ = false;
   std::vector<int64_t> shape_;
   Tensor tensor_;

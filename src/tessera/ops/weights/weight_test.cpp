@@ -247,10 +247,10 @@ TEST(Weight, DigitsReplaceFloatsWhereNoGradientIsRecorded) {
     want = linear(x, exact, &bias);
   }
   for (const auto& [arithmetic, least, most] :
-       {std::tuple{Arithmetic::two_digits, 1e-7, 1e-4}, {Arithmetic::one_digit, 1e-4, 2e-2}}) {
+       {std::tuple{Arithmetic::int15, 1e-7, 1e-4}, {Arithmetic::int8, 1e-4, 2e-2}}) {
     const Weight w = exact.multiplied_in(arithmetic);
     EXPECT_EQ(w.arithmetic(), arithmetic);
-    EXPECT_EQ(exact.arithmetic(), Arithmetic::exact);
+    EXPECT_EQ(exact.arithmetic(), Arithmetic::float32);
     {
       const at::NoGradGuard guard;
       const Tensor y = linear(x, w, &bias);
@@ -270,7 +270,7 @@ TEST(Weight, DigitsReplaceFloatsWhereNoGradientIsRecorded) {
   }
   const at::NoGradGuard guard;
   const Weight plain = Weight::dense("w", drawn({37, 96}, 4));
-  EXPECT_TRUE(at::equal(linear(x, plain.multiplied_in(Arithmetic::one_digit)), linear(x, plain)));
+  EXPECT_TRUE(at::equal(linear(x, plain.multiplied_in(Arithmetic::int8)), linear(x, plain)));
 }
 
 TEST(Weight, OfWholeTextsARowHasItsBitsAmongAnyOthers) {
@@ -311,9 +311,9 @@ TEST(Weight, OfWholeTextsARowHasItsBitsAmongAnyOthers) {
 }
 
 TEST(Weight, AnInputIsRoundedOnceForAllThatShareIt) {
-  const Weight a = q4_0({37, 96}, 3).multiplied_in(kernels::Arithmetic::two_digits),
-               b = q4_0({5, 96}, 4).multiplied_in(kernels::Arithmetic::two_digits),
-               coarse = b.multiplied_in(kernels::Arithmetic::one_digit);
+  const Weight a = q4_0({37, 96}, 3).multiplied_in(kernels::Arithmetic::int15),
+               b = q4_0({5, 96}, 4).multiplied_in(kernels::Arithmetic::int15),
+               coarse = b.multiplied_in(kernels::Arithmetic::int8);
   const at::NoGradGuard guard;
   const Tensor x = drawn({4, 96}, 1), other = drawn({4, 96}, 2);
   const Tensor of_a = linear(x, a), of_b = linear(x, b), of_other = linear(other, b),
@@ -336,7 +336,7 @@ TEST(Weight, AnInputIsRoundedOnceForAllThatShareIt) {
 }
 
 TEST(Weight, GroupedAndHeadProductsInDigitsHaveTheBitsOfEachMatrix) {
-  const Weight w = q4_0({4, 9, 64}, 5).multiplied_in(kernels::Arithmetic::two_digits);
+  const Weight w = q4_0({4, 9, 64}, 5).multiplied_in(kernels::Arithmetic::int15);
   const Tensor x = drawn({11, 64}, 7);
   const std::vector<int64_t> offsets = {0, 3, 3, 4, 11};
   {
@@ -348,7 +348,7 @@ TEST(Weight, GroupedAndHeadProductsInDigitsHaveTheBitsOfEachMatrix) {
       EXPECT_TRUE(at::equal(y.narrow(0, begin, n), linear(x.narrow(0, begin, n), w.slice(e))));
     }
     // four heads of nine outputs
-    const Weight flat = q4_0({36, 64}, 5).multiplied_in(kernels::Arithmetic::two_digits);
+    const Weight flat = q4_0({36, 64}, 5).multiplied_in(kernels::Arithmetic::int15);
     const Tensor heads = drawn({5, 4, 64}, 8), z = head_linear(heads, flat);
     for (int64_t h = 0; h < 4; ++h)
       EXPECT_TRUE(at::equal(z.select(1, h), linear(heads.select(1, h), w.slice(h))));
@@ -403,7 +403,7 @@ TEST(Weight, ColumnsInAnotherOrderAreThoseThatTheyStandFor) {
   EXPECT_TRUE(at::equal(rows(o.weight, ids), o.numbers.index_select(0, ids)));
   // products have the bits of what lies there with inputs in its order
   const Tensor x = drawn({11, 2, 96}, 1), moved = x.index_select(-1, o.order.select(0, 0));
-  for (const auto arithmetic : {Arithmetic::exact, Arithmetic::two_digits, Arithmetic::one_digit}) {
+  for (const auto arithmetic : {Arithmetic::float32, Arithmetic::int15, Arithmetic::int8}) {
     const at::NoGradGuard guard;
     const Weight w = o.weight.multiplied_in(arithmetic), base = plain.multiplied_in(arithmetic);
     const Tensor y = linear(x, w, &bias), of_base = linear(x, base);
@@ -441,9 +441,9 @@ TEST(Weight, ColumnsInAnotherOrderAreThoseThatTheyStandFor) {
 }
 
 TEST(Weight, EachMatrixOfSeveralHasAnOrderOfItsColumns) {
-  const Weight plain = q4_0({4, 9, 64}, 5).multiplied_in(kernels::Arithmetic::two_digits);
+  const Weight plain = q4_0({4, 9, 64}, 5).multiplied_in(kernels::Arithmetic::int15);
   const Ordered o(plain);
-  const Weight w = o.weight.multiplied_in(kernels::Arithmetic::two_digits);
+  const Weight w = o.weight.multiplied_in(kernels::Arithmetic::int15);
   EXPECT_TRUE(at::equal(w.tensor(), o.numbers));
   const Tensor x = drawn({11, 64}, 7);
   const std::vector<int64_t> offsets = {0, 3, 3, 4, 11};

@@ -13,7 +13,8 @@ ChatPrompt::ChatPrompt(Tokenizer tokenizer,
     : tokenizer_(std::move(tokenizer)),
       clock_(std::move(clock)),
       template_(std::move(source), where),
-      thoughts_(thought_tags_of(template_.source()).value_or(ThoughtTags{"<think>", "</think>"})) {}
+      reasoning_(
+          thought_tags_of(template_.source()).value_or(ReasoningTags{"<think>", "</think>"})) {}
 
 MarkedText ChatPrompt::render(Chat chat, bool goes_on) const {
   const auto add = [&](const char* name, std::optional<int32_t> id) {
@@ -69,9 +70,9 @@ std::vector<int64_t> ChatPrompt::ends(const TemplatePoll& poll) const {
 }
 
 bool ChatPrompt::thinks(const MarkedText& prompt) const {
-  const size_t opened = prompt.text.rfind(thoughts_.open);
+  const size_t opened = prompt.text.rfind(reasoning_.open);
   return opened != std::string::npos && prompt.input[opened] == 0 &&
-         prompt.text.find(thoughts_.close, opened) == std::string::npos;
+         prompt.text.find(reasoning_.close, opened) == std::string::npos;
 }
 
 }  // namespace tessera::text

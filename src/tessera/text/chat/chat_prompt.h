@@ -36,7 +36,7 @@ class ChatPrompt {
   std::vector<int64_t> ends(const TemplatePoll& poll = {}) const;
   /// What stands around the thoughts of the model: as its template has it, else <think> and
   /// </think>, since models think that way whether or not their template speaks of it.
-  const ThoughtTags& thoughts() const { return thoughts_; }
+  const ReasoningTags& reasoning() const { return reasoning_; }
   /// Whether the text has opened thoughts that are not closed yet; what was said in it opens none.
   bool thinks(const MarkedText& prompt) const;
 
@@ -46,7 +46,7 @@ class ChatPrompt {
   Tokenizer tokenizer_;
   TemplateClock clock_;
   ChatTemplate template_;
-  ThoughtTags thoughts_;
+  ReasoningTags reasoning_;
 };
 
 }  // namespace tessera::text

@@ -39,9 +39,9 @@ spec::Json plain_message(const spec::Json& message) {
     if (!value.is_null()) out[key] = value;
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
     if (!out.contains(name)) continue;
-    const spec::Json thoughts = out[name];
-    if (!out.contains("thinking")) out["thinking"] = thoughts;
-    out["reasoning_content"] = thoughts;
+    const spec::Json reasoning = out[name];
+    if (!out.contains("thinking")) out["thinking"] = reasoning;
+    out["reasoning_content"] = reasoning;
     break;
   }
   return out;

@@ -1,12 +1,12 @@
 // What a model's answer is made of: what it thinks, what it says, and the tools that it calls.
 //
-//   const ReplyFormat* format = reply_format_of(template_source);   // nullptr: none that is known
-//   ReplyReader reader({.format = format, .thoughts = thought_tags_of(template_source),
+//   const ToolCallFormat* format = tool_call_format_of(template_source);   // nullptr: none that is
+//   known ReplyParser reader({.format = format, .thoughts = thought_tags_of(template_source),
 //                       .tools = tools});
 //   for (each piece of text) show(reader.push(piece));
 //   show(reader.finish());
 //
-// How models write calls is data (reply_formats.json): a format is known by strings that the chat
+// How models write calls is data (tool_call_formats.json): a format is known by strings that the chat
 // template holds, never by the name of a model. A call is told once it is whole; what looks like
 // one and is not stays content.
 #pragma once
@@ -24,7 +24,7 @@ namespace tessera::text {
 
 class Tokenizer;
 
-struct ReplyFormat {
+struct ToolCallFormat {
   enum class Form {
     object,  // {"name": ..., "arguments": {...}}, one or more
     list,    // [{...}, ...]
@@ -45,18 +45,18 @@ struct ReplyFormat {
 };
 
 /// All that are known, in the order of the table.
-const std::vector<ReplyFormat>& reply_formats();
+const std::vector<ToolCallFormat>& tool_call_formats();
 /// By name; nullptr where there is none.
-const ReplyFormat* reply_format_named(std::string_view name);
+const ToolCallFormat* tool_call_format_named(std::string_view name);
 /// The one of which a template holds all evidence, the most of it where several do; nullptr where
 /// none does, or no single one.
-const ReplyFormat* reply_format_of(std::string_view template_source);
+const ToolCallFormat* tool_call_format_of(std::string_view template_source);
 
 /// What stands around the thoughts of a model.
-struct ThoughtTags {
+struct ReasoningTags {
   std::string open, close;
 };
-std::optional<ThoughtTags> thought_tags_of(std::string_view template_source);
+std::optional<ReasoningTags> thought_tags_of(std::string_view template_source);
 
 struct ToolCall {
   std::string id;  // where the model gives one
@@ -67,20 +67,20 @@ struct ToolCall {
 
 /// Of a whole answer, or of what has become certain of it.
 struct Reply {
-  std::string thoughts, content;
+  std::string reasoning, content;
   std::vector<ToolCall> calls;
-  bool empty() const { return thoughts.empty() && content.empty() && calls.empty(); }
+  bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
 };
 
-class ReplyReader {
+class ReplyParser {
  public:
   struct Options {
-    const ReplyFormat* format = nullptr;  // none: no calls
-    std::optional<ThoughtTags> thoughts = {};
+    const ToolCallFormat* format = nullptr;  // none: no calls
+    std::optional<ReasoningTags> reasoning = {};
     bool thinking = false;       // the prompt has opened the thoughts
     spec::Json tools = nullptr;  // as a request has them: types of arguments, known names
   };
-  explicit ReplyReader(Options options);
+  explicit ReplyParser(Options options);
 
   /// What is certain after a further piece of the answer, special tokens written out.
   Reply push(std::string_view text);
@@ -88,7 +88,7 @@ class ReplyReader {
   Reply finish();
 
  private:
-  enum class Place { thoughts, content, call };
+  enum class Place { reasoning, content, call };
 
   void read(Reply& out, bool last);
   bool read_thoughts(Reply& out, bool last);
@@ -113,24 +113,24 @@ class ReplyReader {
 };
 
 /// A whole answer at once.
-Reply read_reply(std::string_view text, const ReplyReader::Options& options);
+Reply read_reply(std::string_view text, const ReplyParser::Options& options);
 
 /// Free text between the tags, and `body` behind it; where the prompt has not opened the thoughts,
 /// also `body` alone. The tags are single tokens where the tokenizer has them as special ones.
 int32_t behind_thoughts(Grammar& grammar,
                         int32_t body,
-                        const ThoughtTags& tags,
+                        const ReasoningTags& tags,
                         bool thinking,
                         const Tokenizer* tokenizer);
 
 struct CallGrammarOptions {
-  const ReplyFormat* format = nullptr;
+  const ToolCallFormat* format = nullptr;
   spec::Json tools = nullptr;  // those that may be called
   bool required = false;       // a call from the first character on; else text may stand before
   bool parallel = true;        // several calls
-  std::optional<ThoughtTags> thoughts = {};  // free text between them may come first
-  bool thinking = false;                     // the prompt has opened them
-  const Tokenizer* tokenizer = nullptr;      // whose special tokens some markers are
+  std::optional<ReasoningTags> reasoning = {};  // free text between them may come first
+  bool thinking = false;                        // the prompt has opened them
+  const Tokenizer* tokenizer = nullptr;         // whose special tokens some markers are
 };
 /// Answers whose calls, if any, are whole and have arguments of their tools' schemas. Throws
 /// Error(input) for tools that are none, or schemas that no grammar holds to.

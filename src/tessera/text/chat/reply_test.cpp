@@ -25,11 +25,11 @@ std::string joined(const Json& markers) {
   return out;
 }
 
-Reply in_parts(const std::vector<std::string_view>& parts, const ReplyReader::Options& options) {
-  ReplyReader reader(options);
+Reply in_parts(const std::vector<std::string_view>& parts, const ReplyParser::Options& options) {
+  ReplyParser reader(options);
   Reply out;
   const auto take = [&](const Reply& more) {
-    out.thoughts += more.thoughts;
+    out.reasoning += more.reasoning;
     out.content += more.content;
     out.calls.insert(out.calls.end(), more.calls.begin(), more.calls.end());
   };
@@ -39,10 +39,10 @@ Reply in_parts(const std::vector<std::string_view>& parts, const ReplyReader::Op
 }
 
 /// However an answer is cut into pieces, it says the same.
-void expect_same_in_parts(const std::string& text, const ReplyReader::Options& options) {
+void expect_same_in_parts(const std::string& text, const ReplyParser::Options& options) {
   const Reply whole = read_reply(text, options);
   const auto same = [&](const Reply& other) {
-    EXPECT_EQ(other.thoughts, whole.thoughts);
+    EXPECT_EQ(other.reasoning, whole.reasoning);
     EXPECT_EQ(other.content, whole.content);
     EXPECT_EQ(other.calls, whole.calls);
   };
@@ -57,31 +57,31 @@ void expect_same_in_parts(const std::string& text, const ReplyReader::Options& o
 TEST(ReplyFormats, AreKnownByTheirTemplates) {
   for (const Json& row : golden()["rows"]) {
     SCOPED_TRACE(row["template"].get<std::string>());
-    const ReplyFormat* format = reply_format_of(joined(row["markers"]));
+    const ToolCallFormat* format = tool_call_format_of(joined(row["markers"]));
     EXPECT_EQ(format == nullptr ? Json() : Json(format->name), row["format"]);
   }
-  EXPECT_EQ(reply_format_of(""), nullptr);
-  EXPECT_EQ(reply_format_named("hermes")->open, "<tool_call>");
-  EXPECT_EQ(reply_format_named("none"), nullptr);
+  EXPECT_EQ(tool_call_format_of(""), nullptr);
+  EXPECT_EQ(tool_call_format_named("hermes")->open, "<tool_call>");
+  EXPECT_EQ(tool_call_format_named("none"), nullptr);
 }
 
-TEST(ReplyReader, ReadsWhatTemplatesWrite) {
+TEST(ReplyParser, ReadsWhatTemplatesWrite) {
   size_t answers = 0;
   for (const Json& row : golden()["rows"])
     for (const Json& answer : row["answers"]) {
       const std::string text = answer["text"];
       SCOPED_TRACE(row["template"].get<std::string>() + ": " + text);
-      ReplyReader::Options options{.format = reply_format_named(row["format"].get<std::string>()),
-                                   .thoughts = thought_tags_of(joined(row["markers"])),
+      ReplyParser::Options options{.format = tool_call_format_named(row["format"].get<std::string>()),
+                                   .reasoning = thought_tags_of(joined(row["markers"])),
                                    .tools = golden()["tools"]};
       // the prompt has opened what the answer closes
-      if (options.thoughts) {
-        const size_t closed = text.find(options.thoughts->close);
+      if (options.reasoning) {
+        const size_t closed = text.find(options.reasoning->close);
         options.thinking =
-            closed != std::string::npos && closed < text.find(options.thoughts->open);
+            closed != std::string::npos && closed < text.find(options.reasoning->open);
       }
       const Reply reply = read_reply(text, options);
-      EXPECT_EQ(reply.thoughts, "");
+      EXPECT_EQ(reply.reasoning, "");
       std::string content = reply.content;
       content.erase(0, content.find_first_not_of(" \n"));
       EXPECT_EQ(content, answer["content"].get<std::string>());
@@ -97,14 +97,14 @@ TEST(ReplyReader, ReadsWhatTemplatesWrite) {
   EXPECT_GT(answers, 90U);
 }
 
-TEST(ReplyReader, TellsThoughtsFromWhatIsSaid) {
-  const ThoughtTags tags{"<think>", "</think>"};
-  const auto check = [&](const std::string& text, bool thinking, const std::string& thoughts,
+TEST(ReplyParser, TellsThoughtsFromWhatIsSaid) {
+  const ReasoningTags tags{"<think>", "</think>"};
+  const auto check = [&](const std::string& text, bool thinking, const std::string& reasoning,
                          const std::string& content) {
     SCOPED_TRACE(text);
-    const ReplyReader::Options options{.thoughts = tags, .thinking = thinking};
+    const ReplyParser::Options options{.reasoning = tags, .thinking = thinking};
     const Reply reply = read_reply(text, options);
-    EXPECT_EQ(reply.thoughts, thoughts);
+    EXPECT_EQ(reply.reasoning, reasoning);
     EXPECT_EQ(reply.content, content);
     expect_same_in_parts(text, options);
   };
@@ -119,11 +119,11 @@ TEST(ReplyReader, TellsThoughtsFromWhatIsSaid) {
   EXPECT_EQ(plain.content, "<think>a</think>b");
 }
 
-TEST(ReplyReader, WhatIsNoCallIsContent) {
+TEST(ReplyParser, WhatIsNoCallIsContent) {
   const auto check = [](const char* format, const std::string& text, const std::string& content,
                         size_t calls) {
     SCOPED_TRACE(text);
-    const ReplyReader::Options options{.format = reply_format_named(format),
+    const ReplyParser::Options options{.format = tool_call_format_named(format),
                                        .tools = golden()["tools"]};
     const Reply reply = read_reply(text, options);
     EXPECT_EQ(reply.content, content);
@@ -161,7 +161,7 @@ TEST(ReplyReader, WhatIsNoCallIsContent) {
 }
 
 // A reader that reads the whole call again at every bracket would not end.
-TEST(ReplyReader, LongCallsAreReadInLinearTime) {
+TEST(ReplyParser, LongCallsAreReadInLinearTime) {
   const std::string code(3'000'000, '}');
   const std::string json = R"({"name": "f", "arguments": {"code": ")" + code + R"(\"\\"}})";
   for (const auto& [name, text] :
@@ -174,7 +174,7 @@ TEST(ReplyReader, LongCallsAreReadInLinearTime) {
     std::vector<std::string_view> parts;
     for (size_t at = 0; at < text.size(); at += 8)
       parts.push_back(std::string_view(text).substr(at, 8));
-    const Reply reply = in_parts(parts, {.format = reply_format_named(name)});
+    const Reply reply = in_parts(parts, {.format = tool_call_format_named(name)});
     ASSERT_EQ(reply.calls.size(), 1U);
     EXPECT_EQ(reply.calls[0].name, "f");
     EXPECT_GE(reply.calls[0].arguments.size(), code.size());
@@ -182,8 +182,8 @@ TEST(ReplyReader, LongCallsAreReadInLinearTime) {
   }
 }
 
-TEST(ReplyReader, ArgumentsHaveTheTypesOfTheirSchemas) {
-  const ReplyReader::Options options{.format = reply_format_named("qwen3_coder"),
+TEST(ReplyParser, ArgumentsHaveTheTypesOfTheirSchemas) {
+  const ReplyParser::Options options{.format = tool_call_format_named("qwen3_coder"),
                                      .tools = golden()["tools"]};
   const Reply reply = read_reply(
       "<tool_call>\n<function=get_weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n"
@@ -225,7 +225,7 @@ TEST(CallGrammar, IsWhatTheReaderReads) {
   std::vector<std::optional<std::string>> bytes;
   for (int b = 0; b < 256; ++b) bytes.emplace_back(std::string(1, static_cast<char>(b)));
   const auto vocabulary = std::make_shared<const TokenTrie>(std::move(bytes));
-  for (const ReplyFormat& format : reply_formats()) {
+  for (const ToolCallFormat& format : tool_call_formats()) {
     SCOPED_TRACE(format.name);
     for (const bool parallel : {false, true}) {
       const Grammar grammar = call_grammar(
@@ -261,7 +261,7 @@ TEST(CallGrammar, TextStandsBeforeCallsThatNobodyAskedFor) {
       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": "
       "{\"city\":\"x\"}}\n</tool_call>";
   const auto holds = [&](CallGrammarOptions options, const std::string& text) {
-    options.format = reply_format_named("hermes");
+    options.format = tool_call_format_named("hermes");
     options.tools = golden()["tools"];
     return GrammarConstraint(call_grammar(options, "tools"), letters, "tools").holds(text);
   };
@@ -274,18 +274,18 @@ TEST(CallGrammar, TextStandsBeforeCallsThatNobodyAskedFor) {
   EXPECT_TRUE(holds({.required = true}, call));
   EXPECT_TRUE(holds({.required = true}, call + "\n" + call));
   EXPECT_FALSE(holds({.required = true, .parallel = false}, call + "\n" + call));
-  const ThoughtTags tags{"<think>", "</think>"};
+  const ReasoningTags tags{"<think>", "</think>"};
   EXPECT_TRUE(
-      holds({.required = true, .thoughts = tags}, "<think>\na <tool_call> b</think>\n" + call));
-  EXPECT_TRUE(holds({.required = true, .thoughts = tags}, call));
-  EXPECT_TRUE(holds({.required = true, .thoughts = tags, .thinking = true}, "hm</think>" + call));
-  EXPECT_FALSE(holds({.required = true, .thoughts = tags, .thinking = true}, call));
+      holds({.required = true, .reasoning = tags}, "<think>\na <tool_call> b</think>\n" + call));
+  EXPECT_TRUE(holds({.required = true, .reasoning = tags}, call));
+  EXPECT_TRUE(holds({.required = true, .reasoning = tags, .thinking = true}, "hm</think>" + call));
+  EXPECT_FALSE(holds({.required = true, .reasoning = tags, .thinking = true}, call));
 }
 
 TEST(CallGrammar, RefusesWhatIsNoTool) {
   const auto refused = [](const std::string& tools, const char* what) {
     test::expect_error(ErrorKind::input, what, [&] {
-      call_grammar({.format = reply_format_named("hermes"), .tools = spec::parse_json(tools, "t")},
+      call_grammar({.format = tool_call_format_named("hermes"), .tools = spec::parse_json(tools, "t")},
                    "tools");
     });
   };

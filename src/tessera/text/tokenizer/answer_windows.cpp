@@ -32,7 +32,7 @@ std::vector<AnswerWindow> answer_windows(const Tokenizer& tokenizer,
     window.context.assign(all.begin() + begin, all.begin() + begin + n);
     std::vector<int32_t> ids;
     for (const TokenSpan& token : window.context) ids.push_back(token.id);
-    JudgedText judged = judged_tokens(tokenizer, asked, std::move(ids), 0);
+    ClassifierInput judged = classifier_input_of_tokens(tokenizer, asked, std::move(ids), 0);
     window.ids = std::move(judged.ids);
     window.second = window.context_begin = judged.second;
     out.push_back(std::move(window));

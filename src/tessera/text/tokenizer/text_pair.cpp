@@ -43,13 +43,13 @@ void truncate(const Tokenizer& tokenizer, std::vector<int32_t>& ids, size_t n) {
     ids.resize(n);
 }
 
-JudgedText judged_tokens(const Tokenizer& tokenizer,
-                         std::vector<int32_t> first,
-                         std::optional<std::vector<int32_t>> second,
-                         int64_t limit) {
+ClassifierInput classifier_input_of_tokens(const Tokenizer& tokenizer,
+                                           std::vector<int32_t> first,
+                                           std::optional<std::vector<int32_t>> second,
+                                           int64_t limit) {
   if (first.empty() || (second && second->empty()))
     fail(ErrorKind::input, "text", "a text has no token; expected some");
-  JudgedText out;
+  ClassifierInput out;
   const int64_t around = tokens_around(tokenizer, second.has_value());
   const int64_t least = second ? 2 : 1;
   if (limit > 0 && limit < around + least)
@@ -78,18 +78,18 @@ JudgedText judged_tokens(const Tokenizer& tokenizer,
   return out;
 }
 
-JudgedText judged_text(const Tokenizer& tokenizer,
-                       std::string_view first,
-                       std::optional<std::string_view> second,
-                       int64_t limit) {
+ClassifierInput classifier_input(const Tokenizer& tokenizer,
+                                 std::string_view first,
+                                 std::optional<std::string_view> second,
+                                 int64_t limit) {
   const auto ids = [&](std::string_view text) {
     return tokenizer.encode(text, {.add_special = false});
   };
-  return judged_tokens(tokenizer, ids(first), second ? std::optional(ids(*second)) : std::nullopt,
-                       limit);
+  return classifier_input_of_tokens(tokenizer, ids(first),
+                                    second ? std::optional(ids(*second)) : std::nullopt, limit);
 }
 
-std::vector<int64_t> types_of(const JudgedText& text) {
+std::vector<int64_t> types_of(const ClassifierInput& text) {
   std::vector<int64_t> types(text.ids.size(), 0);
   std::fill(types.begin() + static_cast<std::ptrdiff_t>(text.second), types.end(), 1);
   return types;

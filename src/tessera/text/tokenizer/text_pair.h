@@ -11,7 +11,7 @@
 
 namespace tessera::text {
 
-struct JudgedText {
+struct ClassifierInput {
   std::vector<int64_t> ids;
   size_t second = 0;        // where the second text begins; ids.size() where there is one alone
   size_t first_begin = 0;   // tokens before the first text
@@ -28,21 +28,21 @@ struct JudgedText {
 /// Leaves `n` tokens of a text, the first ones, or the last ones with truncates_left().
 void truncate(const Tokenizer& tokenizer, std::vector<int32_t>& ids, size_t n);
 
-JudgedText judged_text(const Tokenizer& tokenizer,
-                       std::string_view first,
-                       std::optional<std::string_view> second,
-                       int64_t limit);
+ClassifierInput classifier_input(const Tokenizer& tokenizer,
+                                 std::string_view first,
+                                 std::optional<std::string_view> second,
+                                 int64_t limit);
 
 /// The same of texts that are tokens already.
-JudgedText judged_tokens(const Tokenizer& tokenizer,
-                         std::vector<int32_t> first,
-                         std::optional<std::vector<int32_t>> second,
-                         int64_t limit);
+ClassifierInput classifier_input_of_tokens(const Tokenizer& tokenizer,
+                                           std::vector<int32_t> first,
+                                           std::optional<std::vector<int32_t>> second,
+                                           int64_t limit);
 
 /// Tokens that stand around one text, or around and between two.
 int64_t tokens_around(const Tokenizer& tokenizer, bool pair);
 
 /// Token types of a judged text, where a model has several: 0, and 1 from the second text on.
-std::vector<int64_t> types_of(const JudgedText& text);
+std::vector<int64_t> types_of(const ClassifierInput& text);
 
 }  // namespace tessera::text

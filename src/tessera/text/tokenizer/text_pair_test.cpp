@@ -23,11 +23,11 @@ const Tokenizer& bert() {
 }
 
 TEST(TextPair, HasTheTokensAroundAndBetween) {
-  const JudgedText one = judged_text(bert(), "a b", std::nullopt, 0);
+  const ClassifierInput one = classifier_input(bert(), "a b", std::nullopt, 0);
   EXPECT_EQ(one.ids, (Ids{2, 9, 10, 3}));
   EXPECT_EQ(one.second, 4u);
   EXPECT_EQ(one.first_begin, 1u);
-  const JudgedText two = judged_text(bert(), "a b", "c", 0);
+  const ClassifierInput two = classifier_input(bert(), "a b", "c", 0);
   EXPECT_EQ(two.ids, (Ids{2, 9, 10, 3, 11, 3}));
   EXPECT_EQ(types_of(two), (Ids{0, 0, 0, 0, 1, 1}));
   EXPECT_FALSE(two.cut);
@@ -36,16 +36,16 @@ TEST(TextPair, HasTheTokensAroundAndBetween) {
 }
 
 TEST(TextPair, CutsTheLongerTextFirst) {
-  const JudgedText pair = judged_text(bert(), "a a a a a", "b b b", 9);
+  const ClassifierInput pair = classifier_input(bert(), "a a a a a", "b b b", 9);
   EXPECT_EQ(pair.ids, (Ids{2, 9, 9, 9, 3, 10, 10, 10, 3}));
   EXPECT_TRUE(pair.cut);
-  EXPECT_EQ(judged_text(bert(), "a a a a a", "b b b", 7).ids, (Ids{2, 9, 9, 3, 10, 10, 3}));
-  EXPECT_EQ(judged_text(bert(), "a", "b b b b b", 7).ids, (Ids{2, 9, 3, 10, 10, 10, 3}));
-  EXPECT_EQ(judged_text(bert(), "a b c", std::nullopt, 4).ids, (Ids{2, 9, 10, 3}));
+  EXPECT_EQ(classifier_input(bert(), "a a a a a", "b b b", 7).ids, (Ids{2, 9, 9, 3, 10, 10, 3}));
+  EXPECT_EQ(classifier_input(bert(), "a", "b b b b b", 7).ids, (Ids{2, 9, 3, 10, 10, 10, 3}));
+  EXPECT_EQ(classifier_input(bert(), "a b c", std::nullopt, 4).ids, (Ids{2, 9, 10, 3}));
   test::expect_error(ErrorKind::input, "expected at least 5",
-                     [] { judged_text(bert(), "a", "b", 4); });
+                     [] { classifier_input(bert(), "a", "b", 4); });
   test::expect_error(ErrorKind::input, "no token",
-                     [] { judged_text(bert(), "", std::nullopt, 0); });
+                     [] { classifier_input(bert(), "", std::nullopt, 0); });
 }
 
 /// bert() as a tokenizer.json and a tokenizer_config.json that say where texts are truncated
@@ -66,7 +66,7 @@ Tokenizer truncating(const spec::Json& direction, const std::string& config) {
 // transformers 5
 TEST(TextPair, CutsTheSideThatTheTokenizerNames) {
   const auto ids = [](const spec::Json& direction, const std::string& config) {
-    return judged_text(truncating(direction, config), "a b c d", std::nullopt, 2).ids;
+    return classifier_input(truncating(direction, config), "a b c d", std::nullopt, 2).ids;
   };
   const std::string left = R"({"truncation_side": "left"})",
                     right = R"({"truncation_side": "right"})";
@@ -76,7 +76,8 @@ TEST(TextPair, CutsTheSideThatTheTokenizerNames) {
   EXPECT_EQ(ids(nullptr, left), (Ids{3, 4}));
   EXPECT_EQ(ids("Right", left), (Ids{3, 4}));
   EXPECT_EQ(ids("Left", right), (Ids{1, 2}));
-  const JudgedText cut = judged_text(truncating(nullptr, left), "a b c d", std::nullopt, 3);
+  const ClassifierInput cut =
+      classifier_input(truncating(nullptr, left), "a b c d", std::nullopt, 3);
   EXPECT_EQ(cut.first_dropped, 1u);
   EXPECT_EQ(cut.first_length, 3u);
   test::expect_error(ErrorKind::file, "\"truncation_side\" is \"middle\"; expected \"left\"",
@@ -86,10 +87,10 @@ TEST(TextPair, CutsTheSideThatTheTokenizerNames) {
 
 TEST(TextPair, PutsALineBetweenTextsThatNothingParts) {
   const Tokenizer bytes = byte_tokenizer();
-  const JudgedText pair = judged_text(bytes, "ab", "c", 0);
+  const ClassifierInput pair = classifier_input(bytes, "ab", "c", 0);
   EXPECT_EQ(pair.ids, (Ids{'a', 'b', '\n', 'c'}));
   EXPECT_EQ(pair.second, 3u);
-  EXPECT_EQ(judged_text(bytes, "ab", std::nullopt, 0).ids, (Ids{'a', 'b'}));
+  EXPECT_EQ(classifier_input(bytes, "ab", std::nullopt, 0).ids, (Ids{'a', 'b'}));
 }
 
 std::vector<std::string> parts(const Tokenizer& tokenizer, const std::string& text) {

@@ -11,7 +11,7 @@ namespace tessera::text {
 
 struct KnownTokens {
   /// Fill-in-the-middle: tokens before the prefix, the suffix and the middle of a text.
-  struct Middle {
+  struct FimTokens {
     std::string prefix, suffix, middle;
   };
   struct ChatFormat {
@@ -22,7 +22,7 @@ struct KnownTokens {
     std::string open, close;
   };
 
-  std::vector<Middle> fill_in_middle;
+  std::vector<FimTokens> fill_in_middle;
   std::vector<std::string> file_separators;
   std::vector<std::string> masks;
   std::string sentinel;  // of span corruption, "{}" its number from 0

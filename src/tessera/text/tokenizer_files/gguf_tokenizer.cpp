@@ -10,7 +10,7 @@
 #include "tessera/spec/json.h"
 #include "tessera/text/tokenizer/bpe_model.h"
 #include "tessera/text/tokenizer/longest_match_model.h"
-#include "tessera/text/tokenizer/score_model.h"
+#include "tessera/text/tokenizer/sentencepiece_bpe.h"
 #include "tessera/text/tokenizer/tokenizer_parts.h"
 #include "tessera/text/tokenizer/unigram_model.h"
 #include "tessera/text/tokenizer/word_piece_model.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/text/tokenizer/score_model.h"
+#include "tessera/text/tokenizer/sentencepiece_bpe.h"
 #include "tessera/text/tokenizer/tokenizer_parts.h"
 #include "tessera/text/utf8.h"
 

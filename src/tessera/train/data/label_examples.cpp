@@ -299,7 +299,7 @@ std::vector<LabelledText> read_texts(const LabelData& data,
       one.text_b = text_in(record, data.text_b_key, "text_b");
     if (kind == LabelOf::score) {
       one.score = score_in(record, data);
-    } else if (kind == LabelOf::several_classes) {
+    } else if (kind == LabelOf::multi_label) {
       one.labels = classes_in(record, data);
     } else {
       const Json& value = needed(record, data.label_key, "label");

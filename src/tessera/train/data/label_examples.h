@@ -34,7 +34,7 @@ struct Question {
 /// What labels of texts are.
 enum class LabelOf {
   one_class,
-  several_classes,  // any number of them, none too
+  multi_label,  // any number of them, none too
   score,
 };
 

@@ -52,11 +52,11 @@ TEST_F(Examples, TextsWithClasses) {
 TEST_F(Examples, TextsWithSeveralClassesOrNone) {
   using Labels = std::vector<std::string>;
   const auto table = read_texts(data("a.tsv", "text\tlabel\nx\tred, round\ny\t\n"),
-                                LabelSplit::train, LabelOf::several_classes);
+                                LabelSplit::train, LabelOf::multi_label);
   EXPECT_EQ(table[0].labels, (Labels{"red", "round"}));
   EXPECT_TRUE(table[1].labels.empty());
   const auto json = read_texts(data("a.jsonl", R"({"text": "x", "label": ["a", 2]})"),
-                               LabelSplit::train, LabelOf::several_classes);
+                               LabelSplit::train, LabelOf::multi_label);
   EXPECT_EQ(json[0].labels, (Labels{"a", "2"}));
 }
 

@@ -31,7 +31,7 @@ void append(PackedBatch& to, const PackedBatch& more, int64_t rows) {
          n_targets, first_sample] = to;
   const bool both = !pieces.empty() && !more.pieces.empty();
   const auto tokens = std::ssize(ids);
-  for (Piece piece : more.pieces) {
+  for (PackedDocument piece : more.pieces) {
     piece.row += rows;
     piece.begin += tokens;
     pieces.push_back(piece);

@@ -6,7 +6,7 @@
 // from follows from its number alone.
 #pragma once
 
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 
 namespace tessera::train {
 
@@ -27,10 +27,10 @@ double share_of(double weight, int64_t tokens, double temperature);
 /// rows.
 void append(PackedBatch& to, const PackedBatch& more, int64_t rows);
 
-class MixedSource final : public Source {
+class MixedSource final : public Dataset {
  public:
   struct Member {
-    std::unique_ptr<Source> source;
+    std::unique_ptr<Dataset> source;
     double share = 1;
     double valid_bytes = 0;  // of its text to evaluate on
   };

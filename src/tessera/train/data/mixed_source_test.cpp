@@ -44,7 +44,7 @@ Json mix_recipe(const TemporaryFolder& folder) {
 }
 
 int64_t rows_of_capitals(const PackedBatch& batch) {
-  return std::count_if(batch.pieces.begin(), batch.pieces.end(), [&](const Piece& piece) {
+  return std::count_if(batch.pieces.begin(), batch.pieces.end(), [&](const PackedDocument& piece) {
     return batch.ids[static_cast<size_t>(piece.begin)] >= 'A';
   });
 }
@@ -136,7 +136,7 @@ TEST(MixedSource, TextsInAnOrderKeepTheirOrders) {
   const auto check = [](const PackedBatch& batch) {
     ASSERT_EQ(batch.orders.size(), batch.pieces.size());
     for (size_t i = 0; i < batch.pieces.size(); ++i) {
-      const Piece& piece = batch.pieces[i];
+      const PackedDocument& piece = batch.pieces[i];
       const nn::TokenOrder& order = *batch.orders[i];
       EXPECT_EQ(order.text() + order.queries(), piece.length) << i;
       // a query is a mask, and stands behind its text
@@ -176,8 +176,8 @@ TEST(MixedSource, RecipesSayWhatEachPartIs) {
   EXPECT_EQ(differing_key(resolve(recipe), other), "data.mix[0].weight");
 }
 
-TEST(LengthRamp, GrowsInEqualPartsToTheWhole) {
-  const LengthRamp ramp = LengthRamp::of({4, 10}, 24, 8, 1);
+TEST(LengthSchedule, GrowsInEqualPartsToTheWhole) {
+  const LengthSchedule ramp = LengthSchedule::of({4, 10}, 24, 8, 1);
   EXPECT_EQ(ramp.at(0), 4);
   EXPECT_EQ(ramp.at(39), 12);
   EXPECT_EQ(ramp.at(40), 14);
@@ -186,10 +186,10 @@ TEST(LengthRamp, GrowsInEqualPartsToTheWhole) {
   EXPECT_EQ(ramp.part(0, 48), 8);
   EXPECT_EQ(ramp.part(80, 49), 49);
   // none
-  EXPECT_EQ(LengthRamp::of({}, 24, 8, 1).at(0), 24);
+  EXPECT_EQ(LengthSchedule::of({}, 24, 8, 1).at(0), 24);
 }
 
-TEST(LengthRamp, SamplesOfEverySourceAreShortAtFirst) {
+TEST(LengthSchedule, SamplesOfEverySourceAreShortAtFirst) {
   const TemporaryFolder folder;
   Json json = tiny_recipe(folder.write("a.txt", counting_text(4000)));
   json["train"]["curriculum"] = {{"from", 4}, {"steps", 6}};
@@ -197,7 +197,7 @@ TEST(LengthRamp, SamplesOfEverySourceAreShortAtFirst) {
     std::vector<int64_t> begun;
     int64_t most = 0;
     const auto source = open_source(read_recipe(json, ""), folder / "cache");
-    for (const Piece& piece : source->train(first, 4, begun).pieces)
+    for (const PackedDocument& piece : source->train(first, 4, begun).pieces)
       most = std::max(most, piece.length);
     return most;
   };

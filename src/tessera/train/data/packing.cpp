@@ -139,7 +139,7 @@ PackedBatch pack_prefixed(const TokenSplit& split,
 
 void hide_seen(PackedBatch& batch, int64_t prefix) {
   if (prefix <= 1) return;
-  for (const Piece& piece : batch.pieces) {
+  for (const PackedDocument& piece : batch.pieces) {
     const auto first = batch.targets.begin() + piece.begin;
     std::fill_n(first, std::min(prefix - 1, piece.length), -1);
   }

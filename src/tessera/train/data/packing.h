@@ -44,7 +44,7 @@ std::vector<Window> windows_in_order(int64_t tokens, int64_t length);
 
 /// Part of one document within a window: it starts at position 0 and sees nothing of its
 /// neighbours.
-struct Piece {
+struct PackedDocument {
   int64_t row = 0, begin = 0, length = 0;
   int64_t prefix = 0;  // the first tokens, which were given (nn::Segment::prefix); 0 = not said
 };
@@ -70,7 +70,7 @@ class StreamOrder {
 
 struct PackedBatch {
   std::vector<int64_t> ids, targets;  // target -1: none, the next token is another document's
-  std::vector<Piece> pieces;
+  std::vector<PackedDocument> pieces;
   std::vector<bool> goes_on;  // per window: whether its last document does not end with it
   std::vector<std::vector<int64_t>> sources;  // what an encoder reads beside each piece
   std::vector<int64_t> kinds;      // of each piece, which of several objectives asks it; else empty

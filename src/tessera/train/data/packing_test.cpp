@@ -127,7 +127,7 @@ TEST(Pack, NeverCrossesDocuments) {
     const PackedBatch batch = pack(split, windows);
     ASSERT_EQ(batch.ids.size(), batch.targets.size());
     int64_t at = 0;
-    for (const Piece& piece : batch.pieces) {
+    for (const PackedDocument& piece : batch.pieces) {
       EXPECT_EQ(piece.begin, at);
       at += piece.length;
       const int64_t document = batch.ids[static_cast<size_t>(piece.begin)] / 100;

@@ -85,7 +85,7 @@ Json view_of(const PackedBatch& batch,
              size_t index,
              const text::Tokenizer* tokenizer,
              bool classes) {
-  const Piece& piece = batch.pieces.at(index);
+  const PackedDocument& piece = batch.pieces.at(index);
   const auto first = static_cast<size_t>(piece.begin), size = static_cast<size_t>(piece.length);
   const auto ids = std::span(batch.ids).subspan(first, size),
              targets = std::span(batch.targets).subspan(first, size);

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/train_testing.h"
 
 namespace tessera::train::tasks_test {

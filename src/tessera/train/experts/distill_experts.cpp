@@ -150,7 +150,7 @@ class Student {
 
   void learn(const Rows& rows, const Rows& measure, const DistillOptions& options) {
     const double size = rows.y_ND.square().sum(1).mean().item<double>();
-    std::vector<Slot> slots;
+    std::vector<ParameterInfo> slots;
     for (const Tensor& parameter : parameters_) {
       const double rms = parameter.detach().square().mean().sqrt().item<double>();
       slots.push_back({.shape = {parameter.numel()}, .lr_factor = std::max(rms, 1e-6)});

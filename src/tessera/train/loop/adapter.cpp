@@ -6,7 +6,7 @@
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/train/data/token_cache.h"
 #include "tessera/train/loop/parameters.h"
-#include "tessera/train/loop/start_weights.h"
+#include "tessera/train/loop/init_weights.h"
 #include "tessera/train/recipe/start.h"
 
 namespace tessera::train {
@@ -33,7 +33,7 @@ std::vector<model::OverlayTarget> targets_of(const AdapterRecipe& how,
                        .rank = how.rank,
                        .alpha = how.alpha,
                        .dropout = how.dropout,
-                       .by_root = how.rslora,
+                       .rslora = how.rslora,
                        .exclude = how.exclude,
                        .layers = how.layers,
                        .sizes = sizes});
@@ -64,7 +64,7 @@ std::vector<int64_t> first_prompt(const Recipe& recipe) {
   return ids;
 }
 
-std::vector<model::Overlay> fresh(const Recipe& recipe, const model::Model& frozen) {
+std::vector<model::WeightAdapter> fresh(const Recipe& recipe, const model::Model& frozen) {
   const AdapterRecipe& how = *recipe.adapter;
   const auto seed = static_cast<uint64_t>(recipe.train.seed);
   std::vector<std::string> inputs = how.inputs;
@@ -131,9 +131,9 @@ void give_head(const Recipe& recipe, convert::Checkpoint& base) {
   base.tensors = std::move(kept);
 }
 
-int64_t elements_of(const std::vector<model::Overlay>& adapters) {
+int64_t elements_of(const std::vector<model::WeightAdapter>& adapters) {
   int64_t n = 0;
-  for (const model::Overlay& adapter : adapters) {
+  for (const model::WeightAdapter& adapter : adapters) {
     for (const auto& [decl, tensor] : parameters_of(adapter)) n += decl.elements();
     if (adapter.whole != nullptr) n += adapter.whole->elements();
   }
@@ -150,9 +150,9 @@ model::Model start_model(const Recipe& recipe) {
   return {recipe.spec, infer::weights_of(base, recipe.spec)};
 }
 
-AdapterStart adapter_start(const Recipe& recipe) {
+AdapterInit adapter_start(const Recipe& recipe) {
   const model::Model frozen = start_model(recipe);
-  std::vector<model::Overlay> adapters = fresh(recipe, frozen);
+  std::vector<model::WeightAdapter> adapters = fresh(recipe, frozen);
   const size_t matrices = adapters.size();
   std::vector<std::string> saved = saved_names(frozen, recipe.adapter->save);
   // labels mean nothing to a head that has not learned them
@@ -160,7 +160,7 @@ AdapterStart adapter_start(const Recipe& recipe) {
     for (const auto& [decl, weight] : frozen.weights().all())
       if (is_of_head(decl.name) && std::find(saved.begin(), saved.end(), decl.name) == saved.end())
         saved.push_back(decl.name);
-  for (model::Overlay& whole : model::whole_weights(frozen, saved))
+  for (model::WeightAdapter& whole : model::whole_weights(frozen, saved))
     adapters.push_back(std::move(whole));
   int64_t all = 0;
   for (const auto& [decl, weight] : frozen.weights().all()) all += decl.elements();
@@ -175,7 +175,7 @@ AdapterStart adapter_start(const Recipe& recipe) {
   if (adapters.size() > matrices)
     line += fmt::format(", {} parameter tensors in full", adapters.size() - matrices);
   line += fmt::format("; base model {} frozen", recipe.init->from);
-  model::Model model = model::with_overlays(frozen, adapters);
+  model::Model model = model::with_adapters(frozen, adapters);
   return {std::move(model), std::move(adapters), std::move(line)};
 }
 

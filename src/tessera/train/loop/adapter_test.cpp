@@ -91,7 +91,7 @@ TEST(AdapterRun, LeavesTheBlocksOfAGgufFileAsTheyAre) {
                    {"optimizer", {{"lr", 0.01}, {"weight_decay", 0}}},
                    {"schedule", {{"type", "constant"}}}},
                   "");
-  const AdapterStart start = adapter_start(recipe);
+  const AdapterInit start = adapter_start(recipe);
   int64_t blocks = 0;
   for (const auto& [decl, weight] : start.model.weights().all()) {
     const model::WeightPtr base = weight->parts() != nullptr ? weight->parts()->w : weight;

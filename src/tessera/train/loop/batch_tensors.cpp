@@ -5,7 +5,7 @@ namespace tessera::train {
 nn::Batch batch_of(const PackedBatch& packed) {
   nn::Batch batch;
   int64_t row = -1, row_begin = 0;
-  for (const Piece& piece : packed.pieces) {
+  for (const PackedDocument& piece : packed.pieces) {
     if (piece.row != row) row = piece.row, row_begin = piece.begin;
     const size_t number = batch.segments.size();
     batch.segments.push_back({.row = static_cast<int64_t>(number),
@@ -27,7 +27,7 @@ nn::Batch sources_of(const PackedBatch& packed) {
   int64_t row = -1, row_begin = 0;
   for (nn::Segment& s : sources.segments) {
     // sources of one row lie side by side, as what answers them does
-    const Piece& piece = packed.pieces[static_cast<size_t>(s.row)];
+    const PackedDocument& piece = packed.pieces[static_cast<size_t>(s.row)];
     if (piece.row != row) row = piece.row, row_begin = s.begin;
     s.sample = packed.first_sample + row;
     s.offset = s.begin - row_begin;

@@ -108,10 +108,10 @@ int64_t counter(const Json& json, const char* key, const fs::path& file) {
 
 }  // namespace
 
-std::optional<CarriedRows> fresh_rows(const Recipe& recipe) {
+std::optional<RecurrentStates> fresh_rows(const Recipe& recipe) {
   const TrainRecipe& how = recipe.train;
   if (how.windows != WindowOrder::carried) return std::nullopt;
-  return CarriedRows(recipe.spec, how.batch * how.accumulate, how.carry_limit);
+  return RecurrentStates(recipe.spec, how.batch * how.accumulate, how.carry_limit);
 }
 
 fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progress& progress) {
@@ -241,7 +241,7 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
                                folder / (adapts ? infer::kAdapterFile : kModel)),
                            kept = format::open_safetensors(folder / kOptimizer);
   if (adapts) infer::check_adapter_base(folder, state.model.weights());
-  const Beside& beside = state.beside;
+  const AuxiliaryParameters& beside = state.beside;
   const auto of_objective = [&](const ParameterSet::Entry& entry) {
     return std::any_of(
         beside.parameters.begin(), beside.parameters.end(),

@@ -13,9 +13,9 @@
 // Folder, manifest and rename: run_folder.h.
 #pragma once
 
-#include "tessera/model/overlay.h"
+#include "tessera/model/weight_adapter.h"
 #include "tessera/train/experts/expert_changes.h"
-#include "tessera/train/loop/carried.h"
+#include "tessera/train/loop/tbptt.h"
 #include "tessera/train/optimizer/optimizer.h"
 #include "tessera/train/recipe/recipe.h"
 #include "tessera/train/runs/run_log.h"
@@ -30,14 +30,14 @@ struct Progress {
   double seconds = 0;
   std::optional<LogLine> unreported =
       {};  // of `step`, when the run stopped before it was evaluated and logged
-  std::optional<CarriedRows> carried = {};  // under train.windows "carried"
-  ExpertCounts expert_counts = {};          // where experts come and go
-  Json watch = {};                          // what the run remembers (run_watch.h)
-  std::vector<int64_t> best = {};           // steps of checkpoints that stay, the best first
+  std::optional<RecurrentStates> carried = {};  // under train.windows "carried"
+  ExpertCounts expert_counts = {};              // where experts come and go
+  Json watch = {};                              // what the run remembers (run_watch.h)
+  std::vector<int64_t> best = {};               // steps of checkpoints that stay, the best first
 };
 
 /// The rows that a run begins with: one per sequence of an update; none where windows are isolated.
-std::optional<CarriedRows> fresh_rows(const Recipe& recipe);
+std::optional<RecurrentStates> fresh_rows(const Recipe& recipe);
 
 /// What a checkpoint is made of, besides where the run stands.
 struct RunState {
@@ -46,8 +46,8 @@ struct RunState {
   const model::Model& model;
   const ParameterSet& parameters;
   Optimizer& optimizer;
-  const std::vector<model::Overlay>& adapters;
-  const Beside& beside;
+  const std::vector<model::WeightAdapter>& adapters;
+  const AuxiliaryParameters& beside;
   const format::StringMap& origin;  // metadata of the model's file
 };
 

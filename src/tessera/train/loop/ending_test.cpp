@@ -1,7 +1,7 @@
 // Runs that end before their last step, and checkpoints that stay.
 #include <set>
 
-#include "tessera/train/loop/layer_norms.h"
+#include "tessera/train/loop/gradient_norms.h"
 #include "tessera/train/loop/trainer.h"
 #include "tessera/train/runs/run_folder.h"
 #include "tessera/train/train_testing.h"

@@ -5,12 +5,12 @@
 
 #include "tessera/infer/evaluation/evaluate.h"
 #include "tessera/train/loop/batch_tensors.h"
-#include "tessera/train/loop/carried.h"
+#include "tessera/train/loop/tbptt.h"
 
 namespace tessera::train {
 namespace {
 
-/// Documents that go on from window to window, one in each stream (CarriedRows).
+/// Documents that go on from window to window, one in each stream (RecurrentStates).
 class CarriedTexts {
  public:
   CarriedTexts(int64_t streams, int64_t limit)
@@ -27,9 +27,9 @@ class CarriedTexts {
         ends_.push_back(i);
         if (text.kept && fits(infer::size_of(text.tokens), packed.pieces[i].length, limit_)) {
           request.targets.begin = infer::size_of(text.tokens);
-          std::vector<int64_t>& tokens = request.begin.tokens;
+          std::vector<int64_t>& tokens = request.prompt.tokens;
           tokens.insert(tokens.begin(), text.tokens.begin(), text.tokens.end());
-          request.resumed = std::move(text.kept);
+          request.resume_from = std::move(text.kept);
         }
         text = {};
       }
@@ -38,7 +38,7 @@ class CarriedTexts {
     for (size_t window = 0; window < ends_.size(); ++window) {
       if (!packed.goes_on[window]) continue;
       requests[ends_[window]].keep = true;
-      texts_[window].tokens = requests[ends_[window]].begin.tokens;
+      texts_[window].tokens = requests[ends_[window]].prompt.tokens;
     }
   }
 
@@ -51,7 +51,7 @@ class CarriedTexts {
  private:
   struct Text {
     std::vector<int64_t> tokens;
-    std::optional<infer::Kept> kept;
+    std::optional<infer::SavedState> kept;
   };
   int64_t limit_;
   std::vector<Text> texts_;
@@ -62,7 +62,7 @@ class CarriedTexts {
 std::vector<infer::Request> questions(const PackedBatch& packed) {
   std::vector<infer::Request> out;
   for (size_t i = 0; i < packed.pieces.size(); ++i) {
-    const Piece& piece = packed.pieces[i];
+    const PackedDocument& piece = packed.pieces[i];
     const auto of_piece = [&](const std::vector<int64_t>& all) {
       return std::vector<int64_t>(all.begin() + piece.begin,
                                   all.begin() + piece.begin + piece.length);
@@ -97,7 +97,7 @@ std::vector<std::vector<int64_t>> passes_of(int64_t samples, const EvaluateOptio
 }
 
 Evaluation evaluate_tokens(const model::Model& model,
-                           const Source& source,
+                           const Dataset& source,
                            const std::vector<std::string>& names,
                            const EvaluateOptions& options) {
   const auto passes = passes_of(source.valid_samples(), options);

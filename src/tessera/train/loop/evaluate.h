@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tessera/model/model.h"
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 
 namespace tessera::train {
 
@@ -37,7 +37,7 @@ std::vector<std::vector<int64_t>> passes_of(int64_t samples, const EvaluateOptio
 /// encoder, which no engine serves, reads a batch in one pass. `kinds`: names of the losses of
 /// PackedBatch::kinds. Throws Error(cancelled) between passes.
 Evaluation evaluate_tokens(const model::Model& model,
-                           const Source& source,
+                           const Dataset& source,
                            const std::vector<std::string>& kinds,
                            const EvaluateOptions& options);
 

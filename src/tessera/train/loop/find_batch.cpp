@@ -24,17 +24,17 @@ double megabytes(int64_t bytes) {
 }
 
 /// What the run would train; its values do not matter.
-std::unique_ptr<Learner> any_learner(const Recipe& recipe, Objective& objective) {
+std::unique_ptr<TrainState> any_learner(const Recipe& recipe, Objective& objective) {
   if (recipe.adapter) {
-    AdapterStart start = adapter_start(recipe);
-    Beside beside = objective.join(start.model);
-    return std::make_unique<Learner>(std::move(start.model), recipe.optimizer,
-                                     std::move(start.adapters), std::move(beside));
+    AdapterInit start = adapter_start(recipe);
+    AuxiliaryParameters beside = objective.join(start.model);
+    return std::make_unique<TrainState>(std::move(start.model), recipe.optimizer,
+                                        std::move(start.adapters), std::move(beside));
   }
   model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 0));
-  Beside beside = objective.join(model);
-  return std::make_unique<Learner>(std::move(model), recipe.optimizer,
-                                   std::vector<model::Overlay>(), std::move(beside));
+  AuxiliaryParameters beside = objective.join(model);
+  return std::make_unique<TrainState>(std::move(model), recipe.optimizer,
+                                      std::vector<model::WeightAdapter>(), std::move(beside));
 }
 
 void give_memory_back() {

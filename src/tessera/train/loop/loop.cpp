@@ -8,7 +8,7 @@
 #include "tessera/ops/weights/product.h"
 #include "tessera/train/loop/batch_tensors.h"
 #include "tessera/train/loop/evaluate.h"
-#include "tessera/train/loop/layer_norms.h"
+#include "tessera/train/loop/gradient_norms.h"
 #include "tessera/train/loop/precision.h"
 #include "tessera/train/runs/run_folder.h"
 
@@ -29,7 +29,7 @@ constexpr std::string_view kLoad = ".load";
 Loop::Loop(const Recipe& recipe,
            fs::path folder,
            const Objective& objective,
-           std::unique_ptr<Learner> learner,
+           std::unique_ptr<TrainState> learner,
            const TrainOptions& options)
     : recipe_(recipe),
       folder_(std::move(folder)),
@@ -146,7 +146,7 @@ LogLine Loop::update() {
   const TrainRecipe& how = recipe_.train;
   const ops::TrainingProducts products(product_type(how.precision));
   // a step that does not complete leaves the rows as they were
-  std::optional<CarriedRows> carried = progress_.carried;
+  std::optional<RecurrentStates> carried = progress_.carried;
   std::vector<PackedBatch> packed;
   Denominators whole;
   for (int64_t micro = 0; micro < how.accumulate; ++micro) {
@@ -188,7 +188,7 @@ LogLine Loop::update() {
   const double lr = recipe_.optimizer.lr * factor;
   const double scale = how.clip_norm > 0 ? std::min(1.0, how.clip_norm / (norm + 1e-6)) : 1;
   // where nothing is asked there is nothing to learn: not even the decay moves a parameter
-  std::optional<LayerNorms> norms;
+  std::optional<GradientNorms> norms;
   if (measures(measured.norms)) norms.emplace(learner_->parameters);
   std::vector<std::string> first;
   const auto add_first = [&](std::vector<std::string> lines) {
@@ -279,7 +279,7 @@ void Loop::change_experts(const Counts& counts, LogLine& line) {
 LossSums Loop::pass(int64_t micro,
                     const PackedBatch& packed,
                     const OfUpdate& update,
-                    std::optional<CarriedRows>& carried,
+                    std::optional<RecurrentStates>& carried,
                     Counts& counts) {
   nn::Batch batch = batch_of(packed);
   model::ForwardOptions forward = forward_options();
@@ -294,8 +294,8 @@ LossSums Loop::pass(int64_t micro,
       if (!added) known->second = known->second + value;
       counts.experts.add(name, value);
     };
-  LossSums sums =
-      objective_.learn_part(learner_->model, packed, batch, forward, update.whole, update.view);
+  LossSums sums = objective_.forward_backward_part(learner_->model, packed, batch, forward,
+                                                   update.whole, update.view);
   const double nats = sums.at(objective_.main_loss());
   if (!std::isfinite(nats)) {
     if (carried) *state = carried->enter(batch, packed, streams);

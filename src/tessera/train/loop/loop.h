@@ -10,7 +10,7 @@
 #include "tessera/nn/sequence_split.h"
 #include "tessera/train/loop/checkpoint.h"
 #include "tessera/train/loop/first_updates.h"
-#include "tessera/train/loop/learner.h"
+#include "tessera/train/loop/train_state.h"
 #include "tessera/train/objective/objective.h"
 #include "tessera/train/optimizer/loss_scaler.h"
 #include "tessera/train/optimizer/noise_scale.h"
@@ -48,7 +48,7 @@ class Loop {
   Loop(const Recipe& recipe,
        std::filesystem::path folder,
        const Objective& objective,
-       std::unique_ptr<Learner> learner,
+       std::unique_ptr<TrainState> learner,
        const TrainOptions& options);
 
   /// From the newest checkpoint, where there is one, to the end.
@@ -82,7 +82,7 @@ class Loop {
   LossSums pass(int64_t micro,
                 const PackedBatch& packed,
                 const OfUpdate& update,
-                std::optional<CarriedRows>& carried,
+                std::optional<RecurrentStates>& carried,
                 Counts& counts);
   model::ForwardOptions forward_options() const;
   std::string safe_place() const;
@@ -112,7 +112,7 @@ class Loop {
   const Recipe& recipe_;
   std::filesystem::path folder_;
   const Objective& objective_;
-  std::unique_ptr<Learner> learner_;
+  std::unique_ptr<TrainState> learner_;
   const TrainOptions& options_;
   Progress progress_;
   RunWatch watch_;

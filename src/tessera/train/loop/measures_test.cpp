@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "tessera/format/safetensors.h"
-#include "tessera/train/loop/layer_norms.h"
+#include "tessera/train/loop/gradient_norms.h"
 #include "tessera/train/loop/trainer.h"
 #include "tessera/train/runs/run_folder.h"
 #include "tessera/train/train_testing.h"

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "tessera/infer/loading/load_model.h"
-#include "tessera/model/overlay.h"
+#include "tessera/model/weight_adapter.h"
 #include "tessera/ops/live_bytes_testing.h"
 #include "tessera/train/objective/loss.h"
 
@@ -18,7 +18,7 @@ class Tuning {
  public:
   explicit Tuning(const model::Model& base)
       : overlays_(model::fresh_overlays(base.spec(), {{"", 8, 16}}, 7)),
-        model_(model::with_overlays(base, overlays_)) {}
+        model_(model::with_adapters(base, overlays_)) {}
 
   int64_t gradient_bytes() const {
     int64_t bytes = 0;
@@ -51,14 +51,14 @@ class Tuning {
  private:
   std::vector<Tensor> trained() const {
     std::vector<Tensor> all;
-    for (const model::Overlay& overlay : overlays_)
+    for (const model::WeightAdapter& overlay : overlays_)
       for (const WeightPtr* weight : {&overlay.a, &overlay.b})
         all.push_back((*weight)->dense_tensor());
     return all;
   }
   using WeightPtr = nn::WeightPtr;
 
-  std::vector<model::Overlay> overlays_;
+  std::vector<model::WeightAdapter> overlays_;
   model::Model model_;
 };
 

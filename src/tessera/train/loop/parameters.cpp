@@ -39,13 +39,14 @@ bool matches(std::string_view name, std::string_view pattern) {
   return p == pattern.size();
 }
 
-std::vector<std::pair<spec::ParamDecl, Tensor>> parameters_of(const model::Overlay& adapter) {
+std::vector<std::pair<spec::ParamDecl, Tensor>> parameters_of(const model::WeightAdapter& adapter) {
   std::vector<std::pair<spec::ParamDecl, Tensor>> out;
   for (const model::OverlayPart& part : model::kOverlayParts) {
     const model::WeightPtr& weight = adapter.*part.part;
     if (weight == nullptr) continue;
     spec::ParamDecl decl{adapter.weight + "." + part.name, weight->shape(), {}};
-    const bool product = part.part == &model::Overlay::a || part.part == &model::Overlay::b;
+    const bool product =
+        part.part == &model::WeightAdapter::a || part.part == &model::WeightAdapter::b;
     if (!product) decl.decay = spec::Decay::no;
     out.emplace_back(std::move(decl), weight->dense_tensor());
   }
@@ -54,15 +55,15 @@ std::vector<std::pair<spec::ParamDecl, Tensor>> parameters_of(const model::Overl
 
 ParameterSet::ParameterSet(const model::Model& model,
                            const OptimizerRecipe& recipe,
-                           const std::vector<model::Overlay>& adapters,
-                           const Beside& beside) {
+                           const std::vector<model::WeightAdapter>& adapters,
+                           const AuxiliaryParameters& beside) {
   std::vector<std::pair<spec::ParamDecl, Tensor>> all;
   const auto derived = [&](const std::string& name) {
     return std::find(beside.derived.begin(), beside.derived.end(), name) != beside.derived.end();
   };
   for (const auto& [decl, weight] : model.weights().all())
     if (!derived(decl.name)) all.emplace_back(decl, weight->dense_tensor());
-  for (const model::Overlay& adapter : adapters)
+  for (const model::WeightAdapter& adapter : adapters)
     for (auto& parameter : parameters_of(adapter)) all.push_back(std::move(parameter));
   for (const ParameterBeside& parameter : beside.parameters)
     all.emplace_back(parameter.decl, parameter.tensor);

@@ -4,7 +4,7 @@
 #include <functional>
 #include <map>
 
-#include "tessera/model/overlay.h"
+#include "tessera/model/weight_adapter.h"
 #include "tessera/train/optimizer/gradients.h"
 #include "tessera/train/recipe/recipe.h"
 
@@ -34,7 +34,7 @@ struct Companion {
 };
 
 /// What an objective trains beside a run's model.
-struct Beside {
+struct AuxiliaryParameters {
   std::vector<ParameterBeside> parameters = {};  // float32 leaves, by names that no model has
   Companion companion = {};
   /// Parameters of the run's model that are not trained themselves: `derive` makes them of what is.
@@ -59,8 +59,8 @@ class ParameterSet {
   /// with the names of model::kOverlayParts behind them, and what stands `beside` behind these.
   ParameterSet(const model::Model& model,
                const OptimizerRecipe& recipe,
-               const std::vector<model::Overlay>& adapters = {},
-               const Beside& beside = {});
+               const std::vector<model::WeightAdapter>& adapters = {},
+               const AuxiliaryParameters& beside = {});
 
   const std::vector<Entry>& trained() const { return trained_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }
@@ -90,7 +90,7 @@ class ParameterSet {
 
 /// The parts of an adapter as parameters, in the order of model::kOverlayParts; a whole weight is
 /// one of the model's own. Factors, lengths and virtual tokens do not decay.
-std::vector<std::pair<spec::ParamDecl, Tensor>> parameters_of(const model::Overlay& adapter);
+std::vector<std::pair<spec::ParamDecl, Tensor>> parameters_of(const model::WeightAdapter& adapter);
 
 /// Whether a name matches a pattern, in which * stands for any characters.
 bool matches(std::string_view name, std::string_view pattern);

@@ -6,7 +6,7 @@
 #include "tessera/infer/evaluation/evaluate.h"
 #include "tessera/train/loop/batch_tensors.h"
 #include "tessera/train/runs/run_folder.h"
-#include "tessera/train/loop/start_weights.h"
+#include "tessera/train/loop/init_weights.h"
 #include "tessera/train/gguf_testing.h"
 #include "tessera/train/train_testing.h"
 #include "tessera/train/loop/trainer.h"
@@ -157,7 +157,7 @@ TEST(StartWeights, AreThoseOfAConvertedModel) {
   s.json["init"] = {{"from", hf.string()}};
   const StartWeights start = start_weights(s.recipe());
   ASSERT_TRUE(start.report);
-  EXPECT_TRUE(start.report->fresh.empty() && start.report->dropped.empty());
+  EXPECT_TRUE(start.report->newly_initialized.empty() && start.report->unused_parameters.empty());
   EXPECT_EQ(start.report->kept, static_cast<int64_t>(start.weights.all().size()));
   const auto want = values_in(first.checkpoint / "model.safetensors");
   for (const auto& [decl, weight] : start.weights.all()) {
@@ -205,7 +205,7 @@ TEST(StartWeights, AreThoseOfAGgufFile) {
     const StartWeights start = start_weights(recipe);
     ASSERT_TRUE(start.report);
     EXPECT_EQ(start.report->kept, std::ssize(start.weights.all()));
-    EXPECT_TRUE(start.report->fresh.empty() && start.report->dropped.empty());
+    EXPECT_TRUE(start.report->newly_initialized.empty() && start.report->unused_parameters.empty());
     EXPECT_EQ(start.report->differs, "");
     for (const auto& [decl, weight] : start.weights.all()) {
       EXPECT_TRUE(at::equal(weight->dense_tensor(), from.model.weights().find(decl.name)->tensor()))
@@ -243,8 +243,8 @@ TEST(StartWeights, SayWhatIsNewAndWhatIsDropped) {
   expect_error(ErrorKind::spec, "lacks parameters \"layers.2.", [&] { start_weights(s.recipe()); });
   s.json["init"]["partial"] = true;
   const StartWeights more = start_weights(s.recipe());
-  EXPECT_FALSE(more.report->fresh.empty());
-  for (const std::string& name : more.report->fresh)
+  EXPECT_FALSE(more.report->newly_initialized.empty());
+  for (const std::string& name : more.report->newly_initialized)
     EXPECT_TRUE(name.starts_with("layers.2.")) << name;
   const auto lines = more.report->lines();
   ASSERT_EQ(lines.size(), 3u);
@@ -258,8 +258,8 @@ TEST(StartWeights, SayWhatIsNewAndWhatIsDropped) {
                [&] { start_weights(s.recipe()); });
   s.json["init"]["partial"] = true;
   const StartWeights fewer = start_weights(s.recipe());
-  EXPECT_FALSE(fewer.report->dropped.empty());
-  for (const std::string& name : fewer.report->dropped)
+  EXPECT_FALSE(fewer.report->unused_parameters.empty());
+  for (const std::string& name : fewer.report->unused_parameters)
     EXPECT_TRUE(name.starts_with("layers.1.")) << name;
   // another shape is never taken
   s.json["spec"]["ffn"]["d_hidden"] = 24;
@@ -294,7 +294,8 @@ TEST(Objective, LossesOfPartsHaveNamesAndDenominatorsOfTheirOwn) {
       Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
     model::ForwardOptions forward;
     forward.training = true;
-    const LossSums sums = objective->learn(model, packed, batch_of(packed), forward, how);
+    const LossSums sums =
+        objective->forward_backward(model, packed, batch_of(packed), forward, how);
     EXPECT_EQ(sums.size(), 3u);  // the main one, and one of each layer
     return model.weights().find("layers.0.mixer.compress.weight")->dense_tensor().grad().clone();
   };

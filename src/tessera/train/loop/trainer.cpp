@@ -8,7 +8,7 @@
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/ops/block_cache.h"
 #include "tessera/train/loop/adapter.h"
-#include "tessera/train/loop/start_weights.h"
+#include "tessera/train/loop/init_weights.h"
 #include "tessera/train/recipe/recipe_defaults.h"
 #include "tessera/train/runs/run_folder.h"
 
@@ -58,23 +58,24 @@ FirstModel first_model(const Recipe& recipe, const fs::path& folder, const Train
 }
 
 /// What the run trains.
-std::unique_ptr<Learner> first_learner(const Recipe& recipe,
-                                       Objective& objective,
-                                       const fs::path& folder,
-                                       const TrainOptions& options) {
+std::unique_ptr<TrainState> first_learner(const Recipe& recipe,
+                                          Objective& objective,
+                                          const fs::path& folder,
+                                          const TrainOptions& options) {
   if (!recipe.adapter) {
     FirstModel first = first_model(recipe, folder, options);
-    Beside beside = objective.join(first.model);
-    auto learner = std::make_unique<Learner>(std::move(first.model), recipe.optimizer,
-                                             std::vector<model::Overlay>(), std::move(beside));
+    AuxiliaryParameters beside = objective.join(first.model);
+    auto learner =
+        std::make_unique<TrainState>(std::move(first.model), recipe.optimizer,
+                                     std::vector<model::WeightAdapter>(), std::move(beside));
     learner->origin = std::move(first.origin);
     return learner;
   }
-  AdapterStart start = adapter_start(recipe);
+  AdapterInit start = adapter_start(recipe);
   if (options.on_start) options.on_start(start.line);
-  Beside beside = objective.join(start.model);
-  return std::make_unique<Learner>(std::move(start.model), recipe.optimizer,
-                                   std::move(start.adapters), std::move(beside));
+  AuxiliaryParameters beside = objective.join(start.model);
+  return std::make_unique<TrainState>(std::move(start.model), recipe.optimizer,
+                                      std::move(start.adapters), std::move(beside));
 }
 
 }  // namespace
@@ -110,7 +111,8 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
   if (const auto steps = checkpoint_steps(folder); !steps.empty()) {
     if (!options.resume)
       fail(ErrorKind::usage, "train",
-           "{} holds checkpoints up to step {}; resume that run (--resume), or choose another folder",
+           "{} holds checkpoints up to step {}; resume that run (--resume), or choose another "
+           "folder",
            folder.string(), steps.back());
     // before anything in the folder changes
     const std::string line = check_resumed(checkpoint_folder(folder, steps.back()), recipe);
@@ -123,7 +125,7 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
   ops::use_block_cache();
 
   std::unique_ptr<Objective> objective;
-  std::unique_ptr<Learner> learner;
+  std::unique_ptr<TrainState> learner;
   try {
     objective = open_objective(recipe, {.cache = folder / "cache",
                                         .cancel = options.cancel,

@@ -15,7 +15,7 @@
 #include "tessera/train/objective/loss.h"
 #include "tessera/train/objective/mask_predict/length_loss.h"
 #include "tessera/train/objective/mask_predict/mask_predict_objective.h"
-#include "tessera/train/objective/next_token/ahead.h"
+#include "tessera/train/objective/next_token/mtp_targets.h"
 #include "tessera/train/objective/objective_config.h"
 #include "tessera/train/objective/part_losses.h"
 #include "tessera/train/objective/preference/preference.h"
@@ -45,7 +45,7 @@ nn::Probe both(nn::Probe a, nn::Probe b) {
 
 class CrossEntropy final : public TokenObjective {
  public:
-  CrossEntropy(const Recipe& recipe, std::unique_ptr<Source> source)
+  CrossEntropy(const Recipe& recipe, std::unique_ptr<Dataset> source)
       : TokenObjective(std::move(source)),
         name_(recipe.objective->type()),
         kinds_(recipe.objective->kinds()),
@@ -83,7 +83,7 @@ class CrossEntropy final : public TokenObjective {
     for (int64_t k = 0; k < ahead_; ++k)
       out.losses[ahead_loss(k)] = static_cast<double>(targets_ahead(packed, k));
     for (size_t i = 0; i < packed.kinds.size(); ++i) {
-      const Piece& piece = packed.pieces[i];
+      const PackedDocument& piece = packed.pieces[i];
       const auto first = packed.targets.begin() + piece.begin;
       out.losses[loss_of_kind(packed.kinds[i])] +=
           static_cast<double>(piece.length - std::count(first, first + piece.length, -1));
@@ -94,12 +94,12 @@ class CrossEntropy final : public TokenObjective {
     return out;
   }
 
-  LossSums learn_with(const model::Model& model,
-                      const PackedBatch& packed,
-                      const nn::Batch& batch,
-                      const model::ForwardOptions& given,
-                      const Denominators& whole,
-                      const PassTerms& terms) const override {
+  LossSums forward_backward_with(const model::Model& model,
+                                 const PackedBatch& packed,
+                                 const nn::Batch& batch,
+                                 const model::ForwardOptions& given,
+                                 const Denominators& whole,
+                                 const PassTerms& terms) const override {
     LossSums sums;
     PartLosses parts(whole);
     model::ForwardOptions forward = given;
@@ -160,7 +160,7 @@ class CrossEntropy final : public TokenObjective {
     if (loss_.smoothing.share > 0) sums[kSmoothed] = own.smoothed;
     if (loss_.z_loss > 0) sums[kZLoss] = own.z;
     for (size_t i = 0; i < packed.kinds.size(); ++i) {
-      const Piece& piece = packed.pieces[i];
+      const PackedDocument& piece = packed.pieces[i];
       sums[loss_of_kind(packed.kinds[i])] +=
           infer::sum_in_order(nll_N.narrow(0, piece.begin, piece.length));
     }
@@ -195,10 +195,10 @@ class CrossEntropy final : public TokenObjective {
                     double factor,
                     LossSums& sums) const {
     Tensor added, previous = trunk_ND;
-    std::optional<Ahead> before;
+    std::optional<MtpBatch> before;
     for (int64_t k = 0; k < ahead_; ++k) {
       const auto index = static_cast<size_t>(k);
-      Ahead ahead = ahead_of(packed, batch, k, model.spec().predictors[index].token);
+      MtpBatch ahead = ahead_of(packed, batch, k, model.spec().predictors[index].token);
       const std::string name = ahead_loss(k);
       sums[name] += 0;
       if (ahead.tokens.empty()) break;
@@ -221,7 +221,7 @@ class CrossEntropy final : public TokenObjective {
   }
 
   /// Where the tokens of `ahead`, some of those of `before`, stand there.
-  static Tensor rows_in(const Ahead& before, const Ahead& ahead) {
+  static Tensor rows_in(const MtpBatch& before, const MtpBatch& ahead) {
     std::vector<int64_t> rows;
     size_t at = 0;
     for (const int64_t token : ahead.tokens) {
@@ -242,14 +242,14 @@ class CrossEntropy final : public TokenObjective {
 };
 
 std::unique_ptr<Objective> tokens(const Recipe& recipe,
-                                  std::unique_ptr<Source> source,
+                                  std::unique_ptr<Dataset> source,
                                   const ObjectiveOptions&) {
   return token_objective(recipe, std::move(source));
 }
 
 /// By row of the table.
 using Maker = std::unique_ptr<Objective> (*)(const Recipe& recipe,
-                                             std::unique_ptr<Source> source,
+                                             std::unique_ptr<Dataset> source,
                                              const ObjectiveOptions& options);
 constexpr Maker kMakers[] = {
 #define TESSERA_OBJECTIVE(entries, train) train,
@@ -279,7 +279,7 @@ double Denominators::of(const std::string& loss) const {
 }
 
 std::unique_ptr<TokenObjective> token_objective(const Recipe& recipe,
-                                                std::unique_ptr<Source> source) {
+                                                std::unique_ptr<Dataset> source) {
   return std::make_unique<CrossEntropy>(recipe, std::move(source));
 }
 

@@ -13,7 +13,7 @@
 #include <memory>
 #include <string>
 
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/loop/evaluate.h"
 #include "tessera/train/loop/parameters.h"
 #include "tessera/train/recipe/recipe.h"
@@ -46,19 +46,19 @@ class UpdateView {
 
 class Objective {
  public:
-  explicit Objective(std::unique_ptr<Source> source) : source_(std::move(source)) {}
+  explicit Objective(std::unique_ptr<Dataset> source) : source_(std::move(source)) {}
   virtual ~Objective() = default;
 
   /// What kind it is, such as "causal_lm".
   virtual std::string_view name() const = 0;
   /// Samples to learn from and to be asked.
-  const Source& source() const { return *source_; }
+  const Dataset& source() const { return *source_; }
   /// The loss that is logged as such, one of its own.
   virtual std::string main_loss() const = 0;
 
   /// Before the first step, of the model that a run trains: makes what is trained beside it and is
   /// no part of it.
-  virtual Beside join(const model::Model&) { return {}; }
+  virtual AuxiliaryParameters join(const model::Model&) { return {}; }
 
   virtual Denominators denominators(const PackedBatch& packed) const = 0;
   /// Tokens that were predicted, of what the log counts.
@@ -66,34 +66,34 @@ class Objective {
   /// Forward over one batch, whose tensors are `batch`, and back: adds to the parameters the
   /// gradients of the sums, each over its denominator in `whole`, and returns the sums; those of
   /// parts among them. Where the main one is not finite no gradient passes the hidden states.
-  virtual LossSums learn(const model::Model& model,
-                         const PackedBatch& packed,
-                         const nn::Batch& batch,
-                         const model::ForwardOptions& forward,
-                         const Denominators& whole) const = 0;
-  /// Where an update has several batches whose losses are not sums of their own: what learn_part()
-  /// of each has to know of all; null = nothing.
+  virtual LossSums forward_backward(const model::Model& model,
+                                    const PackedBatch& packed,
+                                    const nn::Batch& batch,
+                                    const model::ForwardOptions& forward,
+                                    const Denominators& whole) const = 0;
+  /// Where an update has several batches whose losses are not sums of their own: what
+  /// forward_backward_part() of each has to know of all; null = nothing.
   virtual std::unique_ptr<const UpdateView> view(const model::Model&,
                                                  const std::vector<PackedBatch>&,
                                                  const model::ForwardOptions&) const {
     return nullptr;
   }
   /// learn() of one of them.
-  virtual LossSums learn_part(const model::Model& model,
-                              const PackedBatch& packed,
-                              const nn::Batch& batch,
-                              const model::ForwardOptions& forward,
-                              const Denominators& whole,
-                              const UpdateView* view) const {
+  virtual LossSums forward_backward_part(const model::Model& model,
+                                         const PackedBatch& packed,
+                                         const nn::Batch& batch,
+                                         const model::ForwardOptions& forward,
+                                         const Denominators& whole,
+                                         const UpdateView* view) const {
     require(view == nullptr, "objective", "{} reads a view of an update and does not say how",
             name());
-    return learn(model, packed, batch, forward, whole);
+    return forward_backward(model, packed, batch, forward, whole);
   }
   /// What it holds out, answered. Throws Error(cancelled) between passes.
   virtual Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const = 0;
 
  private:
-  std::unique_ptr<Source> source_;
+  std::unique_ptr<Dataset> source_;
 };
 
 /// What is learned from one pass beside an objective's own losses.
@@ -110,26 +110,26 @@ struct PassTerms {
 class TokenObjective : public Objective {
  public:
   using Objective::Objective;
-  LossSums learn(const model::Model& model,
-                 const PackedBatch& packed,
-                 const nn::Batch& batch,
-                 const model::ForwardOptions& forward,
-                 const Denominators& whole) const override {
-    return learn_with(model, packed, batch, forward, whole, {});
+  LossSums forward_backward(const model::Model& model,
+                            const PackedBatch& packed,
+                            const nn::Batch& batch,
+                            const model::ForwardOptions& forward,
+                            const Denominators& whole) const override {
+    return forward_backward_with(model, packed, batch, forward, whole, {});
   }
   /// learn() with more: the sums are its own alone. A probe in `forward` is served.
-  virtual LossSums learn_with(const model::Model& model,
-                              const PackedBatch& packed,
-                              const nn::Batch& batch,
-                              const model::ForwardOptions& forward,
-                              const Denominators& whole,
-                              const PassTerms& terms) const = 0;
+  virtual LossSums forward_backward_with(const model::Model& model,
+                                         const PackedBatch& packed,
+                                         const nn::Batch& batch,
+                                         const model::ForwardOptions& forward,
+                                         const Denominators& whole,
+                                         const PassTerms& terms) const = 0;
 };
 
 /// Cross-entropy of the tokens that a source names as targets: the next ones of a text, those of an
 /// answer, those hidden in a text, what a task asks.
 std::unique_ptr<TokenObjective> token_objective(const Recipe& recipe,
-                                                std::unique_ptr<Source> source);
+                                                std::unique_ptr<Dataset> source);
 
 /// Throws Error(spec) where the head has fewer numbers than the vocabulary tokens.
 void check_head_of_tokens(const Recipe& recipe);

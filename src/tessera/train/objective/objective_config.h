@@ -17,7 +17,7 @@
 namespace tessera::train {
 
 struct Recipe;
-class Source;
+class Dataset;
 
 class ObjectiveConfig {
  public:
@@ -30,9 +30,9 @@ class ObjectiveConfig {
   virtual void check(const Recipe& recipe) const = 0;
   /// Samples of the recipe's data. `cache`: where tokens of files are kept. Throws Error(file) and
   /// Error(input) for data that it cannot learn from.
-  virtual std::unique_ptr<Source> open(const Recipe& recipe,
-                                       const std::filesystem::path& cache,
-                                       const CancelToken* cancel) const = 0;
+  virtual std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                        const std::filesystem::path& cache,
+                                        const CancelToken* cancel) const = 0;
   /// Names of the losses of what it draws, by PackedBatch::kinds; none where it is one alone.
   virtual std::vector<std::string> kinds() const { return {}; }
   /// Keys of the recipe that name what else than the data it learns from: "objective.teacher".

@@ -6,7 +6,7 @@
 namespace tessera::train {
 
 /// The windows of a split in order, without gaps.
-class SplitSource final : public Source {
+class SplitSource final : public Dataset {
  public:
   SplitSource(const TokenSplit& split, int64_t length)
       : split_(split), windows_(windows_in_order(split.tokens(), length)) {}

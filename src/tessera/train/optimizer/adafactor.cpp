@@ -28,9 +28,9 @@ struct Adafactor::Factors {
   std::vector<double> means;  // of R, a matrix each
 };
 
-Adafactor::Adafactor(std::vector<Slot> slots, AdafactorSettings settings)
+Adafactor::Adafactor(std::vector<ParameterInfo> slots, AdafactorSettings settings)
     : slots_(std::move(slots)), settings_(settings) {
-  for (const Slot& slot : slots_) {
+  for (const ParameterInfo& slot : slots_) {
     const auto n = [](int64_t elements) { return static_cast<size_t>(elements); };
     Kept kept;
     if (slot.shape.size() >= 2) {
@@ -45,7 +45,10 @@ Adafactor::Adafactor(std::vector<Slot> slots, AdafactorSettings settings)
 }
 
 /// Moves R and K, or V, by the squares of the gradient.
-void Adafactor::gather(const Slot& slot, Kept& kept, const Factors& f, const float* g) const {
+void Adafactor::gather(const ParameterInfo& slot,
+                       Kept& kept,
+                       const Factors& f,
+                       const float* g) const {
   const auto fresh = static_cast<float>(f.fresh);
   const auto added = static_cast<float>(f.added);
   const auto square = [&](float x) {
@@ -88,7 +91,7 @@ void Adafactor::gather(const Slot& slot, Kept& kept, const Factors& f, const flo
 }
 
 void Adafactor::over_rows(
-    const Slot& slot,
+    const ParameterInfo& slot,
     const Kept& kept,
     const Factors& f,
     const float* g,
@@ -122,7 +125,7 @@ void Adafactor::update(std::span<const Parameter> parameters, const Step& step) 
   for (size_t s = 0; s < slots_.size(); ++s) {
     const Parameter& parameter = parameters[s];
     if (parameter.gradient == nullptr) continue;
-    const Slot& slot = slots_[s];
+    const ParameterInfo& slot = slots_[s];
     Kept& kept = kept_[s];
     Factors f{.fresh = c,
               .added = settings_.torch_form ? 0 : 1e-30,
@@ -172,7 +175,7 @@ void Adafactor::update(std::span<const Parameter> parameters, const Step& step) 
 std::vector<RuleState> Adafactor::state() {
   std::vector<RuleState> out;
   for (size_t s = 0; s < slots_.size(); ++s) {
-    const Slot& slot = slots_[s];
+    const ParameterInfo& slot = slots_[s];
     Kept& kept = kept_[s];
     const auto add = [&](const char* what, std::vector<int64_t> shape, std::vector<float>& values) {
       if (!values.empty())

@@ -24,7 +24,7 @@ struct AdafactorSettings {
 
 class Adafactor final : public UpdateRule {
  public:
-  Adafactor(std::vector<Slot> slots, AdafactorSettings settings);
+  Adafactor(std::vector<ParameterInfo> slots, AdafactorSettings settings);
   void update(std::span<const Parameter> parameters, const Step& step) override;
   std::vector<RuleState> state() override;
 
@@ -35,15 +35,15 @@ class Adafactor final : public UpdateRule {
     std::vector<float> moment;
   };
   struct Factors;
-  void gather(const Slot& slot, Kept& kept, const Factors& f, const float* g) const;
+  void gather(const ParameterInfo& slot, Kept& kept, const Factors& f, const float* g) const;
   /// Calls `body(begin of a row, U of it)` for every row; returns nothing that turns on threads.
-  void over_rows(const Slot& slot,
+  void over_rows(const ParameterInfo& slot,
                  const Kept& kept,
                  const Factors& f,
                  const float* g,
                  const std::function<void(int64_t row, std::span<const float> u)>& body) const;
 
-  std::vector<Slot> slots_;
+  std::vector<ParameterInfo> slots_;
   AdafactorSettings settings_;
   std::vector<Kept> kept_;
 };

@@ -90,9 +90,9 @@ void unpack_block(const uint8_t* bytes, float scale, bool with_sign, std::span<f
   for (size_t i = 0; i < values.size(); ++i) values[i] = table.value(bytes[i]) * scale;
 }
 
-AdamInt8::AdamInt8(std::vector<Slot> slots, AdamWSettings settings)
+AdamInt8::AdamInt8(std::vector<ParameterInfo> slots, AdamWSettings settings)
     : slots_(std::move(slots)), settings_(settings), pieces_(slots_) {
-  for (const Slot& slot : slots_)
+  for (const ParameterInfo& slot : slots_)
     for (auto* kept : {&m_, &v_}) {
       const bool with_sign = kept == &m_;
       const auto n = static_cast<size_t>(slot.elements());
@@ -103,7 +103,7 @@ AdamInt8::AdamInt8(std::vector<Slot> slots, AdamWSettings settings)
 
 void AdamInt8::update(std::span<const Parameter> parameters, const Step& step) {
   // pieces are whole blocks
-  pieces_.each(parameters, [&](const Pieces::Piece& piece) {
+  pieces_.each(parameters, [&](const ElementChunks::Piece& piece) {
     const AdamConstants c(settings_, step, slots_[piece.slot]);
     const Parameter& parameter = parameters[piece.slot];
     Packed &m = m_[piece.slot], &v = v_[piece.slot];

@@ -23,7 +23,7 @@ class AdamInt8 final : public UpdateRule {
   static constexpr int64_t kBlock = 256, kSmallest = 4096;
 
   /// Slots of kSmallest elements or more; the others are AdamW's.
-  AdamInt8(std::vector<Slot> slots, AdamWSettings settings);
+  AdamInt8(std::vector<ParameterInfo> slots, AdamWSettings settings);
   void update(std::span<const Parameter> parameters, const Step& step) override;
   std::vector<RuleState> state() override;
 
@@ -32,9 +32,9 @@ class AdamInt8 final : public UpdateRule {
     std::vector<uint8_t> bytes;
     std::vector<float> scales;
   };
-  std::vector<Slot> slots_;
+  std::vector<ParameterInfo> slots_;
   AdamWSettings settings_;
-  Pieces pieces_;
+  ElementChunks pieces_;
   std::vector<Packed> m_, v_;
 };
 

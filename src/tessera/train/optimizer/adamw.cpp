@@ -29,7 +29,7 @@ void adamw_range(float* __restrict w,
 
 AdamConstants::AdamConstants(const AdamWSettings& settings,
                              const UpdateRule::Step& step,
-                             const Slot& slot)
+                             const ParameterInfo& slot)
     : beta1(static_cast<float>(settings.beta1)),
       rest1(static_cast<float>(1 - settings.beta1)),
       beta2(static_cast<float>(settings.beta2)),
@@ -44,7 +44,7 @@ AdamConstants::AdamConstants(const AdamWSettings& settings,
   rate = static_cast<float>(lr / (1 - std::pow(settings.beta1, t)));
 }
 
-AdamW::AdamW(std::vector<Slot> slots, AdamWSettings settings)
+AdamW::AdamW(std::vector<ParameterInfo> slots, AdamWSettings settings)
     : slots_(std::move(slots)),
       settings_(settings),
       pieces_(slots_),
@@ -54,7 +54,7 @@ AdamW::AdamW(std::vector<Slot> slots, AdamWSettings settings)
 void AdamW::update(std::span<const Parameter> parameters, const Step& step) {
   require(parameters.size() == slots_.size(), "adamw", "{} parameters; expected {}",
           parameters.size(), slots_.size());
-  pieces_.each(parameters, [&](const Pieces::Piece& piece) {
+  pieces_.each(parameters, [&](const ElementChunks::Piece& piece) {
     const AdamConstants c(settings_, step, slots_[piece.slot]);
     const Parameter& parameter = parameters[piece.slot];
     const auto range = settings_.coupled ? adamw_range<true> : adamw_range<false>;

@@ -17,20 +17,22 @@ struct AdamWSettings {
 /// What an update of Adam multiplies by, in the precision that it computes in.
 struct AdamConstants {
   float beta1, rest1, beta2, rest2, keep, rate, root, eps, scale, decay;
-  AdamConstants(const AdamWSettings& settings, const UpdateRule::Step& step, const Slot& slot);
+  AdamConstants(const AdamWSettings& settings,
+                const UpdateRule::Step& step,
+                const ParameterInfo& slot);
 };
 
 class AdamW final : public UpdateRule {
  public:
-  AdamW(std::vector<Slot> slots, AdamWSettings settings);
+  AdamW(std::vector<ParameterInfo> slots, AdamWSettings settings);
 
   void update(std::span<const Parameter> parameters, const Step& step) override;
   std::vector<RuleState> state() override;
 
  private:
-  std::vector<Slot> slots_;
+  std::vector<ParameterInfo> slots_;
   AdamWSettings settings_;
-  Pieces pieces_;
+  ElementChunks pieces_;
   Moments m_, v_;
 };
 

@@ -20,7 +20,7 @@ std::vector<float> gen(int n, double a, double b) {
   return values;
 }
 
-Slot of(int64_t elements, double weight_decay = 0, double lr_factor = 1) {
+ParameterInfo of(int64_t elements, double weight_decay = 0, double lr_factor = 1) {
   return {.name = "w", .shape = {elements}, .weight_decay = weight_decay, .lr_factor = lr_factor};
 }
 

@@ -24,7 +24,7 @@ void lion_range(float* __restrict w,
 
 }  // namespace
 
-Lion::Lion(std::vector<Slot> slots, double beta1, double beta2)
+Lion::Lion(std::vector<ParameterInfo> slots, double beta1, double beta2)
     : slots_(std::move(slots)),
       beta1_(beta1),
       beta2_(beta2),
@@ -32,8 +32,8 @@ Lion::Lion(std::vector<Slot> slots, double beta1, double beta2)
       m_("first_moment", pieces_) {}
 
 void Lion::update(std::span<const Parameter> parameters, const Step& step) {
-  pieces_.each(parameters, [&](const Pieces::Piece& piece) {
-    const Slot& slot = slots_[piece.slot];
+  pieces_.each(parameters, [&](const ElementChunks::Piece& piece) {
+    const ParameterInfo& slot = slots_[piece.slot];
     const double lr = step.lr * slot.lr_factor;
     const LionConstants c{
         .beta1 = static_cast<float>(beta1_),

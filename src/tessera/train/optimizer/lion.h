@@ -9,14 +9,14 @@ namespace tessera::train {
 
 class Lion final : public UpdateRule {
  public:
-  Lion(std::vector<Slot> slots, double beta1, double beta2);
+  Lion(std::vector<ParameterInfo> slots, double beta1, double beta2);
   void update(std::span<const Parameter> parameters, const Step& step) override;
   std::vector<RuleState> state() override;
 
  private:
-  std::vector<Slot> slots_;
+  std::vector<ParameterInfo> slots_;
   double beta1_, beta2_;
-  Pieces pieces_;
+  ElementChunks pieces_;
   Moments m_;
 };
 

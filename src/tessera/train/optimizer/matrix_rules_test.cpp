@@ -16,7 +16,7 @@ Tensor gen(const std::vector<int64_t>& shape, double a, double b) {
       .reshape(shape);
 }
 
-std::vector<Slot> slots() {
+std::vector<ParameterInfo> slots() {
   return {{.name = "w", .shape = {2, 3}, .weight_decay = 0.1}};
 }
 

@@ -7,7 +7,7 @@
 namespace tessera::train {
 namespace {
 
-double scale_of(MuonScale scale, const Slot& slot) {
+double scale_of(MuonScale scale, const ParameterInfo& slot) {
   const auto rows = static_cast<double>(slot.rows()), columns = static_cast<double>(slot.columns());
   switch (scale) {
     case MuonScale::original:
@@ -52,14 +52,14 @@ Tensor orthogonalised(const Tensor& u, int64_t iterations) {
   return (tall ? x.transpose(-2, -1) : x).reshape(u.sizes());
 }
 
-Muon::Muon(std::vector<Slot> slots, MuonKeys keys)
+Muon::Muon(std::vector<ParameterInfo> slots, MuonKeys keys)
     : slots_(std::move(slots)), keys_(std::move(keys)), pieces_(slots_), b_("momentum", pieces_) {}
 
 void Muon::update(std::span<const Parameter> parameters, const Step& step) {
   const auto mu = static_cast<float>(keys_.momentum), scale = static_cast<float>(step.scale);
   for (size_t s = 0; s < slots_.size(); ++s) {
     if (parameters[s].gradient == nullptr) continue;
-    const Slot& slot = slots_[s];
+    const ParameterInfo& slot = slots_[s];
     const int64_t n = slot.elements();
     const float* g = parameters[s].gradient;
     float *b = b_.at(s), *w = parameters[s].weight;

@@ -17,14 +17,14 @@ Tensor orthogonalised(const Tensor& u, int64_t iterations);
 
 class Muon final : public UpdateRule {
  public:
-  Muon(std::vector<Slot> slots, MuonKeys keys);
+  Muon(std::vector<ParameterInfo> slots, MuonKeys keys);
   void update(std::span<const Parameter> parameters, const Step& step) override;
   std::vector<RuleState> state() override;
 
  private:
-  std::vector<Slot> slots_;
+  std::vector<ParameterInfo> slots_;
   MuonKeys keys_;
-  Pieces pieces_;
+  ElementChunks pieces_;
   Moments b_;
 };
 

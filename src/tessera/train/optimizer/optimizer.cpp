@@ -26,10 +26,10 @@ AdamWSettings settings_of(const std::vector<double>& betas, double eps, bool cou
 }
 
 std::unique_ptr<UpdateRule> make_rule(const RuleKeys& rule,
-                                      std::vector<Slot> slots,
+                                      std::vector<ParameterInfo> slots,
                                       std::span<const Parameter> weights) {
   struct Maker {
-    std::vector<Slot>& slots;
+    std::vector<ParameterInfo>& slots;
     std::span<const Parameter> weights;
     std::unique_ptr<UpdateRule> adam(const AdamWKeys& keys, bool coupled) const {
       const AdamWSettings settings = settings_of(keys.betas, keys.eps, coupled);
@@ -150,7 +150,7 @@ void Optimizer::add_rule(const RuleRecipe& recipe, std::vector<size_t> entries) 
     entries.erase(small, entries.end());
     if (entries.empty()) return;
   }
-  std::vector<Slot> slots;
+  std::vector<ParameterInfo> slots;
   for (const size_t i : entries) {
     const ParameterSet::Entry& entry = parameters_.trained()[i];
     const ParameterGroup& group = parameters_.group_of(entry);

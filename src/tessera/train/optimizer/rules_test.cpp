@@ -24,7 +24,7 @@ std::vector<float> gen(size_t n, double a, double b) {
   return values;
 }
 
-std::vector<Slot> slots(double decay, std::vector<int64_t> shape = {2, 3}) {
+std::vector<ParameterInfo> slots(double decay, std::vector<int64_t> shape = {2, 3}) {
   return {{.name = "w", .shape = std::move(shape), .weight_decay = decay}};
 }
 

@@ -29,7 +29,7 @@ void free_range(float* __restrict y,
 
 }  // namespace
 
-ScheduleFree::ScheduleFree(std::vector<Slot> slots,
+ScheduleFree::ScheduleFree(std::vector<ParameterInfo> slots,
                            ScheduleFreeSettings settings,
                            std::span<const Parameter> weights)
     : slots_(std::move(slots)),
@@ -47,8 +47,8 @@ void ScheduleFree::update(std::span<const Parameter> parameters, const Step& ste
   sums_[0] += weight;
   // before the first rate above 0 nothing moves
   const double share = sums_[0] > 0 ? weight / sums_[0] : 0;
-  pieces_.each(parameters, [&](const Pieces::Piece& piece) {
-    const Slot& slot = slots_[piece.slot];
+  pieces_.each(parameters, [&](const ElementChunks::Piece& piece) {
+    const ParameterInfo& slot = slots_[piece.slot];
     const double lr = step.lr * slot.lr_factor;
     const FreeConstants c{
         .beta2 = static_cast<float>(settings_.beta2),

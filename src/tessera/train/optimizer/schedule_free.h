@@ -17,7 +17,7 @@ struct ScheduleFreeSettings {
 class ScheduleFree final : public UpdateRule {
  public:
   /// `weights` of the slots at the beginning, where z begins too.
-  ScheduleFree(std::vector<Slot> slots,
+  ScheduleFree(std::vector<ParameterInfo> slots,
                ScheduleFreeSettings settings,
                std::span<const Parameter> weights);
   void update(std::span<const Parameter> parameters, const Step& step) override;
@@ -26,9 +26,9 @@ class ScheduleFree final : public UpdateRule {
   void to_average(size_t slot, std::span<float> weights) const override;
 
  private:
-  std::vector<Slot> slots_;
+  std::vector<ParameterInfo> slots_;
   ScheduleFreeSettings settings_;
-  Pieces pieces_;
+  ElementChunks pieces_;
   Moments z_, v_;
   double sums_[2] = {0, 0};  // of the weights of updates; the largest rate
 };

@@ -28,17 +28,17 @@ void sgd_range(float* __restrict w, const float* __restrict g, int64_t n, const 
 
 }  // namespace
 
-Sgd::Sgd(std::vector<Slot> slots, SgdSettings settings)
+Sgd::Sgd(std::vector<ParameterInfo> slots, SgdSettings settings)
     : slots_(std::move(slots)),
       settings_(settings),
       pieces_(slots_),
-      kept_(settings.momentum > 0 ? slots_ : std::vector<Slot>()),
+      kept_(settings.momentum > 0 ? slots_ : std::vector<ParameterInfo>()),
       b_("momentum", kept_) {}
 
 void Sgd::update(std::span<const Parameter> parameters, const Step& step) {
   const auto mu = static_cast<float>(settings_.momentum);
-  pieces_.each(parameters, [&](const Pieces::Piece& piece) {
-    const Slot& slot = slots_[piece.slot];
+  pieces_.each(parameters, [&](const ElementChunks::Piece& piece) {
+    const ParameterInfo& slot = slots_[piece.slot];
     const SgdConstants c{
         .momentum = step.t == 1 ? 0 : mu,
         .fresh = step.t == 1 ? 1 : static_cast<float>(1 - settings_.dampening),

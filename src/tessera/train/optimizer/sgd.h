@@ -14,14 +14,14 @@ struct SgdSettings {
 
 class Sgd final : public UpdateRule {
  public:
-  Sgd(std::vector<Slot> slots, SgdSettings settings);
+  Sgd(std::vector<ParameterInfo> slots, SgdSettings settings);
   void update(std::span<const Parameter> parameters, const Step& step) override;
   std::vector<RuleState> state() override;
 
  private:
-  std::vector<Slot> slots_;
+  std::vector<ParameterInfo> slots_;
   SgdSettings settings_;
-  Pieces pieces_, kept_;  // kept_: of the momentum, none where there is none
+  ElementChunks pieces_, kept_;  // kept_: of the momentum, none where there is none
   Moments b_;
 };
 

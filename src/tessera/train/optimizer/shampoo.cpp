@@ -55,7 +55,7 @@ MatrixSide side_of(int64_t matrices, int64_t n, int64_t largest) {
   return {zeros({matrices, n, n}), zeros({matrices, n, n})};
 }
 
-std::vector<int64_t> as_matrices(const Slot& slot) {
+std::vector<int64_t> as_matrices(const ParameterInfo& slot) {
   return {slot.matrices(), slot.rows(), slot.columns()};
 }
 
@@ -69,7 +69,7 @@ void move(Tensor& m, const Tensor& g, double beta) {
 }
 
 template <class Kept>
-void append(const Slot& slot, Kept& kept, const char* turn, std::vector<RuleState>& out) {
+void append(const ParameterInfo& slot, Kept& kept, const char* turn, std::vector<RuleState>& out) {
   const auto add = [&](const std::string& what, const Tensor& tensor) {
     if (tensor.defined())
       out.push_back({what + "." + slot.name, slot.name, tensor.sizes().vec(), DType::f32,
@@ -98,9 +98,9 @@ void turn(MatrixSide& side, Tensor& v, int axis) {
 
 }  // namespace
 
-Soap::Soap(std::vector<Slot> slots, SoapKeys keys)
+Soap::Soap(std::vector<ParameterInfo> slots, SoapKeys keys)
     : slots_(std::move(slots)), keys_(std::move(keys)) {
-  for (const Slot& slot : slots_)
+  for (const ParameterInfo& slot : slots_)
     kept_.push_back({zeros(as_matrices(slot)), zeros(as_matrices(slot)),
                      side_of(slot.matrices(), slot.rows(), keys_.largest),
                      side_of(slot.matrices(), slot.columns(), keys_.largest)});
@@ -110,7 +110,7 @@ void Soap::update(std::span<const Parameter> parameters, const Step& step) {
   const at::NoGradGuard no_gradients;
   for (size_t s = 0; s < slots_.size(); ++s) {
     if (parameters[s].gradient == nullptr) continue;
-    const Slot& slot = slots_[s];
+    const ParameterInfo& slot = slots_[s];
     Kept& kept = kept_[s];
     const Tensor g =
         at::from_blob(const_cast<float*>(parameters[s].gradient), as_matrices(slot), at::kFloat) *
@@ -146,9 +146,9 @@ std::vector<RuleState> Soap::state() {
   return out;
 }
 
-Shampoo::Shampoo(std::vector<Slot> slots, ShampooKeys keys)
+Shampoo::Shampoo(std::vector<ParameterInfo> slots, ShampooKeys keys)
     : slots_(std::move(slots)), keys_(std::move(keys)) {
-  for (const Slot& slot : slots_)
+  for (const ParameterInfo& slot : slots_)
     kept_.push_back({zeros(as_matrices(slot)),
                      keys_.graft == Graft::adam ? zeros(as_matrices(slot)) : Tensor(),
                      side_of(slot.matrices(), slot.rows(), keys_.largest),
@@ -161,7 +161,7 @@ void Shampoo::update(std::span<const Parameter> parameters, const Step& step) {
   const double seen1 = 1 - std::pow(keys_.betas[0], t), seen2 = 1 - std::pow(keys_.betas[1], t);
   for (size_t s = 0; s < slots_.size(); ++s) {
     if (parameters[s].gradient == nullptr) continue;
-    const Slot& slot = slots_[s];
+    const ParameterInfo& slot = slots_[s];
     Kept& kept = kept_[s];
     const Tensor g =
         at::from_blob(const_cast<float*>(parameters[s].gradient), as_matrices(slot), at::kFloat) *

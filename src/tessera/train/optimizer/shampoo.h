@@ -26,7 +26,7 @@ struct MatrixSide {
 
 class Soap final : public UpdateRule {
  public:
-  Soap(std::vector<Slot> slots, SoapKeys keys);
+  Soap(std::vector<ParameterInfo> slots, SoapKeys keys);
   void update(std::span<const Parameter> parameters, const Step& step) override;
   std::vector<RuleState> state() override;
 
@@ -35,14 +35,14 @@ class Soap final : public UpdateRule {
     Tensor m, v;
     MatrixSide left, right;
   };
-  std::vector<Slot> slots_;
+  std::vector<ParameterInfo> slots_;
   SoapKeys keys_;
   std::vector<Kept> kept_;
 };
 
 class Shampoo final : public UpdateRule {
  public:
-  Shampoo(std::vector<Slot> slots, ShampooKeys keys);
+  Shampoo(std::vector<ParameterInfo> slots, ShampooKeys keys);
   void update(std::span<const Parameter> parameters, const Step& step) override;
   std::vector<RuleState> state() override;
 
@@ -51,7 +51,7 @@ class Shampoo final : public UpdateRule {
     Tensor m, v;
     MatrixSide left, right;
   };
-  std::vector<Slot> slots_;
+  std::vector<ParameterInfo> slots_;
   ShampooKeys keys_;
   std::vector<Kept> kept_;
 };

@@ -11,11 +11,11 @@ constexpr int64_t kPiece = 16384;
 
 }  // namespace
 
-int64_t Slot::elements() const {
+int64_t ParameterInfo::elements() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-int64_t Slot::matrices() const {
+int64_t ParameterInfo::matrices() const {
   return shape.size() < 2 ? 1 : elements() / std::max<int64_t>(1, rows() * columns());
 }
 
@@ -24,7 +24,7 @@ int64_t RuleState::bytes() const {
       dtype, std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()));
 }
 
-Pieces::Pieces(const std::vector<Slot>& slots) {
+ElementChunks::ElementChunks(const std::vector<ParameterInfo>& slots) {
   for (size_t s = 0; s < slots.size(); ++s) {
     const int64_t n = slots[s].elements();
     places_.push_back(elements_);
@@ -34,7 +34,7 @@ Pieces::Pieces(const std::vector<Slot>& slots) {
   }
 }
 
-void Moments::append(const std::vector<Slot>& slots, std::vector<RuleState>& to) {
+void Moments::append(const std::vector<ParameterInfo>& slots, std::vector<RuleState>& to) {
   for (size_t s = 0; s < slots.size(); ++s)
     to.push_back({name_ + "." + slots[s].name, slots[s].name, slots[s].shape, DType::f32, at(s)});
 }

@@ -22,7 +22,7 @@ struct Parameter {
 };
 
 /// One parameter as a rule is made for it.
-struct Slot {
+struct ParameterInfo {
   std::string name = {};
   std::vector<int64_t> shape = {};
   double weight_decay = 0;
@@ -66,9 +66,9 @@ class UpdateRule {
 };
 
 /// Pieces of slots, the same for any number of threads.
-class Pieces {
+class ElementChunks {
  public:
-  explicit Pieces(const std::vector<Slot>& slots);
+  explicit ElementChunks(const std::vector<ParameterInfo>& slots);
   struct Piece {
     size_t slot;
     int64_t begin, end;  // elements of the slot
@@ -98,17 +98,17 @@ class Pieces {
 /// Memory for one number per element of slots, one slot behind another, as states of its slots.
 class Moments {
  public:
-  Moments(std::string name, const Pieces& pieces)
+  Moments(std::string name, const ElementChunks& pieces)
       : name_(std::move(name)), pieces_(pieces), values_(static_cast<size_t>(pieces.elements())) {}
-  float* at(const Pieces::Piece& piece) { return values_.data() + piece.place; }
+  float* at(const ElementChunks::Piece& piece) { return values_.data() + piece.place; }
   float* at(size_t slot) { return values_.data() + pieces_.place(slot); }
   const float* at(size_t slot) const { return values_.data() + pieces_.place(slot); }
   /// Adds them, one for each slot.
-  void append(const std::vector<Slot>& slots, std::vector<RuleState>& to);
+  void append(const std::vector<ParameterInfo>& slots, std::vector<RuleState>& to);
 
  private:
   std::string name_;
-  const Pieces& pieces_;
+  const ElementChunks& pieces_;
   std::vector<float> values_;
 };
 

@@ -1,4 +1,5 @@
-// What is trained beside a model that stays as it is stored (model/overlay.h), as data. Torch-free.
+// What is trained beside a model that stays as it is stored (model/weight_adapter.h), as data.
+// Torch-free.
 #pragma once
 
 #include <optional>
@@ -87,13 +88,17 @@ struct AdapterRecipe {
         field("save", &C::save,
               "parameters trained in full in addition, such as \"head.*\", * for any characters")};
   }
-  static constexpr std::array keys_of_types{
-      spec::KeyOfTypes{"rank", "lora dora"},        spec::KeyOfTypes{"alpha", "lora dora"},
-      spec::KeyOfTypes{"dropout", "lora dora"},     spec::KeyOfTypes{"sizes", "lora dora"},
-      spec::KeyOfTypes{"rslora", "lora dora"},      spec::KeyOfTypes{"targets", "lora dora ia3"},
-      spec::KeyOfTypes{"exclude", "lora dora ia3"}, spec::KeyOfTypes{"layers", "lora dora ia3"},
-      spec::KeyOfTypes{"inputs", "ia3"},            spec::KeyOfTypes{"tokens", "prefix prompt"},
-      spec::KeyOfTypes{"text", "prompt"}};
+  static constexpr std::array keys_of_types{spec::KeyOfTypes{"rank", "lora dora"},
+                                            spec::KeyOfTypes{"alpha", "lora dora"},
+                                            spec::KeyOfTypes{"dropout", "lora dora"},
+                                            spec::KeyOfTypes{"sizes", "lora dora"},
+                                            spec::KeyOfTypes{"rslora", "lora dora"},
+                                            spec::KeyOfTypes{"targets", "lora dora ia3"},
+                                            spec::KeyOfTypes{"exclude", "lora dora ia3"},
+                                            spec::KeyOfTypes{"layers", "lora dora ia3"},
+                                            spec::KeyOfTypes{"inputs", "ia3"},
+                                            spec::KeyOfTypes{"tokens", "prefix prompt"},
+                                            spec::KeyOfTypes{"text", "prompt"}};
 };
 
 }  // namespace tessera::train

@@ -65,7 +65,7 @@ void Planner::plan_labels() {
     }
   } else {
     const LabelOf kind = out_.task == kNumber    ? LabelOf::score
-                         : out_.task == kSeveral ? LabelOf::several_classes
+                         : out_.task == kSeveral ? LabelOf::multi_label
                                                  : LabelOf::one_class;
     for (const LabelledText& one : read_texts(data, LabelSplit::train, kind, o_.cancel)) {
       if (n == 0)
@@ -75,7 +75,7 @@ void Planner::plan_labels() {
                                    : fmt::format("{}", fmt::join(one.labels, ", ")));
       labels.insert(labels.end(), one.labels.begin(), one.labels.end());
       lengths.push_back(std::ssize(
-          text::judged_text(
+          text::classifier_input(
               *tokenizer_, one.text,
               one.text_b.empty() ? std::nullopt : std::optional<std::string_view>(one.text_b), 0)
               .ids));

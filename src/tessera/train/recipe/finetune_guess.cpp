@@ -129,7 +129,7 @@ void Planner::guess() {
         words.empty() ? "words" : words, labels, option("label"));
     return;
   }
-  guess_columns(data);
+  draft_columns(data);
 }
 
 void Planner::guess_together() {
@@ -148,7 +148,7 @@ void Planner::guess_together() {
       option("text-b"));
 }
 
-void Planner::guess_columns(const Peek& data) {
+void Planner::draft_columns(const Peek& data) {
   const std::string text = role(o_.text, kTexts, "text");
   std::vector<std::string> second = kSecondTexts;
   std::erase(second, plain_name(text));

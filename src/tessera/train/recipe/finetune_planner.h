@@ -98,7 +98,7 @@ class Planner {
   bool is_scored_pair(const Peek& data) const;
   void guess();
   void guess_together();
-  void guess_columns(const Peek& data);
+  void draft_columns(const Peek& data);
   std::string described() const;
   /// What the values of a label are.
   std::string by_values(const Peek& data, const std::string& label) const;

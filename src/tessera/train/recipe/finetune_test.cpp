@@ -8,7 +8,7 @@
 #include "tessera/nn/registry.h"
 #include "tessera/train/objective/objective_config.h"
 #include "tessera/train/recipe/recipe.h"
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/train_testing.h"
 
 namespace tessera::train::finetune_test {

@@ -26,7 +26,7 @@
 #include "tessera/train/objective/next_token/early_exit.h"
 #include "tessera/train/objective/label_smoothing.h"
 #include "tessera/train/data/label_data.h"
-#include "tessera/train/recipe/length_ramp.h"
+#include "tessera/train/recipe/length_schedule.h"
 #include "tessera/train/objective/objective_ptr.h"
 #include "tessera/train/optimizer/optimizer_recipe.h"
 #include "tessera/train/optimizer/schedule.h"

@@ -7,7 +7,7 @@
 //   best            link to the one that did best at its evaluation (checkpoint.best)
 //   log.jsonl, log.csv, recipe.json, cache/
 //   written.json    the recipe without defaults, as its author wrote it
-//   events.out.tfevents.tessera   the log for TensorBoard (event_file.h)
+//   events.out.tfevents.tessera   the log for TensorBoard (tensorboard_file.h)
 //
 // A checkpoint is written to step-N.partial/, flushed to disk, listed in manifest.json with the
 // size and SHA-256 of every file, and renamed. Errors: Error(resource) for disk and lock,

@@ -15,7 +15,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/spec/json.h"
-#include "tessera/train/runs/event_file.h"
+#include "tessera/train/runs/tensorboard_file.h"
 
 namespace tessera::train {
 namespace {
@@ -79,9 +79,8 @@ void add_numbers(const Json& json,
 /// All numbers of a line but where it stands.
 std::string event_of(const Json& json, double begin) {
   auto values = numbers_of(json);
-  std::erase_if(values, [](const auto& value) {
-    return value.first == "step" || value.first == "seconds";
-  });
+  std::erase_if(
+      values, [](const auto& value) { return value.first == "step" || value.first == "seconds"; });
   return scalars_event(begin + json["seconds"].get<double>(), json["step"].get<int64_t>(), values);
 }
 
@@ -164,9 +163,9 @@ LogLine log_line_of(const Json& json, const std::string& where) {
       (*to)[name] = value.get<double>();
     }
   }
-  for (const auto& [key, to] :
-       {std::pair{"experts", &line.experts}, {"expert_changes", &line.expert_changes},
-        {"norms", &line.norms}}) {
+  for (const auto& [key, to] : {std::pair{"experts", &line.experts},
+                                {"expert_changes", &line.expert_changes},
+                                {"norms", &line.norms}}) {
     const auto found = json.find(key);
     if (found == json.end()) continue;
     if (!found->is_object())
@@ -174,8 +173,7 @@ LogLine log_line_of(const Json& json, const std::string& where) {
            spec::kind_of(*found));
     *to = *found;
   }
-  for (const auto& [key, to] :
-       {std::pair{"alarms", &line.alarms}, {"warnings", &line.warnings}}) {
+  for (const auto& [key, to] : {std::pair{"alarms", &line.alarms}, {"warnings", &line.warnings}}) {
     const auto found = json.find(key);
     if (found == json.end()) continue;
     const auto text = [](const Json& one) { return one.is_string(); };

@@ -1,5 +1,5 @@
-// What a run reports: a line of JSON per logged step in log.jsonl, its numbers as a table in log.csv
-// and, for TensorBoard, in events.out.tfevents.tessera. Torch-free.
+// What a run reports: a line of JSON per logged step in log.jsonl, its numbers as a table in
+// log.csv and, for TensorBoard, in events.out.tfevents.tessera. Torch-free.
 //
 // Columns of the table are those that every line has, then what comes up on the way, in that order;
 // with a number that is not among them the table is written anew.
@@ -29,17 +29,17 @@ struct LogLine {
   double seconds = 0;                     // since the start, pauses left out
   std::optional<double> valid_loss = {};  // when evaluated
   std::optional<double> valid_bits_per_byte = {};
-  std::optional<double> accuracy = {};  // of the validation's targets, the share ranked first
+  std::optional<double> accuracy = {};        // of the validation's targets, the share ranked first
   std::map<std::string, double> losses = {};  // those of parts, by name
   std::map<std::string, double> scores = {};  // of what is held out, by name, when evaluated
   spec::Json experts = {};                    // what the update used them for (expert_use.h)
   std::vector<std::string> alarms = {};       // routers that have collapsed
-  spec::Json expert_changes = {};  // by mixture, where some came or went (expert_changes.h)
-  std::vector<std::string> warnings = {};    // of what happened just now (run_watch.h)
-  std::string stopped = {};                  // why the run ends here, before its last step
-  std::optional<double> loss_scale = {};     // of the update, in fp16
-  std::optional<double> noise_scale = {};    // tokens, when measured (noise_scale.h)
-  spec::Json norms = {};                     // by layer, when measured (layer_norms.h)
+  spec::Json expert_changes = {};          // by mixture, where some came or went (expert_changes.h)
+  std::vector<std::string> warnings = {};  // of what happened just now (run_watch.h)
+  std::string stopped = {};                // why the run ends here, before its last step
+  std::optional<double> loss_scale = {};   // of the update, in fp16
+  std::optional<double> noise_scale = {};  // tokens, when measured (noise_scale.h)
+  spec::Json norms = {};                   // by layer, when measured (gradient_norms.h)
 };
 
 /// A number for a line: "nan", whatever its sign.

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "tessera/nn/guess_branches.h"
+#include "tessera/nn/draft_branches.h"
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/mixer/attention/attention_step.h"
 #include "tessera/nn/mixer/attention/heavy_keys.h"
@@ -295,7 +295,7 @@ class Attention final : public Mixer {
       for (PatternMask::Past& past : pasts) past.keep();
       return out;
     }
-    LayerKeys::Lists lists;
+    SharedKeyValues::Lists lists;
     for (const PatternMask::Past& past : pasts) lists.push_back(past.kv);
     context.keys.put(config_.kv_name, std::move(lists));
     context.keys.at_end(
@@ -364,7 +364,7 @@ class Attention final : public Mixer {
   Tensor after_keys(const Projected& x, const PatternedScores& scores, Context& context) const {
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const BySegment part(*context.batch);
-    const LayerKeys::Lists& lists = context.keys.at(config_.kv_of);
+    const SharedKeyValues::Lists& lists = context.keys.at(config_.kv_of);
     std::vector<ops::AttentionCall> calls;
     for (size_t i = 0; i < lists.size(); ++i) {
       const Segment& s = context.batch->segments[i];

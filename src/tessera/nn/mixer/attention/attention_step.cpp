@@ -6,7 +6,7 @@
 #include "tessera/kernels/attention/kv_rows.h"
 #include "tessera/kernels/basic/rowwise.h"
 #include "tessera/nn/decode_step.h"
-#include "tessera/nn/guess_branches.h"
+#include "tessera/nn/draft_branches.h"
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/nn/position/turn.h"
 #include "tessera/ops/attention/kv_rows.h"

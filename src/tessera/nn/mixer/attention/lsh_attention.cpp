@@ -4,7 +4,7 @@
 
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/position/relative.h"
-#include "tessera/nn/rerun.h"
+#include "tessera/nn/checkpointing.h"
 #include "tessera/ops/attention/lsh_attention.h"
 
 namespace tessera::nn {

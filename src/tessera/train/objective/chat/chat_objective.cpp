@@ -37,9 +37,9 @@ class ChatObjective final : public ObjectiveOf<ChatRecipe> {
     if (!keys_.plain()) prompts_of(keys_, open_tokenizer(recipe.data));
   }
 
-  std::unique_ptr<Source> open(const Recipe& recipe,
-                               const std::filesystem::path&,
-                               const CancelToken* cancel) const override {
+  std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                const std::filesystem::path&,
+                                const CancelToken* cancel) const override {
     return open_chats(recipe, keys_, open_tokenizer(recipe.data), cancel);
   }
 

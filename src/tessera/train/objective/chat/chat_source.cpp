@@ -32,7 +32,7 @@ PackedBatch packed(const std::vector<ChatTokens>& chats, const std::vector<int64
   return out;
 }
 
-class ChatSource final : public Source {
+class ChatSource final : public Dataset {
  public:
   ChatSource(Chats chats, std::string key, int64_t seed)
       : chats_(std::move(chats)),
@@ -361,10 +361,10 @@ ChatTokens ChatReader::of(const Json& example, const std::string& where) const {
   }
 }
 
-std::unique_ptr<Source> open_chats(const Recipe& recipe,
-                                   const ChatRecipe& how,
-                                   const text::Tokenizer& tokenizer,
-                                   const CancelToken* cancel) {
+std::unique_ptr<Dataset> open_chats(const Recipe& recipe,
+                                    const ChatRecipe& how,
+                                    const text::Tokenizer& tokenizer,
+                                    const CancelToken* cancel) {
   const DataRecipe& data = recipe.data;
   const ChatReader reader(how, tokenizer, recipe.train.length);
   Sha256 key;

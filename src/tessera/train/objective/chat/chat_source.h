@@ -7,7 +7,7 @@
 #include "tessera/text/chat/chat_prompt.h"
 #include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/train/data/chat_data.h"
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/chat/chat_recipe.h"
 
 namespace tessera::train {
@@ -85,9 +85,9 @@ class ChatReader {
 /// The conversations of a recipe's files. Every line is read and tokenised before the first step:
 /// what is wrong with one is said with its file and number. Those that are too long are left out,
 /// and notes() says how many; throws Error(input) where none is left.
-std::unique_ptr<Source> open_chats(const Recipe& recipe,
-                                   const ChatRecipe& how,
-                                   const text::Tokenizer& tokenizer,
-                                   const CancelToken* cancel);
+std::unique_ptr<Dataset> open_chats(const Recipe& recipe,
+                                    const ChatRecipe& how,
+                                    const text::Tokenizer& tokenizer,
+                                    const CancelToken* cancel);
 
 }  // namespace tessera::train

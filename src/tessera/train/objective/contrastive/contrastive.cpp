@@ -35,7 +35,7 @@ LossSums sums_of(const ContrastLosses& losses, int64_t first, int64_t count) {
 
 class Contrastive final : public Objective {
  public:
-  Contrastive(const Recipe& recipe, std::unique_ptr<Source> source)
+  Contrastive(const Recipe& recipe, std::unique_ptr<Dataset> source)
       : Objective(std::move(source)), how_(keys_of<ContrastiveRecipe>(*recipe.objective)) {}
 
   std::string_view name() const override { return ContrastiveRecipe::kType; }
@@ -82,24 +82,24 @@ class Contrastive final : public Objective {
     return out;
   }
 
-  LossSums learn_part(const model::Model& model,
-                      const PackedBatch& packed,
-                      const nn::Batch& batch,
-                      const model::ForwardOptions& forward,
-                      const Denominators& whole,
-                      const UpdateView* view) const override {
-    if (view == nullptr) return learn(model, packed, batch, forward, whole);
+  LossSums forward_backward_part(const model::Model& model,
+                                 const PackedBatch& packed,
+                                 const nn::Batch& batch,
+                                 const model::ForwardOptions& forward,
+                                 const Denominators& whole,
+                                 const UpdateView* view) const override {
+    if (view == nullptr) return forward_backward(model, packed, batch, forward, whole);
     const auto& part = dynamic_cast<const CachedGradients&>(*view).parts.at(packed.first_sample);
     return backward(model, packed, batch, forward, whole, [&](const Tensor&) {
       return CachedGradients::Part{part.sums, part.gradient_ND * whole.loss_scale};
     });
   }
 
-  LossSums learn(const model::Model& model,
-                 const PackedBatch& packed,
-                 const nn::Batch& batch,
-                 const model::ForwardOptions& forward,
-                 const Denominators& whole) const override {
+  LossSums forward_backward(const model::Model& model,
+                            const PackedBatch& packed,
+                            const nn::Batch& batch,
+                            const model::ForwardOptions& forward,
+                            const Denominators& whole) const override {
     return backward(model, packed, batch, forward, whole, [&](const Tensor& vectors_ND) {
       ContrastLayout layout;
       layout.add(packed);
@@ -136,7 +136,7 @@ class Contrastive final : public Objective {
       for (ContrastLayout* to : {&layout, &all}) to->add(source().valid(plain));
       vectors.push_back(vectors_of_held_out(model, plain, texts.unsupervised()));
       nats += sums_of(contrast(vectors.back(), layout, how_), 0, layout.samples()).at(kLossName);
-      for (const Piece& piece : source().valid(plain).pieces) out.tokens += piece.length;
+      for (const PackedDocument& piece : source().valid(plain).pieces) out.tokens += piece.length;
     }
     if (!said.empty()) {
       out.scores["spearman"] = spearman(said, cosines);
@@ -229,7 +229,7 @@ Tensor text_vectors(const model::Model& model,
 }
 
 std::unique_ptr<Objective> contrastive(const Recipe& recipe,
-                                       std::unique_ptr<Source> source,
+                                       std::unique_ptr<Dataset> source,
                                        const ObjectiveOptions&) {
   return std::make_unique<Contrastive>(recipe, std::move(source));
 }

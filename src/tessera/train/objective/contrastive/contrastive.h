@@ -16,7 +16,7 @@ Tensor text_vectors(const model::Model& model,
                     TextVector pooling);
 
 std::unique_ptr<Objective> contrastive(const Recipe& recipe,
-                                       std::unique_ptr<Source> source,
+                                       std::unique_ptr<Dataset> source,
                                        const ObjectiveOptions& options);
 
 }  // namespace tessera::train

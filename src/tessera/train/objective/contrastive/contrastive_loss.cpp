@@ -53,7 +53,7 @@ void ContrastLayout::add(const PackedBatch& packed) {
   const auto before = std::ssize(items);
   int64_t row = -1, sample = samples() - 1, place = 0;
   for (int64_t i = 0; i < std::ssize(packed.pieces); ++i) {
-    const Piece& piece = packed.pieces[static_cast<size_t>(i)];
+    const PackedDocument& piece = packed.pieces[static_cast<size_t>(i)];
     if (piece.row != row) row = piece.row, place = 0, ++sample;
     auto& kind = place == 0 ? texts : place == 1 ? positives : negatives;
     kind.push_back(before + i);

@@ -70,9 +70,9 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
              "found {}; expected 1 to {}, fewer than the vector has", keys_.dims[i], width - 1);
   }
 
-  std::unique_ptr<Source> open(const Recipe& recipe,
-                               const std::filesystem::path&,
-                               const CancelToken* cancel) const override {
+  std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                const std::filesystem::path&,
+                                const CancelToken* cancel) const override {
     auto source = open_contrastive(recipe, keys_, open_tokenizer(recipe.data), cancel);
     if (source->unsupervised() && !(recipe.adapter && recipe.adapter->dropout > 0) &&
         !drops(model::resolve(recipe.spec)))

@@ -8,7 +8,7 @@
 
 #include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/train/data/label_data.h"
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/contrastive/contrastive_recipe.h"
 
 namespace tessera::train {
@@ -17,7 +17,7 @@ namespace tessera::train {
 /// of their names. Throws Error(spec) for files that are neither.
 LabelData examples_of(const DataRecipe& data);
 
-class ContrastiveSource : public Source {
+class ContrastiveSource : public Dataset {
  public:
   /// Whether samples are a text twice.
   virtual bool unsupervised() const = 0;

@@ -4,7 +4,7 @@
 #include "tessera/convert/text_settings.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/train/loop/batch_tensors.h"
-#include "tessera/train/loop/start_weights.h"
+#include "tessera/train/loop/init_weights.h"
 #include "tessera/train/loop/trainer.h"
 #include "tessera/train/objective/contrastive/contrastive_source.h"
 #include "tessera/train/objective/objective_config.h"
@@ -55,7 +55,7 @@ struct Setting {
 };
 
 std::string text_of(const PackedBatch& batch, size_t piece) {
-  const Piece& p = batch.pieces.at(piece);
+  const PackedDocument& p = batch.pieces.at(piece);
   return {batch.ids.begin() + p.begin, batch.ids.begin() + p.begin + p.length};
 }
 
@@ -232,7 +232,7 @@ Tensor gradients(const Objective& objective,
   EXPECT_EQ(view != nullptr, parts.size() > 1);
   for (const PackedBatch& part : parts)
     for (const auto& [name, sum] :
-         objective.learn_part(model, part, batch_of(part), forward, whole, view.get()))
+         objective.forward_backward_part(model, part, batch_of(part), forward, whole, view.get()))
       sums[name] += sum;
   std::vector<Tensor> all;
   for (const auto& [decl, weight] : model.weights().all())
@@ -278,7 +278,9 @@ TEST(Contrastive, SeveralBatchesAreOneLargeOne) {
       model::ForwardOptions forward;
       forward.training = true;
       forward.key = RandomKey(3);
-      apart += objective->learn(model, part, batch_of(part), forward, objective->denominators(part))
+      apart += objective
+                   ->forward_backward(model, part, batch_of(part), forward,
+                                      objective->denominators(part))
                    .at("loss");
     }
     EXPECT_GT(of_one.at("loss"), apart + 1);

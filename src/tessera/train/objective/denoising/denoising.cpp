@@ -110,9 +110,10 @@ Denoising::Denoising(NoiseRoom room, Options options) : options_(std::move(optio
   });
 }
 
-std::optional<Noised> Denoising::apply(const NoiseText& text, const RandomKey& key) const {
+std::optional<DenoisingExample> Denoising::apply(const NoiseText& text,
+                                                 const RandomKey& key) const {
   if (text.ids.empty()) return std::nullopt;
-  Noised out{{text.ids.begin(), text.ids.end()}, {text.ids.begin(), text.ids.end()}};
+  DenoisingExample out{{text.ids.begin(), text.ids.end()}, {text.ids.begin(), text.ids.end()}};
   if (options_.permute > 0)
     out.given = permuted_sentences(out.given, options_.sentence_ends, options_.permute,
                                    key.fold("permute"));

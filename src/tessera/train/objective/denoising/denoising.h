@@ -38,7 +38,7 @@ class Denoising final : public Noise {
   Denoising(NoiseRoom room, Options options);
 
   int64_t raw_length() const override { return raw_length_; }
-  std::optional<Noised> apply(const NoiseText& text, const RandomKey& key) const override;
+  std::optional<DenoisingExample> apply(const NoiseText& text, const RandomKey& key) const override;
 
  private:
   Options options_;

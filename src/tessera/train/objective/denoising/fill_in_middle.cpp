@@ -28,12 +28,12 @@ std::vector<size_t> characters_of(std::string_view text) {
 
 }  // namespace
 
-Noised fill_in_middle(const MiddleTokens& tokens,
-                      std::span<const int64_t> prefix,
-                      std::span<const int64_t> middle,
-                      std::span<const int64_t> suffix,
-                      bool spm) {
-  Noised out;
+DenoisingExample fill_in_middle(const MiddleTokens& tokens,
+                                std::span<const int64_t> prefix,
+                                std::span<const int64_t> middle,
+                                std::span<const int64_t> suffix,
+                                bool spm) {
+  DenoisingExample out;
   out.given.push_back(tokens.prefix);
   if (!spm) append(out.given, prefix);
   out.given.push_back(tokens.suffix);
@@ -87,17 +87,18 @@ FillInMiddle::Parts FillInMiddle::cut(std::span<const int64_t> ids, const Random
   return {part(0, first), part(first, second), part(second, text.size())};
 }
 
-std::optional<Noised> FillInMiddle::apply(const NoiseText& text, const RandomKey& key) const {
+std::optional<DenoisingExample> FillInMiddle::apply(const NoiseText& text,
+                                                    const RandomKey& key) const {
   const NextToken as_it_is(room_, options_.tokens.eos);
   if (text.ids.empty()) return std::nullopt;
   if (unit(key.fold("whether"), 0) >= options_.rate) return as_it_is.apply(text, key);
   const Parts parts = cut(text.ids, key.fold("cut"));
-  Noised out = fill_in_middle(options_.tokens, parts.prefix, parts.middle, parts.suffix,
-                              unit(key.fold("order"), 0) < options_.spm_rate);
+  DenoisingExample out = fill_in_middle(options_.tokens, parts.prefix, parts.middle, parts.suffix,
+                                        unit(key.fold("order"), 0) < options_.spm_rate);
   // tokens of parts may be more than those of the whole
   if (std::ssize(out.given) > room_.length) return as_it_is.apply(text, key);
   if (options_.middle_alone) return out;
-  Noised all{{out.given.front()}, {out.given.begin() + 1, out.given.end()}};
+  DenoisingExample all{{out.given.front()}, {out.given.begin() + 1, out.given.end()}};
   append(all.asked, out.asked);
   return all;
 }

@@ -15,11 +15,11 @@ struct MiddleTokens {
 };
 
 /// What is given ends where the middle begins.
-Noised fill_in_middle(const MiddleTokens& tokens,
-                      std::span<const int64_t> prefix,
-                      std::span<const int64_t> middle,
-                      std::span<const int64_t> suffix,
-                      bool spm);
+DenoisingExample fill_in_middle(const MiddleTokens& tokens,
+                                std::span<const int64_t> prefix,
+                                std::span<const int64_t> middle,
+                                std::span<const int64_t> suffix,
+                                bool spm);
 
 class FillInMiddle final : public Noise {
  public:
@@ -40,7 +40,7 @@ class FillInMiddle final : public Noise {
   FillInMiddle(NoiseRoom room, Options options);
 
   int64_t raw_length() const override { return raw_length_; }
-  std::optional<Noised> apply(const NoiseText& text, const RandomKey& key) const override;
+  std::optional<DenoisingExample> apply(const NoiseText& text, const RandomKey& key) const override;
   bool tells_documents() const override { return options_.documents; }
   std::vector<int64_t> told(const NoiseDocument& document,
                             int64_t from,

@@ -61,21 +61,22 @@ int64_t PrefixCut::raw_length() const {
   });
 }
 
-std::optional<Noised> PrefixCut::apply(const NoiseText& text, const RandomKey& key) const {
+std::optional<DenoisingExample> PrefixCut::apply(const NoiseText& text,
+                                                 const RandomKey& key) const {
   const int64_t n = std::ssize(text.ids);
   if (n < 2) return std::nullopt;
   const auto cut = text.ids.begin() + 1 + below(key.fold("cut"), 0, n - 1);
-  Noised out{{text.ids.begin(), cut}, {cut, text.ids.end()}};
+  DenoisingExample out{{text.ids.begin(), cut}, {cut, text.ids.end()}};
   if (mode_) out.given.insert(out.given.begin(), *mode_);
   if (eos_ && text.ends) out.asked.push_back(*eos_);
   return out;
 }
 
-std::optional<Noised> NextToken::apply(const NoiseText& text, const RandomKey&) const {
+std::optional<DenoisingExample> NextToken::apply(const NoiseText& text, const RandomKey&) const {
   std::vector<int64_t> rest(text.ids.begin() + (text.ids.empty() ? 0 : 1), text.ids.end());
   if (!text.ids.empty() && eos_ && text.ends) rest.push_back(*eos_);
   if (rest.empty()) return std::nullopt;
-  return Noised{{text.ids.front()}, std::move(rest)};
+  return DenoisingExample{{text.ids.front()}, std::move(rest)};
 }
 
 }  // namespace tessera::train

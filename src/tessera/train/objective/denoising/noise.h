@@ -17,7 +17,7 @@
 namespace tessera::train {
 
 /// Neither is empty.
-struct Noised {
+struct DenoisingExample {
   std::vector<int64_t> given, asked;
 };
 
@@ -50,7 +50,8 @@ class Noise {
   /// Tokens of a text that are read at a time: the most that fit.
   virtual int64_t raw_length() const = 0;
   /// Nothing where the text is too short to ask anything.
-  virtual std::optional<Noised> apply(const NoiseText& text, const RandomKey& key) const = 0;
+  virtual std::optional<DenoisingExample> apply(const NoiseText& text,
+                                                const RandomKey& key) const = 0;
 
   /// Whether documents are told anew as wholes, by keys of their own, and windows show parts of
   /// what they become; then apply() is not called but this: tokens from .. to - 1, at least 2 of
@@ -71,7 +72,7 @@ int64_t longest_text(int64_t most, int64_t length, const std::function<bool(int6
 /// token, then the end of what is given.
 struct NoisedPiece {
   int64_t row = 0;
-  Noised text;
+  DenoisingExample text;
   int64_t kind = -1;  // PackedBatch::kinds; -1 = there is one alone
 };
 PackedBatch pack_noised(std::vector<NoisedPiece> pieces,
@@ -86,7 +87,7 @@ class PrefixCut final : public Noise {
   PrefixCut(NoiseRoom room, std::optional<int64_t> mode, std::optional<int64_t> eos)
       : room_(room), mode_(mode), eos_(eos) {}
   int64_t raw_length() const override;
-  std::optional<Noised> apply(const NoiseText& text, const RandomKey& key) const override;
+  std::optional<DenoisingExample> apply(const NoiseText& text, const RandomKey& key) const override;
 
  private:
   NoiseRoom room_;
@@ -98,7 +99,7 @@ class NextToken final : public Noise {
  public:
   NextToken(NoiseRoom room, std::optional<int64_t> eos) : room_(room), eos_(eos) {}
   int64_t raw_length() const override { return room_.length; }
-  std::optional<Noised> apply(const NoiseText& text, const RandomKey& key) const override;
+  std::optional<DenoisingExample> apply(const NoiseText& text, const RandomKey& key) const override;
 
  private:
   NoiseRoom room_;

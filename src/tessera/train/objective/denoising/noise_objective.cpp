@@ -44,14 +44,14 @@ class NoiseObjective final : public ObjectiveConfig {
     check_predicts_tokens(recipe);
   }
 
-  std::unique_ptr<Source> open(const Recipe& recipe,
-                               const std::filesystem::path& cache,
-                               const CancelToken* cancel) const override {
+  std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                const std::filesystem::path& cache,
+                                const CancelToken* cancel) const override {
     std::vector<double> weights;
     for (const NoiseShare& share : shares_) weights.push_back(share.weight);
     return of_texts(
         recipe, cache, cancel,
-        [&](TokenData data, const text::Tokenizer& tokenizer, const LengthRamp& ramp) {
+        [&](TokenData data, const text::Tokenizer& tokenizer, const LengthSchedule& ramp) {
           NoiseSource::Options options{std::nullopt, recipe.train.length, recipe.train.seed, ramp};
           if (recipe.spec.encoder) options.start = recipe.spec.start;
           return std::make_unique<NoiseSource>(

@@ -167,7 +167,7 @@ TEST(NoiseSource, SamplesAreFunctionsOfTheirNumbersAndOfTheSeedInTrainingAlone) 
     for (int64_t sample = 0; sample < 100; ++sample) {
       const PackedBatch batch = one->train(sample, 1, begun);
       ASSERT_FALSE(batch.pieces.empty());
-      for (const Piece& piece : batch.pieces) {
+      for (const PackedDocument& piece : batch.pieces) {
         EXPECT_LE(piece.length, 32);
         EXPECT_GE(batch.targets[static_cast<size_t>(piece.begin + piece.length - 1)], 0);
       }

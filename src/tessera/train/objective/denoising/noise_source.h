@@ -1,7 +1,7 @@
 // Windows of a text, each document of which a noise makes a question of. Torch-free.
 #pragma once
 
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/data/token_cache.h"
 #include "tessera/train/objective/denoising/noise_recipe.h"
 
@@ -10,13 +10,13 @@ namespace tessera::train {
 /// Samples of a text under the noises of a recipe. A training sample draws its noise, by the
 /// weights, and what that does from the seed and its number, which goes on through the epochs; what
 /// is held out always has the same noise and is spoilt the same way, whatever the seed.
-class NoiseSource final : public Source {
+class NoiseSource final : public Dataset {
  public:
   struct Options {
     std::optional<int64_t> start;  // a decoder's beside an encoder begins with it
     int64_t length = 0;            // tokens that a stack reads at most
     int64_t seed = 0;
-    LengthRamp ramp = {};
+    LengthSchedule ramp = {};
   };
   /// Throws Error(input) for data of which no document has 2 tokens.
   NoiseSource(TokenData data,

@@ -83,7 +83,7 @@ TEST(MixedSource, LearnsAndGoesOnWithTheSameBitsWhileTextsGrow) {
 std::vector<NoisedPiece> questions() {
   std::vector<NoisedPiece> out;
   for (const int64_t n : {1, 7, 63}) {
-    Noised text;
+    DenoisingExample text;
     for (int64_t i = 0; i < n; ++i) {
       text.given.push_back((i * 37 + n) % 300);
       text.asked.push_back((i * 53 + 7 * n) % 300);
@@ -122,7 +122,7 @@ TEST(Noise, AQuestionAloneIsTheSameAmongOthersAndPadded) {
     const PackedBatch packed = pack_noised(questions(), start, 64);
     std::vector<std::vector<int64_t>> rows;
     std::vector<int64_t> prefixes;
-    for (const Piece& piece : packed.pieces) {
+    for (const PackedDocument& piece : packed.pieces) {
       rows.emplace_back(packed.ids.begin() + piece.begin,
                         packed.ids.begin() + piece.begin + piece.length);
       prefixes.push_back(piece.prefix);
@@ -142,7 +142,7 @@ TEST(Noise, WhatIsGivenLaterMovesWhatIsGivenBefore) {
   const Recipe recipe = read_recipe(noise_recipe("a.txt", {{"type", "prefix_lm"}}), "");
   const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 3));
   const at::NoGradGuard no_gradients;
-  const auto hidden = [&](Noised text) {
+  const auto hidden = [&](DenoisingExample text) {
     const PackedBatch packed = pack_noised({{0, std::move(text)}}, std::nullopt, 32);
     return hidden_of(model, packed, batch_of(packed), {});
   };
@@ -163,7 +163,7 @@ TEST(Noise, WhatAMixtureDrawsHasLossesOfItsOwn) {
   std::vector<int64_t> begun;
   const PackedBatch packed = objective->source().train(0, 12, begun);
   const Denominators whole = objective->denominators(packed);
-  const LossSums sums = objective->learn(model, packed, batch_of(packed), {}, whole);
+  const LossSums sums = objective->forward_backward(model, packed, batch_of(packed), {}, whole);
   double sum = 0, targets = 0;
   for (const char* name : {"prefix_lm_1", "span_corruption_2", "span_corruption_3"}) {
     ASSERT_TRUE(sums.contains(name)) << name;
@@ -204,7 +204,7 @@ TEST(Noise, ALossIsTheMeanOfAllThatIsAskedInAnUpdate) {
       weight->dense_tensor().mutable_grad() = Tensor();
     for (int64_t first = 0; first < 8; first += by) {
       const PackedBatch packed = objective->source().train(first, by, begun);
-      sum += objective->learn(model, packed, batch_of(packed), {}, whole).at("loss");
+      sum += objective->forward_backward(model, packed, batch_of(packed), {}, whole).at("loss");
     }
     return std::pair(sum / whole.of("loss"),
                      model.weights().all().front().second->dense_tensor().grad().clone());

@@ -50,7 +50,8 @@ SpanCorruption::SpanCorruption(NoiseRoom room, Options options) : options_(std::
          options_.sentinels.size(), raw_length_, most);
 }
 
-std::optional<Noised> SpanCorruption::apply(const NoiseText& text, const RandomKey& key) const {
+std::optional<DenoisingExample> SpanCorruption::apply(const NoiseText& text,
+                                                      const RandomKey& key) const {
   const int64_t n = std::ssize(text.ids);
   if (n < 2) return std::nullopt;
   const SpanCounts counts = SpanCounts::of(n, options_.rate, options_.mean_span);
@@ -58,13 +59,13 @@ std::optional<Noised> SpanCorruption::apply(const NoiseText& text, const RandomK
                     random_parts(counts.noise, counts.spans, key.fold("noise")));
 }
 
-Noised SpanCorruption::with_parts(std::span<const int64_t> ids,
-                                  std::span<const int64_t> text,
-                                  std::span<const int64_t> noise) const {
+DenoisingExample SpanCorruption::with_parts(std::span<const int64_t> ids,
+                                            std::span<const int64_t> text,
+                                            std::span<const int64_t> noise) const {
   require(text.size() == noise.size() && text.size() <= options_.sentinels.size(),
           "span_corruption", "{} parts of text, {} of noise, {} sentinels", text.size(),
           noise.size(), options_.sentinels.size());
-  Noised out;
+  DenoisingExample out;
   if (options_.mode) out.given.push_back(*options_.mode);
   auto at = ids.begin();
   const auto move = [&](std::vector<int64_t>& to, int64_t tokens) {

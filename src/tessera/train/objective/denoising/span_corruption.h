@@ -35,11 +35,11 @@ class SpanCorruption final : public Noise {
   static int64_t longest(NoiseRoom room, double rate, double mean_span, bool has_mode);
 
   int64_t raw_length() const override { return raw_length_; }
-  std::optional<Noised> apply(const NoiseText& text, const RandomKey& key) const override;
+  std::optional<DenoisingExample> apply(const NoiseText& text, const RandomKey& key) const override;
   /// With parts of these lengths.
-  Noised with_parts(std::span<const int64_t> ids,
-                    std::span<const int64_t> text,
-                    std::span<const int64_t> noise) const;
+  DenoisingExample with_parts(std::span<const int64_t> ids,
+                              std::span<const int64_t> text,
+                              std::span<const int64_t> noise) const;
 
  private:
   Options options_;

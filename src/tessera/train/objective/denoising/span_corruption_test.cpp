@@ -32,7 +32,7 @@ TEST(SpanCorruption, HidesTheSpansOfItsParts) {
   EXPECT_EQ(counts.noise, 6);
   EXPECT_EQ(counts.spans, 2);
   const std::vector<int64_t> ids = range(10, 20);
-  const Noised out =
+  const DenoisingExample out =
       corruption.with_parts(ids, std::vector<int64_t>{5, 9}, std::vector<int64_t>{2, 4});
   EXPECT_EQ(out.given, (std::vector<int64_t>{10, 11, 12, 13, 14, 99, 17, 18, 19, 20, 21, 22, 23, 24,
                                              25, 98, 1}));

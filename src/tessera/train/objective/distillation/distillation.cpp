@@ -9,7 +9,7 @@
 
 #include "tessera/base/sha256.h"
 #include "tessera/infer/evaluation/score.h"
-#include "tessera/infer/loading/base_print.h"
+#include "tessera/infer/loading/weights_fingerprint.h"
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/model/call_plan.h"
 #include "tessera/ops/random.h"
@@ -23,12 +23,12 @@ namespace tessera::train {
 namespace {
 
 /// The samples of another source, for a run that also depends on its teacher.
-class TaughtSource final : public Source {
+class TaughtSource final : public Dataset {
  public:
   /// `samples` must outlive it.
-  TaughtSource(const Source& samples, const model::Model& teacher)
+  TaughtSource(const Dataset& samples, const model::Model& teacher)
       : samples_(samples),
-        key_(sha256(samples_.key() + infer::base_print(teacher.weights()).dump())) {}
+        key_(sha256(samples_.key() + infer::weights_fingerprint(teacher.weights()).dump())) {}
   PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>& begun) const override {
     return samples_.train(first, count, begun);
   }
@@ -40,7 +40,7 @@ class TaughtSource final : public Source {
   const std::string& key() const override { return key_; }
 
  private:
-  const Source& samples_;
+  const Dataset& samples_;
   std::string key_;
 };
 
@@ -141,7 +141,7 @@ class Distillation final : public Objective {
   std::string main_loss() const override {
     return config_.runs_student() ? own_->main_loss() : losses_.front();
   }
-  Beside join(const model::Model&) override { return {.parameters = maps_}; }
+  AuxiliaryParameters join(const model::Model&) override { return {.parameters = maps_}; }
 
   /// What a run says when it begins.
   std::string line() const {
@@ -163,11 +163,11 @@ class Distillation final : public Objective {
     return out;
   }
 
-  LossSums learn(const model::Model& model,
-                 const PackedBatch& packed,
-                 const nn::Batch& batch,
-                 const model::ForwardOptions& forward,
-                 const Denominators& whole) const override {
+  LossSums forward_backward(const model::Model& model,
+                            const PackedBatch& packed,
+                            const nn::Batch& batch,
+                            const model::ForwardOptions& forward,
+                            const Denominators& whole) const override {
     LossSums sums;
     for (const std::string& loss : losses_) sums[loss] = 0;
     Pass pass{model, batch, whole, sums, {}, {}, {}};
@@ -186,7 +186,8 @@ class Distillation final : public Objective {
           return of_logits(pass, logits_NC, rows_N, targets_N);
         };
       if (seen.any()) terms.behind = [&] { return of_layers(pass, seen, false); };
-      for (const auto& [loss, sum] : own_->learn_with(model, packed, batch, watched, whole, terms))
+      for (const auto& [loss, sum] :
+           own_->forward_backward_with(model, packed, batch, watched, whole, terms))
         sums[loss] += sum;
     }
     if (config_.has(TermOf::mixer)) feed_mixers(packed, forward, pass);
@@ -415,7 +416,7 @@ TeacherBatch clean_batch(const PackedBatch& packed) {
   TeacherBatch out{packed, std::vector<int64_t>(packed.ids.size(), -1)};
   for (size_t i = 0; i < packed.ids.size(); ++i)
     if (packed.targets[i] >= 0) out.packed.ids[i] = packed.targets[i];
-  for (const Piece& piece : packed.pieces)
+  for (const PackedDocument& piece : packed.pieces)
     for (int64_t k = 1; k < piece.length; ++k)
       out.rows[static_cast<size_t>(piece.begin + k)] = piece.begin + k - 1;
   return out;
@@ -423,7 +424,7 @@ TeacherBatch clean_batch(const PackedBatch& packed) {
 
 PackedBatch answer_batch(const PackedBatch& packed, int64_t start) {
   PackedBatch out = packed;
-  for (const Piece& piece : packed.pieces)
+  for (const PackedDocument& piece : packed.pieces)
     for (int64_t k = 0; k < piece.length; ++k) {
       const auto at = static_cast<size_t>(piece.begin + k);
       out.ids[at] = k == 0                        ? start
@@ -437,7 +438,7 @@ TeacherBatch joined_batch(const PackedBatch& packed, bool given) {
   TeacherBatch out{{}, std::vector<int64_t>(packed.ids.size(), -1)};
   out.packed.first_sample = packed.first_sample;
   for (size_t i = 0; i < packed.pieces.size(); ++i) {
-    const Piece& piece = packed.pieces[i];
+    const PackedDocument& piece = packed.pieces[i];
     const std::vector<int64_t>& source = packed.sources.at(i);
     const auto begin = std::ssize(out.packed.ids), n = std::ssize(source);
     // the answer without the id that every answer begins with
@@ -455,7 +456,7 @@ TeacherBatch joined_batch(const PackedBatch& packed, bool given) {
 }
 
 std::unique_ptr<Objective> distillation_objective(const Recipe& recipe,
-                                                  std::unique_ptr<Source> source,
+                                                  std::unique_ptr<Dataset> source,
                                                   const ObjectiveOptions& options) {
   const auto& config = dynamic_cast<const DistillationConfig&>(*recipe.objective);
   Recipe inner = recipe;

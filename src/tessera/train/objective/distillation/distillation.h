@@ -11,7 +11,7 @@ namespace tessera::train {
 
 /// The objective of a recipe whose type that is. Throws what loading the teacher throws.
 std::unique_ptr<Objective> distillation_objective(const Recipe& recipe,
-                                                  std::unique_ptr<Source> source,
+                                                  std::unique_ptr<Dataset> source,
                                                   const ObjectiveOptions& options);
 
 /// A batch as a teacher reads it, and the rows of its hidden states that foretell what the batch's

@@ -11,7 +11,7 @@
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/nn/mixer/linear/linear_attention.h"
 #include "tessera/spec/names.h"
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/recipe/recipe.h"
 #include "tessera/train/recipe/start.h"
 

@@ -24,9 +24,9 @@ class DistillationConfig final : public ObjectiveConfig {
   std::string type() const override { return DistillationKeys::kType; }
   spec::Json dump() const override;
   void check(const Recipe& recipe) const override;
-  std::unique_ptr<Source> open(const Recipe& recipe,
-                               const std::filesystem::path& cache,
-                               const CancelToken* cancel) const override {
+  std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                const std::filesystem::path& cache,
+                                const CancelToken* cancel) const override {
     return inner_->open(recipe, cache, cancel);
   }
   std::vector<std::string> kinds() const override { return inner_->kinds(); }

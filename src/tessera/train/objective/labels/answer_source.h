@@ -13,7 +13,7 @@ struct AskedQuestion {
   std::vector<text::AnswerWindow> windows = {};
 };
 
-class AnswerSource : public Source {
+class AnswerSource : public Dataset {
  public:
   /// One of those that are held out: valid() of some holds the windows of each in order.
   virtual const AskedQuestion& question(int64_t number) const = 0;

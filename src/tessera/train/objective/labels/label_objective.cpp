@@ -97,9 +97,9 @@ template <class C>
 class LabelObjective : public ObjectiveOf<C>, public Labelled {
  public:
   using ObjectiveOf<C>::ObjectiveOf;
-  std::unique_ptr<Source> open(const Recipe& recipe,
-                               const std::filesystem::path&,
-                               const CancelToken* cancel) const override {
+  std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                const std::filesystem::path&,
+                                const CancelToken* cancel) const override {
     return open_labels(recipe, task(recipe), open_tokenizer(recipe.data), cancel);
   }
 };
@@ -118,7 +118,7 @@ class Classification final : public LabelObjective<ClassificationKeys> {
       fail(ErrorKind::spec, "objective.labels", "only one class; expected at least 2");
   }
   LabelTask task(const Recipe& recipe) const override {
-    return {keys_.multi_label ? LabelTask::Kind::several_classes : LabelTask::Kind::one_class,
+    return {keys_.multi_label ? LabelTask::Kind::multi_label : LabelTask::Kind::one_class,
             classes_of(recipe), keys_.class_weights};
   }
 };
@@ -166,9 +166,9 @@ class QuestionAnswering final : public LabelObjective<QuestionAnsweringKeys> {
     return {
         .kind = LabelTask::Kind::answers, .stride = keys_.stride, .max_answer = keys_.max_answer};
   }
-  std::unique_ptr<Source> open(const Recipe& recipe,
-                               const std::filesystem::path&,
-                               const CancelToken* cancel) const override {
+  std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                const std::filesystem::path&,
+                                const CancelToken* cancel) const override {
     return open_answers(recipe, task(recipe), open_tokenizer(recipe.data), cancel);
   }
 };

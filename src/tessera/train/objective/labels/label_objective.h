@@ -81,7 +81,7 @@ std::vector<ObjectiveKind> label_objective_kinds();
 
 /// What is said of a text or a word, of a recipe whose objective is one of these.
 struct LabelTask {
-  enum class Kind { one_class, several_classes, score, words, answers };
+  enum class Kind { one_class, multi_label, score, words, answers };
   Kind kind = Kind::one_class;
   ClassNames classes = {};  // none of scores and answers
   std::vector<double> class_weights = {};

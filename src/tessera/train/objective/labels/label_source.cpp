@@ -12,7 +12,7 @@
 namespace tessera::train {
 namespace {
 
-class LabelSource final : public Source {
+class LabelSource final : public Dataset {
  public:
   LabelSource(std::vector<LabelSample> train,
               std::vector<LabelSample> valid,
@@ -61,7 +61,7 @@ class SampleMaker {
   LabelSample of(const LabelledText& text) {
     LabelSample sample;
     at(text.where, [&] {
-      const auto judged = text::judged_text(
+      const auto judged = text::classifier_input(
           tokenizer_, text.text,
           text.text_b.empty() ? std::nullopt : std::optional<std::string_view>(text.text_b),
           recipe_.train.length);
@@ -73,12 +73,12 @@ class SampleMaker {
       sample.label = {text.score};
       return sample;
     }
-    if (task_.kind == LabelTask::Kind::several_classes)
+    if (task_.kind == LabelTask::Kind::multi_label)
       sample.label.assign(static_cast<size_t>(task_.classes.size()), 0.0);
     for (const std::string& label : text.labels) {
       const int64_t number = task_.classes.number(label, text.where);
       ++counts_[static_cast<size_t>(number)];
-      if (task_.kind == LabelTask::Kind::several_classes)
+      if (task_.kind == LabelTask::Kind::multi_label)
         sample.label[static_cast<size_t>(number)] = 1;
       else
         sample.label = {static_cast<double>(number)};
@@ -100,8 +100,8 @@ class SampleMaker {
         targets.push_back(piece == 0 ? number : -1);
     }
     at(sentence.where, [&] {
-      const auto judged =
-          text::judged_tokens(tokenizer_, std::move(ids), std::nullopt, recipe_.train.length);
+      const auto judged = text::classifier_input_of_tokens(tokenizer_, std::move(ids), std::nullopt,
+                                                           recipe_.train.length);
       sample.ids = judged.ids;
       sample.targets.assign(judged.ids.size(), -1);
       std::copy_n(targets.begin(), judged.first_length,
@@ -164,11 +164,11 @@ std::pair<std::vector<Example>, std::vector<Example>> splits(const LabelData& da
 }
 
 template <class Example>
-std::unique_ptr<Source> source_of(const Recipe& recipe,
-                                  const LabelTask& task,
-                                  const text::Tokenizer& tokenizer,
-                                  const std::pair<std::vector<Example>, std::vector<Example>>& all,
-                                  const CancelToken* cancel) {
+std::unique_ptr<Dataset> source_of(const Recipe& recipe,
+                                   const LabelTask& task,
+                                   const text::Tokenizer& tokenizer,
+                                   const std::pair<std::vector<Example>, std::vector<Example>>& all,
+                                   const CancelToken* cancel) {
   SampleMaker make(recipe, task, tokenizer);
   Sha256 key;
   std::vector<std::string> notes;
@@ -251,19 +251,19 @@ void check_vocabulary(const Recipe& recipe, const LabelSample& sample, const std
            recipe.spec.vocab);
 }
 
-std::unique_ptr<Source> open_labels(const Recipe& recipe,
-                                    const LabelTask& task,
-                                    const text::Tokenizer& tokenizer,
-                                    const CancelToken* cancel) {
+std::unique_ptr<Dataset> open_labels(const Recipe& recipe,
+                                     const LabelTask& task,
+                                     const text::Tokenizer& tokenizer,
+                                     const CancelToken* cancel) {
   const LabelData& data = *recipe.labels;
   if (task.kind == LabelTask::Kind::words)
     return source_of(recipe, task, tokenizer,
                      splits<LabelledWords>(
                          data, [&](LabelSplit split) { return read_words(data, split, cancel); }),
                      cancel);
-  const LabelOf kind = task.kind == LabelTask::Kind::score             ? LabelOf::score
-                       : task.kind == LabelTask::Kind::several_classes ? LabelOf::several_classes
-                                                                       : LabelOf::one_class;
+  const LabelOf kind = task.kind == LabelTask::Kind::score         ? LabelOf::score
+                       : task.kind == LabelTask::Kind::multi_label ? LabelOf::multi_label
+                                                                   : LabelOf::one_class;
   return source_of(
       recipe, task, tokenizer,
       splits<LabelledText>(data,

@@ -4,7 +4,7 @@
 
 #include "tessera/base/sha256.h"
 #include "tessera/text/tokenizer/tokenizer.h"
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/labels/label_objective.h"
 
 namespace tessera::train {
@@ -31,9 +31,9 @@ void check_vocabulary(const Recipe& recipe, const LabelSample& sample, const std
 
 /// The examples of a recipe's files. Every one is read and tokenised before the first step: what is
 /// wrong with it is said with its file and line.
-std::unique_ptr<Source> open_labels(const Recipe& recipe,
-                                    const LabelTask& task,
-                                    const text::Tokenizer& tokenizer,
-                                    const CancelToken* cancel);
+std::unique_ptr<Dataset> open_labels(const Recipe& recipe,
+                                     const LabelTask& task,
+                                     const text::Tokenizer& tokenizer,
+                                     const CancelToken* cancel);
 
 }  // namespace tessera::train

@@ -39,7 +39,7 @@ std::vector<int64_t> best_classes(const Tensor& logits_NC) {
 /// The losses of all kinds of labels have this in common.
 class LabelledObjective : public Objective {
  public:
-  LabelledObjective(const Recipe& recipe, std::unique_ptr<Source> source)
+  LabelledObjective(const Recipe& recipe, std::unique_ptr<Dataset> source)
       : Objective(std::move(source)), name_(recipe.objective->type()), task_(label_task(recipe)) {}
 
   std::string_view name() const override { return name_; }
@@ -52,11 +52,11 @@ class LabelledObjective : public Objective {
     return out;
   }
 
-  LossSums learn(const model::Model& model,
-                 const PackedBatch& packed,
-                 const nn::Batch& batch,
-                 const model::ForwardOptions& given,
-                 const Denominators& whole) const override {
+  LossSums forward_backward(const model::Model& model,
+                            const PackedBatch& packed,
+                            const nn::Batch& batch,
+                            const model::ForwardOptions& given,
+                            const Denominators& whole) const override {
     PartLosses parts(whole);
     model::ForwardOptions forward = given;
     forward.add_loss = parts.sink();
@@ -164,7 +164,7 @@ void add_class_scores(const std::vector<int64_t>& truth,
 
 class OneClass final : public LabelledObjective {
  public:
-  OneClass(const Recipe& recipe, std::unique_ptr<Source> source)
+  OneClass(const Recipe& recipe, std::unique_ptr<Dataset> source)
       : LabelledObjective(recipe, std::move(source)), weights_(task().class_weights) {}
 
  private:
@@ -274,7 +274,7 @@ class Scores final : public LabelledObjective {
 
 class Words final : public LabelledObjective {
  public:
-  Words(const Recipe& recipe, std::unique_ptr<Source> source)
+  Words(const Recipe& recipe, std::unique_ptr<Dataset> source)
       : LabelledObjective(recipe, std::move(source)), weights_(task().class_weights) {}
 
  private:
@@ -286,7 +286,7 @@ class Words final : public LabelledObjective {
              const std::vector<int64_t>&) override {
       const std::vector<int64_t> said = best_classes(logits);
       size_t next = 0;
-      for (const Piece& piece : packed.pieces) {
+      for (const PackedDocument& piece : packed.pieces) {
         std::vector<std::string> right, found;
         for (int64_t t = 0; t < piece.length; ++t) {
           const int64_t truth = packed.targets[static_cast<size_t>(piece.begin + t)];
@@ -399,7 +399,7 @@ class AnswersInTexts final : public LabelledObjective {
   Tensor loss_of(const Tensor& logits, const PackedBatch& packed) const override {
     Tensor sum = at::zeros({}, at::kDouble);
     for (size_t i = 0; i < packed.pieces.size(); ++i) {
-      const Piece& piece = packed.pieces[i];
+      const PackedDocument& piece = packed.pieces[i];
       sum = sum + answer_loss(logits.narrow(0, piece.begin, piece.length),
                               static_cast<int64_t>(packed.labels[i].at(0)),
                               static_cast<int64_t>(packed.labels[i].at(1)));
@@ -414,12 +414,12 @@ class AnswersInTexts final : public LabelledObjective {
 }  // namespace
 
 std::unique_ptr<Objective> labelled_objective(const Recipe& recipe,
-                                              std::unique_ptr<Source> source,
+                                              std::unique_ptr<Dataset> source,
                                               const ObjectiveOptions&) {
   switch (label_task(recipe).kind) {
     case LabelTask::Kind::one_class:
       return std::make_unique<OneClass>(recipe, std::move(source));
-    case LabelTask::Kind::several_classes:
+    case LabelTask::Kind::multi_label:
       return std::make_unique<SeveralClasses>(recipe, std::move(source));
     case LabelTask::Kind::score:
       return std::make_unique<Scores>(recipe, std::move(source));

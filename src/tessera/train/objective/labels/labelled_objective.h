@@ -8,7 +8,7 @@ namespace tessera::train {
 
 /// `source` is that of the recipe's objective.
 std::unique_ptr<Objective> labelled_objective(const Recipe& recipe,
-                                              std::unique_ptr<Source> source,
+                                              std::unique_ptr<Dataset> source,
                                               const ObjectiveOptions& options = {});
 
 }  // namespace tessera::train

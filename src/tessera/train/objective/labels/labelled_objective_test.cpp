@@ -156,7 +156,7 @@ TEST(LabelledObjective, ATextAloneCountsAsItDoesAmongOthers) {
       for (const auto& [decl, weight] : model.weights().all())
         Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
       for (const PackedBatch& packed : passes)
-        loss += objective->learn(model, packed, batch_of(packed), {}, whole).at("loss") /
+        loss += objective->forward_backward(model, packed, batch_of(packed), {}, whole).at("loss") /
                 whole.of("loss");
       std::map<std::string, Tensor> out{{"loss", at::tensor({loss}, at::kDouble)}};
       for (const auto& [decl, weight] : model.weights().all())
@@ -327,7 +327,7 @@ TEST(LabelledObjective, AnAdapterBringsItsHead) {
   const TrainResult result = run(json, folder / "run");
   EXPECT_EQ(*result.last->accuracy, 1);
   const auto loaded = infer::load_model(folder / "base/latest", {}, folder / "run");
-  EXPECT_EQ(infer::judgement_of(loaded), infer::Judgement::texts);
+  EXPECT_EQ(infer::classification_task_of(loaded), infer::ClassificationTask::texts);
   const auto judged = infer::classify_texts(loaded, {{"aaxb"}, {"gyg"}}, {});
   EXPECT_EQ(judged[0].best, 1u);
   EXPECT_EQ(judged[1].best, 0u);

@@ -13,12 +13,12 @@ Tensor length_nll(const Tensor& logits_RC, const std::vector<int64_t>& lengths) 
 
 std::vector<int64_t> lengths_of(const PackedBatch& packed) {
   std::vector<int64_t> lengths;
-  for (const Piece& piece : packed.pieces) lengths.push_back(piece.length);
+  for (const PackedDocument& piece : packed.pieces) lengths.push_back(piece.length);
   return lengths;
 }
 
 void evaluate_lengths(const model::Model& model,
-                      const Source& source,
+                      const Dataset& source,
                       const EvaluateOptions& options,
                       Evaluation& out) {
   const at::NoGradGuard no_gradients;

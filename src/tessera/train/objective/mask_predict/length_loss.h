@@ -17,7 +17,7 @@ std::vector<int64_t> lengths_of(const PackedBatch& packed);
 
 /// Adds to `out` what a source holds out: losses "length", scores "length_accuracy".
 void evaluate_lengths(const model::Model& model,
-                      const Source& source,
+                      const Dataset& source,
                       const EvaluateOptions& options,
                       Evaluation& out);
 

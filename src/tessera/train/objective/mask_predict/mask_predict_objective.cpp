@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/train/data/draws.h"
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/next_token/next_token_objective.h"
 #include "tessera/train/recipe/recipe.h"
 
@@ -12,9 +12,9 @@ namespace {
 
 /// The pairs of another source, masked anew in every training sample, and always alike in what is
 /// held out, whatever the seed.
-class MaskedPairs final : public Source {
+class MaskedPairs final : public Dataset {
  public:
-  MaskedPairs(std::unique_ptr<Source> pairs,
+  MaskedPairs(std::unique_ptr<Dataset> pairs,
               int64_t mask,
               std::optional<int32_t> separator,
               int64_t seed)
@@ -40,7 +40,7 @@ class MaskedPairs final : public Source {
   const std::string& key() const override { return pairs_->key(); }
 
  private:
-  std::unique_ptr<Source> pairs_;
+  std::unique_ptr<Dataset> pairs_;
   int64_t mask_;
   std::optional<int32_t> separator_;
   RandomKey key_;
@@ -89,12 +89,12 @@ class MaskPredictObjective final : public ObjectiveOf<MaskPredictRecipe> {
            "cuts texts, whose whole length objective \"{}\" learns; leave it out", type());
   }
 
-  std::unique_ptr<Source> open(const Recipe& recipe,
-                               const std::filesystem::path& cache,
-                               const CancelToken* cancel) const override {
+  std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                const std::filesystem::path& cache,
+                                const CancelToken* cancel) const override {
     return of_texts(recipe, cache, cancel,
                     [&](TokenData data, const text::Tokenizer&,
-                        const LengthRamp& ramp) -> std::unique_ptr<Source> {
+                        const LengthSchedule& ramp) -> std::unique_ptr<Dataset> {
                       const std::optional<int32_t> separator = data.separator;
                       check_lengths(data.train, separator, "train", recipe);
                       check_lengths(data.valid, separator, "valid", recipe);
@@ -120,7 +120,7 @@ PackedBatch mask_texts(const PackedBatch& pairs,
   out.targets.clear();
   out.pieces.clear();
   out.n_targets = 0;
-  for (const Piece& piece : pairs.pieces) {
+  for (const PackedDocument& piece : pairs.pieces) {
     const auto text =
         std::span(pairs.targets)
             .subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.length));

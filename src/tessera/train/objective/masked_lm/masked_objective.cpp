@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/model/call_plan.h"
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/masked_lm/masking.h"
 
 namespace tessera::train {
@@ -11,9 +11,9 @@ namespace {
 
 /// The windows of another source, with tokens hidden: anew in every training sample, and always the
 /// same in what is held out, whatever the seed.
-class MaskedSource final : public Source {
+class MaskedSource final : public Dataset {
  public:
-  MaskedSource(std::unique_ptr<Source> texts, Masking masking, int64_t seed)
+  MaskedSource(std::unique_ptr<Dataset> texts, Masking masking, int64_t seed)
       : texts_(std::move(texts)),
         masking_(std::move(masking)),
         key_(RandomKey(static_cast<uint64_t>(seed)).fold("objective")) {}
@@ -35,7 +35,7 @@ class MaskedSource final : public Source {
   const std::string& key() const override { return texts_->key(); }
 
  private:
-  std::unique_ptr<Source> texts_;
+  std::unique_ptr<Dataset> texts_;
   Masking masking_;
   RandomKey key_;
 };
@@ -83,9 +83,9 @@ class MaskedObjective final : public ObjectiveOf<MaskedRecipe> {
     check_masked(recipe, keys_, type(), "masked_lm");
   }
 
-  std::unique_ptr<Source> open(const Recipe& recipe,
-                               const std::filesystem::path& cache,
-                               const CancelToken* cancel) const override {
+  std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                const std::filesystem::path& cache,
+                                const CancelToken* cancel) const override {
     return masked_windows(recipe, keys_, cache, cancel);
   }
 };
@@ -149,16 +149,17 @@ PackedBatch hide_tokens(PackedBatch batch,
   return batch;
 }
 
-std::unique_ptr<Source> masked_windows(const Recipe& recipe,
-                                       const MaskedRecipe& how,
-                                       const std::filesystem::path& cache,
-                                       const CancelToken* cancel) {
-  return of_texts(recipe, cache, cancel,
-                  [&](TokenData data, const text::Tokenizer& tokenizer, const LengthRamp& ramp) {
-                    return std::make_unique<MaskedSource>(
-                        text_windows(std::move(data), recipe.train, 0, ramp),
-                        masking_of(how, recipe, tokenizer), recipe.train.seed);
-                  });
+std::unique_ptr<Dataset> masked_windows(const Recipe& recipe,
+                                        const MaskedRecipe& how,
+                                        const std::filesystem::path& cache,
+                                        const CancelToken* cancel) {
+  return of_texts(
+      recipe, cache, cancel,
+      [&](TokenData data, const text::Tokenizer& tokenizer, const LengthSchedule& ramp) {
+        return std::make_unique<MaskedSource>(text_windows(std::move(data), recipe.train, 0, ramp),
+                                              masking_of(how, recipe, tokenizer),
+                                              recipe.train.seed);
+      });
 }
 
 }  // namespace tessera::train

@@ -25,9 +25,9 @@ PackedBatch hide_tokens(PackedBatch batch,
                         const std::vector<RandomKey>& keys);
 
 /// Windows of the recipe's texts with tokens hidden in them.
-std::unique_ptr<Source> masked_windows(const Recipe& recipe,
-                                       const MaskedRecipe& how,
-                                       const std::filesystem::path& cache,
-                                       const CancelToken* cancel);
+std::unique_ptr<Dataset> masked_windows(const Recipe& recipe,
+                                        const MaskedRecipe& how,
+                                        const std::filesystem::path& cache,
+                                        const CancelToken* cancel);
 
 }  // namespace tessera::train

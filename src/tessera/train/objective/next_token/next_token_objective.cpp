@@ -6,16 +6,16 @@
 
 #include "tessera/model/call_plan.h"
 #include "tessera/base/sha256.h"
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/data/tasks.h"
 
 namespace tessera::train {
 namespace {
 
 /// What an encoder reads, and what the decoder answers; without an encoder the source is a prefix.
-class PairSource final : public Source {
+class PairSource final : public Dataset {
  public:
-  PairSource(TokenData data, const Recipe& recipe, const LengthRamp& ramp)
+  PairSource(TokenData data, const Recipe& recipe, const LengthSchedule& ramp)
       : data_(std::move(data)),
         order_(std::max<int64_t>(1, data_.train.documents() / 2),
                static_cast<uint64_t>(recipe.train.seed)),
@@ -76,10 +76,10 @@ class PairSource final : public Source {
   PairOrder order_;
   bool prefixed_;
   int64_t start_;
-  LengthRamp ramp_;
+  LengthSchedule ramp_;
 };
 
-class TaskSource final : public Source {
+class TaskSource final : public Dataset {
  public:
   TaskSource(const Recipe& recipe)
       : task_(*recipe.task),
@@ -160,13 +160,13 @@ class NextTokens final : public ObjectiveConfig {
            curriculum.from, prefix, prefix);
   }
 
-  std::unique_ptr<Source> open(const Recipe& recipe,
-                               const std::filesystem::path& cache,
-                               const CancelToken* cancel) const override {
+  std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                const std::filesystem::path& cache,
+                                const CancelToken* cancel) const override {
     if (recipe.task) return std::make_unique<TaskSource>(recipe);
     return of_texts(recipe, cache, cancel,
                     [&](TokenData data, const text::Tokenizer&,
-                        const LengthRamp& ramp) -> std::unique_ptr<Source> {
+                        const LengthSchedule& ramp) -> std::unique_ptr<Dataset> {
                       if (recipe.data.source_key) return pair_source(std::move(data), recipe, ramp);
                       return text_windows(std::move(data), recipe.train,
                                           model::CallPlan(recipe.spec).first_call(0), ramp);
@@ -179,7 +179,9 @@ class NextTokens final : public ObjectiveConfig {
 
 }  // namespace
 
-std::unique_ptr<Source> pair_source(TokenData data, const Recipe& recipe, const LengthRamp& ramp) {
+std::unique_ptr<Dataset> pair_source(TokenData data,
+                                     const Recipe& recipe,
+                                     const LengthSchedule& ramp) {
   return std::make_unique<PairSource>(std::move(data), recipe, ramp);
 }
 

@@ -2,7 +2,7 @@
 // "objective" learns. Torch-free.
 #pragma once
 
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/objective_config.h"
 
 namespace tessera::train {
@@ -11,7 +11,9 @@ namespace tessera::train {
 ObjectivePtr default_objective(const Recipe& recipe);
 
 /// Pairs of a source and its text, which is predicted from `recipe.spec.start` on.
-std::unique_ptr<Source> pair_source(TokenData data, const Recipe& recipe, const LengthRamp& ramp);
+std::unique_ptr<Dataset> pair_source(TokenData data,
+                                     const Recipe& recipe,
+                                     const LengthSchedule& ramp);
 
 /// Throws Error(spec) where the spec cannot predict tokens.
 void check_predicts_tokens(const Recipe& recipe);

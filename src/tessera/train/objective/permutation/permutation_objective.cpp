@@ -4,7 +4,7 @@
 
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/train/data/draws.h"
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/masked_lm/masked_objective.h"
 #include "tessera/train/objective/permutation/permutation_recipe.h"
 #include "tessera/train/recipe/recipe.h"
@@ -14,9 +14,9 @@ namespace {
 
 /// The windows of another source in an order: anew in every training sample, and always the same in
 /// what is held out, whatever the seed.
-class PermutedSource final : public Source {
+class PermutedSource final : public Dataset {
  public:
-  PermutedSource(std::unique_ptr<Source> texts, Masking choice, int64_t seed)
+  PermutedSource(std::unique_ptr<Dataset> texts, Masking choice, int64_t seed)
       : texts_(std::move(texts)),
         choice_(std::move(choice)),
         key_(RandomKey(static_cast<uint64_t>(seed)).fold("objective")) {}
@@ -43,7 +43,7 @@ class PermutedSource final : public Source {
     batch = hide_tokens(std::move(batch), choice_, keys);
     std::vector<int64_t> ranks(batch.ids.size());
     for (size_t i = 0; i < batch.pieces.size();) {
-      const Piece& first = batch.pieces[i];
+      const PackedDocument& first = batch.pieces[i];
       std::vector<size_t> asked;  // of this row
       for (; i < batch.pieces.size() && batch.pieces[i].row == first.row; ++i)
         for (int64_t t = 0; t < batch.pieces[i].length; ++t)
@@ -58,7 +58,7 @@ class PermutedSource final : public Source {
     return with_queries(batch, ranks, choice_.mask_id);
   }
 
-  std::unique_ptr<Source> texts_;
+  std::unique_ptr<Dataset> texts_;
   Masking choice_;
   RandomKey key_;
 };
@@ -110,15 +110,16 @@ class PermutationObjective final : public ObjectiveOf<PermutationRecipe> {
            "as \"lora\"");
   }
 
-  std::unique_ptr<Source> open(const Recipe& recipe,
-                               const std::filesystem::path& cache,
-                               const CancelToken* cancel) const override {
-    return of_texts(recipe, cache, cancel,
-                    [&](TokenData data, const text::Tokenizer& tokenizer, const LengthRamp& ramp) {
-                      return std::make_unique<PermutedSource>(
-                          text_windows(std::move(data), recipe.train, 0, ramp),
-                          masking_of(keys_.chooses(), recipe, tokenizer), recipe.train.seed);
-                    });
+  std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                const std::filesystem::path& cache,
+                                const CancelToken* cancel) const override {
+    return of_texts(
+        recipe, cache, cancel,
+        [&](TokenData data, const text::Tokenizer& tokenizer, const LengthSchedule& ramp) {
+          return std::make_unique<PermutedSource>(
+              text_windows(std::move(data), recipe.train, 0, ramp),
+              masking_of(keys_.chooses(), recipe, tokenizer), recipe.train.seed);
+        });
   }
 };
 
@@ -133,7 +134,7 @@ PackedBatch with_queries(const PackedBatch& batch,
                          int64_t mask_id) {
   PackedBatch out = batch;
   out.ids.clear(), out.targets.clear(), out.pieces.clear();
-  for (const Piece& piece : batch.pieces) {
+  for (const PackedDocument& piece : batch.pieces) {
     const auto from = static_cast<size_t>(piece.begin),
                to = static_cast<size_t>(piece.begin + piece.length);
     auto order = std::make_shared<nn::TokenOrder>();
@@ -144,7 +145,7 @@ PackedBatch with_queries(const PackedBatch& batch,
       order->places.push_back(static_cast<int64_t>(i - from));
       asked.push_back(batch.targets[i]);
     }
-    Piece& whole = out.pieces.emplace_back(piece);
+    PackedDocument& whole = out.pieces.emplace_back(piece);
     whole.begin = std::ssize(out.ids);
     whole.length += order->queries();
     out.ids.insert(out.ids.end(), batch.ids.begin() + piece.begin,

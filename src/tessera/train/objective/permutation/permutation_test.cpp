@@ -26,7 +26,7 @@ PackedBatch in_order(const Ids& ids, const Ids& ranks, int64_t mask_id) {
 }
 
 void append(PackedBatch& to, const PackedBatch& one) {
-  Piece piece = one.pieces.front();
+  PackedDocument piece = one.pieces.front();
   piece.begin = std::ssize(to.ids);
   piece.row = std::ssize(to.pieces);
   to.pieces.push_back(piece);

@@ -18,7 +18,7 @@ namespace {
 /// Sum of ln p over the targets of each piece, from the nats of all tokens.
 std::vector<double> log_p_of(const PackedBatch& packed, const Tensor& nll_N) {
   std::vector<double> out;
-  for (const Piece& piece : packed.pieces)
+  for (const PackedDocument& piece : packed.pieces)
     out.push_back(-infer::sum_in_order(nll_N.narrow(0, piece.begin, piece.length)));
   return out;
 }
@@ -31,7 +31,7 @@ Tensor nats_of(const model::Model& model, const Tensor& hidden_ND, const Tensor&
   return nll_N;
 }
 
-int64_t targets_in(const PackedBatch& packed, const Piece& piece) {
+int64_t targets_in(const PackedBatch& packed, const PackedDocument& piece) {
   const auto first = packed.targets.begin() + piece.begin;
   return piece.length - std::count(first, first + piece.length, int64_t{-1});
 }
@@ -59,7 +59,7 @@ struct PairSums {
 class Preference final : public Objective {
  public:
   Preference(const Recipe& recipe,
-             std::unique_ptr<Source> source,
+             std::unique_ptr<Dataset> source,
              std::vector<PairScore> references)
       : Objective(std::move(source)),
         how_(keys_of<PreferenceRecipe>(*recipe.objective)),
@@ -79,11 +79,11 @@ class Preference final : public Objective {
     return out;
   }
 
-  LossSums learn(const model::Model& model,
-                 const PackedBatch& packed,
-                 const nn::Batch& batch,
-                 const model::ForwardOptions& given,
-                 const Denominators& whole) const override {
+  LossSums forward_backward(const model::Model& model,
+                            const PackedBatch& packed,
+                            const nn::Batch& batch,
+                            const model::ForwardOptions& given,
+                            const Denominators& whole) const override {
     PartLosses parts(whole);
     model::ForwardOptions forward = given;
     forward.training = false;  // nothing is dropped
@@ -98,9 +98,9 @@ class Preference final : public Objective {
     for (size_t i = 0; i < packed.pieces.size(); ++i)
       // d/d nats is less d/d ln p
       std::fill_n(factors.begin() + packed.pieces[i].begin, packed.pieces[i].length, -slopes[i]);
-    const HeadLoss head = head_loss(model, hidden, targets,
-                                    {.scale = 1 / whole.divisor("loss"),
-                                     .weight_N = at::tensor(factors, at::kDouble)});
+    const HeadLoss head = head_loss(
+        model, hidden, targets,
+        {.scale = 1 / whole.divisor("loss"), .weight_N = at::tensor(factors, at::kDouble)});
     backward_behind(head, parts.weighted());
     return sums;
   }
@@ -171,7 +171,7 @@ std::vector<double> answer_log_p(const model::Model& model,
 }
 
 std::unique_ptr<Objective> preference(const Recipe& recipe,
-                                      std::unique_ptr<Source> source,
+                                      std::unique_ptr<Dataset> source,
                                       const ObjectiveOptions& options) {
   check_head_of_tokens(recipe);
   std::vector<PairScore> references;

@@ -16,7 +16,7 @@ std::vector<double> answer_log_p(const model::Model& model,
 
 /// Throws Error(cancelled) between passes of the model that the run begins from.
 std::unique_ptr<Objective> preference(const Recipe& recipe,
-                                      std::unique_ptr<Source> source,
+                                      std::unique_ptr<Dataset> source,
                                       const ObjectiveOptions& options);
 
 }  // namespace tessera::train

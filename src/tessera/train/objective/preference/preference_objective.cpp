@@ -54,9 +54,9 @@ class PreferenceObjective final : public ObjectiveOf<PreferenceRecipe> {
            "false, but the odds of \"orpo\" are those of mean log-probabilities; leave it out");
   }
 
-  std::unique_ptr<Source> open(const Recipe& recipe,
-                               const std::filesystem::path&,
-                               const CancelToken* cancel) const override {
+  std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                const std::filesystem::path&,
+                                const CancelToken* cancel) const override {
     return open_pairs(recipe, keys_, open_tokenizer(recipe.data), cancel);
   }
 

@@ -13,7 +13,7 @@
 #include <functional>
 
 #include "tessera/text/chat/chat_prompt.h"
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/preference/preference_recipe.h"
 
 namespace tessera::train {
@@ -44,7 +44,7 @@ PairTokens tokens_of(const PreferencePair& pair,
                      std::optional<int32_t> end,
                      const PromptsOfPairs& prompts);
 
-class PreferenceSource : public Source {
+class PreferenceSource : public Dataset {
  public:
   /// All pairs have a number: those to learn from, then those held out. PackedBatch::items holds
   /// it, once for each row.

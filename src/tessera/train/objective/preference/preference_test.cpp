@@ -61,7 +61,8 @@ Tensor gradients(const Recipe& recipe,
   for (const auto& [decl, weight] : model.weights().all())
     Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
   for (const PackedBatch& part : parts)
-    for (const auto& [name, sum] : objective.learn(model, part, batch_of(part), {}, whole))
+    for (const auto& [name, sum] :
+         objective.forward_backward(model, part, batch_of(part), {}, whole))
       if (sums != nullptr) (*sums)[name] += sum;
   std::vector<Tensor> all;
   for (const auto& [decl, weight] : model.weights().all())
@@ -102,7 +103,7 @@ TEST(Preference, GradientsAreThoseOfTheFormulaAndNotOfTheCutsOfABatch) {
       const Tensor of_tokens = at::where(
           targets >= 0, logits.gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1), 0.0);
       std::vector<Tensor> out, tokens;
-      for (const Piece& piece : packed.pieces) {
+      for (const PackedDocument& piece : packed.pieces) {
         out.push_back(of_tokens.narrow(0, piece.begin, piece.length).sum());
         tokens.push_back((targets.narrow(0, piece.begin, piece.length) >= 0).sum());
       }

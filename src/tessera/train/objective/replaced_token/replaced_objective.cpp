@@ -1,6 +1,6 @@
 #include "tessera/train/objective/replaced_token/replaced_objective.h"
 
-#include "tessera/train/data/source.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/masked_lm/masked_objective.h"
 #include "tessera/train/recipe/recipe.h"
 
@@ -80,9 +80,9 @@ class ReplacedTokens final : public ObjectiveOf<ReplacedTokenRecipe> {
     no_tokens(recipe.train.early_exit.scale > 0, "train.early_exit", "scale 0");
   }
 
-  std::unique_ptr<Source> open(const Recipe& recipe,
-                               const std::filesystem::path& cache,
-                               const CancelToken* cancel) const override {
+  std::unique_ptr<Dataset> open(const Recipe& recipe,
+                                const std::filesystem::path& cache,
+                                const CancelToken* cancel) const override {
     return masked_windows(recipe, keys_.masked(), cache, cancel);
   }
 

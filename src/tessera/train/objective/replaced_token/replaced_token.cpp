@@ -25,7 +25,7 @@ bool is_table(const std::string& name) {
 
 class ReplacedToken final : public Objective {
  public:
-  ReplacedToken(const Recipe& recipe, std::unique_ptr<Source> source)
+  ReplacedToken(const Recipe& recipe, std::unique_ptr<Dataset> source)
       : Objective(std::move(source)),
         how_(keys_of<ReplacedTokenRecipe>(*recipe.objective)),
         spec_(generator_of(recipe)),
@@ -34,11 +34,11 @@ class ReplacedToken final : public Objective {
   std::string_view name() const override { return ReplacedTokenRecipe::kType; }
   std::string main_loss() const override { return kFound; }
 
-  Beside join(const model::Model& model) override {
+  AuxiliaryParameters join(const model::Model& model) override {
     const model::Weights fresh =
         model::Weights::initial(spec_, RandomKey(seed_).fold(kGenerator).bits(0));
     std::map<std::string, model::WeightPtr> weights;
-    Beside out;
+    AuxiliaryParameters out;
     tables_.clear();
     int64_t alike = 0;
     for (const auto& [decl, weight] : fresh.all()) {
@@ -83,11 +83,11 @@ class ReplacedToken final : public Objective {
     return out;
   }
 
-  LossSums learn(const model::Model& model,
-                 const PackedBatch& packed,
-                 const nn::Batch& batch,
-                 const model::ForwardOptions& given,
-                 const Denominators& whole) const override {
+  LossSums forward_backward(const model::Model& model,
+                            const PackedBatch& packed,
+                            const nn::Batch& batch,
+                            const model::ForwardOptions& given,
+                            const Denominators& whole) const override {
     derive();
     PartLosses parts(whole), parts_of_generator(whole);
     model::ForwardOptions forward = given;
@@ -186,7 +186,7 @@ class ReplacedToken final : public Objective {
     const Tensor targets_N = targets_of(packed), rows_M = infer::rows_with_targets(targets_N);
     std::vector<int64_t> rows(packed.ids.size()), places(packed.ids.size());
     int64_t row = -1, begin = 0;
-    for (const Piece& piece : packed.pieces) {
+    for (const PackedDocument& piece : packed.pieces) {
       if (piece.row != row) row = piece.row, begin = piece.begin;
       for (int64_t i = piece.begin; i < piece.begin + piece.length; ++i) {
         rows[static_cast<size_t>(i)] = row;
@@ -267,7 +267,7 @@ Tensor nats_of_found(const Tensor& z_N, const Tensor& is_other_N) {
 }
 
 std::unique_ptr<Objective> replaced_token(const Recipe& recipe,
-                                          std::unique_ptr<Source> source,
+                                          std::unique_ptr<Dataset> source,
                                           const ObjectiveOptions&) {
   return std::make_unique<ReplacedToken>(recipe, std::move(source));
 }

@@ -31,7 +31,7 @@ Replaced replaced_by(const PackedBatch& packed, const std::vector<int64_t>& draw
 Tensor nats_of_found(const Tensor& z_N, const Tensor& is_other_N);
 
 std::unique_ptr<Objective> replaced_token(const Recipe& recipe,
-                                          std::unique_ptr<Source> source,
+                                          std::unique_ptr<Dataset> source,
                                           const ObjectiveOptions& options);
 
 }  // namespace tessera::train

@@ -7,7 +7,7 @@
 #include "tessera/ops/ops_testing.h"
 #include "tessera/train/loop/batch_tensors.h"
 #include "tessera/train/loop/checkpoint.h"
-#include "tessera/train/loop/start_weights.h"
+#include "tessera/train/loop/init_weights.h"
 #include "tessera/train/loop/trainer.h"
 #include "tessera/train/objective/loss.h"
 #include "tessera/train/objective/objective_config.h"
@@ -130,7 +130,7 @@ TEST(ReplacedToken, WithoutSharingTheGradientsAreThoseOfTwoModels) {
   std::vector<int64_t> begun;
   const PackedBatch packed = objective->source().train(0, 4, begun);
   const Denominators whole = objective->denominators(packed);
-  const LossSums sums = objective->learn(model, packed, batch_of(packed), {}, whole);
+  const LossSums sums = objective->forward_backward(model, packed, batch_of(packed), {}, whole);
   const auto both = gradients(model, beside);
 
   // the generator by itself
@@ -159,7 +159,7 @@ TEST(ReplacedToken, SharedTablesGetTheGradientsOfBoth) {
   const auto objective = open_objective(recipe, s.folder / "cache"),
              other = open_objective(apart, s.folder / "cache");
   const model::Model model(recipe.spec, start_weights(recipe).weights);
-  const Beside both = objective->join(model), apart_beside = other->join(model);
+  const AuxiliaryParameters both = objective->join(model), apart_beside = other->join(model);
   const Companion beside = both.companion, alone = apart_beside.companion;
   const model::WeightPtr table = model.weights().find("embed.token.weight");
   EXPECT_EQ(beside.model->weights().find("embed.token.weight"), table);
@@ -179,7 +179,7 @@ TEST(ReplacedToken, DisentangledTablesDifferByWhatTheDiscriminatorLearns) {
              other = open_objective(apart, s.folder / "cache");
   const model::Model model(recipe.spec, start_weights(recipe).weights),
       alone(apart.spec, start_weights(apart).weights);
-  const Beside beside = objective->join(model), two = other->join(alone);
+  const AuxiliaryParameters beside = objective->join(model), two = other->join(alone);
   ASSERT_EQ(beside.parameters.size(), 1u);
   const ParameterBeside& difference = beside.parameters.front();
   EXPECT_EQ(difference.decl.name, "difference.embed.token.weight");
@@ -204,8 +204,8 @@ TEST(ReplacedToken, DisentangledTablesDifferByWhatTheDiscriminatorLearns) {
   std::vector<int64_t> begun;
   const PackedBatch packed = objective->source().train(0, 4, begun);
   const Denominators whole = objective->denominators(packed);
-  const LossSums sums = objective->learn(model, packed, batch_of(packed), {}, whole),
-                 of_two = other->learn(alone, packed, batch_of(packed), {}, whole);
+  const LossSums sums = objective->forward_backward(model, packed, batch_of(packed), {}, whole),
+                 of_two = other->forward_backward(alone, packed, batch_of(packed), {}, whole);
   EXPECT_EQ(sums.at("loss"), of_two.at("loss"));
   EXPECT_TRUE(of_generator.grad().equal(
       two.companion.model->weights().find("embed.token.weight")->dense_tensor().grad()));
@@ -217,10 +217,10 @@ TEST(ReplacedToken, DisentangledTablesDifferByWhatTheDiscriminatorLearns) {
   Denominators scaled = whole;
   scaled.loss_scale = 1024;
   difference.tensor.mutable_grad() = Tensor();
-  objective->learn(model, packed, batch_of(packed), {}, scaled);
+  objective->forward_backward(model, packed, batch_of(packed), {}, scaled);
   ops::expect_near(difference.tensor.grad() / 1024, once, 1e-7);
   difference.tensor.mutable_grad() = once.clone();
-  objective->learn(model, packed, batch_of(packed), {}, whole);
+  objective->forward_backward(model, packed, batch_of(packed), {}, whole);
   ops::expect_near(difference.tensor.grad(), 2 * once, 1e-7);
 }
 
@@ -268,7 +268,8 @@ TEST(ReplacedToken, DrawsAreAFunctionOfTheSample) {
   std::vector<int64_t> begun;
   const auto sum_of = [&](int64_t first, int64_t count) {
     const PackedBatch packed = objective->source().train(first, count, begun);
-    return objective->learn(model, packed, batch_of(packed), {}, objective->denominators(packed))
+    return objective
+        ->forward_backward(model, packed, batch_of(packed), {}, objective->denominators(packed))
         .at("loss");
   };
   EXPECT_NEAR(sum_of(0, 4), sum_of(0, 1) + sum_of(1, 2) + sum_of(3, 1), 1e-4);

@@ -1,0 +1,112 @@
+// Speculative decoding: the same flags for every verb that generates text.
+#pragma once
+
+#include <charconv>
+#include <filesystem>
+#include <optional>
+
+#include "tessera/infer/loading/load_model.h"
+#include "tessera/infer/speculation/drafter.h"
+
+namespace tessera::cli {
+
+class SpeculationFlags {
+ public:
+  /// Who guesses.
+  void add_who(CLI::App& app) {
+    auto* draft_flag = app.add_option(
+        "--draft,--model-draft", draft_,
+        "draft model (same vocabulary); the output is unchanged. An encoder-decoder needs an "
+        "encoder-decoder draft");
+    auto* lookup =
+        app.add_option(
+               "--lookup", how_.lookup,
+               "prompt lookup decoding: draft what followed the last n-gram (up to N tokens) "
+               "earlier in the text")
+            ->excludes(draft_flag)
+            ->check(positive());
+    auto* predictors =
+        app.add_flag("--predictors", how_.predictors,
+                     "self-speculative: draft with the model's multi-token-prediction heads, "
+                     "at most one token each")
+            ->excludes(draft_flag)
+            ->excludes(lookup);
+    auto* exit_layer =
+        app.add_option("--exit-layer", how_.exit_layer,
+                       "self-speculative: draft with the first N layers (early exit, LayerSkip)")
+            ->excludes(draft_flag)
+            ->excludes(lookup)
+            ->excludes(predictors)
+            ->check(positive());
+    names_model(draft_flag, draft_);
+    whose_ = {draft_flag, lookup, predictors, exit_layer};
+  }
+  /// And how many.
+  void add(CLI::App& app) {
+    add_who(app);
+    guesses_flag_ = app.add_option("--guesses,--draft-max,--draft-n", guesses_,
+                                   "draft tokens per step; auto = 0 to 8, by measured acceptance "
+                                   "rate and cost")
+                        ->capture_default_str();
+    branches_flag_ =
+        app.add_option("--branches", how_.tree_width,
+                       "tree verification: candidates per drafted position; 1 = a chain; "
+                       "attention-only models")
+            ->capture_default_str()
+            ->check(CLI::Range(1, 64));
+  }
+
+  bool on() const { return how_.on() || !draft_.empty(); }
+  /// The flag that was given of those that say who guesses; "" without any.
+  std::string given() const {
+    for (const CLI::Option* flag : whose_)
+      if (flag->count() > 0) return flag->get_name();
+    return "";
+  }
+  /// Throws Error(usage) for numbers that are none, or without a source of draft tokens.
+  void check() {
+    // llama.cpp's --draft is a number of tokens
+    if (!draft_.empty() && draft_.find_first_not_of("0123456789") == std::string::npos &&
+        !std::filesystem::exists(draft_))
+      fail(ErrorKind::usage, "generate",
+           "--draft {}: expected a draft model; the number of draft tokens is --guesses {}", draft_,
+           draft_);
+    for (const CLI::Option* flag : {guesses_flag_, branches_flag_})
+      if (flag->count() > 0 && !on())
+        fail(ErrorKind::usage, "generate",
+             "{} needs a source of draft tokens; expected --draft, --lookup, --predictors or "
+             "--exit-layer",
+             flag->get_name());
+    how_.adaptive = guesses_ == "auto";
+    how_.draft_tokens = kMostAdaptive;
+    if (!how_.adaptive) {
+      const char *const begin = guesses_.data(), *const end = begin + guesses_.size();
+      const auto [stop, error] = std::from_chars(begin, end, how_.draft_tokens);
+      if (error != std::errc() || stop != end || how_.draft_tokens < 1 || how_.draft_tokens > 1024)
+        fail(ErrorKind::usage, "generate",
+             "--guesses {}; expected auto, or a number from 1 to 1024", guesses_.substr(0, 60));
+    }
+  }
+  /// What was asked for, checked, the draft loaded; it lives as long as this does.
+  infer::Speculation load(const convert::LoadOptions& loading, kernels::Arithmetic arithmetic) {
+    if (!draft_.empty()) {
+      convert::LoadOptions own = loading;
+      own.spec.clear();  // of the model, not of its draft
+      how_.draft = &loaded_.emplace(infer::load_model(draft_, own, arithmetic)).model;
+    }
+    return how_;
+  }
+
+ private:
+  // As many guesses ahead as pay are at most so many: behind a chance of 3/4 each, the ninth is
+  // right in 1 of 13 cases.
+  static constexpr int64_t kMostAdaptive = 8;
+
+  std::string draft_, guesses_ = "auto";
+  infer::Speculation how_;
+  std::optional<infer::LoadedModel> loaded_;
+  std::vector<const CLI::Option*> whose_;
+  const CLI::Option *guesses_flag_ = nullptr, *branches_flag_ = nullptr;
+};
+
+}  // namespace tessera::cli
