@@ -4741,6 +4741,12 @@ import family_cases_gemma  # noqa: E402  (its families use both)
 
 FAMILIES += family_cases_gemma.FAMILIES
 
+import family_cases_decoders_2026  # noqa: E402
+
+FAMILIES += family_cases_decoders_2026.FAMILIES
+FEW_TOKENS.update(family_cases_decoders_2026.FEW_TOKENS)
+
+
 import family_cases_encoders  # noqa: E402  (its families use the above)
 
 FAMILIES += family_cases_encoders.FAMILIES

@@ -755,6 +755,21 @@ CLASSES = {
     "mpt": ("Mpt", "stq"),
     "opt": ("OPT", "sq"),
     "phi": ("Phi", "st"),
+    "olmo": ("Olmo", "s"),
+    "stablelm": ("StableLm", "st"),
+    "diffllama": ("DiffLlama", "stq"),
+    "gpt_oss": ("GptOss", "st"),
+    "jamba": ("Jamba", "s"),
+    "qwen3_next": ("Qwen3Next", "stq"),
+    "jetmoe": ("JetMoe", "s"),
+    "phimoe": ("Phimoe", "s"),
+    "minimax": ("MiniMax", "stq"),
+    "deepseek_v2": ("DeepseekV2", "s"),
+    "deepseek_v3": ("DeepseekV3", "st"),
+    **{name: (prefix, "q") for name, prefix in (
+        ("llama", "Llama"), ("mistral", "Mistral"), ("mixtral", "Mixtral"), ("qwen2", "Qwen2"), ("qwen2_moe", "Qwen2Moe"), ("qwen3", "Qwen3"), ("qwen3_moe", "Qwen3Moe"),
+        ("smollm3", "SmolLM3"), ("arcee", "Arcee"), ("exaone4", "Exaone4"), ("ministral", "Ministral"), ("ministral3", "Ministral3"), ("nemotron", "Nemotron"), ("seed_oss", "SeedOss"),
+    )},
 }
 
 
@@ -771,7 +786,8 @@ def with_classes(family):
     for kind in kinds:
         name, ending, changes, why = table[kind]
         family.cases.append(Case(name, changes, architecture=prefix + ending, text=False, why=why))
-    family.cases.append(Rewrite("named_classes", "classifier", named_classes, why="names of classes"))
+    if "s" in kinds:
+        family.cases.append(Rewrite("named_classes", "classifier", named_classes, why="names of classes"))
     return family
 
 

@@ -58,7 +58,8 @@ FOUR_NORMS = {
 }
 
 
-SPARSE = ("exaone-moe", "afmoe", "minimax-m2", "lfm2", "lfm2moe", "granitehybrid", "glm4moe", "dots1", "ernie4_5-moe", "olmoe", "qwen2moe", "qwen3moe", "granitemoe", "deepseek2", "llama4", "gpt-oss")
+SPARSE = ("hunyuan-moe", "mistral4", "exaone-moe", "afmoe", "minimax-m2", "lfm2", "lfm2moe", "granitehybrid", "glm4moe", "dots1", "ernie4_5-moe", "olmoe", "qwen2moe", "qwen3moe", "granitemoe", "deepseek2", "llama4", "gpt-oss")
+LATENT = ("deepseek2", "mistral4")
 LISTED = ("llama", "phi3", "gpt2", "gemma2", "gemma3", "qwen2", "qwen3")  # in the tables above
 PAIRED = ("llama", "smollm3", "granitemoe", "granite", "olmo", "arcee")  # rows of a head in pairs
 COHERE = ("cohere2", "command-r")
@@ -165,7 +166,7 @@ def add_metadata(writer, architecture, config, older):
     writer.add_head_count(heads)
     if architecture in ("bloom", "falcon"):
         writer.add_head_count_kv(query_groups(config)[1])
-    elif architecture == "deepseek2":
+    elif architecture in LATENT:
         add_deepseek2(writer, config, older)
     elif architecture == "granitehybrid":
         add_granite_hybrid(writer, config)
@@ -185,7 +186,7 @@ def add_metadata(writer, architecture, config, older):
         writer.add_kv_lora_rank(config["kv_lora_rank"])
         writer.add_key_length(config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
         head = config["qk_rope_head_dim"]
-    elif architecture == "deepseek2" or architecture.startswith("lfm2"):
+    elif architecture in LATENT or architecture.startswith("lfm2"):
         pass
     elif scaled or "head_dim" in config and architecture not in ("smollm3",) + COHERE:
         writer.add_key_length(head)
@@ -244,13 +245,17 @@ def expert_count(config):
 
 def add_experts(writer, architecture, config):
     writer.add_expert_count(expert_count(config))
-    writer.add_expert_used_count(first_of(config, "num_experts_per_tok", "moe_k"))
+    writer.add_expert_used_count(first_of(config, "num_experts_per_tok", "moe_k", "moe_topk"))
     if architecture == "ernie4_5-moe":
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
         writer.add_leading_dense_block_count(config["moe_layer_start_index"])
         writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
         writer.add_expert_shared_count(config["moe_num_shared_experts"])
-    if architecture in ("qwen2moe", "qwen3moe", "deepseek2"):
+    if architecture == "hunyuan-moe":
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+        writer.add_expert_shared_feed_forward_length(config["intermediate_size"])
+        writer.add_expert_shared_count(1)
+    if architecture in ("qwen2moe", "qwen3moe") + LATENT:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if architecture in ("exaone-moe", "afmoe", "lfm2moe", "minimax-m2"):
         writer.add_expert_feed_forward_length(first_of(config, "moe_intermediate_size", "intermediate_size"))
@@ -306,12 +311,15 @@ def add_deepseek2(writer, config, older):
     third = config["model_type"] == "deepseek_v3"
     kinds = gguf.ExpertGatingFuncType
     writer.add_expert_gating_func(kinds.SIGMOID if third else kinds.SOFTMAX)
-    writer.add_expert_weights_norm(third and config["norm_topk_prob"])
-    if third or config["topk_method"] != "greedy":
+    writer.add_expert_weights_norm(config["model_type"] != "deepseek_v2" and config["norm_topk_prob"])
+    if config.get("topk_method", "groups") != "greedy":
         writer.add_expert_group_count(config["n_group"])
         writer.add_expert_group_used_count(config["topk_group"])
     if (mscale := config["rope_parameters"].get("mscale_all_dim")) is not None:
         writer.add_rope_scaling_yarn_log_mul(0.1 * mscale)
+    if beta := config["rope_parameters"].get("llama_4_scaling_beta"):
+        writer.add_attn_temperature_scale(beta)
+        writer.add_attn_temperature_length(config["rope_parameters"]["original_max_position_embeddings"])
 
 
 def add_granite_hybrid(writer, config):
@@ -420,11 +428,14 @@ def add_gemma3(writer, config):
 def add_rope(writer, architecture, config, head):
     rope = full_rope(config)
     if architecture != "gemma2":  # whose converter leaves the base to its default 10000
-        writer.add_rope_freq_base(rope["rope_theta"])
+        writer.add_rope_freq_base(rope["rope_theta"] * rope.get("alpha", 1.0) ** (head / (head - 2)))
+        if "alpha" in rope:  # of HunYuan, in the base
+            writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+            writer.add_rope_scaling_factor(1.0)
     elif rope["rope_theta"] != 10000.0:
         writer.add_rope_freq_base(rope["rope_theta"])
     partial = ("minicpm3", "minimax-m2", "llama", "smollm3", "granitehybrid", "qwen35", "qwen35moe", "glm4moe", "ernie4_5-moe", "chatglm", "glm4", "nemotron", "ernie4_5", "phi3", "phi2", "gptneox", "stablelm") + COHERE
-    if architecture == "deepseek2":
+    if architecture in LATENT:
         pass
     elif architecture in partial or rope["rope_type"] in ("linear", "yarn"):
         writer.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1.0)))
@@ -489,7 +500,7 @@ def heads_stacked(tensors):
     return result
 
 
-def experts_together(tensors, older):
+def experts_together(tensors, config, older):
     """Experts of a layer as one stack, names as the table has them; matrices (expert, out, in)."""
     result, stacks = {}, {}
     for name, value in tensors.items():
@@ -518,6 +529,10 @@ def experts_together(tensors, older):
             stem = name.removesuffix("gate_up_proj")
             gate, up = value.transpose(1, 2).chunk(2, dim=1)
             result[f"{stem}gate_proj.weight"], result[f"{stem}up_proj.weight"] = gate, up
+        elif name.endswith("mlp.experts.gate_up_proj") and config["model_type"] == "mistral4":
+            result[f"blk.{name.split('.')[2]}.ffn_gate_up_exps.weight"] = value
+        elif name.endswith("experts.down_proj") and config["model_type"] == "mistral4":
+            result[f"blk.{name.split('.')[2]}.ffn_down_exps.weight"] = value
         elif name.endswith("mlp.experts.gate_up_proj"):  # gpt-oss: columns gate, up, gate, up
             stem, rows = name.removesuffix("gate_up_proj"), value.transpose(1, 2)
             result[f"{stem}gate_proj.weight"], result[f"{stem}up_proj.weight"] = rows[:, ::2], rows[:, 1::2]
@@ -593,10 +608,10 @@ def write(path, architecture, config, tensors, older=False, storage=""):
     layers = first_of(config, "num_hidden_layers", "n_layer", "n_layers")
     if architecture in ("qwen35", "qwen35moe"):
         tensors = delta_net(tensors, config)
-    tensors = experts_together(heads_stacked(state_space(tensors, config)), older)
+    tensors = experts_together(heads_stacked(state_space(tensors, config)), config, older)
     if architecture == "granitehybrid" and not expert_count(config):  # the shared layer is all there is
         tensors = {name.replace("_shexp.", "."): value for name, value in tensors.items()}
-    if architecture == "deepseek2" and not older:
+    if architecture in LATENT and not older:
         tensors = latents_apart(tensors, config)
     for name in sorted(tensors):
         value = converted(architecture, config, name, tensors[name].numpy())

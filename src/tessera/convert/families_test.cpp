@@ -349,9 +349,9 @@ TEST(FamiliesHeads, AreNamedWhereTheyAreLeftOut) {
 TEST(FamiliesHeads, WithoutAPlaceAreAnError) {
   // the class answers with this head alone; logits of the vocabulary would be another model's
   const TemporaryFolder a, b, c;
-  EXPECT_THAT(error_of(with_head(a, "llama", "LlamaForQuestionAnswering", "lm_head.weight",
+  EXPECT_THAT(error_of(with_head(a, "olmo2", "Olmo2ForQuestionAnswering", "lm_head.weight",
                                  "qa_outputs.weight")),
-              HasSubstr("\"qa_outputs.weight\" has no place in family llama"));
+              HasSubstr("\"qa_outputs.weight\" has no place in family olmo2"));
   EXPECT_THAT(error_of(with_head(b, "mamba", "MambaForSequenceClassification", "lm_head.weight",
                                  "score.weight")),
               HasSubstr("\"score.weight\" has no place in family mamba"));

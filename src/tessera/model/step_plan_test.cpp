@@ -72,6 +72,10 @@ std::map<std::string, std::string> known() {
           "layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4, "sinks": true,
             "qk_norm": {"type": "rms_norm"}, "qk_norm_over": "projection", "position": "rope"}}],
           "ffn": {"type": "glu", "d_hidden": 96})"},
+      {"hunyuan", R"("layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4,
+            "n_kv_heads": 2, "qk_norm": "rms_norm", "qk_norm_at": "after_rotation",
+            "position": "rope", "temperature": {"scale": 0.5, "floor": 3}}}],
+          "ffn": {"type": "glu", "d_hidden": 96})"},
       {"bare",
        R"("norm": null, "layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4,
           "position": "rope"}}], "ffn": {"type": "mlp", "act": "relu2", "d_hidden": 64},
@@ -437,6 +441,7 @@ const std::map<std::string, Json> kCompanions = {
     {"gate_at", {{"gate", "headwise"}}},
     {"gate_act", {{"gate", "headwise"}}},
     {"gate_bias", {{"gate", "headwise"}}},
+    {"qk_norm_at", {{"qk_norm", "rms_norm"}}},
     {"scale_value", {{"scale", "value"}}},
     {"select", {{"pattern", "full"}, {"position", "rope"}}},
     {"gain_init", {{"gain", "scalar"}}}};

@@ -99,6 +99,14 @@ TEST(TopKRouter, DeepSeekV2sGolden) {
   expect_near(16 * r.weight_NK, tensor({6.51685800, 2.39741808, 2.16927358}, {1, 3}), 1e-7);
 }
 
+TEST(TopKRouter, CapsLogitsSoftly) {
+  // sigmoid(0.5 tanh(z / 0.5)) of z = 2, 0.5
+  const Routing r = Tested(R"({"type": "top_k", "k": 2, "score": "sigmoid", "softcap": 0.5})", 3)
+                        .route(six().narrow(0, 0, 1));
+  expect_choices(r.expert_NK, choices({0, 1}, 2));
+  expect_near(r.weight_NK, tensor({0.511638490, 0.488361510}, {1, 2}), kDigits);
+}
+
 TEST(TopKRouter, LlamasWeightIsASigmoid) {
   const Routing r =
       Tested(R"({"type": "top_k", "k": 1, "score": "sigmoid", "norm": 0})", 3).route(six());

@@ -23,6 +23,7 @@ class TopKRouter final : public LearnedRouter {
   Routing route(const Tensor& x_ND, Context& context) const override {
     Tensor z_NE = logits(x_ND, context);
     if (config_.logit_scale != 1) z_NE = z_NE * config_.logit_scale;
+    z_NE = ops::softcap(z_NE, config_.softcap);
     const Tensor s_NE = config_.score == RouterScore::sigmoid
                             ? ops::activate(z_NE, ops::Activation::sigmoid)
                             : ops::softmax(z_NE);

@@ -1,5 +1,6 @@
 // The k experts with the largest scores, for every token by itself: nothing is dropped.
-//   z = logit_scale W x (+ b) in float32;  s = softmax(z), or sigmoid(z)
+//   z = logit_scale W x (+ b) in float32, z <- c tanh(z / c) where softcap is c > 0;  s = softmax(z),
+//   or sigmoid(z)
 //   chosen: the k largest of s (of s + balance where there is a balancing bias), lowest index first
 //   among equals;  w = s of the chosen / (q-norm of these + 1e-20) where norm is q > 0
 //   softmax_of_chosen: the k largest of z, w = softmax over these k
@@ -9,9 +10,9 @@
 //
 // Mixtral: Jiang et al. 2024, arXiv:2401.04088; DeepSeek-V2 (groups, group_score max):
 // arXiv:2405.04434; DeepSeek-V3 (sigmoid, balance, group_score sum_of_two): arXiv:2412.19437;
-// gpt-oss and Granite: softmax_of_chosen; DBRX: norm. The balancing bias learns from counts, not
-// from gradients: after every update b_i grows by bias_rate * sign(mean of counts - count_i). Wang
-// et al. 2024, arXiv:2408.15664, alg. 1.
+// gpt-oss and Granite: softmax_of_chosen; DBRX: norm; Laguna: softcap. The balancing bias learns
+// from counts, not from gradients: after every update b_i grows by bias_rate * sign(mean of counts
+// - count_i). Wang et al. 2024, arXiv:2408.15664, alg. 1.
 #pragma once
 
 #include "tessera/nn/router/router_config.h"
@@ -33,6 +34,7 @@ struct TopKConfig final : LearnedRouterConfig {
   int64_t n_groups = 1;
   int64_t keep_groups = 1;
   GroupScore group_score = GroupScore::max;
+  double softcap = 0;
 
   static constexpr auto fields() {
     using C = TopKConfig;
@@ -57,7 +59,9 @@ struct TopKConfig final : LearnedRouterConfig {
                         {.min = 1}),
             spec::field("keep_groups", &C::keep_groups, "groups whose experts are candidates",
                         {.min = 1}),
-            spec::field("group_score", &C::group_score, "what a group is chosen by")},
+            spec::field("group_score", &C::group_score, "what a group is chosen by"),
+            spec::field("softcap", &C::softcap, "c in c * tanh(z / c) on the logits; 0 = none",
+                        {.min = 0})},
         common_fields<C>());
   }
   static spec::Info info() {

@@ -41,6 +41,15 @@ ops::ScoreOptions with_term(ops::ScoreOptions how,
   return how;
 }
 
+Tensor tempered(const Tensor& q_NHD, const QueryTemperature& temperature, const Context& context) {
+  if (!temperature.acts()) return q_NHD;
+  const Tensor positions = context.batch->positions_N.to(at::kCPU).contiguous();
+  Tensor factors = at::empty({positions.numel(), 1, 1}, at::kDouble);
+  for (int64_t i = 0; i < positions.numel(); ++i)
+    factors.data_ptr<double>()[i] = temperature.factor(positions.const_data_ptr<int64_t>()[i]);
+  return q_NHD * factors.to(q_NHD.options());
+}
+
 HeadNorms::HeadNorms(const Builder& builder,
                      const std::string& name,
                      const spec::AnyPart& norm,

@@ -40,6 +40,9 @@ ops::ScoreOptions with_term(ops::ScoreOptions how,
                             ScoreSite site,
                             Context& context);
 
+/// Queries [N, H, D] times the factors of their positions.
+Tensor tempered(const Tensor& q_NHD, const QueryTemperature& temperature, const Context& context);
+
 /// HeadNorms of rows in memory (decode_step.h).
 struct HeadNormsStep {
   QkNormOver over = QkNormOver::head;

@@ -65,9 +65,12 @@ class Attention final : public Mixer {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
     // projections, norms, rotation
     const ops::SharedInput shared(x_ND);
-    Tensor unrotated = tempered(queries(q_, x_ND), context);
-    Tensor far = mask_.far_queries(unrotated, *position_, context);
-    Projected x{position_->rotate(std::move(unrotated), Side::query, context), {}, {}};
+    Tensor unrotated = unrotated_queries(q_, x_ND, context);
+    const Tensor far = rotated_queries(mask_.far_queries(unrotated, *position_, context), context);
+    Projected x{
+        rotated_queries(position_->rotate(std::move(unrotated), Side::query, context), context),
+        {},
+        {}};
     own_or_shared(x, x_ND, context);
     PatternedScores scores = mask_.scores(options(context), context, far);
     if (select_) choose(x, x_ND, scores, context, rows);
@@ -168,10 +171,9 @@ class Attention final : public Mixer {
     if (config_.k_eq_v) {
       const Tensor both_NE = projected(k_, x_ND);
       x.v_NGD = values(both_NE, x_ND);
-      x.k_NGD = position_->rotate(k_norm_(both_NE), Side::key, context);
+      x.k_NGD = rotated_keys(both_NE, context);
     } else {
-      x.k_NGD =
-          ops::prefixed(position_->rotate(keys(x_ND), Side::key, context), *k_.weight, positions);
+      x.k_NGD = ops::prefixed(rotated_keys(projected(k_, x_ND), context), *k_.weight, positions);
       x.v_NGD = ops::prefixed(values(projected(v_, x_ND), x_ND), *v_.weight, positions);
     }
     if (config_.kv_name.empty()) return;
@@ -193,9 +195,11 @@ class Attention final : public Mixer {
   /// y, by heads [N, H, D] or [N, d_model], times the gate of its tokens where that acts `here`.
   Tensor gated(const Tensor& y, const Tensor& x_ND, GatePlace here) const {
     if (!gate_.weight || config_.gate_at != here) return y;
-    const Tensor gate = ops::activate(gate_(x_ND), config_.gate_act == GateActivation::silu
-                                                       ? ops::Activation::silu
-                                                       : ops::Activation::sigmoid);
+    const Tensor z = gate_(x_ND);
+    const Tensor gate = config_.gate_act == GateActivation::softplus ? ops::softplus(z)
+                        : config_.gate_act == GateActivation::silu
+                            ? ops::activate(z, ops::Activation::silu)
+                            : ops::activate(z, ops::Activation::sigmoid);
     return y * (y.dim() == 3 ? gate.reshape({y.size(0), y.size(1), -1}) : gate);
   }
   Tensor queries(const GroupedLinear& linear, const Tensor& x_ND) const {
@@ -203,17 +207,30 @@ class Attention final : public Mixer {
   }
   Tensor keys(const Tensor& x_ND) const { return k_norm_(projected(k_, x_ND)); }
 
-  /// The queries times the factors of their positions, and that of the scores where it is on them.
-  Tensor tempered(const Tensor& projected_NHD, Context& context) const {
-    const Tensor q_NHD = config_.scale_on == ScaleOn::query
-                             ? projected_NHD * config_.score_scale(scope_.layer)
-                             : projected_NHD;
-    if (!config_.temperature.acts()) return q_NHD;
-    const Tensor positions = context.batch->positions_N.to(at::kCPU).contiguous();
-    Tensor factors = at::empty({positions.numel(), 1, 1}, at::kDouble);
-    for (int64_t i = 0; i < positions.numel(); ++i)
-      factors.data_ptr<double>()[i] = config_.query_factor(positions.const_data_ptr<int64_t>()[i]);
-    return q_NHD * factors.to(q_NHD.options());
+  /// Normed queries times the factors of their positions, and that of the scores where it is on
+  /// them.
+  Tensor scaled(const Tensor& q_NHD, const Context& context) const {
+    return tempered(
+        config_.scale_on == ScaleOn::query ? q_NHD * config_.score_scale(scope_.layer) : q_NHD,
+        config_.temperature, context);
+  }
+
+  bool normed_last() const { return config_.qk_norm_at == QkNormAt::after_rotation; }
+  /// Queries as the position takes them.
+  Tensor unrotated_queries(const GroupedLinear& linear, const Tensor& x_ND, const Context& context) const {
+    if (normed_last()) return projected(linear, x_ND).unflatten(1, {config_.n_heads, -1});
+    return scaled(queries(linear, x_ND), context);
+  }
+  /// What is done to queries that the position has turned; undefined ones stay so.
+  Tensor rotated_queries(const Tensor& q_NHD, const Context& context) const {
+    if (!normed_last() || !q_NHD.defined()) return q_NHD;
+    return scaled(scale_(q_norm_(q_NHD.flatten(1))), context);
+  }
+  /// Projected keys, normed and rotated.
+  Tensor rotated_keys(const Tensor& k_NE, Context& context) const {
+    if (!normed_last()) return position_->rotate(k_norm_(k_NE), Side::key, context);
+    const Tensor k_NGD = k_NE.unflatten(1, {config_.n_kv_heads, -1});
+    return k_norm_(position_->rotate(k_NGD, Side::key, context).flatten(1));
   }
 
   ops::ScoreOptions options(Context& context) const {
@@ -398,9 +415,10 @@ class Attention final : public Mixer {
                           Context& context,
                           const StateRows* rows) const {
     const Batch& batch = *context.batch;
-    const Tensor q = queries(q_global_, x_ND), k = k_norm_(projected(k_global_, x_ND));
-    const Projected x{position_->rotate(tempered(q, context), Side::query, context),
-                      position_->rotate(k, Side::key, context), values(projected(v_global_, x_ND), x_ND)};
+    const Tensor q = unrotated_queries(q_global_, x_ND, context);
+    const Projected x{rotated_queries(position_->rotate(q, Side::query, context), context),
+                      rotated_keys(projected(k_global_, x_ND), context),
+                      values(projected(v_global_, x_ND), x_ND)};
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout, "global_weights");
     const BySegment part(batch);
     std::vector<Tensor> found, numbers;

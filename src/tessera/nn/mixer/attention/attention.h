@@ -23,6 +23,7 @@
 
 #include "tessera/nn/channel_groups.h"
 #include "tessera/nn/mixer/attention/heavy_hitters.h"
+#include "tessera/nn/mixer/attention/query_temperature.h"
 #include "tessera/nn/mixer/heads.h"
 #include "tessera/nn/pattern/pattern_config.h"
 #include "tessera/nn/position/position_config.h"
@@ -50,6 +51,11 @@ enum class QkNormOver {
   projection,  // statistics over the whole projection (OLMo 2)
   each_head,   // statistics per head, a norm with parameters of its own for every head (StableLM)
 };
+enum class QkNormAt {
+  before_rotation,  // of the projections (Qwen3)
+  after_rotation,   // of what the position has turned, so that a weight meets fixed channels
+                    // (HunYuan)
+};
 
 enum class OutputGate {
   none,
@@ -61,33 +67,7 @@ enum class GatePlace {
   after_value,  // on the values, before they are read
   after_o,      // on the output projection's result
 };
-enum class GateActivation { sigmoid, silu };
-
-/// Queries grow with their position, so that a softmax over many keys stays sharp:
-/// q_i <- q_i (1 + scale ln(1 + floor((i + offset) / floor))), and by log-n attention, which keeps
-/// the entropy of equal scores, times ln(i + offset) / ln(log_length). Llama 4; Su 2021 (kexue.fm
-/// 8823), Chiang, Cholak 2022, arXiv:2202.12172 and Qwen, arXiv:2309.16609, 2.3.
-struct QueryTemperature {
-  double scale = 0;
-  int64_t floor = 8192;
-  int64_t offset = 1;
-  int64_t log_length = 0;
-  bool log_below = false;
-  bool acts() const { return scale != 0 || log_length != 0; }
-  static constexpr auto fields() {
-    using C = QueryTemperature;
-    return std::tuple{
-        spec::field("scale", &C::scale, "growth; 0 = none", {.min = 0}),
-        spec::field("floor", &C::floor, "positions of one step", {.min = 1}),
-        spec::field("offset", &C::offset, "added to positions, which begin at 0", {.min = 0}),
-        spec::field("log_length", &C::log_length,
-                    "n, usually the length of training, in a further factor ln(i + offset) / ln n; "
-                    "0 = none",
-                    {.min = 0}),
-        spec::field("log_below", &C::log_below,
-                    "whether that factor also shrinks the queries before n")};
-  }
-};
+enum class GateActivation { sigmoid, silu, softplus };
 
 /// Which projections have a bias.
 struct AttentionBias {
@@ -144,13 +124,19 @@ struct tessera::spec::EnumNames<tessera::nn::GatePlace> {
 template <>
 struct tessera::spec::EnumNames<tessera::nn::GateActivation> {
   using A = nn::GateActivation;
-  static constexpr std::array names{std::pair{A::sigmoid, "sigmoid"}, std::pair{A::silu, "silu"}};
+  static constexpr std::array names{std::pair{A::sigmoid, "sigmoid"}, std::pair{A::silu, "silu"},
+                                    std::pair{A::softplus, "softplus"}};
 };
 template <>
 struct tessera::spec::EnumNames<tessera::nn::QkNormOver> {
   static constexpr std::array names{std::pair{nn::QkNormOver::head, "head"},
                                     std::pair{nn::QkNormOver::projection, "projection"},
                                     std::pair{nn::QkNormOver::each_head, "each_head"}};
+};
+template <>
+struct tessera::spec::EnumNames<tessera::nn::QkNormAt> {
+  static constexpr std::array names{std::pair{nn::QkNormAt::before_rotation, "before_rotation"},
+                                    std::pair{nn::QkNormAt::after_rotation, "after_rotation"}};
 };
 
 namespace tessera::nn {
@@ -181,6 +167,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   double clip = 0;
   spec::Part<spec::Slot::norm> qk_norm;
   QkNormOver qk_norm_over = QkNormOver::head;
+  QkNormAt qk_norm_at = QkNormAt::before_rotation;
   spec::Part<spec::Slot::norm> v_norm;
   bool k_eq_v = false;
   QueryTemperature temperature;
@@ -218,8 +205,9 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
               "whole matrices"),
         field("clip", &C::clip, "projections are clamped to [-clip, clip]; 0 = they are not",
               {.min = 0}),
-        field("qk_norm", &C::qk_norm, "norm of queries and keys before the rotation"),
+        field("qk_norm", &C::qk_norm, "norm of queries and keys"),
         field("qk_norm_over", &C::qk_norm_over, "what the qk_norm's statistics cover"),
+        field("qk_norm_at", &C::qk_norm_at, "whether the qk_norm is before or after the rotation"),
         field("v_norm", &C::v_norm,
               "norm of each head's values, one weight for all (Gemma 3n: rms_norm, weight none)"),
         field("k_eq_v", &C::k_eq_v,
@@ -297,8 +285,6 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   double logit_scale(int64_t layer) const {
     return scale_on == ScaleOn::query ? 1 : score_scale(layer);
   }
-  /// The factor on the query at `position` of its document.
-  double query_factor(int64_t position) const;
   /// Why sequences of up to `longest` tokens cannot be split over ranks (nn/sequence_split.h), and
   /// the remedy; "" where they can.
   std::string no_split_reason(int64_t longest) const;

@@ -12,16 +12,17 @@ namespace tessera::nn {
 
 namespace {
 
-void check_temperature(const QueryTemperature& t, const spec::Scope& scope) {
-  const QueryTemperature plain;
-  const std::string path = scope.at("temperature").path;
-  if (t.scale == 0 && (t.floor != plain.floor || (t.offset != plain.offset && !t.acts())))
-    fail(ErrorKind::spec, path,
-         "floor and offset without a scale: nothing grows; set scale, or leave them out");
-  if (t.log_length == 1)
-    fail(ErrorKind::spec, path, "log_length = 1; expected at least 2, whose logarithm is not 0");
-  if (t.log_below && t.log_length == 0)
-    fail(ErrorKind::spec, path, "log_below without a log_length; set it, or leave log_below out");
+/// What a norm after the rotation needs.
+void check_qk_norm_at(const AttentionConfig& c, const spec::Scope& scope) {
+  if (c.qk_norm_at == QkNormAt::before_rotation) return;
+  if (!c.qk_norm)
+    fail(ErrorKind::spec, scope.path,
+         "qk_norm_at after_rotation without a qk_norm; set qk_norm, or leave it out");
+  if (!c.position || c.position.info().place != spec::Place::rotation)
+    fail(ErrorKind::spec, scope.path,
+         "qk_norm_at after_rotation, and position \"{}\" rotates nothing; use a rotation, or leave "
+         "it out",
+         c.position.type());
 }
 
 void check_scale_on(const AttentionConfig& c, const spec::Scope& scope) {
@@ -86,7 +87,8 @@ void AttentionConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
   check_score_scale(scale, scale_value, scope);
   check_qk_norm(qk_norm, qk_norm_over, scope);
-  check_temperature(temperature, scope);
+  check_qk_norm_at(*this, scope);
+  temperature.check(scope);
   check_scale_on(*this, scope);
   if (gate_bias && gate == OutputGate::none)
     fail(ErrorKind::spec, scope.path, "gate_bias without a gate; set gate, or leave it out");
@@ -299,15 +301,6 @@ double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t lay
       return rsqrt / static_cast<double>(layer + 1);
   }
   return rsqrt;
-}
-
-double AttentionConfig::query_factor(int64_t position) const {
-  const int64_t steps = (position + temperature.offset) / temperature.floor;
-  const double grown = 1 + temperature.scale * std::log1p(static_cast<double>(steps));
-  if (temperature.log_length == 0) return grown;
-  const double counted = static_cast<double>(std::max<int64_t>(1, position + temperature.offset)),
-               factor = std::log(counted) / std::log(static_cast<double>(temperature.log_length));
-  return grown * (temperature.log_below ? factor : std::max(1.0, factor));
 }
 
 }  // namespace tessera::nn

@@ -10,6 +10,7 @@
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/nn/position/turn.h"
 #include "tessera/ops/attention/kv_rows.h"
+#include "tessera/ops/basic/softplus.h"
 
 namespace tessera::nn {
 namespace {
@@ -106,7 +107,7 @@ class AttentionCall final : public StepCall {
       const Tensor positions = batch_.positions_N.to(at::kCPU).contiguous();
       for (int64_t i = 0; i < n_; ++i)
         growth_.push_back(
-            static_cast<float>(c.query_factor(positions.const_data_ptr<int64_t>()[i])));
+            static_cast<float>(c.temperature.factor(positions.const_data_ptr<int64_t>()[i])));
     }
     const int64_t heads = c.n_heads * c.head_dim, keys = c.n_kv_heads * c.head_dim;
     input_ = memory_.take(StepInput::floats(n_, std::max(heads, s_.q.weight->size(1))));
@@ -162,9 +163,12 @@ class AttentionCall final : public StepCall {
       float* gate, int64_t first, int64_t count, int64_t heads, int64_t width, float* y) const {
     const int64_t of_token = s_.gate->rows(), of_head = of_token / heads;
     float* g = gate + first * of_token;
-    kernels::act(s_.config.gate_act == GateActivation::silu ? kernels::Activation::silu
-                                                            : kernels::Activation::sigmoid,
-                 g, count * of_token, g);
+    if (s_.config.gate_act == GateActivation::softplus)
+      std::transform(g, g + count * of_token, g, ops::softplus_of);
+    else
+      kernels::act(s_.config.gate_act == GateActivation::silu ? kernels::Activation::silu
+                                                              : kernels::Activation::sigmoid,
+                   g, count * of_token, g);
     y += first * heads * width;
     for (int64_t i = 0; i < count * heads; ++i, g += of_head, y += width)
       for (int64_t j = 0; j < width; ++j) y[j] *= of_head == 1 ? g[0] : g[j];
@@ -184,11 +188,18 @@ class AttentionCall final : public StepCall {
         for (int64_t j = 0; j < count * width; ++j) x[j] = std::min(std::max(x[j], -most), most);
     }
     if (!s_.v) std::copy_n(k, n * groups * width, v);
+    const bool normed_last = c.qk_norm_at == QkNormAt::after_rotation;
+    if (normed_last) {
+      turn(turn_q_, s.begin, n, heads, width, q);
+      turn(turn_k_, s.begin, n, groups, width, k);
+    }
     s_.q_norm(q, n, heads, width);
     scale_queries(s, q);
-    turn(turn_q_, s.begin, n, heads, width, q);
     s_.k_norm(k, n, groups, width);
-    turn(turn_k_, s.begin, n, groups, width, k);
+    if (!normed_last) {
+      turn(turn_q_, s.begin, n, heads, width, q);
+      turn(turn_k_, s.begin, n, groups, width, k);
+    }
     s_.v_norm(v, n, groups, width);
     if (s_.gates(GatePlace::after_value))
       times_gate(gate, s.begin, n, groups, width, v - s.begin * groups * width);
@@ -286,10 +297,10 @@ std::shared_ptr<const PartStep> attention_step(const AttentionParts& parts) {
   const PatternConfig& pattern = c.pattern_config();
   // dropout acts in training alone; what stands in slots is asked itself
   if (!others_at_default(
-          c, {"n_heads",      "n_kv_heads", "head_dim",    "bias",    "clip",        "qk_norm",
-              "qk_norm_over", "v_norm",     "k_eq_v",      "temperature", "scale", "scale_value", "scale_on",
-              "softcap",      "sinks",      "gate",        "gate_at", "gate_act",    "gate_bias",
-              "pattern",      "position",   "inner_norm",  "dropout"}) ||
+          c, {"n_heads",      "n_kv_heads", "head_dim", "bias",        "clip",    "qk_norm",
+              "qk_norm_over", "qk_norm_at", "v_norm",   "k_eq_v",      "temperature", "scale",
+              "scale_value",  "scale_on",   "softcap",  "sinks",       "gate",    "gate_at",
+              "gate_act",     "gate_bias",  "pattern",  "position",    "inner_norm", "dropout"}) ||
       !parts.position.only_rotates() || !pattern.window() || pattern.first_kept() > 0 ||
       pattern.farthest() > 0 || pattern.global_projections() || c.state(parts.scope).size() != 2)
     return nullptr;

@@ -69,9 +69,10 @@ class Definition {
   }
   Tensor gated(const Tensor& y, GatePlace here) const {
     if (!has("gate.weight") || config_.gate_at != here) return y;
-    const Tensor z = linear("gate"), gate = config_.gate_act == GateActivation::silu
-                                                ? z * at::sigmoid(z)
-                                                : at::sigmoid(z);
+    const Tensor z = linear("gate"),
+                 gate = config_.gate_act == GateActivation::softplus ? at::log1p(z.exp())
+                        : config_.gate_act == GateActivation::silu   ? z * at::sigmoid(z)
+                                                                     : at::sigmoid(z);
     return y * gate.reshape({y.size(0), y.size(1), -1});
   }
   double scale(int64_t head) const {
@@ -128,6 +129,8 @@ TEST(Attention, AgainstTheDefinition) {
        R"(, "gate": "headwise", "gate_act": "silu")",
        R"(, "gate": "elementwise", "gate_at": "after_value", "gate_act": "silu")",
        R"(, "gate": "elementwise", "gate_at": "after_o", "gate_act": "silu")",
+       R"(, "gate": "headwise", "gate_act": "softplus")",
+       R"(, "gate": "elementwise", "gate_at": "after_value", "gate_act": "softplus")",
        R"(, "qk_norm": "l2_norm")",
        R"(, "scale": "learned")",
        R"(, "qk_norm": "l2_norm", "scale": "learned")",
@@ -289,6 +292,48 @@ TEST(Attention, CosinesDoNotKnowHowLongQueriesAndKeysAre) {
   ops::expect_near(m.run(x, at::kDouble), want, 1e-13);
 }
 
+TEST(Attention, ANormAfterTheRotationWeighsTurnedChannels) {
+  // one head of 4 channels, pairs (0, 2) and (1, 3), RMS norms with weights
+  const int64_t width = 4;
+  const auto mixer = [](const char* at) {
+    return MixerUnderTest(
+        std::string(
+            R"({"type": "attention", "n_heads": 1, "qk_norm": {"type": "rms_norm", "eps": 0.1},
+            "position": {"type": "rope", "theta": 100}, "temperature": {"scale": 0.7, "floor": 3}, "qk_norm_at": ")") +
+            at + "\"}",
+        width);
+  };
+  MixerUnderTest after = mixer("after_rotation"), before = mixer("before_rotation");
+  after.fill({.size = 1});
+  before.values = after.values;
+  const Tensor x = gen({kT, width}, 1.3, 0.2);
+  const Tensor angles =
+      at::arange(kT, at::kDouble).unsqueeze(1) * at::tensor({1.0, 0.1}, at::kDouble).unsqueeze(0);
+  const auto made = [&](const std::string& name) {
+    const Tensor y = at::matmul(x, after.values.at(name + ".weight").t()), a = y.narrow(1, 0, 2),
+                 b = y.narrow(1, 2, 2);
+    const Tensor turned =
+        at::cat({a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()}, 1);
+    return turned / (turned.square().mean(-1, true) + 0.1).sqrt() *
+           after.values.at(name + "_norm.weight");
+  };
+  const Tensor q = made("q"), k = made("k"), v = at::matmul(x, after.values.at("v.weight").t());
+  Tensor want = at::empty({kT, width}, at::kDouble);
+  for (int64_t i = 0; i < kT; ++i) {
+    const double growth = 1 + 0.7 * std::log(1 + std::floor(static_cast<double>(i + 1) / 3));
+    const Tensor weights = (at::mv(k.narrow(0, 0, i + 1), q[i]) * growth / 2).softmax(0);
+    want[i] = at::mv(v.narrow(0, 0, i + 1).t(), weights);
+  }
+  want = at::matmul(want, after.values.at("o.weight").t());
+  ops::expect_both([&](at::ScalarType type) { return after.run(x, type); }, want, 1e-12);
+  ops::expect_both([&](at::ScalarType type) { return after.run(x, type, {4, 1, 6}); }, want, 1e-12);
+  EXPECT_GT((before.run(x, at::kDouble) - want).abs().max().item<double>(), 1e-3);
+  // a rotation keeps lengths: without weights the two are one
+  after.values["q_norm.weight"] = after.values["k_norm.weight"] = at::ones({width}, at::kDouble);
+  before.values = after.values;
+  ops::expect_near(after.run(x, at::kDouble), before.run(x, at::kDouble), 1e-13);
+}
+
 TEST(Attention, FactorsOfPositions) {
   // Llama 4: 0.1 and steps of 8192
   AttentionConfig config;
@@ -299,7 +344,7 @@ TEST(Attention, FactorsOfPositions) {
                                          {16383, 1.1098612289},
                                          {65536, 1.2197224577},
                                          {100000, 1.2564949357}})
-    EXPECT_NEAR(config.query_factor(position), factor, 1e-10) << position;
+    EXPECT_NEAR(config.temperature.factor(position), factor, 1e-10) << position;
 }
 
 }  // namespace

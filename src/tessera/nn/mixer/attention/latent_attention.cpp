@@ -40,7 +40,8 @@ class LatentAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), nope = config_.qk_nope_head_dim,
                   rope = config_.qk_rope_head_dim;
-    const Tensor latent_NQ = query_latent(x_ND), q_NHK = queries_of(latent_NQ);
+    const Tensor latent_NQ = query_latent(x_ND),
+                 q_NHK = tempered(queries_of(latent_NQ), config_.temperature, context);
     Choice choice{{x_ND, latent_NQ, position_.get()}, {}};
     if (select_) choice.key_NK = select_->choose(choice.input, context, rows, kSelectSlot);
     const Tensor unrotated = q_NHK.narrow(2, nope, rope);

@@ -15,6 +15,7 @@
 // normed query latent.
 #pragma once
 
+#include "tessera/nn/mixer/attention/query_temperature.h"
 #include "tessera/nn/pattern/pattern_config.h"
 #include "tessera/nn/select/select_config.h"
 
@@ -47,6 +48,7 @@ struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   int64_t v_head_dim = 0;
   spec::Part<spec::Slot::norm> latent_norm;
   bool bias = false;
+  QueryTemperature temperature;
   LatentScale scale = LatentScale::rsqrt_head_dim;
   double scale_value = 1;
   spec::Part<spec::Slot::pattern> pattern;
@@ -73,6 +75,8 @@ struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts {
         field("latent_norm", &C::latent_norm, "norm of both latents; null = none",
               {.part = "rms_norm"}),
         field("bias", &C::bias, "bias of the projections to the latents and of the output"),
+        field("temperature", &C::temperature,
+              "growth of the queries with their position (Mistral 4)"),
         field("scale", &C::scale, "factor on the scores"),
         field("scale_value", &C::scale_value, "the number that `value` takes"),
         field("pattern", &C::pattern, "who sees whom", {.part = "full"}),

@@ -33,6 +33,7 @@ void LatentAttentionConfig::check(const spec::Scope& scope) const {
          "qk_rope_head_dim = 0 leaves position \"{}\" nothing to rotate; give it channels, or "
          "position \"none\"",
          position.type());
+  temperature.check(scope);
   check_pattern(pattern, position, n_heads, scope);
   check_one_projection(pattern, "latent_attention", scope);
   check_select(select, pattern, position, scope);

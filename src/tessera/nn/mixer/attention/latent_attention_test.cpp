@@ -95,6 +95,29 @@ TEST(LatentAttention, WithoutLatentIsPlainAttention) {
   ops::expect_near(latent.run(x, at::kDouble, {5, 3}), plain.run(x, at::kDouble), 1e-13);
 }
 
+TEST(LatentAttention, QueriesGrowWithTheirPosition) {
+  // as plain attention grows them, whose keys and values are read from the inputs themselves
+  const std::string growth = R"(, "temperature": {"scale": 0.7, "floor": 3, "offset": 0})";
+  MixerUnderTest latent(R"({"type": "latent_attention", "n_heads": 2, "kv_lora_rank": 6,
+      "qk_nope_head_dim": 3, "qk_rope_head_dim": 0, "latent_norm": null)" +
+                            growth + "}",
+                        6);
+  MixerUnderTest plain(R"({"type": "attention", "n_heads": 2)" + growth + "}", 6);
+  plain.fill();
+  latent.values = {{"q.weight", plain.values["q.weight"]},
+                   {"o.weight", plain.values["o.weight"]},
+                   {"kv_a.weight", at::eye(6, at::kDouble)}};
+  const Tensor k = plain.values["k.weight"].reshape({2, 3, 6}),
+               v = plain.values["v.weight"].reshape({2, 3, 6});
+  set_kv_b(latent, at::cat({k, v}, 1).reshape({12, 6}), 2, 3, 3);
+  const Tensor x = gen({11, 6}, 0.9, 0.2), want = plain.run(x, at::kDouble);
+  ops::expect_near(latent.run(x, at::kDouble), want, 1e-13);
+  ops::expect_near(latent.run(x, at::kDouble, {5, 1, 5}), want, 1e-13);
+  plain.json.erase("temperature");
+  plain.read();
+  EXPECT_GT((plain.run(x, at::kDouble) - want).abs().max().item<double>(), 1e-4);
+}
+
 TEST(LatentAttention, ScalesOfTheReleasedModels) {
   const auto scale = [](double mscale_all_dim) {
     const MixerUnderTest m(
