@@ -1,4 +1,4 @@
-// Updates of a recipe that nobody keeps: what they take.
+// Trial updates of a recipe, to measure their time and memory; their results are discarded.
 #pragma once
 
 #include <filesystem>
@@ -9,11 +9,11 @@
 
 namespace tessera::train {
 
-/// What the run would train; its values do not matter.
+/// The train state of a trial; values do not matter.
 std::unique_ptr<TrainState> any_learner(const Recipe& recipe, Objective& objective);
 
 /// Seconds of an update: the median of 3 repeats of about half a second (1 to 50 updates each),
-/// after one that is not counted. `cache` is where tokens of the recipe's files are kept.
+/// after one that is not counted. `cache`: cache of tokenized files.
 double seconds_of_update(const Recipe& recipe,
                          const std::filesystem::path& cache,
                          const CancelToken* cancel = nullptr);
