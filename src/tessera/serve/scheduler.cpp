@@ -17,8 +17,6 @@ namespace {
 
 constexpr int64_t kRoom = 64;  // tokens of state memory that a sequence reserves at a time
 constexpr int kYields = 2;     // max. preemptions of a sequence
-constexpr auto kRise = std::chrono::seconds(10);
-constexpr size_t kClients = 4096;  // served tokens are remembered for this many absent clients
 
 }  // namespace
 
@@ -73,7 +71,10 @@ struct Scheduler::Place {
 };
 
 Scheduler::Scheduler(const SchedulerOptions& options, Metrics& metrics)
-    : options_(options), metrics_(metrics) {
+    : options_(options),
+      metrics_(metrics),
+      budget_(options.parallel, options.state_bytes),
+      order_(options.priorities) {
   metrics_.set("state_limit_bytes", static_cast<double>(options_.state_bytes));
   thread_ = std::thread([this] { run(); });
 }
@@ -245,9 +246,9 @@ void Scheduler::rest() {
     running.client_is_slow = running.job.client_is_slow();
     for (Row& row : running.rows) {
       if (!row.id || row.done || row.paused == running.client_is_slow) continue;
-      if (!running.client_is_slow && rows_ >= options_.parallel) continue;
+      if (!running.client_is_slow && !budget_.has_slot()) continue;
       row.paused = running.client_is_slow;
-      rows_ += row.paused ? -1 : 1;
+      row.paused ? budget_.pause() : budget_.resume();
       running.job.model->engine->set_paused(*row.id, row.paused);
     }
   }
@@ -290,41 +291,26 @@ void Scheduler::expire() {
   }
 }
 
-/// A client that returns starts at the minimum count of the active ones, so that absence earns no
-/// credit.
+/// What the order of a request depends on.
+Turn Scheduler::turn_of(const ScheduledRequest& job) {
+  return {job.priority, job.client, job.arrived};
+}
+
 void Scheduler::count_clients() {
   std::set<std::string> here;
   for (const Running& running : running_) here.insert(running.job.client);
   for (const ScheduledRequest& job : waiting_) here.insert(job.client);
-  std::optional<double> least;
-  for (const std::string& client : here)
-    if (active_.contains(client))
-      least = std::min(least.value_or(served_[client]), served_[client]);
-  for (const std::string& client : here)
-    if (least && !active_.contains(client)) served_[client] = std::max(served_[client], *least);
-  if (served_.size() > kClients + here.size())
-    std::erase_if(served_, [&](const auto& one) { return !here.contains(one.first); });
-  active_ = std::move(here);
-}
-
-/// Priority value, lowered by waiting.
-int64_t Scheduler::rank(const ScheduledRequest& job) const {
-  return options_.priorities ? job.priority - (Clock::now() - job.arrived) / kRise : 0;
-}
-
-bool Scheduler::goes_before(const ScheduledRequest& a, const ScheduledRequest& b) const {
-  const auto turn = [&](const ScheduledRequest& job) {
-    const auto served = served_.find(job.client);
-    return std::tuple(rank(job), served == served_.end() ? 0.0 : served->second, job.arrived);
-  };
-  return turn(a) < turn(b);
+  order_.set_active(std::move(here));
 }
 
 /// The next queued request in scheduling order, among generation requests or among other work.
 std::deque<ScheduledRequest>::iterator Scheduler::next_waiting(bool work) {
   auto found = waiting_.end();
+  const auto now = Clock::now();
   for (auto at = waiting_.begin(); at != waiting_.end(); ++at)
-    if (!at->work != work && (found == waiting_.end() || goes_before(*at, *found))) found = at;
+    if (!at->work != work &&
+        (found == waiting_.end() || order_.before(turn_of(*at), turn_of(*found), now)))
+      found = at;
   return found;
 }
 
@@ -355,43 +341,25 @@ int64_t Scheduler::bytes_of(const ScheduledRequest& job, size_t row, int64_t tok
                   job.model->state_bytes(tokens, infer::size_of(request.prompt.source)));
 }
 
-bool Scheduler::has_room(int64_t bytes) const {
-  return rows_ < options_.parallel &&
-         (options_.state_bytes == 0 || bytes_ == 0 || bytes_ + bytes <= options_.state_bytes);
-}
-
 /// Frees the row's slot and reserved memory.
 void Scheduler::vacate(Row& row) {
-  if (!std::exchange(row.paused, false)) --rows_;
-  bytes_ -= std::exchange(row.bytes, 0);
+  budget_.remove(std::exchange(row.bytes, 0), std::exchange(row.paused, false));
 }
 
-/// The newest paused sequence.
-Scheduler::Place Scheduler::resting() {
-  Place found;
-  for (Running& running : running_)
-    for (size_t i = 0; i < running.rows.size() && !running.ending; ++i)
-      if (running.rows[i].paused && running.can_yield(i) &&
-          (found.running == nullptr || running.job.arrived >= found.running->job.arrived))
-        found = {&running, i};
-  return found;
-}
-
-/// The newest sequence among those with the highest priority value above this one.
-Scheduler::Place Scheduler::preemption_victim(int64_t above) {
-  Place found;
+/// What may give way: `places` are theirs.
+std::vector<Preemptible> Scheduler::preemptible(std::vector<Place>& places) {
+  std::vector<Preemptible> all;
   for (Running& running : running_) {
-    if (running.job.work || running.ending || running.job.priority <= above) continue;
+    if (running.job.work || running.ending) continue;
     for (size_t i = 0; i < running.rows.size(); ++i) {
       const Row& row = running.rows[i];
-      if (!row.id || row.done || row.paused || !running.may_yield(i)) continue;
-      if (found.running == nullptr ||
-          std::tuple(running.job.priority, running.job.arrived) >=
-              std::tuple(found.running->job.priority, found.running->job.arrived))
-        found = {&running, i};
+      if (!row.id || row.done || !running.can_yield(i)) continue;
+      all.push_back({running.job.priority, running.job.arrived, row.bytes, row.paused,
+                     !running.may_yield(i)});
+      places.push_back({&running, i});
     }
   }
-  return found;
+  return all;
 }
 
 /// Frees the state of a sequence; it is prefilled again later from its tokens.
@@ -407,28 +375,35 @@ void Scheduler::preempt(const Place& place, const char* kind) {
   metrics_.add("preemptions_total", 1, {{"kind", kind}});
 }
 
+/// Preempts the newest paused sequence, or else the one that preemption_victim() names; false where
+/// there is neither.
+bool Scheduler::preempt_one(std::optional<int64_t> above, const char* kind) {
+  std::vector<Place> places;
+  const std::vector<Preemptible> all = preemptible(places);
+  if (const auto paused = newest_paused(all)) {
+    preempt(places[*paused], "unread");
+    return true;
+  }
+  const auto victim = above ? preemption_victim(all, *above) : std::nullopt;
+  if (victim) preempt(places[*victim], kind);
+  return victim.has_value();
+}
+
 /// Makes room for a sequence: preempts paused sequences, then, if that suffices, those with a
 /// higher priority value.
 bool Scheduler::make_room(const ScheduledRequest& job, int64_t bytes) {
-  while (!has_room(bytes) && rows_ < options_.parallel) {
-    const Place place = resting();
-    if (place.running == nullptr) break;
-    preempt(place, "unread");
-  }
-  if (has_room(bytes)) return true;
+  while (!budget_.fits(bytes) && budget_.has_slot())
+    if (!preempt_one(std::nullopt, "")) break;
+  if (budget_.fits(bytes)) return true;
   if (!options_.priorities) return false;
-  int64_t rows = rows_, held = bytes_;
-  for (const Running& running : running_)
-    for (size_t i = 0; i < running.rows.size() && running.job.priority > job.priority; ++i)
-      if (const Row& row = running.rows[i];
-          row.id && !row.done && !row.paused && !running.ending && running.may_yield(i)) {
-        --rows;
-        held -= row.bytes;
-      }
-  if (rows >= options_.parallel ||
-      (options_.state_bytes > 0 && held > 0 && held + bytes > options_.state_bytes))
-    return false;
-  while (!has_room(bytes)) preempt(preemption_victim(job.priority), "priority");
+  std::vector<Place> places;
+  if (!preemption_suffices(preemptible(places), job.priority, budget_, bytes)) return false;
+  while (!budget_.fits(bytes)) {
+    places.clear();
+    const auto victim = preemption_victim(preemptible(places), job.priority);
+    if (!victim) return false;
+    preempt(places[*victim], "priority");
+  }
   return true;
 }
 
@@ -443,11 +418,13 @@ void Scheduler::admit() {
                                [](const Running& running) { return !!running.job.work; });
     for (auto at = next_waiting(true); at != waiting_.end() && works < options_.parallel;
          at = next_waiting(true), ++works) {
-      served_[at->client] += static_cast<double>(at->prompt_tokens);
+      order_.charge(at->client, static_cast<double>(at->prompt_tokens));
       begin(at);
     }
   }
   for (;;) {
+    const auto now = Clock::now();
+    const auto rank = [&](const ScheduledRequest& job) { return order_.rank(turn_of(job), now); };
     Running* next = nullptr;
     for (Running& running : running_)
       if (running.next() && (next == nullptr || std::tuple(rank(running.job), running.job.arrived) <
@@ -518,7 +495,7 @@ void Scheduler::give(Running& running, size_t index) {
   }
   // shares the prefill with the first choice of its prompt, while that is running
   const size_t first = index - index % static_cast<size_t>(job.choices);
-  if (first == index && row.yields == 0) served_[job.client] += static_cast<double>(read);
+  if (first == index && row.yields == 0) order_.charge(job.client, static_cast<double>(read));
   if (first != index && row.yields == 0)
     if (const Row& leader = running.rows[first]; leader.id && !leader.done && leader.yields == 0)
       request.shares_prefix_with = leader.id;
@@ -535,7 +512,7 @@ void Scheduler::give(Running& running, size_t index) {
     if (row.tokens++ > 0) metrics_.observe("inter_token_seconds", since(row.last));
     row.last = now;
     row.generated.push_back(id);
-    served_[running.job.client] += 2;
+    order_.charge(running.job.client, 2);
     if (told) told(id);
   };
   if (request.on_text)
@@ -544,8 +521,7 @@ void Scheduler::give(Running& running, size_t index) {
     };
   row.id = model.engine->submit(request);
   row.heard = heard;
-  ++rows_;
-  bytes_ += row.bytes;
+  budget_.add(row.bytes);
 }
 
 /// Reserves more memory for sequences that have used theirs up, if necessary by preempting the
@@ -560,17 +536,11 @@ void Scheduler::grow() {
           infer::size_of(running.job.requests[i].prompt.tokens) + infer::size_of(row.generated);
       if (held < row.room) continue;
       const int64_t bytes = bytes_of(running.job, i, held + kRoom);
-      while (row.id && bytes_ - row.bytes > 0 &&
-             bytes_ - row.bytes + bytes > options_.state_bytes) {
-        const Place unread = resting();
-        if (unread.running != nullptr)
-          preempt(unread, "unread");
-        else
-          preempt(preemption_victim(std::numeric_limits<int64_t>::min()), "memory");
-      }
+      while (row.id && !budget_.may_grow(row.bytes, bytes))
+        if (!preempt_one(std::numeric_limits<int64_t>::min(), "memory")) break;
       if (!row.id) continue;
       row.room = held + kRoom;
-      bytes_ += bytes - row.bytes;
+      budget_.resize(row.bytes, bytes);
       row.bytes = bytes;
     }
 }
@@ -772,7 +742,7 @@ void Scheduler::measure() {
   metrics_.set("requests_resting", static_cast<double>(std::count_if(
                                        running_.begin(), running_.end(),
                                        [](const Running& r) { return r.client_is_slow; })));
-  metrics_.set("state_reserved_bytes", static_cast<double>(bytes_));
+  metrics_.set("state_reserved_bytes", static_cast<double>(budget_.bytes()));
   measure_models();
   Json all = Json::array();
   for (const Running& running : running_) {

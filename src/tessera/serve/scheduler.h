@@ -26,6 +26,7 @@
 #include "tessera/serve/limits.h"
 #include "tessera/serve/metrics.h"
 #include "tessera/serve/models.h"
+#include "tessera/serve/scheduling_policy.h"
 
 namespace tessera::serve {
 
@@ -117,15 +118,13 @@ class Scheduler {
   void count_clients();
   std::deque<ScheduledRequest>::iterator next_waiting(bool work);
   Running& begin(std::deque<ScheduledRequest>::iterator at);
-  int64_t rank(const ScheduledRequest& job) const;
-  bool goes_before(const ScheduledRequest& a, const ScheduledRequest& b) const;
+  static Turn turn_of(const ScheduledRequest& job);
   int64_t bytes_of(const ScheduledRequest& job, size_t row, int64_t tokens) const;
-  bool has_room(int64_t bytes) const;
   bool make_room(const ScheduledRequest& job, int64_t bytes);
   bool give_next(Running& running);
   void give(Running& running, size_t index);
-  Place preemption_victim(int64_t above);
-  Place resting();
+  std::vector<Preemptible> preemptible(std::vector<Place>& places);
+  bool preempt_one(std::optional<int64_t> above, const char* kind);
   void vacate(Row& row);
   void rest();
   bool is_active(const Running& running) const;
@@ -156,9 +155,8 @@ class Scheduler {
 
   // used by the scheduler's thread only
   std::list<Running> running_;
-  int64_t rows_ = 0, bytes_ = 0;
-  std::map<std::string, double> served_;  // tokens, by client
-  std::set<std::string> active_;          // clients with a running or queued request
+  StateBudget budget_;
+  TurnOrder order_;
   /// Preempted sequences of each model, until its engine has removed them.
   std::map<ServedModelPtr, std::vector<infer::Engine::Id>> dropped_;
   struct Known {
