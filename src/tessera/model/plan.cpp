@@ -6,6 +6,7 @@
 #include "tessera/model/kv_quantization.h"
 #include "tessera/nn/embed/feature_embed.h"
 #include "tessera/nn/head/head_config.h"
+#include "tessera/nn/residual/residual_config.h"
 
 namespace tessera::model {
 
