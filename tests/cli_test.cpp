@@ -714,6 +714,37 @@ TEST_F(Cli, ListNamesEverythingWithItsPaper) {
   }
 }
 
+TEST_F(Cli, ListsFamiliesWithClassGgufNameAndSizes) {
+  std::map<std::string, spec::Json> rows;
+  for (const spec::Json& row : spec::parse_json(run("list families --json").out, "list --json"))
+    rows[row.at("family").get<std::string>()] = row;
+  const auto classes = [&](const char* family) { return rows.at(family).at("class").dump(); };
+  EXPECT_EQ(classes("gpt2"), R"(["decoder"])");
+  EXPECT_EQ(classes("t5"), R"(["encoder-decoder"])");
+  EXPECT_EQ(rows.at("bert").at("class").front(), "encoder");
+  EXPECT_EQ(rows.at("llama").at("class").front(), "decoder");
+  EXPECT_EQ(rows.at("deepseek_v3").at("gguf").dump(), R"(["deepseek2"])");
+  for (const auto& [name, row] : rows) {
+    EXPECT_FALSE(row.at("about").get<std::string>().empty()) << name;
+    ASSERT_FALSE(row.at("class").empty()) << name;
+    for (const spec::Json& one : row.at("class"))
+      EXPECT_TRUE(one == "decoder" || one == "encoder" || one == "encoder-decoder")
+          << name << ": " << one;
+  }
+  size_t listed = 0;
+  for (const auto& [name, row] : rows) listed += row.at("models").size();
+  // every family of the list of released models exists
+  size_t named = 0;
+  for (const spec::Json& preset :
+       spec::read_json_file(fs::path(TESSERA_SOURCE_DIR) / "src/tessera/cli/presets.json"))
+    named += preset.contains("family");
+  EXPECT_EQ(listed, named);
+  const std::string text = run("list families").out;
+  EXPECT_NE(text.find("\nllama                decoder"), std::string::npos);
+  EXPECT_NE(text.find("llama3.1-405b (406B)"), std::string::npos);
+  EXPECT_NE(text.find("; GGUF: deepseek2\n"), std::string::npos);
+}
+
 TEST_F(Cli, OptionsOfGenerateThatWouldDoNothing) {
   const std::string start = "generate " + tiny() + " --input-ids 1,2 ";
   for (const std::string with : {"--lookup 2", "--draft /nowhere"})
