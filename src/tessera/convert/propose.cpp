@@ -142,7 +142,8 @@ std::set<std::string> required_keys(const Family& family) {
 /// The members of a resolved spec by their paths, those of all layers under one.
 std::map<std::string, std::set<std::string>> members_of(const model::ModelSpec& spec) {
   std::map<std::string, std::set<std::string>> members;
-  for (const auto& [path, value] : model::resolve(spec).flatten().items()) {
+  const Json flat = model::resolve(spec).flatten();
+  for (const auto& [path, value] : flat.items()) {
     std::string dotted = path.substr(1);
     std::replace(dotted.begin(), dotted.end(), '/', '.');
     members[numbered(dotted).pattern].insert(shown(value));
