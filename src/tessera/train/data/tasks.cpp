@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace tessera::train {
 namespace {
@@ -91,6 +92,63 @@ Example induction(int64_t vocab, int64_t length, const RandomKey& key) {
   return example;
 }
 
+Example needle(const TaskRecipe& task,
+               int64_t vocab,
+               int64_t length,
+               const RandomKey& key,
+               std::optional<double> depth) {
+  const int64_t n = task.items, body = length - n, room = body - n - 1;
+  const int64_t at = depth ? std::llround(*depth * static_cast<double>(room))
+                           : below(room + 1, key.fold("depth"), 0);
+  Example example;
+  for (int64_t i = 0; i < body; ++i) example.ids.push_back(below(vocab - 1, key.fold("filler"), i));
+  example.targets.assign(static_cast<size_t>(length), -1);
+  example.ids[static_cast<size_t>(at)] = vocab - 1;
+  example.ids.push_back(vocab - 1);
+  for (int64_t j = 0; j < n; ++j) {
+    const int64_t token = below(vocab - 1, key.fold("value"), j);
+    example.ids[static_cast<size_t>(at + 1 + j)] = token;
+    example.targets[static_cast<size_t>(body + j)] = token;
+    if (j + 1 < n) example.ids.push_back(token);
+  }
+  return example;
+}
+
+Example modular_sum(int64_t modulus, int64_t length, const RandomKey& key) {
+  Example example;
+  int64_t sum = 0;
+  for (int64_t i = 0; i < length; ++i) {
+    example.ids.push_back(below(modulus, key.fold("tokens"), i));
+    sum = (sum + example.ids.back()) % modulus;
+    example.targets.push_back(sum);
+  }
+  return example;
+}
+
+/// All permutations of 0 .. n - 1 in lexicographic order.
+std::vector<std::vector<int64_t>> permutations(int64_t n) {
+  std::vector<int64_t> one(static_cast<size_t>(n));
+  std::iota(one.begin(), one.end(), 0);
+  std::vector<std::vector<int64_t>> all;
+  do {
+    all.push_back(one);
+  } while (std::next_permutation(one.begin(), one.end()));
+  return all;
+}
+
+Example products(int64_t n, int64_t length, const RandomKey& key) {
+  const auto all = permutations(n);
+  std::vector<int64_t> product = all.front();
+  Example example;
+  for (int64_t i = 0; i < length; ++i) {
+    example.ids.push_back(below(std::ssize(all), key.fold("tokens"), i));
+    const std::vector<int64_t>& next = all[static_cast<size_t>(example.ids.back())];
+    for (int64_t& element : product) element = next[static_cast<size_t>(element)];
+    example.targets.push_back(std::lower_bound(all.begin(), all.end(), product) - all.begin());
+  }
+  return example;
+}
+
 }  // namespace
 
 void check_task(const TaskRecipe& task, int64_t vocab, int64_t length, std::string_view path) {
@@ -117,10 +175,31 @@ void check_task(const TaskRecipe& task, int64_t vocab, int64_t length, std::stri
       least(path, length, 3, "the token, what follows it, and the token again");
       least("spec.vocab", vocab, 3, "two tokens and the special one");
       break;
+    case DataType::needle:
+      least(path, length, 2 * task.items + 1, "the marker and the value, and both again");
+      least("spec.vocab", vocab, 3, "two tokens and the marker");
+      break;
+    case DataType::parity:
+      least("spec.vocab", vocab, 2, "the bits");
+      break;
+    case DataType::modular_sum:
+      least("data.items", task.items, 2, "the modulus");
+      least("spec.vocab", vocab, task.items, "the residues");
+      break;
+    case DataType::s3:
+      least("spec.vocab", vocab, 6, "the permutations of 3 elements");
+      break;
+    case DataType::s5:
+      least("spec.vocab", vocab, 120, "the permutations of 5 elements");
+      break;
   }
 }
 
-Example make_example(const TaskRecipe& task, int64_t vocab, int64_t length, const RandomKey& key) {
+Example make_example(const TaskRecipe& task,
+                     int64_t vocab,
+                     int64_t length,
+                     const RandomKey& key,
+                     std::optional<double> depth) {
   switch (task.type) {
     case DataType::mqar:
       return associative_recall(task, vocab, length, key);
@@ -129,6 +208,16 @@ Example make_example(const TaskRecipe& task, int64_t vocab, int64_t length, cons
       return copying(task, vocab, length, key);
     case DataType::induction_heads:
       return induction(vocab, length, key);
+    case DataType::needle:
+      return needle(task, vocab, length, key, depth);
+    case DataType::parity:
+      return modular_sum(2, length, key);
+    case DataType::modular_sum:
+      return modular_sum(task.items, length, key);
+    case DataType::s3:
+      return products(3, length, key);
+    case DataType::s5:
+      return products(5, length, key);
     case DataType::text:
       break;
   }

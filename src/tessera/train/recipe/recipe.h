@@ -36,7 +36,18 @@ namespace tessera::train {
 
 using spec::Json;
 
-enum class DataType { text, mqar, copying, selective_copying, induction_heads };
+enum class DataType {
+  text,
+  mqar,
+  copying,
+  selective_copying,
+  induction_heads,
+  needle,
+  parity,
+  modular_sum,
+  s3,
+  s5,
+};
 enum class Filler {
   random,  // any token
   zero,
@@ -63,10 +74,16 @@ enum class WindowOrder {
 template <>
 struct tessera::spec::EnumNames<tessera::train::DataType> {
   using E = tessera::train::DataType;
-  static constexpr std::array names{std::pair{E::text, "text"}, std::pair{E::mqar, "mqar"},
+  static constexpr std::array names{std::pair{E::text, "text"},
+                                    std::pair{E::mqar, "mqar"},
                                     std::pair{E::copying, "copying"},
                                     std::pair{E::selective_copying, "selective_copying"},
-                                    std::pair{E::induction_heads, "induction_heads"}};
+                                    std::pair{E::induction_heads, "induction_heads"},
+                                    std::pair{E::needle, "needle"},
+                                    std::pair{E::parity, "parity"},
+                                    std::pair{E::modular_sum, "modular_sum"},
+                                    std::pair{E::s3, "s3"},
+                                    std::pair{E::s5, "s5"}};
 };
 
 template <>
@@ -191,7 +208,10 @@ struct TaskRecipe {
     using spec::field;
     return std::tuple{
         field("type", &C::type, "the task", {.required = true}),
-        field("items", &C::items, "mqar: keys with values; copying: symbols", {.min = 1}),
+        field("items", &C::items,
+              "mqar: keys with values; copying: symbols; needle: tokens of the value; "
+              "modular_sum: the modulus",
+              {.min = 1}),
         field("filler", &C::filler, "mqar: tokens between the queried keys"),
         field("examples", &C::examples, "number of different training examples; 0 = unlimited",
               {.min = 0}),
@@ -199,7 +219,7 @@ struct TaskRecipe {
         field("valid_length", &C::valid_length, "tokens of those; 0 = train.length", {.min = 0})};
   }
   static constexpr std::array keys_of_types{
-      spec::KeyOfTypes{"items", "mqar copying selective_copying"},
+      spec::KeyOfTypes{"items", "mqar copying selective_copying needle modular_sum"},
       spec::KeyOfTypes{"filler", "mqar"}};
 };
 
