@@ -458,6 +458,8 @@ TEST(CompositionsAsAWhole, NoPartIsRefusedMostOfTheTimeAndNoKeyAlways) {
     }
   }
   for (const spec::Mechanism& mechanism : spec::mechanisms()) {
+    // what selects keys stands inside of attention, whose own samples have it
+    if (mechanism.slot == spec::Slot::select) continue;
     EXPECT_GT(drawn[&mechanism], 10) << mechanism.name;
     EXPECT_LE(refused[&mechanism], 0.7 * drawn[&mechanism])
         << spec::name_of(mechanism.slot) << " " << mechanism.name << ": refused "

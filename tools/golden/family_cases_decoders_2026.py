@@ -76,6 +76,8 @@ def mistral4():
     family.gguf["rope_yarn_mscale_all_dim"] = family.gguf["n_group"] = "mistral4"
     family.rejects.append({"name": "rope_default", "set": {"rope_parameters.rope_type": "default"}, "expect": "type default", "why": "the class fails"})
     family.rejects.append({"name": "partial_rotary_factor", "set": {"rope_parameters.partial_rotary_factor": 0.25}, "expect": "partial_rotary_factor", "why": "shapes disagree"})
+    for path in ("rope_scaling.partial_rotary_factor", "partial_rotary_factor"):
+        family.rejects.append({"name": "partial_rotary_factor_" + ("scaling" if "." in path else "outside"), "base": "every_yarn_attention_factor_scaling", "set": {path: 0.25}, "expect": "partial_rotary_factor", "why": "shapes disagree"})
     return family
 
 

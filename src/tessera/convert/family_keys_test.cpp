@@ -126,8 +126,18 @@ class Held {
   static bool refused(const std::string& outcome) { return outcome.starts_with(kRefused); }
 
   void hold(const std::string& path) { held_.insert(path); }
-  /// An object is held by its members.
+  /// An object is held by its members, and so are names with a star.
   bool holds(const std::string& path) const {
+    if (path.ends_with(".*")) return holds(path.substr(0, path.size() - 2));
+    // members of an object that is refused whole
+    for (size_t dot = path.rfind('.'); dot != std::string::npos; dot = path.rfind('.', dot - 1)) {
+      const auto whole = dialect().expect.find(path.substr(0, dot));
+      if (whole != dialect().expect.end() &&
+          std::all_of(whole->second.begin(), whole->second.end(),
+                      [](const Json& value) { return value.is_null(); }))
+        return true;
+      if (dot == 0) break;
+    }
     const auto found = held_.lower_bound(path);
     return found != held_.end() && (*found == path || found->starts_with(path + "."));
   }

@@ -52,7 +52,9 @@ class Sloped {
 Tensor sparse(const Tensor& x, double share) {
   const Tensor z = at::special_ndtri(at::full({}, share, at::kDouble));
   const Tensor mean = x.mean(-1, /*keepdim=*/true), centred = x - mean;
-  const Tensor deviation = centred.square().mean(-1, /*keepdim=*/true).sqrt();
+  // rows without deviation have a gradient too
+  constexpr double kLeast = 1e-30;
+  const Tensor deviation = centred.square().mean(-1, /*keepdim=*/true).clamp_min(kLeast).sqrt();
   return (centred - deviation * z.item<double>()).relu();
 }
 
