@@ -463,7 +463,7 @@ constexpr Sample kSamples[] = {
     {Slot::ffn, "per_layer_embedding", "few", R"({"width": 3, "vocab": 5, "act": "gelu"})"},
     {Slot::router, "top_k", "scaled", R"({"k": 2, "logit_scale": 0.3, "expert_scale": true})"},
     {Slot::residual, "altup", "laurel", R"({"streams": 3, "active": 1, "clip": 0.2, "laurel_rank": 3})"},
-    {Slot::residual, "altup", "of_others", R"({"streams": 2, "of": "others", "correct_scale": true})"},
+    {Slot::residual, "altup", "correct_scale_true", R"({"streams": 2, "of": "others", "correct_scale": true})"},
     {Slot::ffn, "glu", "sparse", R"({"d_hidden": 7, "sparsity": 0.5})"},
     {Slot::residual, "reordered", "gains", R"({"gain": "channel", "sum_gain": true})"},
     {Slot::ffn, "chunked", "experts",
@@ -804,6 +804,9 @@ Json host(const spec::Mechanism& mechanism,
     return json;
   }
   place(json, spec_schema, mechanism.slot, part);
+  // a gain on the whole stream, which the final norm must not take out again
+  if (mechanism.slot == Slot::residual && part.is_object() && part.value("sum_gain", false))
+    json["final_norm"] = {{"type", "rms_norm"}, {"eps", 0.5}};
   // a scheme acts in one place; where it adds to the embedding, nothing else tells the order
   if (mechanism.slot == Slot::position && (mechanism.info.place == spec::Place::embedding ||
                                            mechanism.info.place == spec::Place::nowhere))
