@@ -37,7 +37,7 @@ std::vector<int64_t> early_slots(int64_t n, int64_t slots, const RandomKey& key)
   return chosen;
 }
 
-Example associative_recall(const TaskRecipe& task,
+Example associative_recall(const MqarTask& task,
                            int64_t vocab,
                            int64_t length,
                            const RandomKey& key) {
@@ -61,12 +61,12 @@ Example associative_recall(const TaskRecipe& task,
   return example;
 }
 
-Example copying(const TaskRecipe& task, int64_t vocab, int64_t length, const RandomKey& key) {
-  const int64_t n = task.items, room = length - n;
-  // positions of the symbols: the first n, or any n in order
+/// `scattered`: the symbols are at any n positions in order, otherwise the first n.
+Example copying(int64_t n, bool scattered, int64_t vocab, int64_t length, const RandomKey& key) {
+  const int64_t room = length - n;
   std::vector<int64_t> places;
   for (int64_t j = 0; j < n; ++j)
-    places.push_back(task.type == DataType::copying ? j : permuted(j, room, key.fold("places")));
+    places.push_back(scattered ? permuted(j, room, key.fold("places")) : j);
   std::sort(places.begin(), places.end());
   Example example;
   example.ids.assign(static_cast<size_t>(room), kBlank);
@@ -91,6 +91,12 @@ Example induction(int64_t vocab, int64_t length, const RandomKey& key) {
   return example;
 }
 
+/// The keys of either copying task; null for others.
+const CopyingTask* copying_of(const TaskRecipe& task) {
+  if (const auto* selective = std::get_if<SelectiveCopyingTask>(&task)) return selective;
+  return std::get_if<CopyingTask>(&task);
+}
+
 }  // namespace
 
 void check_task(const TaskRecipe& task, int64_t vocab, int64_t length, std::string_view path) {
@@ -99,40 +105,27 @@ void check_task(const TaskRecipe& task, int64_t vocab, int64_t length, std::stri
     if (found < wanted)
       fail(ErrorKind::spec, key, "found {}; expected at least {}: {}", found, wanted, why);
   };
-  switch (task.type) {
-    case DataType::text:
-      break;
-    case DataType::mqar:
-      if (length % 2 != 0) fail(ErrorKind::spec, path, "found {}; expected an even number", length);
-      least(path, length, 4 * task.items, "keys and values, and as many for the queries");
-      least("spec.vocab", vocab, length + 1,
-            fmt::format("more tokens than positions, of which {} has {}", path, length));
-      break;
-    case DataType::copying:
-    case DataType::selective_copying:
-      least(path, length, 2 * task.items, "symbols and their copies");
-      least("spec.vocab", vocab, 4, "two symbols, the blank and the marker");
-      break;
-    case DataType::induction_heads:
-      least(path, length, 3, "the token, what follows it, and the token again");
-      least("spec.vocab", vocab, 3, "two tokens and the special one");
-      break;
+  if (const auto* mqar = std::get_if<MqarTask>(&task)) {
+    if (length % 2 != 0) fail(ErrorKind::spec, path, "found {}; expected an even number", length);
+    least(path, length, 4 * mqar->items, "keys and values, and as many for the queries");
+    least("spec.vocab", vocab, length + 1,
+          fmt::format("more tokens than positions, of which {} has {}", path, length));
+  } else if (const CopyingTask* copies = copying_of(task)) {
+    least(path, length, 2 * copies->items, "symbols and their copies");
+    least("spec.vocab", vocab, 4, "two symbols, the blank and the marker");
+  } else {
+    least(path, length, 3, "the token, what follows it, and the token again");
+    least("spec.vocab", vocab, 3, "two tokens and the special one");
   }
 }
 
 Example make_example(const TaskRecipe& task, int64_t vocab, int64_t length, const RandomKey& key) {
-  switch (task.type) {
-    case DataType::mqar:
-      return associative_recall(task, vocab, length, key);
-    case DataType::copying:
-    case DataType::selective_copying:
-      return copying(task, vocab, length, key);
-    case DataType::induction_heads:
-      return induction(vocab, length, key);
-    case DataType::text:
-      break;
-  }
-  fail(ErrorKind::internal, "data", "\"text\" is no task");
+  if (const auto* mqar = std::get_if<MqarTask>(&task))
+    return associative_recall(*mqar, vocab, length, key);
+  if (const CopyingTask* copies = copying_of(task))
+    return copying(copies->items, std::holds_alternative<SelectiveCopyingTask>(task), vocab, length,
+                   key);
+  return induction(vocab, length, key);
 }
 
 }  // namespace tessera::train

@@ -16,7 +16,7 @@
 #pragma once
 
 #include "tessera/train/data/packing.h"
-#include "tessera/train/recipe/recipe.h"
+#include "tessera/train/recipe/data_recipe.h"
 
 namespace tessera::train {
 

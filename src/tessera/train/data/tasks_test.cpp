@@ -12,10 +12,14 @@ namespace {
 
 constexpr int64_t kExamples = 200;
 
-Example example(DataType type, int64_t items, int64_t vocab, int64_t length, int64_t number) {
-  TaskRecipe task;
-  task.type = type;
+template <class Task>
+Task of_items(int64_t items) {
+  Task task;
   task.items = items;
+  return task;
+}
+
+Example example(const TaskRecipe& task, int64_t vocab, int64_t length, int64_t number) {
   return make_example(task, vocab, length, RandomKey(5).fold(static_cast<uint64_t>(number)));
 }
 
@@ -31,8 +35,7 @@ TEST(Tasks, MqarAsksEveryKeyOnceAndWantsItsValue) {
   const int64_t n = 5, vocab = 41, length = 30;
   for (const Filler filler : {Filler::zero, Filler::random})
     for (int64_t number = 0; number < kExamples; ++number) {
-      TaskRecipe task;
-      task.items = n;
+      auto task = of_items<MqarTask>(n);
       task.filler = filler;
       const Example e = make_example(task, vocab, length, RandomKey(static_cast<uint64_t>(number)));
       ASSERT_EQ(e.ids.size(), 30u);
@@ -63,7 +66,7 @@ TEST(Tasks, MqarAsksSoonerMoreOftenThanLater) {
   std::vector<double> share(6);
   const int64_t count = 20000;
   for (int64_t number = 0; number < count; ++number)
-    share[(due(example(DataType::mqar, 1, 15, 14, number)).front() - 2) / 2] += 1.0 / count;
+    share[(due(example(of_items<MqarTask>(1), 15, 14, number)).front() - 2) / 2] += 1.0 / count;
   // standard deviations of at most 0.0035
   EXPECT_NEAR(share[0], 0.40536575, 0.015);
   EXPECT_NEAR(share[1], 0.20409265, 0.012);
@@ -74,9 +77,10 @@ TEST(Tasks, MqarAsksSoonerMoreOftenThanLater) {
 TEST(Tasks, CopyingWantsTheSymbolsInOrder) {
   const int64_t n = 4, vocab = 6, length = 20;
   std::map<std::vector<size_t>, int> places_seen;
-  for (const DataType type : {DataType::copying, DataType::selective_copying})
+  for (const TaskRecipe& task :
+       {TaskRecipe(of_items<CopyingTask>(n)), TaskRecipe(of_items<SelectiveCopyingTask>(n))})
     for (int64_t number = 0; number < kExamples; ++number) {
-      const Example e = example(type, n, vocab, length, number);
+      const Example e = example(task, vocab, length, number);
       ASSERT_EQ(e.ids.size(), 20u);
       std::vector<int64_t> symbols;
       std::vector<size_t> places;
@@ -88,7 +92,7 @@ TEST(Tasks, CopyingWantsTheSymbolsInOrder) {
       EXPECT_EQ(due(e), (std::vector<size_t>{16, 17, 18, 19}));
       EXPECT_EQ(std::vector<int64_t>(e.targets.begin() + 16, e.targets.end()), symbols);
       EXPECT_EQ(std::count(e.ids.begin() + 16, e.ids.end(), vocab - 1), 4);
-      if (type == DataType::copying)
+      if (std::holds_alternative<CopyingTask>(task))
         EXPECT_EQ(places, (std::vector<size_t>{0, 1, 2, 3}));
       else
         ++places_seen[places];
@@ -99,7 +103,7 @@ TEST(Tasks, CopyingWantsTheSymbolsInOrder) {
 TEST(Tasks, InductionWantsWhatFollowedTheToken) {
   std::set<size_t> places;
   for (int64_t number = 0; number < kExamples; ++number) {
-    const Example e = example(DataType::induction_heads, 1, 9, 12, number);
+    const Example e = example(InductionHeadsTask{}, 9, 12, number);
     EXPECT_EQ(due(e), std::vector<size_t>{11});
     EXPECT_EQ(e.ids.back(), 8);
     EXPECT_EQ(std::count(e.ids.begin(), e.ids.end(), 8), 2);
@@ -168,8 +172,8 @@ TEST(Tasks, RecipesThatDoNotFitAreRefused) {
                                       {"type": "learned", "n_positions": 64}})"},
           "[data.valid_length] 65 tokens; the spec has 64 positions");
   refused("copying", {"data.items=13"}, "[train.length]");
-  refused("copying", {"data.filler=zero"}, "[data.filler] has no meaning for type \"copying\"");
-  refused("induction_heads", {"data.items=2"}, "[data.items] has no meaning");
+  refused("copying", {"data.filler=zero"}, "[data] unknown key \"filler\"; valid keys: items,");
+  refused("induction_heads", {"data.items=2"}, "[data] unknown key \"items\"");
   refused("mqar", {"data.tokenizer=bytes"}, "[data] unknown key \"tokenizer\"");
   refused("mqar", {"train.windows=carried"}, "[train.windows]");
   refused("mqra", {}, "did you mean \"mqar\"?");

@@ -184,7 +184,7 @@ LogLine Loop::update() {
   if (!scaler_ && !std::isfinite(norm)) stop_at_gradient(gradients);
   const bool made = !scaler_ || scaler_->update(std::isfinite(norm));
 
-  const double factor = recipe_.schedule.factor(progress_.step, how.steps);
+  const double factor = rate_factor(recipe_.schedule, progress_.step, how.steps);
   const double lr = recipe_.optimizer.lr * factor;
   const double scale = how.clip_norm > 0 ? std::min(1.0, how.clip_norm / (norm + 1e-6)) : 1;
   // without targets nothing is updated, not even by weight decay
@@ -197,7 +197,7 @@ LogLine Loop::update() {
   if (asked > 0 && made) {
     const double main = sums[objective_.main_loss()] / std::max(1.0, asked);
     add_first(first_.before(progress_.step, learner_->parameters, norm, main,
-                            recipe_.labels ? 0 : recipe_.spec.vocab));
+                            recipe_.data.labels() ? 0 : recipe_.spec.vocab));
     learner_->optimizer->update(factor, scale);
     add_first(first_.after(progress_.step, learner_->parameters));
     const int64_t balance = recipe_.experts ? recipe_.experts->balance_steps : 0;

@@ -115,7 +115,7 @@ class Distillation final : public Objective {
     if (config_.has(TermOf::logits) && !teacher_.has_head())
       fail(ErrorKind::spec, "objective.teacher",
            "its head gives no logits of tokens; expected a teacher that does, or term \"hidden\"");
-    if (recipe.adapter && recipe.adapter->virtual_tokens())
+    if (recipe.adapter && adapter_keys<VirtualTokenKeys>(*recipe.adapter))
       for (const DistillationTerm& term : terms_)
         if (term.of != TermOf::logits)
           fail(ErrorKind::spec, "objective.terms",
