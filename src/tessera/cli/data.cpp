@@ -7,6 +7,7 @@
 #include "tessera/train/data/sample_view.h"
 #include "tessera/train/data/dataset.h"
 #include "tessera/train/data/token_cache.h"
+#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::cli {
 namespace {

@@ -184,10 +184,10 @@ std::string recipe_tables() {
   spec::for_each_type<RuleKeys>([&]<class Rule>(const Rule&) { out += optimizer_table<Rule>(); });
   out += table_of_struct<AverageRecipe>("`optimizer.average`") +
          table_of_struct<GroupRecipe>("`optimizer.groups`") +
-         tables_of_union<Schedule>("schedule") +
-         table_of_struct<CheckpointRecipe>("`checkpoint`") + table_of_struct<StopRecipe>("`stop`") +
-         table_of_struct<WatchRecipe>("`watch`") + table_of_struct<InitRecipe>("`init`") +
-         tables_of_union<AdapterRecipe>("adapter") + table_of_struct<ExpertsRecipe>("`experts`");
+         tables_of_union<Schedule>("schedule") + table_of_struct<CheckpointRecipe>("`checkpoint`") +
+         table_of_struct<StopRecipe>("`stop`") + table_of_struct<WatchRecipe>("`watch`") +
+         table_of_struct<InitRecipe>("`init`") + tables_of_union<AdapterRecipe>("adapter") +
+         table_of_struct<ExpertsRecipe>("`experts`");
   const Json objectives = objective_schema();
   for (const Json& objective : objectives.at("anyOf"))
     out += fmt::format("### `objective` of type `{}`\n\n{}",
@@ -290,12 +290,9 @@ constexpr std::string_view kBegin = "<!-- table: ", kClose = " -->\n",
 }  // namespace
 
 Tables doc_tables(const CLI::App& app) {
-  return {{"sampling", sampling_table()},
-          {"recipe", recipe_tables()},
-          {"study", study_tables()},
-          {"aliases", alias_table()},
-          {"requests", request_tables()},
-          {"model_types", model_type_table()},
+  return {{"sampling", sampling_table()}, {"recipe", recipe_tables()},
+          {"study", study_tables()},      {"aliases", alias_table()},
+          {"requests", request_tables()}, {"model_types", model_type_table()},
           {"options", option_tables(app)}};
 }
 

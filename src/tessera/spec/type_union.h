@@ -23,7 +23,8 @@ template <class Union, class F>
 void for_each_type(const F& f) {
   [&]<size_t... I>(std::index_sequence<I...>) {
     (f(std::variant_alternative_t<I, Union>{}), ...);
-  }(std::make_index_sequence<std::variant_size_v<Union>>());
+  }
+  (std::make_index_sequence<std::variant_size_v<Union>>());
 }
 
 template <class Union>

@@ -123,9 +123,9 @@ std::unique_ptr<Dataset> of_texts(const DataPlan& plan,
   std::vector<double> shares;
   for (const DataPart& part : files.mix) {
     texts.push_back(tokens_of(files.only(part)));
-    shares.push_back(files.temperature ? share_of(part.weight, texts.back().train.tokens(),
-                                                  *files.temperature)
-                                       : part.weight);
+    shares.push_back(files.temperature
+                         ? share_of(part.weight, texts.back().train.tokens(), *files.temperature)
+                         : part.weight);
   }
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   std::vector<MixedSource::Member> members;

@@ -66,7 +66,8 @@ void check_examples(const TextData& data, size_t train, size_t valid, std::strin
   for (const auto& [name, count, needed] :
        {std::tuple("train", train, true), std::tuple("valid", valid, wanted)})
     if (needed && count == 0)
-      fail(ErrorKind::input, "data", "the {} split has no {}; expected at least one: more data, "
+      fail(ErrorKind::input, "data",
+           "the {} split has no {}; expected at least one: more data, "
            "or another data.valid_fraction (--valid-fraction; 0 = no evaluation)",
            name, what);
 }

@@ -60,9 +60,9 @@ TEST(TokenCache, FilesOfTokens) {
     return ids;
   };
   TextData data{.train = {folder.write("a.bin", numbers({5, 300, 0, 7, 10, 8}, 2)),
-                            folder.write("b.bin", numbers({1, 2, 10}, 2))},
-                  .format = DataFormat::tokens,
-                  .document_separator = "\n"};
+                          folder.write("b.bin", numbers({1, 2, 10}, 2))},
+                .format = DataFormat::tokens,
+                .document_separator = "\n"};
   const TokenData all = prepare(data, folder / "cache", 301);
   EXPECT_EQ(ids_of(all.train), (std::vector<int64_t>{5, 300, 0, 7, 10, 8, 1, 2, 10}));
   EXPECT_EQ(all.train.documents(), 3);
@@ -87,9 +87,9 @@ TEST(TokenCache, FilesOfTokens) {
 TEST(TokenCache, JsonLines) {
   const TemporaryFolder folder;
   TextData data{.train = {folder.write("a.jsonl",
-                                         "{\"id\": 1, \"text\": \"caf\\u00e9\"}\n\n{\"text\": "
-                                         "\"\"}\r\n{\"text\": \"two\", \"x\": [1]}")},
-                  .format = DataFormat::jsonl};
+                                       "{\"id\": 1, \"text\": \"caf\\u00e9\"}\n\n{\"text\": "
+                                       "\"\"}\r\n{\"text\": \"two\", \"x\": [1]}")},
+                .format = DataFormat::jsonl};
   const TokenData split = prepare(data, folder / "cache");
   EXPECT_EQ(text_of(split.train), "caf\xC3\xA9two");
   EXPECT_EQ(split.train.documents(), 2);

@@ -165,7 +165,8 @@ AdapterInit adapter_start(const Recipe& recipe) {
   const model::Model frozen = start_model(recipe);
   std::vector<model::WeightAdapter> adapters = fresh(recipe, frozen);
   const size_t matrices = adapters.size();
-  std::vector<std::string> saved = saved_names(frozen, adapter_keys<SavedKeys>(*recipe.adapter)->save);
+  std::vector<std::string> saved =
+      saved_names(frozen, adapter_keys<SavedKeys>(*recipe.adapter)->save);
   // labels of a newly initialized head have no meaning yet
   if (recipe.data.labels() != nullptr)
     for (const auto& [decl, weight] : frozen.weights().all())

@@ -256,8 +256,7 @@ TEST(AdapterRun, KeysOfOtherTypesAreRefused) {
     expect_error(ErrorKind::spec, message, [&] { read_recipe(json, ""); });
   };
   refuses("[adapter] unknown key \"rslora\"", {{"type", "ia3"}, {"rslora", true}});
-  refuses("[adapter] unknown key \"targets\"",
-          {{"type", "prompt"}, {"targets", {"mixer.q"}}});
+  refuses("[adapter] unknown key \"targets\"", {{"type", "prompt"}, {"targets", {"mixer.q"}}});
   refuses("[adapter] unknown key \"text\"", {{"type", "prefix"}, {"text", "x"}});
   Json json = s.json;
   json["adapter"] = {{"type", "prefix"}};

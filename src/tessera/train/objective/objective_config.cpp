@@ -3,20 +3,15 @@
 #include <fmt/ranges.h>
 
 #include "tessera/spec/names.h"
-#include "tessera/train/objective/chat/chat_objective.h"
-#include "tessera/train/objective/contrastive/contrastive_objective.h"
-#include "tessera/train/objective/denoising/noise_objective.h"
-#include "tessera/train/objective/distillation/distillation_objective.h"
-#include "tessera/train/objective/labels/label_objective.h"
-#include "tessera/train/objective/mask_predict/mask_predict_objective.h"
-#include "tessera/train/objective/masked_lm/masked_objective.h"
 #include "tessera/train/objective/next_token/next_token_objective.h"
-#include "tessera/train/objective/permutation/permutation_objective.h"
-#include "tessera/train/objective/preference/preference_objective.h"
-#include "tessera/train/objective/replaced_token/replaced_objective.h"
 #include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
+
+// those of the table
+#define TESSERA_OBJECTIVE(entries, train) std::vector<ObjectiveKind> entries();
+#include "tessera/train/objective/objectives.def"
+
 namespace {
 
 using spec::Json;
@@ -32,7 +27,7 @@ const std::vector<ObjectiveKind>& objective_kinds() {
       }
       ++row;
     };
-#define TESSERA_OBJECTIVE(entries, train) add({entries()});
+#define TESSERA_OBJECTIVE(entries, train) add(entries());
 #include "tessera/train/objective/objectives.def"
     return out;
   }();

@@ -39,8 +39,7 @@ struct Part : R {
     using C = Part;
     using spec::field;
     return std::tuple_cat(
-        std::tuple{
-            field("lr", &C::lr, "its base rate; the schedule multiplies it", {.min = 0})},
+        std::tuple{field("lr", &C::lr, "its base rate; the schedule multiplies it", {.min = 0})},
         R::fields());
   }
 };

@@ -102,8 +102,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers,
 std::vector<std::string> states(const fs::path& checkpoint) {
   std::vector<std::string> names;
   const format::TensorFile file = format::open_safetensors(checkpoint / "optimizer.safetensors");
-  for (const auto& view : file.tensors())
-    names.push_back(view.name);
+  for (const auto& view : file.tensors()) names.push_back(view.name);
   return names;
 }
 

@@ -104,8 +104,8 @@ struct Ia3Adapter : MatrixKeys {
 struct VirtualTokenKeys : SavedKeys {
   int64_t tokens = 16;
   static constexpr auto count() {
-    return std::tuple{spec::field("tokens", &VirtualTokenKeys::tokens, "number of virtual tokens",
-                                  {.min = 1})};
+    return std::tuple{
+        spec::field("tokens", &VirtualTokenKeys::tokens, "number of virtual tokens", {.min = 1})};
   }
 };
 

@@ -286,7 +286,8 @@ void check_rewards(const model::ModelSpec& stack, std::string_view why) {
 
 void check_model(const Recipe& recipe) {
   const int64_t length = recipe.train.length;
-  if (!recipe.spec.encoder && recipe.data.has_sources() && !model::CallPlan(recipe.spec).reads_given())
+  if (!recipe.spec.encoder && recipe.data.has_sources() &&
+      !model::CallPlan(recipe.spec).reads_given())
     fail(ErrorKind::spec, "data.source_key",
          "given for a \"{}\" without a prefix, which reads no source; expected arch "
          "\"encoder_decoder\", or attention with pattern \"prefix\"",

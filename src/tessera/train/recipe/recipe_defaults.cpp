@@ -34,7 +34,8 @@ std::string defaults_in_force(const Recipe& recipe) {
   if (recipe.optimizer.weight_decay > 0 && !is_written(recipe, "/optimizer/weight_decay"))
     out.push_back(
         fmt::format("weight decay {} (optimizer.weight_decay)", recipe.optimizer.weight_decay));
-  if (!std::holds_alternative<ConstantSchedule>(recipe.schedule) && !is_written(recipe, "/schedule/type"))
+  if (!std::holds_alternative<ConstantSchedule>(recipe.schedule) &&
+      !is_written(recipe, "/schedule/type"))
     out.push_back(fmt::format("{} schedule down to {} of the rate (schedule)",
                               spec::type_of(recipe.schedule),
                               warmup_of(recipe.schedule).final_fraction));

@@ -65,13 +65,15 @@ TEST(Recipe, ExtendsAnother) {
   EXPECT_EQ(recipe.optimizer.lr, 0.5);
   EXPECT_EQ(recipe.data.files().valid_fraction, 0);
   // every path is relative to the file it stands in
-  EXPECT_EQ(recipe.data.files().train, std::vector<std::string>{(folder / "deep/er/b.txt").string()});
+  EXPECT_EQ(recipe.data.files().train,
+            std::vector<std::string>{(folder / "deep/er/b.txt").string()});
   EXPECT_EQ(recipe.data.tokenizer(), (folder / "deep/tok").string());
   EXPECT_EQ(load_recipe(folder / "deep/middle.json").data.files().train,
             std::vector<std::string>{(folder / "a.txt").string()});
   // the same from where the command line stands
-  EXPECT_EQ(load_recipe(std::filesystem::relative(folder / "deep/er/recipe.json")).data.files().train,
-            recipe.data.files().train);
+  EXPECT_EQ(
+      load_recipe(std::filesystem::relative(folder / "deep/er/recipe.json")).data.files().train,
+      recipe.data.files().train);
   // and by its bare name
   const auto here = std::filesystem::current_path();
   std::filesystem::current_path(folder / "deep");

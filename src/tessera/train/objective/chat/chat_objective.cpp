@@ -53,8 +53,8 @@ class ChatObjective final : public ObjectiveOf<ChatRecipe> {
 
 }  // namespace
 
-ObjectiveKind chat_kind() {
-  return objective_kind<ChatObjective, ChatRecipe>();
+std::vector<ObjectiveKind> chat_kinds() {
+  return {objective_kind<ChatObjective, ChatRecipe>()};
 }
 
 }  // namespace tessera::train

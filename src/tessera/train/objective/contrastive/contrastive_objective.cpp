@@ -76,8 +76,7 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
                                 const CancelToken* cancel) const override {
     auto source = open_contrastive(plan, keys_, open_tokenizer(plan.data), cancel);
     const auto* lora = plan.adapter ? adapter_keys<LoraAdapter>(*plan.adapter) : nullptr;
-    if (source->unsupervised() && !(lora && lora->dropout > 0) &&
-        !drops(model::resolve(plan.spec)))
+    if (source->unsupervised() && !(lora && lora->dropout > 0) && !drops(model::resolve(plan.spec)))
       fail(ErrorKind::spec, "spec",
            "no line has a \"{}\", so that every text is compared with itself under other dropout, "
            "and the spec has dropout 0; expected 0.1 or so",
@@ -105,8 +104,8 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
 
 }  // namespace
 
-ObjectiveKind contrastive_kind() {
-  return objective_kind<ContrastiveObjective, ContrastiveRecipe>();
+std::vector<ObjectiveKind> contrastive_kinds() {
+  return {objective_kind<ContrastiveObjective, ContrastiveRecipe>()};
 }
 
 }  // namespace tessera::train

@@ -42,7 +42,8 @@ class Reader {
       : vocab_(plan.spec.vocab),
         length_(plan.train.length),
         data_(examples_of(plan.data.files())),
-        how_(how), tokenizer_(tokenizer) {}
+        how_(how),
+        tokenizer_(tokenizer) {}
 
   Contrast of(const Record& record) {
     Contrast out;

@@ -55,9 +55,9 @@ class NoiseObjective final : public ObjectiveConfig {
         [&](TokenData data, const text::Tokenizer& tokenizer, const LengthSchedule& ramp) {
           NoiseSource::Options options{std::nullopt, plan.train.length, plan.train.seed, ramp};
           if (plan.spec.encoder) options.start = plan.spec.start;
-          return std::make_unique<NoiseSource>(
-              std::move(data), weights, build_noises(shares_, noise_scope(plan, tokenizer)),
-              options);
+          return std::make_unique<NoiseSource>(std::move(data), weights,
+                                               build_noises(shares_, noise_scope(plan, tokenizer)),
+                                               options);
         });
   }
 
@@ -71,8 +71,7 @@ ObjectivePtr read(const spec::Json& json,
                   const DataRecipe& data) {
   std::vector<NoiseShare> shares = read_noises(json, scope);
   // next-token prediction alone is the default objective
-  if (type_of(shares) == "causal_lm" && spec.arch == model::Arch::decoder &&
-      !data.has_sources())
+  if (type_of(shares) == "causal_lm" && spec.arch == model::Arch::decoder && !data.has_sources())
     return default_objective(spec, data);
   return std::make_shared<NoiseObjective>(std::move(shares));
 }

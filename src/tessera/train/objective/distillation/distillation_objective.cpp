@@ -378,7 +378,7 @@ void DistillationConfig::check(const Recipe& recipe) const {
   }
 }
 
-ObjectiveKind distillation_kind() {
+std::vector<ObjectiveKind> distillation_kinds() {
   ObjectiveKind kind{DistillationKeys::kType, read_distillation, [] {
                        Json schema = spec::struct_schema<DistillationKeys>();
                        schema["properties"]["inner"] = {
@@ -387,7 +387,7 @@ ObjectiveKind distillation_kind() {
                        return schema;
                      }};
   kind.paths = {"teacher"};
-  return kind;
+  return {kind};
 }
 
 }  // namespace tessera::train

@@ -55,6 +55,6 @@ std::string name_of_branch(const model::ModelSpec& spec,
                            int64_t layer,
                            const model::BranchSpec& branch);
 
-ObjectiveKind distillation_kind();
+std::vector<ObjectiveKind> distillation_kinds();
 
 }  // namespace tessera::train

@@ -12,7 +12,8 @@ namespace {
 
 /// Checks the rest of a recipe, for all supervised objectives.
 void check_labelled(const Recipe& recipe, std::string_view type) {
-  require(recipe.data.labels() != nullptr, "recipe", "objective \"{}\" without labelled data", type);
+  require(recipe.data.labels() != nullptr, "recipe", "objective \"{}\" without labelled data",
+          type);
   if (recipe.spec.encoder)
     fail(ErrorKind::spec, "spec.arch",
          "\"{}\" with objective \"{}\"; expected \"encoder\" or \"decoder\"",

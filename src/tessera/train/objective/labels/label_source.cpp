@@ -100,8 +100,8 @@ class SampleMaker {
         targets.push_back(piece == 0 ? number : -1);
     }
     at(sentence.where, [&] {
-      const auto judged = text::classifier_input_of_tokens(tokenizer_, std::move(ids), std::nullopt,
-                                                           length_);
+      const auto judged =
+          text::classifier_input_of_tokens(tokenizer_, std::move(ids), std::nullopt, length_);
       sample.ids = judged.ids;
       sample.targets.assign(judged.ids.size(), -1);
       std::copy_n(targets.begin(), judged.first_length,
@@ -189,8 +189,7 @@ std::unique_ptr<Dataset> source_of(const DataPlan& plan,
                            valid = samples_of(all.second, "valid");
   for (const auto* split : {&train, &valid})
     for (const LabelSample& sample : *split)
-      if (!sample.types.empty() && plan.adapter &&
-          adapter_keys<VirtualTokenKeys>(*plan.adapter))
+      if (!sample.types.empty() && plan.adapter && adapter_keys<VirtualTokenKeys>(*plan.adapter))
         fail(ErrorKind::spec, "adapter.type",
              "\"{}\" puts tokens before a text, which have no type, and pairs of texts have token "
              "types in this model; expected another type",

@@ -98,17 +98,17 @@ class MaskPredictObjective final : public ObjectiveOf<MaskPredictRecipe> {
                       const std::optional<int32_t> separator = data.separator;
                       check_lengths(data.train, separator, "train", plan);
                       check_lengths(data.valid, separator, "valid", plan);
-                      return std::make_unique<MaskedPairs>(
-                          pair_source(std::move(data), plan, ramp), *plan.spec.mask, separator,
-                          plan.train.seed);
+                      return std::make_unique<MaskedPairs>(pair_source(std::move(data), plan, ramp),
+                                                           *plan.spec.mask, separator,
+                                                           plan.train.seed);
                     });
   }
 };
 
 }  // namespace
 
-ObjectiveKind mask_predict_kind() {
-  return objective_kind<MaskPredictObjective, MaskPredictRecipe>();
+std::vector<ObjectiveKind> mask_predict_kinds() {
+  return {objective_kind<MaskPredictObjective, MaskPredictRecipe>()};
 }
 
 PackedBatch mask_texts(const PackedBatch& pairs,

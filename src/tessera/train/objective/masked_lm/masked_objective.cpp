@@ -64,9 +64,7 @@ int64_t mask_id(const MaskedRecipe& how, int64_t vocab, const text::Tokenizer& t
 
 }  // namespace
 
-Masking masking_of(const MaskedRecipe& how,
-                   int64_t vocab,
-                   const text::Tokenizer& tokenizer) {
+Masking masking_of(const MaskedRecipe& how, int64_t vocab, const text::Tokenizer& tokenizer) {
   Masking out{how, mask_id(how, vocab, tokenizer), {}, {}};
   if (how.unit != MaskUnit::token) out.starts = word_starts(tokenizer);
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
@@ -93,8 +91,8 @@ class MaskedObjective final : public ObjectiveOf<MaskedRecipe> {
 
 }  // namespace
 
-ObjectiveKind masked_lm_kind() {
-  return objective_kind<MaskedObjective, MaskedRecipe>();
+std::vector<ObjectiveKind> masked_lm_kinds() {
+  return {objective_kind<MaskedObjective, MaskedRecipe>()};
 }
 
 void check_masked(const Recipe& recipe,

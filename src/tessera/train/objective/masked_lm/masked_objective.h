@@ -7,7 +7,7 @@
 
 namespace tessera::train {
 
-ObjectiveKind masked_lm_kind();
+std::vector<ObjectiveKind> masked_lm_kinds();
 
 /// Checks the rest of a recipe for an objective of that type with masked tokens; throws
 /// Error(spec). `head`: the required head of the spec, "" = any.

@@ -171,8 +171,7 @@ class NextTokens final : public ObjectiveConfig {
     return of_texts(plan, cache, cancel,
                     [&](TokenData data, const text::Tokenizer&,
                         const LengthSchedule& ramp) -> std::unique_ptr<Dataset> {
-                      if (plan.data.has_sources())
-                        return pair_source(std::move(data), plan, ramp);
+                      if (plan.data.has_sources()) return pair_source(std::move(data), plan, ramp);
                       return text_windows(std::move(data), plan.train,
                                           model::CallPlan(plan.spec).first_call(0), ramp);
                     });

@@ -202,8 +202,8 @@ TEST(Pairs, LossesOfPartsBearTheNameOfTheirStack) {
   const PackedBatch packed = objective->source().train(0, 4, begun);
   model::ForwardOptions forward;
   forward.training = true;
-  const LossSums sums = objective->forward_backward(model, packed, batch_of(packed), forward,
-                                                    objective->denominators(packed));
+  const LossSums sums = objective->forward_backward(
+      model, {packed, batch_of(packed), forward, objective->denominators(packed)});
   EXPECT_TRUE(sums.contains("decoder.shared.one.mixer.reconstruction"));
 }
 

@@ -126,8 +126,8 @@ class PermutationObjective final : public ObjectiveOf<PermutationRecipe> {
 
 }  // namespace
 
-ObjectiveKind permutation_kind() {
-  return objective_kind<PermutationObjective, PermutationRecipe>();
+std::vector<ObjectiveKind> permutation_kinds() {
+  return {objective_kind<PermutationObjective, PermutationRecipe>()};
 }
 
 PackedBatch with_queries(const PackedBatch& batch,

@@ -69,7 +69,7 @@ class PreferenceObjective final : public ObjectiveOf<PreferenceRecipe> {
 
 }  // namespace
 
-ObjectiveKind preference_kind() {
+std::vector<ObjectiveKind> preference_kinds() {
   ObjectiveKind kind = objective_kind<PreferenceObjective, PreferenceRecipe>();
   kind.read = [](const spec::Json& json, const spec::Scope& scope, const model::ModelSpec&,
                  const DataRecipe&) -> ObjectivePtr {
@@ -79,7 +79,7 @@ ObjectiveKind preference_kind() {
            "has no meaning for loss \"{}\"; only \"simpo\" has it", spec::enum_name(keys.loss));
     return std::make_shared<PreferenceObjective>(keys);
   };
-  return kind;
+  return {kind};
 }
 
 }  // namespace tessera::train

@@ -273,9 +273,9 @@ std::unique_ptr<PreferenceSource> open_pairs(const DataPlan& plan,
       key.update(std::as_bytes(std::span(*part)));
     }
   key.update(std::to_string(to_learn));
-  auto source = std::make_unique<Pairs>(std::move(train), to_learn,
-                                        model::CallPlan(plan.spec).reads_given(), key.finish(),
-                                        plan.train.seed);
+  auto source =
+      std::make_unique<Pairs>(std::move(train), to_learn, model::CallPlan(plan.spec).reads_given(),
+                              key.finish(), plan.train.seed);
   for (std::string& line : notes) source->remark(std::move(line));
   return source;
 }

@@ -138,16 +138,16 @@ const model::ModelSpec& generator_of(const Recipe& recipe) {
   return dynamic_cast<const ReplacedTokens&>(*recipe.objective).generator();
 }
 
-ObjectiveKind replaced_token_kind() {
+std::vector<ObjectiveKind> replaced_token_kinds() {
   return {
-      ReplacedTokenRecipe::kType, read_replaced, [] {
-        Json schema = spec::struct_schema<ReplacedTokenRecipe>();
-        schema["properties"]["generator"] = {
-            {"description",
-             "spec of the model that puts tokens there; null = the recipe's own at a quarter of "
-             "its width"}};
-        return schema;
-      }};
+      {ReplacedTokenRecipe::kType, read_replaced, [] {
+         Json schema = spec::struct_schema<ReplacedTokenRecipe>();
+         schema["properties"]["generator"] = {
+             {"description",
+              "spec of the model that puts tokens there; null = the recipe's own at a quarter of "
+              "its width"}};
+         return schema;
+       }}};
 }
 
 }  // namespace tessera::train
