@@ -43,8 +43,8 @@ TEST(Checkpoint, SaysWhatAnUnknownFileIs) {
       {"<!DOCTYPE html><html>", "is a web page"},
       {"Once upon a time there was a model", "is no model that tessera reads"},
       {"\x08\0\0\0\0\0\0\0{\"a\": {}}"s, "begins as a safetensors file; expected config.json"},
-      {"PK\x03\x04 archive", "begins as a file of torch.save; expected config.json"},
-      {"\x80\x02}q\0."s, "begins as a file of torch.save; expected config.json"},
+      {"PK\x03\x04 archive", "12 bytes; expected a zip archive of at least 22"},
+      {"\x80\x02}q\0."s, "is a pickle of a dictionary, not a file of torch.save"},
       {R"({"model_type": "llama"})", "is JSON; expected the folder"},
       // a header of llama2.c that fits together, without the numbers it announces
       {"\x04\0\0\0\x08\0\0\0\x01\0\0\0\x02\0\0\0\x02\0\0\0\x05\0\0\0\x04\0\0\0"s,

@@ -52,7 +52,7 @@ class StateBudget {
   StateBudget(int64_t sequences, int64_t bytes) : most_(sequences), limit_(bytes) {}
 
   bool has_slot() const { return running_ < most_; }
-  /// Whether one more sequence with so many bytes fits.
+  /// Whether one more sequence of `bytes` fits.
   bool fits(int64_t bytes) const { return fits_without(0, 0, bytes); }
   /// The same after `sequences` with `freed` bytes together have been preempted.
   bool fits_without(int64_t sequences, int64_t freed, int64_t bytes) const;
@@ -85,7 +85,7 @@ std::optional<size_t> newest_paused(std::span<const Preemptible> all);
 /// Index of the newest sequence among those with the highest priority value above `above` that are
 /// neither paused nor exempt; of equals the last.
 std::optional<size_t> preemption_victim(std::span<const Preemptible> all, int64_t above);
-/// Whether preempting all of the latter makes room for a sequence with so many bytes.
+/// Whether preempting all of the latter makes room for a sequence of `bytes`.
 bool preemption_suffices(std::span<const Preemptible> all,
                          int64_t above,
                          const StateBudget& budget,

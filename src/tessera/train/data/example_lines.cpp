@@ -66,10 +66,10 @@ void check_examples(const TextData& data, size_t train, size_t valid, std::strin
   for (const auto& [name, count, needed] :
        {std::tuple("train", train, true), std::tuple("valid", valid, wanted)})
     if (needed && count == 0)
-      fail(ErrorKind::input, "data",
-           "the {} split has no {}; expected at least one: more data, "
-           "or another data.valid_fraction (--valid-fraction; 0 = no evaluation)",
-           name, what);
+      fail(ErrorKind::input, "data", "the {} split has no {}; expected at least one{}", name, what,
+           needed && std::string_view(name) == "valid"
+               ? ": more data, or another data.valid_fraction (--valid-fraction; 0 = no evaluation)"
+               : "");
 }
 
 void check_example_recipe(const Recipe& recipe, std::string_view type) {

@@ -169,7 +169,7 @@ class Guide : public testing::TestWithParam<const char*> {
       // a branch that reads an earlier one, under residuals that allow it
       spec["layers"] = {json};
       model::read_model_spec(spec);
-    } else if (json.contains("mixer")) {
+    } else if (json.contains("mixer") && json.size() > 1) {
       Json spec = base_spec();
       spec["residual"] = "post_norm";
       spec["layers"] = {{{"branches", {json, {{"mixer", spec["mixer"]}}}}}};
