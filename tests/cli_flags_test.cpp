@@ -281,10 +281,9 @@ TEST_F(CliFlags, EveryVerbThatWritesHasOneNameForIt) {
                 text.find("--output,") != std::string::npos)
         << verb;
   }
-  EXPECT_EQ(writes,
-            (std::set<std::string>{"compare", "convert", "docs", "embed", "finetune", "forward",
-                                   "index", "init", "plan", "quantize", "sweep", "train",
-                                   "train-tokenizer"}));
+  EXPECT_EQ(writes, (std::set<std::string>{"compare", "convert", "docs", "embed", "eval",
+                                           "finetune", "forward", "index", "init", "plan",
+                                           "quantize", "sweep", "train", "train-tokenizer"}));
   int made = 0;
   for (const char* option : {"--out ", "-o ", "--output ", "--outfile ", "--output="}) {
     const std::string to = (folder_ / fmt::format("made{}", made++)).string();
@@ -505,8 +504,8 @@ TEST_F(CliFlags, TheHelpHasGroupsInTheirOrder) {
        {"Examples", "Arguments", "Data", "Task", "Method", "Hyperparameters", "Run", "Help"}},
       {"train", {"Examples", "Arguments", "Run", "Batch size and memory", "Parallelism", "Help"}},
       {"eval",
-       {"Examples", "Arguments", "Input", "Labelled data", "Windows", "KV cache", "n-gram baseline",
-        "Precision and performance", "Help"}}};
+       {"Examples", "Arguments", "Input", "Labelled data", "Tasks", "Windows", "KV cache",
+        "n-gram baseline", "Precision and performance", "Help"}}};
   for (const auto& [verb, names] : expected) EXPECT_EQ(groups(help(verb)), names) << verb;
   std::vector<std::string> all = verbs();
   for (const char* below : {"mixers", "quant", "sampling", "grammar", "guesses"})

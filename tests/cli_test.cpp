@@ -142,6 +142,45 @@ TEST_F(Cli, BenchQuantSaysWhatTypesCost) {
   expect_refused(bench + "--type Q8_0 --work /nowhere", 1, "expected --work DIR");
 }
 
+TEST_F(Cli, TasksOfFilesAndGeneratedOnes) {
+  const std::string model = "eval '" + kGoldens + "/llama/gguf/base.gguf' --task ",
+                    task =
+                        folder_.write("task.jsonl",
+                                      "{\"query\": \"A B\", \"choices\": [\"C\", \"D\"], \"gold\": "
+                                      "0}\n{\"query\": \"C D\", \"choices\": [\"A\", \"B\"], "
+                                      "\"gold\": \"B\"}\n"),
+                    out = (folder_ / "task.out").string();
+  const auto scores = [&](const std::string& flags) {
+    const Outcome outcome = run(model + flags + " --json");
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "eval");
+  };
+  const auto file = "'" + task + "' --few-shot 1 --out '" + out + "'";
+  const auto first = scores(file + " --limit 1"), whole = scores(file), again = scores(file);
+  EXPECT_EQ(first["examples"], 1);
+  EXPECT_EQ(whole["examples"], 2);
+  EXPECT_EQ(whole["scores"]["acc"]["interval"], "wilson");
+  EXPECT_EQ(again["scores"], whole["scores"]);
+  EXPECT_EQ(again["prompt_tokens"], 0);
+  expect_refused(model + "'" + task + "' --out '" + out + "'", 2, "few_shot = 1, here 0");
+  expect_refused(model + "'" + task + "' --few-shot 2", 2,
+                 "expected at most 1, the other examples");
+  expect_refused(model + "'" + folder_.write("bad.jsonl", "{}") + "'", 1, "bad.jsonl:1]");
+
+  const auto needle = scores("needle --lengths 16,24 --depths 0,1 --examples 2 --items 2");
+  ASSERT_EQ(needle["cells"].size(), 4u);
+  EXPECT_EQ(needle["cells"][3]["depth"], 1.0);
+  EXPECT_EQ(needle["cells"][3]["length"], 24);
+  EXPECT_EQ(scores("parity --lengths 16")["cells"][0]["examples"], 10);
+  expect_refused(model + "s5", 2, "expected at least 120");
+  expect_refused(model + "parity --depths 0", 2, "expected it with passkey or needle");
+  expect_refused(model + "positions", 2, "expected --text FILE");
+  const std::string text = folder_.write("text.txt", letters(300));
+  const auto positions = scores("positions --lengths 16 --text '" + text + "'");
+  EXPECT_EQ(positions["trained_length"], 16);
+  EXPECT_GE(positions["lengths"].size(), 2u);
+}
+
 TEST_F(Cli, StatesOfLongTexts) {
   const std::string model = "'" + kGoldens + "/llama/gguf/base.gguf'",
                     text = folder_.write("long.txt", letters(400));
@@ -714,6 +753,37 @@ TEST_F(Cli, ListNamesEverythingWithItsPaper) {
   }
 }
 
+TEST_F(Cli, ListsFamiliesWithClassGgufNameAndSizes) {
+  std::map<std::string, spec::Json> rows;
+  for (const spec::Json& row : spec::parse_json(run("list families --json").out, "list --json"))
+    rows[row.at("family").get<std::string>()] = row;
+  const auto classes = [&](const char* family) { return rows.at(family).at("class").dump(); };
+  EXPECT_EQ(classes("gpt2"), R"(["decoder"])");
+  EXPECT_EQ(classes("t5"), R"(["encoder-decoder"])");
+  EXPECT_EQ(rows.at("bert").at("class").front(), "encoder");
+  EXPECT_EQ(rows.at("llama").at("class").front(), "decoder");
+  EXPECT_EQ(rows.at("deepseek_v3").at("gguf").dump(), R"(["deepseek2"])");
+  for (const auto& [name, row] : rows) {
+    EXPECT_FALSE(row.at("about").get<std::string>().empty()) << name;
+    ASSERT_FALSE(row.at("class").empty()) << name;
+    for (const spec::Json& one : row.at("class"))
+      EXPECT_TRUE(one == "decoder" || one == "encoder" || one == "encoder-decoder")
+          << name << ": " << one;
+  }
+  size_t listed = 0;
+  for (const auto& [name, row] : rows) listed += row.at("models").size();
+  // every family of the list of released models exists
+  size_t named = 0;
+  for (const spec::Json& preset :
+       spec::read_json_file(fs::path(TESSERA_SOURCE_DIR) / "src/tessera/cli/presets.json"))
+    named += preset.contains("family");
+  EXPECT_EQ(listed, named);
+  const std::string text = run("list families").out;
+  EXPECT_NE(text.find("\nllama                decoder"), std::string::npos);
+  EXPECT_NE(text.find("llama3.1-405b (406B)"), std::string::npos);
+  EXPECT_NE(text.find("; GGUF: deepseek2\n"), std::string::npos);
+}
+
 TEST_F(Cli, OptionsOfGenerateThatWouldDoNothing) {
   const std::string start = "generate " + tiny() + " --input-ids 1,2 ";
   for (const std::string with : {"--lookup 2", "--draft /nowhere"})
@@ -1209,8 +1279,7 @@ TEST_F(Cli, ASweepTrainsEveryCombinationAndGoesOn) {
              "ffn": {"type": "glu", "d_hidden": 16}},
     "data": {"train": ["text.txt"], "valid_fraction": 0.1},
     "train": {"steps": 4, "batch": 2, "length": 16, "log_every": 1, "eval_every": 2}})";
-  const std::string recipe = (folder_ / "recipe.json").string(),
-                    out = (folder_ / "sweep").string();
+  const std::string recipe = (folder_ / "recipe.json").string(), out = (folder_ / "sweep").string();
   const std::string grid = " --grid optimizer.lr=0.1,0.0001 --seeds 2";
   const Outcome planned = run("sweep " + recipe + grid + " --plan");
   EXPECT_EQ(planned.out,
@@ -1280,7 +1349,7 @@ TEST_F(Cli, ComparesModelsOfEqualSize) {
   // the same command trains nothing
   const Outcome again = run("compare" + files + options + " --json --out " + out);
   EXPECT_EQ(again.out, first.out) << again.err;
-  EXPECT_NE(again.err.find("is there already"), std::string::npos) << again.err;
+  EXPECT_NE(again.err.find("already trained"), std::string::npos) << again.err;
   // what is unfair has an exit code of its own
   std::ofstream(folder_ / "study.json") << R"({"base": "recipe.json", "seeds": 1,
     "equal": {"key": ""}, "learning_rates": "shared", "budget": {"steps": 2},

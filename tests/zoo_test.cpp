@@ -2,6 +2,7 @@
 // the code says.
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <filesystem>
 #include <map>
 #include <regex>
@@ -13,14 +14,17 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/model/mechanism_pages.h"
 #include "tessera/model/model_spec.h"
+#include "tessera/model/plan.h"
 #include "tessera/model/techniques.h"
 #include "tessera/nn/registry.h"
 #include "tessera/nn/residual/post_norm.h"
+#include "tessera/spec/json.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
+using spec::Json;
 const fs::path kSource = TESSERA_SOURCE_DIR;
 
 TEST(Zoo, ResolvesToItsGoldenDump) {
@@ -37,6 +41,33 @@ TEST(Zoo, ResolvesToItsGoldenDump) {
     ++checked;
   }
   EXPECT_GE(checked, 15);
+}
+
+Json presets() {
+  return spec::read_json_file(kSource / "src/tessera/cli/presets.json");
+}
+
+// Counts of the published files, or computed from the published sizes by formulas that do not use
+// these specs; active ones without the experts that a token does not use.
+TEST(Zoo, HasThePublishedParameterCounts) {
+  int checked = 0;
+  for (const Json& preset : presets()) {
+    const std::string name = preset.at("spec").get<std::string>();
+    const model::Plan plan =
+        model::make_plan(model::load_model_spec(kSource / "zoo" / (name + ".json")), 1);
+    const int64_t parameters = preset.at("parameters").get<int64_t>();
+    EXPECT_EQ(plan.parameters, parameters) << name;
+    EXPECT_EQ(plan.active_parameters, preset.value("active", parameters)) << name;
+    ++checked;
+  }
+  EXPECT_GE(checked, 184);
+}
+
+TEST(Zoo, A405BIsPlannedInLessThanASecond) {
+  const std::clock_t begin = std::clock();
+  const model::ModelSpec spec = model::load_model_spec(kSource / "zoo/llama/llama3.1-405b.json");
+  EXPECT_EQ(model::make_plan(spec, 131'072).parameters, 405'853'388'800);
+  EXPECT_LT(std::clock() - begin, CLOCKS_PER_SEC);
 }
 
 std::string seat(const spec::Mechanism& mechanism) {

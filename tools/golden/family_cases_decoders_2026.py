@@ -172,7 +172,8 @@ def laguna():
             Case("num_attention_heads_per_layer", {"num_attention_heads_per_layer": [2, 6]}),
             Case("num_attention_heads", {"num_attention_heads_per_layer": [4, 4]}),
             Case("gating", {"gating": "per-element"}),
-            NARROWER, TURNED, BIAS, WIDER, TIED, KINDS, ALL_DENSE, MORE,
+            NARROWER, TURNED, BIAS, TIED, KINDS, ALL_DENSE, MORE,
+            Case("head_dim", {"head_dim": 12}),
             Case("moe_routed_scaling_factor", {"moe_routed_scaling_factor": 1.0}),
             Case("moe_router_logit_softcapping", {"moe_router_logit_softcapping": 0.5}),
             Case("shared_expert_intermediate_size", {"shared_expert_intermediate_size": 16}),
@@ -193,6 +194,8 @@ def laguna():
              "expect": "rope_parameters without full_attention", "why": "one set of parameters, where each type of layers has its own"},
             {"name": "rope_scaling", "set": {f"rope_scaling.{key}": value for key, value in FLAT.items()}, "expect": "rope_scaling",
              "why": "the class reads rope_parameters alone"},
+            {"name": "odd_rotary", "set": {"rope_parameters.full_attention.partial_rotary_factor": 0.4}, "expect": "rotary_dim = 3",
+             "why": "the class rotates one channel more, by frequencies of the odd width; no released checkpoint has it"},
             {"name": "sliding_yarn", "set": {"rope_parameters.sliding_attention.rope_type": "yarn"}, "expect": "sliding_attention.rope_type", "why": "no released checkpoint has it"},
         ],
     )

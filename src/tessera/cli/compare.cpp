@@ -1,3 +1,4 @@
+#include <charconv>
 #include <filesystem>
 #include <optional>
 
@@ -54,7 +55,15 @@ Json changes_of(const CompareArgs& o) {
     Json rates = Json::array();
     for (size_t begin = 0; begin <= o.rates.size();) {
       const size_t end = std::min(o.rates.find(',', begin), o.rates.size());
-      rates.push_back(amount_of("--learning-rates", o.rates.substr(begin, end - begin)));
+      const std::string text = o.rates.substr(begin, end - begin);
+      double rate = 0;
+      const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), rate);
+      if (error != std::errc() || stop != text.data() + text.size() || !(rate > 0))
+        fail(ErrorKind::usage, "compare",
+             "--learning-rates \"{}\"; expected tune, shared, or rates above 0 such as "
+             "1e-3,2e-3,4e-3",
+             text);
+      rates.push_back(rate);
       begin = end + 1;
     }
     changes["learning_rates"] = std::move(rates);
@@ -112,9 +121,15 @@ int compare(const CompareArgs& o) {
   fmt::print(stderr, "{}", train::plan_text(study, times));
   for (const train::Finding& finding :
        train::findings_of(study, train::orders_of(study, out / "cache", &cancel_token())))
-    fmt::print(stderr, "tessera: {}{}\n", finding.unfair ? "unfair: " : "", finding.text);
+    fmt::print(stderr, "tessera: {}{}\n", finding.unfair ? "unfair: " : "note: ", finding.text);
   if (o.dry_run) return kExitOk;
-  train::StudyResult result = train::run_study(study, out, options);
+  train::StudyResult result;
+  try {
+    result = train::run_study(study, out, options);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::cancelled) throw;
+    fail(ErrorKind::cancelled, "compare", "stopped on request; the same command resumes");
+  }
   result.command = command_of(o);
   const Json report = train::report_json(study, result);
   write_file_atomically(out / "report.json", report.dump(2) + "\n");

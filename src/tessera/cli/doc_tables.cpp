@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/help.h"
+#include "tessera/cli/preset_tables.h"
 #include "tessera/convert/model_types.h"
 #include "tessera/infer/sampling/sampling.h"
 #include "tessera/serve/bodies.h"
@@ -290,10 +291,12 @@ constexpr std::string_view kBegin = "<!-- table: ", kClose = " -->\n",
 }  // namespace
 
 Tables doc_tables(const CLI::App& app) {
-  return {{"sampling", sampling_table()}, {"recipe", recipe_tables()},
-          {"study", study_tables()},      {"aliases", alias_table()},
-          {"requests", request_tables()}, {"model_types", model_type_table()},
-          {"options", option_tables(app)}};
+  Tables out = {{"sampling", sampling_table()}, {"recipe", recipe_tables()},
+                {"study", study_tables()},      {"aliases", alias_table()},
+                {"requests", request_tables()}, {"model_types", model_type_table()},
+                {"options", option_tables(app)}};
+  for (auto& table : preset_tables()) out.push_back(std::move(table));
+  return out;
 }
 
 std::string with_tables(const std::string& page,

@@ -1,5 +1,5 @@
 // Generated tables of the documentation: sampling options, recipe keys, request fields, model types,
-// command-line options. A page marks their place,
+// command-line options, released models (preset_tables.h). A page marks their place,
 //
 //   <!-- table: sampling -->
 //   ...

@@ -52,7 +52,7 @@ std::function<int()> add_docs(CLI::App& app) {
   add_out(app, *out, "folder to write")->capture_default_str();
   app.add_flag("--tables", *tables,
                "update the tables in the pages of the folder instead: sampling options, recipe "
-               "keys, request fields, command-line options");
+               "keys, request fields, command-line options, released models");
   examples(app, {"tessera docs --out docs", "tessera docs --out docs --tables"});
   const CLI::App* program = app.get_parent();
   return

@@ -8,12 +8,14 @@
 #include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/eval_data.h"
+#include "tessera/cli/eval_task.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
 #include "tessera/infer/evaluation/ngram.h"
 #include "tessera/infer/loading/load_model.h"
+#include "tessera/text/corpus_scores.h"
 
 namespace tessera::cli {
 namespace {
@@ -24,6 +26,7 @@ struct EvalArgs {
   std::vector<std::string> adapters;
   infer::EvalOptions eval;
   EvalData data;
+  EvalTask task;
   KvFlags kv;
   ProductFlags products;
   int ngram = 0;
@@ -35,10 +38,15 @@ struct EvalArgs {
 /// What was measured, for either kind of model.
 struct Report {
   double nll = 0;  // nats per target
-  int64_t targets = 0, bytes = 0, window = 0, stride = 0;
+  int64_t targets = 0, bytes = 0, words = 0, window = 0, stride = 0;
   double seconds = 0;
   int64_t state_bytes = 0;  // that a row keeps at most
 };
+
+/// JSON has no infinities.
+Json finite_or_null(double value) {
+  return std::isfinite(value) ? Json(value) : Json();
+}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -73,6 +81,7 @@ Report evaluate_ngram(const EvalArgs& o) {
   const auto start = std::chrono::steady_clock::now();
   Report report;
   report.targets = report.bytes = static_cast<int64_t>(end - begin);
+  report.words = text::count_words(std::string_view(text).substr(begin, end - begin));
   report.nll = model.nll_sum(std::string_view(text).substr(0, end), begin, &cancel_token()) /
                static_cast<double>(report.targets);
   report.window = o.ngram;
@@ -92,12 +101,39 @@ int64_t state_bytes_of(const model::ModelSpec& spec, const EvalArgs& o, int64_t 
   return bytes;
 }
 
-Report evaluate_model(EvalArgs& o) {
-  const infer::LoadedModel loaded =
+infer::LoadedModel load(EvalArgs& o) {
+  infer::LoadedModel loaded =
       infer::load_model(o.model, o.kv.loading(o.loading), o.adapters, o.products.products());
   say_differences(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
+  return loaded;
+}
+
+int evaluate_on_task(EvalArgs& o) {
+  const bool reads_text = o.task.reads_text();
+  if (reads_text == o.text.empty())
+    fail(ErrorKind::usage, "eval", "--task {} {}", o.data.how.data.task,
+         reads_text ? "evaluates a text; expected --text FILE"
+                    : "has its own examples; expected no --text");
+  const infer::LoadedModel loaded = load(o);
+  o.task.model = o.model;
+  o.task.adapters = o.adapters;
+  o.task.options.kv = o.kv.options();
+  std::vector<int64_t> ids;
+  if (reads_text) {
+    if (!loaded.tokenizer) fail(ErrorKind::usage, "eval", "{} has no tokenizer", o.model);
+    const auto encoded = loaded.tokenizer->encode(read_text_input(o.text, &cancel_token()),
+                                                  {.add_special = !o.no_special});
+    ids.assign(encoded.begin(), encoded.end());
+    if (o.eval.max_tokens > 0 && std::ssize(ids) > o.eval.max_tokens)
+      ids.resize(static_cast<size_t>(o.eval.max_tokens));
+  }
+  return evaluate_task(o.task, loaded, ids, o.json);
+}
+
+Report evaluate_model(EvalArgs& o) {
+  const infer::LoadedModel loaded = load(o);
   if (!loaded.tokenizer) fail(ErrorKind::usage, "eval", "{} has no tokenizer", o.model);
   const std::string text = read_text_input(o.text, &cancel_token());
   const auto ids = loaded.tokenizer->encode(text.substr(border(text, o.train_fraction)),
@@ -117,11 +153,13 @@ Report evaluate_model(EvalArgs& o) {
   const infer::EvalResult result = infer::evaluate(loaded.model, {ids.begin(), ids.end()}, o.eval);
   const double seconds = seconds_since(start);
   if (terminal) fmt::print(stderr, "\r");
-  // bytes that the targets stand for
+  // bytes and words that the targets stand for
   const std::vector<int32_t> scored(result.target_ids.begin(), result.target_ids.end());
+  const std::string scored_text = loaded.tokenizer->decode(scored, false);
   return {.nll = result.nll,
           .targets = result.targets,
-          .bytes = static_cast<int64_t>(loaded.tokenizer->decode(scored, false).size()),
+          .bytes = std::ssize(scored_text),
+          .words = text::count_words(scored_text),
           .window = o.eval.window,
           .stride = o.eval.carry        ? o.eval.window
                     : o.eval.stride > 0 ? o.eval.stride
@@ -138,6 +176,7 @@ int evaluate(EvalArgs& o) {
     o.data.how.loading = o.loading.options();
     return evaluate_data(o.data, o.json);
   }
+  if (o.task.given()) return evaluate_on_task(o);
   const Report report = o.ngram > 0 ? evaluate_ngram(o) : evaluate_model(o);
   if (!std::isfinite(report.nll))
     fail(ErrorKind::input, "eval",
@@ -146,11 +185,15 @@ int evaluate(EvalArgs& o) {
   const auto targets = static_cast<double>(report.targets);
   const double bits_per_byte = report.nll * targets / std::log(2.0) /
                                static_cast<double>(std::max<int64_t>(report.bytes, 1));
+  const double byte_perplexity = std::exp2(bits_per_byte);
+  const double word_perplexity = std::exp(report.nll * targets / static_cast<double>(report.words));
   const double speed = targets / report.seconds;
   if (o.json) {
     print_json({{"nll", report.nll},
                 {"perplexity", std::exp(report.nll)},
                 {"bits_per_byte", bits_per_byte},
+                {"byte_perplexity", byte_perplexity},
+                {"word_perplexity", finite_or_null(word_perplexity)},
                 {"tokens", report.targets},
                 {"window", report.window},
                 {"stride", report.stride},
@@ -163,6 +206,8 @@ int evaluate(EvalArgs& o) {
         "nll {:.6f} nats per token, perplexity {:.4f}, {:.4f} bits per byte; {} tokens, window {}, "
         "{:.1f} tokens/s\n",
         report.nll, std::exp(report.nll), bits_per_byte, report.targets, report.window, speed);
+    fmt::print("byte perplexity {:.4f}, word perplexity {:.4f}\n", byte_perplexity,
+               word_perplexity);
     if (report.state_bytes > 0)
       fmt::print("KV cache {:.2f} MiB per sequence ({})\n",
                  static_cast<double>(report.state_bytes) / (1 << 20), o.kv.type);
@@ -182,10 +227,11 @@ std::function<int()> add_eval(CLI::App& app) {
       ->check(not_negative());
   auto* special = app.add_flag("--no-special", o->no_special, "do not add special tokens (BOS)");
   app.add_flag("--json", o->json,
-               "nll, perplexity, bits_per_byte, tokens, window and stride as JSON");
+               "results as JSON: nll, perplexity, bits_per_byte and others, or scores");
   auto* adapter = add_adapters(app, o->adapters);
   o->loading.add(app);
   o->data.add(app);
+  o->task.add(app, o->data.how.data.task);
   text->excludes(app.get_option("--data"));
   group(app, "Windows");
   auto* window = app.add_option("--window,-c,--ctx-size", o->eval.window, "tokens per window")
@@ -218,20 +264,24 @@ std::function<int()> add_eval(CLI::App& app) {
        {model, adapter, window, stride, carry, special, app.get_option("--kv-type"),
         app.get_option("--kv-page"), app.get_option("--keep-last"), app.get_option("--keep-first"),
         app.get_option("--keep-heavy"), app.get_option("--exact"), app.get_option("--fast"),
-        app.get_option("--blocks"), app.get_option("--data")})
+        app.get_option("--blocks"), app.get_option("--data"), app.get_option("--task")})
     ngram->excludes(option);
   examples(app,
            {"tessera eval model.gguf --text wiki.txt --window 2000 --max-tokens 2000 --json",
             "tessera eval run --data test.tsv --label-key mood",
+            "tessera eval model.gguf --task arc.jsonl --few-shot 5 --out arc.results.jsonl",
+            "tessera eval model.gguf --task passkey --lengths 512,1024",
             "tessera eval model.gguf --text wiki.txt --kv-type int4",
             "tessera eval model.gguf --text wiki.txt --keep-last 256 --carry",
             "tessera eval --ngram 5 --text examples/data/shakespeare.txt --train-fraction 0.9"});
   return [o, model, ngram] {
     if (model->empty() && ngram->empty())
       fail(ErrorKind::usage, "eval", "nothing to evaluate; expected a MODEL or --ngram");
-    if (o->text.empty() && !o->data.given())
-      fail(ErrorKind::usage, "eval",
-           "no evaluation data; expected --text FILE, or --data FILE with labelled examples");
+    if (o->text.empty() && !o->data.given() && !o->task.given())
+      fail(
+          ErrorKind::usage, "eval",
+          "no evaluation data; expected --text FILE, --data FILE with labelled examples, or --task "
+          "NAME|FILE");
     return evaluate(*o);
   };
 }

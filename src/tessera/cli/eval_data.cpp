@@ -18,7 +18,6 @@ void EvalData::add(CLI::App& app) {
     return app.add_option(name, value, help)->needs(files);
   };
   add("--labels", data.labels, "label files for .txt data");
-  add("--task", data.task, "task; default: by the model's head and the columns");
   add("--format", data.format, "format of --data; default: by file extension")
       ->check(CLI::IsMember({"tsv", "csv", "jsonl", "lines", "conll", "squad"}));
   add("--columns", data.columns, "column names, where the first line has none")->delimiter(',');

@@ -1,5 +1,7 @@
 #include "tessera/cli/families.h"
 
+#include <map>
+
 #include <fmt/ranges.h>
 
 #include "tessera/base/mapped_file.h"
@@ -54,6 +56,34 @@ std::string nearest_text(const std::string& nearest, const char* what) {
   return nearest.empty() ? "" : fmt::format(" (nearest {}: {})", what, format::in_quotes(nearest));
 }
 
+/// Tensors of one pattern: all layers' as one line of a report.
+struct SameTensors {
+  std::string name;  // "layers.*.q.weight", or of one alone its name
+  size_t count = 0;
+  size_t first = 0;  // in the list
+};
+
+template <class List, class Name>
+std::vector<SameTensors> by_pattern(const List& list, const Name& name_of) {
+  std::vector<SameTensors> groups;
+  std::map<std::string, size_t> places;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string name = name_of(list[i]);
+    const std::string pattern = convert::numbered(name).pattern;
+    const auto [at, added] = places.try_emplace(pattern, groups.size());
+    if (added)
+      groups.push_back({name, 0, i});
+    else
+      groups[at->second].name = pattern;
+    ++groups[at->second].count;
+  }
+  return groups;
+}
+
+std::string tensors_text(const SameTensors& same) {
+  return same.count == 1 ? same.name : fmt::format("{} ({} tensors)", same.name, same.count);
+}
+
 /// What a dry run met, and what is nearest to each.
 void print_dry_run(std::FILE* out,
                    const convert::DryRun& dry,
@@ -79,20 +109,34 @@ void print_dry_run(std::FILE* out,
                                     ", ")),
         nearest_text(spec::nearest_name(key.path, claims), "key"));
   });
-  section("unmapped tensors of the file", dry.unmapped, [&](const std::string& name) {
-    return name + nearest_text(most_like(name, wanted), "rule");
+  const auto tensors = [&](const char* title, const auto& list, const auto& name_of,
+                           const auto& print) {
+    if (list.empty()) return;
+    fmt::print(out, "{}: {}\n", title, list.size());
+    print_some(out, by_pattern(list, name_of), print);
+  };
+  const auto itself = [](const std::string& name) { return name; };
+  tensors("unmapped tensors of the file", dry.unmapped, itself, [&](const SameTensors& same) {
+    return tensors_text(same) + nearest_text(most_like(same.name, wanted), "rule");
   });
-  section("tensors that rules need and the file lacks", dry.missing,
-          [&](const convert::DryRun::Missing& missing) {
-            return fmt::format("{} for {}{}", missing.name, fmt::join(missing.ours, ", "),
-                               nearest_text(most_like(missing.name, dry.unmapped), "tensor"));
-          });
-  section("misshapen tensors", dry.misshapen, [](const convert::DryRun::Misshapen& one) {
-    return fmt::format("{} gives {} the shape {}; the config says {}", one.source, one.ours,
-                       format::shape_text(one.found), format::shape_text(one.expected));
-  });
-  section("parameters that no rule gives", dry.ungiven,
-          [](const std::string& name) { return name; });
+  tensors(
+      "tensors that rules need and the file lacks", dry.missing,
+      [](const convert::DryRun::Missing& missing) { return missing.name; },
+      [&](const SameTensors& same) {
+        return fmt::format("{} for {}{}", tensors_text(same),
+                           fmt::join(dry.missing[same.first].ours, ", "),
+                           nearest_text(most_like(same.name, dry.unmapped), "tensor"));
+      });
+  tensors(
+      "misshapen tensors", dry.misshapen,
+      [](const convert::DryRun::Misshapen& one) { return one.source; },
+      [&](const SameTensors& same) {
+        const convert::DryRun::Misshapen& one = dry.misshapen[same.first];
+        return fmt::format("{} gives {} the shape {}; the config says {}", tensors_text(same),
+                           one.ours, format::shape_text(one.found),
+                           format::shape_text(one.expected));
+      });
+  tensors("parameters that no rule gives", dry.ungiven, itself, tensors_text);
 }
 
 std::vector<std::string> claims_of(const convert::Family& family) {
@@ -129,7 +173,9 @@ int propose(const ProposeArgs& o, const FamilyProver& prover) {
     print_some(report, proposal.unsure, [](const std::string& what) { return what; });
   }
   if (!proposal.dry.complete()) {
-    fmt::print(report, "incomplete: the file needs the entries above before the model loads\n");
+    fmt::print(report,
+               "incomplete: the file needs entries (names, keys, tensors) for the above; then "
+               "`tessera families check FILE FOLDER`\n");
     return kExitCheckNotMet;
   }
   fmt::print(report, "dry run: every tensor is mapped and every shape fits\n");

@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "tessera/cli/cli.h"
+#include "tessera/cli/presets.h"
 #include "tessera/convert/family.h"
 #include "tessera/convert/model_types.h"
 #include "tessera/model/techniques.h"
@@ -13,16 +16,71 @@ struct ListArgs {
   bool json = false;
 };
 
-int list(const ListArgs& o) {
-  if (o.what == "families") {
-    Json rows = Json::array();
-    for (const std::string& name : convert::FamilySet::load(o.families).names()) {
-      rows.push_back(name);
-      if (!o.json) fmt::print("{}\n", name);
-    }
-    if (o.json) print_json(rows);
-    return kExitOk;
+/// The names in quotes of an expression of a family file such as "='encoder' if bidirectional else
+/// 'decoder'", the usual one first: it is the last.
+std::vector<std::string> names_in(const std::string& text) {
+  if (!text.starts_with('=')) return {text};
+  std::vector<std::string> out;
+  for (size_t begin = 0; (begin = text.find('\'', begin)) != std::string::npos;) {
+    const size_t end = text.find('\'', begin + 1);
+    if (end == std::string::npos) break;
+    out.insert(out.begin(), text.substr(begin + 1, end - begin - 1));
+    begin = end + 1;
   }
+  return out;
+}
+
+/// Name, what it is, classes of its specs (the usual one first), its GGUF architectures, released
+/// models of it with a spec in zoo/.
+Json family_row(const std::string& name, const Json& file) {
+  Json classes = Json::array(), gguf = Json::array(), models = Json::array();
+  if (const auto spec = file.find("spec"); spec != file.end())
+    for (std::string& arch : names_in(spec->value("arch", ""))) {
+      std::replace(arch.begin(), arch.end(), '_', '-');
+      classes.push_back(arch);
+    }
+  const Json& dialects = file.at("dialects");
+  if (const auto at = dialects.find("gguf"); at != dialects.end())
+    gguf = at->value("types", Json::array());
+  for (const Preset& preset : presets())
+    if (preset.family == name)
+      models.push_back(
+          {{"name", preset.name()}, {"parameters", preset.parameters}, {"active", preset.active}});
+  return {{"family", name},
+          {"about", file.value("about", "")},
+          {"class", classes},
+          {"gguf", gguf},
+          {"models", models}};
+}
+
+std::string joined(const Json& names) {
+  std::string out;
+  for (const Json& name : names) out += (out.empty() ? "" : ", ") + name.get<std::string>();
+  return out;
+}
+
+int list_families(const ListArgs& o) {
+  const convert::FamilySet families = convert::FamilySet::load(o.families);
+  Json rows = Json::array();
+  for (const std::string& name : families.names()) {
+    const Json row = family_row(name, families.merged(name));
+    rows.push_back(row);
+    if (o.json) continue;
+    std::string sizes;
+    for (const Json& preset : row["models"])
+      sizes += (sizes.empty() ? "" : ", ") + preset["name"].get<std::string>() + " (" +
+               short_count(preset["parameters"].get<int64_t>()) + ")";
+    const std::string gguf = joined(row["gguf"]);
+    fmt::print("{:<20} {}{}\n", name, joined(row["class"]), gguf.empty() ? "" : "; GGUF: " + gguf);
+    fmt::print("    {}\n", row["about"].get<std::string>());
+    if (!sizes.empty()) fmt::print("    sizes: {}\n", sizes);
+  }
+  if (o.json) print_json(rows);
+  return kExitOk;
+}
+
+int list(const ListArgs& o) {
+  if (o.what == "families") return list_families(o);
   if (o.what == "model-types") {
     Json rows = Json::array();
     for (const convert::ModelType& type : convert::model_types()) {
@@ -71,7 +129,9 @@ int list(const ListArgs& o) {
 std::function<int()> add_list(CLI::App& app) {
   auto o = std::make_shared<ListArgs>();
   group(app, "Input");
-  app.add_option("what", o->what, "mechanisms (with techniques), families, or model-types (of transformers)")
+  app.add_option("what", o->what,
+                 "mechanisms (with techniques), families (of checkpoints: class, GGUF name, "
+                 "sizes), or model-types (of transformers)")
       ->capture_default_str()
       ->check(CLI::IsMember({"mechanisms", "families", "model-types"}));
   add_families(app, o->families);

@@ -22,10 +22,12 @@ namespace fs = std::filesystem;
 using Dims = std::vector<int64_t>;
 
 constexpr size_t kMaxConfig = size_t{16} << 20;
-constexpr size_t kRefined = 10;  // bases whose names are matched
+constexpr size_t kRefined = 16;  // bases whose names are matched
 constexpr size_t kSwitched = 3;  // bases whose switches are tried
 constexpr int kRounds = 4;       // names that are found lead to others
 constexpr double kLeastLikeness = 0.2;
+constexpr double kEqual = 0.75;  // costs of bases that fit equally differ by less
+constexpr size_t kTold = 3;      // of them whose differences are told
 constexpr const char* kHf = "hf";
 
 int64_t count_of(const Dims& shape) {
@@ -63,7 +65,11 @@ std::string canonical_word(const std::string& word) {
                                                           {"positions", "position"},
                                                           {"ctx", "position"},
                                                           {"length", "position"},
-                                                          {"kv", "value"}};
+                                                          {"kv", "value"},
+                                                          {"tok", "token"},
+                                                          {"tokens", "token"},
+                                                          {"expert", "experts"},
+                                                          {"base", "theta"}};
   const auto found = same.find(word);
   return found == same.end() ? word : found->second;
 }
@@ -116,6 +122,33 @@ void add_keys_of(const Family& family, KeysOfValues& to) {
   if (dialect == family.dialects.end()) return;
   for (const auto& [value, body] : dialect->second.read)
     for (const std::string& key : direct_keys(body->text())) ++to[value][key];
+}
+
+/// Keys of the config that a base cannot do without: values that are read by one key and have no
+/// default.
+std::set<std::string> required_keys(const Family& family) {
+  std::set<std::string> required;
+  const auto dialect = family.dialects.find(kHf);
+  if (dialect == family.dialects.end()) return required;
+  for (const auto& [value, body] : dialect->second.read)
+    if (const std::vector<std::string> keys = direct_keys(body->text());
+        keys.size() == 1 && body->text() == "config." + keys.front())
+      required.insert(keys.front());
+  return required;
+}
+
+// --- specs --------------------------------------------------------------------------------------
+
+/// The members of a resolved spec by their paths, those of all layers under one.
+std::map<std::string, std::set<std::string>> members_of(const model::ModelSpec& spec) {
+  std::map<std::string, std::set<std::string>> members;
+  const Json flat = model::resolve(spec).flatten();
+  for (const auto& [path, value] : flat.items()) {
+    std::string dotted = path.substr(1);
+    std::replace(dotted.begin(), dotted.end(), '/', '.');
+    members[numbered(dotted).pattern].insert(shown(value));
+  }
+  return members;
 }
 
 // --- tensors ------------------------------------------------------------------------------------
@@ -245,6 +278,7 @@ class Search {
       for (size_t i = 0; i < std::min(kSwitched, drafts.size()); ++i) try_switches(drafts[i]);
       std::stable_sort(drafts.begin(), drafts.end(), by_cost);
     }
+    prefer_typical(drafts);
     return finished(drafts);
   }
 
@@ -271,8 +305,14 @@ class Search {
         {"dialects", {{kHf, {{"types", {type_}}}}}}};
     const Json keys = keys_for(set_.named(base));
     if (!keys.empty()) hf(draft)["keys"] = keys;
+    guess_required(draft);
     update(draft);
+    guess_keys(draft);
     return draft;
+  }
+
+  static bool is_value(const Json& renames, const std::string& name) {
+    return std::find(renames.begin(), renames.end(), Json(name)) != renames.end();
   }
 
   static Json& hf(Draft& draft) { return draft.family["dialects"][kHf]; }
@@ -308,6 +348,36 @@ class Search {
       if (!best.empty() && best.find('.') == std::string::npos) keys[best] = key;
     }
     return keys;
+  }
+
+  /// Keys that the base cannot do without, from keys of the config that no family has, by the
+  /// nearest words.
+  void guess_required(Draft& draft) {
+    const Family& base = set_.named(draft.base);
+    for (const std::string& wanted : required_keys(base)) {
+      Json& keys = hf(draft)["keys"];
+      if (config_.contains(wanted) || keys.contains(wanted)) continue;
+      std::string best;
+      double most = kLeastLikeness;
+      for (const auto& [key, value] : config_.items()) {
+        if (!value.is_number_integer() || claims(base.dialect(kHf), key) || is_value(keys, key) ||
+            !set_.readers_of(kHf, key).empty())
+          continue;
+        if (const double like = likeness_of_keys(wanted, key); like > most) {
+          most = like;
+          best = key;
+        }
+      }
+      if (best.empty()) continue;
+      keys[wanted] = best;
+      draft.unsure.push_back(guessed_key(best, wanted));
+    }
+    if (hf(draft)["keys"].empty()) hf(draft).erase("keys");
+  }
+
+  static std::string guessed_key(const std::string& file, const std::string& base) {
+    return fmt::format("key \"{}\" is read as the base's \"{}\", by the words of its name", file,
+                       base);
   }
 
   /// Dry run and cost of a draft as it stands.
@@ -346,7 +416,7 @@ class Search {
     };
     double left = static_cast<double>(dry.missing.size() + dry.unmapped.size() +
                                       2 * dry.misshapen.size() + dry.ungiven.size());
-    left -= 0.5 * shared_shapes(dry);
+    left -= 0.8 * shared_shapes(dry);
     if (!dry.spec) left = 2.0 * static_cast<double>(tensors_.tensors().size()) + 1;
     const Json& of_hf = draft.family.at("dialects").at(kHf);
     double cost = 100 * left / (left + static_cast<double>(dry.mapped) + 1);
@@ -354,11 +424,18 @@ class Search {
         4 * static_cast<double>(dry.refused_keys()) + 8 * static_cast<double>(dry.errors.size());
     cost += 0.05 * size(of_hf, "names") + 0.1 * size(of_hf, "keys") + 0.5 * size(of_hf, "read");
     cost += 0.1 * size(draft.family, "tensors") + 0.5 * size(draft.family, "include");
-    // of two that fit the one that reads fewer keys which the config lacks
-    size_t absent_keys = 0;
-    for (const std::string& key : set_.named(draft.base).dialect(kHf).claims)
-      absent_keys += config_.contains(key.substr(0, key.find('.'))) ? 0 : 1;
-    return cost + 0.02 * static_cast<double>(absent_keys);
+    // of two that fit the one that reads fewer keys which the config lacks, and more of those that
+    // it has, switched off or not
+    const Dialect& dialect = set_.named(draft.base).dialect(kHf);
+    const Json renamed = of_hf.value("keys", Json::object());
+    size_t absent_keys = 0, unread_keys = 0;
+    for (const std::string& key : dialect.claims) {
+      const std::string first = key.substr(0, key.find('.'));
+      absent_keys += config_.contains(first) || renamed.contains(first) ? 0 : 1;
+    }
+    for (const auto& [key, value] : config_.items())
+      unread_keys += claims(dialect, key) || is_value(renamed, key) ? 0 : 1;
+    return cost + 0.02 * static_cast<double>(absent_keys) + 0.1 * static_cast<double>(unread_keys);
   }
 
   /// How many of the missing and the unmapped tensors have a shape in common: of files with other
@@ -422,8 +499,7 @@ class Search {
       }
       if (best.empty() || dialect.claims.contains(key.path)) continue;
       hf(changed)["keys"][best] = key.path;
-      changed.unsure.push_back(fmt::format(
-          "key \"{}\" is read as the base's \"{}\", by the words of its name", key.path, best));
+      changed.unsure.push_back(guessed_key(key.path, best));
       any = true;
     }
     return any && take_if_better(draft, std::move(changed));
@@ -459,7 +535,7 @@ class Search {
     bool any = rename(changed, expected, found, kLeastLikeness);
     any = pack(changed, expected, found) || any;
     any = unpack(changed, expected, found) || any;
-    any = rename(changed, expected, found, 0) || any;
+    any = rename(changed, expected, found, -1) || any;
     return any && take_if_better(draft, std::move(changed));
   }
 
@@ -802,6 +878,55 @@ class Search {
       for (const auto& [name, value] : read.items()) hf(list.back())["read"][name] = value;
     }
     return list;
+  }
+
+  /// Of complete drafts that fit equally, the one whose spec has most in common with those of the
+  /// others comes first: a peculiarity that neither keys nor shapes show is a rare one. What it
+  /// differs in from the others is told.
+  static void prefer_typical(std::vector<Draft>& drafts) {
+    using Members = std::map<std::string, std::set<std::string>>;
+    std::vector<Members> specs;
+    for (const Draft& draft : drafts) {
+      if (!draft.dry.complete() || draft.cost > drafts.front().cost + kEqual) break;
+      specs.push_back(members_of(*draft.dry.spec));
+    }
+    if (specs.size() < 2) return;
+    std::map<std::string, std::map<std::set<std::string>, size_t>> votes;
+    for (const Members& spec : specs)
+      for (const auto& [path, values] : spec) ++votes[path][values];
+    std::vector<size_t> common(specs.size(), 0);
+    for (size_t i = 0; i < specs.size(); ++i)
+      for (const auto& [path, of_path] : votes) {
+        size_t with = specs.size();
+        for (const auto& [values, count] : of_path) with -= count;  // those without the member
+        if (const auto own = specs[i].find(path); own != specs[i].end())
+          with = of_path.at(own->second);
+        common[i] += with;
+      }
+    const size_t best =
+        static_cast<size_t>(std::max_element(common.begin(), common.end()) - common.begin());
+    const auto differences = [&](size_t other) {
+      std::string text;
+      constexpr size_t kMembers = 4;
+      size_t count = 0;
+      for (const auto& [path, values] : specs[other]) {
+        const auto own = specs[best].find(path);
+        if (own != specs[best].end() && own->second == values) continue;
+        if (++count > kMembers) continue;
+        text += fmt::format("{}{} = {}", count == 1 ? "" : ", ", path, fmt::join(values, " or "));
+      }
+      for (const auto& [path, values] : specs[best])
+        if (!specs[other].contains(path) && ++count <= kMembers)
+          text += fmt::format("{}no {}", count == 1 ? "" : ", ", path);
+      return count <= kMembers ? text : fmt::format("{} and {} more", text, count - kMembers);
+    };
+    std::set<std::string> told;
+    for (size_t i = 0; i < specs.size() && told.size() < kTold; ++i)
+      if (const std::string what = differences(i); !what.empty() && told.insert(what).second)
+        drafts[best].unsure.push_back(
+            fmt::format("family {} fits equally; its spec has {}", drafts[i].base, what));
+    std::rotate(drafts.begin(), drafts.begin() + static_cast<std::ptrdiff_t>(best),
+                drafts.begin() + static_cast<std::ptrdiff_t>(best) + 1);
   }
 
   Proposal finished(std::vector<Draft>& drafts) {

@@ -7,8 +7,9 @@
 //   tensor names -> names of the base: the same name, another prefix, the same part of the model
 //                   (q_proj and query) with the same shapes and the same numbers of layers
 //   what is left -> switches of the base (biases, norms of queries and keys, ...), tried one by one
-// Of all families the one that leaves least over is taken. What the search had to guess is in
-// `unsure`, which the file keeps and every reader of it repeats.
+// Of all families the one that leaves least over is taken; of several that fit equally the one whose
+// spec has most in common with those of the others. What the search had to guess is in `unsure`,
+// which the file keeps and every reader of it repeats.
 #pragma once
 
 #include <filesystem>

@@ -52,7 +52,8 @@ const std::vector<Role>& roles() {
       {"q", {"q_proj", "query", "q_lin", "q", "wq", "to_q", "query_proj", "linear_q", "q_linear"}},
       {"k", {"k_proj", "key", "k_lin", "k", "wk", "to_k", "key_proj", "linear_k", "k_linear"}},
       {"v", {"v_proj", "value", "v_lin", "v", "wv", "to_v", "value_proj", "linear_v", "v_linear"}},
-      {"router", {"router", "gate"}, {"experts", "moe", "block_sparse_moe", "router"}},
+      {"router", {"router", "gate"}, {"moe", "block_sparse_moe", "router"}},
+      {"embed_norm", {"layernorm", "layer_norm", "norm", "ln"}, {"embeddings", "embedding"}},
       {"norm1",
        {"input_layernorm", "ln_1", "ln1", "attention_norm", "attn_norm", "norm1", "norm_1",
         "sa_layer_norm", "self_attn_layer_norm", "pre_attention_layernorm", "attn_ln",
@@ -63,6 +64,8 @@ const std::vector<Role>& roles() {
         "output_layer_norm", "mlp_norm", "pre_ff_layernorm", "channel_pre_norm",
         "pre_mlp_layernorm", "ff_norm", "mlp_ln", "layernorm_after", "layer_norm_after",
         "mlp_layernorm"}},
+      {"norm1", {"layernorm", "layer_norm"}, {"attention", "attn"}},
+      {"norm2", {"layernorm", "layer_norm"}, {"output", "ffn", "mlp"}},
       {"o",
        {"o_proj", "out_proj", "wo", "out_lin", "o", "to_out", "dense", "c_proj", "proj", "out",
         "output", "final_linear", "output_proj", "attn_out", "result"},
@@ -88,6 +91,7 @@ const std::vector<Role>& roles() {
       {"final_norm",
        {"ln_f", "final_layernorm", "final_norm", "norm_f", "norm", "ln_out", "final_layer_norm",
         "last_norm"}},
+      {"norm2", {"final_layer_norm"}},
   };
   return list;
 }
@@ -135,6 +139,8 @@ std::string role_of(std::string_view name) {
     const std::string_view found = role.name;
     // names without a layer and with one mean different norms by the same word
     if ((found == "final_norm" || found == "head" || found == "embed") && numbered) continue;
+    // an expert has a gate of its own
+    if (found == "router" && context.contains("experts")) continue;
     return role.name;
   }
   return "";

@@ -148,9 +148,9 @@ bool bisect(Costs& costs, const SolveGoal& goal, int64_t begin) {
     if (*cost >= goal.target) break;
     if (*cost == *least && high >= 8 * std::max<int64_t>(2, begin))
       fail(ErrorKind::usage, "solve",
-           "{} does not depend on \"{}\": {} at any value; expected "
-           "another key",
-           name_of(goal.cost), goal.key, number_text(*least));
+           "{} does not depend on \"{}\": {} at any value; expected another key{}",
+           name_of(goal.cost), goal.key, number_text(*least),
+           goal.cost == PlanCost::state_bytes ? ", such as mixer.n_kv_heads or mixer.d_state" : "");
     if (high > kMost / goal.multiple)
       fail(ErrorKind::usage, "solve",
            "\"{}\" = {} has {} {}, less than {}; expected a smaller goal", goal.key,

@@ -102,10 +102,21 @@ struct Wrapped<W, std::variant<C...>> {
   using type = std::variant<W<C>...>;
 };
 
+template <class First, class Union>
+struct Extended;
+template <class First, class... C>
+struct Extended<First, std::variant<C...>> {
+  using type = std::variant<First, C...>;
+};
+
 }  // namespace detail
 
 /// The union of W<C> for every alternative C, where W derives from C and adds keys.
 template <template <class> class W, class Union>
 using WrappedUnion = typename detail::Wrapped<W, Union>::type;
+
+/// The union of First and every alternative of the union.
+template <class First, class Union>
+using ExtendedUnion = typename detail::Extended<First, Union>::type;
 
 }  // namespace tessera::spec

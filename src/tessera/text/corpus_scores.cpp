@@ -145,6 +145,17 @@ std::string words_13a(std::string_view line) {
   return words;
 }
 
+int64_t count_words(std::string_view text) {
+  int64_t words = 1;
+  bool in_space = false;
+  for_each_character(text, [&](char32_t c, size_t, size_t) {
+    const bool space = is_space(c);
+    words += space && !in_space ? 1 : 0;
+    in_space = space;
+  });
+  return words;
+}
+
 void CorpusScores::add(std::string_view said, std::string_view expected) {
   ++texts_;
   const std::string a = words_13a(said), b = words_13a(expected);
@@ -166,6 +177,22 @@ void CorpusScores::add(std::string_view said, std::string_view expected) {
     characters_[n - 1].expected += total(of_d);
     characters_[n - 1].common += common(of_c, of_d);
   }
+}
+
+CorpusScores& CorpusScores::operator+=(const CorpusScores& other) {
+  const auto add = [](auto& sums, const auto& more) {
+    for (size_t n = 0; n < sums.size(); ++n) {
+      sums[n].said += more[n].said;
+      sums[n].expected += more[n].expected;
+      sums[n].common += more[n].common;
+    }
+  };
+  texts_ += other.texts_;
+  words_said_ += other.words_said_;
+  words_expected_ += other.words_expected_;
+  add(words_, other.words_);
+  add(characters_, other.characters_);
+  return *this;
 }
 
 double CorpusScores::length_ratio() const {

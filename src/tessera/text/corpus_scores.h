@@ -15,11 +15,17 @@ namespace tessera::text {
 /// The words of a line, separated by spaces.
 std::string words_13a(std::string_view line);
 
+/// Words of a text as word perplexity counts them: the length of Python's re.split(r"\s+", text),
+/// as in lm-evaluation-harness.
+int64_t count_words(std::string_view text);
+
 /// Counts over all texts so far.
 class CorpusScores {
  public:
   /// Both valid UTF-8.
   void add(std::string_view said, std::string_view expected);
+  /// Adds the counts of other texts.
+  CorpusScores& operator+=(const CorpusScores& other);
 
   int64_t texts() const { return texts_; }
   /// 0 to 100.

@@ -26,6 +26,17 @@ TEST(CorpusScores, WordsAreThoseOf13a) {
   for (const auto& [line, words] : cases) EXPECT_EQ(words_13a(line), words);
 }
 
+// len(re.split(r"\s+", text)) of Python 3.11
+TEST(CorpusScores, WordsOfWordPerplexityAreThoseOfPythonsSplit) {
+  for (const auto& [text, words] : {std::pair{"", 1},
+                                    {"one", 1},
+                                    {" one  two\n", 4},
+                                    {"a\u00a0b", 2},
+                                    {"a\x1c\tb c", 3},
+                                    {"  ", 2}})
+    EXPECT_EQ(count_words(text), words) << text;
+}
+
 TEST(CorpusScores, AreThoseOfWholeFiles) {
   struct Case {
     std::vector<std::pair<std::string, std::string>> texts;  // said, expected
@@ -53,9 +64,18 @@ TEST(CorpusScores, AreThoseOfWholeFiles) {
       {{{"", ""}}, 0, 0, 0},
       {{}, 0, 0, 0}};
   for (const Case& c : cases) {
-    CorpusScores scores;
-    for (const auto& [said, expected] : c.texts) scores.add(said, expected);
+    CorpusScores scores, sum;
+    for (const auto& [said, expected] : c.texts) {
+      scores.add(said, expected);
+      CorpusScores one;
+      one.add(said, expected);
+      sum += one;
+    }
     EXPECT_EQ(scores.texts(), std::ssize(c.texts));
+    EXPECT_EQ(sum.texts(), scores.texts());
+    EXPECT_EQ(sum.bleu(), scores.bleu());
+    EXPECT_EQ(sum.chrf(), scores.chrf());
+    EXPECT_EQ(sum.length_ratio(), scores.length_ratio());
     EXPECT_NEAR(scores.bleu(), c.bleu, 1e-9);
     EXPECT_NEAR(scores.chrf(), c.chrf, 1e-9);
     EXPECT_NEAR(scores.length_ratio(), c.ratio, 1e-12);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace tessera::train {
 namespace {
@@ -91,41 +92,140 @@ Example induction(int64_t vocab, int64_t length, const RandomKey& key) {
   return example;
 }
 
-/// The keys of either copying task; null for others.
-const CopyingTask* copying_of(const TaskRecipe& task) {
-  if (const auto* selective = std::get_if<SelectiveCopyingTask>(&task)) return selective;
-  return std::get_if<CopyingTask>(&task);
+Example needle(
+    int64_t n, int64_t vocab, int64_t length, const RandomKey& key, std::optional<double> depth) {
+  const int64_t body = length - n, room = body - n - 1;
+  const int64_t at = depth ? std::llround(*depth * static_cast<double>(room))
+                           : below(room + 1, key.fold("depth"), 0);
+  Example example;
+  for (int64_t i = 0; i < body; ++i) example.ids.push_back(below(vocab - 1, key.fold("filler"), i));
+  example.targets.assign(static_cast<size_t>(length), -1);
+  example.ids[static_cast<size_t>(at)] = vocab - 1;
+  example.ids.push_back(vocab - 1);
+  for (int64_t j = 0; j < n; ++j) {
+    const int64_t token = below(vocab - 1, key.fold("value"), j);
+    example.ids[static_cast<size_t>(at + 1 + j)] = token;
+    example.targets[static_cast<size_t>(body + j)] = token;
+    if (j + 1 < n) example.ids.push_back(token);
+  }
+  return example;
 }
+
+Example modular_sum(int64_t modulus, int64_t length, const RandomKey& key) {
+  Example example;
+  int64_t sum = 0;
+  for (int64_t i = 0; i < length; ++i) {
+    example.ids.push_back(below(modulus, key.fold("tokens"), i));
+    sum = (sum + example.ids.back()) % modulus;
+    example.targets.push_back(sum);
+  }
+  return example;
+}
+
+/// All permutations of 0 .. n - 1 in lexicographic order.
+std::vector<std::vector<int64_t>> permutations(int64_t n) {
+  std::vector<int64_t> one(static_cast<size_t>(n));
+  std::iota(one.begin(), one.end(), 0);
+  std::vector<std::vector<int64_t>> all;
+  do {
+    all.push_back(one);
+  } while (std::next_permutation(one.begin(), one.end()));
+  return all;
+}
+
+Example products(int64_t n, int64_t length, const RandomKey& key) {
+  const auto all = permutations(n);
+  std::vector<int64_t> product = all.front();
+  Example example;
+  for (int64_t i = 0; i < length; ++i) {
+    example.ids.push_back(below(std::ssize(all), key.fold("tokens"), i));
+    const std::vector<int64_t>& next = all[static_cast<size_t>(example.ids.back())];
+    for (int64_t& element : product) element = next[static_cast<size_t>(element)];
+    example.targets.push_back(std::lower_bound(all.begin(), all.end(), product) - all.begin());
+  }
+  return example;
+}
+
+struct TaskCheck {
+  int64_t vocab, length;
+  std::string_view path;
+
+  void least(std::string_view key, int64_t found, int64_t wanted, const std::string& why) const {
+    if (found < wanted)
+      fail(ErrorKind::spec, key, "found {}; expected at least {}: {}", found, wanted, why);
+  }
+  void copied(int64_t items) const {
+    least(path, length, 2 * items, "symbols and their copies");
+    least("spec.vocab", vocab, 4, "two symbols, the blank and the marker");
+  }
+
+  void operator()(const MqarTask& task) const {
+    if (length % 2 != 0) fail(ErrorKind::spec, path, "found {}; expected an even number", length);
+    least(path, length, 4 * task.items, "keys and values, and as many for the queries");
+    least("spec.vocab", vocab, length + 1,
+          fmt::format("more tokens than positions, of which {} has {}", path, length));
+  }
+  void operator()(const CopyingTask& task) const { copied(task.items); }
+  void operator()(const SelectiveCopyingTask& task) const { copied(task.items); }
+  void operator()(const InductionHeadsTask&) const {
+    least(path, length, 3, "the token, what follows it, and the token again");
+    least("spec.vocab", vocab, 3, "two tokens and the special one");
+  }
+  void operator()(const NeedleTask& task) const {
+    least(path, length, 2 * task.items + 1, "the marker and the value, and both again");
+    least("spec.vocab", vocab, 3, "two tokens and the marker");
+  }
+  void operator()(const ParityTask&) const { least("spec.vocab", vocab, 2, "the bits"); }
+  void operator()(const ModularSumTask& task) const {
+    least("data.items", task.items, 2, "the modulus");
+    least("spec.vocab", vocab, task.items, "the residues");
+  }
+  void operator()(const S3Task&) const {
+    least("spec.vocab", vocab, 6, "the permutations of 3 elements");
+  }
+  void operator()(const S5Task&) const {
+    least("spec.vocab", vocab, 120, "the permutations of 5 elements");
+  }
+};
+
+struct ExampleMaker {
+  int64_t vocab, length;
+  const RandomKey& key;
+  std::optional<double> depth;
+
+  Example operator()(const MqarTask& task) const {
+    return associative_recall(task, vocab, length, key);
+  }
+  Example operator()(const CopyingTask& task) const {
+    return copying(task.items, false, vocab, length, key);
+  }
+  Example operator()(const SelectiveCopyingTask& task) const {
+    return copying(task.items, true, vocab, length, key);
+  }
+  Example operator()(const InductionHeadsTask&) const { return induction(vocab, length, key); }
+  Example operator()(const NeedleTask& task) const {
+    return needle(task.items, vocab, length, key, depth);
+  }
+  Example operator()(const ParityTask&) const { return modular_sum(2, length, key); }
+  Example operator()(const ModularSumTask& task) const {
+    return modular_sum(task.items, length, key);
+  }
+  Example operator()(const S3Task&) const { return products(3, length, key); }
+  Example operator()(const S5Task&) const { return products(5, length, key); }
+};
 
 }  // namespace
 
 void check_task(const TaskRecipe& task, int64_t vocab, int64_t length, std::string_view path) {
-  const auto least = [](std::string_view key, int64_t found, int64_t wanted,
-                        const std::string& why) {
-    if (found < wanted)
-      fail(ErrorKind::spec, key, "found {}; expected at least {}: {}", found, wanted, why);
-  };
-  if (const auto* mqar = std::get_if<MqarTask>(&task)) {
-    if (length % 2 != 0) fail(ErrorKind::spec, path, "found {}; expected an even number", length);
-    least(path, length, 4 * mqar->items, "keys and values, and as many for the queries");
-    least("spec.vocab", vocab, length + 1,
-          fmt::format("more tokens than positions, of which {} has {}", path, length));
-  } else if (const CopyingTask* copies = copying_of(task)) {
-    least(path, length, 2 * copies->items, "symbols and their copies");
-    least("spec.vocab", vocab, 4, "two symbols, the blank and the marker");
-  } else {
-    least(path, length, 3, "the token, what follows it, and the token again");
-    least("spec.vocab", vocab, 3, "two tokens and the special one");
-  }
+  std::visit(TaskCheck{vocab, length, path}, task);
 }
 
-Example make_example(const TaskRecipe& task, int64_t vocab, int64_t length, const RandomKey& key) {
-  if (const auto* mqar = std::get_if<MqarTask>(&task))
-    return associative_recall(*mqar, vocab, length, key);
-  if (const CopyingTask* copies = copying_of(task))
-    return copying(copies->items, std::holds_alternative<SelectiveCopyingTask>(task), vocab, length,
-                   key);
-  return induction(vocab, length, key);
+Example make_example(const TaskRecipe& task,
+                     int64_t vocab,
+                     int64_t length,
+                     const RandomKey& key,
+                     std::optional<double> depth) {
+  return std::visit(ExampleMaker{vocab, length, key, depth}, task);
 }
 
 }  // namespace tessera::train

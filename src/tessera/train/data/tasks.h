@@ -13,7 +13,18 @@
 //                      arXiv:2312.00752)
 //   induction_heads    random tokens of 0 .. V - 2; the token V - 1 at one position and at the end;
 //                      target there: the token that followed it (the same paper)
+//   needle             retrieval by depth (needle in a haystack): random tokens of 0 .. V - 2; the
+//                      marker V - 1 and n value tokens at one depth, and the marker and the value
+//                      again at the end; targets there: the value. T >= 2n + 1
+// State tracking (Merrill et al. 2024, arXiv:2404.08819): a target at every position, the product
+// of the tokens so far.
+//   parity             bits; the parity of their sum
+//   modular_sum        tokens of 0 .. n - 1; their sum modulo n
+//   s3, s5             permutations of 3 or 5 elements, numbered in lexicographic order (6, 120);
+//                      p_t = x_t after p_{t-1}, that is p_t(i) = x_t(p_{t-1}(i))
 #pragma once
+
+#include <optional>
 
 #include "tessera/train/data/packing.h"
 #include "tessera/train/recipe/data_recipe.h"
@@ -25,8 +36,13 @@ struct Example {
   std::vector<int64_t> targets;  // -1: no target
 };
 
-/// One example of `length` tokens, drawn from `key`.
-Example make_example(const TaskRecipe& task, int64_t vocab, int64_t length, const RandomKey& key);
+/// One example of `length` tokens, drawn from `key`. `depth`: of a needle, the share of the filler
+/// before it, 0 to 1; without it, random.
+Example make_example(const TaskRecipe& task,
+                     int64_t vocab,
+                     int64_t length,
+                     const RandomKey& key,
+                     std::optional<double> depth = {});
 
 /// Throws Error(spec) naming the key that does not fit the task; `path` is that of the length.
 void check_task(const TaskRecipe& task, int64_t vocab, int64_t length, std::string_view path);

@@ -114,6 +114,70 @@ TEST(Tasks, InductionWantsWhatFollowedTheToken) {
   EXPECT_EQ(places.size(), 10u);
 }
 
+TEST(Tasks, NeedleIsAtItsDepthAndAskedAtTheEnd) {
+  const TaskRecipe task = of_items<NeedleTask>(3);
+  const int64_t vocab = 30, length = 27;
+  for (const auto& [depth, place] : {std::pair{0.0, 0}, {0.5, 10}, {1.0, 20}})
+    for (int64_t number = 0; number < kExamples; ++number) {
+      const RandomKey key(static_cast<uint64_t>(number));
+      const Example e = make_example(task, vocab, length, key, depth);
+      ASSERT_EQ(std::ssize(e.ids), length);
+      EXPECT_EQ(due(e), (std::vector<size_t>{24, 25, 26}));
+      EXPECT_EQ(e.ids[24], 29);
+      EXPECT_EQ(std::find(e.ids.begin(), e.ids.end(), 29) - e.ids.begin(), place);
+      for (size_t j = 0; j < 3; ++j) {
+        EXPECT_EQ(e.ids[static_cast<size_t>(place) + 1 + j], e.targets[24 + j]);
+        if (j > 0) EXPECT_EQ(e.ids[24 + j], e.targets[23 + j]);
+      }
+    }
+  std::set<int64_t> places;
+  for (int64_t number = 0; number < kExamples; ++number) {
+    const Example e = example(task, vocab, length, number);
+    places.insert(std::find(e.ids.begin(), e.ids.end(), 29) - e.ids.begin());
+  }
+  EXPECT_EQ(places.size(), 21u);
+}
+
+TEST(Tasks, StatesAreTheProductsOfTheTokensSoFar) {
+  for (int64_t number = 0; number < 20; ++number) {
+    const Example bits = example(ParityTask{}, 2, 30, number);
+    const Example sums = example(of_items<ModularSumTask>(7), 9, 30, number);
+    int64_t parity = 0, sum = 0;
+    for (size_t i = 0; i < 30; ++i) {
+      EXPECT_EQ(bits.targets[i], parity ^= bits.ids[i]);
+      EXPECT_TRUE(sums.ids[i] >= 0 && sums.ids[i] < 7);
+      EXPECT_EQ(sums.targets[i], sum = (sum + sums.ids[i]) % 7);
+    }
+  }
+}
+
+// permutations as matrices: an independent way to multiply them
+TEST(Tasks, PermutationsAreMultipliedInOrder) {
+  // in lexicographic order: 012 021 102 120 201 210
+  const std::vector<std::vector<size_t>> s3 = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                               {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+  std::set<int64_t> states;
+  for (int64_t number = 0; number < 20; ++number) {
+    const Example e = example(S3Task{}, 6, 30, number);
+    std::vector<std::vector<int64_t>> product = {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}};
+    for (size_t i = 0; i < 30; ++i) {
+      // (P_x)_{x(k), k} = 1; the newest is the left factor
+      std::vector<std::vector<int64_t>> next(3, std::vector<int64_t>(3, 0));
+      for (size_t k = 0; k < 3; ++k) next[s3[static_cast<size_t>(e.ids[i])][k]] = product[k];
+      product = next;
+      const auto& state = s3[static_cast<size_t>(e.targets[i])];
+      for (size_t k = 0; k < 3; ++k) EXPECT_EQ(product[state[k]][k], 1);
+      states.insert(e.targets[i]);
+    }
+    const Example of_five = example(S5Task{}, 120, 30, number);
+    EXPECT_EQ(of_five.targets[0], of_five.ids[0]);
+    // 0 is the identity
+    for (size_t i = 1; i < 30; ++i)
+      if (of_five.ids[i] == 0) EXPECT_EQ(of_five.targets[i], of_five.targets[i - 1]);
+  }
+  EXPECT_EQ(states.size(), 6u);
+}
+
 Json task_recipe(const std::string& type) {
   Json json = tiny_recipe("unused");
   json["data"] = {{"type", type}};

@@ -6,10 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include <fmt/ranges.h>
-
 #include "tessera/base/error.h"
-#include "tessera/text/utf8.h"
 
 namespace tessera::train {
 namespace {
@@ -22,16 +19,6 @@ void check_sizes(const A& truth, const B& said) {
 
 double ratio(double part, double whole) {
   return whole > 0 ? part / whole : 0;
-}
-
-std::vector<std::string> words_of(std::string_view normalized) {
-  std::vector<std::string> words;
-  for (size_t at = 0; (at = normalized.find_first_not_of(' ', at)) != normalized.npos;) {
-    const size_t end = std::min(normalized.find(' ', at), normalized.size());
-    words.emplace_back(normalized.substr(at, end - at));
-    at = end;
-  }
-  return words;
 }
 
 }  // namespace
@@ -180,56 +167,6 @@ Overlap entity_overlap(std::span<const std::string> truth, std::span<const std::
   Overlap out{0, std::ssize(found), std::ssize(right)};
   for (const Entity& one : found) out.hits += std::count(right.begin(), right.end(), one);
   return out;
-}
-
-std::string normalized_answer(std::string_view text) {
-  constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
-  std::string plain, word;
-  const auto end_word = [&] {
-    plain += word == "a" || word == "an" || word == "the" ? " " : word;
-    word.clear();
-  };
-  text::for_each_character(text, [&](char32_t c, size_t, size_t) {
-    if (c < 128 && kPunctuation.find(static_cast<char>(c)) != kPunctuation.npos) return;
-    if (text::is_word_character(c)) return text::append_lower_case(word, c);
-    end_word();
-    if (text::is_white_space(c))
-      plain += ' ';
-    else
-      text::append_character(plain, c);
-  });
-  end_word();
-  return fmt::format("{}", fmt::join(words_of(plain), " "));
-}
-
-bool exact_match(std::string_view truth, std::string_view said) {
-  return normalized_answer(truth) == normalized_answer(said);
-}
-
-double answer_f1(std::string_view truth, std::string_view said) {
-  const auto right = words_of(normalized_answer(truth)), found = words_of(normalized_answer(said));
-  if (right.empty() || found.empty()) return right.empty() && found.empty() ? 1 : 0;
-  std::map<std::string, int64_t> left;
-  for (const std::string& word : right) ++left[word];
-  Overlap overlap{0, std::ssize(found), std::ssize(right)};
-  for (const std::string& word : found)
-    if (left[word] > 0) --left[word], ++overlap.hits;
-  return overlap.f1();
-}
-
-double best_exact_match(std::span<const std::string> truths, std::string_view said) {
-  if (truths.empty()) return exact_match("", said) ? 1 : 0;
-  return std::any_of(truths.begin(), truths.end(),
-                     [&](const std::string& truth) { return exact_match(truth, said); })
-             ? 1
-             : 0;
-}
-
-double best_answer_f1(std::span<const std::string> truths, std::string_view said) {
-  if (truths.empty()) return answer_f1("", said);
-  double best = 0;
-  for (const std::string& truth : truths) best = std::max(best, answer_f1(truth, said));
-  return best;
 }
 
 }  // namespace tessera::train

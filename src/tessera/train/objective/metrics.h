@@ -1,4 +1,5 @@
-// Evaluation metrics of the usual benchmarks. Torch-free.
+// Evaluation metrics of the usual benchmarks; those of answers are in text/answer_scores.h.
+// Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -51,15 +52,5 @@ struct Overlap {
 };
 /// Entity level: a hit has the same words and type.
 Overlap entity_overlap(std::span<const std::string> truth, std::span<const std::string> said);
-
-/// A text normalized as in SQuAD: lower case, without ASCII punctuation, articles and extra spaces.
-std::string normalized_answer(std::string_view text);
-/// True if they are equal after normalization; two texts without words are.
-bool exact_match(std::string_view truth, std::string_view said);
-/// F1 of their words, counted with repetition.
-double answer_f1(std::string_view truth, std::string_view said);
-/// Best over several right answers; none = the right answer is "".
-double best_exact_match(std::span<const std::string> truths, std::string_view said);
-double best_answer_f1(std::span<const std::string> truths, std::string_view said);
 
 }  // namespace tessera::train

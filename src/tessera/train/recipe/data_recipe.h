@@ -171,14 +171,53 @@ struct InductionHeadsTask : TaskKeys {
   static constexpr const char* kName = "induction_heads";
 };
 
+struct NeedleTask : TaskKeys {
+  static constexpr const char* kName = "needle";
+  int64_t items = 4;
+  static constexpr auto fields() {
+    return std::tuple_cat(
+        std::tuple{spec::field("items", &NeedleTask::items, "tokens of the value", {.min = 1})},
+        TaskKeys::fields());
+  }
+};
+
+struct ParityTask : TaskKeys {
+  static constexpr const char* kName = "parity";
+};
+
+struct ModularSumTask : TaskKeys {
+  static constexpr const char* kName = "modular_sum";
+  int64_t items = 4;
+  static constexpr auto fields() {
+    return std::tuple_cat(
+        std::tuple{spec::field("items", &ModularSumTask::items, "the modulus", {.min = 1})},
+        TaskKeys::fields());
+  }
+};
+
+struct S3Task : TaskKeys {
+  static constexpr const char* kName = "s3";
+};
+
+struct S5Task : TaskKeys {
+  static constexpr const char* kName = "s5";
+};
+
 /// The table of tasks.
-using TaskRecipe = std::variant<MqarTask, CopyingTask, SelectiveCopyingTask, InductionHeadsTask>;
+using TaskRecipe = std::variant<MqarTask,
+                                CopyingTask,
+                                SelectiveCopyingTask,
+                                InductionHeadsTask,
+                                NeedleTask,
+                                ParityTask,
+                                ModularSumTask,
+                                S3Task,
+                                S5Task>;
 
 const TaskKeys& keys_of_task(const TaskRecipe& task);
 
 /// Data by "type": text or a task.
-using TypedData =
-    std::variant<TextData, MqarTask, CopyingTask, SelectiveCopyingTask, InductionHeadsTask>;
+using TypedData = spec::ExtendedUnion<TextData, TaskRecipe>;
 
 /// The data of a recipe. An objective that learns from labels reads "data" as labelled examples,
 /// which have no "type".

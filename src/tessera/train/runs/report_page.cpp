@@ -15,11 +15,12 @@ constexpr const char* kStyle =
     "h1{font-size:20px}h2{font-size:16px;margin-top:28px}.wide{overflow-x:auto}"
     "table{border-collapse:collapse;margin:12px 0}"
     "th,td{padding:4px 10px;text-align:right;border-bottom:1px solid #8884;font-weight:normal}"
-    "tr:first-child th{font-weight:bold}th:first-child{text-align:left}"
+    "tr:first-child th{font-weight:bold}th:first-child{text-align:left;white-space:nowrap}"
     "td{font-variant-numeric:tabular-nums}.warn{color:#b35900}"
     "svg{margin:0 12px 12px 0}svg text{font:11px system-ui,sans-serif;fill:#555}"
     "svg .title{font-size:12px}.grid{stroke:#8883}"
-    "@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}svg text{fill:#aaa}}"
+    "@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}svg text{fill:#aaa}"
+    ".warn{color:#e69f00}}"
     "</style>";
 
 }  // namespace

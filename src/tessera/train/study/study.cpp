@@ -404,16 +404,17 @@ Json to_json(const Study& study) {
 Recipe recipe_of(const StudyEntry& entry, const StudyRun& run) {
   Json json = entry.recipe;
   set_steps(json, run.steps);
+  json["optimizer"]["lr"] = run.rate;
+  if (!json["checkpoint"].is_object()) json["checkpoint"] = Json::object();
+  // behind the keys that may be new: they move the others
   Json& train = json["train"];
   train["seed"] = run.seed;
-  json["optimizer"]["lr"] = run.rate;
   constexpr int64_t kPoints = 10, kSaves = 10, kPasses = 16;
   const auto every = [&](int64_t parts) {
     return std::max<int64_t>(1, (run.steps + parts - 1) / parts);
   };
   train["eval_every"] = run.curve ? every(kPoints) : 0;
   if (integer_at(json, "train", "eval_batches") == 0) train["eval_batches"] = kPasses;
-  if (!json["checkpoint"].is_object()) json["checkpoint"] = Json::object();
   json["checkpoint"]["every"] = every(kSaves);
   json["checkpoint"]["keep"] = 1;
   return read_recipe(std::move(json), "");

@@ -79,16 +79,51 @@ std::vector<std::vector<double>> block_differences(const EntryResult& own,
 std::string equal_text(const Study& study) {
   const EqualRecipe& equal = study.equal;
   if (equal.by == EqualBy::none) return "sizes are not matched";
-  return fmt::format("equal in {} ({:.6g} within {:g} %{})", spec::enum_name(equal.by),
-                     study.amount, 100 * equal.tolerance,
+  const std::string what =
+      equal.by == EqualBy::state_bytes ? "bytes of state" : std::string(spec::enum_name(equal.by));
+  return fmt::format("equal in {} ({:.6g} within {:g} %{})", what, study.amount,
+                     100 * equal.tolerance,
                      equal.key.empty() ? "" : fmt::format(", by {}", equal.key));
 }
 
-/// A row for every entry behind one with the names; columns that no entry fills are left out.
-Rows rows_of(const Study& study, const StudyResult& result) {
+std::string size_text(int64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  for (const auto& [size, name] : {std::pair(1e12, "TB"), {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}})
+    if (value >= size) return fmt::format("{:.3g} {}", value / size, name);
+  return fmt::format("{} B", bytes);
+}
+
+/// Without the columns that no entry fills.
+Rows filled(Rows rows) {
+  for (size_t c = rows[0].size(); c-- > 1;)
+    if (std::all_of(rows.begin() + 1, rows.end(), [&](const auto& row) { return row[c].empty(); }))
+      for (auto& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(c));
+  return rows;
+}
+
+/// A row for every entry behind one with the names: what the models have and cost.
+Rows cost_rows(const Study& study, const StudyResult& result) {
   Rows rows{{"entry", "parameters", "body", study.equal.key, "FLOPs/token", "state", "rate",
-             "steps", "tokens", "seconds", "decode/s", "valid loss", "deviation", "bits/byte",
-             "difference", "95 % interval", "p", "verdict"}};
+             "steps", "tokens", "seconds", "decode/s"}};
+  for (size_t i = 0; i < study.entries.size(); ++i) {
+    const StudyEntry& entry = study.entries[i];
+    const EntryResult& own = result.entries[i];
+    rows.push_back(
+        {entry.name, std::to_string(entry.parameters), std::to_string(entry.body_parameters),
+         entry.solved ? std::to_string(*entry.solved) : "", si_text(entry.flops),
+         size_text(entry.state_bytes),
+         fmt::format("{:.3g}{}", own.facts.rate, own.facts.rate_at_end ? " (end)" : ""),
+         std::to_string(entry.steps), std::to_string(entry.steps * entry.tokens_per_step),
+         fmt::format("{:.1f}", static_cast<double>(entry.steps) * own.step_seconds),
+         own.decode_tokens_per_s ? fmt::format("{:.0f}", *own.decode_tokens_per_s) : ""});
+  }
+  return filled(std::move(rows));
+}
+
+/// The same of what they reach.
+Rows loss_rows(const Study& study, const StudyResult& result) {
+  Rows rows{
+      {"entry", "valid loss", "std", "bits/byte", "difference", "95 % interval", "p", "verdict"}};
   const std::vector<Comparison> compared = comparisons_of(study, result);
   for (size_t i = 0; i < study.entries.size(); ++i) {
     const StudyEntry& entry = study.entries[i];
@@ -96,34 +131,29 @@ Rows rows_of(const Study& study, const StudyResult& result) {
     const Comparison& against = compared[i];
     std::vector<std::string> row(rows[0].size());
     row[0] = entry.name;
-    row[1] = std::to_string(entry.parameters);
-    row[2] = std::to_string(entry.body_parameters);
-    if (entry.solved) row[3] = std::to_string(*entry.solved);
-    row[4] = si_text(entry.flops);
-    row[5] = si_text(static_cast<double>(entry.state_bytes)) + "B";
-    row[6] = fmt::format("{:.3g}{}", own.facts.rate, own.facts.rate_at_end ? " (end)" : "");
-    row[7] = std::to_string(entry.steps);
-    row[8] = std::to_string(entry.steps * entry.tokens_per_step);
-    row[9] = fmt::format("{:.1f}", static_cast<double>(entry.steps) * own.step_seconds);
-    if (own.decode_tokens_per_s) row[10] = fmt::format("{:.0f}", *own.decode_tokens_per_s);
     if (const Summary loss = summary_of(own.losses()); loss.count > 0) {
-      row[11] = fmt::format("{:.4f}", loss.mean);
-      if (loss.count > 1) row[12] = fmt::format("{:.4f}", loss.deviation);
+      row[1] = fmt::format("{:.4f}", loss.mean);
+      if (loss.count > 1) row[2] = fmt::format("{:.4f}", loss.deviation);
     }
     if (const Summary bits = summary_of(bits_of(own)); bits.count > 0 && bits.mean > 0)
-      row[13] = fmt::format("{:.4f}", bits.mean);
+      row[3] = fmt::format("{:.4f}", bits.mean);
     if (against.verdict != "reference" && against.difference.pairs > 0) {
-      row[14] = fmt::format("{:+.4f}", against.difference.mean);
-      row[15] = interval_text(against);
-      if (against.p) row[16] = fmt::format("{:.3g}", *against.p);
+      row[4] = fmt::format("{:+.4f}", against.difference.mean);
+      row[5] = interval_text(against);
+      if (against.p) row[6] = fmt::format("{:.3g}", *against.p);
     }
-    row[17] = against.verdict;
+    row[7] = against.verdict;
     rows.push_back(std::move(row));
   }
-  for (size_t c = rows[0].size(); c-- > 1;)
-    if (std::all_of(rows.begin() + 1, rows.end(), [&](const auto& row) { return row[c].empty(); }))
-      for (auto& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(c));
-  return rows;
+  return filled(std::move(rows));
+}
+
+/// How the intervals of a report came about.
+std::string interval_method(const Study& study) {
+  return study.seeds.size() < 2 ? "one seed: no intervals"
+         : study.seeds.size() == 2
+             ? "95 % intervals: Student's t over the seeds"
+             : "95 % intervals: crossed bootstrap over seeds and validation blocks";
 }
 
 std::vector<EntryFacts> facts_of(const StudyResult& result) {
@@ -224,8 +254,8 @@ std::string forest_of(const Study& study, const std::vector<Comparison>& compare
         interval_text(compared[i]));
   }
   for (const double value : {-reach, 0.0, reach})
-    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:+.3g}</text>\n",
-                       at(value), bottom + 14, value);
+    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
+                       at(value), bottom + 14, value == 0 ? "0" : fmt::format("{:+.3g}", value));
   return svg + fmt::format(
                    "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" class=\"title\">loss "
                    "minus that of {}; left is better</text></svg>\n",
@@ -291,7 +321,7 @@ std::vector<Comparison> comparisons_of(const Study& study, const StudyResult& re
     out[i].verdict = i == reference                 ? "reference"
                      : out[i].difference.pairs == 0 ? "failed"
                      : !out[i].p                    ? "one run"
-                     : *out[i].p >= kSignificant    ? "not told apart"
+                     : *out[i].p >= kSignificant    ? "not significant"
                      : out[i].difference.mean < 0   ? "better"
                                                     : "worse";
   return out;
@@ -307,27 +337,27 @@ std::string plan_text(const Study& study, const std::vector<double>& step_second
                              (study.tunes() ? cost_of_search(study.rates_of(entry).size()) : 0);
     const double own = trainings * static_cast<double>(entry.steps) * step_seconds[i] / 60;
     minutes += own;
-    rows.push_back(
-        {entry.name, std::to_string(entry.parameters), std::to_string(entry.body_parameters),
-         entry.solved ? std::to_string(*entry.solved) : "", si_text(entry.flops),
-         si_text(static_cast<double>(entry.state_bytes)) + "B", std::to_string(entry.steps),
-         std::to_string(entry.steps * entry.tokens_per_step),
-         fmt::format("{:.1f}", 1000 * step_seconds[i]), fmt::format("{:.1f}", own)});
+    rows.push_back({entry.name, std::to_string(entry.parameters),
+                    std::to_string(entry.body_parameters),
+                    entry.solved ? std::to_string(*entry.solved) : "", si_text(entry.flops),
+                    size_text(entry.state_bytes), std::to_string(entry.steps),
+                    std::to_string(entry.steps * entry.tokens_per_step),
+                    fmt::format("{:.1f}", 1000 * step_seconds[i]), fmt::format("{:.1f}", own)});
   }
-  if (std::all_of(rows.begin() + 1, rows.end(), [](const auto& row) { return row[3].empty(); }))
-    for (auto& row : rows) row.erase(row.begin() + 3);
   std::string rates = "the learning rates of the recipes";
   if (study.tunes())
     rates = fmt::format("{} learning rates tried for each ({:g} budgets)",
                         study.rates_of(study.entries.front()).size(),
                         cost_of_search(study.rates_of(study.entries.front()).size()));
-  return aligned(rows) +
-         fmt::format("\n{}; seeds {}; {}; about {:.1f} minutes of training on this machine\n",
-                     equal_text(study), fmt::join(study.seeds, ", "), rates, minutes);
+  return aligned(filled(std::move(rows))) +
+         fmt::format(
+             "\n{}; seeds {}; {}; about {:.1f} minutes of training on this machine, "
+             "without evaluation\n",
+             equal_text(study), fmt::join(study.seeds, ", "), rates, minutes);
 }
 
 std::string report_text(const Study& study, const StudyResult& result) {
-  std::string text = aligned(rows_of(study, result));
+  std::string text = aligned(loss_rows(study, result)) + "\n" + aligned(cost_rows(study, result));
   text += fmt::format("\n{}; seeds {}; difference: valid loss minus that of {}\n",
                       equal_text(study), fmt::join(study.seeds, ", "), study.reference);
   for (const Finding& finding : findings_of(study, facts_of(result)))
@@ -425,11 +455,14 @@ std::string report_page(const Study& study, const StudyResult& result) {
                                       interval_text(compared[i]))
                         : "");
   }
-  html += html_table(rows_of(study, result), true);
+  html += html_table(loss_rows(study, result), true);
   html += fmt::format(
-      "<p>{}; seeds {}; 95 % intervals over seeds and blocks of validation (crossed bootstrap; "
-      "with two seeds: Student's t over the seeds); p by Holm.</p>\n",
-      escaped(equal_text(study)), fmt::join(study.seeds, ", "));
+      "<p>difference: validation loss minus that of {}; {}; p-values adjusted by Holm's "
+      "method.</p>\n",
+      escaped(study.reference), interval_method(study));
+  html += html_table(cost_rows(study, result), true);
+  html += fmt::format("<p>{}; seeds {}.</p>\n", escaped(equal_text(study)),
+                      fmt::join(study.seeds, ", "));
   for (const Finding& finding : findings_of(study, facts_of(result)))
     html += fmt::format("<p class=\"warn\">{}: {}</p>\n", finding.unfair ? "unfair" : "note",
                         escaped(finding.text));

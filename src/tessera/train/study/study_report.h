@@ -41,7 +41,7 @@ struct Comparison {
   /// Over seeds and blocks of validation, with at least 3 seeds; its p is the one that counts.
   std::optional<CrossedInterval> crossed = {};
   std::optional<double> p = {};  // Holm's, over all entries
-  /// "reference", "better", "worse", "not told apart" (p >= 0.05), "one run", "failed"
+  /// "reference", "better", "worse", "not significant" (p >= 0.05), "one run", "failed"
   std::string verdict;
 };
 std::vector<Comparison> comparisons_of(const Study& study, const StudyResult& result);

@@ -70,7 +70,7 @@ class StudyRunner {
     const fs::path folder = out_ / "runs" / name_of(entry, which);
     const Recipe recipe = recipe_of(entry, which);
     if (const std::optional<Ended> done = known(folder, recipe)) {
-      tell(entry, which, *done, "is there already");
+      tell(entry, which, *done, "already trained");
       return *done;
     }
     const auto begin = std::chrono::steady_clock::now();

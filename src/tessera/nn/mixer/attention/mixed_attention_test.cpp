@@ -45,7 +45,7 @@ TEST(MixedAttention, RefusesDecodersAndEvenKernels) {
   test::expect_error(ErrorKind::spec, "kernel = 4; expected an odd number of taps", [] {
     MixerUnderTest(R"({"type": "mixed_attention", "n_heads": 2, "kernel": 4})", 8, false);
   });
-  test::expect_error(ErrorKind::spec, "2 n_heads = 3 does not divide d_model = 8", [] {
+  test::expect_error(ErrorKind::spec, "2 n_heads = 6 does not divide d_model = 8", [] {
     MixerUnderTest(R"({"type": "mixed_attention", "n_heads": 3})", 8, false);
   });
 }

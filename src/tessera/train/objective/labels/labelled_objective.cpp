@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/infer/encoders/answer.h"
+#include "tessera/text/answer_scores.h"
 #include "tessera/train/loop/batch_tensors.h"
 #include "tessera/train/objective/labels/answer_source.h"
 #include "tessera/train/objective/labels/label_loss.h"
@@ -370,8 +371,8 @@ class AnswersInTexts final : public LabelledObjective {
         std::vector<std::string> truths;
         for (const Answer& truth : asked.question.answers) truths.push_back(truth.text);
         ++questions_;
-        exact_ += best_exact_match(truths, said);
-        f1_ += best_answer_f1(truths, said);
+        exact_ += text::best_exact_match(truths, said);
+        f1_ += text::best_answer_f1(truths, said);
       }
     }
     void end(Evaluation& result) const override {

@@ -1,0 +1,23 @@
+// A task file and its few-shot prompts, and a file of stored results.
+#include "files.h"
+
+#include "tessera/infer/evaluation/result_lines.h"
+#include "tessera/infer/evaluation/task_file.h"
+
+using namespace tessera;
+
+TESSERA_FUZZ_TARGET(task_file) {
+  static const fuzz::Folder folder;
+  const auto path = folder.put("data", fuzz::text_of(input));
+  fuzz::run(
+      [&] {
+        const infer::TaskFile task = infer::read_task_file(path);
+        for (const infer::TaskExample& example : task.examples)
+          for (const int64_t gold : example.gold)
+            fuzz::check(gold >= 0 && gold < std::ssize(example.choices), "a choice that exists");
+        infer::prompt_of(task, 0, {.examples = 2});
+      },
+      {ErrorKind::file, ErrorKind::input, ErrorKind::usage});
+  fuzz::run([&] { infer::ResultLines(path, spec::Json::object()); },
+            {ErrorKind::file, ErrorKind::input, ErrorKind::usage});
+}
