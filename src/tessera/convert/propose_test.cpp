@@ -271,7 +271,7 @@ TEST(FamiliesOnOthers, FloatsWhereIntegersBelongAreNamed) {
   EXPECT_THAT(error_of(R"("n_layers": "=config.num_hidden_layers / 1.5")"),
               AllOf(HasSubstr("integer")));
   // a failing expression with its line
-  EXPECT_THAT(error_of(R"("n_layers": "=config.no_such_key")"),
+  EXPECT_THAT(error_of(R"("n_layers": "=config.num_hidden_layers + config.no_such_key")"),
               HasSubstr("quill.json:3: quill.hf.read.n_layers"));
 }
 

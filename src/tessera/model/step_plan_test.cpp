@@ -436,7 +436,14 @@ std::vector<std::pair<std::string, std::vector<Json>>> fields_of(const spec::Sco
   return out;
 }
 
-/// What else a field needs to be allowed, beside it in its config.
+template <class C>
+bool has_field(const std::string& name) {
+  const auto& fields = spec::detail::object_type<C>().fields;
+  return std::any_of(fields.begin(), fields.end(),
+                     [&](const spec::detail::FieldEntry& field) { return field.name == name; });
+}
+
+/// What else a field needs to be allowed in its config, where that has such fields.
 const std::map<std::string, Json> kCompanions = {
     {"gate_at", {{"gate", "headwise"}}},
     {"gate_act", {{"gate", "headwise"}}},
@@ -457,7 +464,8 @@ void walk(const Json& base, const std::string& where, int64_t& taken) {
     for (const Json& value : values) {
       Json changed = base;
       if (const auto found = kCompanions.find(name); found != kCompanions.end())
-        changed[at].update(found->second);
+        for (const auto& [key, companion] : found->second.items())
+          if (has_field<C>(key)) changed[at][key] = companion;
       changed[at][name] = value;
       // a layer that shares its keys has an earlier one that names them
       if (name == "kv_of" && value == "a") changed["layers"][0]["mixer"]["kv_name"] = "a";
