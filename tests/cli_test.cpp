@@ -384,7 +384,8 @@ TEST_F(Cli, FinetuneGuessesAndClassifyUsesWhatItMade) {
                  "class \"angry\" is unknown");
   expect_refused("eval " + base + " --label-key mood --data " + data, 2,
                  "has the head \"tied\", which gives no classes");
-  expect_refused("eval " + out, 2, "expected --text FILE, or --data FILE");
+  expect_refused("eval " + out, 2,
+                 "expected --text FILE, --data FILE with labelled examples, or --task NAME|FILE");
   // errors and hints name the verb and its own options
   const std::string unknown = folder_.write("unknown.tsv", "foo\tbar\nab\tglad\n");
   expect_refused("eval " + out + " --data " + unknown, 2, "[eval] no column for the text");

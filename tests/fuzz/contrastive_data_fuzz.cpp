@@ -5,6 +5,7 @@
 #include "tessera/convert/tokenizer.h"
 #include "tessera/nn/registry.h"
 #include "tessera/train/objective/contrastive/contrastive_source.h"
+#include "tessera/train/recipe/recipe.h"
 
 using namespace tessera;
 
@@ -22,15 +23,16 @@ TESSERA_FUZZ_TARGET(contrastive_data) {
   for (const bool learns : {true, false})
     fuzz::run(
         [&] {
-          recipe.data.train = {learns ? file
-                                      : folder
-                                            .put("good.jsonl",
-                                                 "{\"text\": \"a\", \"positive\": \"b\"}\n"
-                                                 "{\"text\": \"c\", \"positive\": \"d\"}\n")
-                                            .string()};
-          recipe.data.valid = {file};
-          if (learns) recipe.data.valid.clear();
-          const auto source = train::open_contrastive(recipe, {}, bytes, nullptr);
+          train::TextData data;
+          data.train = {learns ? file
+                               : folder
+                                     .put("good.jsonl",
+                                          "{\"text\": \"a\", \"positive\": \"b\"}\n"
+                                          "{\"text\": \"c\", \"positive\": \"d\"}\n")
+                                     .string()};
+          if (!learns) data.valid = {file};
+          recipe.data = {data};
+          const auto source = train::open_contrastive(recipe.data_plan(), {}, bytes, nullptr);
           std::vector<int64_t> begun;
           const train::PackedBatch two = source->train(0, 2, begun);
           fuzz::check(two.items.size() == two.pieces.size() && two.pieces.size() >= 4,

@@ -12,7 +12,7 @@ TESSERA_FUZZ_TARGET(text_data) {
   if (input.empty()) return;
   const int kind = std::to_integer<int>(input[0]) % 6;
   const std::string_view text = fuzz::text_of(input.subspan(1));
-  train::DataRecipe data;
+  train::TextData data;
   data.train = {folder.put("data", text).string()};
   constexpr train::DataFormat kFormats[] = {train::DataFormat::text,  train::DataFormat::jsonl,
                                             train::DataFormat::jsonl, train::DataFormat::tokens,

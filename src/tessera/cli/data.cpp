@@ -7,6 +7,7 @@
 #include "tessera/train/data/sample_view.h"
 #include "tessera/train/data/dataset.h"
 #include "tessera/train/data/token_cache.h"
+#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::cli {
 namespace {
@@ -27,7 +28,7 @@ int show_data(const DataArgs& o) {
   const fs::path cache = o.cache.empty() ? own.emplace().path() : fs::path(o.cache);
   const auto source = train::open_source(recipe, cache, &cancel_token());
   std::optional<text::Tokenizer> known;
-  if (!recipe.task) known = train::open_tokenizer(recipe.data);
+  if (recipe.data.task() == nullptr) known = train::open_tokenizer(recipe.data);
   const text::Tokenizer* tokenizer = known ? &*known : nullptr;
   for (const std::string& note : source->notes()) fmt::print(stderr, "tessera: {}\n", note);
   const int64_t held_out = source->valid_samples();
@@ -52,10 +53,10 @@ int show_data(const DataArgs& o) {
                  batch.pieces.size(), batch.pieces.size() == 1 ? "" : "s", batch.n_targets);
     for (size_t i = 0; i < batch.pieces.size(); ++i) {
       if (o.json)
-        documents.push_back(train::view_of(batch, i, tokenizer, recipe.labels.has_value()));
+        documents.push_back(train::view_of(batch, i, tokenizer, recipe.data.labels() != nullptr));
       else
         for (const std::string& line :
-             train::lines_of(batch, i, tokenizer, recipe.labels.has_value()))
+             train::lines_of(batch, i, tokenizer, recipe.data.labels() != nullptr))
           fmt::print("{}\n", line);
     }
     out["samples"].push_back(

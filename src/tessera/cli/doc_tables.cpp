@@ -166,24 +166,29 @@ std::string optimizer_table() {
   return fmt::format("### `optimizer` of type `{}`\n\n{}", Rule::kName, table_of(schema, defaults));
 }
 
-template <size_t... I>
-std::string optimizer_tables(std::index_sequence<I...>) {
-  return (optimizer_table<std::variant_alternative_t<I, train::RuleKeys>>() + ...);
+/// A table for each type of a union.
+template <class Union>
+std::string tables_of_union(const std::string& section) {
+  std::string out;
+  spec::for_each_type<Union>([&]<class C>(const C&) {
+    out += table_of_struct<C>(fmt::format("`{}` of type `{}`", section, C::kName));
+  });
+  return out;
 }
 
 std::string recipe_tables() {
   using namespace train;
-  std::string out = table_of_struct<DataRecipe>("`data`: files of text") +
-                    table_of_struct<TaskRecipe>("`data`: synthetic tasks") +
+  std::string out = table_of_struct<TextData>("`data`: files of text") +
+                    tables_of_union<TaskRecipe>("data") +
                     table_of_struct<LabelData>("`data`: labelled examples") +
                     table_of_struct<TrainRecipe>("`train`");
-  out += optimizer_tables(std::make_index_sequence<std::variant_size_v<RuleKeys>>());
+  spec::for_each_type<RuleKeys>([&]<class Rule>(const Rule&) { out += optimizer_table<Rule>(); });
   out += table_of_struct<AverageRecipe>("`optimizer.average`") +
          table_of_struct<GroupRecipe>("`optimizer.groups`") +
-         table_of_struct<Schedule>("`schedule`") +
-         table_of_struct<CheckpointRecipe>("`checkpoint`") + table_of_struct<StopRecipe>("`stop`") +
-         table_of_struct<WatchRecipe>("`watch`") + table_of_struct<InitRecipe>("`init`") +
-         table_of_struct<AdapterRecipe>("`adapter`") + table_of_struct<ExpertsRecipe>("`experts`");
+         tables_of_union<Schedule>("schedule") + table_of_struct<CheckpointRecipe>("`checkpoint`") +
+         table_of_struct<StopRecipe>("`stop`") + table_of_struct<WatchRecipe>("`watch`") +
+         table_of_struct<InitRecipe>("`init`") + tables_of_union<AdapterRecipe>("adapter") +
+         table_of_struct<ExpertsRecipe>("`experts`");
   const Json objectives = objective_schema();
   for (const Json& objective : objectives.at("anyOf"))
     out += fmt::format("### `objective` of type `{}`\n\n{}",

@@ -18,10 +18,15 @@ using infer::Estimate;
 constexpr const char* kPasskey = "passkey";
 constexpr const char* kPositions = "positions";
 
-std::optional<train::DataType> generated_task(const std::string& name) {
-  for (const auto& [type, type_name] : spec::EnumNames<train::DataType>::names)
-    if (type != train::DataType::text && name == type_name) return type;
-  return {};
+/// The generated task of this name, with `items` if it has that key.
+std::optional<train::TaskRecipe> generated_task(const std::string& name, int64_t items) {
+  std::optional<train::TaskRecipe> out;
+  spec::for_each_type<train::TaskRecipe>([&](auto task) {
+    if (name != task.kName) return;
+    if constexpr (requires { task.items; }) task.items = items;
+    out = task;
+  });
+  return out;
 }
 
 /// "0.6250 [0.3821, 0.8160]".
@@ -261,8 +266,8 @@ int evaluate_task(EvalTask& o,
                                  .cancel = o.options.cancel},
                                 loaded, text, json);
   }
-  const auto type = generated_task(name);
-  if (!type && name != kPasskey)
+  const auto task = generated_task(name, o.items_);
+  if (!task && name != kPasskey)
     return evaluate_file(o.options, name, o.few_shot_file_, o.out_,
                          {{"evaluation", "tessera eval --task"},
                           {"model", o.model},
@@ -276,11 +281,11 @@ int evaluate_task(EvalTask& o,
                           {"stop", o.options.stop_strings}},
                          loaded, json);
 
-  const bool by_depth = !type || *type == train::DataType::needle;
+  const bool by_depth = !task || std::holds_alternative<train::NeedleTask>(*task);
   if (!by_depth && !o.depths_.empty())
     fail(ErrorKind::usage, "eval", "--depths with --task {}; expected it with passkey or needle",
          name);
-  if (!type && !loaded.tokenizer)
+  if (!task && !loaded.tokenizer)
     fail(ErrorKind::usage, "eval", "the model has no tokenizer; expected one for passkey");
   std::vector<int64_t> lengths = o.lengths_;
   if (lengths.empty())
@@ -289,11 +294,8 @@ int evaluate_task(EvalTask& o,
   std::vector<double> depths = o.depths_;
   for (int i = 0; by_depth && o.depths_.empty() && i <= 10; ++i) depths.push_back(i / 10.0);
   if (!by_depth) depths = {0};
-  train::TaskRecipe task;
-  if (type) task.type = *type;
-  task.items = o.items_;
-  if (type)
-    for (const int64_t length : lengths) train::check_task(task, spec.vocab, length, "--lengths");
+  if (task)
+    for (const int64_t length : lengths) train::check_task(*task, spec.vocab, length, "--lengths");
 
   std::vector<Cell> cells;
   const auto show = example_counter();
@@ -303,9 +305,9 @@ int evaluate_task(EvalTask& o,
           RandomKey(o.options.seed).fold(name).fold(static_cast<uint64_t>(length));
       const auto make = [&](int64_t i) -> infer::TargetedExample {
         const RandomKey own = key.fold(static_cast<uint64_t>(i));
-        if (!type) return passkey_example(loaded, length, depth, o.options.bos, own);
+        if (!task) return passkey_example(loaded, length, depth, o.options.bos, own);
         train::Example example = train::make_example(
-            task, spec.vocab, length, own, by_depth ? std::optional(depth) : std::nullopt);
+            *task, spec.vocab, length, own, by_depth ? std::optional(depth) : std::nullopt);
         return {std::move(example.ids), std::move(example.targets)};
       };
       cells.push_back({length, by_depth ? std::optional(depth) : std::nullopt,

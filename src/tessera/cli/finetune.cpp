@@ -65,14 +65,14 @@ Trial trial_of(const FinetuneArgs& o,
                const train::FinetunePlan& plan) {
   if (plan.task == "questions")
     return {"classify", " --question 'Where did Ada live?' --text 'Ada lived in London.'"};
-  if (recipe.labels)
+  if (recipe.data.labels() != nullptr)
     return {"classify",
             std::string(" --text 'Ada lived in London.'") +
                 (plan.recipe["data"].contains("text_b_key") ? " --text-b 'It rains.'" : "")};
   if (plan.task == "together") return {"embed", " --text 'Ada lived in London.'"};
   if (recipe.spec.arch == model::Arch::encoder) {
     const std::string& file = o.how.data.front();
-    const bool text = recipe.data.format == train::DataFormat::text;
+    const bool text = recipe.data.files().format == train::DataFormat::text;
     return {"eval", fmt::format(" --{} {}", text ? "text" : "data", shell_word(file))};
   }
   return plan.chats ? Trial{"chat", ""} : Trial{"generate", " --prompt 'Ada lived in'"};

@@ -28,8 +28,8 @@ class DataFiles : public testing::Test {
     expect_error(ErrorKind::file, what, [&] { objects(content); });
   }
   std::string tokens_of(const std::string& content, DataFormat format) {
-    DataRecipe data{.train = {folder_.write("t", content)}, .format = format};
-    const TokenData tokens = prepare_tokens(data, open_tokenizer(data), 256, folder_ / "cache");
+    TextData data{.train = {folder_.write("t", content)}, .format = format};
+    const TokenData tokens = prepare_tokens(data, open_tokenizer({data}), 256, folder_ / "cache");
     notes_ = tokens.notes;
     std::vector<int64_t> ids(static_cast<size_t>(tokens.train.tokens()));
     tokens.train.read(0, ids);

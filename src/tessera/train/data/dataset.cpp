@@ -6,6 +6,7 @@
 
 #include "tessera/train/data/mixed_source.h"
 #include "tessera/train/objective/objective_config.h"
+#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -96,15 +97,16 @@ std::unique_ptr<Dataset> text_windows(TokenData data,
   return std::make_unique<TextSource>(std::move(data), how, prefix, ramp);
 }
 
-std::unique_ptr<Dataset> of_texts(const Recipe& recipe,
+std::unique_ptr<Dataset> of_texts(const DataPlan& plan,
                                   const std::filesystem::path& cache,
                                   const CancelToken* cancel,
                                   const SamplesOfText& make) {
-  const TrainRecipe& how = recipe.train;
-  const text::Tokenizer tokenizer = open_tokenizer(recipe.data);
+  const TrainRecipe& how = plan.train;
+  const TextData& files = plan.data.files();
+  const text::Tokenizer tokenizer = open_tokenizer(plan.data);
   std::vector<std::string> remarks;
-  const auto tokens_of = [&](const DataRecipe& data) {
-    TokenData tokens = prepare_tokens(data, tokenizer, recipe.spec.vocab, cache, cancel);
+  const auto tokens_of = [&](const TextData& data) {
+    TokenData tokens = prepare_tokens(data, tokenizer, plan.spec.vocab, cache, cancel);
     remarks.insert(remarks.end(), tokens.notes.begin(), tokens.notes.end());
     return tokens;
   };
@@ -116,14 +118,14 @@ std::unique_ptr<Dataset> of_texts(const Recipe& recipe,
     return make(std::move(data), tokenizer,
                 LengthSchedule::of(how.curriculum, how.length, how.batch * how.accumulate, share));
   };
-  if (recipe.data.mix.empty()) return with_remarks(source_of(tokens_of(recipe.data), 1));
+  if (files.mix.empty()) return with_remarks(source_of(tokens_of(files), 1));
   std::vector<TokenData> texts;
   std::vector<double> shares;
-  for (const DataPart& part : recipe.data.mix) {
-    texts.push_back(tokens_of(recipe.data.only(part)));
-    shares.push_back(recipe.data.temperature ? share_of(part.weight, texts.back().train.tokens(),
-                                                        *recipe.data.temperature)
-                                             : part.weight);
+  for (const DataPart& part : files.mix) {
+    texts.push_back(tokens_of(files.only(part)));
+    shares.push_back(files.temperature
+                         ? share_of(part.weight, texts.back().train.tokens(), *files.temperature)
+                         : part.weight);
   }
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   std::vector<MixedSource::Member> members;
@@ -138,7 +140,7 @@ std::unique_ptr<Dataset> of_texts(const Recipe& recipe,
 std::unique_ptr<Dataset> open_source(const Recipe& recipe,
                                      const std::filesystem::path& cache,
                                      const CancelToken* cancel) {
-  return recipe.objective->open(recipe, cache, cancel);
+  return recipe.objective->open(recipe.data_plan(), cache, cancel);
 }
 
 }  // namespace tessera::train

@@ -6,11 +6,13 @@
 #include <memory>
 
 #include "tessera/base/cancel.h"
+#include "tessera/train/data/data_plan.h"
 #include "tessera/train/data/packing.h"
 #include "tessera/train/data/token_cache.h"
-#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
+
+struct Recipe;
 
 /// Training and validation samples of one objective; owns its data (memory-mapped tokens or
 /// examples). Samples do not change after creation: each depends on the recipe and its number only,
@@ -54,9 +56,9 @@ std::unique_ptr<Dataset> text_windows(TokenData data,
 using SamplesOfText = std::function<std::unique_ptr<Dataset>(
     TokenData data, const text::Tokenizer& tokenizer, const LengthSchedule& ramp)>;
 
-/// The text of a recipe's files, or the mixture of its texts. Throws the errors of prepare_tokens()
+/// The text of the plan's files, or the mixture of its texts. Throws the errors of prepare_tokens()
 /// and `make`.
-std::unique_ptr<Dataset> of_texts(const Recipe& recipe,
+std::unique_ptr<Dataset> of_texts(const DataPlan& plan,
                                   const std::filesystem::path& cache,
                                   const CancelToken* cancel,
                                   const SamplesOfText& make);

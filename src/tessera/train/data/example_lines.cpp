@@ -38,7 +38,7 @@ void for_each_example(
   });
 }
 
-void for_examples(const DataRecipe& data,
+void for_examples(const TextData& data,
                   Sha256& key,
                   const CancelToken* cancel,
                   const std::function<void(const ExampleLine&)>& body) {
@@ -61,7 +61,7 @@ void for_examples(const DataRecipe& data,
   });
 }
 
-void check_examples(const DataRecipe& data, size_t train, size_t valid, std::string_view what) {
+void check_examples(const TextData& data, size_t train, size_t valid, std::string_view what) {
   const bool wanted = !data.valid.empty() || data.valid_fraction > 0;
   for (const auto& [name, count, needed] :
        {std::tuple("train", train, true), std::tuple("valid", valid, wanted)})
@@ -73,14 +73,14 @@ void check_examples(const DataRecipe& data, size_t train, size_t valid, std::str
 }
 
 void check_example_recipe(const Recipe& recipe, std::string_view type) {
-  const DataRecipe& data = recipe.data;
   const TrainRecipe& train = recipe.train;
   const auto refuse = [&](bool given, const char* key, std::string_view what) {
     if (given)
       fail(ErrorKind::spec, key, "{} with objective \"{}\", whose examples are independent", what,
            type);
   };
-  refuse(recipe.task.has_value(), "data.type", "a task; expected files of examples,");
+  refuse(recipe.data.task() != nullptr, "data.type", "a task; expected files of examples,");
+  const TextData& data = recipe.data.files();
   refuse(!data.mix.empty(), "data.mix", "several texts; expected files in train,");
   refuse(data.source_key.has_value(), "data.source_key", "given; leave it out");
   refuse(train.windows == WindowOrder::carried, "train.windows",

@@ -28,14 +28,14 @@ struct ExampleLine {
 
 /// Visits every example of the data's files in order. `key` hashes all of their bytes. Throws
 /// Error(file) for an example that cannot be read, Error(cancelled) between lines.
-void for_examples(const DataRecipe& data,
+void for_examples(const TextData& data,
                   Sha256& key,
                   const CancelToken* cancel,
                   const std::function<void(const ExampleLine&)>& body);
 
 /// Throws Error(input) if there is no training example, or no validation example although the
 /// recipe asks for some. `what`: for messages, such as "conversation".
-void check_examples(const DataRecipe& data, size_t train, size_t valid, std::string_view what);
+void check_examples(const TextData& data, size_t train, size_t valid, std::string_view what);
 
 /// Throws Error(spec) for recipe keys that do not apply to whole examples: other data than files of
 /// them, carried or growing windows, auxiliary terms and routers that follow the losses of single

@@ -38,7 +38,7 @@ std::vector<int64_t> early_slots(int64_t n, int64_t slots, const RandomKey& key)
   return chosen;
 }
 
-Example associative_recall(const TaskRecipe& task,
+Example associative_recall(const MqarTask& task,
                            int64_t vocab,
                            int64_t length,
                            const RandomKey& key) {
@@ -62,12 +62,12 @@ Example associative_recall(const TaskRecipe& task,
   return example;
 }
 
-Example copying(const TaskRecipe& task, int64_t vocab, int64_t length, const RandomKey& key) {
-  const int64_t n = task.items, room = length - n;
-  // positions of the symbols: the first n, or any n in order
+/// `scattered`: the symbols are at any n positions in order, otherwise the first n.
+Example copying(int64_t n, bool scattered, int64_t vocab, int64_t length, const RandomKey& key) {
+  const int64_t room = length - n;
   std::vector<int64_t> places;
   for (int64_t j = 0; j < n; ++j)
-    places.push_back(task.type == DataType::copying ? j : permuted(j, room, key.fold("places")));
+    places.push_back(scattered ? permuted(j, room, key.fold("places")) : j);
   std::sort(places.begin(), places.end());
   Example example;
   example.ids.assign(static_cast<size_t>(room), kBlank);
@@ -92,12 +92,9 @@ Example induction(int64_t vocab, int64_t length, const RandomKey& key) {
   return example;
 }
 
-Example needle(const TaskRecipe& task,
-               int64_t vocab,
-               int64_t length,
-               const RandomKey& key,
-               std::optional<double> depth) {
-  const int64_t n = task.items, body = length - n, room = body - n - 1;
+Example needle(
+    int64_t n, int64_t vocab, int64_t length, const RandomKey& key, std::optional<double> depth) {
+  const int64_t body = length - n, room = body - n - 1;
   const int64_t at = depth ? std::llround(*depth * static_cast<double>(room))
                            : below(room + 1, key.fold("depth"), 0);
   Example example;
@@ -149,50 +146,78 @@ Example products(int64_t n, int64_t length, const RandomKey& key) {
   return example;
 }
 
+struct TaskCheck {
+  int64_t vocab, length;
+  std::string_view path;
+
+  void least(std::string_view key, int64_t found, int64_t wanted, const std::string& why) const {
+    if (found < wanted)
+      fail(ErrorKind::spec, key, "found {}; expected at least {}: {}", found, wanted, why);
+  }
+  void copied(int64_t items) const {
+    least(path, length, 2 * items, "symbols and their copies");
+    least("spec.vocab", vocab, 4, "two symbols, the blank and the marker");
+  }
+
+  void operator()(const MqarTask& task) const {
+    if (length % 2 != 0) fail(ErrorKind::spec, path, "found {}; expected an even number", length);
+    least(path, length, 4 * task.items, "keys and values, and as many for the queries");
+    least("spec.vocab", vocab, length + 1,
+          fmt::format("more tokens than positions, of which {} has {}", path, length));
+  }
+  void operator()(const CopyingTask& task) const { copied(task.items); }
+  void operator()(const SelectiveCopyingTask& task) const { copied(task.items); }
+  void operator()(const InductionHeadsTask&) const {
+    least(path, length, 3, "the token, what follows it, and the token again");
+    least("spec.vocab", vocab, 3, "two tokens and the special one");
+  }
+  void operator()(const NeedleTask& task) const {
+    least(path, length, 2 * task.items + 1, "the marker and the value, and both again");
+    least("spec.vocab", vocab, 3, "two tokens and the marker");
+  }
+  void operator()(const ParityTask&) const { least("spec.vocab", vocab, 2, "the bits"); }
+  void operator()(const ModularSumTask& task) const {
+    least("data.items", task.items, 2, "the modulus");
+    least("spec.vocab", vocab, task.items, "the residues");
+  }
+  void operator()(const S3Task&) const {
+    least("spec.vocab", vocab, 6, "the permutations of 3 elements");
+  }
+  void operator()(const S5Task&) const {
+    least("spec.vocab", vocab, 120, "the permutations of 5 elements");
+  }
+};
+
+struct ExampleMaker {
+  int64_t vocab, length;
+  const RandomKey& key;
+  std::optional<double> depth;
+
+  Example operator()(const MqarTask& task) const {
+    return associative_recall(task, vocab, length, key);
+  }
+  Example operator()(const CopyingTask& task) const {
+    return copying(task.items, false, vocab, length, key);
+  }
+  Example operator()(const SelectiveCopyingTask& task) const {
+    return copying(task.items, true, vocab, length, key);
+  }
+  Example operator()(const InductionHeadsTask&) const { return induction(vocab, length, key); }
+  Example operator()(const NeedleTask& task) const {
+    return needle(task.items, vocab, length, key, depth);
+  }
+  Example operator()(const ParityTask&) const { return modular_sum(2, length, key); }
+  Example operator()(const ModularSumTask& task) const {
+    return modular_sum(task.items, length, key);
+  }
+  Example operator()(const S3Task&) const { return products(3, length, key); }
+  Example operator()(const S5Task&) const { return products(5, length, key); }
+};
+
 }  // namespace
 
 void check_task(const TaskRecipe& task, int64_t vocab, int64_t length, std::string_view path) {
-  const auto least = [](std::string_view key, int64_t found, int64_t wanted,
-                        const std::string& why) {
-    if (found < wanted)
-      fail(ErrorKind::spec, key, "found {}; expected at least {}: {}", found, wanted, why);
-  };
-  switch (task.type) {
-    case DataType::text:
-      break;
-    case DataType::mqar:
-      if (length % 2 != 0) fail(ErrorKind::spec, path, "found {}; expected an even number", length);
-      least(path, length, 4 * task.items, "keys and values, and as many for the queries");
-      least("spec.vocab", vocab, length + 1,
-            fmt::format("more tokens than positions, of which {} has {}", path, length));
-      break;
-    case DataType::copying:
-    case DataType::selective_copying:
-      least(path, length, 2 * task.items, "symbols and their copies");
-      least("spec.vocab", vocab, 4, "two symbols, the blank and the marker");
-      break;
-    case DataType::induction_heads:
-      least(path, length, 3, "the token, what follows it, and the token again");
-      least("spec.vocab", vocab, 3, "two tokens and the special one");
-      break;
-    case DataType::needle:
-      least(path, length, 2 * task.items + 1, "the marker and the value, and both again");
-      least("spec.vocab", vocab, 3, "two tokens and the marker");
-      break;
-    case DataType::parity:
-      least("spec.vocab", vocab, 2, "the bits");
-      break;
-    case DataType::modular_sum:
-      least("data.items", task.items, 2, "the modulus");
-      least("spec.vocab", vocab, task.items, "the residues");
-      break;
-    case DataType::s3:
-      least("spec.vocab", vocab, 6, "the permutations of 3 elements");
-      break;
-    case DataType::s5:
-      least("spec.vocab", vocab, 120, "the permutations of 5 elements");
-      break;
-  }
+  std::visit(TaskCheck{vocab, length, path}, task);
 }
 
 Example make_example(const TaskRecipe& task,
@@ -200,28 +225,7 @@ Example make_example(const TaskRecipe& task,
                      int64_t length,
                      const RandomKey& key,
                      std::optional<double> depth) {
-  switch (task.type) {
-    case DataType::mqar:
-      return associative_recall(task, vocab, length, key);
-    case DataType::copying:
-    case DataType::selective_copying:
-      return copying(task, vocab, length, key);
-    case DataType::induction_heads:
-      return induction(vocab, length, key);
-    case DataType::needle:
-      return needle(task, vocab, length, key, depth);
-    case DataType::parity:
-      return modular_sum(2, length, key);
-    case DataType::modular_sum:
-      return modular_sum(task.items, length, key);
-    case DataType::s3:
-      return products(3, length, key);
-    case DataType::s5:
-      return products(5, length, key);
-    case DataType::text:
-      break;
-  }
-  fail(ErrorKind::internal, "data", "\"text\" is no task");
+  return std::visit(ExampleMaker{vocab, length, key, depth}, task);
 }
 
 }  // namespace tessera::train

@@ -27,7 +27,7 @@
 #include <optional>
 
 #include "tessera/train/data/packing.h"
-#include "tessera/train/recipe/recipe.h"
+#include "tessera/train/recipe/data_recipe.h"
 
 namespace tessera::train {
 

@@ -12,10 +12,14 @@ namespace {
 
 constexpr int64_t kExamples = 200;
 
-Example example(DataType type, int64_t items, int64_t vocab, int64_t length, int64_t number) {
-  TaskRecipe task;
-  task.type = type;
+template <class Task>
+Task of_items(int64_t items) {
+  Task task;
   task.items = items;
+  return task;
+}
+
+Example example(const TaskRecipe& task, int64_t vocab, int64_t length, int64_t number) {
   return make_example(task, vocab, length, RandomKey(5).fold(static_cast<uint64_t>(number)));
 }
 
@@ -31,8 +35,7 @@ TEST(Tasks, MqarAsksEveryKeyOnceAndWantsItsValue) {
   const int64_t n = 5, vocab = 41, length = 30;
   for (const Filler filler : {Filler::zero, Filler::random})
     for (int64_t number = 0; number < kExamples; ++number) {
-      TaskRecipe task;
-      task.items = n;
+      auto task = of_items<MqarTask>(n);
       task.filler = filler;
       const Example e = make_example(task, vocab, length, RandomKey(static_cast<uint64_t>(number)));
       ASSERT_EQ(e.ids.size(), 30u);
@@ -63,7 +66,7 @@ TEST(Tasks, MqarAsksSoonerMoreOftenThanLater) {
   std::vector<double> share(6);
   const int64_t count = 20000;
   for (int64_t number = 0; number < count; ++number)
-    share[(due(example(DataType::mqar, 1, 15, 14, number)).front() - 2) / 2] += 1.0 / count;
+    share[(due(example(of_items<MqarTask>(1), 15, 14, number)).front() - 2) / 2] += 1.0 / count;
   // standard deviations of at most 0.0035
   EXPECT_NEAR(share[0], 0.40536575, 0.015);
   EXPECT_NEAR(share[1], 0.20409265, 0.012);
@@ -74,9 +77,10 @@ TEST(Tasks, MqarAsksSoonerMoreOftenThanLater) {
 TEST(Tasks, CopyingWantsTheSymbolsInOrder) {
   const int64_t n = 4, vocab = 6, length = 20;
   std::map<std::vector<size_t>, int> places_seen;
-  for (const DataType type : {DataType::copying, DataType::selective_copying})
+  for (const TaskRecipe& task :
+       {TaskRecipe(of_items<CopyingTask>(n)), TaskRecipe(of_items<SelectiveCopyingTask>(n))})
     for (int64_t number = 0; number < kExamples; ++number) {
-      const Example e = example(type, n, vocab, length, number);
+      const Example e = example(task, vocab, length, number);
       ASSERT_EQ(e.ids.size(), 20u);
       std::vector<int64_t> symbols;
       std::vector<size_t> places;
@@ -88,7 +92,7 @@ TEST(Tasks, CopyingWantsTheSymbolsInOrder) {
       EXPECT_EQ(due(e), (std::vector<size_t>{16, 17, 18, 19}));
       EXPECT_EQ(std::vector<int64_t>(e.targets.begin() + 16, e.targets.end()), symbols);
       EXPECT_EQ(std::count(e.ids.begin() + 16, e.ids.end(), vocab - 1), 4);
-      if (type == DataType::copying)
+      if (std::holds_alternative<CopyingTask>(task))
         EXPECT_EQ(places, (std::vector<size_t>{0, 1, 2, 3}));
       else
         ++places_seen[places];
@@ -99,7 +103,7 @@ TEST(Tasks, CopyingWantsTheSymbolsInOrder) {
 TEST(Tasks, InductionWantsWhatFollowedTheToken) {
   std::set<size_t> places;
   for (int64_t number = 0; number < kExamples; ++number) {
-    const Example e = example(DataType::induction_heads, 1, 9, 12, number);
+    const Example e = example(InductionHeadsTask{}, 9, 12, number);
     EXPECT_EQ(due(e), std::vector<size_t>{11});
     EXPECT_EQ(e.ids.back(), 8);
     EXPECT_EQ(std::count(e.ids.begin(), e.ids.end(), 8), 2);
@@ -111,9 +115,7 @@ TEST(Tasks, InductionWantsWhatFollowedTheToken) {
 }
 
 TEST(Tasks, NeedleIsAtItsDepthAndAskedAtTheEnd) {
-  TaskRecipe task;
-  task.type = DataType::needle;
-  task.items = 3;
+  const TaskRecipe task = of_items<NeedleTask>(3);
   const int64_t vocab = 30, length = 27;
   for (const auto& [depth, place] : {std::pair{0.0, 0}, {0.5, 10}, {1.0, 20}})
     for (int64_t number = 0; number < kExamples; ++number) {
@@ -130,7 +132,7 @@ TEST(Tasks, NeedleIsAtItsDepthAndAskedAtTheEnd) {
     }
   std::set<int64_t> places;
   for (int64_t number = 0; number < kExamples; ++number) {
-    const Example e = example(DataType::needle, 3, vocab, length, number);
+    const Example e = example(task, vocab, length, number);
     places.insert(std::find(e.ids.begin(), e.ids.end(), 29) - e.ids.begin());
   }
   EXPECT_EQ(places.size(), 21u);
@@ -138,8 +140,8 @@ TEST(Tasks, NeedleIsAtItsDepthAndAskedAtTheEnd) {
 
 TEST(Tasks, StatesAreTheProductsOfTheTokensSoFar) {
   for (int64_t number = 0; number < 20; ++number) {
-    const Example bits = example(DataType::parity, 1, 2, 30, number);
-    const Example sums = example(DataType::modular_sum, 7, 9, 30, number);
+    const Example bits = example(ParityTask{}, 2, 30, number);
+    const Example sums = example(of_items<ModularSumTask>(7), 9, 30, number);
     int64_t parity = 0, sum = 0;
     for (size_t i = 0; i < 30; ++i) {
       EXPECT_EQ(bits.targets[i], parity ^= bits.ids[i]);
@@ -156,7 +158,7 @@ TEST(Tasks, PermutationsAreMultipliedInOrder) {
                                                {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
   std::set<int64_t> states;
   for (int64_t number = 0; number < 20; ++number) {
-    const Example e = example(DataType::s3, 1, 6, 30, number);
+    const Example e = example(S3Task{}, 6, 30, number);
     std::vector<std::vector<int64_t>> product = {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}};
     for (size_t i = 0; i < 30; ++i) {
       // (P_x)_{x(k), k} = 1; the newest is the left factor
@@ -167,7 +169,7 @@ TEST(Tasks, PermutationsAreMultipliedInOrder) {
       for (size_t k = 0; k < 3; ++k) EXPECT_EQ(product[state[k]][k], 1);
       states.insert(e.targets[i]);
     }
-    const Example of_five = example(DataType::s5, 1, 120, 30, number);
+    const Example of_five = example(S5Task{}, 120, 30, number);
     EXPECT_EQ(of_five.targets[0], of_five.ids[0]);
     // 0 is the identity
     for (size_t i = 1; i < 30; ++i)
@@ -234,8 +236,8 @@ TEST(Tasks, RecipesThatDoNotFitAreRefused) {
                                       {"type": "learned", "n_positions": 64}})"},
           "[data.valid_length] 65 tokens; the spec has 64 positions");
   refused("copying", {"data.items=13"}, "[train.length]");
-  refused("copying", {"data.filler=zero"}, "[data.filler] has no meaning for type \"copying\"");
-  refused("induction_heads", {"data.items=2"}, "[data.items] has no meaning");
+  refused("copying", {"data.filler=zero"}, "[data] unknown key \"filler\"; valid keys: items,");
+  refused("induction_heads", {"data.items=2"}, "[data] unknown key \"items\"");
   refused("mqar", {"data.tokenizer=bytes"}, "[data] unknown key \"tokenizer\"");
   refused("mqar", {"train.windows=carried"}, "[train.windows]");
   refused("mqra", {}, "did you mean \"mqar\"?");

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 constexpr size_t kPieceBytes = size_t{64} << 20;
 
 /// Any bytes are valid for the tokenizer "bytes"; files of ids are not text.
-std::vector<DataFile> open_all(const DataRecipe& data, const std::vector<std::string>& paths) {
+std::vector<DataFile> open_all(const TextData& data, const std::vector<std::string>& paths) {
   const bool any_bytes = data.format == DataFormat::tokens ||
                          (data.format == DataFormat::text && data.tokenizer == "bytes");
   std::vector<DataFile> files;
@@ -33,7 +33,7 @@ std::vector<DataFile> open_all(const DataRecipe& data, const std::vector<std::st
 }
 
 /// Files that are not UTF-8, a line each.
-std::vector<std::string> warnings(const DataRecipe& data, const std::vector<DataFile>& files) {
+std::vector<std::string> warnings(const TextData& data, const std::vector<DataFile>& files) {
   std::vector<std::string> out;
   if (data.format != DataFormat::text) return out;
   for (const DataFile& file : files)
@@ -95,7 +95,7 @@ struct Line {
 /// Reads the strings at a recipe's keys.
 class LineReader {
  public:
-  explicit LineReader(const DataRecipe& data) : data_(data) {}
+  explicit LineReader(const TextData& data) : data_(data) {}
 
   Line of(const ObjectText& object) {
     Line line{{}, {}, object.offset};
@@ -138,14 +138,14 @@ class LineReader {
                         std::string_view& out) {
     return !element.at_key(key).get(out);
   }
-  const DataRecipe& data_;
+  const TextData& data_;
   simdjson::dom::parser parser_;
   simdjson::dom::element element_;
   std::string text_, source_;
 };
 
 void each_line(const DataFile& file,
-               const DataRecipe& data,
+               const TextData& data,
                const std::function<void(const Line&)>& visit) {
   LineReader reader(data);
   if (data.format != DataFormat::jsonl)
@@ -185,7 +185,7 @@ class TokenFile {
 };
 
 struct Splitter {
-  const DataRecipe& data;
+  const TextData& data;
   int64_t vocab;
   std::optional<int32_t> separator;
   Encoder& train;
@@ -275,7 +275,7 @@ std::string fingerprint(const std::string& tokenizer) {
   return sums;
 }
 
-std::string cache_key(const DataRecipe& data,
+std::string cache_key(const TextData& data,
                       std::optional<int32_t> separator,
                       int64_t vocab,
                       const std::vector<DataFile>& train,
@@ -304,10 +304,10 @@ void check_size(const TokenSplit& split, const char* name) {
 }  // namespace
 
 text::Tokenizer open_tokenizer(const DataRecipe& data) {
-  return convert::find_tokenizer(data.tokenizer);
+  return convert::find_tokenizer(data.tokenizer());
 }
 
-std::optional<int32_t> separator_of(const DataRecipe& data, const text::Tokenizer& tokenizer) {
+std::optional<int32_t> separator_of(const TextData& data, const text::Tokenizer& tokenizer) {
   if (!data.document_separator) return tokenizer.eos();
   if (data.document_separator->empty()) return std::nullopt;
   const auto id = tokenizer.id(*data.document_separator);
@@ -317,7 +317,7 @@ std::optional<int32_t> separator_of(const DataRecipe& data, const text::Tokenize
   return id;
 }
 
-TokenData prepare_tokens(const DataRecipe& data,
+TokenData prepare_tokens(const TextData& data,
                          const text::Tokenizer& tokenizer,
                          int64_t vocab,
                          const fs::path& cache,

@@ -8,7 +8,7 @@
 #include "tessera/base/cancel.h"
 #include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/train/data/token_split.h"
-#include "tessera/train/recipe/recipe.h"
+#include "tessera/train/recipe/data_recipe.h"
 
 namespace tessera::train {
 
@@ -25,12 +25,12 @@ struct TokenData {
 text::Tokenizer open_tokenizer(const DataRecipe& data);
 
 /// The token after every document; throws Error(spec) if the tokenizer does not have it.
-std::optional<int32_t> separator_of(const DataRecipe& data, const text::Tokenizer& tokenizer);
+std::optional<int32_t> separator_of(const TextData& data, const text::Tokenizer& tokenizer);
 
 /// Opens cache/KEY, or creates it. Throws Error(file) for unreadable and malformed files (with the
 /// line), Error(input) for empty ones and for ids outside `vocab`, Error(resource) if the disk is
 /// full. Files of tokens have no text bytes.
-TokenData prepare_tokens(const DataRecipe& data,
+TokenData prepare_tokens(const TextData& data,
                          const text::Tokenizer& tokenizer,
                          int64_t vocab,
                          const std::filesystem::path& cache,

@@ -11,14 +11,14 @@ std::string text_of(const TokenSplit& split) {
   return {tokens.begin(), tokens.end()};
 }
 
-TokenData prepare(const DataRecipe& data, const std::filesystem::path& cache, int64_t vocab = 256) {
-  return prepare_tokens(data, open_tokenizer(data), vocab, cache);
+TokenData prepare(const TextData& data, const std::filesystem::path& cache, int64_t vocab = 256) {
+  return prepare_tokens(data, open_tokenizer({data}), vocab, cache);
 }
 
 TEST(TokenCache, LastPartOfTheBytesIsForValidation) {
   const TemporaryFolder folder;
   const std::string a = counting_text(70), b = counting_text(31);
-  DataRecipe data{.train = {folder.write("a", a), folder.write("b", b)}, .valid_fraction = 0.25};
+  TextData data{.train = {folder.write("a", a), folder.write("b", b)}, .valid_fraction = 0.25};
   const TokenData split = prepare(data, folder / "cache");
   const std::string all = a + b;  // 101 bytes, cut at floor(75.75)
   EXPECT_EQ(text_of(split.train), all.substr(0, 75));
@@ -29,7 +29,7 @@ TEST(TokenCache, LastPartOfTheBytesIsForValidation) {
 
 TEST(TokenCache, BuiltOncePerContent) {
   const TemporaryFolder folder;
-  DataRecipe data{.train = {folder.write("a", "hello world")}};
+  TextData data{.train = {folder.write("a", "hello world")}};
   const TokenData first = prepare(data, folder / "cache");
   const auto shard = folder / "cache" / first.key.substr(0, 16) / "train.tokens" / "00000.bin";
   const auto written = std::filesystem::last_write_time(shard);
@@ -59,10 +59,10 @@ TEST(TokenCache, FilesOfTokens) {
     split.read(0, ids);
     return ids;
   };
-  DataRecipe data{.train = {folder.write("a.bin", numbers({5, 300, 0, 7, 10, 8}, 2)),
-                            folder.write("b.bin", numbers({1, 2, 10}, 2))},
-                  .format = DataFormat::tokens,
-                  .document_separator = "\n"};
+  TextData data{.train = {folder.write("a.bin", numbers({5, 300, 0, 7, 10, 8}, 2)),
+                          folder.write("b.bin", numbers({1, 2, 10}, 2))},
+                .format = DataFormat::tokens,
+                .document_separator = "\n"};
   const TokenData all = prepare(data, folder / "cache", 301);
   EXPECT_EQ(ids_of(all.train), (std::vector<int64_t>{5, 300, 0, 7, 10, 8, 1, 2, 10}));
   EXPECT_EQ(all.train.documents(), 3);
@@ -86,10 +86,10 @@ TEST(TokenCache, FilesOfTokens) {
 
 TEST(TokenCache, JsonLines) {
   const TemporaryFolder folder;
-  DataRecipe data{.train = {folder.write("a.jsonl",
-                                         "{\"id\": 1, \"text\": \"caf\\u00e9\"}\n\n{\"text\": "
-                                         "\"\"}\r\n{\"text\": \"two\", \"x\": [1]}")},
-                  .format = DataFormat::jsonl};
+  TextData data{.train = {folder.write("a.jsonl",
+                                       "{\"id\": 1, \"text\": \"caf\\u00e9\"}\n\n{\"text\": "
+                                       "\"\"}\r\n{\"text\": \"two\", \"x\": [1]}")},
+                .format = DataFormat::jsonl};
   const TokenData split = prepare(data, folder / "cache");
   EXPECT_EQ(text_of(split.train), "caf\xC3\xA9two");
   EXPECT_EQ(split.train.documents(), 2);
@@ -106,7 +106,7 @@ TEST(TokenCache, JsonLines) {
 
 TEST(TokenCache, ErrorsAndNoRemains) {
   const TemporaryFolder folder;
-  DataRecipe data{.train = {folder.write("a", "")}};
+  TextData data{.train = {folder.write("a", "")}};
   expect_error(ErrorKind::input, "the file is empty", [&] { prepare(data, folder / "cache"); });
   folder.write("a", "x");
   expect_error(ErrorKind::input, "the train split has 1 tokens",

@@ -377,7 +377,7 @@ TEST(Experts, APolicyMovesAgainstTheLossesOfItsTokens) {
   forward.training = true;
   forward.key = RandomKey(4);
   const Denominators whole = objective->denominators(packed);
-  objective->forward_backward(model, packed, batch_of(packed), forward, whole);
+  objective->forward_backward(model, {packed, batch_of(packed), forward, whole});
   const Tensor gate = model.weights().find("layers.0.ffn.router.gate.weight")->dense_tensor();
   const Tensor got = gate.grad().clone();
   EXPECT_GT(got.abs().max().item<double>(), 1e-6);

@@ -16,39 +16,28 @@ namespace {
 /// Default targets of IA3 factors, as in PEFT.
 constexpr const char *kFactored[] = {"mixer.k", "mixer.v"}, *kFactoredInput = "ffn.down";
 
-std::vector<model::OverlayTarget> targets_of(const AdapterRecipe& how,
-                                             const std::vector<std::string>& inputs) {
-  std::vector<std::string> names = how.targets;
-  if (names.empty() && how.type == AdapterType::ia3) {
-    names.assign(std::begin(kFactored), std::end(kFactored));
-    names.insert(names.end(), inputs.begin(), inputs.end());
-  }
+/// Of the matrices that an adapter names; "" = all.
+std::vector<model::OverlayTarget> targets_of(const MatrixKeys& keys,
+                                             std::vector<std::string> names,
+                                             const model::OverlayTarget& otherwise = {}) {
   if (names.empty()) names.emplace_back();
-  std::vector<model::OverlaySize> sizes;
-  for (const AdapterSizeRecipe& size : how.sizes)
-    sizes.push_back({size.target, size.rank, size.alpha});
   std::vector<model::OverlayTarget> targets;
-  for (const std::string& name : names)
-    targets.push_back({.name = name,
-                       .rank = how.rank,
-                       .alpha = how.alpha,
-                       .dropout = how.dropout,
-                       .rslora = how.rslora,
-                       .exclude = how.exclude,
-                       .layers = how.layers,
-                       .sizes = sizes});
+  for (std::string& name : names) {
+    model::OverlayTarget& target = targets.emplace_back(otherwise);
+    target.name = std::move(name);
+    target.exclude = keys.exclude;
+    target.layers = keys.layers;
+  }
   return targets;
 }
 
 /// The tokens whose embeddings initialize a prompt.
-std::vector<int64_t> first_prompt(const Recipe& recipe) {
-  const AdapterRecipe& how = *recipe.adapter;
+std::vector<int64_t> first_prompt(const PromptAdapter& how, const Recipe& recipe) {
   std::vector<int64_t> ids;
   if (how.text) {
-    if (recipe.task)
+    if (const TaskRecipe* task = recipe.data.task())
       fail(ErrorKind::spec, "adapter.text",
-           "given for the task \"{}\", which has no tokenizer; leave it out",
-           spec::enum_name(recipe.task->type));
+           "given for the task \"{}\", which has no tokenizer; leave it out", spec::type_of(*task));
     const auto own = open_tokenizer(recipe.data).encode(*how.text, {.add_special = false});
     if (own.empty()) fail(ErrorKind::spec, "adapter.text", "has no tokens; expected some");
     while (std::ssize(ids) < how.tokens) ids.insert(ids.end(), own.begin(), own.end());
@@ -64,26 +53,48 @@ std::vector<int64_t> first_prompt(const Recipe& recipe) {
   return ids;
 }
 
-std::vector<model::WeightAdapter> fresh(const Recipe& recipe, const model::Model& frozen) {
-  const AdapterRecipe& how = *recipe.adapter;
-  const auto seed = static_cast<uint64_t>(recipe.train.seed);
-  std::vector<std::string> inputs = how.inputs;
-  if (inputs.empty() && how.targets.empty()) inputs.emplace_back(kFactoredInput);
-  switch (how.type) {
-    case AdapterType::lora:
-    case AdapterType::dora: {
-      auto overlays = model::fresh_overlays(recipe.spec, targets_of(how, {}), seed);
-      if (how.type == AdapterType::dora) model::add_magnitudes(overlays, frozen.weights());
-      return overlays;
-    }
-    case AdapterType::ia3:
-      return model::fresh_factors(recipe.spec, targets_of(how, inputs), inputs);
-    case AdapterType::prefix:
-      return model::fresh_prefix(recipe.spec, how.tokens, seed);
-    case AdapterType::prompt:
-      return {model::prompt_of(frozen, first_prompt(recipe))};
+/// Makes the initial adapters of each type.
+struct FreshAdapters {
+  using Adapters = std::vector<model::WeightAdapter>;
+  const Recipe& recipe;
+  const model::Model& frozen;
+  uint64_t seed;
+
+  Adapters operator()(const LoraAdapter& how) const {
+    model::OverlayTarget all{.name = "",
+                             .rank = how.rank,
+                             .alpha = how.alpha,
+                             .dropout = how.dropout,
+                             .rslora = how.rslora};
+    for (const AdapterSizeRecipe& size : how.sizes)
+      all.sizes.push_back({size.target, size.rank, size.alpha});
+    return model::fresh_overlays(recipe.spec, targets_of(how, how.targets, all), seed);
   }
-  fail(ErrorKind::internal, "adapter", "type {}", static_cast<int>(how.type));
+  Adapters operator()(const DoraAdapter& how) const {
+    Adapters overlays = (*this)(static_cast<const LoraAdapter&>(how));
+    model::add_magnitudes(overlays, frozen.weights());
+    return overlays;
+  }
+  Adapters operator()(const Ia3Adapter& how) const {
+    std::vector<std::string> names = how.targets, inputs = how.inputs;
+    if (names.empty()) {
+      if (inputs.empty()) inputs.emplace_back(kFactoredInput);
+      names.assign(std::begin(kFactored), std::end(kFactored));
+      names.insert(names.end(), inputs.begin(), inputs.end());
+    }
+    return model::fresh_factors(recipe.spec, targets_of(how, std::move(names)), inputs);
+  }
+  Adapters operator()(const PrefixAdapter& how) const {
+    return model::fresh_prefix(recipe.spec, how.tokens, seed);
+  }
+  Adapters operator()(const PromptAdapter& how) const {
+    return {model::prompt_of(frozen, first_prompt(how, recipe))};
+  }
+};
+
+std::vector<model::WeightAdapter> fresh(const Recipe& recipe, const model::Model& frozen) {
+  return std::visit(FreshAdapters{recipe, frozen, static_cast<uint64_t>(recipe.train.seed)},
+                    *recipe.adapter);
 }
 
 /// The parameters that match a recipe's patterns.
@@ -154,9 +165,10 @@ AdapterInit adapter_start(const Recipe& recipe) {
   const model::Model frozen = start_model(recipe);
   std::vector<model::WeightAdapter> adapters = fresh(recipe, frozen);
   const size_t matrices = adapters.size();
-  std::vector<std::string> saved = saved_names(frozen, recipe.adapter->save);
+  std::vector<std::string> saved =
+      saved_names(frozen, adapter_keys<SavedKeys>(*recipe.adapter)->save);
   // labels of a newly initialized head have no meaning yet
-  if (recipe.labels)
+  if (recipe.data.labels() != nullptr)
     for (const auto& [decl, weight] : frozen.weights().all())
       if (is_of_head(decl.name) && std::find(saved.begin(), saved.end(), decl.name) == saved.end())
         saved.push_back(decl.name);
@@ -169,8 +181,9 @@ AdapterInit adapter_start(const Recipe& recipe) {
       fmt::format("trainable parameters: {} of {} ({:.2f} %), ", trainable, all + trainable,
                   100.0 * static_cast<double>(trainable) /
                       static_cast<double>(std::max<int64_t>(1, all + trainable)));
-  line += recipe.adapter->virtual_tokens()
-              ? fmt::format("{} virtual tokens in front of every document", recipe.adapter->tokens)
+  const auto* keys = adapter_keys<VirtualTokenKeys>(*recipe.adapter);
+  line += keys != nullptr
+              ? fmt::format("{} virtual tokens in front of every document", keys->tokens)
               : fmt::format("in {} matrices", matrices);
   if (adapters.size() > matrices)
     line += fmt::format(", {} parameter tensors in full", adapters.size() - matrices);

@@ -255,10 +255,9 @@ TEST(AdapterRun, KeysOfOtherTypesAreRefused) {
     json["adapter"] = adapter;
     expect_error(ErrorKind::spec, message, [&] { read_recipe(json, ""); });
   };
-  refuses("[adapter.rslora] has no meaning for type \"ia3\"", {{"type", "ia3"}, {"rslora", true}});
-  refuses("[adapter.targets] has no meaning for type \"prompt\"",
-          {{"type", "prompt"}, {"targets", {"mixer.q"}}});
-  refuses("[adapter.text] has no meaning for type \"prefix\"", {{"type", "prefix"}, {"text", "x"}});
+  refuses("[adapter] unknown key \"rslora\"", {{"type", "ia3"}, {"rslora", true}});
+  refuses("[adapter] unknown key \"targets\"", {{"type", "prompt"}, {"targets", {"mixer.q"}}});
+  refuses("[adapter] unknown key \"text\"", {{"type", "prefix"}, {"text", "x"}});
   Json json = s.json;
   json["adapter"] = {{"type", "prefix"}};
   json["train"]["early_exit"] = {{"scale", 0.2}};

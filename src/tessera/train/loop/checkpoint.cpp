@@ -125,7 +125,8 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
   const auto write_model = [&](const model::Model& model, const fs::path& to) {
     format::StringMap metadata{{"tessera_spec", model::resolve(model.spec()).dump()}};
     if (&model == &state.model) metadata.insert(state.origin.begin(), state.origin.end());
-    if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, to);
+    if (recipe.data.task() == nullptr)
+      metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer(), to);
     format::write_safetensors(to / kModel, parameter_views(model), metadata);
   };
   if (state.adapters.empty()) {

@@ -43,10 +43,10 @@ std::vector<std::string> unreached(const ParameterSet& parameters) {
 }  // namespace
 
 FirstUpdates::FirstUpdates(const Schedule& schedule, double lr, int64_t steps) : lr_(lr) {
-  while (moving_ + 1 < steps && schedule.factor(moving_, steps) <= 0) ++moving_;
-  const double first = schedule.factor(moving_, steps);
+  while (moving_ + 1 < steps && rate_factor(schedule, moving_, steps) <= 0) ++moving_;
+  const double first = rate_factor(schedule, moving_, steps);
   for (int64_t t = moving_; t < steps; ++t)
-    factors_ += first > 0 ? schedule.factor(t, steps) / first : 0;
+    factors_ += first > 0 ? rate_factor(schedule, t, steps) / first : 0;
 }
 
 std::vector<std::string> FirstUpdates::before(int64_t step,

@@ -165,10 +165,10 @@ LogLine Loop::update() {
   std::vector<std::vector<float>> before;  // the gradient of the micro-batches so far
   const double loss_scale = scaler_ ? scaler_->scale() : 1;
   whole.loss_scale = loss_scale;
-  const auto view = objective_.view(learner_->model, packed, forward_options());
+  Update all{packed};
   for (int64_t micro = 0; micro < how.accumulate; ++micro) {
     const PackedBatch& batch = packed[static_cast<size_t>(micro)];
-    for (const auto& [name, sum] : pass(micro, batch, {whole, view.get()}, carried, counts))
+    for (const auto& [name, sum] : pass(micro, batch, whole, all, carried, counts))
       sums[name] += sum;
     if (!measures(measured.noise_scale)) continue;
     // their part of the total loss, rescaled to a mean of their own
@@ -184,7 +184,7 @@ LogLine Loop::update() {
   if (!scaler_ && !std::isfinite(norm)) stop_at_gradient(gradients);
   const bool made = !scaler_ || scaler_->update(std::isfinite(norm));
 
-  const double factor = recipe_.schedule.factor(progress_.step, how.steps);
+  const double factor = rate_factor(recipe_.schedule, progress_.step, how.steps);
   const double lr = recipe_.optimizer.lr * factor;
   const double scale = how.clip_norm > 0 ? std::min(1.0, how.clip_norm / (norm + 1e-6)) : 1;
   // without targets nothing is updated, not even by weight decay
@@ -197,7 +197,7 @@ LogLine Loop::update() {
   if (asked > 0 && made) {
     const double main = sums[objective_.main_loss()] / std::max(1.0, asked);
     add_first(first_.before(progress_.step, learner_->parameters, norm, main,
-                            recipe_.labels ? 0 : recipe_.spec.vocab));
+                            recipe_.data.labels() ? 0 : recipe_.spec.vocab));
     learner_->optimizer->update(factor, scale);
     add_first(first_.after(progress_.step, learner_->parameters));
     const int64_t balance = recipe_.experts ? recipe_.experts->balance_steps : 0;
@@ -278,7 +278,8 @@ void Loop::change_experts(const Counts& counts, LogLine& line) {
 /// Forward and backward pass of one micro-batch; returns its sums of losses.
 LossSums Loop::pass(int64_t micro,
                     const PackedBatch& packed,
-                    const OfUpdate& update,
+                    const Denominators& whole,
+                    Update& update,
                     std::optional<RecurrentStates>& carried,
                     Counts& counts) {
   nn::Batch batch = batch_of(packed);
@@ -294,8 +295,8 @@ LossSums Loop::pass(int64_t micro,
       if (!added) known->second = known->second + value;
       counts.experts.add(name, value);
     };
-  LossSums sums = objective_.forward_backward_part(learner_->model, packed, batch, forward,
-                                                   update.whole, update.view);
+  LossSums sums =
+      objective_.forward_backward(learner_->model, {packed, batch, forward, whole, &update});
   const double nats = sums.at(objective_.main_loss());
   if (!std::isfinite(nats)) {
     if (carried) *state = carried->enter(batch, packed, streams);
@@ -389,15 +390,14 @@ void Loop::evaluate_and_judge(LogLine& line) {
 void Loop::validate(LogLine& line, bool all) {
   const double begin = now();
   const ShownAverage average(*learner_->optimizer);
-  const Evaluation result =
-      objective_.evaluate(learner_->model, {.batch = recipe_.train.batch,
-                                            .batches = all ? 0 : recipe_.train.eval_batches,
-                                            .carried = progress_.carried.has_value(),
-                                            .carry_limit = recipe_.train.carry_limit,
-                                            .cancel = options_.cancel,
-                                            .on_pass = progress_.step == recipe_.train.steps && all
-                                                           ? options_.on_block
-                                                           : nullptr});
+  const Evaluation result = objective_.evaluate(
+      learner_->model,
+      {.batch = recipe_.train.batch,
+       .batches = all ? 0 : recipe_.train.eval_batches,
+       .carried = progress_.carried.has_value(),
+       .carry_limit = recipe_.train.carry_limit,
+       .cancel = options_.cancel,
+       .on_pass = progress_.step == recipe_.train.steps && all ? options_.on_block : nullptr});
   if (!std::isfinite(result.loss)) {
     check_weights();
     fail(ErrorKind::input, "train", "step {}: the validation loss is {}: lower optimizer.lr; {}",

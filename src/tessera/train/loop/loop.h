@@ -73,11 +73,6 @@ class Loop {
     nn::UpdateCounts update;
     infer::ExpertUse experts;
   };
-  /// Shared by the micro-batches of an update.
-  struct OfUpdate {
-    const Denominators& whole;
-    const UpdateView* view;
-  };
   void restore();
   void check_cancel() const;
   LogLine one_step();
@@ -90,7 +85,8 @@ class Loop {
   void change_experts(const Counts& counts, LogLine& line);
   LossSums pass(int64_t micro,
                 const PackedBatch& packed,
-                const OfUpdate& update,
+                const Denominators& whole,
+                Update& update,
                 std::optional<RecurrentStates>& carried,
                 Counts& counts);
   model::ForwardOptions forward_options() const;

@@ -295,7 +295,7 @@ TEST(Objective, LossesOfPartsHaveNamesAndDenominatorsOfTheirOwn) {
     model::ForwardOptions forward;
     forward.training = true;
     const LossSums sums =
-        objective->forward_backward(model, packed, batch_of(packed), forward, how);
+        objective->forward_backward(model, {packed, batch_of(packed), forward, how});
     EXPECT_EQ(sums.size(), 3u);  // the main one, and one of each layer
     return model.weights().find("layers.0.mixer.compress.weight")->dense_tensor().grad().clone();
   };

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tessera/ops/weights/product.h"
-#include "tessera/train/recipe/recipe.h"
+#include "tessera/train/recipe/train_recipe.h"
 
 namespace tessera::train {
 

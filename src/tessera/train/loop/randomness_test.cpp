@@ -58,7 +58,7 @@ std::vector<Tensor> gradients(const Setting& s, int64_t samples, int64_t batch, 
     model::ForwardOptions forward;
     forward.training = training;
     forward.key = RandomKey(3);
-    objective->forward_backward(model, packed, batch_of(packed), forward, whole);
+    objective->forward_backward(model, {packed, batch_of(packed), forward, whole});
   }
   std::vector<Tensor> out;
   for (const auto& [decl, weight] : model.weights().all())

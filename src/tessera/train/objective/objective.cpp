@@ -9,17 +9,12 @@
 #include "tessera/nn/router/policy_gradient.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/train/loop/batch_tensors.h"
-#include "tessera/train/objective/contrastive/contrastive.h"
-#include "tessera/train/objective/distillation/distillation.h"
-#include "tessera/train/objective/labels/labelled_objective.h"
 #include "tessera/train/objective/loss.h"
 #include "tessera/train/objective/mask_predict/length_loss.h"
 #include "tessera/train/objective/mask_predict/mask_predict_objective.h"
 #include "tessera/train/objective/next_token/mtp_targets.h"
 #include "tessera/train/objective/objective_config.h"
 #include "tessera/train/objective/part_losses.h"
-#include "tessera/train/objective/preference/preference.h"
-#include "tessera/train/objective/replaced_token/replaced_token.h"
 
 namespace tessera::train {
 namespace {
@@ -43,10 +38,10 @@ nn::Probe both(nn::Probe a, nn::Probe b) {
           }};
 }
 
-class CrossEntropy final : public TokenObjective {
+class CrossEntropy final : public Objective {
  public:
   CrossEntropy(const Recipe& recipe, std::unique_ptr<Dataset> source)
-      : TokenObjective(std::move(source)),
+      : Objective(std::move(source)),
         name_(recipe.objective->type()),
         kinds_(recipe.objective->kinds()),
         loss_{.z_loss = recipe.train.z_loss,
@@ -94,12 +89,9 @@ class CrossEntropy final : public TokenObjective {
     return out;
   }
 
-  LossSums forward_backward_with(const model::Model& model,
-                                 const PackedBatch& packed,
-                                 const nn::Batch& batch,
-                                 const model::ForwardOptions& given,
-                                 const Denominators& whole,
-                                 const PassTerms& terms) const override {
+  LossSums forward_backward(const model::Model& model, const MicroBatch& micro) const override {
+    const auto& [packed, batch, given, whole, update, added_terms] = micro;
+    const PassTerms terms = added_terms != nullptr ? *added_terms : PassTerms{};
     LossSums sums;
     PartLosses parts(whole);
     model::ForwardOptions forward = given;
@@ -242,21 +234,6 @@ class CrossEntropy final : public TokenObjective {
   std::optional<double> length_weight_;  // weight of length prediction, if trained
 };
 
-std::unique_ptr<Objective> tokens(const Recipe& recipe,
-                                  std::unique_ptr<Dataset> source,
-                                  const ObjectiveOptions&) {
-  return token_objective(recipe, std::move(source));
-}
-
-/// By table row.
-using Maker = std::unique_ptr<Objective> (*)(const Recipe& recipe,
-                                             std::unique_ptr<Dataset> source,
-                                             const ObjectiveOptions& options);
-constexpr Maker kMakers[] = {
-#define TESSERA_OBJECTIVE(entries, train) train,
-#include "tessera/train/objective/objectives.def"
-};
-
 }  // namespace
 
 void check_head_of_tokens(const Recipe& recipe) {
@@ -279,10 +256,34 @@ double Denominators::of(const std::string& loss) const {
   return loss.starts_with(kOfEncoder) ? source_tokens : tokens;
 }
 
-std::unique_ptr<TokenObjective> token_objective(const Recipe& recipe,
-                                                std::unique_ptr<Dataset> source) {
+std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr<Dataset> source) {
   return std::make_unique<CrossEntropy>(recipe, std::move(source));
 }
+
+std::unique_ptr<Objective> tokens(const Recipe& recipe,
+                                  std::unique_ptr<Dataset> source,
+                                  const ObjectiveOptions&) {
+  return token_objective(recipe, std::move(source));
+}
+
+// those of the table
+#define TESSERA_OBJECTIVE(entries, train)                                                 \
+  std::unique_ptr<Objective> train(const Recipe& recipe, std::unique_ptr<Dataset> source, \
+                                   const ObjectiveOptions& options);
+#include "tessera/train/objective/objectives.def"
+
+namespace {
+
+/// By table row.
+using Maker = std::unique_ptr<Objective> (*)(const Recipe& recipe,
+                                             std::unique_ptr<Dataset> source,
+                                             const ObjectiveOptions& options);
+constexpr Maker kMakers[] = {
+#define TESSERA_OBJECTIVE(entries, train) train,
+#include "tessera/train/objective/objectives.def"
+};
+
+}  // namespace
 
 std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveOptions& options) {
   auto source = open_source(recipe, options.cache, options.cancel);

@@ -38,10 +38,36 @@ struct Denominators {
 /// Sums of losses over one or several batches, by name.
 using LossSums = std::map<std::string, double>;
 
-/// What forward_backward_part() of a micro-batch needs of the other micro-batches of an update.
+/// What an objective computes from all micro-batches of an update.
 class UpdateView {
  public:
   virtual ~UpdateView() = default;
+};
+
+/// An update, for objectives whose losses are not sums over micro-batches.
+struct Update {
+  const std::vector<PackedBatch>& packed;            // its micro-batches
+  std::unique_ptr<const UpdateView> view = nullptr;  // set by the objective with the first of them
+};
+
+/// Terms of another objective that one of target tokens adds to its own.
+struct PassTerms {
+  double own = 1;  // factor on its own terms
+  /// Additional gradient of the head's logits, as in LossOptions; may be empty.
+  std::function<Tensor(const Tensor& logits_NC, const Tensor& rows_N, const Tensor& targets_N)>
+      of_logits = nullptr;
+  /// Called after the forward pass: a scalar whose gradients are those of the terms; may be empty.
+  std::function<Tensor()> behind = nullptr;
+};
+
+/// A micro-batch of an update; refers to its members during forward_backward().
+struct MicroBatch {
+  const PackedBatch& packed;
+  const nn::Batch& batch;  // its inputs
+  const model::ForwardOptions& forward;
+  const Denominators& whole;         // of the update
+  Update* update = nullptr;          // null = this micro-batch is the update
+  const PassTerms* terms = nullptr;  // read by token_objective() alone
 };
 
 /// Defines samples, losses and metrics of a run; owns its dataset and auxiliary parameters, but not
@@ -67,32 +93,10 @@ class Objective {
   virtual Denominators denominators(const PackedBatch& packed) const = 0;
   /// Number of targets for the log.
   virtual double predicted(const Denominators& whole) const { return whole.of(main_loss()); }
-  /// Forward and backward pass of a micro-batch with inputs `batch`: adds gradients of the sums,
-  /// each over its denominator in `whole`, to the parameters, and returns the sums, those of parts
-  /// included. If the main loss is not finite, no gradient passes the hidden states.
-  virtual LossSums forward_backward(const model::Model& model,
-                                    const PackedBatch& packed,
-                                    const nn::Batch& batch,
-                                    const model::ForwardOptions& forward,
-                                    const Denominators& whole) const = 0;
-  /// If losses of an update are not sums over micro-batches: the data that forward_backward_part()
-  /// of each needs of all; null = none.
-  virtual std::unique_ptr<const UpdateView> view(const model::Model&,
-                                                 const std::vector<PackedBatch>&,
-                                                 const model::ForwardOptions&) const {
-    return nullptr;
-  }
-  /// forward_backward() for one of them.
-  virtual LossSums forward_backward_part(const model::Model& model,
-                                         const PackedBatch& packed,
-                                         const nn::Batch& batch,
-                                         const model::ForwardOptions& forward,
-                                         const Denominators& whole,
-                                         const UpdateView* view) const {
-    require(view == nullptr, "objective", "{} reads a view of an update and does not say how",
-            name());
-    return forward_backward(model, packed, batch, forward, whole);
-  }
+  /// Forward and backward pass of a micro-batch: adds gradients of the sums, each over its
+  /// denominator in `micro.whole`, to the parameters, and returns the sums of its own losses, those
+  /// of parts included. If the main loss is not finite, no gradient passes the hidden states.
+  virtual LossSums forward_backward(const model::Model& model, const MicroBatch& micro) const = 0;
   /// Evaluates the validation samples. Throws Error(cancelled) between passes.
   virtual Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const = 0;
 
@@ -100,40 +104,9 @@ class Objective {
   std::unique_ptr<Dataset> source_;
 };
 
-/// Additional loss terms of one pass.
-struct PassTerms {
-  double own = 1;  // factor on those
-  /// Additional gradient of the head's logits, as in LossOptions; may be empty.
-  std::function<Tensor(const Tensor& logits_NC, const Tensor& rows_N, const Tensor& targets_N)>
-      of_logits = nullptr;
-  /// Called after the forward pass: a scalar whose gradients are those of the terms; may be empty.
-  std::function<Tensor()> behind = nullptr;
-};
-
-class TokenObjective : public Objective {
- public:
-  using Objective::Objective;
-  LossSums forward_backward(const model::Model& model,
-                            const PackedBatch& packed,
-                            const nn::Batch& batch,
-                            const model::ForwardOptions& forward,
-                            const Denominators& whole) const override {
-    return forward_backward_with(model, packed, batch, forward, whole, {});
-  }
-  /// forward_backward() with additional terms: returns its own sums only. A probe in `forward` is
-  /// called.
-  virtual LossSums forward_backward_with(const model::Model& model,
-                                         const PackedBatch& packed,
-                                         const nn::Batch& batch,
-                                         const model::ForwardOptions& forward,
-                                         const Denominators& whole,
-                                         const PassTerms& terms) const = 0;
-};
-
 /// Cross-entropy of the dataset's target tokens: the next tokens of a text, those of an answer,
-/// masked tokens, answers of a task.
-std::unique_ptr<TokenObjective> token_objective(const Recipe& recipe,
-                                                std::unique_ptr<Dataset> source);
+/// masked tokens, answers of a task. A probe in MicroBatch::forward is called.
+std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr<Dataset> source);
 
 /// Throws Error(spec) if the head has fewer outputs than the vocabulary.
 void check_head_of_tokens(const Recipe& recipe);

@@ -3,20 +3,15 @@
 #include <fmt/ranges.h>
 
 #include "tessera/spec/names.h"
-#include "tessera/train/objective/chat/chat_objective.h"
-#include "tessera/train/objective/contrastive/contrastive_objective.h"
-#include "tessera/train/objective/denoising/noise_objective.h"
-#include "tessera/train/objective/distillation/distillation_objective.h"
-#include "tessera/train/objective/labels/label_objective.h"
-#include "tessera/train/objective/mask_predict/mask_predict_objective.h"
-#include "tessera/train/objective/masked_lm/masked_objective.h"
 #include "tessera/train/objective/next_token/next_token_objective.h"
-#include "tessera/train/objective/permutation/permutation_objective.h"
-#include "tessera/train/objective/preference/preference_objective.h"
-#include "tessera/train/objective/replaced_token/replaced_objective.h"
 #include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
+
+// those of the table
+#define TESSERA_OBJECTIVE(entries, train) std::vector<ObjectiveKind> entries();
+#include "tessera/train/objective/objectives.def"
+
 namespace {
 
 using spec::Json;
@@ -32,7 +27,7 @@ const std::vector<ObjectiveKind>& objective_kinds() {
       }
       ++row;
     };
-#define TESSERA_OBJECTIVE(entries, train) add({entries()});
+#define TESSERA_OBJECTIVE(entries, train) add(entries());
 #include "tessera/train/objective/objectives.def"
     return out;
   }();
@@ -41,8 +36,10 @@ const std::vector<ObjectiveKind>& objective_kinds() {
 
 }  // namespace
 
-ObjectivePtr read_objective(const Json& json, const Recipe& recipe) {
-  if (json.is_null()) return default_objective(recipe);
+ObjectivePtr read_objective(const Json& json,
+                            const model::ModelSpec& spec,
+                            const DataRecipe& data) {
+  if (json.is_null()) return default_objective(spec, data);
   const spec::Scope scope = spec::Scope().at("objective");
   if (!json.is_object())
     fail(ErrorKind::spec, scope.path, "found {}; expected an object", spec::kind_of(json));
@@ -51,7 +48,7 @@ ObjectivePtr read_objective(const Json& json, const Recipe& recipe) {
   const std::string type = spec::detail::read_string(json["type"], scope.at("type"));
   std::vector<std::string> known;
   for (const ObjectiveKind& kind : objective_kinds()) {
-    if (kind.type == type) return kind.read(json, scope, recipe);
+    if (kind.type == type) return kind.read(json, scope, spec, data);
     known.push_back(kind.type);
   }
   fail(ErrorKind::spec, scope.at("type").path, "unknown value \"{}\"{}; expected one of {}", type,
@@ -96,7 +93,7 @@ Json objective_schema() {
 }
 
 void check_text_alone(const Recipe& recipe, std::string_view type) {
-  if (recipe.task || recipe.data.source_key)
+  if (recipe.data.text() == nullptr || recipe.data.has_sources())
     fail(ErrorKind::spec, "objective.type", "\"{}\" needs text; expected text files as data", type);
 }
 

@@ -12,6 +12,7 @@
 
 #include "tessera/base/cancel.h"
 #include "tessera/spec/fields.h"
+#include "tessera/train/data/data_plan.h"
 #include "tessera/train/objective/objective_ptr.h"
 
 namespace tessera::train {
@@ -28,9 +29,9 @@ class ObjectiveConfig {
   virtual spec::Json dump() const = 0;
   /// Throws Error(spec) if it does not fit the spec, the data or the rest of the recipe.
   virtual void check(const Recipe& recipe) const = 0;
-  /// The dataset of the recipe's data. `cache`: folder of tokenized files. Throws Error(file) and
+  /// The dataset of the plan's data. `cache`: folder of tokenized files. Throws Error(file) and
   /// Error(input) for data that it does not support.
-  virtual std::unique_ptr<Dataset> open(const Recipe& recipe,
+  virtual std::unique_ptr<Dataset> open(const DataPlan& plan,
                                         const std::filesystem::path& cache,
                                         const CancelToken* cancel) const = 0;
   /// Names of the losses of a mixture, by PackedBatch::kinds; empty for a single one.
@@ -44,8 +45,11 @@ class ObjectiveConfig {
 /// One type of the table.
 struct ObjectiveKind {
   std::string type;
-  /// `recipe`: with spec and data already read.
-  ObjectivePtr (*read)(const spec::Json& json, const spec::Scope& scope, const Recipe& recipe);
+  /// Reads the keys. Throws Error(spec).
+  ObjectivePtr (*read)(const spec::Json& json,
+                       const spec::Scope& scope,
+                       const model::ModelSpec& spec,
+                       const DataRecipe& data);
   /// JSON schema of its keys except "type".
   std::function<spec::Json()> schema;
   bool labelled = false;  // its data are labelled examples (label_data.h)
@@ -89,7 +93,8 @@ C read_objective_keys(const spec::Json& json, const spec::Scope& scope) {
 template <class Config, class C>
 ObjectiveKind objective_kind() {
   return {C::kType,
-          [](const spec::Json& json, const spec::Scope& scope, const Recipe&) -> ObjectivePtr {
+          [](const spec::Json& json, const spec::Scope& scope, const model::ModelSpec&,
+             const DataRecipe&) -> ObjectivePtr {
             return std::make_shared<Config>(read_objective_keys<C>(json, scope));
           },
           [] { return spec::struct_schema<C>(); }};
@@ -97,7 +102,9 @@ ObjectiveKind objective_kind() {
 
 /// Reads a recipe's objective; null = next token, for pairs the target, for a task its answers.
 /// Unknown types and keys throw Error(spec).
-ObjectivePtr read_objective(const spec::Json& json, const Recipe& recipe);
+ObjectivePtr read_objective(const spec::Json& json,
+                            const model::ModelSpec& spec,
+                            const DataRecipe& data);
 
 /// The row of a type in objectives.def; nullopt for types that recipes cannot name, such as a
 /// synthetic task.

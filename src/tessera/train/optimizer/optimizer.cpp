@@ -156,7 +156,7 @@ void Optimizer::add_rule(const RuleRecipe& recipe, std::vector<size_t> entries) 
     const ParameterGroup& group = parameters_.group_of(entry);
     slots.push_back({entry.decl.name, entry.decl.shape, group.weight_decay, group.lr_factor});
   }
-  Member member{name_of(recipe.keys), recipe.lr, std::move(entries), nullptr};
+  Member member{spec::type_of(recipe.keys), recipe.lr, std::move(entries), nullptr};
   const std::vector<Parameter> memory = memory_of(member, {});
   member.rule = make_rule(recipe.keys, std::move(slots), memory);
   members_.push_back(std::move(member));

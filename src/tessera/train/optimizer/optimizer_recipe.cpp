@@ -9,7 +9,6 @@ using spec::Scope;
 /// Keys that every optimizer of a recipe has in addition to those of its rule.
 template <class R>
 struct Whole : R {
-  std::string type = R::kName;
   double lr = R::kRate;
   double weight_decay = R::kDecay;
   std::optional<AverageRecipe> average = {};
@@ -20,7 +19,6 @@ struct Whole : R {
     using spec::field;
     return std::tuple_cat(
         std::tuple{
-            field("type", &C::type, "update rule"),
             field("lr", &C::lr, "base learning rate; the schedule multiplies it", {.min = 0})},
         R::fields(),
         std::tuple{field("weight_decay", &C::weight_decay,
@@ -36,51 +34,18 @@ struct Whole : R {
 /// The optimizer of a group.
 template <class R>
 struct Part : R {
-  std::string type = R::kName;
   double lr = R::kRate;
   static constexpr auto fields() {
     using C = Part;
     using spec::field;
     return std::tuple_cat(
-        std::tuple{field("type", &C::type, "update rule"),
-                   field("lr", &C::lr, "its base rate; the schedule multiplies it", {.min = 0})},
+        std::tuple{field("lr", &C::lr, "its base rate; the schedule multiplies it", {.min = 0})},
         R::fields());
   }
 };
 
-/// Calls f(R{}) for every rule of the table.
-template <class F, size_t... I>
-void for_each_rule(const F& f, std::index_sequence<I...>) {
-  (f(std::variant_alternative_t<I, RuleKeys>{}), ...);
-}
-template <class F>
-void for_each_rule(const F& f) {
-  for_each_rule(f, std::make_index_sequence<std::variant_size_v<RuleKeys>>());
-}
-
-std::string rule_in(const Json& json, const Scope& scope) {
-  if (!json.is_object() || !json.contains("type")) return AdamWKeys::kName;
-  std::vector<std::string> names;
-  for_each_rule([&](const auto& rule) { names.emplace_back(rule.kName); });
-  return names[spec::detail::read_name(json["type"], names, scope.at("type"))];
-}
-
-/// Throws if a key belongs to another rule.
-template <class R>
-void refuse_keys_of_others(const Json& json, const Scope& scope) {
-  const Json own = spec::dump_struct(Whole<R>{});
-  if (!json.is_object()) return;
-  for (const auto& [key, value] : json.items()) {
-    if (own.contains(key)) continue;
-    std::vector<std::string> owners;
-    for_each_rule([&](const auto& rule) {
-      if (spec::dump_struct(rule).contains(key)) owners.emplace_back(rule.kName);
-    });
-    if (!owners.empty())
-      fail(ErrorKind::spec, scope.at(key).path, "has no meaning for type \"{}\"; \"{}\" {} it",
-           R::kName, fmt::join(owners, "\", \""), owners.size() == 1 ? "has" : "have");
-  }
-}
+using Wholes = spec::WrappedUnion<Whole, RuleKeys>;
+using Parts = spec::WrappedUnion<Part, RuleKeys>;
 
 void check_share(double value, const Scope& scope) {
   if (!(value >= 0 && value < 1))
@@ -119,15 +84,13 @@ void check_keys(const RuleKeys& rule, const Scope& scope) {
 }
 
 RuleRecipe read_part(const Json& json, const Scope& scope) {
-  const std::string type = rule_in(json, scope);
   RuleRecipe out;
-  for_each_rule([&]<class R>(const R&) {
-    if (type != R::kName) return;
-    refuse_keys_of_others<R>(json, scope);
-    Part<R> part = spec::read_struct<Part<R>>(json, scope);
-    out.lr = part.lr;
-    out.keys = R(std::move(part));
-  });
+  std::visit(
+      [&]<class R>(const Part<R>& part) {
+        out.lr = part.lr;
+        out.keys = R(part);
+      },
+      spec::read_union<Parts>(json, scope));
   check_keys(out.keys, scope);
   return out;
 }
@@ -144,7 +107,7 @@ Json dump_part(const RuleRecipe& recipe) {
         Part<R> part;
         static_cast<R&>(part) = keys;
         part.lr = recipe.lr;
-        json = spec::dump_struct(part);
+        json = spec::dump_union(Parts(part));
       },
       recipe.keys);
   leave_out_defaults(json);
@@ -166,10 +129,6 @@ std::vector<Json> taken_from_groups(Json& json) {
 
 }  // namespace
 
-const char* name_of(const RuleKeys& rule) {
-  return std::visit([](const auto& keys) { return keys.kName; }, rule);
-}
-
 void check_betas(const std::vector<double>& betas, const std::string& where) {
   if (betas.size() != 2) fail(ErrorKind::spec, where, "{} numbers; expected 2", betas.size());
   for (const double beta : betas)
@@ -178,20 +137,18 @@ void check_betas(const std::vector<double>& betas, const std::string& where) {
 }
 
 OptimizerRecipe read_optimizer(const Json& json, const Scope& scope) {
-  const std::string type = rule_in(json, scope);
   Json rest = json;
   const std::vector<Json> parts = taken_from_groups(rest);
   OptimizerRecipe out;
-  for_each_rule([&]<class R>(const R&) {
-    if (type != R::kName) return;
-    refuse_keys_of_others<R>(rest, scope);
-    Whole<R> whole = spec::read_struct<Whole<R>>(rest, scope);
-    out.lr = whole.lr;
-    out.weight_decay = whole.weight_decay;
-    out.average = whole.average;
-    out.groups = std::move(whole.groups);
-    out.rule = R(std::move(whole));
-  });
+  std::visit(
+      [&]<class R>(const Whole<R>& whole) {
+        out.lr = whole.lr;
+        out.weight_decay = whole.weight_decay;
+        out.average = whole.average;
+        out.groups = whole.groups;
+        out.rule = R(whole);
+      },
+      spec::read_union<Wholes>(rest, scope));
   check_keys(out.rule, scope);
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].is_null()) continue;
@@ -226,7 +183,7 @@ Json dump_optimizer(const OptimizerRecipe& recipe) {
         whole.weight_decay = recipe.weight_decay;
         whole.average = recipe.average;
         whole.groups = recipe.groups;
-        json = spec::dump_struct(whole);
+        json = spec::dump_union(Wholes(whole));
       },
       recipe.rule);
   leave_out_defaults(json);
@@ -239,20 +196,12 @@ Json dump_optimizer(const OptimizerRecipe& recipe) {
 }
 
 Json optimizer_schema() {
-  Json parts = Json::array(), wholes = Json::array();
-  for_each_rule([&]<class R>(const R&) {
-    Json part = spec::struct_schema<Part<R>>();
-    part["properties"]["type"] = {{"const", R::kName}};
-    parts.push_back(std::move(part));
-  });
-  for_each_rule([&]<class R>(const R&) {
-    Json whole = spec::struct_schema<Whole<R>>();
-    whole["properties"]["type"] = {{"const", R::kName}};
+  const Json parts = spec::type_schemas<Parts>();
+  Json schema = spec::union_schema<Wholes>("how parameters are updated");
+  for (Json& whole : schema["anyOf"])
     whole["properties"]["groups"]["items"]["properties"]["optimizer"] = {
         {"description", "another one than the rest's, with a rate of its own"}, {"anyOf", parts}};
-    wholes.push_back(std::move(whole));
-  });
-  return {{"description", "how parameters are updated"}, {"anyOf", wholes}};
+  return schema;
 }
 
 }  // namespace tessera::train

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "tessera/spec/fields.h"
+#include "tessera/spec/type_union.h"
 
 namespace tessera::train {
 
@@ -242,7 +242,6 @@ using RuleKeys = std::variant<AdamWKeys,
                               SoapKeys,
                               ShampooKeys,
                               ScheduleFreeKeys>;
-const char* name_of(const RuleKeys& rule);
 
 /// A rule with its base learning rate, which the schedule multiplies.
 struct RuleRecipe {

@@ -15,69 +15,17 @@
 // arXiv:2404.06395), from r.
 #pragma once
 
+#include <string>
 #include <tuple>
+#include <variant>
 
-#include "tessera/spec/fields.h"
-#include "tessera/spec/keys_of_types.h"
+#include "tessera/spec/type_union.h"
 
 namespace tessera::train {
 
-enum class ScheduleType { constant, linear, cosine, wsd, inverse_sqrt, noam };
 enum class DecayShape { linear, cosine, one_minus_sqrt };
 
-struct Schedule {
-  ScheduleType type = ScheduleType::cosine;
-  int64_t warmup = 0;                             // steps
-  double warmup_fraction = 0;                     // of the steps, instead of warmup
-  double final_fraction = 0.1;                    // of the base rate
-  double decay_fraction = 0.2;                    // of the steps; wsd
-  DecayShape decay = DecayShape::one_minus_sqrt;  // wsd
-  int64_t cycles = 1;                             // cosine
-  int64_t timescale = 0;                          // inverse_sqrt; 0 = warmup
-
-  static constexpr auto fields() {
-    using C = Schedule;
-    using spec::field;
-    return std::tuple{
-        field("type", &C::type, "shape after warm-up"),
-        field("warmup", &C::warmup, "warm-up steps of the learning rate", {.min = 0}),
-        field("warmup_fraction", &C::warmup_fraction,
-              "instead of warmup: warm-up as a share of the steps", {.min = 0}),
-        field("final_fraction", &C::final_fraction,
-              "final learning rate, relative to the base rate", {.min = 0}),
-        field("decay_fraction", &C::decay_fraction, "wsd: share of the steps that decay",
-              {.min = 0}),
-        field("decay", &C::decay, "wsd: shape of the decay"),
-        field("cycles", &C::cycles, "cosine: number of cycles (restarts)", {.min = 1}),
-        field("timescale", &C::timescale,
-              "inverse_sqrt: steps after warm-up until the rate has decayed to the root of a half; "
-              "0 = warmup, or 10000 without",
-              {.min = 0})};
-  }
-  static constexpr std::array keys_of_types{
-      spec::KeyOfTypes{"decay_fraction", "wsd"}, spec::KeyOfTypes{"decay", "wsd"},
-      spec::KeyOfTypes{"cycles", "cosine"}, spec::KeyOfTypes{"timescale", "inverse_sqrt"}};
-  /// Converts warmup_fraction to steps, and shortens a warm-up longer than a run of `steps`;
-  /// returns a line about that, or "". Throws Error(spec) at `path` if both are given.
-  std::string fit(int64_t steps, const std::string& path);
-  /// Throws Error(spec) at `path` if the values do not fit a run of `steps`.
-  void check(int64_t steps, const std::string& path) const;
-  /// f(t) for a run of `steps` steps; after its end the last value.
-  double factor(int64_t t, int64_t steps) const;
-};
-
 }  // namespace tessera::train
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::ScheduleType> {
-  using E = tessera::train::ScheduleType;
-  static constexpr std::array names{std::pair{E::constant, "constant"},
-                                    std::pair{E::linear, "linear"},
-                                    std::pair{E::cosine, "cosine"},
-                                    std::pair{E::wsd, "wsd"},
-                                    std::pair{E::inverse_sqrt, "inverse_sqrt"},
-                                    std::pair{E::noam, "noam"}};
-};
 
 template <>
 struct tessera::spec::EnumNames<tessera::train::DecayShape> {
@@ -85,3 +33,100 @@ struct tessera::spec::EnumNames<tessera::train::DecayShape> {
   static constexpr std::array names{std::pair{E::linear, "linear"}, std::pair{E::cosine, "cosine"},
                                     std::pair{E::one_minus_sqrt, "one_minus_sqrt"}};
 };
+
+namespace tessera::train {
+
+// --- keys of each type: kName in recipes; factor(t, steps) is f of the update after t others ---
+
+/// Keys of every schedule.
+struct WarmupKeys {
+  int64_t warmup = 0;           // steps
+  double warmup_fraction = 0;   // of the steps, instead of warmup
+  double final_fraction = 0.1;  // of the base rate
+
+  static constexpr auto fields() {
+    using C = WarmupKeys;
+    using spec::field;
+    return std::tuple{field("warmup", &C::warmup, "warm-up steps of the learning rate", {.min = 0}),
+                      field("warmup_fraction", &C::warmup_fraction,
+                            "instead of warmup: warm-up as a share of the steps", {.min = 0}),
+                      field("final_fraction", &C::final_fraction,
+                            "final learning rate, relative to the base rate", {.min = 0})};
+  }
+};
+
+struct CosineSchedule : WarmupKeys {
+  static constexpr const char* kName = "cosine";
+  int64_t cycles = 1;
+  static constexpr auto fields() {
+    return std::tuple_cat(WarmupKeys::fields(),
+                          std::tuple{spec::field("cycles", &CosineSchedule::cycles,
+                                                 "number of cycles (restarts)", {.min = 1})});
+  }
+  double factor(int64_t t, int64_t steps) const;
+};
+
+struct ConstantSchedule : WarmupKeys {
+  static constexpr const char* kName = "constant";
+  double factor(int64_t t, int64_t steps) const;
+};
+
+struct LinearSchedule : WarmupKeys {
+  static constexpr const char* kName = "linear";
+  double factor(int64_t t, int64_t steps) const;
+};
+
+struct WsdSchedule : WarmupKeys {
+  static constexpr const char* kName = "wsd";
+  double decay_fraction = 0.2;
+  DecayShape decay = DecayShape::one_minus_sqrt;
+  static constexpr auto fields() {
+    using C = WsdSchedule;
+    using spec::field;
+    return std::tuple_cat(WarmupKeys::fields(),
+                          std::tuple{field("decay_fraction", &C::decay_fraction,
+                                           "share of the steps that decay", {.min = 0}),
+                                     field("decay", &C::decay, "shape of the decay")});
+  }
+  double factor(int64_t t, int64_t steps) const;
+};
+
+struct InverseSqrtSchedule : WarmupKeys {
+  static constexpr const char* kName = "inverse_sqrt";
+  int64_t timescale = 0;
+  static constexpr auto fields() {
+    return std::tuple_cat(
+        WarmupKeys::fields(),
+        std::tuple{spec::field(
+            "timescale", &InverseSqrtSchedule::timescale,
+            "steps after warm-up until the rate has decayed to the root of a half; 0 = warmup, or "
+            "10000 without",
+            {.min = 0})});
+  }
+  double factor(int64_t t, int64_t steps) const;
+};
+
+struct NoamSchedule : WarmupKeys {
+  static constexpr const char* kName = "noam";
+  double factor(int64_t t, int64_t steps) const;
+};
+
+/// The table of schedules.
+using Schedule = std::variant<CosineSchedule,
+                              ConstantSchedule,
+                              LinearSchedule,
+                              WsdSchedule,
+                              InverseSqrtSchedule,
+                              NoamSchedule>;
+
+const WarmupKeys& warmup_of(const Schedule& schedule);
+
+/// Converts warmup_fraction to steps, and shortens a warm-up longer than a run of `steps`; returns
+/// a line about that, or "". Throws Error(spec) at `path` if both are given.
+std::string fit_schedule(Schedule& schedule, int64_t steps, const std::string& path);
+/// Throws Error(spec) at `path` if the values do not fit a run of `steps`.
+void check_schedule(const Schedule& schedule, int64_t steps, const std::string& path);
+/// f(t) for a run of `steps` steps; after its end the last value.
+double rate_factor(const Schedule& schedule, int64_t t, int64_t steps);
+
+}  // namespace tessera::train

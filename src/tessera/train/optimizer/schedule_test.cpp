@@ -13,21 +13,33 @@ constexpr int64_t kTimes[] = {0, 1, 2, 3, 4, 7, 9, 10, 12};
 
 void expect_factors(const Schedule& schedule, const std::vector<double>& want) {
   for (size_t i = 0; i < want.size(); ++i)
-    EXPECT_NEAR(schedule.factor(kTimes[i], 10), want[i], 5e-9) << "t = " << kTimes[i];
+    EXPECT_NEAR(rate_factor(schedule, kTimes[i], 10), want[i], 5e-9) << "t = " << kTimes[i];
+}
+
+template <class S>
+S with(int64_t warmup, double final_fraction = 0.1) {
+  S out;
+  out.warmup = warmup;
+  out.final_fraction = final_fraction;
+  return out;
+}
+
+Schedule with_share(double warmup_fraction, int64_t warmup = 0) {
+  CosineSchedule out;
+  out.warmup_fraction = warmup_fraction;
+  out.warmup = warmup;
+  return out;
 }
 
 TEST(Schedule, AfterWarmup) {
-  Schedule s{.type = ScheduleType::constant, .warmup = 4, .final_fraction = 0};
-  expect_factors(s, {0, .25, .5, .75, 1, 1, 1, 1, 1});
-  s.type = ScheduleType::linear;
-  expect_factors(s, {0, .25, .5, .75, 1, .5, .16666667, 0, 0});
-  s.type = ScheduleType::cosine;
-  s.final_fraction = 0.1;
-  expect_factors(s, {0, .25, .5, .75, 1, .55, .16028857, .1, .1});  // stays down after the end
+  expect_factors(with<ConstantSchedule>(4, 0), {0, .25, .5, .75, 1, 1, 1, 1, 1});
+  expect_factors(with<LinearSchedule>(4, 0), {0, .25, .5, .75, 1, .5, .16666667, 0, 0});
+  // stays down after the end
+  expect_factors(with<CosineSchedule>(4), {0, .25, .5, .75, 1, .55, .16028857, .1, .1});
 }
 
 TEST(Schedule, InverseSquareRoot) {
-  Schedule s{.type = ScheduleType::inverse_sqrt, .warmup = 4};
+  auto s = with<InverseSqrtSchedule>(4);
   expect_factors(s, {0, .25, .5, .75, 1, .75592895, .66666667, .63245553, .57735027});
   s.timescale = 16;
   EXPECT_NEAR(s.factor(20, 100), std::sqrt(0.5), 1e-12);
@@ -35,17 +47,18 @@ TEST(Schedule, InverseSquareRoot) {
 
 TEST(Schedule, Noam) {
   // d 512, W 4000: the peak is 512^-1/2 4000^-1/2
-  const Schedule s{.type = ScheduleType::noam, .warmup = 4000};
+  const auto s = with<NoamSchedule>(4000);
   const double peak = 1 / std::sqrt(512.0 * 4000);
   EXPECT_NEAR(peak * s.factor(0, 20000), 1.74692811e-7, 1e-15);
   EXPECT_NEAR(peak * s.factor(3999, 20000), 6.98771243e-4, 1e-12);
   EXPECT_NEAR(peak * s.factor(15999, 20000), 3.49385622e-4, 1e-12);
-  EXPECT_THROW(Schedule{.type = ScheduleType::noam}.check(10, "schedule"), Error);
+  EXPECT_THROW(check_schedule(NoamSchedule{}, 10, "schedule"), Error);
 }
 
 TEST(Schedule, CyclesBeginAnewAndEndBelow) {
-  const Schedule s{.type = ScheduleType::cosine, .warmup = 2, .final_fraction = 0.1, .cycles = 2};
-  const auto at = [&](int64_t t) { return s.factor(t, 10); };  // cycles of 4 behind the warm-up
+  auto s = with<CosineSchedule>(2);
+  s.cycles = 2;
+  const auto at = [&](int64_t t) { return s.factor(t, 10); };  // cycles of 4 after the warm-up
   EXPECT_NEAR(at(2), 1, 1e-12);
   EXPECT_NEAR(at(4), 0.55, 1e-12);
   EXPECT_NEAR(at(6), 1, 1e-12);
@@ -55,11 +68,9 @@ TEST(Schedule, CyclesBeginAnewAndEndBelow) {
 
 TEST(Schedule, WarmupStableDecay) {
   // W 2, S 4, D 4
-  Schedule s{.type = ScheduleType::wsd,
-             .warmup = 2,
-             .final_fraction = 0.1,
-             .decay_fraction = 0.4,
-             .decay = DecayShape::linear};
+  auto s = with<WsdSchedule>(2);
+  s.decay_fraction = 0.4;
+  s.decay = DecayShape::linear;
   expect_factors(s, {.1, .55, 1, 1, 1, .775, .325, .1, .1});
   s.decay = DecayShape::cosine;
   expect_factors(s, {.1, .55, 1, 1, 1, .86819805, .23180195, .1, .1});
@@ -68,27 +79,34 @@ TEST(Schedule, WarmupStableDecay) {
 }
 
 TEST(Schedule, WarmupIsAShareOrCut) {
-  Schedule share{.warmup_fraction = 0.1};
-  EXPECT_EQ(share.fit(50, "schedule"), "");
-  EXPECT_EQ(share.warmup, 5);
-  EXPECT_EQ(share.warmup_fraction, 0);
-  Schedule tiny{.warmup_fraction = 0.1};
-  tiny.fit(3, "schedule");
-  EXPECT_EQ(tiny.warmup, 0);
-  Schedule longer{.warmup = 100};
-  EXPECT_EQ(longer.fit(3, "schedule"), "schedule.warmup: 100 steps are cut to 3, the steps of the run");
-  EXPECT_EQ(longer.warmup, 3);
-  Schedule both{.warmup = 1, .warmup_fraction = 0.1};
-  EXPECT_THROW(both.fit(10, "schedule"), Error);
-  Schedule above{.warmup_fraction = 1.5};
-  EXPECT_THROW(above.fit(10, "schedule"), Error);
+  Schedule share = with_share(0.1);
+  EXPECT_EQ(fit_schedule(share, 50, "schedule"), "");
+  EXPECT_EQ(warmup_of(share).warmup, 5);
+  EXPECT_EQ(warmup_of(share).warmup_fraction, 0);
+  Schedule tiny = with_share(0.1);
+  fit_schedule(tiny, 3, "schedule");
+  EXPECT_EQ(warmup_of(tiny).warmup, 0);
+  NoamSchedule least;
+  least.warmup_fraction = 0.1;
+  Schedule noam = least;
+  fit_schedule(noam, 3, "schedule");
+  EXPECT_EQ(warmup_of(noam).warmup, 1);
+  Schedule longer = with<CosineSchedule>(100);
+  EXPECT_EQ(fit_schedule(longer, 3, "schedule"),
+            "schedule.warmup: 100 steps are cut to 3, the steps of the run");
+  EXPECT_EQ(warmup_of(longer).warmup, 3);
+  Schedule both = with_share(0.1, 1);
+  EXPECT_THROW(fit_schedule(both, 10, "schedule"), Error);
+  Schedule above = with_share(1.5);
+  EXPECT_THROW(fit_schedule(above, 10, "schedule"), Error);
 }
 
 TEST(Schedule, RefusesWhatDoesNotFit) {
-  Schedule s{.warmup = 11};
-  EXPECT_THROW(s.check(10, "schedule"), Error);
-  s = {.final_fraction = 1.5};
-  EXPECT_THROW(s.check(10, "schedule"), Error);
+  EXPECT_THROW(check_schedule(with<CosineSchedule>(11), 10, "schedule"), Error);
+  EXPECT_THROW(check_schedule(with<CosineSchedule>(0, 1.5), 10, "schedule"), Error);
+  WsdSchedule decays;
+  decays.decay_fraction = 1.5;
+  EXPECT_THROW(check_schedule(decays, 10, "schedule"), Error);
 }
 
 }  // namespace

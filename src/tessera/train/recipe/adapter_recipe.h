@@ -3,24 +3,10 @@
 
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "tessera/spec/fields.h"
-#include "tessera/spec/keys_of_types.h"
-
-namespace tessera::train {
-
-enum class AdapterType { lora, dora, ia3, prefix, prompt };
-
-}  // namespace tessera::train
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::AdapterType> {
-  using E = tessera::train::AdapterType;
-  static constexpr std::array names{std::pair{E::lora, "lora"}, std::pair{E::dora, "dora"},
-                                    std::pair{E::ia3, "ia3"}, std::pair{E::prefix, "prefix"},
-                                    std::pair{E::prompt, "prompt"}};
-};
+#include "tessera/spec/type_union.h"
 
 namespace tessera::train {
 
@@ -40,64 +26,126 @@ struct AdapterSizeRecipe {
   }
 };
 
-struct AdapterRecipe {
-  AdapterType type = AdapterType::lora;
-  int64_t rank = 8;
-  double alpha = 16;
-  double dropout = 0;
+// --- keys of each type: kName in recipes ---
+
+/// Parameters that are trained with an adapter of any type.
+struct SavedKeys {
+  std::vector<std::string> save = {};
+  static constexpr auto fields() {
+    return std::tuple{spec::field(
+        "save", &SavedKeys::save,
+        "parameters trained in full in addition, such as \"head.*\", * for any characters")};
+  }
+};
+
+/// Matrices with an adapter; `targets` names them.
+struct MatrixKeys : SavedKeys {
   std::vector<std::string> targets = {};
   std::vector<std::string> exclude = {};
   std::vector<int64_t> layers = {};
+  static constexpr auto filters() {
+    using C = MatrixKeys;
+    using spec::field;
+    return std::tuple{field("exclude", &C::exclude, "ends of names of matrices without adapter"),
+                      field("layers", &C::layers, "layers with adapters; none = all")};
+  }
+};
+
+/// Low-rank updates of matrices.
+struct LoraAdapter : MatrixKeys {
+  static constexpr const char* kName = "lora";
+  int64_t rank = 8;
+  double alpha = 16;
+  double dropout = 0;
   std::vector<AdapterSizeRecipe> sizes = {};
   bool rslora = false;
-  std::vector<std::string> inputs = {};
-  int64_t tokens = 16;
-  std::optional<std::string> text = {};
-  std::vector<std::string> save = {};
-
-  bool products() const { return type == AdapterType::lora || type == AdapterType::dora; }
-  bool virtual_tokens() const { return type == AdapterType::prefix || type == AdapterType::prompt; }
-
   static constexpr auto fields() {
-    using C = AdapterRecipe;
+    using C = LoraAdapter;
     using spec::field;
-    return std::tuple{
-        field("type", &C::type,
-              "lora: low-rank update of a matrix; dora: the same with trained row norms; ia3: "
-              "factors "
-              "on outputs or inputs of matrices; prefix: prefix tuning (virtual keys and values); "
-              "prompt: prompt tuning (virtual token embeddings)"),
-        field("rank", &C::rank, "lora, dora: rank of the update", {.min = 1}),
-        field("alpha", &C::alpha, "lora, dora: the update is scaled by alpha / rank", {.min = 0}),
-        field("dropout", &C::dropout, "lora, dora: dropout of the input of the update; below 1",
-              {.min = 0}),
-        field("targets", &C::targets,
-              "lora, dora, ia3: the ends of the names of matrices, such as \"mixer.q\"; none = all "
-              "of the layers, of ia3 keys, values and \"inputs\""),
-        field("exclude", &C::exclude, "ends of names of matrices without adapter"),
-        field("layers", &C::layers, "layers with adapters; none = all"),
-        field("sizes", &C::sizes, "lora, dora: other ranks and alphas of some targets"),
-        field("rslora", &C::rslora, "lora, dora: scale by alpha / sqrt(rank) instead"),
-        field("inputs", &C::inputs,
-              "ia3: targets with factors on their input; none = \"ffn.down\""),
-        field("tokens", &C::tokens, "prefix, prompt: number of virtual tokens", {.min = 1}),
-        field(
-            "text", &C::text,
-            "prompt: initial text, repeated to the length; null = random tokens of the vocabulary"),
-        field("save", &C::save,
-              "parameters trained in full in addition, such as \"head.*\", * for any characters")};
+    return std::tuple_cat(
+        std::tuple{field("rank", &C::rank, "rank of the update", {.min = 1}),
+                   field("alpha", &C::alpha, "the update is scaled by alpha / rank", {.min = 0}),
+                   field("dropout", &C::dropout, "dropout of the input of the update; below 1",
+                         {.min = 0}),
+                   field("targets", &C::targets,
+                         "the ends of the names of matrices, such as \"mixer.q\"; none = all of "
+                         "the layers")},
+        MatrixKeys::filters(),
+        std::tuple{field("sizes", &C::sizes, "other ranks and alphas of some targets"),
+                   field("rslora", &C::rslora, "scale by alpha / sqrt(rank) instead")},
+        SavedKeys::fields());
   }
-  static constexpr std::array keys_of_types{spec::KeyOfTypes{"rank", "lora dora"},
-                                            spec::KeyOfTypes{"alpha", "lora dora"},
-                                            spec::KeyOfTypes{"dropout", "lora dora"},
-                                            spec::KeyOfTypes{"sizes", "lora dora"},
-                                            spec::KeyOfTypes{"rslora", "lora dora"},
-                                            spec::KeyOfTypes{"targets", "lora dora ia3"},
-                                            spec::KeyOfTypes{"exclude", "lora dora ia3"},
-                                            spec::KeyOfTypes{"layers", "lora dora ia3"},
-                                            spec::KeyOfTypes{"inputs", "ia3"},
-                                            spec::KeyOfTypes{"tokens", "prefix prompt"},
-                                            spec::KeyOfTypes{"text", "prompt"}};
 };
+
+/// LoRA with trained row norms.
+struct DoraAdapter : LoraAdapter {
+  static constexpr const char* kName = "dora";
+};
+
+/// Factors on outputs or inputs of matrices.
+struct Ia3Adapter : MatrixKeys {
+  static constexpr const char* kName = "ia3";
+  std::vector<std::string> inputs = {};
+  static constexpr auto fields() {
+    using C = Ia3Adapter;
+    using spec::field;
+    return std::tuple_cat(
+        std::tuple{field("targets", &C::targets,
+                         "the ends of the names of matrices, such as \"mixer.q\"; none = keys, "
+                         "values and \"inputs\"")},
+        MatrixKeys::filters(),
+        std::tuple{field("inputs", &C::inputs,
+                         "targets with factors on their input; none = \"ffn.down\"")},
+        SavedKeys::fields());
+  }
+};
+
+/// Tokens before every document that are trained.
+struct VirtualTokenKeys : SavedKeys {
+  int64_t tokens = 16;
+  static constexpr auto count() {
+    return std::tuple{
+        spec::field("tokens", &VirtualTokenKeys::tokens, "number of virtual tokens", {.min = 1})};
+  }
+};
+
+/// Prefix tuning: virtual keys and values.
+struct PrefixAdapter : VirtualTokenKeys {
+  static constexpr const char* kName = "prefix";
+  static constexpr auto fields() {
+    return std::tuple_cat(VirtualTokenKeys::count(), SavedKeys::fields());
+  }
+};
+
+/// Prompt tuning: virtual token embeddings.
+struct PromptAdapter : VirtualTokenKeys {
+  static constexpr const char* kName = "prompt";
+  std::optional<std::string> text = {};
+  static constexpr auto fields() {
+    return std::tuple_cat(
+        VirtualTokenKeys::count(),
+        std::tuple{spec::field(
+            "text", &PromptAdapter::text,
+            "initial text, repeated to the length; null = random tokens of the vocabulary")},
+        SavedKeys::fields());
+  }
+};
+
+/// The table of adapters.
+using AdapterRecipe =
+    std::variant<LoraAdapter, DoraAdapter, Ia3Adapter, PrefixAdapter, PromptAdapter>;
+
+/// The keys of such an adapter; null for others.
+template <class Keys>
+const Keys* adapter_keys(const AdapterRecipe& adapter) {
+  return std::visit(
+      [](const auto& one) -> const Keys* {
+        if constexpr (std::is_base_of_v<Keys, std::decay_t<decltype(one)>>)
+          return &one;
+        else
+          return nullptr;
+      },
+      adapter);
+}
 
 }  // namespace tessera::train

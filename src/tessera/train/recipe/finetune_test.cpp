@@ -303,8 +303,8 @@ TEST_F(Finetune, MakesARecipeThatIsRead) {
   const FinetunePlan plan = plan_finetune(how);
   const Recipe recipe = read_recipe(plan.recipe, "");
   EXPECT_EQ(recipe.spec.head.type(), "classifier");
-  EXPECT_EQ(recipe.labels->text_key, "sentence");
-  EXPECT_EQ(recipe.labels->valid_fraction, 0.1);
+  EXPECT_EQ(recipe.data.labels()->text_key, "sentence");
+  EXPECT_EQ(recipe.data.labels()->valid_fraction, 0.1);
   EXPECT_EQ(plan.recipe["objective"]["labels"], (Json{"0", "1"}));
   // 30 examples, 27 of which are learned from: 20 epochs at most
   EXPECT_EQ(recipe.train.steps, 20);
@@ -318,7 +318,8 @@ TEST_F(Finetune, MakesARecipeThatIsRead) {
   EXPECT_NE(said.find("2 classes: 0, 1"), std::string::npos) << said;
 
   how.adapter = "lora";
-  EXPECT_EQ(read_recipe(plan_finetune(how).recipe, "").adapter->rank, 8);
+  const auto adapter = read_recipe(plan_finetune(how).recipe, "").adapter.value();
+  EXPECT_EQ(std::get<LoraAdapter>(adapter).rank, 8);
   how.adapter = "";
   how.last = 1;
   const Recipe last = read_recipe(plan_finetune(how).recipe, "");
@@ -351,7 +352,7 @@ TEST_F(Finetune, TextsThatBelongTogether) {
   EXPECT_EQ(objective["positive_key"], "positive");
   EXPECT_EQ(objective["negatives_key"], "negative");
   EXPECT_EQ(objective["pooling"], "mean");
-  EXPECT_EQ(recipe.data.text_key, "anchor");
+  EXPECT_EQ(recipe.data.files().text_key, "anchor");
   EXPECT_EQ(recipe.train.length, 4);
   EXPECT_EQ(recipe.train.batch, 7);
   // as sentence-transformers say that the model pools
@@ -420,8 +421,8 @@ TEST_F(Finetune, PairsTuneAnEncoderDecoder) {
             "task: sequence to sequence, source \"question\", target \"answer\" (--text, --label)");
   const Recipe recipe = read_recipe(plan.recipe, "");
   EXPECT_EQ(recipe.objective->type(), "seq2seq");
-  EXPECT_EQ(recipe.data.source_key, "question");
-  EXPECT_EQ(recipe.data.text_key, "answer");
+  EXPECT_EQ(recipe.data.files().source_key, "question");
+  EXPECT_EQ(recipe.data.files().text_key, "answer");
   EXPECT_EQ(recipe.train.length, 8);
   how.last = 1;
   EXPECT_EQ(plan_finetune(how).recipe["optimizer"]["groups"][0]["match"],

@@ -139,7 +139,7 @@ class Guide : public testing::TestWithParam<const char*> {
       return;
     }
     if (key == "adapter") {
-      spec::read_struct<AdapterRecipe>(value, {});
+      spec::read_union<AdapterRecipe>(value, {});
       return;
     }
     if (key == "experts")

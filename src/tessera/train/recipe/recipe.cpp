@@ -12,7 +12,6 @@
 #include "tessera/nn/router/router_config.h"
 #include "tessera/spec/json_difference.h"
 #include "tessera/spec/names.h"
-#include "tessera/train/data/check_files.h"
 #include "tessera/train/data/tasks.h"
 #include "tessera/train/data/token_cache.h"
 #include "tessera/train/objective/objective_config.h"
@@ -25,14 +24,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The recipe's fields, except the spec, which is a document of its own, and the data, of which
-/// there are two kinds.
+/// The recipe's fields, except the spec, which is a document of its own, and unions.
 struct Sections {
   TrainRecipe train;
-  Schedule schedule;
   CheckpointRecipe checkpoint;
   std::optional<InitRecipe> init = {};
-  std::optional<AdapterRecipe> adapter = {};
   std::optional<ExpertsRecipe> experts = {};
   std::optional<StopRecipe> stop = {};
   std::optional<WatchRecipe> watch = {};
@@ -42,11 +38,8 @@ struct Sections {
     using spec::field;
     return std::tuple{
         field("train", &C::train, "length and shape of the run", {.required = true}),
-        field("schedule", &C::schedule, "learning rate over the run"),
         field("checkpoint", &C::checkpoint, "when to save"),
         field("init", &C::init, "a model to begin from; null = fresh values"),
-        field("adapter", &C::adapter,
-              "adapter (LoRA, ...) to train, with the model frozen; null = train the model"),
         field("experts", &C::experts, "growing, pruning and balancing of experts; null = none"),
         field("stop", &C::stop, "early stopping; null = none"),
         field("watch", &C::watch, "warnings and measurements during training")};
@@ -57,8 +50,9 @@ struct Sections {
 std::string in_a_section(const std::string& key) {
   Json sections = spec::dump_struct(Sections());
   sections["optimizer"] = dump_optimizer({});
-  sections["data"] = spec::dump_struct(DataRecipe());
-  sections["adapter"] = spec::dump_struct(AdapterRecipe());
+  sections["schedule"] = spec::dump_all_types<Schedule>();
+  sections["data"] = spec::dump_struct(TextData());
+  sections["adapter"] = spec::dump_all_types<AdapterRecipe>();
   sections["stop"] = spec::dump_struct(StopRecipe());
   std::vector<std::string> found;
   for (const auto& [name, section] : sections.items())
@@ -69,7 +63,8 @@ std::string in_a_section(const std::string& key) {
 
 /// Throws Error(spec) for a key of a recipe that is no section.
 void check_sections(const Json& json) {
-  std::vector<std::string> known = {"spec", "data", "objective", "optimizer", "extends"};
+  std::vector<std::string> known = {"spec",     "data",    "objective", "optimizer",
+                                    "schedule", "adapter", "extends"};
   const Json sections = spec::dump_struct(Sections());
   for (const auto& [name, section] : sections.items()) known.push_back(name);
   for (const auto& [key, value] : json.items())
@@ -189,27 +184,6 @@ void take_from_model(Json& json, const fs::path& folder) {
   data["tokenizer"] = tokenizer_of_start(model);
 }
 
-/// A resolved recipe contains defaults next to a mixture; only given keys count.
-Json without_defaults(Json data) {
-  const Json defaults = spec::dump_struct(DataRecipe());
-  for (const auto& [key, value] : defaults.items())
-    if (data.contains(key) && data[key] == value) data.erase(key);
-  return data;
-}
-
-void check_mix(const DataRecipe& data, const Json& json) {
-  for (const char* key : {"train", "valid", "valid_fraction", "format", "text_key", "source_key"})
-    if (json.contains(key))
-      fail(ErrorKind::spec, fmt::format("data.{}", key),
-           "given with data.mix, whose parts have their own; expected one of the two");
-  for (size_t i = 0; i < data.mix.size(); ++i) {
-    check_files(data.mix[i], fmt::format("data.mix[{}]", i));
-    if (!(data.mix[i].weight > 0))
-      fail(ErrorKind::spec, fmt::format("data.mix[{}].weight", i),
-           "found 0; expected more, or the part left out");
-  }
-}
-
 /// Names the labels in the spec of a labelled objective, and gives a model's spec the required
 /// head.
 void take_task_head(Json& json, bool own_spec, Recipe& recipe) {
@@ -218,40 +192,6 @@ void take_task_head(Json& json, bool own_spec, Recipe& recipe) {
   if (made.note.empty()) return;
   recipe.notes.push_back(made.note);
   json["init"]["partial"] = true;
-}
-
-void read_data(const Json& json, bool labelled, Recipe& recipe) {
-  const auto data = json.find("data");
-  if (data == json.end())
-    fail(ErrorKind::spec, "recipe", "\"data\" is missing; expected files to learn from, or a task");
-  spec::Scope scope;
-  scope.path = "data";
-  if (labelled) {
-    recipe.labels = spec::read_struct<LabelData>(*data, scope);
-    recipe.data.tokenizer = recipe.labels->tokenizer;
-    return;
-  }
-  DataType type = DataType::text;
-  if (data->is_object() && data->contains("type"))
-    spec::detail::read_value((*data)["type"], type, {}, scope.at("type"));
-  if (type == DataType::text) {
-    recipe.data = spec::read_struct<DataRecipe>(*data, scope);
-    if (!recipe.data.mix.empty()) check_mix(recipe.data, without_defaults(*data));
-  } else {
-    recipe.task = spec::read_struct<TaskRecipe>(*data, scope);
-    spec::check_keys_of_type(*recipe.task, *data, scope);
-  }
-}
-
-void check_data(const DataRecipe& data) {
-  if (!data.mix.empty()) return;
-  if (data.temperature)
-    fail(ErrorKind::spec, "data.temperature", "has no meaning without data.mix");
-  check_files(data, "data");
-  if (data.source_key && !has_keys(data.format))
-    fail(ErrorKind::spec, "data.source_key",
-         "given for format \"{}\"; expected format \"jsonl\", \"csv\" or \"tsv\"",
-         spec::enum_name(data.format));
 }
 
 /// Reads the optimizer from `json`; one that needs no schedule gets none by default.
@@ -265,10 +205,44 @@ void take_optimizer(Json& json, Recipe& recipe) {
   if (schedule.is_object() && !schedule.contains("type")) schedule["type"] = "constant";
 }
 
+void take_schedule(Json& json, Recipe& recipe) {
+  if (const auto found = json.find("schedule"); found != json.end())
+    recipe.schedule = spec::read_union<Schedule>(*found, spec::Scope().at("schedule"));
+  json.erase("schedule");
+}
+
+void take_adapter(Json& json, Recipe& recipe) {
+  if (const auto found = json.find("adapter"); found != json.end() && !found->is_null())
+    recipe.adapter = spec::read_union<AdapterRecipe>(*found, spec::Scope().at("adapter"));
+  json.erase("adapter");
+}
+
+/// Makes the paths of a recipe in `folder` independent of it.
+void place_data(const fs::path& folder, DataRecipe& data) {
+  const auto place = [&](std::vector<std::string>& files) {
+    for (std::string& file : files) file = under(folder, file).lexically_normal().string();
+  };
+  const auto place_tokenizer = [&](std::string& tokenizer) {
+    if (tokenizer != "bytes") tokenizer = model_under(folder, tokenizer);
+  };
+  if (auto* text = std::get_if<TextData>(&data.of)) {
+    for (auto* files : {&text->train, &text->valid}) place(*files);
+    for (DataPart& part : text->mix)
+      for (auto* files : {&part.train, &part.valid}) place(*files);
+    place_tokenizer(text->tokenizer);
+  }
+  if (auto* labels = std::get_if<LabelData>(&data.of)) {
+    for (auto* files :
+         {&labels->train, &labels->valid, &labels->train_labels, &labels->valid_labels})
+      place(*files);
+    place_tokenizer(labels->tokenizer);
+  }
+}
+
 /// Adding and removing experts needs optimizer states that are separate by expert.
 void check_states(const OptimizerRecipe& optimizer) {
   const auto check = [](const RuleKeys& rule, const std::string& where) {
-    std::string what = name_of(rule);
+    const std::string what = spec::type_of(rule);
     bool apart = what != "adafactor" && what != "soap" && what != "shampoo";
     if (const auto* adam = std::get_if<AdamKeys>(&rule);
         adam != nullptr && adam->moments == MomentStorage::int8)
@@ -312,7 +286,8 @@ void check_rewards(const model::ModelSpec& stack, std::string_view why) {
 
 void check_model(const Recipe& recipe) {
   const int64_t length = recipe.train.length;
-  if (!recipe.spec.encoder && recipe.data.source_key && !model::CallPlan(recipe.spec).reads_given())
+  if (!recipe.spec.encoder && recipe.data.has_sources() &&
+      !model::CallPlan(recipe.spec).reads_given())
     fail(ErrorKind::spec, "data.source_key",
          "given for a \"{}\" without a prefix, which reads no source; expected arch "
          "\"encoder_decoder\", or attention with pattern \"prefix\"",
@@ -323,9 +298,10 @@ void check_model(const Recipe& recipe) {
            limit);
   if (const int64_t limit = recipe.spec.max_positions(); limit > 0 && length > limit)
     fail(ErrorKind::spec, "train.length", "{} tokens; the spec has {} positions", length, limit);
-  else if (limit > 0 && recipe.task && recipe.task->valid_length > limit)
-    fail(ErrorKind::spec, "data.valid_length", "{} tokens; the spec has {} positions",
-         recipe.task->valid_length, limit);
+  else if (limit > 0 && recipe.data.task() != nullptr)
+    if (const int64_t longest = keys_of_task(*recipe.data.task()).valid_length; longest > limit)
+      fail(ErrorKind::spec, "data.valid_length", "{} tokens; the spec has {} positions", longest,
+           limit);
   check_rewards(recipe.spec, "");
   if (recipe.spec.encoder)
     check_rewards(*recipe.spec.encoder, "and what an encoder reads has none");
@@ -393,7 +369,7 @@ void check_curriculum(const Recipe& recipe) {
   if (how.from > recipe.train.length)
     fail(ErrorKind::spec, "train.curriculum.from", "found {}; expected at most train.length = {}",
          how.from, recipe.train.length);
-  if (recipe.task)
+  if (recipe.data.task() != nullptr)
     fail(ErrorKind::spec, "train.curriculum",
          "examples of a task have the length that they are made with; expected steps 0");
   if (recipe.train.windows == WindowOrder::carried)
@@ -412,12 +388,12 @@ void check_carried(const Recipe& recipe) {
     return;
   }
   constexpr const char* kWhere = "train.windows";
-  if (!recipe.data.mix.empty())
+  if (const TextData* text = recipe.data.text(); text != nullptr && !text->mix.empty())
     fail(ErrorKind::spec, kWhere,
          "\"carried\" reads on in one text, but data.mix has several; use \"isolated\"");
-  if (recipe.task)
+  if (recipe.data.task() != nullptr)
     fail(ErrorKind::spec, kWhere, "examples of a task are independent; use \"isolated\"");
-  if (recipe.data.source_key)
+  if (recipe.data.has_sources())
     fail(ErrorKind::spec, kWhere,
          "\"carried\" continues documents, but pairs are independent; use \"isolated\"");
   if (train.recompute.of != nn::RecomputeOf::none)
@@ -512,17 +488,15 @@ void check_adapter(const Recipe& recipe) {
     fail(ErrorKind::spec, "adapter",
          "given without \"init\"; expected \"init\": {{\"from\": MODEL}}, the base model");
   // labels need a head, which is trained in full with the adapter
-  if (recipe.init->partial && !recipe.labels)
+  if (recipe.init->partial && recipe.data.labels() == nullptr)
     fail(ErrorKind::spec, "init.partial",
          "true with an adapter, whose base model is frozen; expected false");
-  const AdapterRecipe& how = *recipe.adapter;
-  if (how.dropout >= 1)
-    fail(ErrorKind::spec, "adapter.dropout", "found {}; expected less than 1", how.dropout);
-  if (how.virtual_tokens()) {
-    if (const std::string reason =
-            model::no_virtual_reason(recipe.spec, how.type == AdapterType::prefix);
-        !reason.empty())
-      fail(ErrorKind::spec, "adapter.type", "\"{}\": {}", spec::enum_name(how.type), reason);
+  if (const auto* lora = adapter_keys<LoraAdapter>(*recipe.adapter); lora && lora->dropout >= 1)
+    fail(ErrorKind::spec, "adapter.dropout", "found {}; expected less than 1", lora->dropout);
+  if (const auto* keys = adapter_keys<VirtualTokenKeys>(*recipe.adapter)) {
+    const bool prefix = std::holds_alternative<PrefixAdapter>(*recipe.adapter);
+    if (const std::string reason = model::no_virtual_reason(recipe.spec, prefix); !reason.empty())
+      fail(ErrorKind::spec, "adapter.type", "\"{}\": {}", spec::type_of(*recipe.adapter), reason);
     if (recipe.train.windows == WindowOrder::carried)
       fail(ErrorKind::spec, "train.windows",
            "\"carried\" rows continue from a state, and virtual tokens precede whole documents; "
@@ -532,9 +506,9 @@ void check_adapter(const Recipe& recipe) {
            "not available with virtual tokens; expected "
            "scale 0");
     if (const int64_t limit = recipe.spec.max_positions();
-        limit > 0 && recipe.train.length + how.tokens > limit)
+        limit > 0 && recipe.train.length + keys->tokens > limit)
       fail(ErrorKind::spec, "adapter.tokens",
-           "{} virtual tokens and train.length = {}; the spec has {} positions", how.tokens,
+           "{} virtual tokens and train.length = {}; the spec has {} positions", keys->tokens,
            recipe.train.length, limit);
   }
   if (recipe.experts && recipe.experts->changes())
@@ -550,15 +524,7 @@ void check_watched(const Recipe& recipe) {
       fail(ErrorKind::spec, where,
            "given without train.eval_every, so that nothing is evaluated on the way; expected "
            "steps between evaluations there");
-    const auto held_out = [](const auto& data) {
-      return !data.valid.empty() || data.valid_fraction > 0;
-    };
-    const bool some =
-        recipe.task     ? recipe.task->valid > 0
-        : recipe.labels ? held_out(*recipe.labels)
-                        : held_out(recipe.data) ||
-                              std::any_of(recipe.data.mix.begin(), recipe.data.mix.end(), held_out);
-    if (!some)
+    if (!recipe.data.has_valid())
       fail(ErrorKind::spec, where,
            "given without validation data; expected data.valid or data.valid_fraction");
   };
@@ -572,13 +538,14 @@ void check_watched(const Recipe& recipe) {
          std::max<int64_t>(1, recipe.train.batch / 2));
 }
 
-void check_schedule(const Recipe& recipe) {
-  if (std::holds_alternative<ScheduleFreeKeys>(recipe.optimizer.rule) &&
-      recipe.schedule.type != ScheduleType::constant)
+/// Throws Error(spec) if the optimizer needs another schedule.
+void check_rate(const OptimizerRecipe& optimizer, const Schedule& schedule) {
+  if (std::holds_alternative<ScheduleFreeKeys>(optimizer.rule) &&
+      !std::holds_alternative<ConstantSchedule>(schedule))
     fail(ErrorKind::spec, "schedule.type",
          "found \"{}\" with optimizer \"schedule_free_adamw\", whose average replaces a decaying "
          "rate; expected \"constant\"",
-         spec::enum_name(recipe.schedule.type));
+         spec::type_of(schedule));
 }
 
 /// Keys that may differ between two configurations of the same run.
@@ -593,33 +560,6 @@ bool is_free(const std::string& path, bool constant_schedule) {
 }
 
 }  // namespace
-
-std::optional<LabelFormat> label_format(DataFormat format) {
-  switch (format) {
-    case DataFormat::jsonl:
-      return LabelFormat::jsonl;
-    case DataFormat::tsv:
-      return LabelFormat::tsv;
-    case DataFormat::csv:
-      return LabelFormat::csv;
-    case DataFormat::text:
-    case DataFormat::tokens:
-      break;
-  }
-  return std::nullopt;
-}
-
-DataRecipe DataRecipe::only(const DataPart& part) const {
-  DataRecipe out = *this;
-  out.mix.clear();
-  out.temperature.reset();
-  out.train = part.train;
-  out.valid = part.valid;
-  out.valid_fraction = part.valid_fraction;
-  out.format = part.format;
-  out.text_key = part.text_key;
-  return out;
-}
 
 Recipe read_recipe(Json json,
                    const fs::path& folder,
@@ -668,63 +608,46 @@ Recipe read_recipe(Json json,
         routers, routers == 1 ? "" : "s", routers == 1 ? "s" : ""));
   recipe.spec = model::read_model_spec(json["spec"]);
   json.erase("spec");
-  read_data(json, labelled, recipe);
+  if (!json.contains("data"))
+    fail(ErrorKind::spec, "recipe", "\"data\" is missing; expected files to learn from, or a task");
+  recipe.data = read_data(json["data"], labelled);
   json.erase("data");
   Json objective = json.value("objective", Json());
   for_each_objective_path(objective,
                           [&](Json& path) { path = model_under(folder, path.get<std::string>()); });
-  recipe.objective = read_objective(objective, recipe);
+  recipe.objective = read_objective(objective, recipe.spec, recipe.data);
   json.erase("objective");
   take_optimizer(json, recipe);
+  take_schedule(json, recipe);
+  take_adapter(json, recipe);
   auto sections = spec::read_struct<Sections>(json, {});
-  const spec::Scope top;
-  if (json.contains("schedule"))
-    spec::check_keys_of_type(sections.schedule, json["schedule"], top.at("schedule"));
-  if (sections.adapter)
-    spec::check_keys_of_type(*sections.adapter, json["adapter"], top.at("adapter"));
   recipe.train = sections.train;
-  recipe.schedule = sections.schedule;
   recipe.checkpoint = sections.checkpoint;
   recipe.stop = std::move(sections.stop);
   recipe.watch = sections.watch;
   recipe.init = std::move(sections.init);
   if (recipe.init) recipe.init->from = model_under(folder, recipe.init->from);
 
-  const auto place = [&](auto& data) {
-    for (auto* files : {&data.train, &data.valid})
-      for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
-  };
-  place(recipe.data);
-  if (recipe.labels) {
-    place(*recipe.labels);
-    for (auto* files : {&recipe.labels->train_labels, &recipe.labels->valid_labels})
-      for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
-  }
-  for (DataPart& part : recipe.data.mix) place(part);
-  if (recipe.data.tokenizer != "bytes")
-    recipe.data.tokenizer = model_under(folder, recipe.data.tokenizer);
-  if (recipe.labels) recipe.labels->tokenizer = recipe.data.tokenizer;
-  if (recipe.task)
-    for (const auto& [path, length] : {std::pair("train.length", recipe.train.length),
-                                       std::pair("data.valid_length", recipe.task->valid_length)})
-      if (length > 0) check_task(*recipe.task, recipe.spec.vocab, length, path);
-  if (recipe.labels)
-    check_label_data(*recipe.labels, "data");
-  else if (!recipe.task)
-    check_data(recipe.data);
-  if (const std::string note = recipe.schedule.fit(recipe.train.steps, "schedule"); !note.empty())
+  place_data(folder, recipe.data);
+  if (recipe.data.task() != nullptr)
+    for (const auto& [path, length] :
+         {std::pair("train.length", recipe.train.length),
+          std::pair("data.valid_length", keys_of_task(*recipe.data.task()).valid_length)})
+      if (length > 0) check_task(*recipe.data.task(), recipe.spec.vocab, length, path);
+  check_data(recipe.data);
+  if (const std::string note = fit_schedule(recipe.schedule, recipe.train.steps, "schedule");
+      !note.empty())
     recipe.notes.push_back(note);
-  recipe.schedule.check(recipe.train.steps, "schedule");
+  check_schedule(recipe.schedule, recipe.train.steps, "schedule");
   recipe.experts = std::move(sections.experts);
   recipe.objective->check(recipe);
-  recipe.adapter = std::move(sections.adapter);
   check_model(recipe);
   check_adapter(recipe);
   check_carried(recipe);
   check_curriculum(recipe);
   check_experts(recipe);
   if (recipe.experts && recipe.experts->changes()) check_states(recipe.optimizer);
-  check_schedule(recipe);
+  check_rate(recipe.optimizer, recipe.schedule);
   check_watched(recipe);
   return recipe;
 }
@@ -742,22 +665,18 @@ Json merged_recipe(const fs::path& path) {
 Json resolve(const Recipe& recipe) {
   Json json = Json::object();
   json["spec"] = model::resolve(recipe.spec);
-  json["data"] = recipe.task     ? spec::dump_of_type(*recipe.task)
-                 : recipe.labels ? spec::dump_struct(*recipe.labels)
-                                 : spec::dump_struct(recipe.data);
+  json["data"] = dump_data(recipe.data);
   json["train"] = spec::dump_struct(recipe.train);
-  if (recipe.data.mix.empty())
-    for (const char* key : {"mix", "temperature"}) json["data"].erase(key);
   if (recipe.train.curriculum.steps == 0) json["train"].erase("curriculum");
   json["optimizer"] = dump_optimizer(recipe.optimizer);
   // absent if empty, as in recipes of checkpoints without these keys
   if (recipe.init) json["init"] = spec::dump_struct(*recipe.init);
   if (Json objective = recipe.objective->dump(); !objective.is_null())
     json["objective"] = std::move(objective);
-  if (recipe.adapter) json["adapter"] = spec::dump_of_type(*recipe.adapter);
+  if (recipe.adapter) json["adapter"] = spec::dump_union(*recipe.adapter);
   if (recipe.experts) json["experts"] = spec::dump_struct(*recipe.experts);
-  json["schedule"] = spec::dump_of_type(recipe.schedule);
-  if (recipe.schedule.cycles == 1) json["schedule"].erase("cycles");
+  json["schedule"] = spec::dump_union(recipe.schedule);
+  if (json["schedule"].value("cycles", 0) == 1) json["schedule"].erase("cycles");
   json["schedule"].erase("warmup_fraction");  // warmup has it in steps
   json["checkpoint"] = spec::dump_struct(recipe.checkpoint);
   if (recipe.stop) json["stop"] = spec::dump_struct(*recipe.stop);
@@ -782,13 +701,16 @@ Json recipe_schema() {
   Json schema = spec::struct_schema<Sections>();
   schema["properties"]["spec"] = {
       {"description", "the architecture: a path, or the object itself; optional with init"}};
+  Json data = spec::type_schemas<TypedData>();
+  data.push_back(spec::struct_schema<LabelData>());
   schema["properties"]["data"] = {
       {"description", "files to learn from, a task whose examples are made, or labelled examples"},
-      {"anyOf",
-       {spec::struct_schema<DataRecipe>(), spec::struct_schema<TaskRecipe>(),
-        spec::struct_schema<LabelData>()}}};
+      {"anyOf", std::move(data)}};
   schema["properties"]["objective"] = objective_schema();
   schema["properties"]["optimizer"] = optimizer_schema();
+  schema["properties"]["schedule"] = spec::union_schema<Schedule>("learning rate over the run");
+  schema["properties"]["adapter"] = spec::union_schema<AdapterRecipe>(
+      "adapter (LoRA, ...) to train, with the model frozen; null = train the model");
   schema["properties"]["extends"] = {
       {"type", "string"}, {"description", "base recipe, for all keys that this one lacks"}};
   schema["required"].push_back("data");

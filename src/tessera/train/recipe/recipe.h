@@ -19,289 +19,19 @@
 #include <vector>
 
 #include "tessera/model/model_spec.h"
-#include "tessera/nn/recompute.h"
 #include "tessera/spec/fields.h"
-#include "tessera/spec/keys_of_types.h"
-#include "tessera/train/recipe/adapter_recipe.h"
-#include "tessera/train/objective/next_token/early_exit.h"
-#include "tessera/train/objective/label_smoothing.h"
-#include "tessera/train/data/label_data.h"
-#include "tessera/train/recipe/length_schedule.h"
+#include "tessera/train/data/data_plan.h"
 #include "tessera/train/objective/objective_ptr.h"
 #include "tessera/train/optimizer/optimizer_recipe.h"
 #include "tessera/train/optimizer/schedule.h"
+#include "tessera/train/recipe/adapter_recipe.h"
+#include "tessera/train/recipe/data_recipe.h"
+#include "tessera/train/recipe/train_recipe.h"
 #include "tessera/train/recipe/watch_recipe.h"
 
 namespace tessera::train {
 
 using spec::Json;
-
-enum class DataType {
-  text,
-  mqar,
-  copying,
-  selective_copying,
-  induction_heads,
-  needle,
-  parity,
-  modular_sum,
-  s3,
-  s5,
-};
-enum class Filler {
-  random,  // any token
-  zero,
-};
-enum class DataFormat {
-  text,   // a file is a document
-  jsonl,  // a line is an object with a document
-  tsv,    // a row is a document; the first line names the columns
-  csv,
-  tokens,  // token ids, each document after the separator of the one before
-};
-enum class Precision {
-  float32,
-  bf16,  // factors of products; the rest is float32
-  fp16,
-};
-enum class WindowOrder {
-  isolated,  // shuffled; each starts from an empty state
-  carried,   // consecutive; each starts from the state of the one before, without gradient (TBPTT)
-};
-
-}  // namespace tessera::train
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::DataType> {
-  using E = tessera::train::DataType;
-  static constexpr std::array names{std::pair{E::text, "text"},
-                                    std::pair{E::mqar, "mqar"},
-                                    std::pair{E::copying, "copying"},
-                                    std::pair{E::selective_copying, "selective_copying"},
-                                    std::pair{E::induction_heads, "induction_heads"},
-                                    std::pair{E::needle, "needle"},
-                                    std::pair{E::parity, "parity"},
-                                    std::pair{E::modular_sum, "modular_sum"},
-                                    std::pair{E::s3, "s3"},
-                                    std::pair{E::s5, "s5"}};
-};
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::Filler> {
-  using E = tessera::train::Filler;
-  static constexpr std::array names{std::pair{E::random, "random"}, std::pair{E::zero, "zero"}};
-};
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::DataFormat> {
-  using E = tessera::train::DataFormat;
-  static constexpr std::array names{std::pair{E::text, "text"}, std::pair{E::jsonl, "jsonl"},
-                                    std::pair{E::tsv, "tsv"}, std::pair{E::csv, "csv"},
-                                    std::pair{E::tokens, "tokens"}};
-};
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::WindowOrder> {
-  using E = tessera::train::WindowOrder;
-  static constexpr std::array names{std::pair{E::isolated, "isolated"},
-                                    std::pair{E::carried, "carried"}};
-};
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::Precision> {
-  using E = tessera::train::Precision;
-  static constexpr std::array names{std::pair{E::float32, "float32"}, std::pair{E::bf16, "bf16"},
-                                    std::pair{E::fp16, "fp16"}};
-};
-
-namespace tessera::train {
-
-inline constexpr const char* kFormatDoc =
-    "text: a file is a document; jsonl: a line is; tsv, csv: a row is, below a line that names the "
-    "columns; tokens: ids, unsigned 16-bit little-endian, or "
-    "32-bit where the vocabulary has more than 65,536, documents ended by the separator";
-
-/// Formats with keys: JSON lines and tables.
-inline bool has_keys(DataFormat format) {
-  return format != DataFormat::text && format != DataFormat::tokens;
-}
-/// The same format for labelled files; nullopt for formats without keys.
-std::optional<LabelFormat> label_format(DataFormat format);
-
-/// One text of a mixture.
-struct DataPart {
-  double weight = 1;
-  std::vector<std::string> train = {};
-  std::vector<std::string> valid = {};
-  double valid_fraction = 0;
-  DataFormat format = DataFormat::text;
-  std::string text_key = "text";
-
-  static constexpr auto fields() {
-    using C = DataPart;
-    using spec::field;
-    return std::tuple{field("weight", &C::weight,
-                            "weight of this dataset, relative to the sum of all", {.min = 0}),
-                      field("train", &C::train, "files to learn from", {.required = true}),
-                      field("valid", &C::valid, "files to evaluate on"),
-                      field("valid_fraction", &C::valid_fraction,
-                            "instead of valid: the last part of the bytes of train", {.min = 0}),
-                      field("format", &C::format, kFormatDoc),
-                      field("text_key", &C::text_key, "key or column of the text")};
-  }
-};
-
-/// Text files.
-struct DataRecipe {
-  DataType type = DataType::text;
-  std::vector<std::string> train = {};
-  std::vector<std::string> valid = {};
-  double valid_fraction = 0;
-  DataFormat format = DataFormat::text;
-  std::string text_key = "text";
-  std::optional<std::string> source_key = {};
-  std::string tokenizer = "bytes";
-  std::optional<std::string> document_separator = {};
-  std::vector<DataPart> mix = {};
-  std::optional<double> temperature = {};
-
-  /// The recipe for one part of the mixture only.
-  DataRecipe only(const DataPart& part) const;
-
-  static constexpr auto fields() {
-    using C = DataRecipe;
-    using spec::field;
-    return std::tuple{
-        field("type", &C::type, "text, or a task"),
-        field("train", &C::train, "files to learn from; needed without a mix"),
-        field("valid", &C::valid, "files to evaluate on"),
-        field("valid_fraction", &C::valid_fraction,
-              "instead of valid: the last part of the bytes of train", {.min = 0}),
-        field("format", &C::format, kFormatDoc),
-        field("text_key", &C::text_key, "key or column of the text"),
-        field("source_key", &C::source_key,
-              "key or column of the source (encoder input, or prefix of a prefix language model); "
-              "the text is then the target"),
-        field("tokenizer", &C::tokenizer,
-              "\"bytes\", or a tokenizer.json or vocab.txt, or its folder"),
-        field("document_separator", &C::document_separator,
-              "token put after every document; null = the tokenizer's end of text if it has one, "
-              "\"\" = none"),
-        field("mix", &C::mix, "data mixture, instead of train: several datasets with weights"),
-        field("temperature", &C::temperature,
-              "of a mix: multiplies weights by tokens^(1 / temperature); null = weights alone",
-              {.min = 1})};
-  }
-};
-
-/// A synthetic task (tasks.h), examples of train.length tokens.
-struct TaskRecipe {
-  DataType type = DataType::mqar;
-  int64_t items = 4;
-  Filler filler = Filler::random;
-  int64_t examples = 0;
-  int64_t valid = 256;
-  int64_t valid_length = 0;
-
-  static constexpr auto fields() {
-    using C = TaskRecipe;
-    using spec::field;
-    return std::tuple{
-        field("type", &C::type, "the task", {.required = true}),
-        field("items", &C::items,
-              "mqar: keys with values; copying: symbols; needle: tokens of the value; "
-              "modular_sum: the modulus",
-              {.min = 1}),
-        field("filler", &C::filler, "mqar: tokens between the queried keys"),
-        field("examples", &C::examples, "number of different training examples; 0 = unlimited",
-              {.min = 0}),
-        field("valid", &C::valid, "examples to evaluate on; 0 = none", {.min = 0}),
-        field("valid_length", &C::valid_length, "tokens of those; 0 = train.length", {.min = 0})};
-  }
-  static constexpr std::array keys_of_types{
-      spec::KeyOfTypes{"items", "mqar copying selective_copying needle modular_sum"},
-      spec::KeyOfTypes{"filler", "mqar"}};
-};
-
-/// Limit for one micro-batch, tokens.
-constexpr int64_t kMaxTokens = int64_t{1} << 31;
-
-struct TrainRecipe {
-  int64_t steps = 0;
-  int64_t batch = 0;
-  int64_t length = 0;
-  WindowOrder windows = WindowOrder::isolated;
-  int64_t carry_limit = 0;
-  int64_t accumulate = 1;
-  Precision precision = Precision::float32;
-  double loss_scale = 65536;  // of fp16, at first
-  int64_t seed = 0;
-  int64_t threads = 0;
-  int64_t eval_every = 0;
-  int64_t eval_batches = 0;
-  int64_t log_every = 10;
-  double clip_norm = 1;
-  double z_loss = 0;
-  double l2_wrap = 0;
-  LabelSmoothing label_smoothing = {};
-  nn::Recompute recompute = {};
-  double predictors = 0.3;
-  EarlyExit early_exit = {};
-  Curriculum curriculum = {};
-
-  static constexpr auto fields() {
-    using C = TrainRecipe;
-    using spec::field;
-    return std::tuple{
-        field("steps", &C::steps, "training steps (updates)", {.min = 1, .required = true}),
-        field("batch", &C::batch, "micro-batch size, sequences per forward pass",
-              {.min = 1, .required = true}),
-        field("length", &C::length, "sequence length, tokens", {.min = 1, .required = true}),
-        field(
-            "windows", &C::windows,
-            "isolated: shuffled sequences; carried: consecutive ones, each row continues from the "
-            "state of its last step (truncated backpropagation through time)"),
-        field("carry_limit", &C::carry_limit,
-              "carried: tokens of a document after which its row restarts; 0 = at its end",
-              {.min = 0}),
-        field("accumulate", &C::accumulate, "gradient accumulation: micro-batches per update",
-              {.min = 1}),
-        field(
-            "precision", &C::precision,
-            "mixed precision: type of the factors of products; bf16 needs AVX512-BF16 or AMX, fp16 "
-            "scales the loss; weights, sums, gradients and everything else stay float32"),
-        field(
-            "loss_scale", &C::loss_scale,
-            "fp16: initial loss scale; halved at non-finite gradients, doubled after 2,000 finite "
-            "updates",
-            {.min = 1}),
-        field("seed", &C::seed, "random seed of initial values, data order and dropout",
-              {.min = 0}),
-        field("threads", &C::threads, "number of threads; 0 = as the process is set", {.min = 0}),
-        field("eval_every", &C::eval_every, "steps between evaluations; 0 = at the end only",
-              {.min = 0}),
-        field("eval_batches", &C::eval_batches,
-              "batches per evaluation during training; 0 = all, as at the end", {.min = 0}),
-        field("log_every", &C::log_every, "steps between lines of the log", {.min = 1}),
-        field("clip_norm", &C::clip_norm, "gradient clipping: limit of the global norm; 0 = none",
-              {.min = 0}),
-        field("z_loss", &C::z_loss, "weight of the z-loss, the squared log of the softmax's sum",
-              {.min = 0}),
-        field("l2_wrap", &C::l2_wrap,
-              "share of every token's largest logit that is added to its gradient (RWKV-4: 1e-4); "
-              "0 = none",
-              {.min = 0}),
-        field("label_smoothing", &C::label_smoothing, "label smoothing"),
-        field("recompute", &C::recompute,
-              "gradient checkpointing: layers recomputed in the backward pass"),
-        field("predictors", &C::predictors,
-              "multi-token prediction: factor on the mean loss of the spec's predictors",
-              {.min = 0}),
-        field("early_exit", &C::early_exit,
-              "early exit (LayerSkip): losses at the outputs of earlier layers"),
-        field("curriculum", &C::curriculum, "sequence-length warm-up")};
-  }
-};
 
 /// Source of the initial parameters.
 struct InitRecipe {
@@ -409,9 +139,6 @@ struct Recipe {
   model::ModelSpec spec;
   /// Absolute paths, or relative to the working directory, not to the recipe's folder.
   DataRecipe data;
-  std::optional<TaskRecipe> task;  // instead of data
-  /// Instead of both for objectives with labels; data.tokenizer is their tokenizer then.
-  std::optional<LabelData> labels = {};
   TrainRecipe train;
   OptimizerRecipe optimizer;
   Schedule schedule;
@@ -426,6 +153,9 @@ struct Recipe {
   Json written = {};
   /// Decisions that the user should know, a line each.
   std::vector<std::string> notes = {};
+
+  /// What its samples depend on; refers to this recipe.
+  DataPlan data_plan() const { return {spec, data, train, adapter ? &*adapter : nullptr}; }
 };
 
 /// Reads and checks; paths are relative to `folder`. Learned routers whose spec has no losses and

@@ -34,10 +34,11 @@ std::string defaults_in_force(const Recipe& recipe) {
   if (recipe.optimizer.weight_decay > 0 && !is_written(recipe, "/optimizer/weight_decay"))
     out.push_back(
         fmt::format("weight decay {} (optimizer.weight_decay)", recipe.optimizer.weight_decay));
-  if (recipe.schedule.type != ScheduleType::constant && !is_written(recipe, "/schedule/type"))
+  if (!std::holds_alternative<ConstantSchedule>(recipe.schedule) &&
+      !is_written(recipe, "/schedule/type"))
     out.push_back(fmt::format("{} schedule down to {} of the rate (schedule)",
-                              spec::enum_name(recipe.schedule.type),
-                              recipe.schedule.final_fraction));
+                              spec::type_of(recipe.schedule),
+                              warmup_of(recipe.schedule).final_fraction));
   add_objective(recipe, out);
   return out.empty() ? "" : fmt::format("defaults in force: {}", fmt::join(out, ", "));
 }

@@ -153,14 +153,6 @@ void set_steps(Json& recipe, int64_t steps) {
   recipe["train"]["steps"] = steps;
 }
 
-bool holds_out(const Recipe& recipe) {
-  const auto some = [](const auto& data) { return !data.valid.empty() || data.valid_fraction > 0; };
-  if (recipe.task) return recipe.task->valid > 0;
-  if (recipe.labels) return some(*recipe.labels);
-  return some(recipe.data) || std::any_of(recipe.data.mix.begin(), recipe.data.mix.end(),
-                                          [&](const DataPart& part) { return some(part); });
-}
-
 bool is_tied(const model::ModelSpec& spec) {
   const auto* head = dynamic_cast<const nn::HeadConfig*>(spec.head.config.get());
   return head != nullptr && head->tied();
@@ -168,10 +160,10 @@ bool is_tied(const model::ModelSpec& spec) {
 
 /// What all losses of a comparison presuppose.
 void check_same_tokens(const std::string& name, const Recipe& recipe, const Recipe& first) {
-  if (recipe.data.tokenizer != first.data.tokenizer)
+  if (recipe.data.tokenizer() != first.data.tokenizer())
     fail(ErrorKind::usage, kWhere,
          "entry \"{}\": tokenizer \"{}\", and the first has \"{}\"; losses per token need the same",
-         name, recipe.data.tokenizer, first.data.tokenizer);
+         name, recipe.data.tokenizer(), first.data.tokenizer());
   if (recipe.spec.vocab != first.spec.vocab)
     fail(ErrorKind::usage, kWhere,
          "entry \"{}\": vocab {}, and the first has {}; losses per token need the same", name,
@@ -255,7 +247,7 @@ StudyEntry planned(const WrittenEntry& written, Json recipe, Study& study) {
   Recipe read = read_recipe(entry.recipe, "");
   if (read.stop)
     fail(ErrorKind::usage, "stop", "early stopping ends runs at different budgets; remove it");
-  if (!holds_out(read))
+  if (!read.data.has_valid())
     fail(ErrorKind::usage, "data", "no validation data; expected \"valid\" or \"valid_fraction\"");
   entry.length = read.train.length;
   entry.tokens_per_step = read.train.batch * read.train.accumulate * read.train.length;

@@ -103,7 +103,7 @@ TEST_F(StudyFiles, RecipesOfRuns) {
   EXPECT_EQ(full.checkpoint.every, 4);
   EXPECT_EQ(part.train.steps, 5);
   EXPECT_EQ(part.train.eval_every, 0);
-  EXPECT_EQ(part.schedule.warmup, 1);  // 2 of 12 in the base
+  EXPECT_EQ(warmup_of(part.schedule).warmup, 1);  // 2 of 12 in the base
   EXPECT_EQ(name_of(entry, {40, 0.5, 7, true}), "a_b/seed=7,lr=0.5,steps=40");
   EXPECT_EQ(name_of(entry, {5, 0.25, 0, false}), "a_b/search,lr=0.25,steps=5");
 }

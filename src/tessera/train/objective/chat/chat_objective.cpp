@@ -3,6 +3,7 @@
 #include "tessera/text/chat/chat_formats.h"
 #include "tessera/train/objective/chat/chat_source.h"
 #include "tessera/train/objective/next_token/next_token_objective.h"
+#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -16,43 +17,44 @@ class ChatObjective final : public ObjectiveOf<ChatRecipe> {
     if (recipe.spec.arch != model::Arch::decoder)
       fail(ErrorKind::spec, "spec.arch", "\"{}\" with objective \"chat\"; expected \"decoder\"",
            name_of(recipe.spec.arch));
-    if (recipe.task)
+    if (recipe.data.task() != nullptr)
       fail(ErrorKind::spec, "data.type",
            "a task with objective \"chat\"; expected files of messages");
-    if (!recipe.data.mix.empty())
+    const TextData& data = recipe.data.files();
+    if (!data.mix.empty())
       fail(ErrorKind::spec, "data.mix", "given with objective \"chat\"; expected files in train");
     if (recipe.train.curriculum.steps > 0)
       fail(ErrorKind::spec, "train.curriculum",
            "conversations have the length that they have; expected steps 0");
-    if (recipe.data.source_key)
+    if (data.source_key)
       fail(ErrorKind::spec, "data.source_key",
            "given with objective \"chat\", which reads messages; leave it out");
-    if (!has_keys(recipe.data.format))
+    if (!has_keys(data.format))
       fail(ErrorKind::spec, "data.format",
            "found \"{}\"; objective \"chat\" reads \"jsonl\", \"csv\" or \"tsv\"",
-           spec::enum_name(recipe.data.format));
+           spec::enum_name(data.format));
     if (recipe.train.windows == WindowOrder::carried)
       fail(ErrorKind::spec, "train.windows",
            "\"carried\" continues documents, but conversations are independent; use \"isolated\"");
     if (!keys_.plain()) prompts_of(keys_, open_tokenizer(recipe.data));
   }
 
-  std::unique_ptr<Dataset> open(const Recipe& recipe,
+  std::unique_ptr<Dataset> open(const DataPlan& plan,
                                 const std::filesystem::path&,
                                 const CancelToken* cancel) const override {
-    return open_chats(recipe, keys_, open_tokenizer(recipe.data), cancel);
+    return open_chats(plan, keys_, open_tokenizer(plan.data), cancel);
   }
 
   /// A tokenizer without the format's template or its stop tokens.
   void write_beside(const Recipe& recipe, const std::filesystem::path& checkpoint) const override {
-    write_chat_format(keys_, recipe.data, checkpoint);
+    write_chat_format(keys_, recipe.data.files(), checkpoint);
   }
 };
 
 }  // namespace
 
-ObjectiveKind chat_kind() {
-  return objective_kind<ChatObjective, ChatRecipe>();
+std::vector<ObjectiveKind> chat_kinds() {
+  return {objective_kind<ChatObjective, ChatRecipe>()};
 }
 
 }  // namespace tessera::train

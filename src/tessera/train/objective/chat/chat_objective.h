@@ -6,6 +6,6 @@
 
 namespace tessera::train {
 
-ObjectiveKind chat_kind();
+std::vector<ObjectiveKind> chat_kinds();
 
 }  // namespace tessera::train

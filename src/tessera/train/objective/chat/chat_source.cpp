@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "tessera/base/output_file.h"
+#include "tessera/convert/tokenizer.h"
 #include "tessera/text/chat/chat_formats.h"
 #include "tessera/train/data/example_lines.h"
 
@@ -231,12 +232,12 @@ text::ChatPrompt prompts_of(const ChatRecipe& how, const text::Tokenizer& tokeni
 }
 
 void write_chat_format(const ChatRecipe& how,
-                       const DataRecipe& data,
+                       const TextData& data,
                        const std::filesystem::path& checkpoint) {
   if (!how.format || how.plain() || data.tokenizer == "bytes") return;
   write_file_atomically(checkpoint / "chat_template.jinja",
                         text::chat_format_source(*how.format).value());
-  const Json ends = prompts_of(how, open_tokenizer(data)).ends();
+  const Json ends = prompts_of(how, convert::find_tokenizer(data.tokenizer)).ends();
   if (ends.empty()) return;
   const std::filesystem::path file = checkpoint / "generation_config.json";
   Json generation =
@@ -361,27 +362,27 @@ ChatTokens ChatReader::of(const Json& example, const std::string& where) const {
   }
 }
 
-std::unique_ptr<Dataset> open_chats(const Recipe& recipe,
+std::unique_ptr<Dataset> open_chats(const DataPlan& plan,
                                     const ChatRecipe& how,
                                     const text::Tokenizer& tokenizer,
                                     const CancelToken* cancel) {
-  const DataRecipe& data = recipe.data;
-  const ChatReader reader(how, tokenizer, recipe.train.length);
+  const TextData& data = plan.data.files();
+  const ChatReader reader(how, tokenizer, plan.train.length);
   Sha256 key;
   Chats chats;
   LeftOut left;
   for_examples(data, key, cancel, [&](const ExampleLine& line) {
     ChatTokens chat = reader.of(line.object, line.where);
     for (const int64_t id : chat.ids)
-      if (id >= recipe.spec.vocab)
+      if (id >= plan.spec.vocab)
         fail(ErrorKind::input, "data", "{}: token id {}; the spec has a vocabulary of {}",
-             line.where, id, recipe.spec.vocab);
+             line.where, id, plan.spec.vocab);
     if (chat.too_long())
       left.add(line.where, chat.needs);
     else
       (line.held_out ? chats.valid : chats.train).push_back(std::move(chat));
   });
-  const std::string note = left.note(recipe.train.length);
+  const std::string note = left.note(plan.train.length);
   try {
     check_examples(data, chats.train.size(), chats.valid.size(), "conversation");
   } catch (const Error& error) {
@@ -393,7 +394,7 @@ std::unique_ptr<Dataset> open_chats(const Recipe& recipe,
     for (const ChatTokens& chat : *split)
       key.update(std::string_view(reinterpret_cast<const char*>(chat.ids.data()),
                                   chat.ids.size() * sizeof(int64_t)));
-  auto source = std::make_unique<ChatSource>(std::move(chats), key.finish(), recipe.train.seed);
+  auto source = std::make_unique<ChatSource>(std::move(chats), key.finish(), plan.train.seed);
   if (!note.empty()) source->remark(note);
   return source;
 }

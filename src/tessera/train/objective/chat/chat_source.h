@@ -20,7 +20,7 @@ text::ChatPrompt prompts_of(const ChatRecipe& how, const text::Tokenizer& tokeni
 /// template or another one: chat_template.jinja, "eos_token_id" of generation_config.json. Does
 /// nothing if the recipe names no format.
 void write_chat_format(const ChatRecipe& how,
-                       const DataRecipe& data,
+                       const TextData& data,
                        const std::filesystem::path& checkpoint);
 
 /// A conversation up to its last answer, and that answer with its end; later messages are left out.
@@ -83,7 +83,7 @@ class ChatReader {
 /// The conversations of a recipe's files. Every line is read and tokenized before the first step;
 /// errors name file and line. Conversations that are too long are skipped, and notes() has their
 /// number; throws Error(input) if none is left.
-std::unique_ptr<Dataset> open_chats(const Recipe& recipe,
+std::unique_ptr<Dataset> open_chats(const DataPlan& plan,
                                     const ChatRecipe& how,
                                     const text::Tokenizer& tokenizer,
                                     const CancelToken* cancel);

@@ -52,60 +52,22 @@ class Contrastive final : public Objective {
     return out;
   }
 
-  std::unique_ptr<const UpdateView> view(const model::Model& model,
-                                         const std::vector<PackedBatch>& packed,
-                                         const model::ForwardOptions& forward) const override {
-    if (packed.size() < 2) return nullptr;
-    ContrastLayout layout;
-    std::vector<Tensor> vectors;
-    std::vector<int64_t> ends;  // cumulative samples by batch
-    nn::UpdateCounts counts;
-    for (const PackedBatch& part : packed) {
-      layout.add(part);
-      ends.push_back(layout.samples());
-      model::ForwardOptions once = forward;
-      once.update = &counts;
-      vectors.push_back(vectors_of(model, part, batch_of(part), once).detach());
+  LossSums forward_backward(const model::Model& model, const MicroBatch& micro) const override {
+    if (micro.update != nullptr && micro.update->packed.size() > 1) {
+      if (micro.update->view == nullptr)
+        micro.update->view = cached(model, micro.update->packed, micro.forward);
+      const auto& all = dynamic_cast<const CachedGradients&>(*micro.update->view);
+      const CachedGradients::Part& part = all.parts.at(micro.packed.first_sample);
+      return backward(model, micro, [&](const Tensor&) {
+        return CachedGradients::Part{part.sums, part.gradient_ND * micro.whole.loss_scale};
+      });
     }
-    const Tensor all = at::cat(vectors).requires_grad_(true);
-    const ContrastLosses losses = contrast(all, layout, how_);
-    losses.loss_B.mean().backward();
-    auto out = std::make_unique<CachedGradients>();
-    int64_t row = 0, sample = 0;
-    for (size_t i = 0; i < packed.size(); ++i) {
-      const int64_t pieces = std::ssize(packed[i].pieces);
-      out->parts[packed[i].first_sample] = {sums_of(losses, sample, ends[i] - sample),
-                                            all.grad().narrow(0, row, pieces)};
-      row += pieces;
-      sample = ends[i];
-    }
-    return out;
-  }
-
-  LossSums forward_backward_part(const model::Model& model,
-                                 const PackedBatch& packed,
-                                 const nn::Batch& batch,
-                                 const model::ForwardOptions& forward,
-                                 const Denominators& whole,
-                                 const UpdateView* view) const override {
-    if (view == nullptr) return forward_backward(model, packed, batch, forward, whole);
-    const auto& part = dynamic_cast<const CachedGradients&>(*view).parts.at(packed.first_sample);
-    return backward(model, packed, batch, forward, whole, [&](const Tensor&) {
-      return CachedGradients::Part{part.sums, part.gradient_ND * whole.loss_scale};
-    });
-  }
-
-  LossSums forward_backward(const model::Model& model,
-                            const PackedBatch& packed,
-                            const nn::Batch& batch,
-                            const model::ForwardOptions& forward,
-                            const Denominators& whole) const override {
-    return backward(model, packed, batch, forward, whole, [&](const Tensor& vectors_ND) {
+    return backward(model, micro, [&](const Tensor& vectors_ND) {
       ContrastLayout layout;
-      layout.add(packed);
+      layout.add(micro.packed);
       const Tensor own = vectors_ND.detach().requires_grad_(true);
       const ContrastLosses losses = contrast(own, layout, how_);
-      (losses.loss_B.sum() / whole.divisor(kLossName)).backward();
+      (losses.loss_B.sum() / micro.whole.divisor(kLossName)).backward();
       return CachedGradients::Part{sums_of(losses, 0, layout.samples()), own.grad()};
     });
   }
@@ -184,18 +146,45 @@ class Contrastive final : public Objective {
     return vectors_of(model, packed, batch_of(packed), forward);
   }
 
+  /// The gradients of all vectors of an update (Gao et al. 2021, arXiv:2101.06983).
+  std::unique_ptr<CachedGradients> cached(const model::Model& model,
+                                          const std::vector<PackedBatch>& packed,
+                                          const model::ForwardOptions& forward) const {
+    ContrastLayout layout;
+    std::vector<Tensor> vectors;
+    std::vector<int64_t> ends;  // cumulative samples by batch
+    nn::UpdateCounts counts;
+    for (const PackedBatch& part : packed) {
+      layout.add(part);
+      ends.push_back(layout.samples());
+      // the passes with a gradient are counted
+      model::ForwardOptions once = forward;
+      once.update = &counts;
+      once.add_statistic = nullptr;
+      vectors.push_back(vectors_of(model, part, batch_of(part), once).detach());
+    }
+    const Tensor all = at::cat(vectors).requires_grad_(true);
+    const ContrastLosses losses = contrast(all, layout, how_);
+    losses.loss_B.mean().backward();
+    auto out = std::make_unique<CachedGradients>();
+    int64_t row = 0, sample = 0;
+    for (size_t i = 0; i < packed.size(); ++i) {
+      const int64_t pieces = std::ssize(packed[i].pieces);
+      out->parts[packed[i].first_sample] = {sums_of(losses, sample, ends[i] - sample),
+                                            all.grad().narrow(0, row, pieces)};
+      row += pieces;
+      sample = ends[i];
+    }
+    return out;
+  }
+
   /// Forward pass, and backward pass from the gradients of the vectors that `loss` returns.
   template <class Loss>
-  LossSums backward(const model::Model& model,
-                    const PackedBatch& packed,
-                    const nn::Batch& batch,
-                    const model::ForwardOptions& given,
-                    const Denominators& whole,
-                    Loss loss) const {
-    PartLosses parts(whole);
-    model::ForwardOptions forward = given;
+  LossSums backward(const model::Model& model, const MicroBatch& micro, Loss loss) const {
+    PartLosses parts(micro.whole);
+    model::ForwardOptions forward = micro.forward;
     forward.add_loss = parts.sink();
-    const Tensor vectors = vectors_of(model, packed, batch, forward);
+    const Tensor vectors = vectors_of(model, micro.packed, micro.batch, forward);
     CachedGradients::Part part = loss(vectors);
     for (const auto& [name, sum] : parts.sums()) part.sums[name] = sum.template item<double>();
     if (!std::isfinite(part.sums.at(kLossName)) || !vectors.requires_grad()) return part.sums;

@@ -6,6 +6,7 @@
 #include "tessera/convert/sentence_modules.h"
 #include "tessera/train/data/example_lines.h"
 #include "tessera/train/objective/contrastive/contrastive_source.h"
+#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -48,7 +49,7 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
            "\"{}\" with objective \"contrastive\"; expected \"encoder\" or \"decoder\"",
            name_of(recipe.spec.arch));
     check_example_recipe(recipe, type());
-    examples_of(recipe.data);
+    examples_of(recipe.data.files());
     if (!(keys_.temperature > 0))
       fail(ErrorKind::spec, "objective.temperature", "found {}; expected more than 0",
            keys_.temperature);
@@ -70,12 +71,12 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
              "found {}; expected 1 to {}, fewer than the vector has", keys_.dims[i], width - 1);
   }
 
-  std::unique_ptr<Dataset> open(const Recipe& recipe,
+  std::unique_ptr<Dataset> open(const DataPlan& plan,
                                 const std::filesystem::path&,
                                 const CancelToken* cancel) const override {
-    auto source = open_contrastive(recipe, keys_, open_tokenizer(recipe.data), cancel);
-    if (source->unsupervised() && !(recipe.adapter && recipe.adapter->dropout > 0) &&
-        !drops(model::resolve(recipe.spec)))
+    auto source = open_contrastive(plan, keys_, open_tokenizer(plan.data), cancel);
+    const auto* lora = plan.adapter ? adapter_keys<LoraAdapter>(*plan.adapter) : nullptr;
+    if (source->unsupervised() && !(lora && lora->dropout > 0) && !drops(model::resolve(plan.spec)))
       fail(ErrorKind::spec, "spec",
            "no line has a \"{}\", so that every text is compared with itself under other dropout, "
            "and the spec has dropout 0; expected 0.1 or so",
@@ -103,8 +104,8 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
 
 }  // namespace
 
-ObjectiveKind contrastive_kind() {
-  return objective_kind<ContrastiveObjective, ContrastiveRecipe>();
+std::vector<ObjectiveKind> contrastive_kinds() {
+  return {objective_kind<ContrastiveObjective, ContrastiveRecipe>()};
 }
 
 }  // namespace tessera::train

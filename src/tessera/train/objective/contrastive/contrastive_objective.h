@@ -5,6 +5,6 @@
 
 namespace tessera::train {
 
-ObjectiveKind contrastive_kind();
+std::vector<ObjectiveKind> contrastive_kinds();
 
 }  // namespace tessera::train

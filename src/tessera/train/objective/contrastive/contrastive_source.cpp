@@ -38,8 +38,12 @@ class Texts {
 /// Reads examples; either all have a positive or none.
 class Reader {
  public:
-  Reader(const Recipe& recipe, const ContrastiveRecipe& how, const text::Tokenizer& tokenizer)
-      : recipe_(recipe), data_(examples_of(recipe.data)), how_(how), tokenizer_(tokenizer) {}
+  Reader(const DataPlan& plan, const ContrastiveRecipe& how, const text::Tokenizer& tokenizer)
+      : vocab_(plan.spec.vocab),
+        length_(plan.train.length),
+        data_(examples_of(plan.data.files())),
+        how_(how),
+        tokenizer_(tokenizer) {}
 
   Contrast of(const Record& record) {
     Contrast out;
@@ -93,11 +97,11 @@ class Reader {
   }
   std::vector<int64_t> ids_of(const std::string& text, const std::string& where) {
     auto inner = tokenizer_.encode(text, {.add_special = false});
-    const auto around = std::ssize(tokenizer_.surround({})), room = recipe_.train.length - around;
+    const auto around = std::ssize(tokenizer_.surround({})), room = length_ - around;
     if (room < 1)
       fail(ErrorKind::spec, "train.length",
            "{} tokens leave no room for a text between the {} that the tokenizer puts around it",
-           recipe_.train.length, around);
+           length_, around);
     if (std::ssize(inner) > room) {
       inner.resize(static_cast<size_t>(room));
       ++cut_;
@@ -105,9 +109,9 @@ class Reader {
     const auto whole = tokenizer_.surround(inner);
     if (whole.empty()) fail(ErrorKind::input, "data", "{}: a text has no token", where);
     for (const int32_t id : whole)
-      if (id >= recipe_.spec.vocab)
+      if (id >= vocab_)
         fail(ErrorKind::input, "data", "{}: token id {}; the spec has a vocabulary of {}", where,
-             id, recipe_.spec.vocab);
+             id, vocab_);
     return {whole.begin(), whole.end()};
   }
   void negatives(Contrast& out, const Record& record) {
@@ -137,7 +141,7 @@ class Reader {
          value.is_number() ? std::string(found_kind(value)) : value.dump().substr(0, 40));
   }
 
-  const Recipe& recipe_;
+  int64_t vocab_, length_;
   LabelData data_;
   const ContrastiveRecipe& how_;
   const text::Tokenizer& tokenizer_;
@@ -224,7 +228,7 @@ class Examples final : public ContrastiveSource {
 
 }  // namespace
 
-LabelData examples_of(const DataRecipe& data) {
+LabelData examples_of(const TextData& data) {
   LabelData out;
   out.train = data.train;
   out.valid = data.valid;
@@ -246,12 +250,12 @@ LabelData examples_of(const DataRecipe& data) {
   return out;
 }
 
-std::unique_ptr<ContrastiveSource> open_contrastive(const Recipe& recipe,
+std::unique_ptr<ContrastiveSource> open_contrastive(const DataPlan& plan,
                                                     const ContrastiveRecipe& how,
                                                     const text::Tokenizer& tokenizer,
                                                     const CancelToken* cancel) {
-  const LabelData data = examples_of(recipe.data);
-  Reader reader(recipe, how, tokenizer);
+  const LabelData data = examples_of(plan.data.files());
+  Reader reader(plan, how, tokenizer);
   std::vector<Contrast> train, valid;
   const auto read = [&](const std::vector<std::string>& files, std::vector<Contrast>& to,
                         bool learns) {
@@ -280,7 +284,7 @@ std::unique_ptr<ContrastiveSource> open_contrastive(const Recipe& recipe,
     train = std::move(kept);
   }
   return std::make_unique<Examples>(std::move(reader.texts()), std::move(train), std::move(valid),
-                                    reader, recipe.train.seed);
+                                    reader, plan.train.seed);
 }
 
 }  // namespace tessera::train

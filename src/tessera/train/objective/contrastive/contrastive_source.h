@@ -14,7 +14,7 @@ namespace tessera::train {
 
 /// The data of a recipe as examples: JSON lines if the recipe sets that, otherwise tables by file
 /// name. Throws Error(spec) for files that are neither.
-LabelData examples_of(const DataRecipe& data);
+LabelData examples_of(const TextData& data);
 
 class ContrastiveSource : public Dataset {
  public:
@@ -27,7 +27,7 @@ class ContrastiveSource : public Dataset {
 /// The examples of a recipe's files. PackedBatch::items has the text number of every document;
 /// equal texts have equal numbers. Every line is read and tokenized before the first step; errors
 /// name file and line. Texts are truncated to `train.length`.
-std::unique_ptr<ContrastiveSource> open_contrastive(const Recipe& recipe,
+std::unique_ptr<ContrastiveSource> open_contrastive(const DataPlan& plan,
                                                     const ContrastiveRecipe& how,
                                                     const text::Tokenizer& tokenizer,
                                                     const CancelToken* cancel);

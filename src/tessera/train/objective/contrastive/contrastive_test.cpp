@@ -228,12 +228,12 @@ Tensor gradients(const Objective& objective,
   model::ForwardOptions forward;
   forward.training = true;
   forward.key = RandomKey(3);
-  const auto view = objective.view(model, parts, forward);
-  EXPECT_EQ(view != nullptr, parts.size() > 1);
+  Update update{parts};
   for (const PackedBatch& part : parts)
     for (const auto& [name, sum] :
-         objective.forward_backward_part(model, part, batch_of(part), forward, whole, view.get()))
+         objective.forward_backward(model, {part, batch_of(part), forward, whole, &update}))
       sums[name] += sum;
+  EXPECT_EQ(update.view != nullptr, parts.size() > 1);
   std::vector<Tensor> all;
   for (const auto& [decl, weight] : model.weights().all())
     all.push_back(weight->dense_tensor().grad().flatten());
@@ -279,8 +279,8 @@ TEST(Contrastive, SeveralBatchesAreOneLargeOne) {
       forward.training = true;
       forward.key = RandomKey(3);
       apart += objective
-                   ->forward_backward(model, part, batch_of(part), forward,
-                                      objective->denominators(part))
+                   ->forward_backward(
+                       model, {part, batch_of(part), forward, objective->denominators(part)})
                    .at("loss");
     }
     EXPECT_GT(of_one.at("loss"), apart + 1);

@@ -4,16 +4,17 @@
 
 #include "tessera/train/objective/denoising/noise_source.h"
 #include "tessera/train/objective/next_token/next_token_objective.h"
+#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
 
-/// The context of the noises of a recipe.
-NoiseScope noise_scope(const Recipe& recipe, const text::Tokenizer& tokenizer) {
-  return {recipe.spec,
+/// The context of the noises of a plan.
+NoiseScope noise_scope(const DataPlan& plan, const text::Tokenizer& tokenizer) {
+  return {plan.spec,
           tokenizer,
-          {recipe.spec.encoder != nullptr, recipe.train.length},
-          separator_of(recipe.data, tokenizer)};
+          {plan.spec.encoder != nullptr, plan.train.length},
+          separator_of(plan.data.files(), tokenizer)};
 }
 
 class NoiseObjective final : public ObjectiveConfig {
@@ -40,23 +41,23 @@ class NoiseObjective final : public ObjectiveConfig {
       fail(ErrorKind::spec, "train.length", "{} tokens; expected at most {}", recipe.train.length,
            kMaxTokens);
     const text::Tokenizer tokenizer = open_tokenizer(recipe.data);
-    build_noises(shares_, noise_scope(recipe, tokenizer));
+    build_noises(shares_, noise_scope(recipe.data_plan(), tokenizer));
     check_predicts_tokens(recipe);
   }
 
-  std::unique_ptr<Dataset> open(const Recipe& recipe,
+  std::unique_ptr<Dataset> open(const DataPlan& plan,
                                 const std::filesystem::path& cache,
                                 const CancelToken* cancel) const override {
     std::vector<double> weights;
     for (const NoiseShare& share : shares_) weights.push_back(share.weight);
     return of_texts(
-        recipe, cache, cancel,
+        plan, cache, cancel,
         [&](TokenData data, const text::Tokenizer& tokenizer, const LengthSchedule& ramp) {
-          NoiseSource::Options options{std::nullopt, recipe.train.length, recipe.train.seed, ramp};
-          if (recipe.spec.encoder) options.start = recipe.spec.start;
-          return std::make_unique<NoiseSource>(
-              std::move(data), weights, build_noises(shares_, noise_scope(recipe, tokenizer)),
-              options);
+          NoiseSource::Options options{std::nullopt, plan.train.length, plan.train.seed, ramp};
+          if (plan.spec.encoder) options.start = plan.spec.start;
+          return std::make_unique<NoiseSource>(std::move(data), weights,
+                                               build_noises(shares_, noise_scope(plan, tokenizer)),
+                                               options);
         });
   }
 
@@ -64,12 +65,14 @@ class NoiseObjective final : public ObjectiveConfig {
   std::vector<NoiseShare> shares_;
 };
 
-ObjectivePtr read(const spec::Json& json, const spec::Scope& scope, const Recipe& recipe) {
+ObjectivePtr read(const spec::Json& json,
+                  const spec::Scope& scope,
+                  const model::ModelSpec& spec,
+                  const DataRecipe& data) {
   std::vector<NoiseShare> shares = read_noises(json, scope);
   // next-token prediction alone is the default objective
-  if (type_of(shares) == "causal_lm" && recipe.spec.arch == model::Arch::decoder &&
-      !recipe.data.source_key)
-    return default_objective(recipe);
+  if (type_of(shares) == "causal_lm" && spec.arch == model::Arch::decoder && !data.has_sources())
+    return default_objective(spec, data);
   return std::make_shared<NoiseObjective>(std::move(shares));
 }
 

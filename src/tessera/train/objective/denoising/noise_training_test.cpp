@@ -163,7 +163,7 @@ TEST(Noise, WhatAMixtureDrawsHasLossesOfItsOwn) {
   std::vector<int64_t> begun;
   const PackedBatch packed = objective->source().train(0, 12, begun);
   const Denominators whole = objective->denominators(packed);
-  const LossSums sums = objective->forward_backward(model, packed, batch_of(packed), {}, whole);
+  const LossSums sums = objective->forward_backward(model, {packed, batch_of(packed), {}, whole});
   double sum = 0, targets = 0;
   for (const char* name : {"prefix_lm_1", "span_corruption_2", "span_corruption_3"}) {
     ASSERT_TRUE(sums.contains(name)) << name;
@@ -204,7 +204,7 @@ TEST(Noise, ALossIsTheMeanOfAllThatIsAskedInAnUpdate) {
       weight->dense_tensor().mutable_grad() = Tensor();
     for (int64_t first = 0; first < 8; first += by) {
       const PackedBatch packed = objective->source().train(first, by, begun);
-      sum += objective->forward_backward(model, packed, batch_of(packed), {}, whole).at("loss");
+      sum += objective->forward_backward(model, {packed, batch_of(packed), {}, whole}).at("loss");
     }
     return std::pair(sum / whole.of("loss"),
                      model.weights().all().front().second->dense_tensor().grad().clone());

@@ -100,7 +100,7 @@ double total(const Tensor& rows_N) {
 
 class Distillation final : public Objective {
  public:
-  Distillation(const Recipe& recipe, model::Model teacher, std::unique_ptr<TokenObjective> own)
+  Distillation(const Recipe& recipe, model::Model teacher, std::unique_ptr<Objective> own)
       : Objective(std::make_unique<TaughtSource>(own->source(), teacher)),
         recipe_(recipe.objective),
         config_(dynamic_cast<const DistillationConfig&>(*recipe.objective)),
@@ -115,7 +115,7 @@ class Distillation final : public Objective {
     if (config_.has(TermOf::logits) && !teacher_.has_head())
       fail(ErrorKind::spec, "objective.teacher",
            "its head gives no logits of tokens; expected a teacher that does, or term \"hidden\"");
-    if (recipe.adapter && recipe.adapter->virtual_tokens())
+    if (recipe.adapter && adapter_keys<VirtualTokenKeys>(*recipe.adapter))
       for (const DistillationTerm& term : terms_)
         if (term.of != TermOf::logits)
           fail(ErrorKind::spec, "objective.terms",
@@ -163,11 +163,8 @@ class Distillation final : public Objective {
     return out;
   }
 
-  LossSums forward_backward(const model::Model& model,
-                            const PackedBatch& packed,
-                            const nn::Batch& batch,
-                            const model::ForwardOptions& forward,
-                            const Denominators& whole) const override {
+  LossSums forward_backward(const model::Model& model, const MicroBatch& micro) const override {
+    const auto& [packed, batch, forward, whole, update, others] = micro;
     LossSums sums;
     for (const std::string& loss : losses_) sums[loss] = 0;
     Pass pass{model, batch, whole, sums, {}, {}, {}};
@@ -187,7 +184,7 @@ class Distillation final : public Objective {
         };
       if (seen.any()) terms.behind = [&] { return of_layers(pass, seen, false); };
       for (const auto& [loss, sum] :
-           own_->forward_backward_with(model, packed, batch, watched, whole, terms))
+           own_->forward_backward(model, {packed, batch, watched, whole, update, &terms}))
         sums[loss] += sum;
     }
     if (config_.has(TermOf::mixer)) feed_mixers(packed, forward, pass);
@@ -401,7 +398,7 @@ class Distillation final : public Objective {
   std::vector<DistillationTerm> terms_;
   std::vector<std::string> losses_;  // of terms_
   model::Model teacher_;
-  std::unique_ptr<TokenObjective> own_;
+  std::unique_ptr<Objective> own_;
   TeacherReads reads_;
   bool student_whole_;  // its decoder attends in both directions
   std::vector<LayerPair> pairs_;

@@ -42,7 +42,7 @@ void check_tokens(const Recipe& recipe,
                   const std::string& name) {
   const int64_t own = recipe.spec.vocab, its = teacher.spec.vocab;
   std::optional<text::Tokenizer> of_teacher;
-  if (!recipe.task) {
+  if (recipe.data.task() == nullptr) {
     try {
       of_teacher = convert::find_tokenizer(tokenizer_of_start(name));
     } catch (const Error&) {
@@ -189,7 +189,10 @@ void refuse_unknown(const Json& json, const spec::Scope& scope) {
            spec::did_you_mean(key, known), fmt::join(known, ", "));
 }
 
-ObjectivePtr read_distillation(const Json& json, const spec::Scope& scope, const Recipe& recipe) {
+ObjectivePtr read_distillation(const Json& json,
+                               const spec::Scope& scope,
+                               const model::ModelSpec& spec,
+                               const DataRecipe& data) {
   refuse_unknown(json, scope);
   Json own = json;
   own.erase("inner");
@@ -224,7 +227,7 @@ ObjectivePtr read_distillation(const Json& json, const spec::Scope& scope, const
       fail(ErrorKind::spec, scope.at("inner").path,
            "{} has no token targets; expected an objective with some",
            inner.value("type", Json()).dump());
-  return std::make_shared<DistillationConfig>(std::move(keys), read_objective(inner, recipe));
+  return std::make_shared<DistillationConfig>(std::move(keys), read_objective(inner, spec, data));
 }
 
 }  // namespace
@@ -375,7 +378,7 @@ void DistillationConfig::check(const Recipe& recipe) const {
   }
 }
 
-ObjectiveKind distillation_kind() {
+std::vector<ObjectiveKind> distillation_kinds() {
   ObjectiveKind kind{DistillationKeys::kType, read_distillation, [] {
                        Json schema = spec::struct_schema<DistillationKeys>();
                        schema["properties"]["inner"] = {
@@ -384,7 +387,7 @@ ObjectiveKind distillation_kind() {
                        return schema;
                      }};
   kind.paths = {"teacher"};
-  return kind;
+  return {kind};
 }
 
 }  // namespace tessera::train

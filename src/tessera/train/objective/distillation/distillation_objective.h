@@ -24,10 +24,10 @@ class DistillationConfig final : public ObjectiveConfig {
   std::string type() const override { return DistillationKeys::kType; }
   spec::Json dump() const override;
   void check(const Recipe& recipe) const override;
-  std::unique_ptr<Dataset> open(const Recipe& recipe,
+  std::unique_ptr<Dataset> open(const DataPlan& plan,
                                 const std::filesystem::path& cache,
                                 const CancelToken* cancel) const override {
-    return inner_->open(recipe, cache, cancel);
+    return inner_->open(plan, cache, cancel);
   }
   std::vector<std::string> kinds() const override { return inner_->kinds(); }
   std::vector<std::string> reads() const override { return {"objective.teacher"}; }
@@ -55,6 +55,6 @@ std::string name_of_branch(const model::ModelSpec& spec,
                            int64_t layer,
                            const model::BranchSpec& branch);
 
-ObjectiveKind distillation_kind();
+std::vector<ObjectiveKind> distillation_kinds();
 
 }  // namespace tessera::train

@@ -72,7 +72,7 @@ LossSums losses_of(const Objective& objective,
     Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
   model::ForwardOptions forward;
   forward.training = true;
-  LossSums out = objective.forward_backward(model, packed, batch_of(packed), forward, whole);
+  LossSums out = objective.forward_backward(model, {packed, batch_of(packed), forward, whole});
   for (auto& [name, sum] : out) sum /= std::max(1.0, whole.of(name));
   return out;
 }
@@ -225,12 +225,12 @@ TEST_F(Distillation, ATextAloneIsTheSameAmongOthers) {
     together.ids.insert(together.ids.end(), alone.ids.begin(), alone.ids.end());
     together.targets.insert(together.targets.end(), alone.targets.begin(), alone.targets.end());
     together.n_targets += n;
-    for (const auto& [name, sum] : objective->forward_backward(model, alone, batch_of(alone), {},
-                                                               objective->denominators(alone)))
+    for (const auto& [name, sum] : objective->forward_backward(
+             model, {alone, batch_of(alone), {}, objective->denominators(alone)}))
       apart[name] += sum;
   }
-  const LossSums sums = objective->forward_backward(model, together, batch_of(together), {},
-                                                    objective->denominators(together));
+  const LossSums sums = objective->forward_backward(
+      model, {together, batch_of(together), {}, objective->denominators(together)});
   for (const auto& [name, sum] : sums) EXPECT_NEAR(sum, apart.at(name), 1e-5 * (1 + sum)) << name;
 }
 
@@ -395,8 +395,8 @@ TEST_F(Distillation, TheTeacherDropsNothing) {
     model::ForwardOptions forward;
     forward.training = true;
     forward.key = RandomKey(key);
-    return objective->forward_backward(model, packed, batch_of(packed), forward,
-                                       objective->denominators(packed));
+    return objective->forward_backward(
+        model, {packed, batch_of(packed), forward, objective->denominators(packed)});
   };
   EXPECT_EQ(learn(1), learn(2));
 }

@@ -51,15 +51,15 @@ class WindowSource final : public AnswerSource {
                std::vector<AskedQuestion> valid,
                std::vector<std::string> notes,
                std::string key,
-               const Recipe& recipe,
+               const DataPlan& plan,
                bool some_lack)
       : train_(std::move(train)),
         valid_(std::move(valid)),
         key_(std::move(key)),
-        order_(std::ssize(train_), static_cast<uint64_t>(recipe.train.seed)),
-        causal_(recipe.spec.causal()),
+        order_(std::ssize(train_), static_cast<uint64_t>(plan.train.seed)),
+        causal_(plan.spec.causal()),
         some_lack_(some_lack),
-        types_(token_types(recipe)) {
+        types_(token_types(plan.spec)) {
     for (std::string& line : notes) remark(std::move(line));
   }
 
@@ -99,11 +99,11 @@ class WindowSource final : public AnswerSource {
 
 }  // namespace
 
-std::unique_ptr<AnswerSource> open_answers(const Recipe& recipe,
+std::unique_ptr<AnswerSource> open_answers(const DataPlan& plan,
                                            const LabelTask& task,
                                            const text::Tokenizer& tokenizer,
                                            const CancelToken* cancel) {
-  const LabelData& data = *recipe.labels;
+  const LabelData& data = *plan.data.labels();
   std::vector<Question> train = read_questions(data, LabelSplit::train, cancel), valid;
   if (!data.valid.empty()) valid = read_questions(data, LabelSplit::valid, cancel);
   if (data.valid_fraction > 0) {
@@ -113,8 +113,8 @@ std::unique_ptr<AnswerSource> open_answers(const Recipe& recipe,
       (out[i] ? valid : kept).push_back(std::move(train[i]));
     train = std::move(kept);
   }
-  const bool causal = recipe.spec.causal();
-  const int64_t types = token_types(recipe);
+  const bool causal = plan.spec.causal();
+  const int64_t types = token_types(plan.spec);
   bool some_lack = false;
   Sha256 key;
   const auto asked = [&](Question question) {
@@ -123,7 +123,7 @@ std::unique_ptr<AnswerSource> open_answers(const Recipe& recipe,
     AskedQuestion out{std::move(question)};
     try {
       out.windows = text::answer_windows(tokenizer, out.question.question, out.question.context,
-                                         recipe.train.length, task.stride);
+                                         plan.train.length, task.stride);
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::internal) throw;
       fail(error.kind(), "data", "{}: {}", out.question.where, without_place(error, "data"));
@@ -137,7 +137,7 @@ std::unique_ptr<AnswerSource> open_answers(const Recipe& recipe,
     ++questions;
     for (const text::AnswerWindow& window : one.windows) {
       samples.push_back(sample_of(window, one.question, causal, types));
-      check_vocabulary(recipe, samples.back(), one.question.where);
+      check_vocabulary(plan.spec.vocab, samples.back(), one.question.where);
       add_to_key(key, samples.back());
     }
   }
@@ -147,7 +147,7 @@ std::unique_ptr<AnswerSource> open_answers(const Recipe& recipe,
     held.push_back(asked(std::move(question)));
     for (const text::AnswerWindow& window : held.back().windows) {
       const LabelSample sample = sample_of(window, held.back().question, causal, types);
-      check_vocabulary(recipe, sample, held.back().question.where);
+      check_vocabulary(plan.spec.vocab, sample, held.back().question.where);
       add_to_key(key, sample);
     }
     for (const Answer& answer : held.back().question.answers) key.update(answer.text);
@@ -156,7 +156,7 @@ std::unique_ptr<AnswerSource> open_answers(const Recipe& recipe,
       fmt::format("train: {} questions in {} windows", questions, samples.size())};
   if (!held.empty()) notes.push_back(fmt::format("valid: {} questions", held.size()));
   return std::make_unique<WindowSource>(std::move(samples), std::move(held), std::move(notes),
-                                        key.finish(), recipe, some_lack);
+                                        key.finish(), plan, some_lack);
 }
 
 }  // namespace tessera::train

@@ -21,7 +21,7 @@ class AnswerSource : public Dataset {
   virtual bool some_lack() const = 0;
 };
 
-std::unique_ptr<AnswerSource> open_answers(const Recipe& recipe,
+std::unique_ptr<AnswerSource> open_answers(const DataPlan& plan,
                                            const LabelTask& task,
                                            const text::Tokenizer& tokenizer,
                                            const CancelToken* cancel);

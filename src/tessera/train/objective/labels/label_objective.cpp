@@ -12,7 +12,8 @@ namespace {
 
 /// Checks the rest of a recipe, for all supervised objectives.
 void check_labelled(const Recipe& recipe, std::string_view type) {
-  require(recipe.labels.has_value(), "recipe", "objective \"{}\" without labelled data", type);
+  require(recipe.data.labels() != nullptr, "recipe", "objective \"{}\" without labelled data",
+          type);
   if (recipe.spec.encoder)
     fail(ErrorKind::spec, "spec.arch",
          "\"{}\" with objective \"{}\"; expected \"encoder\" or \"decoder\"",
@@ -35,8 +36,8 @@ void check_labelled(const Recipe& recipe, std::string_view type) {
   refuse(train.early_exit.scale > 0, "train.early_exit", "scale 0");
 }
 
-const nn::ClassifierConfig* classifier_of(const Recipe& recipe) {
-  return dynamic_cast<const nn::ClassifierConfig*>(recipe.spec.head.config.get());
+const nn::ClassifierConfig* classifier_of(const model::ModelSpec& spec) {
+  return dynamic_cast<const nn::ClassifierConfig*>(spec.head.config.get());
 }
 
 /// The classifier head of an objective;
@@ -44,7 +45,7 @@ void check_classifier(const Recipe& recipe,
                       std::string_view type,
                       nn::ClassifierOf of,
                       const std::vector<std::string>& labels) {
-  const nn::ClassifierConfig* head = classifier_of(recipe);
+  const nn::ClassifierConfig* head = classifier_of(recipe.spec);
   const char* expected = of == nn::ClassifierOf::pooled ? "\"classifier\" and a \"pooler\""
                                                         : "\"classifier\" of \"tokens\"";
   if (head == nullptr || head->of != of)
@@ -78,8 +79,8 @@ void check_weights(const std::vector<double>& weights, int64_t n) {
 }
 
 /// Class names of a head, or class numbers.
-ClassNames classes_of(const Recipe& recipe) {
-  const nn::ClassifierConfig& head = *classifier_of(recipe);
+ClassNames classes_of(const model::ModelSpec& spec) {
+  const nn::ClassifierConfig& head = *classifier_of(spec);
   if (!head.labels.empty()) return ClassNames(head.labels);
   std::vector<std::string> numbers;
   for (int64_t i = 0; i < head.n_labels; ++i) numbers.push_back(std::to_string(i));
@@ -90,17 +91,17 @@ ClassNames classes_of(const Recipe& recipe) {
 class Labelled {
  public:
   virtual ~Labelled() = default;
-  virtual LabelTask task(const Recipe& recipe) const = 0;
+  virtual LabelTask task(const model::ModelSpec& spec) const = 0;
 };
 
 template <class C>
 class LabelObjective : public ObjectiveOf<C>, public Labelled {
  public:
   using ObjectiveOf<C>::ObjectiveOf;
-  std::unique_ptr<Dataset> open(const Recipe& recipe,
+  std::unique_ptr<Dataset> open(const DataPlan& plan,
                                 const std::filesystem::path&,
                                 const CancelToken* cancel) const override {
-    return open_labels(recipe, task(recipe), open_tokenizer(recipe.data), cancel);
+    return open_labels(plan, task(plan.spec), open_tokenizer(plan.data), cancel);
   }
 };
 
@@ -110,16 +111,16 @@ class Classification final : public LabelObjective<ClassificationKeys> {
   void check(const Recipe& recipe) const override {
     check_labelled(recipe, type());
     check_classifier(recipe, type(), nn::ClassifierOf::pooled, keys_.labels);
-    check_weights(keys_.class_weights, classifier_of(recipe)->n_labels);
+    check_weights(keys_.class_weights, classifier_of(recipe.spec)->n_labels);
     if (keys_.multi_label && !keys_.class_weights.empty())
       fail(ErrorKind::spec, "objective.class_weights",
            "has no effect with multi_label; leave it out");
-    if (!keys_.multi_label && classifier_of(recipe)->n_labels < 2)
+    if (!keys_.multi_label && classifier_of(recipe.spec)->n_labels < 2)
       fail(ErrorKind::spec, "objective.labels", "only one class; expected at least 2");
   }
-  LabelTask task(const Recipe& recipe) const override {
+  LabelTask task(const model::ModelSpec& spec) const override {
     return {keys_.multi_label ? LabelTask::Kind::multi_label : LabelTask::Kind::one_class,
-            classes_of(recipe), keys_.class_weights};
+            classes_of(spec), keys_.class_weights};
   }
 };
 
@@ -129,10 +130,10 @@ class Regression final : public LabelObjective<RegressionKeys> {
   void check(const Recipe& recipe) const override {
     check_labelled(recipe, type());
     check_classifier(recipe, type(), nn::ClassifierOf::pooled, {});
-    if (const int64_t n = classifier_of(recipe)->n_labels; n != 1)
+    if (const int64_t n = classifier_of(recipe.spec)->n_labels; n != 1)
       fail(ErrorKind::spec, "spec.head.n_labels", "found {}; objective \"regression\" needs 1", n);
   }
-  LabelTask task(const Recipe&) const override { return {LabelTask::Kind::score}; }
+  LabelTask task(const model::ModelSpec&) const override { return {LabelTask::Kind::score}; }
 };
 
 class TokenClassification final : public LabelObjective<TokenClassificationKeys> {
@@ -141,10 +142,10 @@ class TokenClassification final : public LabelObjective<TokenClassificationKeys>
   void check(const Recipe& recipe) const override {
     check_labelled(recipe, type());
     check_classifier(recipe, type(), nn::ClassifierOf::tokens, keys_.labels);
-    check_weights(keys_.class_weights, classifier_of(recipe)->n_labels);
+    check_weights(keys_.class_weights, classifier_of(recipe.spec)->n_labels);
   }
-  LabelTask task(const Recipe& recipe) const override {
-    return {LabelTask::Kind::words, classes_of(recipe), keys_.class_weights};
+  LabelTask task(const model::ModelSpec& spec) const override {
+    return {LabelTask::Kind::words, classes_of(spec), keys_.class_weights};
   }
 };
 
@@ -162,14 +163,14 @@ class QuestionAnswering final : public LabelObjective<QuestionAnsweringKeys> {
       fail(ErrorKind::spec, "objective.stride", "found {}; expected less than train.length = {}",
            keys_.stride, recipe.train.length);
   }
-  LabelTask task(const Recipe&) const override {
+  LabelTask task(const model::ModelSpec&) const override {
     return {
         .kind = LabelTask::Kind::answers, .stride = keys_.stride, .max_answer = keys_.max_answer};
   }
-  std::unique_ptr<Dataset> open(const Recipe& recipe,
+  std::unique_ptr<Dataset> open(const DataPlan& plan,
                                 const std::filesystem::path&,
                                 const CancelToken* cancel) const override {
-    return open_answers(recipe, task(recipe), open_tokenizer(recipe.data), cancel);
+    return open_answers(plan, task(plan.spec), open_tokenizer(plan.data), cancel);
   }
 };
 
@@ -192,7 +193,7 @@ std::vector<ObjectiveKind> label_objective_kinds() {
 LabelTask label_task(const Recipe& recipe) {
   const auto* labelled = dynamic_cast<const Labelled*>(recipe.objective.get());
   require(labelled != nullptr, "objective", "\"{}\" has no labels", recipe.objective->type());
-  return labelled->task(recipe);
+  return labelled->task(recipe.spec);
 }
 
 }  // namespace tessera::train

@@ -50,12 +50,12 @@ class LabelSource final : public Dataset {
 /// Makes samples, and counts truncated texts and skipped words for notes().
 class SampleMaker {
  public:
-  SampleMaker(const Recipe& recipe, const LabelTask& task, const text::Tokenizer& tokenizer)
-      : recipe_(recipe),
+  SampleMaker(const DataPlan& plan, const LabelTask& task, const text::Tokenizer& tokenizer)
+      : length_(plan.train.length),
         task_(task),
         tokenizer_(tokenizer),
         words_(tokenizer),
-        types_(token_types(recipe)),
+        types_(token_types(plan.spec)),
         counts_(static_cast<size_t>(task.classes.size()), 0) {}
 
   LabelSample of(const LabelledText& text) {
@@ -64,7 +64,7 @@ class SampleMaker {
       const auto judged = text::classifier_input(
           tokenizer_, text.text,
           text.text_b.empty() ? std::nullopt : std::optional<std::string_view>(text.text_b),
-          recipe_.train.length);
+          length_);
       sample.ids = judged.ids;
       if (types_ > 1 && judged.second < judged.ids.size()) sample.types = types_of(judged);
       cut_ += judged.cut ? 1 : 0;
@@ -100,8 +100,8 @@ class SampleMaker {
         targets.push_back(piece == 0 ? number : -1);
     }
     at(sentence.where, [&] {
-      const auto judged = text::classifier_input_of_tokens(tokenizer_, std::move(ids), std::nullopt,
-                                                           recipe_.train.length);
+      const auto judged =
+          text::classifier_input_of_tokens(tokenizer_, std::move(ids), std::nullopt, length_);
       sample.ids = judged.ids;
       sample.targets.assign(judged.ids.size(), -1);
       std::copy_n(targets.begin(), judged.first_length,
@@ -122,7 +122,7 @@ class SampleMaker {
           fmt::format(" ({}{})", fmt::join(classes, ", "), counts_.size() > 20 ? ", ..." : "");
     if (cut_ > 0)
       out.push_back(fmt::format("{} of them were longer than train.length = {} tokens and cut",
-                                cut_, recipe_.train.length));
+                                cut_, length_));
     std::fill(counts_.begin(), counts_.end(), 0);
     cut_ = 0;
     return out;
@@ -139,7 +139,7 @@ class SampleMaker {
     }
   }
 
-  const Recipe& recipe_;
+  int64_t length_;
   const LabelTask& task_;
   const text::Tokenizer& tokenizer_;
   text::WordTokens words_;
@@ -164,12 +164,12 @@ std::pair<std::vector<Example>, std::vector<Example>> splits(const LabelData& da
 }
 
 template <class Example>
-std::unique_ptr<Dataset> source_of(const Recipe& recipe,
+std::unique_ptr<Dataset> source_of(const DataPlan& plan,
                                    const LabelTask& task,
                                    const text::Tokenizer& tokenizer,
                                    const std::pair<std::vector<Example>, std::vector<Example>>& all,
                                    const CancelToken* cancel) {
-  SampleMaker make(recipe, task, tokenizer);
+  SampleMaker make(plan, task, tokenizer);
   Sha256 key;
   std::vector<std::string> notes;
   const auto samples_of = [&](const std::vector<Example>& examples, const char* split) {
@@ -177,7 +177,7 @@ std::unique_ptr<Dataset> source_of(const Recipe& recipe,
     for (const Example& example : examples) {
       if (cancel != nullptr) cancel->check("data");
       out.push_back(make.of(example));
-      check_vocabulary(recipe, out.back(), example.where);
+      check_vocabulary(plan.spec.vocab, out.back(), example.where);
       add_to_key(key, out.back());
     }
     key.update(split);
@@ -189,16 +189,16 @@ std::unique_ptr<Dataset> source_of(const Recipe& recipe,
                            valid = samples_of(all.second, "valid");
   for (const auto* split : {&train, &valid})
     for (const LabelSample& sample : *split)
-      if (!sample.types.empty() && recipe.adapter && recipe.adapter->virtual_tokens())
+      if (!sample.types.empty() && plan.adapter && adapter_keys<VirtualTokenKeys>(*plan.adapter))
         fail(ErrorKind::spec, "adapter.type",
              "\"{}\" puts tokens before a text, which have no type, and pairs of texts have token "
              "types in this model; expected another type",
-             spec::enum_name(recipe.adapter->type));
-  if (task.kind == LabelTask::Kind::words && recipe.spec.causal())
+             spec::type_of(*plan.adapter));
+  if (task.kind == LabelTask::Kind::words && plan.spec.causal())
     notes.push_back(
         "a decoder classifies each word without the words after it; an encoder sees all");
   return std::make_unique<LabelSource>(std::move(train), std::move(valid), std::move(notes),
-                                       key.finish(), recipe.train.seed);
+                                       key.finish(), plan.train.seed);
 }
 
 }  // namespace
@@ -239,25 +239,25 @@ void add_to_key(Sha256& key, const LabelSample& sample) {
   add(sample.label);
 }
 
-int64_t token_types(const Recipe& recipe) {
-  const auto* embed = dynamic_cast<const nn::TokenEmbedConfig*>(recipe.spec.embed.config.get());
+int64_t token_types(const model::ModelSpec& spec) {
+  const auto* embed = dynamic_cast<const nn::TokenEmbedConfig*>(spec.embed.config.get());
   return embed == nullptr ? 0 : embed->n_types;
 }
 
-void check_vocabulary(const Recipe& recipe, const LabelSample& sample, const std::string& where) {
+void check_vocabulary(int64_t vocab, const LabelSample& sample, const std::string& where) {
   for (const int64_t id : sample.ids)
-    if (id >= recipe.spec.vocab)
+    if (id >= vocab)
       fail(ErrorKind::input, "data", "{}: token id {}; the spec has a vocabulary of {}", where, id,
-           recipe.spec.vocab);
+           vocab);
 }
 
-std::unique_ptr<Dataset> open_labels(const Recipe& recipe,
+std::unique_ptr<Dataset> open_labels(const DataPlan& plan,
                                      const LabelTask& task,
                                      const text::Tokenizer& tokenizer,
                                      const CancelToken* cancel) {
-  const LabelData& data = *recipe.labels;
+  const LabelData& data = *plan.data.labels();
   if (task.kind == LabelTask::Kind::words)
-    return source_of(recipe, task, tokenizer,
+    return source_of(plan, task, tokenizer,
                      splits<LabelledWords>(
                          data, [&](LabelSplit split) { return read_words(data, split, cancel); }),
                      cancel);
@@ -265,7 +265,7 @@ std::unique_ptr<Dataset> open_labels(const Recipe& recipe,
                        : task.kind == LabelTask::Kind::multi_label ? LabelOf::multi_label
                                                                    : LabelOf::one_class;
   return source_of(
-      recipe, task, tokenizer,
+      plan, task, tokenizer,
       splits<LabelledText>(data,
                            [&](LabelSplit split) { return read_texts(data, split, kind, cancel); }),
       cancel);

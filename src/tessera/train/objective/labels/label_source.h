@@ -24,14 +24,14 @@ PackedBatch packed_samples(const std::vector<const LabelSample*>& samples);
 void add_to_key(Sha256& key, const LabelSample& sample);
 
 /// Number of token types of a spec's embedding.
-int64_t token_types(const Recipe& recipe);
+int64_t token_types(const model::ModelSpec& spec);
 
 /// Throws Error(input) for ids outside the spec's vocabulary.
-void check_vocabulary(const Recipe& recipe, const LabelSample& sample, const std::string& where);
+void check_vocabulary(int64_t vocab, const LabelSample& sample, const std::string& where);
 
 /// The examples of a recipe's files. All are read and tokenized before the first step; errors name
 /// file and line.
-std::unique_ptr<Dataset> open_labels(const Recipe& recipe,
+std::unique_ptr<Dataset> open_labels(const DataPlan& plan,
                                      const LabelTask& task,
                                      const text::Tokenizer& tokenizer,
                                      const CancelToken* cancel);

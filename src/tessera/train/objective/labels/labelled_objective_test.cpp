@@ -156,8 +156,9 @@ TEST(LabelledObjective, ATextAloneCountsAsItDoesAmongOthers) {
       for (const auto& [decl, weight] : model.weights().all())
         Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
       for (const PackedBatch& packed : passes)
-        loss += objective->forward_backward(model, packed, batch_of(packed), {}, whole).at("loss") /
-                whole.of("loss");
+        loss +=
+            objective->forward_backward(model, {packed, batch_of(packed), {}, whole}).at("loss") /
+            whole.of("loss");
       std::map<std::string, Tensor> out{{"loss", at::tensor({loss}, at::kDouble)}};
       for (const auto& [decl, weight] : model.weights().all())
         out[decl.name] = weight->dense_tensor().grad().to(at::kDouble).clone();

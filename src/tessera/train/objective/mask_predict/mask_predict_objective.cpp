@@ -50,8 +50,8 @@ class MaskedPairs final : public Dataset {
 void check_lengths(const TokenSplit& split,
                    std::optional<int32_t> separator,
                    const char* name,
-                   const Recipe& recipe) {
-  const int64_t length = recipe.train.length, longest = recipe.spec.longest_target();
+                   const DataPlan& plan) {
+  const int64_t length = plan.train.length, longest = plan.spec.longest_target();
   const auto tokens = [&](int64_t document) { return split.document(document).second; };
   for (int64_t pair = 0; pair < split.documents() / 2; ++pair) {
     const auto refuse = [&](const char* what, int64_t n, int64_t most) {
@@ -77,7 +77,7 @@ class MaskPredictObjective final : public ObjectiveOf<MaskPredictRecipe> {
            "\"{}\" with a {} that does not see targets whole; expected an \"encoder_decoder\" with "
            "\"mask\"",
            type(), name_of(recipe.spec.arch));
-    if (!recipe.data.source_key)
+    if (!recipe.data.has_sources())
       fail(ErrorKind::spec, "data.source_key",
            "missing; objective \"{}\" learns from pairs: expected the key of what the encoder "
            "reads in every line of a jsonl file",
@@ -89,26 +89,26 @@ class MaskPredictObjective final : public ObjectiveOf<MaskPredictRecipe> {
            "cuts texts, whose whole length objective \"{}\" learns; leave it out", type());
   }
 
-  std::unique_ptr<Dataset> open(const Recipe& recipe,
+  std::unique_ptr<Dataset> open(const DataPlan& plan,
                                 const std::filesystem::path& cache,
                                 const CancelToken* cancel) const override {
-    return of_texts(recipe, cache, cancel,
+    return of_texts(plan, cache, cancel,
                     [&](TokenData data, const text::Tokenizer&,
                         const LengthSchedule& ramp) -> std::unique_ptr<Dataset> {
                       const std::optional<int32_t> separator = data.separator;
-                      check_lengths(data.train, separator, "train", recipe);
-                      check_lengths(data.valid, separator, "valid", recipe);
-                      return std::make_unique<MaskedPairs>(
-                          pair_source(std::move(data), recipe, ramp), *recipe.spec.mask, separator,
-                          recipe.train.seed);
+                      check_lengths(data.train, separator, "train", plan);
+                      check_lengths(data.valid, separator, "valid", plan);
+                      return std::make_unique<MaskedPairs>(pair_source(std::move(data), plan, ramp),
+                                                           *plan.spec.mask, separator,
+                                                           plan.train.seed);
                     });
   }
 };
 
 }  // namespace
 
-ObjectiveKind mask_predict_kind() {
-  return objective_kind<MaskPredictObjective, MaskPredictRecipe>();
+std::vector<ObjectiveKind> mask_predict_kinds() {
+  return {objective_kind<MaskPredictObjective, MaskPredictRecipe>()};
 }
 
 PackedBatch mask_texts(const PackedBatch& pairs,

@@ -22,7 +22,7 @@ struct MaskPredictRecipe {
   }
 };
 
-ObjectiveKind mask_predict_kind();
+std::vector<ObjectiveKind> mask_predict_kinds();
 
 /// Masks the targets of `pairs`, row r with keys[r]. A `separator` at the end of a text is not one
 /// of its tokens: the length gives its end.

@@ -172,7 +172,7 @@ TEST(MaskPredict, GradientsAreThoseOfItsLosses) {
   const Denominators whole = objective->denominators(packed);
   model::ForwardOptions forward;
   forward.training = true;
-  const LossSums sums = objective->forward_backward(model, packed, batch, forward, whole);
+  const LossSums sums = objective->forward_backward(model, {packed, batch, forward, whole});
   const auto loss = [&] {
     const at::NoGradGuard no_gradients;
     nn::Encoded encoded;

@@ -5,6 +5,7 @@
 #include "tessera/model/call_plan.h"
 #include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/masked_lm/masking.h"
+#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -41,11 +42,11 @@ class MaskedSource final : public Dataset {
 };
 
 /// The mask token; throws Error(spec) if the tokenizer has none, or it is outside the vocabulary.
-int64_t mask_id(const MaskedRecipe& how, const Recipe& recipe, const text::Tokenizer& tokenizer) {
+int64_t mask_id(const MaskedRecipe& how, int64_t vocab, const text::Tokenizer& tokenizer) {
   if (how.mask_id) {
-    if (*how.mask_id >= recipe.spec.vocab)
+    if (*how.mask_id >= vocab)
       fail(ErrorKind::spec, "objective.mask_id", "found {}; the spec has a vocabulary of {}",
-           *how.mask_id, recipe.spec.vocab);
+           *how.mask_id, vocab);
     return *how.mask_id;
   }
   const auto id = tokenizer.id(*how.mask_token);
@@ -53,20 +54,18 @@ int64_t mask_id(const MaskedRecipe& how, const Recipe& recipe, const text::Token
     fail(ErrorKind::spec, "objective.mask_token",
          "found \"{}\", which the tokenizer does not have; expected one of its tokens, or mask_id",
          *how.mask_token);
-  if (*id >= recipe.spec.vocab)
+  if (*id >= vocab)
     fail(ErrorKind::spec, "objective.mask_token",
          "found \"{}\", id {}; the spec has a vocabulary "
          "of {}",
-         *how.mask_token, *id, recipe.spec.vocab);
+         *how.mask_token, *id, vocab);
   return *id;
 }
 
 }  // namespace
 
-Masking masking_of(const MaskedRecipe& how,
-                   const Recipe& recipe,
-                   const text::Tokenizer& tokenizer) {
-  Masking out{how, mask_id(how, recipe, tokenizer), {}, {}};
+Masking masking_of(const MaskedRecipe& how, int64_t vocab, const text::Tokenizer& tokenizer) {
+  Masking out{how, mask_id(how, vocab, tokenizer), {}, {}};
   if (how.unit != MaskUnit::token) out.starts = word_starts(tokenizer);
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
     if (!tokenizer.is_special(id) && id != out.mask_id) out.ordinary.push_back(id);
@@ -83,17 +82,17 @@ class MaskedObjective final : public ObjectiveOf<MaskedRecipe> {
     check_masked(recipe, keys_, type(), "masked_lm");
   }
 
-  std::unique_ptr<Dataset> open(const Recipe& recipe,
+  std::unique_ptr<Dataset> open(const DataPlan& plan,
                                 const std::filesystem::path& cache,
                                 const CancelToken* cancel) const override {
-    return masked_windows(recipe, keys_, cache, cancel);
+    return masked_windows(plan, keys_, cache, cancel);
   }
 };
 
 }  // namespace
 
-ObjectiveKind masked_lm_kind() {
-  return objective_kind<MaskedObjective, MaskedRecipe>();
+std::vector<ObjectiveKind> masked_lm_kinds() {
+  return {objective_kind<MaskedObjective, MaskedRecipe>()};
 }
 
 void check_masked(const Recipe& recipe,
@@ -124,7 +123,7 @@ void check_masked(const Recipe& recipe,
   if (how.mask_token.has_value() == how.mask_id.has_value())
     fail(ErrorKind::spec, "objective.mask_token", "{}; expected either it or mask_id",
          how.mask_id ? "given together with mask_id" : "missing");
-  mask_id(how, recipe, open_tokenizer(recipe.data));
+  mask_id(how, recipe.spec.vocab, open_tokenizer(recipe.data));
 }
 
 PackedBatch hide_tokens(PackedBatch batch,
@@ -149,16 +148,16 @@ PackedBatch hide_tokens(PackedBatch batch,
   return batch;
 }
 
-std::unique_ptr<Dataset> masked_windows(const Recipe& recipe,
+std::unique_ptr<Dataset> masked_windows(const DataPlan& plan,
                                         const MaskedRecipe& how,
                                         const std::filesystem::path& cache,
                                         const CancelToken* cancel) {
   return of_texts(
-      recipe, cache, cancel,
+      plan, cache, cancel,
       [&](TokenData data, const text::Tokenizer& tokenizer, const LengthSchedule& ramp) {
-        return std::make_unique<MaskedSource>(text_windows(std::move(data), recipe.train, 0, ramp),
-                                              masking_of(how, recipe, tokenizer),
-                                              recipe.train.seed);
+        return std::make_unique<MaskedSource>(text_windows(std::move(data), plan.train, 0, ramp),
+                                              masking_of(how, plan.spec.vocab, tokenizer),
+                                              plan.train.seed);
       });
 }
 

@@ -7,7 +7,7 @@
 
 namespace tessera::train {
 
-ObjectiveKind masked_lm_kind();
+std::vector<ObjectiveKind> masked_lm_kinds();
 
 /// Checks the rest of a recipe for an objective of that type with masked tokens; throws
 /// Error(spec). `head`: the required head of the spec, "" = any.
@@ -17,7 +17,7 @@ void check_masked(const Recipe& recipe,
                   std::string_view head);
 
 /// The masking of a recipe; throws Error(spec) for a mask token that does not exist.
-Masking masking_of(const MaskedRecipe& how, const Recipe& recipe, const text::Tokenizer& tokenizer);
+Masking masking_of(const MaskedRecipe& how, int64_t vocab, const text::Tokenizer& tokenizer);
 
 /// Masks row r of a batch with keys[r]; the documents of a row must be adjacent.
 PackedBatch hide_tokens(PackedBatch batch,
@@ -25,7 +25,7 @@ PackedBatch hide_tokens(PackedBatch batch,
                         const std::vector<RandomKey>& keys);
 
 /// Windows of the recipe's texts with masked tokens.
-std::unique_ptr<Dataset> masked_windows(const Recipe& recipe,
+std::unique_ptr<Dataset> masked_windows(const DataPlan& plan,
                                         const MaskedRecipe& how,
                                         const std::filesystem::path& cache,
                                         const CancelToken* cancel);

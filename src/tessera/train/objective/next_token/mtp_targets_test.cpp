@@ -89,7 +89,7 @@ TEST(MtpBatch, GradientsAreThoseOfTheSumOfLosses) {
     EXPECT_EQ(whole.of("predictor_1"), 4);
     EXPECT_EQ(whole.of("predictor_2"), 2);
     const LossSums sums =
-        objective->forward_backward(model, packed, batch_of(packed), forward, whole);
+        objective->forward_backward(model, {packed, batch_of(packed), forward, whole});
     const Tensor expected = whole_loss(twin, packed, modules);
     expected.backward();
     EXPECT_NEAR(
@@ -162,7 +162,7 @@ TEST(ExitLosses, GradientsAreThoseOfTheWeightedSum) {
   forward.training = true;
   const Denominators whole = objective->denominators(packed);
   const LossSums sums =
-      objective->forward_backward(model, packed, batch_of(packed), forward, whole);
+      objective->forward_backward(model, {packed, batch_of(packed), forward, whole});
 
   // e = 0, 0.5, 2 + 0.5
   Tensor expected = at::zeros({});

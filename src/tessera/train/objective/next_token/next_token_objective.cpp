@@ -8,6 +8,7 @@
 #include "tessera/base/sha256.h"
 #include "tessera/train/data/dataset.h"
 #include "tessera/train/data/tasks.h"
+#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -15,12 +16,12 @@ namespace {
 /// Sources for the encoder and targets for the decoder; without an encoder the source is a prefix.
 class PairSource final : public Dataset {
  public:
-  PairSource(TokenData data, const Recipe& recipe, const LengthSchedule& ramp)
+  PairSource(TokenData data, const DataPlan& plan, const LengthSchedule& ramp)
       : data_(std::move(data)),
         order_(std::max<int64_t>(1, data_.train.documents() / 2),
-               static_cast<uint64_t>(recipe.train.seed)),
-        prefixed_(!recipe.spec.encoder),
-        start_(recipe.spec.start),
+               static_cast<uint64_t>(plan.train.seed)),
+        prefixed_(!plan.spec.encoder),
+        start_(plan.spec.start),
         ramp_(ramp) {
     remark_cuts();
   }
@@ -81,11 +82,12 @@ class PairSource final : public Dataset {
 
 class TaskSource final : public Dataset {
  public:
-  TaskSource(const Recipe& recipe)
-      : task_(*recipe.task),
-        vocab_(recipe.spec.vocab),
-        length_(recipe.train.length),
-        random_(RandomKey(static_cast<uint64_t>(recipe.train.seed)).fold("data")),
+  TaskSource(const TaskRecipe& task, int64_t vocab, const TrainRecipe& how)
+      : task_(task),
+        keys_(keys_of_task(task_)),
+        vocab_(vocab),
+        length_(how.length),
+        random_(RandomKey(static_cast<uint64_t>(how.seed)).fold("data")),
         key_(sha256("made, not read; version 1")) {}
 
   PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>&) const override {
@@ -93,12 +95,12 @@ class TaskSource final : public Dataset {
     for (int64_t sample = first; sample < first + count; ++sample) keys.push_back(key_of(sample));
     return numbered(batch(keys, length_), first);
   }
-  int64_t valid_samples() const override { return task_.valid; }
+  int64_t valid_samples() const override { return keys_.valid; }
   PackedBatch valid(const std::vector<int64_t>& samples) const override {
     std::vector<RandomKey> keys;
     for (const int64_t sample : samples)
       keys.push_back(random_.fold("valid").fold(static_cast<uint64_t>(sample)));
-    return batch(keys, task_.valid_length > 0 ? task_.valid_length : length_);
+    return batch(keys, keys_.valid_length > 0 ? keys_.valid_length : length_);
   }
   double tokens_per_byte() const override { return 0; }
   const std::string& key() const override { return key_; }
@@ -107,7 +109,7 @@ class TaskSource final : public Dataset {
   /// Example number of a training sample; a finite set is shuffled in every epoch.
   RandomKey key_of(int64_t sample) const {
     int64_t number = sample;
-    if (const int64_t n = task_.examples; n > 0)
+    if (const int64_t n = keys_.examples; n > 0)
       number =
           permuted(sample % n, n, random_.fold("order").fold(static_cast<uint64_t>(sample / n)));
     return random_.fold("train").fold(static_cast<uint64_t>(number));
@@ -128,6 +130,7 @@ class TaskSource final : public Dataset {
   }
 
   TaskRecipe task_;
+  TaskKeys keys_;
   int64_t vocab_, length_;
   RandomKey random_;
   std::string key_;
@@ -141,13 +144,13 @@ class NextTokens final : public ObjectiveConfig {
 
   void check(const Recipe& recipe) const override {
     check_predicts_tokens(recipe);
-    if (recipe.spec.encoder && !recipe.data.source_key)
+    if (recipe.spec.encoder && !recipe.data.has_sources())
       fail(ErrorKind::spec, "data.source_key",
            "missing; an encoder_decoder learns from pairs: expected the key of what the encoder "
            "reads in every line of a jsonl file");
     const int64_t prefix = model::CallPlan(recipe.spec).first_call(0);
-    if (recipe.data.source_key || prefix == 0) return;
-    if (prefix > recipe.train.length && !recipe.task)
+    if (recipe.data.has_sources() || prefix == 0) return;
+    if (prefix > recipe.train.length && recipe.data.task() == nullptr)
       fail(ErrorKind::spec, "train.length",
            "{} tokens; the first {} of a document see each other, which leaves none to predict: "
            "expected at least {}",
@@ -160,16 +163,17 @@ class NextTokens final : public ObjectiveConfig {
            curriculum.from, prefix, prefix);
   }
 
-  std::unique_ptr<Dataset> open(const Recipe& recipe,
+  std::unique_ptr<Dataset> open(const DataPlan& plan,
                                 const std::filesystem::path& cache,
                                 const CancelToken* cancel) const override {
-    if (recipe.task) return std::make_unique<TaskSource>(recipe);
-    return of_texts(recipe, cache, cancel,
+    if (const TaskRecipe* task = plan.data.task())
+      return std::make_unique<TaskSource>(*task, plan.spec.vocab, plan.train);
+    return of_texts(plan, cache, cancel,
                     [&](TokenData data, const text::Tokenizer&,
                         const LengthSchedule& ramp) -> std::unique_ptr<Dataset> {
-                      if (recipe.data.source_key) return pair_source(std::move(data), recipe, ramp);
-                      return text_windows(std::move(data), recipe.train,
-                                          model::CallPlan(recipe.spec).first_call(0), ramp);
+                      if (plan.data.has_sources()) return pair_source(std::move(data), plan, ramp);
+                      return text_windows(std::move(data), plan.train,
+                                          model::CallPlan(plan.spec).first_call(0), ramp);
                     });
   }
 
@@ -180,20 +184,20 @@ class NextTokens final : public ObjectiveConfig {
 }  // namespace
 
 std::unique_ptr<Dataset> pair_source(TokenData data,
-                                     const Recipe& recipe,
+                                     const DataPlan& plan,
                                      const LengthSchedule& ramp) {
-  return std::make_unique<PairSource>(std::move(data), recipe, ramp);
+  return std::make_unique<PairSource>(std::move(data), plan, ramp);
 }
 
 ObjectivePtr next_token_objective() {
   return std::make_shared<NextTokens>("causal_lm");
 }
 
-ObjectivePtr default_objective(const Recipe& recipe) {
-  if (recipe.task)
-    return std::make_shared<NextTokens>(std::string(spec::enum_name(recipe.task->type)));
-  if (recipe.spec.encoder) return std::make_shared<NextTokens>("seq2seq");
-  if (recipe.data.source_key) return std::make_shared<NextTokens>("prefix_lm");
+ObjectivePtr default_objective(const model::ModelSpec& spec, const DataRecipe& data) {
+  if (const TaskRecipe* task = data.task())
+    return std::make_shared<NextTokens>(std::string(spec::type_of(*task)));
+  if (spec.encoder) return std::make_shared<NextTokens>("seq2seq");
+  if (data.has_sources()) return std::make_shared<NextTokens>("prefix_lm");
   return next_token_objective();
 }
 

@@ -7,11 +7,11 @@
 namespace tessera::train {
 
 /// By spec and data: "causal_lm", "prefix_lm", "seq2seq", or the name of the task.
-ObjectivePtr default_objective(const Recipe& recipe);
+ObjectivePtr default_objective(const model::ModelSpec& spec, const DataRecipe& data);
 
 /// Pairs of a source and a target, which is predicted from `recipe.spec.start` on.
 std::unique_ptr<Dataset> pair_source(TokenData data,
-                                     const Recipe& recipe,
+                                     const DataPlan& plan,
                                      const LengthSchedule& ramp);
 
 /// Throws Error(spec) if the spec cannot predict tokens.

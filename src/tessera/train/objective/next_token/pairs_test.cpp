@@ -52,9 +52,9 @@ Json prefix_recipe(const std::string& file) {
 
 TokenSplit tokens_of(const TemporaryFolder& folder, const std::string& lines) {
   const Json json = pair_recipe(folder.write("pairs.jsonl", lines));
-  DataRecipe data = read_recipe(json, "").data;
+  TextData data = read_recipe(json, "").data.files();
   data.valid_fraction = 0;
-  return prepare_tokens(data, open_tokenizer(data), 256, folder / "cache").train;
+  return prepare_tokens(data, open_tokenizer({data}), 256, folder / "cache").train;
 }
 
 TEST(Pairs, PackWithTheStartBeforeAndTheTextBehind) {
@@ -202,8 +202,8 @@ TEST(Pairs, LossesOfPartsBearTheNameOfTheirStack) {
   const PackedBatch packed = objective->source().train(0, 4, begun);
   model::ForwardOptions forward;
   forward.training = true;
-  const LossSums sums = objective->forward_backward(model, packed, batch_of(packed), forward,
-                                                    objective->denominators(packed));
+  const LossSums sums = objective->forward_backward(
+      model, {packed, batch_of(packed), forward, objective->denominators(packed)});
   EXPECT_TRUE(sums.contains("decoder.shared.one.mixer.reconstruction"));
 }
 

@@ -105,29 +105,29 @@ class PermutationObjective final : public ObjectiveOf<PermutationRecipe> {
   void check(const Recipe& recipe) const override {
     check_masked(recipe, keys_.chooses(), type(), "");
     check_parts(recipe.spec);
-    if (recipe.adapter && recipe.adapter->virtual_tokens())
+    if (recipe.adapter && adapter_keys<VirtualTokenKeys>(*recipe.adapter))
       fail(ErrorKind::spec, "adapter.type",
            "virtual tokens have no order; objective \"permutation\" needs another adapter, such "
            "as \"lora\"");
   }
 
-  std::unique_ptr<Dataset> open(const Recipe& recipe,
+  std::unique_ptr<Dataset> open(const DataPlan& plan,
                                 const std::filesystem::path& cache,
                                 const CancelToken* cancel) const override {
     return of_texts(
-        recipe, cache, cancel,
+        plan, cache, cancel,
         [&](TokenData data, const text::Tokenizer& tokenizer, const LengthSchedule& ramp) {
           return std::make_unique<PermutedSource>(
-              text_windows(std::move(data), recipe.train, 0, ramp),
-              masking_of(keys_.chooses(), recipe, tokenizer), recipe.train.seed);
+              text_windows(std::move(data), plan.train, 0, ramp),
+              masking_of(keys_.chooses(), plan.spec.vocab, tokenizer), plan.train.seed);
         });
   }
 };
 
 }  // namespace
 
-ObjectiveKind permutation_kind() {
-  return objective_kind<PermutationObjective, PermutationRecipe>();
+std::vector<ObjectiveKind> permutation_kinds() {
+  return {objective_kind<PermutationObjective, PermutationRecipe>()};
 }
 
 PackedBatch with_queries(const PackedBatch& batch,

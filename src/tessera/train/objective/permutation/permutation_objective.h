@@ -12,7 +12,7 @@
 
 namespace tessera::train {
 
-ObjectiveKind permutation_kind();
+std::vector<ObjectiveKind> permutation_kinds();
 
 /// The texts of `batch`, followed by a query for each target after its document. `ranks`: of every
 /// token 0, or for targets their number in the order, from 1.

@@ -79,11 +79,8 @@ class Preference final : public Objective {
     return out;
   }
 
-  LossSums forward_backward(const model::Model& model,
-                            const PackedBatch& packed,
-                            const nn::Batch& batch,
-                            const model::ForwardOptions& given,
-                            const Denominators& whole) const override {
+  LossSums forward_backward(const model::Model& model, const MicroBatch& micro) const override {
+    const auto& [packed, batch, given, whole, update, terms] = micro;
     PartLosses parts(whole);
     model::ForwardOptions forward = given;
     forward.training = false;  // no dropout

@@ -8,6 +8,7 @@
 #include "tessera/train/objective/chat/chat_source.h"
 #include "tessera/train/objective/next_token/next_token_objective.h"
 #include "tessera/train/objective/preference/preference_source.h"
+#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -28,10 +29,11 @@ class PreferenceObjective final : public ObjectiveOf<PreferenceRecipe> {
       fail(ErrorKind::spec, "spec.arch",
            "\"{}\" with objective \"preference\"; expected \"decoder\"", name_of(recipe.spec.arch));
     check_example_recipe(recipe, type());
-    if (!has_keys(recipe.data.format))
+    const TextData& data = recipe.data.files();
+    if (!has_keys(data.format))
       fail(ErrorKind::spec, "data.format",
            "found \"{}\"; objective \"preference\" reads \"jsonl\", \"csv\" or \"tsv\"",
-           spec::enum_name(recipe.data.format));
+           spec::enum_name(data.format));
     if (const int64_t prefix = model::CallPlan(recipe.spec).first_call(0); prefix > 0)
       fail(ErrorKind::spec, "spec",
            "the first {} tokens of every document see each other, answers among them; expected "
@@ -54,29 +56,30 @@ class PreferenceObjective final : public ObjectiveOf<PreferenceRecipe> {
            "false, but the odds of \"orpo\" are those of mean log-probabilities; leave it out");
   }
 
-  std::unique_ptr<Dataset> open(const Recipe& recipe,
+  std::unique_ptr<Dataset> open(const DataPlan& plan,
                                 const std::filesystem::path&,
                                 const CancelToken* cancel) const override {
-    return open_pairs(recipe, keys_, open_tokenizer(recipe.data), cancel);
+    return open_pairs(plan, keys_, open_tokenizer(plan.data), cancel);
   }
 
   void write_beside(const Recipe& recipe, const std::filesystem::path& checkpoint) const override {
-    write_chat_format({.format = keys_.format}, recipe.data, checkpoint);
+    write_chat_format({.format = keys_.format}, recipe.data.files(), checkpoint);
   }
 };
 
 }  // namespace
 
-ObjectiveKind preference_kind() {
+std::vector<ObjectiveKind> preference_kinds() {
   ObjectiveKind kind = objective_kind<PreferenceObjective, PreferenceRecipe>();
-  kind.read = [](const spec::Json& json, const spec::Scope& scope, const Recipe&) -> ObjectivePtr {
+  kind.read = [](const spec::Json& json, const spec::Scope& scope, const model::ModelSpec&,
+                 const DataRecipe&) -> ObjectivePtr {
     const auto keys = read_objective_keys<PreferenceRecipe>(json, scope);
     if (json.contains("margin") && keys.loss != PreferenceLoss::simpo)
       fail(ErrorKind::spec, scope.at("margin").path,
            "has no meaning for loss \"{}\"; only \"simpo\" has it", spec::enum_name(keys.loss));
     return std::make_shared<PreferenceObjective>(keys);
   };
-  return kind;
+  return {kind};
 }
 
 }  // namespace tessera::train

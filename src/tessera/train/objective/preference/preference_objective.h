@@ -5,6 +5,6 @@
 
 namespace tessera::train {
 
-ObjectiveKind preference_kind();
+std::vector<ObjectiveKind> preference_kinds();
 
 }  // namespace tessera::train

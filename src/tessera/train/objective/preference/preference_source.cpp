@@ -218,11 +218,11 @@ PairTokens tokens_of(const PreferencePair& pair,
   return out;
 }
 
-std::unique_ptr<PreferenceSource> open_pairs(const Recipe& recipe,
+std::unique_ptr<PreferenceSource> open_pairs(const DataPlan& plan,
                                              const PreferenceRecipe& how,
                                              const text::Tokenizer& tokenizer,
                                              const CancelToken* cancel) {
-  const auto end = separator_of(recipe.data, tokenizer);
+  const auto end = separator_of(plan.data.files(), tokenizer);
   std::optional<text::ChatPrompt> made;
   const PromptsOfPairs prompts = [&]() -> const text::ChatPrompt& {
     if (!made) made.emplace(prompts_of({.format = how.format, .date = how.date}, tokenizer));
@@ -231,7 +231,7 @@ std::unique_ptr<PreferenceSource> open_pairs(const Recipe& recipe,
   Sha256 key;
   std::vector<PairTokens> train, valid;
   int64_t too_long = 0, equal = 0;
-  for_examples(recipe.data, key, cancel, [&](const ExampleLine& line) {
+  for_examples(plan.data.files(), key, cancel, [&](const ExampleLine& line) {
     PairTokens pair =
         tokens_of(read_pair(line.object, how, line.where, prompts), tokenizer, end, prompts);
     for (const auto* part : {&pair.prompt, &pair.chosen, &pair.rejected}) {
@@ -241,11 +241,11 @@ std::unique_ptr<PreferenceSource> open_pairs(const Recipe& recipe,
              : part == &pair.chosen ? how.chosen_key
                                     : how.rejected_key);
       const int64_t largest = *std::max_element(part->begin(), part->end());
-      if (largest >= recipe.spec.vocab)
+      if (largest >= plan.spec.vocab)
         fail(ErrorKind::input, "data", "{}: token id {}; the spec has a vocabulary of {}",
-             line.where, largest, recipe.spec.vocab);
+             line.where, largest, plan.spec.vocab);
     }
-    const Trimmed trimmed = trim(pair, recipe.train.length);
+    const Trimmed trimmed = trim(pair, plan.train.length);
     too_long += trimmed.too_long ? 1 : 0;
     equal += trimmed.equal ? 1 : 0;
     if (!trimmed.too_long && !trimmed.equal)
@@ -254,11 +254,11 @@ std::unique_ptr<PreferenceSource> open_pairs(const Recipe& recipe,
   std::vector<std::string> notes;
   if (too_long > 0)
     notes.push_back(fmt::format("{} pair{} skipped: prompt and answer exceed train.length = {}",
-                                too_long, too_long == 1 ? "" : "s", recipe.train.length));
+                                too_long, too_long == 1 ? "" : "s", plan.train.length));
   if (equal > 0)
     notes.push_back(fmt::format("{} pair{} skipped: equal answers", equal, equal == 1 ? "" : "s"));
   try {
-    check_examples(recipe.data, train.size(), valid.size(), "pair");
+    check_examples(plan.data.files(), train.size(), valid.size(), "pair");
   } catch (const Error& error) {
     if (notes.empty()) throw;
     fail(error.kind(), "data", "{}: {}", without_place(error, "data"), fmt::join(notes, ", "));
@@ -273,9 +273,9 @@ std::unique_ptr<PreferenceSource> open_pairs(const Recipe& recipe,
       key.update(std::as_bytes(std::span(*part)));
     }
   key.update(std::to_string(to_learn));
-  auto source = std::make_unique<Pairs>(std::move(train), to_learn,
-                                        model::CallPlan(recipe.spec).reads_given(), key.finish(),
-                                        recipe.train.seed);
+  auto source =
+      std::make_unique<Pairs>(std::move(train), to_learn, model::CallPlan(plan.spec).reads_given(),
+                              key.finish(), plan.train.seed);
   for (std::string& line : notes) source->remark(std::move(line));
   return source;
 }

@@ -60,7 +60,7 @@ class PreferenceSource : public Dataset {
 /// name file and line. A pair with more than `train.length` inputs loses the beginning of its
 /// prompt. Pairs whose answers leave no room for a prompt token, and pairs with equal answers, are
 /// skipped, and notes() has their number.
-std::unique_ptr<PreferenceSource> open_pairs(const Recipe& recipe,
+std::unique_ptr<PreferenceSource> open_pairs(const DataPlan& plan,
                                              const PreferenceRecipe& how,
                                              const text::Tokenizer& tokenizer,
                                              const CancelToken* cancel);

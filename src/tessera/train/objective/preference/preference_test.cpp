@@ -62,7 +62,7 @@ Tensor gradients(const Recipe& recipe,
     Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
   for (const PackedBatch& part : parts)
     for (const auto& [name, sum] :
-         objective.forward_backward(model, part, batch_of(part), {}, whole))
+         objective.forward_backward(model, {part, batch_of(part), {}, whole}))
       if (sums != nullptr) (*sums)[name] += sum;
   std::vector<Tensor> all;
   for (const auto& [decl, weight] : model.weights().all())

@@ -80,22 +80,25 @@ class ReplacedTokens final : public ObjectiveOf<ReplacedTokenRecipe> {
     no_tokens(recipe.train.early_exit.scale > 0, "train.early_exit", "scale 0");
   }
 
-  std::unique_ptr<Dataset> open(const Recipe& recipe,
+  std::unique_ptr<Dataset> open(const DataPlan& plan,
                                 const std::filesystem::path& cache,
                                 const CancelToken* cancel) const override {
-    return masked_windows(recipe, keys_.masked(), cache, cancel);
+    return masked_windows(plan, keys_.masked(), cache, cancel);
   }
 
  private:
   model::ModelSpec generator_;
 };
 
-ObjectivePtr read_replaced(const Json& given, const spec::Scope& scope, const Recipe& recipe) {
+ObjectivePtr read_replaced(const Json& given,
+                           const spec::Scope& scope,
+                           const model::ModelSpec& spec,
+                           const DataRecipe&) {
   Json json = given;
   Json own = json.value("generator", Json());
   json.erase("generator");
   auto keys = read_objective_keys<ReplacedTokenRecipe>(json, scope);
-  if (own.is_null()) return std::make_shared<ReplacedTokens>(keys, quarter_width(recipe.spec));
+  if (own.is_null()) return std::make_shared<ReplacedTokens>(keys, quarter_width(spec));
   if (!own.is_object())
     fail(ErrorKind::spec, scope.at("generator").path,
          "found {}; expected a spec, or null for the recipe's own at a quarter of its width",
@@ -135,16 +138,16 @@ const model::ModelSpec& generator_of(const Recipe& recipe) {
   return dynamic_cast<const ReplacedTokens&>(*recipe.objective).generator();
 }
 
-ObjectiveKind replaced_token_kind() {
+std::vector<ObjectiveKind> replaced_token_kinds() {
   return {
-      ReplacedTokenRecipe::kType, read_replaced, [] {
-        Json schema = spec::struct_schema<ReplacedTokenRecipe>();
-        schema["properties"]["generator"] = {
-            {"description",
-             "spec of the model that puts tokens there; null = the recipe's own at a quarter of "
-             "its width"}};
-        return schema;
-      }};
+      {ReplacedTokenRecipe::kType, read_replaced, [] {
+         Json schema = spec::struct_schema<ReplacedTokenRecipe>();
+         schema["properties"]["generator"] = {
+             {"description",
+              "spec of the model that puts tokens there; null = the recipe's own at a quarter of "
+              "its width"}};
+         return schema;
+       }}};
 }
 
 }  // namespace tessera::train

@@ -13,7 +13,7 @@
 
 namespace tessera::train {
 
-ObjectiveKind replaced_token_kind();
+std::vector<ObjectiveKind> replaced_token_kinds();
 
 /// A generator spec of a quarter of the width, with a masked-language-model head: reduces d_model,
 /// heads and hidden widths; token embeddings keep their width and are projected. Throws Error(spec)

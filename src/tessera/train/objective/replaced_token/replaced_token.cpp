@@ -83,11 +83,8 @@ class ReplacedToken final : public Objective {
     return out;
   }
 
-  LossSums forward_backward(const model::Model& model,
-                            const PackedBatch& packed,
-                            const nn::Batch& batch,
-                            const model::ForwardOptions& given,
-                            const Denominators& whole) const override {
+  LossSums forward_backward(const model::Model& model, const MicroBatch& micro) const override {
+    const auto& [packed, batch, given, whole, update, terms] = micro;
     derive();
     PartLosses parts(whole), parts_of_generator(whole);
     model::ForwardOptions forward = given;

@@ -130,7 +130,7 @@ TEST(ReplacedToken, WithoutSharingTheGradientsAreThoseOfTwoModels) {
   std::vector<int64_t> begun;
   const PackedBatch packed = objective->source().train(0, 4, begun);
   const Denominators whole = objective->denominators(packed);
-  const LossSums sums = objective->forward_backward(model, packed, batch_of(packed), {}, whole);
+  const LossSums sums = objective->forward_backward(model, {packed, batch_of(packed), {}, whole});
   const auto both = gradients(model, beside);
 
   // the generator by itself
@@ -204,8 +204,8 @@ TEST(ReplacedToken, DisentangledTablesDifferByWhatTheDiscriminatorLearns) {
   std::vector<int64_t> begun;
   const PackedBatch packed = objective->source().train(0, 4, begun);
   const Denominators whole = objective->denominators(packed);
-  const LossSums sums = objective->forward_backward(model, packed, batch_of(packed), {}, whole),
-                 of_two = other->forward_backward(alone, packed, batch_of(packed), {}, whole);
+  const LossSums sums = objective->forward_backward(model, {packed, batch_of(packed), {}, whole}),
+                 of_two = other->forward_backward(alone, {packed, batch_of(packed), {}, whole});
   EXPECT_EQ(sums.at("loss"), of_two.at("loss"));
   EXPECT_TRUE(of_generator.grad().equal(
       two.companion.model->weights().find("embed.token.weight")->dense_tensor().grad()));
@@ -217,10 +217,10 @@ TEST(ReplacedToken, DisentangledTablesDifferByWhatTheDiscriminatorLearns) {
   Denominators scaled = whole;
   scaled.loss_scale = 1024;
   difference.tensor.mutable_grad() = Tensor();
-  objective->forward_backward(model, packed, batch_of(packed), {}, scaled);
+  objective->forward_backward(model, {packed, batch_of(packed), {}, scaled});
   ops::expect_near(difference.tensor.grad() / 1024, once, 1e-7);
   difference.tensor.mutable_grad() = once.clone();
-  objective->forward_backward(model, packed, batch_of(packed), {}, whole);
+  objective->forward_backward(model, {packed, batch_of(packed), {}, whole});
   ops::expect_near(difference.tensor.grad(), 2 * once, 1e-7);
 }
 
@@ -269,7 +269,7 @@ TEST(ReplacedToken, DrawsAreAFunctionOfTheSample) {
   const auto sum_of = [&](int64_t first, int64_t count) {
     const PackedBatch packed = objective->source().train(first, count, begun);
     return objective
-        ->forward_backward(model, packed, batch_of(packed), {}, objective->denominators(packed))
+        ->forward_backward(model, {packed, batch_of(packed), {}, objective->denominators(packed)})
         .at("loss");
   };
   EXPECT_NEAR(sum_of(0, 4), sum_of(0, 1) + sum_of(1, 2) + sum_of(3, 1), 1e-4);
