@@ -155,7 +155,10 @@ TEST(Branches, PartsReadTheWidthsThatTheyDeclare) {
     const Rig rig = make_rig(json, at::kDouble);
     const Ids ids = random_ids(9, 5);
     for (const auto& [name, gradient] : gradients(rig, [&] { return whole(rig, {ids}); }))
-      EXPECT_TRUE(gradient.defined() && gradient.isfinite().all().item<bool>()) << name;
+      // what selects keys learns from a loss of its own
+      EXPECT_TRUE(name.find(".select.") != std::string::npos ||
+                  gradient.defined() && gradient.isfinite().all().item<bool>())
+          << name;
     // both inputs count: channels of the norm beyond the stream's are those of the embedding
     const std::string part = spec::name_of(c.mechanism->slot);
     ASSERT_EQ(rig.values.at("layers.0." + part + "_norm.weight").size(0), 2 * kWidth);
