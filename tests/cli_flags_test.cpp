@@ -518,7 +518,10 @@ TEST_F(CliFlags, TheHelpHasGroupsInTheirOrder) {
     ASSERT_GE(names.size(), 2u) << verb;
     EXPECT_EQ(names.front(), "Examples") << verb;
     EXPECT_EQ(std::count(names.begin(), names.end(), "Options"), 0) << verb;
-    EXPECT_EQ(names.back(), verb == "bench" ? "Benchmarks" : "Help") << verb;
+    EXPECT_EQ(names.back(), verb == "bench"      ? "Benchmarks"
+                            : verb == "families" ? "Commands"
+                                                 : "Help")
+        << verb;
     std::istringstream lines(help(verb));
     for (std::string line; std::getline(lines, line);)
       if (!line.starts_with("  tessera") && !line.starts_with("  curl") &&
