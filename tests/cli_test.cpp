@@ -2531,7 +2531,7 @@ TEST_F(Cli, BenchOfGuessesSaysWhatTheyGive) {
   ASSERT_EQ(rows.size(), 5u);
   EXPECT_EQ(rows[0]["way"], "plain");
   EXPECT_EQ(rows[0]["times"], 1);
-  EXPECT_EQ(rows[3]["way"], "guesses 2, branches 2");
+  EXPECT_EQ(rows[3]["way"], "draft 2, branches 2");
   for (const spec::Json& row : rows) EXPECT_GT(row["tokens_per_s"], 0);
   expect_refused(start + "--predictors", 2, "no predictors");
   expect_refused("bench guesses " + tiny(), 2, "--text is required");

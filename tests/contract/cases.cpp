@@ -462,6 +462,7 @@ constexpr Sample kSamples[] = {
      R"({"n_experts": 4, "expert": {"type": "glu", "d_hidden": 5}, "shared": {"type": "mlp", "d_hidden": 3}, "router_norm": "rms_norm", "expert_norm": "rms_norm", "expert_out_norm": "rms_norm", "shared_norm": "rms_norm", "shared_out_norm": "layer_norm"})"},
     {Slot::ffn, "per_layer_embedding", "few", R"({"width": 3, "vocab": 5, "act": "gelu"})"},
     {Slot::router, "top_k", "scaled", R"({"k": 2, "logit_scale": 0.3, "expert_scale": true})"},
+    // streams of clipped coefficients: others amplify how bf16 rounds the difference y - P_a
     {Slot::residual, "altup", "", R"({"streams": 3, "active": 1, "clip": 0.2})"},
     {Slot::residual, "altup", "laurel", R"({"streams": 3, "active": 1, "clip": 0.2, "laurel_rank": 3})"},
     {Slot::residual, "altup", "of_others", R"({"streams": 2, "of": "others"})"},

@@ -35,16 +35,16 @@ std::vector<Way> ways_of(const BenchSpeculationArgs& o, const model::ModelSpec& 
   infer::Speculation how = o.generate.speculation;
   std::vector<Way> ways = {{"plain", {}}};
   how.draft_tokens = o.guesses;
-  ways.push_back({fmt::format("guesses {}", o.guesses), how});
+  ways.push_back({fmt::format("draft {}", o.guesses), how});
   infer::Speculation adaptive = how;
   adaptive.draft_tokens = 8;
   adaptive.adaptive = true;
-  ways.push_back({"guesses auto", adaptive});
+  ways.push_back({"draft auto", adaptive});
   if (o.branches > 1 && infer::no_branches_reason(spec).empty()) {
     how.tree_width = o.branches;
-    ways.push_back({fmt::format("guesses {}, branches {}", o.guesses, o.branches), how});
+    ways.push_back({fmt::format("draft {}, branches {}", o.guesses, o.branches), how});
     adaptive.tree_width = o.branches;
-    ways.push_back({fmt::format("guesses auto, branches {}", o.branches), adaptive});
+    ways.push_back({fmt::format("draft auto, branches {}", o.branches), adaptive});
   }
   return ways;
 }
@@ -59,7 +59,7 @@ std::vector<int64_t> prompt_of(const BenchSpeculationArgs& o, const infer::Loade
   return prompt;
 }
 
-int bench_guesses(BenchSpeculationArgs& o) {
+int bench_speculation(BenchSpeculationArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   auto& g = o.generate;
   const infer::LoadedModel loaded =
@@ -150,7 +150,7 @@ std::function<int()> add_bench_speculation(CLI::App& app) {
   examples(app, {"tessera bench speculative model.gguf --text notes.txt",
                  "tessera bench speculative run --text examples/data/shakespeare.txt --predictors "
                  "--guesses 3"});
-  return [o] { return bench_guesses(*o); };
+  return [o] { return bench_speculation(*o); };
 }
 
 }  // namespace tessera::cli

@@ -1,6 +1,7 @@
 #include "tessera/cli/eval_task.h"
 
 #include <cmath>
+#include <filesystem>
 #include <optional>
 
 #include <unistd.h>
@@ -17,6 +18,12 @@ using infer::Estimate;
 
 constexpr const char* kPasskey = "passkey";
 constexpr const char* kPositions = "positions";
+
+std::vector<std::string> generated_tasks() {
+  std::vector<std::string> names;
+  spec::for_each_type<train::TaskRecipe>([&](auto task) { names.emplace_back(task.kName); });
+  return names;
+}
 
 /// The generated task of this name, with `items` if it has that key.
 std::optional<train::TaskRecipe> generated_task(const std::string& name, int64_t items) {
@@ -267,6 +274,9 @@ int evaluate_task(EvalTask& o,
                                 loaded, text, json);
   }
   const auto task = generated_task(name, o.items_);
+  if (!task && name != kPasskey && !std::filesystem::exists(name))
+    fail(ErrorKind::usage, "eval", "--task {}: neither a task nor a file; tasks: {}, {}, {}",
+         name.substr(0, 60), kPasskey, kPositions, fmt::join(generated_tasks(), ", "));
   if (!task && name != kPasskey)
     return evaluate_file(o.options, name, o.few_shot_file_, o.out_,
                          {{"evaluation", "tessera eval --task"},

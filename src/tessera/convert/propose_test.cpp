@@ -117,6 +117,18 @@ TEST(TensorRoles, ByTheWordsOfNames) {
   EXPECT_EQ(numbered("h.3.x.12.weight").pattern, "h.*.x.*.weight");
 }
 
+/// What a drafted family loaded goes back under the names that it came by.
+void expect_written(const TemporaryFolder& scratch,
+                    const Checkpoint& found,
+                    const std::vector<TensorView>& tensors) {
+  HfOptions options;
+  options.families = scratch / "families";
+  write_hf_folder(found, scratch / "written", options);
+  const format::TensorFile written = format::open_safetensors_folder(scratch / "written");
+  for (const TensorView& tensor : tensors)
+    EXPECT_TRUE(equal_values(tensor, written.at(tensor.name))) << tensor.name;
+}
+
 TEST(Proposals, OtherKeysAndNames) {
   const TemporaryFolder scratch;
   std::vector<TensorView> tensors = llama_tensors();
@@ -145,13 +157,7 @@ TEST(Proposals, OtherKeysAndNames) {
   expect_llama(found);
   // a key that no family has is a guess, which readers are told of
   EXPECT_THAT(found.remarks, testing::Contains(HasSubstr("ffn_width")));
-  // and it goes back into the names that it came by
-  HfOptions options;
-  options.families = scratch / "families";
-  write_hf_folder(found, scratch / "written", options);
-  const format::TensorFile written = format::open_safetensors_folder(scratch / "written");
-  for (const TensorView& tensor : tensors)
-    EXPECT_TRUE(equal_values(tensor, written.at(tensor.name))) << tensor.name;
+  expect_written(scratch, found, tensors);
   EXPECT_EQ(spec::read_json_file(scratch / "written" / "config.json").at("n_embd"), 32);
 }
 
@@ -177,12 +183,7 @@ TEST(Proposals, PackedAndTurnedProducts) {
   const Checkpoint found = by_draft(scratch, write_quill(scratch, tensors), proposal);
   expect_llama(found);
   EXPECT_THAT(proposal.unsure, testing::Contains(HasSubstr("attn.qkv.weight")));
-  HfOptions options;
-  options.families = scratch / "families";
-  write_hf_folder(found, scratch / "written", options);
-  const format::TensorFile written = format::open_safetensors_folder(scratch / "written");
-  for (const TensorView& tensor : tensors)
-    EXPECT_TRUE(equal_values(tensor, written.at(tensor.name))) << tensor.name;
+  expect_written(scratch, found, tensors);
 }
 
 TEST(Proposals, WhatHasNoPlaceIsNamed) {

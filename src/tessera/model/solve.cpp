@@ -12,7 +12,7 @@ namespace {
 
 using Pointer = Json::json_pointer;
 
-constexpr int64_t kMostOneByOne = 1024;
+constexpr int64_t kMostTried = 512;  // neighbours of a value that the spec refuses
 
 std::vector<std::string> steps_of(const std::string& key) {
   std::vector<std::string> steps(1);
@@ -136,34 +136,42 @@ std::string number_text(double value) {
                                                     : fmt::format("{:.6g}", value);
 }
 
-/// Costs around the target, by bisection; false where a value on the way is refused.
-bool bisect(Costs& costs, const SolveGoal& goal, int64_t begin) {
+/// The value nearest to `middle` between low and high (both excluded) that the spec accepts: widths
+/// must often be multiples of something. Nothing where none of the next ones is accepted.
+std::optional<int64_t> accepted_near(Costs& costs, int64_t middle, int64_t low, int64_t high) {
+  for (int64_t away = 0; away < kMostTried; ++away)
+    for (const int64_t count : {middle - away, middle + away})
+      if (count > low && count < high && costs.at(count)) return count;
+  return std::nullopt;
+}
+
+/// Costs around the target, by bisection over the values that the spec accepts.
+void bisect(Costs& costs, const SolveGoal& goal, int64_t begin) {
   constexpr int64_t kMost = int64_t{1} << 30;
-  const std::optional<double> least = costs.at(1);
-  if (!least) return false;
-  int64_t low = 1, high = std::max<int64_t>(2, begin);
+  const std::optional<int64_t> first = accepted_near(costs, 1, 0, kMostTried);
+  if (!first) return;
+  const double least = *costs.at(*first);
+  begin = std::max(*first + 1, begin);
+  int64_t low = *first, high = begin;
   for (;; high *= 2) {
-    const std::optional<double> cost = costs.at(high);
-    if (!cost) return false;
-    if (*cost >= goal.target) break;
-    if (*cost == *least && high >= 8 * std::max<int64_t>(2, begin))
+    const std::optional<int64_t> accepted = accepted_near(costs, high, low, high + kMostTried);
+    if (!accepted) break;
+    high = *accepted;
+    const double cost = *costs.at(high);
+    if (cost >= goal.target) break;
+    if (cost == least && high >= 8 * begin)
       fail(ErrorKind::usage, "solve",
            "{} does not depend on \"{}\": {} at any value; expected another key{}",
-           name_of(goal.cost), goal.key, number_text(*least),
+           name_of(goal.cost), goal.key, number_text(least),
            goal.cost == PlanCost::state_bytes ? ", such as mixer.n_kv_heads or mixer.d_state" : "");
     if (high > kMost / goal.multiple)
       fail(ErrorKind::usage, "solve",
            "\"{}\" = {} has {} {}, less than {}; expected a smaller goal", goal.key,
-           high * goal.multiple, number_text(*cost), name_of(goal.cost), number_text(goal.target));
+           high * goal.multiple, number_text(cost), name_of(goal.cost), number_text(goal.target));
     low = high;
   }
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    const std::optional<double> cost = costs.at(middle);
-    if (!cost) return false;
-    (*cost >= goal.target ? high : low) = middle;
-  }
-  return true;
+  while (const auto middle = accepted_near(costs, low + (high - low) / 2, low, high))
+    (*costs.at(*middle) >= goal.target ? high : low) = *middle;
 }
 
 /// Tables whose rows are the tokens of the vocabulary: the embedding, and a head of its own.
@@ -241,8 +249,7 @@ Solution solve(const Json& spec, const SolveGoal& goal) {
     fail(ErrorKind::usage, "solve", "goal {}; expected more than 0", goal.target);
   const Knob knob(spec, goal);
   Costs costs(knob, goal);
-  if (!bisect(costs, goal, knob.now() / goal.multiple))
-    for (int64_t count = 1; count <= kMostOneByOne; ++count) costs.at(count);
+  bisect(costs, goal, knob.now() / goal.multiple);
   std::vector<std::pair<double, int64_t>> found;  // distance, count
   for (const auto& [count, cost] : costs.all())
     if (cost) found.emplace_back(std::fabs(*cost - goal.target), count);

@@ -104,6 +104,19 @@ TEST(Solve, ValuesThatAreRefusedAreLeftOut) {
       });
 }
 
+// widths that 32 heads with a rotation divide: multiples of 64, far from where the search begins
+TEST(Solve, AcceptedValuesMayLieApart) {
+  const Json json = spec::parse_json(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 320, "d_model": 2048, "head": "tied",
+          "mixer": {"type": "attention", "n_heads": 32, "position": "rope"},
+          "ffn": {"type": "glu", "d_hidden": 4096}, "layers": [{"repeat": 2}]})",
+      "test");
+  Json wide = json;
+  wide["d_model"] = 4160;
+  const double target = cost_of(read_model_spec(wide), PlanCost::parameters, 0, spec::KvType::f32);
+  EXPECT_EQ(solve(json, {.key = "d_model", .target = target + 1000}).value, 4160);
+}
+
 TEST(Solve, RefusesWhatCannotBeReached) {
   const auto refused = [](ErrorKind kind, SolveGoal goal, const char* text) {
     expect_error(kind, text, [&] { solve(shakespeare(), goal); });

@@ -483,7 +483,7 @@ void Engine::apply(Job& job, const DraftTree& drafts) {
     counts_.accepted_tokens += accepted;
   }
   if (job.task->done()) return;
-  if (outcome.anew) {
+  if (outcome.replaced) {
     batcher_.restart(job.rows[0]);
     if (drafter_) drafter_->drop(job.rows[0]);
     job.begun = false;  // the remaining tokens are prefilled like a prompt

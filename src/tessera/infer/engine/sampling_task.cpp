@@ -158,10 +158,10 @@ class Writer final : public Task {
       memory_ = memories_[i];
     }
     accepted_.resize(std::min(accepted_.size(), std::max<size_t>(taken, 1) - 1));
-    const bool anew = !done() && decoding_.shift && is_full();
-    if (anew) shift();
+    const bool replaced = !done() && decoding_.shift && is_full();
+    if (replaced) shift();
     check_limits();
-    return {{0}, accepted_, anew};
+    return {{0}, accepted_, replaced};
   }
 
   void finish(const char* reason) override {

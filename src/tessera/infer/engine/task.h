@@ -49,7 +49,7 @@ class Task {
   struct Outcome {
     std::vector<size_t> parents;
     std::vector<int64_t> accepted = {};
-    bool anew = false;  // the tokens of its only row have been replaced (context shift)
+    bool replaced = false;  // the tokens of its only row have been replaced (context shift)
   };
   /// Applies the choice of choose() and calls the callbacks. The rows of a finished task stay as
   /// they were.

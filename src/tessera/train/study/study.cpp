@@ -342,8 +342,9 @@ Study read_study(const Json& json, const fs::path& folder) {
       written.push_back(std::move(entry));
     }
   if (written.size() < 2)
-    fail(ErrorKind::usage, kWhere, "{} entr{}; expected two or more to compare", written.size(),
-         written.size() == 1 ? "y" : "ies");
+    fail(ErrorKind::usage, kWhere,
+         "{} entr{}; expected two or more to compare: several recipes, or a study with \"entries\"",
+         written.size(), written.size() == 1 ? "y" : "ies");
   std::optional<Recipe> first;
   for (const WrittenEntry& one : written)
     study.entries.push_back(

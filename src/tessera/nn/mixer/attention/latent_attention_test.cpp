@@ -77,12 +77,9 @@ TEST(LatentAttention, HalfLayoutIsAPermutation) {
   ops::expect_near(halves.run(x, at::kDouble), pairs.run(x, at::kDouble), 1e-13);
 }
 
-TEST(LatentAttention, WithoutLatentIsPlainAttention) {
-  // no rotary channels, latent = x: keys and values are read from kv_b_proj
-  MixerUnderTest latent(R"({"type": "latent_attention", "n_heads": 2, "kv_lora_rank": 6,
-      "qk_nope_head_dim": 3, "qk_rope_head_dim": 0, "latent_norm": null})",
-                        6);
-  MixerUnderTest plain(R"({"type": "attention", "n_heads": 2})", 6);
+/// Fills attention with 2 heads of 3 channels, and gives its weights to a latent one whose latent is
+/// the input.
+void take_weights(MixerUnderTest& latent, MixerUnderTest& plain) {
   plain.fill();
   latent.values = {{"q.weight", plain.values["q.weight"]},
                    {"o.weight", plain.values["o.weight"]},
@@ -90,6 +87,15 @@ TEST(LatentAttention, WithoutLatentIsPlainAttention) {
   const Tensor k = plain.values["k.weight"].reshape({2, 3, 6}),
                v = plain.values["v.weight"].reshape({2, 3, 6});
   set_kv_b(latent, at::cat({k, v}, 1).reshape({12, 6}), 2, 3, 3);
+}
+
+TEST(LatentAttention, WithoutLatentIsPlainAttention) {
+  // no rotary channels, latent = x: keys and values are read from kv_b_proj
+  MixerUnderTest latent(R"({"type": "latent_attention", "n_heads": 2, "kv_lora_rank": 6,
+      "qk_nope_head_dim": 3, "qk_rope_head_dim": 0, "latent_norm": null})",
+                        6);
+  MixerUnderTest plain(R"({"type": "attention", "n_heads": 2})", 6);
+  take_weights(latent, plain);
   const Tensor x = gen({8, 6}, 0.9, 0.2);
   ops::expect_near(latent.run(x, at::kDouble), plain.run(x, at::kDouble), 1e-13);
   ops::expect_near(latent.run(x, at::kDouble, {5, 3}), plain.run(x, at::kDouble), 1e-13);
@@ -103,13 +109,7 @@ TEST(LatentAttention, QueriesGrowWithTheirPosition) {
                             growth + "}",
                         6);
   MixerUnderTest plain(R"({"type": "attention", "n_heads": 2)" + growth + "}", 6);
-  plain.fill();
-  latent.values = {{"q.weight", plain.values["q.weight"]},
-                   {"o.weight", plain.values["o.weight"]},
-                   {"kv_a.weight", at::eye(6, at::kDouble)}};
-  const Tensor k = plain.values["k.weight"].reshape({2, 3, 6}),
-               v = plain.values["v.weight"].reshape({2, 3, 6});
-  set_kv_b(latent, at::cat({k, v}, 1).reshape({12, 6}), 2, 3, 3);
+  take_weights(latent, plain);
   const Tensor x = gen({11, 6}, 0.9, 0.2), want = plain.run(x, at::kDouble);
   ops::expect_near(latent.run(x, at::kDouble), want, 1e-13);
   ops::expect_near(latent.run(x, at::kDouble, {5, 1, 5}), want, 1e-13);
