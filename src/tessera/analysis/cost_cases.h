@@ -6,7 +6,7 @@
 
 namespace tessera::analysis {
 
-/// One layer: a mixer, behind a position scheme where that acts on the embedding.
+/// One layer: a mixer, after a position scheme where that acts on the embedding.
 struct CostLayer {
   spec::Scope scope;  // causal unless something in the layer refuses that
   spec::AnyPart mixer;

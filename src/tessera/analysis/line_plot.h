@@ -1,4 +1,4 @@
-// Plots with logarithmic axes as SVG text: small panels side by side, each with a few lines, so
+// Plots with logarithmic axes as SVG text: small panels in a row, each with a few lines, so
 // that fifty of them stay legible. No more than the reports need.
 #pragma once
 
@@ -23,7 +23,7 @@ inline constexpr size_t kLinesOfPanel = 8;
 struct LinePlot {
   std::string title, x_label, y_label;
   std::vector<Panel> panels;        // all with the same axes, that of x in powers of 2, of y of 10
-  std::vector<double> slopes = {};  // dashed lines of these exponents behind every panel
+  std::vector<double> slopes = {};  // dashed lines of these exponents in the background of every panel
 };
 
 /// A whole SVG document. Throws Error(internal) on a point that has no logarithm.

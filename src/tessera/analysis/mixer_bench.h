@@ -12,7 +12,7 @@ namespace tessera::analysis {
 struct MixerBenchOptions {
   int64_t width = 128;                                               // d_model
   std::vector<int64_t> lengths{256, 1024, 2048, 4096, 8192, 16384};  // ascending
-  /// When positive, a length is that of a batch of documents of so many tokens, more or less: every
+  /// When positive, a length is that of a batch of documents of about this many tokens: every
   /// mechanism has to be linear in it. The decode step is left out.
   int64_t document = 0;
   bool forward = true, backward = true;

@@ -129,7 +129,7 @@ class FamilySet {
   /// asked for that is not found, or that is its own. Throws Error(file) for a folder that cannot
   /// be read.
   static FamilySet load(const std::filesystem::path& user_folder = {});
-  /// One more family of the user's. `file` stands in messages. Throws Error(spec) or Error(file).
+  /// One more family of the user's. `file` is named in messages. Throws Error(spec) or Error(file).
   void add_user(std::string_view text, const std::string& file);
   /// As if there were no such family, and none that builds on it; for trials.
   void hide(const std::string& name);

@@ -1,4 +1,4 @@
-// What every reader of this layer stands on: a name for messages, and a cursor over hostile bytes.
+// The base of every reader of this layer: a name for messages, and a cursor over hostile bytes.
 //
 // All formats here are little-endian, and so is every machine tessera runs on.
 #pragma once

@@ -3,7 +3,7 @@
 //   int32 magic, version, n_vocab, n_embed, n_layer, data type; then until the end of the file
 //   int32 axes, name length, data type, the axes from the fastest; the name; the data
 //
-// Which architecture a file holds is said by the names of its tensors alone. Reads never copy:
+// Which architecture a file holds follows from the names of its tensors alone. Reads never copy:
 // tensors point into the mapped file. All of the structure is checked on opening; errors are
 // Error(file), one line, with the byte offset. Limits: 262,144 tensors, 1 to 3 axes, names of 1 to
 // 1,024 bytes. Source: https://github.com/RWKV/rwkv.cpp, docs/FILE_FORMAT.md and
@@ -41,7 +41,7 @@ struct GgmfFile {
 
 GgmfFile open_ggmf(const std::filesystem::path& path);
 
-/// The same from memory; `file` stands in messages, `owner` is kept by every view.
+/// The same from memory; `file` is named in messages, `owner` is kept by every view.
 GgmfFile read_ggmf(std::span<const std::byte> bytes,
                    std::string_view file,
                    std::shared_ptr<const void> owner = {});

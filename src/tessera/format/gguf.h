@@ -166,7 +166,7 @@ struct GgufFile {
 };
 
 /// A model that was split over several files (split.count) is opened by the first of them,
-/// "NAME-00001-of-00003.gguf", beside the others; metadata are the first one's.
+/// "NAME-00001-of-00003.gguf", in the same folder; metadata are the first one's.
 /// Supported types: F32 F16 BF16 F64, I8 to I64, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K to Q6_K, IQ4_NL,
 /// IQ4_XS, MXFP4.
 /// Tensors of ggml's other types are checked and listed by TensorFile::unsupported(), and asking
@@ -174,7 +174,7 @@ struct GgufFile {
 /// once.
 GgufFile open_gguf(const std::filesystem::path& path);
 
-/// The same from memory; `file` stands in messages, `owner` is kept by every view.
+/// The same from memory; `file` is named in messages, `owner` is kept by every view.
 GgufFile read_gguf(std::span<const std::byte> bytes,
                    std::string_view file,
                    std::shared_ptr<const void> owner = {});
@@ -202,7 +202,7 @@ void write_gguf(const std::filesystem::path& path,
                 const GgufBytes& bytes_of);
 
 /// The same in files of at most `most` bytes of tensors, or of one tensor where that is larger:
-/// "NAME-00001-of-00003.gguf" and so on beside `path`, NAME.gguf; metadata are in the first. One
+/// "NAME-00001-of-00003.gguf" and so on in the folder of `path`, NAME.gguf; metadata are in the first. One
 /// file, at `path`, where it fits or `most` is 0. What entries say of parts ("split.") is left out.
 /// Returns the paths.
 std::vector<std::filesystem::path> write_gguf_parts(const std::filesystem::path& path,

@@ -23,7 +23,7 @@ struct Llama2cHeader {
   int64_t n_kv_heads = 0;  // divides n_heads
   int64_t vocab_size = 0;
   int64_t seq_len = 0;
-  bool tied_head = true;  // the file says "untied" by a negative vocabulary size
+  bool tied_head = true;  // "untied" is encoded by a negative vocabulary size
 
   int64_t head_size() const { return dim / n_heads; }
   int64_t kv_dim() const { return head_size() * n_kv_heads; }
@@ -40,7 +40,7 @@ struct Llama2cFile {
 
 Llama2cFile open_llama2c(const std::filesystem::path& path);
 
-/// The same from memory; `file` stands in messages, `owner` is kept by every view.
+/// The same from memory; `file` is named in messages, `owner` is kept by every view.
 Llama2cFile read_llama2c(std::span<const std::byte> bytes,
                          std::string_view file,
                          std::shared_ptr<const void> owner = {});

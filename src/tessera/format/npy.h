@@ -16,7 +16,7 @@ namespace tessera::format {
 /// The view's name is the file's name without its extension.
 TensorView open_npy(const std::filesystem::path& path);
 
-/// The same from memory; `file` stands in messages and is the view's name.
+/// The same from memory; `file` is named in messages and is the view's name.
 TensorView read_npy(std::span<const std::byte> bytes,
                     std::string_view file,
                     std::shared_ptr<const void> owner = {});

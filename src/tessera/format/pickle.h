@@ -38,7 +38,7 @@ struct PickleNode {
     set,
     global,      // `text` is "module.name"
     call,        // items: the global, the tuple of its arguments
-    persistent,  // items: what stands for an object outside of the pickle
+    persistent,  // items: references to objects outside of the pickle
   };
   Kind kind = Kind::none;
   bool ordered = false;  // a dict: whether it is a collections.OrderedDict

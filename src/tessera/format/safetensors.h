@@ -23,14 +23,14 @@ namespace tessera::format {
 /// type name is an error. Tensors come in the order of their bytes.
 TensorFile open_safetensors(const std::filesystem::path& path);
 
-/// The same from memory; `file` stands in messages, `owner` is kept by every view.
+/// The same from memory; `file` is named in messages, `owner` is kept by every view.
 TensorFile read_safetensors(std::span<const std::byte> bytes,
                             std::string_view file,
                             std::shared_ptr<const void> owner = {});
 
 /// A model folder, read as transformers reads it: model.safetensors, else every tensor of the
 /// shards that model.safetensors.index.json names; other *.safetensors files are ignored. A line in
-/// `notes` says what was left out: an index next to the whole file, names that the index lists and
+/// `notes` lists what was left out: an index next to the whole file, names that the index lists and
 /// no shard holds. One name with two values in two shards is an error. Metadata is that of all
 /// shards; where two disagree on a key, the first by file name wins.
 TensorFile open_safetensors_folder(const std::filesystem::path& folder,

@@ -20,7 +20,7 @@ TensorFile open_tensor_folder(const std::filesystem::path& folder,
 /// Whether a folder holds one of these four files.
 bool holds_tensor_files(const std::filesystem::path& folder);
 
-/// One file of tensors, told apart by its first bytes, whatever its name.
+/// One file of tensors, identified by its first bytes, whatever its name.
 TensorFile open_tensor_file(const std::filesystem::path& path,
                             std::vector<std::string>* notes = nullptr);
 

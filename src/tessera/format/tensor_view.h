@@ -67,7 +67,7 @@ class TensorFile {
   const StringMap& metadata() const { return metadata_; }
 
   /// Null when there is none of that name. Throws Error(file) that names the type when there is
-  /// one, but of an unsupported type: a tensor that nobody asks for does no harm.
+  /// one, but of an unsupported type: a tensor that is not read does no harm.
   const TensorView* find(std::string_view name) const;
   /// As find, but a missing tensor is an Error(file) too.
   const TensorView& at(std::string_view name) const;

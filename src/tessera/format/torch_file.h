@@ -34,7 +34,7 @@ bool begins_as_torch(std::string_view text);
 TensorFile open_torch_file(const std::filesystem::path& path,
                            std::vector<std::string>* notes = nullptr);
 
-/// The same from memory; `file` stands in messages, `owner` is kept by every view.
+/// The same from memory; `file` is named in messages, `owner` is kept by every view.
 TensorFile read_torch_file(std::span<const std::byte> bytes,
                            std::string_view file,
                            std::shared_ptr<const void> owner = {},

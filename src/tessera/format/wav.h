@@ -23,7 +23,7 @@ struct Sound {
 };
 
 Sound open_wav(const std::filesystem::path& path);
-/// The same from memory; `file` stands in messages.
+/// The same from memory; `file` is named in messages.
 Sound read_wav(std::span<const std::byte> bytes, std::string_view file);
 
 /// The same with one channel: the mean of all.

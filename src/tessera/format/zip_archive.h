@@ -18,7 +18,7 @@ namespace tessera::format {
 struct ZipEntry {
   std::string name;
   std::span<const std::byte> data;
-  uint32_t crc32 = 0;  // as the archive says; 0: not computed. check_crc() compares
+  uint32_t crc32 = 0;  // as stored in the archive; 0: not computed. check_crc() compares
 };
 
 /// The entries in the order of the central directory, directories left out. Throws Error(file).

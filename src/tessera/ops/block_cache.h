@@ -24,7 +24,7 @@ BlockCacheStats block_cache_stats();
 /// is not a block of it.
 size_t asked_of_block_cache(void* memory);
 
-/// Gives what is kept back to the system; the most that was in use counts from now on.
+/// Returns the cached blocks to the system; the most that was in use counts from now on.
 void release_block_cache();
 
 }  // namespace tessera::ops

@@ -20,7 +20,7 @@ inline bool equal(const Lengths& lengths) {
 }
 
 /// Pieces of tensors [N, ...], one for each document. A tensor is cut once into all of its pieces:
-/// the gradient of a piece by itself would be as long as the whole.
+/// the gradient of a single piece would be as long as the whole.
 class Cuts {
  public:
   explicit Cuts(Lengths lengths) : lengths_(std::move(lengths)), begins_(lengths_.size(), 0) {

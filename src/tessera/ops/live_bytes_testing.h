@@ -1,4 +1,4 @@
-// How much memory tensors hold, for tests that say what is kept and what is not.
+// How much memory tensors hold, for tests of which activations are kept.
 #pragma once
 
 #include <c10/core/CPUAllocator.h>

@@ -15,12 +15,12 @@ namespace tessera::ops {
 /// x with each element zeroed with probability p and the others scaled by 1 / (1 - p).
 Tensor dropout(const Tensor& x, double p, const RandomKey& key);
 /// The same of documents one after another, `lengths` of the rows of x [N, ..] in all, each with
-/// the random numbers of its own stream, as if it stood alone.
+/// the random numbers of its own stream, as if it were alone.
 Tensor dropout(const Tensor& x,
                double p,
                const std::vector<int64_t>& lengths,
                const std::vector<RandomKey>& streams);
-/// Where a row stands among those that a stream numbers.
+/// Index of a row among those that a stream numbers.
 struct StreamRow {
   RandomKey stream;
   int64_t index = 0;

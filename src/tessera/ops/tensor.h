@@ -22,13 +22,13 @@ inline bool use_kernels(const Tensor& x) {
   return x.device().is_cpu() && x.scalar_type() == at::kFloat && !at::GradMode::is_enabled();
 }
 
-/// Whether nobody but the caller's own x sees its numbers, so that what was given x by value may
+/// Whether only the caller's own x sees its numbers, so that what was given x by value may
 /// write over them where no gradient is recorded.
 inline bool sole_owner(const Tensor& x) {
   return !at::GradMode::is_enabled() && x.use_count() == 1 && x.storage().use_count() == 1;
 }
 
-/// x + y, written over y where nobody else sees that.
+/// x + y, written over y where nothing else refers to y.
 inline Tensor plus(const Tensor& x, Tensor y) {
   if (use_kernels(x) && sole_owner(y) && y.scalar_type() == x.scalar_type() &&
       y.sizes() == x.sizes())

@@ -13,7 +13,7 @@
 // `Scope child_scope(Scope scope, std::string_view field) const`; fields are read in order, so it
 // may use those above.
 //
-// A config with required fields besides n_heads also has
+// A config with required fields other than n_heads also has
 // `static Json example(const Scope&, int64_t length)`: these fields for a layer of ordinary size
 // whose documents have up to `length` tokens.
 //

@@ -16,7 +16,7 @@ struct JsonDifference {
 };
 
 /// The first place where the values differ, in the order of `before`, then of what `after` has
-/// besides; nullopt where they are equal. Members of objects may stand in any order. What `skips`
+/// in addition; nullopt where they are equal. Members of objects may be in any order. What `skips`
 /// is true for may differ.
 std::optional<JsonDifference> first_difference(
     const Json& before,

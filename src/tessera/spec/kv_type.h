@@ -15,7 +15,7 @@ KvType kv_type_named(std::string_view name);
 /// "f32|f16|bf16|int8|fp8|int4", for help texts and messages.
 std::string kv_type_names();
 
-/// Tokens per page of a state (nn/pages.h) unless the run says otherwise.
+/// Tokens per page of a state (nn/pages.h) unless the run sets another number.
 inline constexpr int64_t kDefaultKvPage = 64;
 
 /// What a run chooses about the states it makes.
@@ -24,9 +24,9 @@ struct KvOptions {
   int64_t page = kDefaultKvPage;  // 0 = each tensor in one piece
 };
 
-/// Of the scale that stands before the codes of a row of int8 or fp8.
+/// Of the scale before the codes of a row of int8 or fp8.
 inline constexpr int64_t kKvScaleBytes = 4;
-/// Of int4: numbers of a block, and how many numbers of the type that stands for it (i16) it takes.
+/// Of int4: numbers of a block, and how many numbers of its tensor type (i16) it takes.
 inline constexpr int64_t kKvBlock = 32, kKvBlockNumbers = 10;
 
 /// Marks declarations of keys and values that only attention reads.

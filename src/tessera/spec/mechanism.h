@@ -67,7 +67,7 @@ const char* name_of(Growth growth);
 /// The factor between T = 1 and T = length.
 double grown(Growth growth, double length);
 
-/// What a mechanism says about itself; its page, its row in tables and its seat in the tests come
+/// Metadata of a mechanism; its page, its row in tables and its seat in the tests come
 /// from it.
 struct Info {
   std::string summary;  // one sentence
@@ -91,7 +91,7 @@ struct Scope {
   int64_t layer = 0;     // which of them
   int64_t earlier = 0;   // parts of the same type that run before it in this stack
   bool causal = true;
-  int64_t source = 0;   // width of the encoder's output beside this stack, 0 = there is none
+  int64_t source = 0;   // width of the encoder's output that this stack reads, 0 = there is none
   int64_t d_in = 0;     // width of what a mixer or ffn reads, 0 = d_model
   int64_t width = 0;    // for norms: channels; for positions: width of one head or of the embedding
   int64_t rotated = 0;  // for rotations: how many channels of a head they turn, 0 = width
@@ -129,7 +129,7 @@ struct Init {
   };
   /// What a matrix is there for, where the spec's `init` chooses its values (nn/init).
   enum class Use {
-    own,      // drawn as said here, whatever the spec chooses
+    own,      // drawn as declared here, whatever the spec's init
     product,  // y = x W^T within a branch
     query,    // the same, of queries of width `count`
     content,  // the same, of values and hidden units, which a branch's output is made of
@@ -202,7 +202,7 @@ struct ParamDecl {
   bool trainable = true;
   Decay decay = Decay::by_kind;
   UpdateRule rule = {};  // of what is not trainable
-  double lr_factor = 1;  // on the rate of an optimiser whose steps do not turn on the gradient's size
+  double lr_factor = 1;  // on the rate of an optimizer whose steps do not depend on the gradient's size
 
   int64_t elements() const;
   bool decays() const {
@@ -214,7 +214,7 @@ struct ParamDecl {
   /// The dimension that ranks of tensor or expert parallelism may split, -1 = each has all:
   /// experts, else heads, rows of the vocabulary, or channels made.
   int shard_axis() const;
-  /// Whether a product of low rank may stand beside it: a matrix [out, in], or one for each expert.
+  /// Whether a low-rank adapter may be added to it: a matrix [out, in], or one for each expert.
   bool adapts() const;
   /// Whether it may be stored in blocks of a quantiser: its rows are read by products or looked up.
   bool quantises() const;
@@ -224,7 +224,7 @@ class ParamList {
  public:
   explicit ParamList(std::string prefix = "") : prefix_(std::move(prefix)) {}
   void add(ParamDecl decl);
-  /// Says that a part with this config goes without `name`, which it may ask for.
+  /// Declares that a part with this config goes without `name`, which it may ask for.
   void without(std::string_view name);
   /// Declares `decl`, or goes without it.
   void add_if(bool present, ParamDecl decl);
@@ -259,7 +259,7 @@ struct StateDecl {
   std::vector<int64_t> shape;  // of one entry, or of the whole tensor
   int64_t keep = 0;            // per_token: how many of the last entries are kept, 0 = all
   DType dtype = DType::f32;
-  int64_t first = 0;  // per_token, with keep: how many of the first entries are kept besides
+  int64_t first = 0;  // per_token, with keep: how many of the first entries are also kept
   double start = 0;   // fixed: the value of every number before the first token
   int64_t every = 1;  // per_token: one entry for this many tokens, once the last of them is seen
   /// Keys or values [heads, width] that only attention reads, where they lie: they may be kept in
@@ -324,7 +324,7 @@ struct Mechanism {
   std::vector<FieldDoc> (*fields)() = nullptr;
   /// The parts that a config holds in its fields.
   std::vector<const AnyPart*> (*parts)(const Config&) = nullptr;
-  /// A config for documents of up to `length` tokens, as example() of its class says. Without
+  /// A config for documents of up to `length` tokens, as example() of its class defines it. Without
   /// "type": call example_part().
   Json (*example)(const Scope&, int64_t length) = nullptr;
 };

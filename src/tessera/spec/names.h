@@ -1,4 +1,4 @@
-// Names that nobody knows, and the one that was probably meant.
+// Unknown names, and the known name that was probably meant.
 #pragma once
 
 #include <string>

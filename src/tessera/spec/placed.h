@@ -1,4 +1,4 @@
-// Rules between parts that stand one behind the other in a stack.
+// Rules between consecutive parts of a stack.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ struct Placed {
   Scope scope;
 };
 
-/// What a config implements besides Config when its part reads what earlier parts of the stack
+/// What a config implements in addition to Config when its part reads what earlier parts of the stack
 /// leave in the context of a call.
 class ReadsEarlierParts {
  public:

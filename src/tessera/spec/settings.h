@@ -10,7 +10,7 @@
 
 namespace tessera::spec {
 
-/// Every member is asked for by the name of its key; done() refuses what nobody has asked for.
+/// Every member is asked for by the name of its key; done() refuses keys that were not read.
 /// Errors are Error(usage) "[where] key: found; expected".
 class Settings {
  public:

@@ -46,7 +46,7 @@ struct ScoreTerm {
       const Tensor& weights_BHTS, const ScoreBlock&, const std::vector<Tensor>& inputs)>
       values = nullptr;
   std::vector<Tensor> inputs = {};
-  /// Whether `bias` reads every key from the key of a score to its query, those that nobody sees
+  /// Whether `bias` reads every key from the key of a score to its query, keys that no query sees
   /// among them: a block of keys then has no gaps and reaches its queries.
   bool keys_between = false;
   /// Numbers that `bias` holds for one score while it computes it, about.
@@ -87,11 +87,11 @@ Tensor attention(const Tensor& q_THD,
                  int64_t start,
                  const ScoreOptions& options);
 
-/// Whether sequences under these options are computed by kernels alone, whatever is computed beside
+/// Whether sequences under these options are computed by kernels alone, whatever else is computed
 /// them.
 bool may_go_side_by_side(const Tensor& q, const ScoreOptions& options);
 
-/// One of several sequences that go on side by side.
+/// One of several sequences that are decoded together.
 struct AttentionCall {
   Tensor q_THD;
   std::vector<KeyValues> kv;
@@ -146,7 +146,7 @@ Tensor attention_plain(const Tensor& q_BHTD,
                        const std::vector<kernels::KeyRange>& held,
                        const ScoreOptions& options);
 
-/// The formula on a block of queries, keys counted as the pattern's ranges and rows tell.
+/// The formula on a block of queries, keys counted as the pattern's ranges and rows give them.
 Tensor attention_of_block(const Tensor& q_BHTD,
                           const Tensor& k_BGSD,
                           const Tensor& v_BGSD,

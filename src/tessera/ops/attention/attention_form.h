@@ -24,7 +24,7 @@ enum Bit : uint32_t {
   values = 1 << 7,     // a function of the weights joins the output
   dropout = 1 << 8,
   // of what is seen
-  pattern = 1 << 9,     // a Visibility says what is seen
+  pattern = 1 << 9,     // a Visibility defines what is seen
   scattered = 1 << 10,  // and that lies scattered
   far = 1 << 11,        // keys below far_end meet other queries
   gaps = 1 << 12,       // the keys do not follow each other

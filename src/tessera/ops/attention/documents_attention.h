@@ -1,11 +1,11 @@
-// Whole documents one after another, side by side, by the batch-invariant kernel.
+// Whole documents concatenated, computed in parallel by the batch-invariant kernel.
 #pragma once
 
 #include "tessera/ops/attention/attention.h"
 
 namespace tessera::ops {
 
-/// attention_kernel() of every document of q_NHD, k_NGD and v_NGD by itself; without a term, a
+/// attention_kernel() of every document of q_NHD, k_NGD and v_NGD separately; without a term, a
 /// pattern or far queries. float32 on a CPU, no gradient.
 Tensor attention_kernel_of_documents(const Tensor& q_NHD,
                                      const Tensor& k_NGD,

@@ -19,7 +19,7 @@ Tensor flash_attention(const Tensor& q_BTHD,
 /// Documents one after another, `lengths` of N tokens in all, each of which sees its own keys
 /// alone: `keys` of S in all, one number a document. q_NHD, k and v_SGD -> [N, H, Dv]. Causality
 /// and windows go by places in N and S. Patterns do not serve. Where options hold dropout, it has
-/// a stream for each document, which draws as if it stood alone.
+/// a stream for each document, which draws as if it were alone.
 Tensor flash_documents(const Tensor& q_NHD,
                        const Tensor& k_SGD,
                        const Tensor& v_SGD,

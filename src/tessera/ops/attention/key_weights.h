@@ -1,4 +1,4 @@
-// Attention that also says how much weight each key was given (kernels/attention/key_weights.h).
+// Attention that also returns the total weight of each key (kernels/attention/key_weights.h).
 #pragma once
 
 #include "tessera/ops/attention/attention.h"

@@ -36,7 +36,7 @@ struct KeyLists {
   void add_biases(const Tensor& numbers);
 };
 
-/// What entries gain besides their own numbers, with gradients to whatever it is made of. Lists by
+/// Terms added to the entries' own numbers, with gradients to their sources. Lists by
 /// query and head.
 struct ListBias {
   /// [entries] of the lists of queries first .. of a call, q_NHK; `memories` and `inputs` are the

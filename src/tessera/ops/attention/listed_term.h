@@ -10,7 +10,7 @@
 
 namespace tessera::ops {
 
-/// Positions of the keys of a memory: first, first + step, .., none behind `last`.
+/// Positions of the keys of a memory: first, first + step, .., none after `last`.
 struct KeyPlaces {
   int64_t first = 0, step = 1;
   int64_t last = std::numeric_limits<int64_t>::max();

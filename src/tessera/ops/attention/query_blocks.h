@@ -10,7 +10,7 @@
 namespace tessera::ops {
 
 /// Positions within `held` that hold every key the queries of [begin, end) see under `options`:
-/// ascending and disjoint, perhaps with keys between them that nobody sees. One range, at least up
+/// ascending and disjoint, perhaps with keys between them that no query sees. One range, at least up
 /// to the last query, where the term reads all keys between.
 std::vector<kernels::KeyRange> key_ranges(
     const ScoreOptions& options, int64_t heads, kernels::KeyRange held, int64_t begin, int64_t end);
@@ -32,7 +32,7 @@ struct ByQueryBlocks {
   std::function<Tensor(const QueryBlock&, const std::vector<Tensor>& cuts)> run;
 };
 
-/// The blocks' results one behind another. Queries and keys are counted along dimension 2 of the
+/// The blocks' results concatenated. Queries and keys are counted along dimension 2 of the
 /// inputs and of the result, [B, H, T, D].
 Tensor by_query_blocks(ByQueryBlocks how, const std::vector<Tensor>& inputs);
 

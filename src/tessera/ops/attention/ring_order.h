@@ -23,7 +23,7 @@ struct RingPiece {
 };
 
 /// Which rank holds what of `tokens` positions. All ranks have the same number of rows; the rows
-/// that no piece covers are padding, seen by nobody.
+/// that no piece covers are padding, seen by no query.
 class RingOrder {
  public:
   RingOrder(int64_t tokens, int64_t ranks, RingLayout layout);
@@ -53,7 +53,7 @@ struct Meeting {
   int64_t low, high;
 
   Meeting(const RingPiece& queries, const RingPiece& keys, const ScoreOptions& options);
-  /// Whether nothing is seen, as far as causality and windows tell.
+  /// Whether nothing is seen, by causality and windows alone.
   bool empty() const;
   /// The options by numbers, from 0 on both sides. Sinks are left out: they join once.
   ScoreOptions numbered(const ScoreOptions& options) const;

@@ -1,5 +1,5 @@
 // One pass over memory where the plain form takes many, with gradients: what training on a CPU
-// spends its time on besides products. Float32; callers choose them by fuses(). Gradients of
+// spends its time on apart from products. Float32; callers choose them by fuses(). Gradients of
 // gradients are not offered.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Sums in training whose bits do not depend on the number of threads, forward and backward.
 // libtorch cuts the sum of more than 2^15 numbers by the threads that it has: the sum of all
 // numbers always, and sums over some dimensions where the last dimension stays (1,025 x 100 over
-// the rows with 1 and with 16 threads). Autograd makes such sums by itself for whatever was
+// the rows with 1 and with 16 threads). Autograd makes such sums itself for whatever was
 // broadcast, expanded or repeated. Here sums are cut into halves of the longest dimension until a
 // part is small, which follows from the shape alone. CPU, any floating type; libtorch's sum on
 // other devices.

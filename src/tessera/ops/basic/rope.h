@@ -16,7 +16,7 @@ RotaryTable rotary_table(const Tensor& positions_N,
                          at::ScalarType type);
 
 /// x_NHD with the first r channels of every head rotated; pairs (m, m + r/2), or (2m, 2m + 1) when
-/// interleaved. Kernels write over an x that nobody else sees.
+/// interleaved. Kernels write over an x without other references.
 Tensor rope(Tensor x_NHD, const RotaryTable& table, bool interleaved);
 
 }  // namespace tessera::ops

@@ -41,7 +41,7 @@ std::pair<Tensor, Tensor> linear_recurrence_chunked(const LinearRecurrence& in,
 std::pair<Tensor, Tensor> linear_recurrence_recurrent(const LinearRecurrence& in,
                                                       const Tensor& state_BHKV = {});
 
-/// What state-space models add: v_t stands for rate_t v_t, and y_t gets skip v_t besides.
+/// What state-space models add: v_t is replaced by rate_t v_t, and skip v_t is added to y_t.
 struct ValueScales {
   Tensor rate_BTH = {}, skip_H = {};
 };
@@ -67,7 +67,7 @@ Tensor linear_recurrence_y(const LinearRecurrence& in, int64_t chunk);
 /// place. Returns y_BTHV.
 Tensor linear_recurrence_scan(const LinearRecurrence& in, Tensor& state_HKV);
 
-/// Its documents, each by itself.
+/// Its documents, each separately.
 std::vector<LinearRecurrence> by_document(const LinearRecurrence& in);
 
 /// Without order: y_t = (sum over all s of k_s v_s^T)^T q_t. Only q, k, v and the documents are

@@ -1,4 +1,4 @@
-// Dropout of what adapters read: of the input of A beside a weight, and of that alone (Hu et al.
+// Dropout of what adapters read: of the input of a weight's adapter matrix A only (Hu et al.
 // 2021, arXiv:2106.09685; Adapted::dropout). Products know that a weight has it, and a call knows
 // whose random numbers its tokens draw: they meet here.
 #pragma once

@@ -16,7 +16,7 @@ namespace tessera::ops {
 Tensor product(const Tensor& a, const Tensor& b);
 
 /// at::einsum of two tensors, with gradients: "bik,bjk->bij". Letters alone, each once in a tensor;
-/// one that the result has not stands in both.
+/// one that the result has not is in both.
 Tensor einsum(std::string_view equation, const Tensor& a, const Tensor& b);
 
 /// While one lives on a thread, linear() through a trainable weight in float32 on a CPU adds the
@@ -58,7 +58,7 @@ class TrainingProducts {
 /// gradients too; float32 on a CPU.
 Tensor rounded_product(const Tensor& a, const Tensor& b_KN, ProductType type);
 
-/// x_NI w_OI^T for a leaf w, as InPlaceGradients says.
+/// x_NI w_OI^T for a leaf w, as described at InPlaceGradients.
 Tensor product_in_place(const Tensor& x_NI, const Tensor& w_OI, ProductType type);
 
 /// out_MN = a_MK b_KN, or out_MN += it, without a graph; float32 on a CPU.

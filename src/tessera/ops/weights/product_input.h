@@ -53,7 +53,7 @@ class ProductInput {
       const float* w, int64_t n, const float* bias, float* y, int64_t y_stride) const;
 
  private:
-  /// Who counts what weights read is told.
+  /// Observers of the inputs of weights are called.
   void note(const void* w) const;
 
   kernels::Arithmetic arithmetic_;
@@ -66,7 +66,7 @@ class ProductInput {
 
 /// While one lives on a thread, products there that read x in digits, or in another order, round
 /// and order it once for all of them: for a part that multiplies its input by several weights.
-/// Nobody may write to x meanwhile.
+/// Callers must not write to x meanwhile.
 class SharedInput {
  public:
   explicit SharedInput(const Tensor& x) : x_(x), before_(current_) { current_ = this; }

@@ -33,17 +33,17 @@ class Weight {
                        const void* data,
                        std::shared_ptr<const void> owner);
   /// The same of a tensor of a checkpoint, whose columns may lie in another order: what this class
-  /// and products say of columns is of those that the tensor stands for.
+  /// and products say of columns is of those that the tensor represents.
   static Weight stored(const format::TensorView& view);
 
-  /// W + scale B A: a matrix W [O, I] of any storage with a product of low rank beside it, A [r, I]
+  /// W + scale B A: a matrix W [O, I] of any storage plus a low-rank product, A [r, I]
   /// and B [O, r]; or E of each, one per expert: [E, O, I], [E, r, I], [E, O, r]. All three stay as
   /// they are, and are trained where they are trainable. `dropout` is the probability with which
   /// training drops a number that A reads (input_drops.h).
   static Weight adapted(
       WeightPtr w, WeightPtr a, WeightPtr b, double scale = 1, double dropout = 0);
   struct Adapted;
-  /// The same with whatever stands beside it.
+  /// The same with all its adapters.
   static Weight adapted(Adapted parts);
 
   /// The numbers rounded to the nearest of another storage type, in memory of its own; never
@@ -80,7 +80,7 @@ class Weight {
   /// stored f32 is a view, other storage types a fresh float32 copy (small weights, conversions).
   /// Throws Error(usage) where an adapted one is to drop inputs, of which a matrix knows none.
   Tensor tensor() const;
-  /// The tensor behind a dense weight, for optimisers and gradients; undefined for a stored one.
+  /// The tensor of a dense weight, for optimizers and gradients; undefined for a stored one.
   const Tensor& dense_tensor() const { return tensor_; }
   /// The order in which the columns of each matrix lie (format::ColumnOrder); null where it is
   /// theirs.
@@ -115,11 +115,11 @@ struct Weight::Adapted {
   WeightPtr a = nullptr, b = nullptr;  // a product of low rank
   double scale = 1;                    // on it
   double dropout = 0;                  // of what A reads
-  /// [O], beside a product: the rows of W + scale B A have these lengths. That which they would
+  /// [O], with a low-rank product: the rows of W + scale B A have these lengths. That which they would
   /// have is a constant to gradients (DoRA: Liu et al. 2024, arXiv:2402.09353, sec. 4.3).
   WeightPtr magnitude = nullptr;
   /// [O] on what it gives, of a vector W [O] too; [I] on what it reads ((IA)^3: Liu et al. 2022,
-  /// arXiv:2205.05638). A bias beside W is not in it.
+  /// arXiv:2205.05638). A bias added to the product is not in it.
   WeightPtr out = nullptr, in = nullptr;
   /// [M, ..]: see prefixed(). Products know nothing of it.
   WeightPtr prefix = nullptr;

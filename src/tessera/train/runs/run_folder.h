@@ -27,7 +27,7 @@ class RunLock {
   /// Throws Error(resource) that names the process that holds it.
   explicit RunLock(const std::filesystem::path& folder);
   /// Takes a folder that it has made away again, with those around it that are empty then, unless
-  /// that was to be kept: a run whose data are refused leaves nothing behind.
+  /// that was to be kept: a run whose data are refused leaves no files.
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
@@ -43,7 +43,7 @@ class RunLock {
 /// the system does not say (/proc/locks).
 bool is_held(const std::filesystem::path& folder);
 
-/// A checkpoint being written. Dropped before commit(), it leaves nothing behind.
+/// A checkpoint being written. Dropped before commit(), it leaves no files.
 class PendingCheckpoint {
  public:
   PendingCheckpoint(std::filesystem::path run, int64_t step);
@@ -51,7 +51,7 @@ class PendingCheckpoint {
   PendingCheckpoint(const PendingCheckpoint&) = delete;
   PendingCheckpoint& operator=(const PendingCheckpoint&) = delete;
 
-  /// Where its files go; whoever writes them flushes them.
+  /// Where its files go; the writer flushes them.
   const std::filesystem::path& folder() const { return partial_; }
   /// Manifest, rename, and tidy_checkpoints(). Returns the checkpoint's folder.
   std::filesystem::path commit(int64_t keep, const std::vector<int64_t>& best = {});
@@ -66,7 +66,7 @@ std::vector<int64_t> checkpoint_steps(const std::filesystem::path& run);
 std::filesystem::path checkpoint_folder(const std::filesystem::path& run, int64_t step);
 
 /// What follows from a checkpoint's name: `latest` points to the newest and `best` to the first of
-/// `best`, and all but the newest `keep` (0 = all) and those of `best` go. Whoever was killed in
+/// `best`, and all but the newest `keep` (0 = all) and those of `best` go. A process killed in
 /// between left that to the next.
 void tidy_checkpoints(const std::filesystem::path& run,
                       int64_t keep,

@@ -2,7 +2,7 @@
 // log.csv and, for TensorBoard, in events.out.tfevents.tessera. Torch-free.
 //
 // Columns of the table are those that every line has, then what comes up on the way, in that order;
-// with a number that is not among them the table is written anew.
+// with a number that is not among them the table is rewritten.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,7 @@ std::vector<std::pair<std::string, double>> numbers_of(const spec::Json& line);
 
 class RunLog {
  public:
-  /// Keeps the lines up to `step` and continues after them; 0 starts anew. Throws Error(resource).
+  /// Keeps the lines up to `step` and continues after them; 0 starts an empty log. Throws Error(resource).
   RunLog(const std::filesystem::path& folder, int64_t step);
   ~RunLog();
   void write(const LogLine& line);

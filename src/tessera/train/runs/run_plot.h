@@ -1,4 +1,4 @@
-// Curves of several runs in one frame, as SVG that stands alone. Torch-free.
+// Curves of several runs in one frame, as standalone SVG. Torch-free.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 namespace tessera::train {
 
 struct Curve {
-  size_t run = 0;  // number of the run, which says its colour
+  size_t run = 0;  // number of the run, which selects its colour
   std::string name;
   std::vector<std::pair<double, double>> points;  // finite, x ascending
-  bool strong = false;                            // thick, each point with a dot that says its value
+  bool strong = false;                            // thick, each point with a dot whose title is its value
 };
 
 /// Text as HTML and SVG write it.
@@ -19,8 +19,8 @@ std::string escaped(const std::string& text);
 /// Colour of a run; later ones repeat it with dashes.
 std::string colour_of(size_t run);
 
-/// `x` and `y` say what stands on the axes. What lies above the frame is cut off: it is as high as
-/// the curves are behind their first twentieth. Curves of many points are thinned to what is seen.
+/// `x` and `y` are the labels of the axes. What lies above the frame is cut off: it is as high as
+/// the curves are after their first twentieth. Curves of many points are thinned to what is seen.
 std::string plot_of(const std::string& x, const std::string& y, const std::vector<Curve>& curves);
 
 }  // namespace tessera::train

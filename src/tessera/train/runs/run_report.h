@@ -1,4 +1,4 @@
-// Runs side by side: how far each is, what it reached, where their recipes differ; as a table, as
+// Comparison of runs: how far each is, what it reached, where their recipes differ; as a table, as
 // JSON, as one page with plots that needs nothing from elsewhere. Torch-free. Reads what run_log.h
 // and trainer.h write, while they write it.
 #pragma once
@@ -68,7 +68,7 @@ std::vector<SeedGroup> seed_groups(const std::vector<RunRecord>& runs);
 /// At most `keys` lines of differences.
 std::string table_of(const std::vector<RunRecord>& runs, size_t keys = 24);
 spec::Json json_of_runs(const std::vector<RunRecord>& runs);
-/// `refresh`: seconds after which a browser reads it anew; 0 = never.
+/// `refresh`: seconds after which a browser reloads it; 0 = never.
 std::string page_of(const std::vector<RunRecord>& runs, int refresh = 0);
 
 }  // namespace tessera::train

@@ -1,6 +1,6 @@
-// What a run remembers of its losses, its evaluations, its experts and its gradients: when it ends by
+// History of a run's losses, evaluations, experts and gradients: when it stops early by
 // itself, which checkpoints are the best, what is warned of. Its state lies in the checkpoint, so
-// that a run that goes on ends and warns where one that was not cut does. Torch-free.
+// that a resumed run ends and warns where one that was not cut does. Torch-free.
 //
 // Loss spikes: with the mean m and variance v of the losses so far, weighted by 0.98^age, a loss is
 // one where it is above m + spike sqrt(v), from 50 updates on. What is above counts as that bound,
@@ -18,7 +18,7 @@
 
 namespace tessera::train {
 
-/// What an evaluation says of a metric (StopRecipe::metric); nothing where it does not know it.
+/// The value of a metric (StopRecipe::metric) in an evaluation; nullopt if it is not in it.
 std::optional<double> value_of(const LogLine& line, const std::string& metric);
 /// Whether `a` is better than `b` by more than `delta`: accuracies are to be large, losses small.
 bool is_better(const std::string& metric, double a, double b, double delta = 0);
@@ -30,7 +30,7 @@ class RunWatch {
 
   /// An evaluation, in `line`. Throws Error(spec) where it lacks a metric that is compared.
   void evaluated(const LogLine& line);
-  /// Why the run ends here; "" = it goes on.
+  /// Why the run ends here; "" = it continues.
   std::string stop_reason() const;
   /// Steps of the best checkpoints, the best one first.
   const std::vector<int64_t>& best_steps() const { return best_steps_; }
@@ -48,9 +48,9 @@ class RunWatch {
   std::optional<Divergence> divergence(int64_t step);
 
   /// How often an update chose the experts of a router; a warning about those that have had no
-  /// token for so long just now, "" = none.
+  /// token for that long just now, "" = none.
   std::string expert_loads(const std::string& router, const std::vector<double>& loads);
-  /// Experts have come or gone: they are counted anew.
+  /// Experts were added or removed: the counts restart.
   void forget_experts() { idle_.clear(); }
 
   spec::Json to_json() const;

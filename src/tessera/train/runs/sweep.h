@@ -55,7 +55,7 @@ struct SweepRow {
   int64_t finished = 0;
 };
 /// The best first, those of which no run finished last; ties in the order of the grids. A row with
-/// a failed run stands behind those without.
+/// failed runs come after the others.
 std::vector<SweepRow> sweep_rows(const Sweep& sweep,
                                  const std::vector<std::optional<double>>& reached,
                                  const SweepGoal& goal);

@@ -25,7 +25,7 @@ struct RateTrial {
 
 class RateSearch {
  public:
-  /// Throws Error(usage) without rates, for one that is not above 0 or stands twice.
+  /// Throws Error(usage) without rates, for one that is not above 0 or occurs twice.
   explicit RateSearch(std::vector<double> rates);
 
   /// What to train next; nothing at the end. The same until its loss is known.
@@ -52,7 +52,7 @@ class RateSearch {
 /// rate * 2^k, k = -3 .. 2.
 std::vector<double> rates_around(double rate);
 
-/// Trainings of whole budgets that a search of so many rates costs without extensions.
+/// Trainings of whole budgets that a search over this number of rates costs without extensions.
 double cost_of_search(size_t rates);
 
 }  // namespace tessera::train
