@@ -23,7 +23,7 @@ inline constexpr size_t kLinesOfPanel = 8;
 struct LinePlot {
   std::string title, x_label, y_label;
   std::vector<Panel> panels;        // all with the same axes, that of x in powers of 2, of y of 10
-  std::vector<double> slopes = {};  // dashed lines of these exponents in the background of every panel
+  std::vector<double> slopes = {};  // dashed lines of these exponents below every panel's lines
 };
 
 /// A whole SVG document. Throws Error(internal) on a point that has no logarithm.

@@ -202,7 +202,7 @@ void write_gguf(const std::filesystem::path& path,
                 const GgufBytes& bytes_of);
 
 /// The same in files of at most `most` bytes of tensors, or of one tensor where that is larger:
-/// "NAME-00001-of-00003.gguf" and so on in the folder of `path`, NAME.gguf; metadata are in the first. One
+/// "NAME-00001-of-00003.gguf" and so on next to `path`, NAME.gguf; metadata are in the first. One
 /// file, at `path`, where it fits or `most` is 0. What entries say of parts ("split.") is left out.
 /// Returns the paths.
 std::vector<std::filesystem::path> write_gguf_parts(const std::filesystem::path& path,

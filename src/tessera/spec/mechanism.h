@@ -77,8 +77,8 @@ struct Info {
   Forms forms;
   Place place = Place::nowhere;  // positions only
   bool any_width = false;        // reads inputs of another width than d_model (Scope::input_width)
-  // of one layer, forward and backward; the parts inside it have their own (how attention grows is
-  // said by its pattern). `tessera bench mixers` measures both
+  // of one layer, forward and backward; the parts inside it have their own (that of attention comes
+  // from its pattern). `tessera bench mixers` measures both
   Growth time = Growth::linear;
   Growth memory = Growth::linear;  // the peak beyond weights and input
 };
@@ -202,7 +202,7 @@ struct ParamDecl {
   bool trainable = true;
   Decay decay = Decay::by_kind;
   UpdateRule rule = {};  // of what is not trainable
-  double lr_factor = 1;  // on the rate of an optimizer whose steps do not depend on the gradient's size
+  double lr_factor = 1;  // on the rate of an optimizer with steps independent of gradient size
 
   int64_t elements() const;
   bool decays() const {

@@ -13,7 +13,7 @@ struct Placed {
   Scope scope;
 };
 
-/// What a config implements in addition to Config when its part reads what earlier parts of the stack
+/// What a config implements with Config when its part reads what earlier parts of the stack
 /// leave in the context of a call.
 class ReadsEarlierParts {
  public:

@@ -10,7 +10,7 @@
 namespace tessera::ops {
 
 /// Positions within `held` that hold every key the queries of [begin, end) see under `options`:
-/// ascending and disjoint, perhaps with keys between them that no query sees. One range, at least up
+/// ascending and disjoint, perhaps with keys between them that none sees. One range, at least up
 /// to the last query, where the term reads all keys between.
 std::vector<kernels::KeyRange> key_ranges(
     const ScoreOptions& options, int64_t heads, kernels::KeyRange held, int64_t begin, int64_t end);

@@ -12,8 +12,8 @@ struct ProductInto {
   Tensor out, a, b;
 };
 
-/// out_MN = a_MK b_KN of each. Bits turn neither on the number of threads nor on what is computed
-/// beside them.
+/// out_MN = a_MK b_KN of each. Bits depend neither on the number of threads nor on what else is
+/// computed with them.
 void multiply_each(const std::vector<ProductInto>& products,
                    ProductType type = ProductType::float32);
 

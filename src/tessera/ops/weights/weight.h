@@ -115,7 +115,7 @@ struct Weight::Adapted {
   WeightPtr a = nullptr, b = nullptr;  // a product of low rank
   double scale = 1;                    // on it
   double dropout = 0;                  // of what A reads
-  /// [O], with a low-rank product: the rows of W + scale B A have these lengths. That which they would
+  /// [O], with an adapter: the rows of W + scale B A have these lengths. That which they would
   /// have is a constant to gradients (DoRA: Liu et al. 2024, arXiv:2402.09353, sec. 4.3).
   WeightPtr magnitude = nullptr;
   /// [O] on what it gives, of a vector W [O] too; [I] on what it reads ((IA)^3: Liu et al. 2022,

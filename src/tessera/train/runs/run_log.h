@@ -54,7 +54,7 @@ std::vector<std::pair<std::string, double>> numbers_of(const spec::Json& line);
 
 class RunLog {
  public:
-  /// Keeps the lines up to `step` and continues after them; 0 starts an empty log. Throws Error(resource).
+  /// Keeps the lines up to `step` and continues after them; 0 empties it. Throws Error(resource).
   RunLog(const std::filesystem::path& folder, int64_t step);
   ~RunLog();
   void write(const LogLine& line);

@@ -11,7 +11,7 @@ struct Curve {
   size_t run = 0;  // number of the run, which selects its colour
   std::string name;
   std::vector<std::pair<double, double>> points;  // finite, x ascending
-  bool strong = false;                            // thick, each point with a dot whose title is its value
+  bool strong = false;                            // thick, points are dots titled by their value
 };
 
 /// Text as HTML and SVG write it.

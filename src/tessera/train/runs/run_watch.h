@@ -1,5 +1,5 @@
-// History of a run's losses, evaluations, experts and gradients: when it stops early by
-// itself, which checkpoints are the best, what is warned of. Its state lies in the checkpoint, so
+// History of a run's losses, evaluations, experts and gradients: when it stops early
+// on its own, the best checkpoints, what is warned of. Its state lies in the checkpoint, so
 // that a resumed run ends and warns where one that was not cut does. Torch-free.
 //
 // Loss spikes: with the mean m and variance v of the losses so far, weighted by 0.98^age, a loss is
