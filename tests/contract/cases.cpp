@@ -846,8 +846,6 @@ Json whole_targets() {
       "whole_targets");
 }
 
-/// Gates of silu: far below zero libtorch's float32 gradient of gelu_tanh, x/2 (1 + tanh u), keeps
-/// few digits, which the norm behind it shows.
 Json per_layer() {
   return spec::parse_json(
       R"({"tessera": 1, "arch": "decoder", "vocab": 11, "d_model": 8, "head": "tied", "embed": {"type": "token", "scale": 2.8},
@@ -858,7 +856,7 @@ Json per_layer() {
           "pattern": {"type": "window", "width": 3}, "kv_name": "near"}},
         {"residual": "sandwich", "ffn": {"type": "glu", "d_hidden": 10}},
         {"name": "per_layer", "inputs": ["stream", "embedding"], "residual": {"type": "reordered", "sum_gain": true},
-         "ffn": {"type": "per_layer_embedding", "width": 3, "vocab": 9, "act": "silu"}}]},
+         "ffn": {"type": "per_layer_embedding", "width": 3, "vocab": 9}}]},
       {"branches": [
         {"residual": "sandwich", "mixer": {"type": "attention", "n_heads": 2, "n_kv_heads": 1, "head_dim": 6, "scale": "one",
           "qk_norm": "rms_norm", "v_norm": {"type": "rms_norm", "weight": "none"}, "k_eq_v": true,
@@ -867,7 +865,7 @@ Json per_layer() {
           "router": {"type": "top_k", "k": 2, "logit_scale": 0.4, "expert_scale": true}, "shared": {"type": "glu", "d_hidden": 4},
           "router_norm": "rms_norm", "expert_norm": "rms_norm", "expert_out_norm": "rms_norm", "shared_norm": "rms_norm", "shared_out_norm": "rms_norm"}},
         {"name": "per_layer", "inputs": ["stream", "embedding"], "residual": {"type": "reordered", "sum_gain": true},
-         "ffn": {"type": "per_layer_embedding", "width": 3, "vocab": 9, "act": "silu"}}]},
+         "ffn": {"type": "per_layer_embedding", "width": 3, "vocab": 9}}]},
       {"branches": [
         {"residual": "sandwich", "mixer": {"type": "attention", "n_heads": 2, "n_kv_heads": 1, "head_dim": 4, "scale": "one",
           "qk_norm": "rms_norm", "position": "rope", "pattern": {"type": "window", "width": 3}, "kv_of": "near"}},

@@ -6,6 +6,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/ops/basic/ordered_part.h"
+#include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::ops {
 namespace {
@@ -32,10 +33,18 @@ Tensor value(Elementwise f, const Tensor& x) {
   fail(ErrorKind::internal, "elementwise", "unknown function {}", static_cast<int>(f));
 }
 
-/// g f'(x), in operations that have gradients of their own.
+/// g f'(x), in operations that have gradients of their own. Those of both gelus keep the relative
+/// accuracy of small results, which 1 + erf and 1 + tanh below zero lose.
 Tensor gradient(Elementwise f, const Tensor& g, const Tensor& x) {
-  if (f == Elementwise::gelu) return at::gelu_backward(g, x);
-  if (f == Elementwise::gelu_tanh) return at::gelu_backward(g, x, "tanh");
+  if (f == Elementwise::gelu) {  // Phi(x) + x phi(x)
+    constexpr double kRootHalf = 0.7071067811865476, kRootHalfOverPi = 0.3989422804014327;
+    return g * (0.5 * at::erfc(-kRootHalf * x) + kRootHalfOverPi * x * at::exp(-0.5 * x * x));
+  }
+  if (f == Elementwise::gelu_tanh) {  // s + x s', s = sigmoid(a (x + b x^3))
+    constexpr double a = 1.5957691216057307, b = 0.044715;
+    const Tensor square = x * x, s = at::sigmoid(a * x * (1 + b * square));
+    return g * s * (1 + a * x * (1 - s) * (1 + 3 * b * square));
+  }
   const Tensor s = at::sigmoid(x);
   if (f == Elementwise::sigmoid) return g * s * (1 - s);
   if (f == Elementwise::softplus) return g * s;
@@ -87,6 +96,10 @@ Tensor elementwise(Elementwise f, const Tensor& x) {
 }
 
 Tensor elementwise_value(Elementwise f, const Tensor& x) {
+  // kernels keep small results of both gelus, and their bits do not depend on threads
+  const at::NoGradGuard no_graph;
+  if (f == Elementwise::gelu) return activate(x, Activation::gelu);
+  if (f == Elementwise::gelu_tanh) return activate(x, Activation::gelu_tanh);
   const Tensor flat = x.detach().reshape({-1});
   return in_shares(x, [&](int64_t first, int64_t n) { return value(f, flat.narrow(0, first, n)); });
 }

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
+
 #include "tessera/base/threads.h"
 #include "tessera/ops/basic/elementwise.h"
 #include "tessera/ops/basic/ordered_sum.h"
@@ -77,6 +79,30 @@ TEST(Shares, ElementwiseFunctions) {
     }
 }
 
+// a norm behind a layer whose units are all far below zero shows the relative error
+TEST(Shares, GelusKeepSmallResults) {
+  const Tensor x = at::linspace(-8, -2, 997, at::kFloat);
+  const auto relative = [](const Tensor& got, const Tensor& want) {
+    return ((got - want) / want).abs().max().item<double>();
+  };
+  const auto both = [&](Elementwise f) {
+    const Tensor in = x.clone().requires_grad_(true);
+    const Tensor out = elementwise(f, in);
+    return std::pair{out.detach(), torch::autograd::grad({out.sum()}, {in})[0]};
+  };
+  const Tensor wide = x.to(at::kDouble).requires_grad_(true);
+  const Tensor exact = 0.5 * wide * at::erfc(wide * -std::sqrt(0.5));
+  const Tensor tanh_form =
+      wide * at::sigmoid(std::sqrt(8 / M_PI) * (wide + 0.044715 * wide * wide * wide));
+  for (const auto& [f, want] :
+       {std::pair{Elementwise::gelu, exact}, std::pair{Elementwise::gelu_tanh, tanh_form}}) {
+    SCOPED_TRACE(static_cast<int>(f));
+    const auto [y, dx] = both(f);
+    EXPECT_LT(relative(y, want.detach()), 1e-5);
+    EXPECT_LT(relative(dx, torch::autograd::grad({want.sum()}, {wide})[0]), 1e-5);
+  }
+}
+
 TEST(Shares, GradientsOfGradients) {
   const Tensor x = kX.narrow(0, 0, 7).to(at::kFloat).requires_grad_(true);
   const auto second = [&](const Tensor& y) {
@@ -88,6 +114,8 @@ TEST(Shares, GradientsOfGradients) {
   };
   expect(elementwise(Elementwise::silu, x), at::silu(x));
   expect(elementwise(Elementwise::softplus, x), at::softplus(x));
+  expect(elementwise(Elementwise::gelu, x), at::gelu(x));
+  expect(elementwise(Elementwise::gelu_tanh, x), at::gelu(x, "tanh"));
   expect(softmax(x), at::softmax(x, -1));
 }
 
