@@ -10,7 +10,7 @@
 # thread: OpenMP's own synchronisation is none that the thread sanitizer sees.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-filter=${1:-ServiceLoad.*:ServiceFaults.*:ServedGuesses.*:EngineLoop*:Service.*}
+filter=${1:-ServiceLoad.*:ServiceFaults.*:ServedDrafts.*:Scheduler*:Service.*}
 export OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 OMP_WAIT_POLICY=passive
 export TSAN_OPTIONS="exitcode=66 second_deadlock_stack=1 suppressions=$PWD/scripts/tsan.supp"
 export ASAN_OPTIONS="exitcode=66" UBSAN_OPTIONS="print_stacktrace=1"
@@ -19,6 +19,14 @@ for kind in thread address; do
   [ "$kind" = address ] && sanitizers=address,undefined
   cmake -S . -B "build/sanitize-$kind" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_SANITIZE_SERVE=$sanitizers >/dev/null
   cmake --build "build/sanitize-$kind" -j "${JOBS:-$(nproc)}" --target serve_test serve_tensors_test serve_faults_test
+  # a pattern without a test would drop what it meant
+  names=$(for program in serve_tensors_test serve_faults_test; do
+    "$(find "build/sanitize-$kind" -name $program -type f)" --gtest_list_tests
+  done)
+  for pattern in ${filter//:/ }; do
+    suite=${pattern%%[.*]*}
+    grep -q "^$suite" <<<"$names" || { echo "sanitize: no test is named $pattern" >&2; exit 2; }
+  done
   for program in serve_test serve_tensors_test serve_faults_test; do
     tests=$filter
     [ $program = serve_test ] && tests='*'

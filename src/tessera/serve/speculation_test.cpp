@@ -38,7 +38,7 @@ std::vector<std::string> texts_of(Running& server, const std::string& model, boo
   return texts;
 }
 
-TEST(ServedGuesses, SayWhatIsSaidWithoutThem) {
+TEST(ServedDrafts, SayWhatIsSaidWithoutThem) {
   const std::vector<std::string> kinds = {"attention", "mamba2", "rwkv7", "hybrid"};
   std::map<std::string, std::vector<std::string>> plain;
   {
@@ -58,7 +58,7 @@ TEST(ServedGuesses, SayWhatIsSaidWithoutThem) {
             server.metrics().value("draft_accepted_tokens_total"));
 }
 
-TEST(ServedGuesses, OfADraftAreCountedInTimings) {
+TEST(ServedDrafts, OfADraftAreCountedInTimings) {
   const infer::LoadedModel draft = tiny_loaded("attention");  // the same model: always right
   ServiceOptions options = options_of({"attention", "mamba2"});
   options.models.speculation = {.draft = &draft.model, .draft_tokens = 3};
@@ -78,7 +78,7 @@ TEST(ServedGuesses, OfADraftAreCountedInTimings) {
   EXPECT_TRUE(props["models"][0]["guesses"].get<bool>());
 }
 
-TEST(ServedGuesses, APredictionIsLookedUp) {
+TEST(ServedDrafts, APredictionIsLookedUp) {
   ServiceOptions options = options_of({"attention"});
   Json body = {{"prompt", "hello"},
                {"max_tokens", 32},
@@ -112,7 +112,7 @@ TEST(ServedGuesses, APredictionIsLookedUp) {
   }
 }
 
-TEST(ServedGuesses, TheFirstModelMustSuitThem) {
+TEST(ServedDrafts, TheFirstModelMustSuitThem) {
   const infer::LoadedModel draft = tiny_loaded("attention");
   ServiceOptions options = options_of({"attention", "other"});
   options.models.load = [](const ModelEntry& entry) {
