@@ -37,6 +37,9 @@ void check_speculation(const Case& c, Report& report);  // guessed by a draft or
 void check_beams(const Case& c, Report& report);        // the beams of a search without a state
 void check_session(const Case& c, Report& report);      // saved to a file and resumed
 
+void check_device(const Case& c,
+                  Report& report);  // results of a model on another device (device_checks.cpp)
+
 /// How the past of `json`'s model depends on the future, by experiment.
 spec::Causality shown_causality(const Json& json);
 

@@ -12,6 +12,7 @@
 #include "order_watch.h"
 #include "tessera/nn/forgetful_rows.h"
 #include "tessera/ops/basic/ordered_sum.h"
+#include "fake_device/fake_device.h"
 
 namespace tessera::contract::contract_test {
 namespace {
@@ -42,6 +43,7 @@ constexpr Check kChecks[] = {
     {"speculation", check_speculation},
     {"beams", check_beams},
     {"session", check_session},
+    {"device", check_device},
 };
 
 struct Item {
@@ -65,6 +67,17 @@ std::vector<Item> items() {
     for (const Check& check : kChecks) all.push_back({&c, &check});
   return all;
 }
+
+// a backend has to be there before the first backward pass
+class WithTestDevice final : public testing::Environment {
+  void SetUp() override {
+    fake_device::Options options;
+    options.survey = true;
+    fake_device::install(options);
+  }
+};
+[[maybe_unused]] const auto* const kTestDevice =
+    testing::AddGlobalTestEnvironment(new WithTestDevice);
 
 class Contract : public testing::TestWithParam<Item> {};
 

@@ -235,7 +235,7 @@ double normalised_mean_square(const Tensor& got, const Tensor& want) {
 
 Tensor scalar_of(const Tensor& y) {
   spec::ParamDecl decl{"scalar", y.sizes().vec(), spec::Init::normal(1)};
-  return (y * ops::initial_values(decl, RandomKey(11), at::kDouble).to(y.scalar_type())).sum();
+  return (y * ops::initial_values(decl, RandomKey(11), at::kDouble).to(y.options())).sum();
 }
 
 std::map<std::string, Tensor> gradients(const Rig& rig, const std::function<Tensor()>& forward) {

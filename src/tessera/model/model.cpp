@@ -1,5 +1,6 @@
 #include "tessera/model/model.h"
 
+#include "tessera/model/placement.h"
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/nn/head/pooler.h"
@@ -161,11 +162,24 @@ nn::Context context_of(const ModelSpec& spec,
   return context;
 }
 
-/// The batch of a call, with the n ids before its tokens if parts read them (n > 0).
+nn::Batch moved(nn::Batch batch, at::Device device) {
+  const auto move = [device](Tensor& t) {
+    if (t.defined()) t = t.to(device);
+  };
+  for (Tensor* t : {&batch.ids_N, &batch.before_NM, &batch.types_N, &batch.positions_N,
+                    &batch.axes_3N, &batch.global_N})
+    move(*t);
+  for (Tensor& t : batch.features) move(t);
+  return batch;
+}
+
+/// The batch of a call on the model's device, with the n ids before its tokens if parts read them
+/// (n > 0).
 class Read {
  public:
-  Read(const nn::Batch& batch, int64_t n, const State* state) : batch_(&batch) {
+  Read(const nn::Batch& batch, int64_t n, const State* state, at::Device device) : batch_(&batch) {
     if (n > 0) batch_ = &own_.emplace(with_ids_before(batch, n, state));
+    if (!device.is_cpu()) batch_ = &own_.emplace(moved(*batch_, device));
   }
   Read(const Read&) = delete;
   Read& operator=(const Read&) = delete;
@@ -209,10 +223,11 @@ nn::Batch Read::with_ids_before(const nn::Batch& batch, int64_t n, const State* 
 /// Calls `run` with a context for `stack` and the batch; counts its tokens in the state.
 template <class Run>
 Tensor called(const Stack& stack,
+              at::Device device,
               const nn::Batch& batch,
               const ForwardOptions& options,
               const Run& run) {
-  const Read read(batch, stack.ids_before(), options.state);
+  const Read read(batch, stack.ids_before(), options.state, device);
   nn::Context context = context_of(stack.spec(), read.batch(), options);
   context.encoded = options.encoded;
   context.call = {options.state, options.replace};
@@ -252,7 +267,7 @@ nn::Encoded Model::encode(const nn::Batch& source, const ForwardOptions& options
     fail(ErrorKind::usage, "model", "this model is a {} and has no encoder stack",
          name_of(spec_->arch));
   check_length(*spec_->encoder, source);
-  const Read read(source, encoder_->ids_before(), nullptr);
+  const Read read(source, encoder_->ids_before(), nullptr, device_of(*weights_));
   nn::Context context = context_of(*spec_->encoder, read.batch(), options);
   const ops::InputDrops drops(nn::input_drops(context, read.batch()));
   return {source, encoder_->forward(context)};
@@ -270,7 +285,8 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
       fail(ErrorKind::usage, "early exit", "{}", reason);
   if (virtual_tokens_ > 0 && options.state == nullptr) {
     const auto [whole, own] = behind_virtual_tokens(batch, virtual_tokens_);
-    return run(whole, options).index_select(0, own);
+    const Tensor x_ND = run(whole, options);
+    return x_ND.index_select(0, own.to(x_ND.device()));
   }
   return run(batch, options);
 }
@@ -282,8 +298,9 @@ Tensor Model::run(const nn::Batch& batch, const ForwardOptions& options) const {
     check_sources(batch, options);
   else if (options.encoded != nullptr)
     fail(ErrorKind::usage, "model", "a source is given to a model that has no encoder");
-  return called(*stack_, batch, options,
-                [&](nn::Context& context) { return stack_->forward(context, options.layers); });
+  return called(*stack_, device_of(*weights_), batch, options, [&](nn::Context& context) {
+    return stack_->forward(context, options.layers);
+  });
 }
 
 Tensor Model::predict(size_t index,
@@ -295,9 +312,10 @@ Tensor Model::predict(size_t index,
   require(hidden_ND.dim() == 2 && hidden_ND.size(0) == batch.n_tokens(), own.stack,
           "hidden states of {} tokens; the batch has {}", hidden_ND.size(0), batch.n_tokens());
   if (options.state != nullptr) options.state->check(batch);
-  return called(predictors_[index]->stack(), batch, options, [&](nn::Context& context) {
-    return predictors_[index]->forward(hidden_ND, *stack_, context);
-  });
+  return called(predictors_[index]->stack(), device_of(*weights_), batch, options,
+                [&](nn::Context& context) {
+                  return predictors_[index]->forward(hidden_ND, *stack_, context);
+                });
 }
 
 bool Model::has_head() const {

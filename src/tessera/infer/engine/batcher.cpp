@@ -5,6 +5,7 @@
 #include "tessera/model/kv_quantization.h"
 #include "tessera/infer/engine/request.h"
 #include "tessera/model/call_plan.h"
+#include "tessera/model/placement.h"
 #include "tessera/nn/embed/feature_batch.h"
 
 namespace tessera::infer {
@@ -35,7 +36,7 @@ Batcher::Batcher(const model::Model& model, const Options& options)
   model::check_kv_type(model.spec(), options.kv.type);
   if (!stateful_) return;
   empty_ = model::State(model.spec(), 1, options.max_pending,
-                        at::TensorOptions().dtype(numbers_of(model)), options.kv);
+                        at::TensorOptions(model::device_of(model)).dtype(numbers_of(model)), options.kv);
   state_ = empty_.select({});
 }
 

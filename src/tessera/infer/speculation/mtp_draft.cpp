@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/model/placement.h"
 #include "tessera/model/predictor_spec.h"
 
 namespace tessera::infer {
@@ -14,7 +15,7 @@ MtpDraft::MtpDraft(const model::Model& model, const CancelToken* cancel)
          "this model has no predictors of tokens further ahead; expected a draft or a look-up");
   for (const model::PredictorSpec& predictor : predictors) {
     empty_.emplace_back(*predictor.stack, 1, std::ssize(predictors),
-                        at::TensorOptions().dtype(numbers_of(model)));
+                        at::TensorOptions(model::device_of(model)).dtype(numbers_of(model)));
     states_.push_back(empty_.back().select({}));
   }
 }

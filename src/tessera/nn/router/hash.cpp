@@ -38,7 +38,8 @@ class HashedRouter final : public Router {
     require(before_NM.defined() && before_NM.size(1) >= config_.ids - 1, name_,
             "a call without the {} ids before each token", config_.ids - 1);
     const Tensor run_NM =
-        at::cat({ids_N.unsqueeze(1), before_NM.narrow(1, 0, config_.ids - 1)}, 1).contiguous();
+        at::cat({ids_N.unsqueeze(1), before_NM.narrow(1, 0, config_.ids - 1).to(at::kCPU)}, 1)
+            .contiguous();
     Tensor expert_N1 = at::empty({ids_N.size(0), 1}, at::kLong);
     const std::span<const int64_t> runs(run_NM.const_data_ptr<int64_t>(),
                                         static_cast<size_t>(run_NM.numel()));

@@ -1,0 +1,66 @@
+// A model on another device: weights of each storage, and text from the engine.
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "fake_device/fake_device.h"
+#include "tessera/infer/engine/generate.h"
+#include "tessera/infer/infer_testing.h"
+#include "tessera/model/placement.h"
+#include "tessera/ops/weights/to_device.h"
+
+namespace tessera::infer::device_test {
+namespace {
+
+class OnDevice : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { fake_device::install(); }
+  const at::Device device_ = fake_device::device();
+};
+
+TEST_F(OnDevice, WeightsKeepNumbersTypesAndGradients) {
+  const Tensor numbers = at::arange(64, at::kFloat).reshape({2, 32}) / 8;
+  const auto dense =
+      std::make_shared<ops::Weight>(ops::Weight::dense("w", numbers.clone().requires_grad_(true)));
+  const ops::WeightPtr there = ops::to_device(dense, device_);
+  EXPECT_EQ(there->device(), device_);
+  EXPECT_TRUE(there->trainable());
+  EXPECT_TRUE(there->dense_tensor().is_leaf());
+  EXPECT_TRUE(at::equal(there->tensor().detach().cpu(), numbers));
+  EXPECT_EQ(ops::to_device(there, device_), there);
+  EXPECT_EQ(ops::to_device(dense, at::kCPU), dense);
+  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::q8_0}) {
+    const auto stored = std::make_shared<ops::Weight>(dense->converted(type));
+    const ops::WeightPtr copy = ops::to_device(stored, device_);
+    EXPECT_EQ(copy->dtype(), type == DType::q8_0 ? DType::f32 : type);
+    EXPECT_FALSE(copy->trainable());
+    EXPECT_TRUE(at::equal(copy->tensor().cpu().to(at::kFloat), stored->tensor())) << name_of(type);
+  }
+  const auto low = [](int64_t o, int64_t i) {
+    return std::make_shared<ops::Weight>(ops::Weight::dense("low", at::ones({o, i})));
+  };
+  const auto adapted =
+      std::make_shared<ops::Weight>(ops::Weight::adapted(dense, low(3, 32), low(2, 3), 0.5));
+  const ops::WeightPtr copy = ops::to_device(adapted, device_);
+  EXPECT_EQ(copy->device(), device_);
+  EXPECT_TRUE(
+      at::allclose(copy->tensor().detach().cpu(), adapted->tensor().detach(), 1e-6, 1e-6));
+}
+
+TEST_F(OnDevice, TextIsThatOfTheCpu) {
+  for (const auto& [name, text] : tiny_layers()) {
+    const model::Model model = tiny_model(text, 3), there = model::to_device(model, device_);
+    EXPECT_EQ(model::device_of(model), at::Device(at::kCPU));
+    EXPECT_EQ(model::device_of(there), device_);
+    const std::vector<std::vector<int64_t>> prompts{random_tokens(9, 1), random_tokens(31, 2)};
+    GenerateOptions options;
+    options.max_new_tokens = 24;
+    const Generations want = generate(model, nullptr, prompts, options),
+                      got = generate(there, nullptr, prompts, options);
+    for (size_t r = 0; r < prompts.size(); ++r)
+      EXPECT_EQ(got.rows[r].token_ids, want.rows[r].token_ids) << name;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::infer::device_test
