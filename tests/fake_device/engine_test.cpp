@@ -43,8 +43,7 @@ TEST_F(OnDevice, WeightsKeepNumbersTypesAndGradients) {
       std::make_shared<ops::Weight>(ops::Weight::adapted(dense, low(3, 32), low(2, 3), 0.5));
   const ops::WeightPtr copy = ops::to_device(adapted, device_);
   EXPECT_EQ(copy->device(), device_);
-  EXPECT_TRUE(
-      at::allclose(copy->tensor().detach().cpu(), adapted->tensor().detach(), 1e-6, 1e-6));
+  EXPECT_TRUE(at::allclose(copy->tensor().detach().cpu(), adapted->tensor().detach(), 1e-6, 1e-6));
 }
 
 TEST_F(OnDevice, TextIsThatOfTheCpu) {

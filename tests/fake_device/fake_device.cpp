@@ -612,9 +612,9 @@ std::string Finding::where(size_t n) const {
     if (n == 0) break;
     if (dladdr(caller, &at) == 0 || at.dli_fbase != own.dli_fbase) continue;
     char text[32];
-    std::snprintf(text, sizeof text, "%s(+0x%zx)", out.empty() ? "" : " ",
-                  static_cast<size_t>(static_cast<char*>(caller) -
-                                      static_cast<char*>(own.dli_fbase)));
+    std::snprintf(
+        text, sizeof text, "%s(+0x%zx)", out.empty() ? "" : " ",
+        static_cast<size_t>(static_cast<char*>(caller) - static_cast<char*>(own.dli_fbase)));
     out += text;
     --n;
   }

@@ -39,32 +39,39 @@ std::vector<Operation> operations() {
       {"softmax", {x}, [](auto& t) { return at::softmax(t[0], -1); }},
       {"embedding", {x, i}, [](auto& t) { return at::embedding(t[0], t[1]); }},
       {"sort", {x}, [](auto& t) { return std::get<0>(t[0].sort(1, true)); }},
-      {"index_put_", {x, i, at::randn({5, 16})},
+      {"index_put_",
+       {x, i, at::randn({5, 16})},
        [](auto& t) { return t[0].clone().index_put_({t[1]}, t[2], true); }},
       {"index by a mask", {x}, [](auto& t) { return t[0].index({t[0] > 0}); }},
       {"fft", {x}, [](auto& t) { return at::fft_irfft(at::fft_rfft(t[0], 32) * 0.5, 32); }},
-      {"complex views", {x},
+      {"complex views",
+       {x},
        [](auto& t) {
          return at::real(at::view_as_complex(t[0].view({8, 8, 2})).conj() * 2).contiguous();
        }},
-      {"conv1d", {at::randn({2, 6, 20}), at::randn({6, 1, 4})},
+      {"conv1d",
+       {at::randn({2, 6, 20}), at::randn({6, 1, 4})},
        [](auto& t) { return at::conv1d(t[0], t[1], {}, 1, 3, 1, 6); }},
-      {"layer_norm", {x, at::randn({16}), at::randn({16})},
+      {"layer_norm",
+       {x, at::randn({16}), at::randn({16})},
        [](auto& t) { return at::layer_norm(t[0], {16}, t[1], t[2]); }},
-      {"in place on a view", {x},
+      {"in place on a view",
+       {x},
        [](auto& t) {
          Tensor c = t[0].clone();
          c.t().select(0, 3).mul_(3).add_(1);
          c.unfold(1, 4, 4).select(1, 0).zero_();
          return c;
        }},
-      {"out of another size", {x, y},
+      {"out of another size",
+       {x, y},
        [](auto& t) {
          Tensor out = at::empty({0}, t[0].options());
          at::matmul_out(out, t[0], t[1]);
          return out;
        }},
-      {"resize_ and set_", {x},
+      {"resize_ and set_",
+       {x},
        [](auto& t) {
          Tensor c = t[0].clone(), v = c.narrow(0, 0, 2);
          c.resize_({10, 16}).narrow(0, 8, 2).fill_(1);
@@ -72,9 +79,11 @@ std::vector<Operation> operations() {
          e.set_(c);
          return at::cat({e, v});
        }},
-      {"bfloat16", {x},
+      {"bfloat16",
+       {x},
        [](auto& t) { return t[0].to(at::kBFloat16).matmul(t[0].to(at::kBFloat16).t()); }},
-      {"factories", {x},
+      {"factories",
+       {x},
        [](auto& t) { return at::arange(16, t[0].options()) + at::eye(16, t[0].options()).tril(); }},
       {"foreach", {x, x + 1}, [](auto& t) {
          Tensors a = {t[0].clone(), t[1].clone()};
@@ -100,7 +109,9 @@ TEST_F(TestDevice, TensorsOfSeveralDevicesAreRefused) {
                                                     [&] { f + x.to(device(1)); },
                                                     [&] { f.matmul(x); },
                                                     [&] { at::embedding(f, i); },
-                                                    [&] { at::cat({f, x}); },
+                                                    [&] {
+                                                      at::cat({f, x});
+                                                    },
                                                     [&] { at::where(x > 0, f, f); }};
   for (size_t k = 0; k < mixed.size(); ++k) {
     std::string what;

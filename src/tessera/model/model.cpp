@@ -298,9 +298,8 @@ Tensor Model::run(const nn::Batch& batch, const ForwardOptions& options) const {
     check_sources(batch, options);
   else if (options.encoded != nullptr)
     fail(ErrorKind::usage, "model", "a source is given to a model that has no encoder");
-  return called(*stack_, device_of(*weights_), batch, options, [&](nn::Context& context) {
-    return stack_->forward(context, options.layers);
-  });
+  return called(*stack_, device_of(*weights_), batch, options,
+                [&](nn::Context& context) { return stack_->forward(context, options.layers); });
 }
 
 Tensor Model::predict(size_t index,

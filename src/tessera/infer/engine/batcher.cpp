@@ -35,8 +35,9 @@ Batcher::Batcher(const model::Model& model, const Options& options)
           "the prefix cache belongs to another model");
   model::check_kv_type(model.spec(), options.kv.type);
   if (!stateful_) return;
-  empty_ = model::State(model.spec(), 1, options.max_pending,
-                        at::TensorOptions(model::device_of(model)).dtype(numbers_of(model)), options.kv);
+  empty_ =
+      model::State(model.spec(), 1, options.max_pending,
+                   at::TensorOptions(model::device_of(model)).dtype(numbers_of(model)), options.kv);
   state_ = empty_.select({});
 }
 

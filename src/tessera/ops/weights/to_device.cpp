@@ -1,21 +1,16 @@
 #include "tessera/ops/weights/to_device.h"
 
-#include <cstring>
-
 namespace tessera::ops {
 namespace {
 
-/// The numbers of a stored weight as a tensor of their type on the host, or in float32.
+/// The numbers of a stored weight as a tensor on the host, columns in their order.
 Tensor host_numbers(const Weight& w) {
   switch (w.dtype()) {
-    case DType::f64:
+    case DType::f64:  // tensor() is of float32
+      return at::from_blob(const_cast<void*>(w.data()), w.shape(), at::kDouble);
     case DType::f16:
-    case DType::bf16: {
-      Tensor numbers = at::empty(w.shape(), scalar_type_of(w.dtype()));
-      // a mapped file need not be aligned
-      std::memcpy(numbers.mutable_data_ptr(), w.data(), static_cast<size_t>(w.bytes()));
-      return numbers;
-    }
+    case DType::bf16:
+      return w.tensor().to(scalar_type_of(w.dtype()));
     default:
       return w.tensor();
   }
