@@ -89,6 +89,8 @@ size_t StepPlan::run(Tensor& x_ND, nn::Context& context, size_t first, size_t la
   x_ND = x_ND.contiguous().clone();
   auto* const x = x_ND.data_ptr<float>();
 
+  for (const Call::Running& group : call.groups)
+    for (nn::StepCall* part : group.handles) part->enter(context);
   for (const nn::StateRows& rows : call.rows)
     for (size_t i = 0; i < rows.size(); ++i) rows[i]->begin_call(batch.segments[i].pending);
   work_together([&](Team& team) {

@@ -8,11 +8,15 @@
 #include "tessera/base/threads.h"
 #include "tessera/nn/ffn/glu.h"
 #include "tessera/nn/ffn/mlp.h"
+#include "tessera/nn/ffn/moe.h"
 #include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/latent_attention.h"
 #include "tessera/nn/mixer/linear/delta_net.h"
 #include "tessera/nn/mixer/linear/gated_delta_net.h"
 #include "tessera/nn/mixer/linear/kda.h"
 #include "tessera/nn/mixer/linear/retention.h"
+#include "tessera/nn/mixer/linear/rwkv7.h"
+#include "tessera/nn/mixer/linear/rwkv_channel_mix.h"
 #include "tessera/nn/mixer/scan/mamba2.h"
 #include "tessera/nn/norm/layer_norm.h"
 #include "tessera/nn/norm/rms_norm.h"
@@ -26,6 +30,7 @@
 #include "tessera/nn/residual/pre_norm.h"
 #include "tessera/nn/residual/reordered.h"
 #include "tessera/nn/residual/sandwich.h"
+#include "tessera/nn/router/top_k.h"
 #include "tessera/model/model.h"
 #include "tessera/model/stack.h"
 
@@ -44,6 +49,19 @@ ModelSpec spec_of(const std::string& rest) {
 
 const std::string kLlama = R"("layers": [{"repeat": 3,
     "mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 2, "position": "rope"}}],
+  "ffn": {"type": "glu", "d_hidden": 96})";
+
+/// Layers of plain attention with this feed-forward layer.
+std::string with_ffn(const std::string& ffn) {
+  return R"("layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4,
+      "n_kv_heads": 2, "position": "rope"}}], "ffn": )" +
+         ffn;
+}
+const std::string kMixtral = with_ffn(R"({"type": "moe", "n_experts": 6,
+    "expert": {"type": "glu", "d_hidden": 96}})");
+const std::string kDeepseek = R"("layers": [{"repeat": 2, "mixer": {"type": "latent_attention",
+    "n_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16, "v_head_dim": 32, "position": "rope"}}],
   "ffn": {"type": "glu", "d_hidden": 96})";
 
 /// Specs whose layers a plan takes.
@@ -114,17 +132,57 @@ std::map<std::string, std::string> known() {
               "gate_at": "after_o", "scale": "learned_headwise", "inner_norm": "rms_norm",
               "temperature": {"scale": 0.5, "floor": 3}}}],
           "ffn": {"type": "glu", "d_hidden": 96})"},
+      {"mixtral", kMixtral},
+      {"deepseek moe", with_ffn(R"({"type": "moe", "n_experts": 8, "scale": 2.5,
+          "router": {"type": "top_k", "k": 3, "score": "sigmoid", "balance": true,
+            "n_groups": 4, "keep_groups": 2, "group_score": "sum_of_two"},
+          "expert": {"type": "glu", "d_hidden": 32},
+          "shared": {"type": "glu", "d_hidden": 64}, "shared_gate": true})")},
+      {"gpt_oss", with_ffn(R"({"type": "moe", "n_experts": 5, "bias": true,
+          "router": {"type": "top_k", "k": 4, "score": "softmax_of_chosen", "bias": true},
+          "expert": {"type": "glu", "d_hidden": 64, "bias": true, "slope": 1.702, "limit": 7,
+            "up_offset": 1}})")},
+      {"llama4", with_ffn(R"({"type": "moe", "n_experts": 4, "scale_input": true,
+          "router": {"type": "top_k", "k": 1, "score": "sigmoid", "norm": 0},
+          "expert": {"type": "glu", "d_hidden": 64}, "shared": {"type": "glu", "d_hidden": 96}})")},
+      {"longcat", with_ffn(R"({"type": "moe", "n_experts": 2, "zero": 1, "identity": 2,
+          "router": {"type": "top_k", "k": 2, "softcap": 3, "norm": 2},
+          "expert": {"type": "glu", "d_hidden": 32}})")},
+      {"gemma4 moe", with_ffn(R"({"type": "moe", "n_experts": 4, "router_norm": "rms_norm",
+          "expert_norm": "rms_norm", "expert_out_norm": "rms_norm", "shared_norm": "rms_norm",
+          "shared_out_norm": "rms_norm",
+          "router": {"type": "top_k", "k": 2, "logit_scale": 0.125, "expert_scale": true},
+          "expert": {"type": "glu", "d_hidden": 32}, "shared": {"type": "mlp", "d_hidden": 96}})")},
+      {"nemotron", with_ffn(R"({"type": "moe", "n_experts": 6, "d_latent": 32,
+          "expert": {"type": "mlp", "act": "relu2", "d_hidden": 64, "bias": false},
+          "shared": {"type": "mlp", "act": "relu2", "d_hidden": 96, "bias": false}})")},
+      {"deepseek", kDeepseek},
+      {"deepseek lite", R"("layers": [{"repeat": 2, "mixer": {"type": "latent_attention",
+            "n_heads": 3, "kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 8,
+            "v_head_dim": 64, "bias": true, "latent_norm": "layer_norm",
+            "scale": "value", "scale_value": 0.2, "temperature": {"scale": 0.5, "floor": 3},
+            "pattern": {"type": "window", "width": 6},
+            "position": {"type": "rope", "layout": "interleaved"}}}],
+          "ffn": {"type": "glu", "d_hidden": 96})"},
+      {"latent, unplaced", R"("layers": [{"mixer": {"type": "latent_attention",
+            "n_heads": 2, "kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 0}},
+            {"mixer": {"type": "attention", "n_heads": 4, "softcap": 5, "sinks": true}},
+            {"mixer": {"type": "latent_attention", "n_heads": 2, "kv_lora_rank": 32,
+            "latent_norm": null, "qk_nope_head_dim": 32, "qk_rope_head_dim": 4}}],
+          "ffn": {"type": "glu", "d_hidden": 96})"},
   };
 }
 
 enum class Storage { floats, blocks, ordered_blocks, f16, bf16 };
 
 /// The same numbers of a weight in blocks under other columns: place i is that of column
-/// (shift + 7 i) % their number.
+/// (shift + 7 i) % their number, of expert e (shift + e + 7 i) % it.
 ops::Weight ordered(const ops::Weight& w, int64_t shift) {
+  const int64_t width = w.shape().back(), matrices = w.shape().size() == 3 ? w.size(0) : 1;
   std::vector<int32_t> columns;
-  for (int64_t i = 0; i < w.size(1); ++i)
-    columns.push_back(static_cast<int32_t>((shift + 7 * i) % w.size(1)));
+  for (int64_t m = 0; m < matrices; ++m)
+    for (int64_t i = 0; i < width; ++i)
+      columns.push_back(static_cast<int32_t>((shift + m + 7 * i) % width));
   const auto owner = std::make_shared<const ops::Weight>(w);
   return ops::Weight::stored(
       {w.name(),
@@ -146,12 +204,14 @@ class Built {
     for (const auto& [decl, weight] : initial.all()) {
       const Tensor t = weight->tensor().detach();
       const Tensor noise = (at::arange(t.numel(), at::kFloat) * 0.37 + ++number).sin();
-      ops::Weight w = ops::Weight::dense(decl.name, t + 0.2 * noise.reshape(t.sizes()));
+      // a hash router's table holds numbers of experts
+      const double share = decl.name.ends_with("router.table") ? 0 : 0.2;
+      ops::Weight w = ops::Weight::dense(decl.name, t + share * noise.reshape(t.sizes()));
       const DType type = std::array{DType::q8_0, DType::q4_1,
                                     storage == Storage::blocks ? DType::f16 : DType::q4_0,
                                     DType::q5_0}[number % 4];
       const bool in_blocks = storage == Storage::blocks || storage == Storage::ordered_blocks;
-      const bool is_matrix = w.shape().size() == 2 && w.size(1) % 32 == 0;
+      const bool is_matrix = w.shape().size() >= 2 && w.shape().back() % 32 == 0;
       if (in_blocks && is_matrix) w = w.converted(type);
       // vectors too, as a folder of 16-bit floats has them
       if (storage == Storage::f16 || storage == Storage::bf16)
@@ -324,6 +384,14 @@ const std::map<std::string, std::string> kRecurrent = {
          "gate": false, "negative_eigenvalues": true})"},
     {"gated_delta_net", R"({"type": "gated_delta_net", "n_heads": 4, "n_key_heads": 2})"},
     {"kda", R"({"type": "kda", "n_heads": 4, "rank": 32})"},
+    {"rwkv7", R"({"type": "rwkv7", "n_heads": 4})"},
+    {"rwkv7, other widths",
+     R"({"type": "rwkv7", "n_heads": 2, "key_dim": 16, "value_dim": 48, "decay_rank": 64,
+         "norm_eps": 1e-3})"},
+    {"channel mixing, version 5", R"({"type": "rwkv_channel_mix", "version": "rwkv5"})"},
+    {"channel mixing, version 6",
+     R"({"type": "rwkv_channel_mix", "version": "rwkv6", "d_hidden": 96})"},
+    {"channel mixing, version 7", R"({"type": "rwkv_channel_mix"})"},
     {"retention", R"({"type": "retention", "n_heads": 4})"},
     {"retention, learned",
      R"({"type": "retention", "n_heads": 2, "angles": "none", "decay": "learned",
@@ -352,32 +420,37 @@ TEST(StepPlan, SameBitsOfRecurrences) {
 
 TEST(StepPlan, SameBitsForAllWaysToKeepKeys) {
   const Threads scope(2);
-  const Built model(spec_of(kLlama), kernels::Arithmetic::int15, Storage::blocks);
-  for (const spec::KvType type :
-       {spec::KvType::f16, spec::KvType::bf16, spec::KvType::int8, spec::KvType::fp8})
-    for (const int64_t page : {0, 3, 64}) {
-      SCOPED_TRACE(std::string(name_of(type)) + ", pages of " + std::to_string(page));
-      expect_same(model, {.type = type, .page = page});
-    }
+  for (const std::string& rest : {kLlama, kDeepseek}) {
+    const Built model(spec_of(rest), kernels::Arithmetic::int15, Storage::blocks);
+    for (const spec::KvType type :
+         {spec::KvType::f16, spec::KvType::bf16, spec::KvType::int8, spec::KvType::fp8})
+      for (const int64_t page : {0, 3, 64}) {
+        SCOPED_TRACE(rest + std::string(name_of(type)) + ", pages of " + std::to_string(page));
+        expect_same(model, {.type = type, .page = page});
+      }
+  }
 }
 
 TEST(StepPlan, SeveralTokensOfARowAndSomeLayers) {
   const at::NoGradGuard no_gradients;
   const Threads scope(2);
-  const Built model(spec_of(kLlama), kernels::Arithmetic::int15, Storage::blocks);
-  for (const int64_t layers : {0, 2}) {
-    State want(model.spec(), 2, 8), got(model.spec(), 2, 8);
-    for (const std::vector<int64_t>& lengths :
-         std::vector<std::vector<int64_t>>{{5, 1}, {1, 7}, {17, 15}, {3, 3}})
-      for (const bool pending : {false, true}) {
-        if (pending && lengths[0] + lengths[1] > 8) continue;
-        ASSERT_TRUE(at::equal(model.call(got, next(got, lengths, pending), true, true, layers),
-                              model.call(want, next(want, lengths, pending), false, true, layers)));
-        if (!pending) continue;
-        for (State* state : {&got, &want})
-          for (const int64_t row : {0, 1}) state->commit(row, 1);
-      }
-  }
+  for (const std::string& rest : {kLlama, kMixtral, kDeepseek})
+    for (const int64_t layers : {0, 1}) {
+      SCOPED_TRACE(rest);
+      const Built model(spec_of(rest), kernels::Arithmetic::int15, Storage::blocks);
+      State want(model.spec(), 2, 8), got(model.spec(), 2, 8);
+      for (const std::vector<int64_t>& lengths :
+           std::vector<std::vector<int64_t>>{{5, 1}, {1, 7}, {17, 15}, {3, 3}})
+        for (const bool pending : {false, true}) {
+          if (pending && lengths[0] + lengths[1] > 8) continue;
+          ASSERT_TRUE(
+              at::equal(model.call(got, next(got, lengths, pending), true, true, layers),
+                        model.call(want, next(want, lengths, pending), false, true, layers)));
+          if (!pending) continue;
+          for (State* state : {&got, &want})
+            for (const int64_t row : {0, 1}) state->commit(row, 1);
+        }
+    }
 }
 
 // --- every option of the configs that a plan knows ----------------------------------------------
@@ -451,7 +524,12 @@ const std::map<std::string, Json> kCompanions = {
     {"qk_norm_at", {{"qk_norm", "rms_norm"}}},
     {"scale_value", {{"scale", "value"}}},
     {"select", {{"pattern", "full"}, {"position", "rope"}}},
-    {"gain_init", {{"gain", "scalar"}}}};
+    {"gain_init", {{"gain", "scalar"}}},
+    {"shared_gate", {{"shared", {{"type", "mlp"}, {"d_hidden", 64}}}}},
+    {"shared_norm", {{"shared", {{"type", "mlp"}, {"d_hidden", 64}}}}},
+    {"shared_out_norm", {{"shared", {{"type", "mlp"}, {"d_hidden", 64}}}}},
+    {"keep_groups", {{"n_groups", 4}}},
+    {"group_score", {{"n_groups", 4}, {"keep_groups", 2}}}};
 
 /// Tries all values of all fields of the config at `where`: each is refused, leaves the layers to
 /// their parts, or gives the same bits. `taken`: with how many of them the layer offers a step.
@@ -556,8 +634,76 @@ TEST(StepPlan, ServesEveryOptionOfRecurrences) {
     if (name == "gated_delta_net") walk<nn::GatedDeltaNetConfig>(base, at, taken);
     if (name == "kda") walk<nn::KdaConfig>(base, at, taken);
     if (name == "retention") walk<nn::RetentionConfig>(base, at, taken);
+    if (name == "rwkv7") walk<nn::Rwkv7Config>(base, at, taken);
+    if (name == "channel mixing, version 6") walk<nn::RwkvChannelMixConfig>(base, at, taken);
   }
-  EXPECT_GE(taken, 100);
+  EXPECT_GE(taken, 150);
+}
+
+TEST(StepPlan, ServesEveryOptionOfExpertsAndLatents) {
+  const Threads scope(1);
+  const auto base = [](const std::string& rest) {
+    return spec::parse_json(
+        R"({"tessera": 1, "arch": "decoder", "vocab": 43, "d_model": 64, "head": "tied", )" + rest +
+            "}",
+        "test");
+  };
+  int64_t experts = 0, latents = 0;
+  const Json moe = base(with_ffn(R"({"type": "moe", "n_experts": 8, "router": {"type": "top_k"},
+      "expert": {"type": "glu", "d_hidden": 32}})"));
+  walk<nn::MoeConfig>(moe, "/ffn", experts);
+  walk<nn::TopKConfig>(moe, "/ffn/router", experts);
+  walk<nn::GluConfig>(moe, "/ffn/expert", experts);
+  Json plain = moe;
+  plain["ffn"]["expert"] = {{"type", "mlp"}, {"d_hidden", 32}};
+  walk<nn::MlpConfig>(plain, "/ffn/expert", experts);
+  EXPECT_GE(experts, 100);
+  const std::string latent = R"({"type": "latent_attention", "n_heads": 4, "q_lora_rank": 32,
+      "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+      "position": {"type": "rope"}})";
+  const Json mla = base(R"("layers": [{"mixer": )" + latent + R"(}, {"mixer": )" + latent +
+                        R"(}], "ffn": {"type": "glu", "d_hidden": 96})");
+  walk<nn::LatentAttentionConfig>(mla, "/layers/1/mixer", latents);
+  walk<nn::RopeConfig>(mla, "/layers/1/mixer/position", latents);
+  EXPECT_GE(latents, 50);
+}
+
+// layers that run as tensors read values that a step has published, and the other way round
+TEST(StepPlan, FirstValuesReachLaterLayersOfBothPaths) {
+  const Threads scope(2);
+  const std::string plain = R"({"mixer": {"type": "attention", "n_heads": 4}})",
+                    taken = R"({"mixer": {"type": "rwkv7", "n_heads": 4}})",
+                    left = R"({"mixer": {"type": "rwkv7", "n_heads": 4},
+                 "ffn": {"type": "glu", "d_hidden": 64, "learned_slope": true}})";
+  for (const auto& [layers, offered] : std::vector<std::pair<std::string, size_t>>{
+           {taken + ", " + left + ", " + taken, 2},
+           {plain + ", " + left + ", " + taken + ", " + left, 2}}) {
+    SCOPED_TRACE(layers);
+    const Built model(spec_of(R"("layers": [)" + layers + R"(], "ffn": {"type": "glu",
+                                 "d_hidden": 96})"),
+                      kernels::Arithmetic::float32, Storage::floats);
+    EXPECT_EQ(model.offered(), offered);
+    expect_same(model, {}, false);
+  }
+}
+
+// what experts count and lose is the tensor path's
+TEST(StepPlan, ExpertsLeaveStatisticsAndLossesToTheParts) {
+  const at::NoGradGuard no_gradients;
+  const Built model(spec_of(kMixtral), kernels::Arithmetic::float32, Storage::floats);
+  State state(model.spec(), 1);
+  const nn::Batch batch = next(state, {1});
+  const auto taken = [&](const std::function<void(nn::Context&)>& change) {
+    nn::Context context;
+    context.batch = &batch;
+    context.call = {&state, nullptr};
+    change(context);
+    return model.steps().taken(at::zeros({1, 64}), context, 0, 2);
+  };
+  EXPECT_EQ(taken([](nn::Context&) {}), 2);
+  const auto ignore = [](const std::string&, const Tensor&) {};
+  EXPECT_EQ(taken([&](nn::Context& c) { c.add_loss = ignore; }), 0);
+  EXPECT_EQ(taken([&](nn::Context& c) { c.add_statistic = ignore; }), 0);
 }
 
 TEST(StepPlan, LeavesOtherPartsToThemselves) {
@@ -576,7 +722,15 @@ TEST(StepPlan, LeavesOtherPartsToThemselves) {
        R"("layers": [{"branches": [{"name": "a", "mixer": {"type": "attention", "n_heads": 4}},
              {"ffn": {"type": "mlp", "d_hidden": 64}, "add": ["a"]}]}])",
        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4}}],
-           "ffn": {"type": "glu", "d_hidden": 64, "learned_slope": true})"}) {
+           "ffn": {"type": "glu", "d_hidden": 64, "learned_slope": true})",
+       R"("layers": [{"mixer": {"type": "attention", "n_heads": 4}}],
+           "ffn": {"type": "moe", "n_experts": 4, "router": "switch",
+             "expert": {"type": "glu", "d_hidden": 64}})",
+       R"("layers": [{"mixer": {"type": "attention", "n_heads": 4}}],
+           "ffn": {"type": "moe", "n_experts": 4, "expert": {"type": "glu", "d_hidden": 64},
+             "shared": {"type": "linear"}})",
+       R"("layers": [{"mixer": {"type": "latent_attention", "n_heads": 4, "kv_lora_rank": 32,
+             "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "position": "alibi"}}])"}) {
     SCOPED_TRACE(rest);
     const Built model(spec_of(rest), kernels::Arithmetic::float32, Storage::floats);
     EXPECT_EQ(model.offered(), 0);

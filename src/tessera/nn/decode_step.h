@@ -55,10 +55,32 @@ class NormStep {
   virtual void operator()(const float* x, int64_t rows, int64_t width, float* y) const = 0;
 };
 
+/// A router's step.
+class RouterStep {
+ public:
+  virtual ~RouterStep() = default;
+  /// Experts of a token.
+  virtual int64_t choices() const = 0;
+  /// Floats of memory for n tokens.
+  virtual int64_t floats(int64_t n) const = 0;
+  /// Experts and weights of n tokens (Routing), [n, choices()], without losses and statistics.
+  /// Every thread has written its own rows of x_ND when this begins, and those of both outputs when
+  /// it ends.
+  virtual void run(Team& team,
+                   int64_t n,
+                   const float* x_ND,
+                   int64_t* expert_NK,
+                   float* weight_NK,
+                   float* memory) const = 0;
+};
+
 /// A part's step in one call.
 class StepCall {
  public:
   virtual ~StepCall() = default;
+  /// Called once on the calling thread when run() is certain to follow, in the order of the layers:
+  /// publishes values for later layers (Context::values) and finds those of earlier ones.
+  virtual void enter(Context&) {}
   /// x_ND -> y_ND, other memory than x; on every thread of the team, see above. `memory` has
   /// floats() and is aligned to a cache line.
   virtual void run(Team& team, const float* x_ND, float* y_ND, float* memory) = 0;
@@ -76,6 +98,8 @@ class PartStep {
   /// for a part without a state. Null where the step does not take this call; changes nothing.
   /// Between this and run() the rows' calls begin (RowState::begin_call), behind it they end
   /// without inputs: a part whose state has fixed tensors takes no call whose tokens stay pending.
+  /// With context.groups, of rows sorted by expert: their last offset is now the largest number of
+  /// rows, and run() reads the offsets as they are then.
   virtual std::unique_ptr<StepCall> begin(Context& context, const StateRows* rows) const = 0;
 };
 

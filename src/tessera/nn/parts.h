@@ -26,6 +26,7 @@ using ops::WeightPtr;
 class NormStep;
 class PartStep;
 class ResidualStep;
+class RouterStep;
 struct BranchSteps;
 
 /// x [..., C] -> same shape.
@@ -146,6 +147,7 @@ class Router {
  public:
   virtual ~Router() = default;
   virtual Routing route(const Tensor& x_ND, Context& context) const = 0;
+  virtual std::shared_ptr<const RouterStep> step() const { return nullptr; }
 };
 
 /// A branch as its residual sees it.

@@ -19,8 +19,13 @@ bool holds_floats(const ops::Weight& w) {
 /// Columns that fill the lanes of every target.
 constexpr int64_t kStepTile = 32;
 
-int64_t tiles_of(const StepTarget& target) {
-  return target.product == nullptr ? 0 : (target.product->rows() + kStepTile - 1) / kStepTile;
+/// Calls body(matrix, tiles of its columns) for the matrices of a target that meet rows.
+template <class Body>
+void for_matrices(const StepTarget& target, const StepInput& x, Body body) {
+  if (target.product == nullptr) return;
+  const int64_t tiles = (target.product->rows() + kStepTile - 1) / kStepTile;
+  for (int64_t m = 0; m < x.matrices(); ++m)
+    if (const Team::Share rows = x.rows_of(m); rows.begin < rows.end) body(m, tiles);
 }
 
 }  // namespace
@@ -50,8 +55,19 @@ std::shared_ptr<const NormStep> StepWeights::norm(const Norm& norm) {
 StepProduct StepWeights::product(const Linear& linear) {
   StepProduct out{linear.weight, numbers(linear.bias)};
   const ops::Weight& w = *out.weight;
-  serve_ = serve_ && w.parts() == nullptr && w.shape().size() == 2 && w.readable_by_kernels() &&
+  const size_t axes = w.shape().size();
+  serve_ = serve_ && w.parts() == nullptr && (axes == 2 || axes == 3) && w.readable_by_kernels() &&
            !w.is_of_whole_texts() && kernels::can_dequantize(w.dtype());
+  if (axes == 3) out.matrices = w.size(0);
+  return out;
+}
+
+StepProduct StepWeights::heads(const WeightPtr& weight, int64_t heads) {
+  Linear linear;
+  linear.weight = weight;
+  StepProduct out = product(linear);
+  serve_ = serve_ && weight->shape().size() == 2;
+  out.matrices = heads;
   return out;
 }
 
@@ -61,7 +77,9 @@ void StepWeights::alike(std::initializer_list<const StepProduct*> products) {
   for (const StepProduct* product : products) {
     if (product == nullptr) continue;
     const ops::Weight& w = *product->weight;
-    if (!serve_ || !ops::same_order(first.columns(), w.columns(), first.size(1))) {
+    // experts have orders of their own
+    const int64_t orders = first.shape().size() == 3 ? first.size(0) : 1;
+    if (!serve_ || !ops::same_order(first.columns(), w.columns(), orders * first.shape().back())) {
       serve_ = false;
       return;
     }
@@ -80,8 +98,9 @@ int64_t StepInput::floats(int64_t rows, int64_t width) {
   return memory.floats();
 }
 
-StepInput::StepInput(const float* x, int64_t rows, int64_t width, float* memory)
-    : x_(x), rows_(rows), width_(width), memory_(memory) {}
+StepInput::StepInput(
+    const float* x, int64_t rows, int64_t width, float* memory, std::span<const int64_t> offsets)
+    : x_(x), rows_(rows), width_(width), memory_(memory), offsets_(offsets) {}
 
 bool StepInput::prepare(const Team& team, std::initializer_list<const StepProduct*> products) {
   StepMemory pieces;
@@ -89,12 +108,16 @@ bool StepInput::prepare(const Team& team, std::initializer_list<const StepProduc
   float* digits = memory_ + pieces.take(0);
   const Team::Share mine = team.share(rows_);
   const int64_t own = mine.end - mine.begin;
-  const int32_t* columns = (*products.begin())->weight->columns();
-  if (columns != nullptr) {
-    const int64_t first = mine.begin * width_;
-    ops::in_order(x_ + first, own, width_, width_, columns, ordered + first);
-    x_ = ordered;
+  const StepProduct& any = **products.begin();
+  const bool reorders = any.weight->columns() != nullptr;
+  for (int64_t m = 0; reorders && m < matrices(); ++m) {
+    const Team::Share rows = rows_of(m);
+    const int64_t first = std::max(rows.begin, mine.begin), end = std::min(rows.end, mine.end);
+    if (first < end)
+      ops::in_order(x_ + first * width_, end - first, width_, width_, any.columns(m),
+                    ordered + first * width_);
   }
+  if (reorders) x_ = ordered;
   for (const StepProduct* product : products) {
     if (product == nullptr) continue;
     const kernels::Arithmetic arithmetic = ops::arithmetic_of(*product->weight);
@@ -103,34 +126,50 @@ bool StepInput::prepare(const Team& team, std::initializer_list<const StepProduc
     if (own > 0) kernels::round(digits_->some(mine.begin, own));
     return true;
   }
-  return columns != nullptr;
+  return reorders;
 }
 
-void StepInput::times(const StepProduct& product, int64_t begin, int64_t end, float* y) const {
+void StepInput::times(const StepProduct& product,
+                      int64_t matrix,
+                      int64_t begin,
+                      int64_t end,
+                      float* y,
+                      int64_t stride) const {
   const ops::Weight& w = *product.weight;
-  const auto* data = static_cast<const char*>(w.data()) + begin * storage_bytes(w.dtype(), width_);
+  const int64_t row = matrix * product.rows() + begin;  // of all matrices
+  const auto* data = static_cast<const char*>(w.data()) + row * storage_bytes(w.dtype(), width_);
   const float* bias = product.bias.data();
-  if (bias != nullptr) bias += begin;
+  if (bias != nullptr) bias += row;
+  const Team::Share rows = rows_of(matrix);
+  const int64_t count = rows.end - rows.begin;
+  y += rows.begin * stride + begin;
   if (digits_ && ops::arithmetic_of(w) != kernels::Arithmetic::float32)
-    kernels::digit_matmul(*digits_, w.dtype(), data, end - begin, bias, y + begin, product.rows());
+    kernels::digit_matmul(digits_->some(rows.begin, count), w.dtype(), data, end - begin, bias, y,
+                          stride);
   else
-    kernels::matmul(x_, rows_, width_, width_, w.dtype(), data, end - begin, bias, y + begin,
-                    product.rows());
+    kernels::matmul(x_ + rows.begin * width_, count, width_, width_, w.dtype(), data, end - begin,
+                    bias, y, stride);
 }
 
 void multiply(const Team& team, const StepInput& x, std::initializer_list<StepTarget> targets) {
+  const auto read_by = [&](const StepTarget& t) -> const StepInput& {
+    return t.x != nullptr ? *t.x : x;
+  };
   int64_t tiles = 0;
-  for (const StepTarget& t : targets) tiles += tiles_of(t);
+  for (const StepTarget& t : targets)
+    for_matrices(t, read_by(t), [&](int64_t, int64_t n) { tiles += n; });
   const Team::Share mine = team.share(tiles);
   int64_t first = 0;
-  for (const StepTarget& t : targets) {
-    const int64_t n = tiles_of(t);
-    const int64_t begin = std::clamp<int64_t>(mine.begin - first, 0, n),
-                  end = std::clamp<int64_t>(mine.end - first, 0, n);
-    if (begin < end)
-      x.times(*t.product, begin * kStepTile, std::min(end * kStepTile, t.product->rows()), t.y);
-    first += n;
-  }
+  for (const StepTarget& t : targets)
+    for_matrices(t, read_by(t), [&](int64_t matrix, int64_t n) {
+      const int64_t begin = std::clamp<int64_t>(mine.begin - first, 0, n),
+                    end = std::clamp<int64_t>(mine.end - first, 0, n);
+      if (begin < end)
+        read_by(t).times(*t.product, matrix, begin * kStepTile,
+                         std::min(end * kStepTile, t.product->rows()), t.y,
+                         t.stride > 0 ? t.stride : t.product->rows());
+      first += n;
+    });
 }
 
 }  // namespace tessera::nn

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "tessera/base/team.h"
 #include "tessera/kernels/weights/digits.h"
@@ -35,11 +36,23 @@ class StepNumbers {
   Tensor copy_;
 };
 
-/// y = W x + b.
+/// y = W x + b, or one such product for each of several matrices: experts [E, O, I], or heads whose
+/// matrices are rows of one weight [H * O, I].
 struct StepProduct {
   WeightPtr weight;
   StepNumbers bias;
-  int64_t rows() const { return weight->size(0); }
+  int64_t matrices = 1;
+  /// Of one matrix.
+  int64_t rows() const { return by_axis() ? weight->size(1) : weight->size(0) / matrices; }
+  int64_t width() const { return weight->shape().back(); }
+  /// The order of the columns of a matrix (Weight::columns()); null where it is theirs.
+  const int32_t* columns(int64_t matrix) const {
+    const int32_t* all = weight->columns();
+    return all == nullptr || !by_axis() ? all : all + matrix * width();
+  }
+
+ private:
+  bool by_axis() const { return weight->shape().size() == 3; }
 };
 
 /// Takes the weights of a part for its step, and says whether all of them serve.
@@ -55,7 +68,10 @@ class StepWeights {
   }
   /// A norm's step, which there must be.
   std::shared_ptr<const NormStep> norm(const Norm& norm);
+  /// A matrix, or those of experts.
   StepProduct product(const Linear& linear);
+  /// A matrix for each of `heads` heads, without bias (ops::head_linear).
+  StepProduct heads(const WeightPtr& weight, int64_t heads);
   /// Products of the same rows, which are rounded and put in order once for all of them. Here and
   /// below, null ones are left out, but for the first.
   void alike(std::initializer_list<const StepProduct*> products);
@@ -71,17 +87,37 @@ class StepInput {
  public:
   /// What `memory` has, aligned to a cache line.
   static int64_t floats(int64_t rows, int64_t width);
-  StepInput(const float* x, int64_t rows, int64_t width, float* memory);
+  /// `offsets`: rows [offsets[m], offsets[m + 1]) meet matrix m of the products; empty: all rows
+  /// meet the only one.
+  StepInput(const float* x,
+            int64_t rows,
+            int64_t width,
+            float* memory,
+            std::span<const int64_t> offsets = {});
   /// Orders and rounds this thread's rows for `products`, which all see after a wait(); false where
   /// they are read as they are. The products are alike().
   bool prepare(const Team& team, std::initializer_list<const StepProduct*> products);
-  /// Columns [begin, end) of y [rows, product.rows()].
-  void times(const StepProduct& product, int64_t begin, int64_t end, float* y) const;
+  /// Columns [begin, end) of y [rows, stride], in the rows that meet `matrix`.
+  void times(const StepProduct& product,
+             int64_t matrix,
+             int64_t begin,
+             int64_t end,
+             float* y,
+             int64_t stride) const;
+  int64_t matrices() const {
+    return offsets_.empty() ? 1 : static_cast<int64_t>(offsets_.size()) - 1;
+  }
+  Team::Share rows_of(int64_t matrix) const {
+    if (offsets_.empty()) return {0, rows_};
+    const auto m = static_cast<size_t>(matrix);
+    return {offsets_[m], offsets_[m + 1]};
+  }
 
  private:
   const float* x_;
   int64_t rows_, width_;
   float* memory_;
+  std::span<const int64_t> offsets_;
   std::optional<kernels::RoundedRows> digits_;
 };
 
@@ -93,9 +129,12 @@ inline const StepProduct* as_given(const std::optional<StepProduct>& product) {
 struct StepTarget {
   const StepProduct* product;  // null: left out
   float* y;
+  const StepInput* x = nullptr;  // null: the rows of the call of multiply()
+  int64_t stride = 0;            // between rows of y; 0: product->rows()
 };
 
-/// The products of the same rows with several weights, columns shared out among the threads.
+/// The products of the same rows, or of each target's, with several weights: columns shared out
+/// among the threads.
 void multiply(const Team& team, const StepInput& x, std::initializer_list<StepTarget> targets);
 
 }  // namespace tessera::nn

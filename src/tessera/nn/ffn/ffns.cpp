@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <optional>
+#include <span>
 
 #include "tessera/kernels/basic/rowwise.h"
 #include "tessera/nn/activation_kernel.h"
@@ -81,7 +82,7 @@ class Hidden {
   std::unique_ptr<Norm> norm_;
 };
 
-/// The decoding step of mlp and glu.
+/// The decoding step of mlp and glu; experts among them.
 class HiddenStep final : public PartStep {
  public:
   struct Options {
@@ -101,39 +102,44 @@ class HiddenStep final : public PartStep {
   }
 
   std::unique_ptr<StepCall> begin(Context& context, const StateRows*) const override {
-    return std::make_unique<Call>(*this, context.batch->n_tokens());
+    return std::make_unique<Call>(*this, context);
   }
 
  private:
   class Call final : public StepCall {
    public:
-    Call(const HiddenStep& step, int64_t n)
-        : s_(step),
-          n_(n),
-          input_(memory_.take(
-              StepInput::floats(n, std::max(step.up.rows(), step.up.weight->size(1))))),
-          gate_(memory_.take(step.gate ? n * step.up.rows() : 0)),
-          up_(memory_.take(n * step.up.rows())) {}
+    Call(const HiddenStep& step, const Context& context)
+        : s_(step), groups_(context.groups), tokens_(context.batch->n_tokens()) {
+      const int64_t n = rows(), width = step.up.rows();
+      input_ = memory_.take(StepInput::floats(n, std::max(width, step.up.width())));
+      gate_ = memory_.take(step.gate ? n * width : 0);
+      up_ = memory_.take(n * width);
+    }
 
     void run(Team& team, const float* x_ND, float* y_ND, float* memory) override {
-      const int64_t width = s_.up.rows();
+      const int64_t n = rows(), width = s_.up.rows();
+      const std::span<const int64_t> offsets =
+          groups_ ? std::span<const int64_t>(groups_->offsets) : std::span<const int64_t>();
       float *gate = memory + gate_, *up = memory + up_;
-      StepInput in(x_ND, n_, s_.up.weight->size(1), memory + input_);
+      StepInput in(x_ND, n, s_.up.width(), memory + input_, offsets);
       in.prepare(team, {&s_.up, as_given(s_.gate)});
       team.wait();
       multiply(team, in, {{as_given(s_.gate), gate}, {&s_.up, up}});
       team.wait();
-      const Team::Share mine = team.share(n_);
-      const int64_t first = mine.begin * width, rows = mine.end - mine.begin;
-      activate(gate + first, up + first, rows * width);
-      if (s_.norm) (*s_.norm)(up + first, rows, width, up + first);
-      StepInput hidden(up, n_, width, memory + input_);
+      const Team::Share mine = team.share(n);
+      const int64_t first = mine.begin * width, own = mine.end - mine.begin;
+      activate(gate + first, up + first, own * width);
+      if (s_.norm) (*s_.norm)(up + first, own, width, up + first);
+      StepInput hidden(up, n, width, memory + input_, offsets);
       hidden.prepare(team, {&s_.down});
       team.wait();
       multiply(team, hidden, {{&s_.down, y_ND}});
     }
 
    private:
+    /// Rows of the call, sorted by expert where there are several.
+    int64_t rows() const { return groups_ ? groups_->offsets.back() : tokens_; }
+
     /// What the last product reads of n numbers, to `up`.
     void activate(float* gate, float* up, int64_t n) const {
       const Options& of = s_.options;
@@ -157,7 +163,8 @@ class HiddenStep final : public PartStep {
     }
 
     const HiddenStep& s_;
-    int64_t n_, input_, gate_, up_;
+    std::shared_ptr<const Groups> groups_;
+    int64_t tokens_, input_, gate_, up_;
   };
 
   Options options;

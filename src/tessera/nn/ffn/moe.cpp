@@ -2,7 +2,9 @@
 
 #include <map>
 
+#include "tessera/nn/decode_step.h"
 #include "tessera/nn/dropout.h"
+#include "tessera/nn/ffn/moe_step.h"
 #include "tessera/nn/parts.h"
 #include "tessera/nn/router/routing.h"
 #include "tessera/nn/router/sorted_choices.h"
@@ -17,6 +19,8 @@ class Moe final : public Ffn {
   Moe(const MoeConfig& config, const Builder& builder)
       : config_(config),
         name_(builder.prefix()),
+        d_in_(builder.scope().input_width()),
+        d_model_(builder.scope().d_model),
         router_(build_router(
             config.router, builder.under("router", config.child_scope(builder.scope(), "router")))),
         expert_(build_ffn(config.expert,
@@ -37,12 +41,10 @@ class Moe final : public Ffn {
   Tensor forward(const Tensor& x_ND, Context& context) const override {
     const Tensor read_ND = jittered(x_ND, context);
     const Routing routing = router_->route(normed("router_norm", read_ND), context);
-    Tensor y_ND = routing.slots
-                      ? of_slots(*routing.slots, context)
-                      : of_choices(normed("expert_norm", read_ND), routing, context);
+    Tensor y_ND = routing.slots ? of_slots(*routing.slots, context)
+                                : of_choices(normed("expert_norm", read_ND), routing, context);
     if (bias_ != nullptr)
-      y_ND = y_ND +
-             ops::over_rows(bias_->tensor().to(y_ND.device(), y_ND.scalar_type()), y_ND);
+      y_ND = y_ND + ops::over_rows(bias_->tensor().to(y_ND.device(), y_ND.scalar_type()), y_ND);
     y_ND = normed("expert_out_norm", y_ND);
     if (shared_ == nullptr) return y_ND;
     const Tensor in_ND = normed("shared_norm", x_ND);
@@ -50,6 +52,15 @@ class Moe final : public Ffn {
     if (config_.shared_gate)
       shared_ND = shared_ND * ops::activate(gate_(in_ND), ops::Activation::sigmoid);
     return y_ND + normed("shared_out_norm", shared_ND);
+  }
+  std::shared_ptr<const PartStep> step() const override {
+    return moe_step({config_, *router_, *expert_, shared_.get(), gate_, latent_in_, latent_out_,
+                     bias_,
+                     [this](const char* name) -> const Norm* {
+                       const auto found = norms_.find(name);
+                       return found == norms_.end() ? nullptr : found->second.get();
+                     },
+                     d_in_, d_model_});
   }
 
  private:
@@ -140,6 +151,7 @@ class Moe final : public Ffn {
 
   MoeConfig config_;
   std::string name_;
+  int64_t d_in_, d_model_;
   std::unique_ptr<Router> router_;
   std::unique_ptr<Ffn> expert_, shared_;
   WeightPtr bias_;

@@ -37,9 +37,10 @@ struct HeadToken {
   int64_t key_dim = 0, value_dim = 0;
   const float *q = nullptr, *k = nullptr, *v = nullptr;
   kernels::DecayPer decay = kernels::DecayPer::nothing;
-  const float* log_decay = nullptr;  // of the head, or of its channels
-  const float* beta = nullptr;       // of the delta rule
-  float* state = nullptr;            // [K, V]
+  const float* log_decay = nullptr;        // of the head, or of its channels
+  const float* beta = nullptr;             // of the delta rule
+  const float *a = nullptr, *b = nullptr;  // of rank one
+  float* state = nullptr;                  // [K, V]
   float* y = nullptr;
 };
 inline void recur(const HeadToken& of) {
@@ -48,6 +49,7 @@ inline void recur(const HeadToken& of) {
   r.q = of.q, r.k = of.k, r.v = of.v;
   r.decay = of.decay, r.log_decay = of.log_decay;
   r.beta = of.beta;
+  r.a = of.a, r.b = of.b;
   r.state = of.state;
   r.y = of.y;
   kernels::linear_recurrence(r);

@@ -73,6 +73,7 @@ class LearnedRouter : public Router {
               const std::string& level = "") const;
   const std::string& name() const { return name_; }
   int64_t n_experts() const { return n_experts_; }
+  const Linear& gate() const { return gate_; }
 
   RouterLosses losses_;
   double jitter_;

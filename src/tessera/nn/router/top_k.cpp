@@ -1,9 +1,12 @@
 #include "tessera/nn/router/top_k.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "tessera/nn/checkpointing.h"
+#include "tessera/nn/decode_step.h"
 #include "tessera/nn/router/routing.h"
+#include "tessera/nn/step_products.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/basic/softmax.h"
 
@@ -21,33 +24,49 @@ class TopKRouter final : public LearnedRouter {
         expert_scale_(builder.optional("expert_scale")) {}
 
   Routing route(const Tensor& x_ND, Context& context) const override {
-    Tensor z_NE = logits(x_ND, context);
-    if (config_.logit_scale != 1) z_NE = z_NE * config_.logit_scale;
-    z_NE = ops::softcap(z_NE, config_.softcap);
-    const Tensor s_NE = config_.score == RouterScore::sigmoid
-                            ? ops::activate(z_NE, ops::Activation::sigmoid)
-                            : ops::softmax(z_NE);
-    const Tensor expert_NK = chosen(context, [&] {
-      const at::NoGradGuard no_gradients;
-      return largest(candidates(config_.score == RouterScore::softmax_of_chosen ? z_NE : s_NE),
-                     config_.k);
-    });
-    const Tensor at_NK = expert_NK.to(x_ND.device());
-    Tensor w_NK;
-    if (config_.score == RouterScore::softmax_of_chosen) {
-      w_NK = ops::softmax(z_NE.gather(1, at_NK));
-    } else {
-      w_NK = s_NE.gather(1, at_NK);
-      if (config_.norm > 0) w_NK = w_NK / (size_of(w_NK) + 1e-20);
-    }
-    report(z_NE,
-           config_.score == RouterScore::sigmoid ? s_NE / s_NE.sum(-1, /*keepdim=*/true) : s_NE,
-           expert_NK, context);
-    if (expert_scale_) w_NK = w_NK * scales(expert_NK).to(w_NK.options());
+    const Scores s = scores(logits(x_ND, context));
+    const Tensor expert_NK = chosen(context, [&] { return experts(s); }),
+                 w_NK = weights(s, expert_NK);
+    report(
+        s.z_NE,
+        config_.score == RouterScore::sigmoid ? s.s_NE / s.s_NE.sum(-1, /*keepdim=*/true) : s.s_NE,
+        expert_NK, context);
     return {expert_NK, w_NK};
   }
 
+  std::shared_ptr<const RouterStep> step() const override;
+
  private:
+  class Step;
+
+  /// The logits, scaled and capped, and their scores.
+  struct Scores {
+    Tensor z_NE, s_NE;
+  };
+  Scores scores(Tensor z_NE) const {
+    if (config_.logit_scale != 1) z_NE = z_NE * config_.logit_scale;
+    z_NE = ops::softcap(z_NE, config_.softcap);
+    return {z_NE, config_.score == RouterScore::sigmoid
+                      ? ops::activate(z_NE, ops::Activation::sigmoid)
+                      : ops::softmax(z_NE)};
+  }
+  Tensor experts(const Scores& of) const {
+    const at::NoGradGuard no_gradients;
+    return largest(candidates(config_.score == RouterScore::softmax_of_chosen ? of.z_NE : of.s_NE),
+                   config_.k);
+  }
+  Tensor weights(const Scores& of, const Tensor& expert_NK) const {
+    const Tensor at_NK = expert_NK.to(of.z_NE.device());
+    Tensor w_NK;
+    if (config_.score == RouterScore::softmax_of_chosen) {
+      w_NK = ops::softmax(of.z_NE.gather(1, at_NK));
+    } else {
+      w_NK = of.s_NE.gather(1, at_NK);
+      if (config_.norm > 0) w_NK = w_NK / (size_of(w_NK) + 1e-20);
+    }
+    return expert_scale_ ? w_NK * scales(expert_NK).to(w_NK.options()) : w_NK;
+  }
+
   /// The learned factors of choices [N, K].
   Tensor scales(const Tensor& expert_NK) const {
     const Tensor& g_E = expert_scale_->tensor();
@@ -78,6 +97,58 @@ class TopKRouter final : public LearnedRouter {
   TopKConfig config_;
   WeightPtr balance_, expert_scale_;
 };
+
+/// The logits by the team; what is made of a few rows of them is a few small tensors.
+class TopKRouter::Step final : public RouterStep {
+ public:
+  Step(const TopKRouter& router, StepWeights& weights)
+      : router_(router), gate_(weights.product(router.gate())) {}
+
+  int64_t choices() const override { return router_.config_.k; }
+  int64_t floats(int64_t n) const override { return places(n).floats(); }
+  void run(Team& team,
+           int64_t n,
+           const float* x_ND,
+           int64_t* expert_NK,
+           float* weight_NK,
+           float* memory) const override {
+    StepMemory pieces;
+    const int64_t width = gate_.width(), experts = gate_.rows(), k = choices();
+    float* input = memory + pieces.take(StepInput::floats(n, width));
+    float* z_NE = memory + pieces.take(n * experts);
+    StepInput in(x_ND, n, width, input);
+    in.prepare(team, {&gate_});
+    team.wait();
+    multiply(team, in, {{&gate_, z_NE}});
+    team.wait();
+    const Team::Share mine = team.share(n);
+    const int64_t own = mine.end - mine.begin, first = mine.begin * k;
+    if (own == 0) return;
+    const Scores scores =
+        router_.scores(at::from_blob(z_NE + mine.begin * experts, {own, experts}, at::kFloat));
+    const Tensor expert = router_.experts(scores),
+                 weight = router_.weights(scores, expert).contiguous();
+    std::copy_n(expert.const_data_ptr<int64_t>(), own * k, expert_NK + first);
+    std::copy_n(weight.const_data_ptr<float>(), own * k, weight_NK + first);
+  }
+
+ private:
+  StepMemory places(int64_t n) const {
+    StepMemory memory;
+    memory.take(StepInput::floats(n, gate_.width()));
+    memory.take(n * gate_.rows());
+    return memory;
+  }
+
+  const TopKRouter& router_;
+  StepProduct gate_;
+};
+
+std::shared_ptr<const RouterStep> TopKRouter::step() const {
+  StepWeights weights;
+  auto step = std::make_shared<Step>(*this, weights);
+  return weights.serve() ? step : nullptr;
+}
 
 }  // namespace
 

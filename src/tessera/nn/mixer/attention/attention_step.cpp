@@ -3,53 +3,15 @@
 #include <algorithm>
 
 #include "tessera/kernels/attention/attention.h"
-#include "tessera/kernels/attention/kv_rows.h"
 #include "tessera/kernels/basic/rowwise.h"
 #include "tessera/nn/decode_step.h"
-#include "tessera/nn/draft_branches.h"
 #include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/attention_calls.h"
 #include "tessera/nn/position/turn.h"
-#include "tessera/ops/attention/kv_rows.h"
 #include "tessera/ops/basic/softplus.h"
 
 namespace tessera::nn {
 namespace {
-
-/// Queries that attention takes together: a segment, or one token of a branch of guesses.
-struct QueryUnit {
-  size_t segment;
-  int64_t begin, length, position;  // begin: in the call
-  std::vector<int64_t> way;         // in the segment, of a branch; else empty
-};
-
-/// What all layers of a call share; lists keep their memory from layer to layer.
-struct AttentionCalls {
-  std::vector<QueryUnit> units;                             // by segment
-  std::vector<size_t> first_unit;                           // of each segment, and behind the last
-  int64_t longest = 0;                                      // keys of a segment
-  std::vector<std::vector<TokenBuffer::Run>> keys, values;  // by segment, of the layer under way
-  std::vector<std::vector<kernels::KeySpan>> spans;         // by unit, of that layer
-  std::vector<kernels::Attention> calls;                    // by unit, of that layer
-
-  explicit AttentionCalls(const Batch& batch)
-      : keys(batch.segments.size()), values(batch.segments.size()) {
-    for (size_t i = 0; i < batch.segments.size(); ++i) {
-      const Segment& s = batch.segments[i];
-      longest = std::max(longest, s.start + s.length);
-      first_unit.push_back(units.size());
-      const auto ways = branches_of(batch, s);
-      if (ways.empty()) units.push_back({i, s.begin, s.length, s.start, {}});
-      for (size_t t = 0; t < ways.size(); ++t)
-        units.push_back({i, s.begin + static_cast<int64_t>(t), 1,
-                         s.start + static_cast<int64_t>(ways[t].size()) - 1, ways[t]});
-    }
-    first_unit.push_back(units.size());
-    spans.resize(units.size()), calls.resize(units.size());
-    for (size_t u = 0; u < units.size(); ++u)
-      calls[u].T = units[u].length, calls[u].first_position = units[u].position;
-  }
-  auto count() const { return static_cast<int64_t>(calls.size()); }
-};
 
 class AttentionStep final : public PartStep {
  public:
@@ -99,8 +61,7 @@ class AttentionCall final : public StepCall {
   AttentionCall(const AttentionStep& step, Context& context, const StateRows& rows)
       : s_(step), batch_(*context.batch), rows_(rows), n_(batch_.n_tokens()) {
     const AttentionConfig& c = s_.config;
-    shared_ = context.once<std::shared_ptr<AttentionCalls>>(
-        "attention steps", [&] { return std::make_shared<AttentionCalls>(batch_); });
+    shared_ = AttentionCalls::of(context);
     turn_q_ = s_.position.rotation(Side::query, c.head_dim, at::kFloat, context);
     turn_k_ = s_.position.rotation(Side::key, c.head_dim, at::kFloat, context);
     if (c.temperature.acts()) {
@@ -116,10 +77,7 @@ class AttentionCall final : public StepCall {
     v_ = memory_.take(n_ * keys);
     heads_ = memory_.take(n_ * heads);
     gate_ = memory_.take(s_.gate ? n_ * s_.gate->rows() : 0);
-    std::vector<kernels::Attention> sizes = shared_->calls;
-    for (kernels::Attention& of : sizes) of.H = c.n_heads, of.V = c.head_dim;
-    partials_ = memory_.take(
-        kernels::team_floats(sizes.data(), static_cast<int64_t>(sizes.size()), shared_->longest));
+    partials_ = memory_.take(shared_->floats(c.n_heads, c.head_dim));
   }
 
   void run(Team& team, const float* x_ND, float* y_ND, float* memory) override {
@@ -230,39 +188,17 @@ class AttentionCall final : public StepCall {
     const Segment& s = batch_.segments[segment];
     const AttentionConfig& c = s_.config;
     const int64_t width = c.head_dim, heads = c.n_heads, groups = c.n_kv_heads;
-    const TokenBuffer &keys = rows_[segment]->tokens(0), &values = rows_[segment]->tokens(1);
-    const int64_t end = s.start + s.length,
-                  from = s_.window > 0 ? std::max<int64_t>(0, s.start - s_.window + 1) : 0;
-    const DType type = ops::kv_dtype(keys.stored_type());
-    const int64_t row = kernels::kv_row_bytes(type, width);
-    std::vector<TokenBuffer::Run>&held = shared_->keys[segment], &beside = shared_->values[segment];
+    shared_->find(s, segment,
+                  {rows_[segment]->tokens(0), &rows_[segment]->tokens(1), groups, width},
+                  s_.window);
     for (size_t u = shared_->first_unit[segment]; u < shared_->first_unit[segment + 1]; ++u) {
       const QueryUnit& unit = shared_->units[u];
-      std::vector<kernels::KeySpan>& spans = shared_->spans[u];
-      spans.clear();
-      // entries from `first` on, as those of positions from `position` on
-      const auto add = [&](int64_t first, int64_t behind, int64_t position) {
-        held.clear(), beside.clear();
-        keys.runs(first, behind, held);
-        values.runs(first, behind, beside);
-        for (size_t j = 0; j < held.size(); ++j)
-          spans.push_back({held[j].data, beside[j].data, groups * row, row, groups * row, row,
-                           position + held[j].first - first, held[j].count, type});
-      };
-      add(from, unit.way.empty() ? end : s.start, from);
-      for (size_t j = 0, k = 0; j < unit.way.size(); j = k) {
-        while (k < unit.way.size() && unit.way[k] - unit.way[j] == static_cast<int64_t>(k - j)) ++k;
-        add(s.start + unit.way[j], s.start + unit.way[j] + static_cast<int64_t>(k - j),
-            s.start + static_cast<int64_t>(j));
-      }
       kernels::Attention& of = shared_->calls[u];
-      of.H = heads, of.G = groups, of.K = of.V = width;
+      of.H = heads, of.V = width;
       of.q = q + unit.begin * heads * width;
       of.out = read + unit.begin * heads * width;
       of.q_token_stride = of.out_token_stride = heads * width;
       of.q_head_stride = of.out_head_stride = width;
-      of.kv = {spans.data(), static_cast<int64_t>(spans.size())};
-      of.window = s_.window;
       of.scale = s_.logit_scale;
       of.softcap = static_cast<float>(c.softcap);
       of.sinks = s_.sinks.data();
@@ -280,13 +216,7 @@ class AttentionCall final : public StepCall {
 };
 
 std::unique_ptr<StepCall> AttentionStep::begin(Context& context, const StateRows* rows) const {
-  if (rows == nullptr) return nullptr;
-  for (size_t i = 0; i < rows->size(); ++i) {
-    // a window may not hold both the oldest visible key and several new ones
-    if (window > 0 && context.batch->segments[i].length > 1) return nullptr;
-    const TokenBuffer& keys = (*rows)[i]->tokens(0);
-    if (keys.stored_type() == at::kDouble || !keys.on_cpu()) return nullptr;
-  }
+  if (!reads_entries(*context.batch, rows, window)) return nullptr;
   return std::make_unique<AttentionCall>(*this, context, *rows);
 }
 
@@ -297,10 +227,10 @@ std::shared_ptr<const PartStep> attention_step(const AttentionParts& parts) {
   const PatternConfig& pattern = c.pattern_config();
   // dropout acts in training alone; what stands in slots is asked itself
   if (!others_at_default(
-          c, {"n_heads",      "n_kv_heads", "head_dim", "bias",        "clip",    "qk_norm",
-              "qk_norm_over", "qk_norm_at", "v_norm",   "k_eq_v",      "temperature", "scale",
-              "scale_value",  "scale_on",   "softcap",  "sinks",       "gate",    "gate_at",
-              "gate_act",     "gate_bias",  "pattern",  "position",    "inner_norm", "dropout"}) ||
+          c, {"n_heads",      "n_kv_heads", "head_dim", "bias",     "clip",        "qk_norm",
+              "qk_norm_over", "qk_norm_at", "v_norm",   "k_eq_v",   "temperature", "scale",
+              "scale_value",  "scale_on",   "softcap",  "sinks",    "gate",        "gate_at",
+              "gate_act",     "gate_bias",  "pattern",  "position", "inner_norm",  "dropout"}) ||
       !parts.position.only_rotates() || !pattern.window() || pattern.first_kept() > 0 ||
       pattern.farthest() > 0 || pattern.global_projections() || c.state(parts.scope).size() != 2)
     return nullptr;

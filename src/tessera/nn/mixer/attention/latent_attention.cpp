@@ -1,6 +1,8 @@
 #include "tessera/nn/mixer/attention/latent_attention.h"
 
+#include "tessera/nn/decode_step.h"
 #include "tessera/nn/mixer/attention/attend.h"
+#include "tessera/nn/mixer/attention/latent_attention_step.h"
 #include "tessera/nn/parts.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/ops/attention/kv_rows.h"
@@ -57,6 +59,10 @@ class LatentAttention final : public Mixer {
                              ? expanded(q, c_NC, r_N1R, choice, context)
                              : absorbed(q, c_NC, r_N1R, choice, context, rows);
     return o_(o_NHV.reshape({n, config_.n_heads * config_.v_head_dim}));
+  }
+  std::shared_ptr<const PartStep> step() const override {
+    return latent_attention_step(
+        {config_, q_a_, q_, kv_a_, o_, k_b_, v_b_, q_norm_.get(), kv_norm_.get(), *position_});
   }
 
  private:

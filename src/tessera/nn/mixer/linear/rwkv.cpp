@@ -7,6 +7,7 @@
 #include "tessera/nn/mixer/linear/rwkv6.h"
 #include "tessera/nn/mixer/linear/rwkv7.h"
 #include "tessera/nn/mixer/linear/rwkv_channel_mix.h"
+#include "tessera/nn/mixer/linear/rwkv_step.h"
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/basic/l2_norm.h"
 #include "tessera/ops/basic/ordered_sum.h"
@@ -161,8 +162,8 @@ class Rwkv6 final : public Mixer {
 class Rwkv7 final : public Mixer {
  public:
   Rwkv7(const Rwkv7Config& config, const Builder& builder)
-      : base_(config, config.norm_eps, builder),
-        path_(builder.prefix()),
+      : config_(config),
+        base_(config, config.norm_eps, builder),
         decay_down_(builder, "decay_down"),
         decay_up_(builder, "decay_up"),
         rate_down_(builder, "rate_down"),
@@ -196,7 +197,7 @@ class Rwkv7 final : public Mixer {
     const Tensor r_NE = base_.r(mixed('r')), raw_k_NE = base_.k(mixed('k')).to(type);
     const Tensor removed_NHK = ops::l2_norm(
         (raw_k_NE * ops::spread(key_scale_->tensor().to(type), raw_k_NE)).reshape({n, h, k}),
-        kNormEps);
+        kRwkvKeyEps);
     const Tensor k_NE =
         raw_k_NE * (1 + (rate_NE - 1) * ops::spread(key_rate_->tensor().to(type), rate_NE));
     const Tensor v_NE = value(mixed('v'), context);
@@ -220,26 +221,28 @@ class Rwkv7 final : public Mixer {
         base_.normed(y_NE) + (present_NH1 * v_NE.reshape({n, h, v})).reshape({n, h * v});
     return base_.o(y.to(x_ND.scalar_type()) * gate_up_(sigmoid_of(gate_down_(mixed('g')))));
   }
+  std::shared_ptr<const PartStep> step() const override {
+    return rwkv7_step({config_, base_.r, base_.k, base_.v, base_.o, decay_down_, decay_up_,
+                       rate_down_, rate_up_, gate_down_, gate_up_, value_mix_down_, value_mix_up_,
+                       mix_, key_scale_, key_rate_, bonus_, base_.norm_weight, base_.norm_bias});
+  }
 
  private:
   /// W x, mixed with the values of the first layer; the first layer publishes its own.
   Tensor value(const Tensor& x_ND, Context& context) const {
     const Tensor own = base_.v(x_ND);
-    const Tensor* first = context.values.find(kShared);
+    const Tensor* first = context.values.find(kFirstRwkvValue);
     if (!value_mix_up_.weight) {
-      if (first == nullptr) context.values.put(kShared, own);
+      if (first == nullptr) context.values.put(kFirstRwkvValue, own);
       return own;
     }
     // Rwkv7Config::check_behind refuses specs without it
-    const Tensor theirs = context.values.at(kShared);
+    const Tensor theirs = context.values.at(kFirstRwkvValue);
     return own + (theirs - own) * sigmoid_of(value_mix_up_(value_mix_down_(x_ND)));
   }
 
-  // below any norm that float32 resolves; keeps a key of zeros at zero
-  static constexpr double kNormEps = 1e-24;
-  static constexpr const char* kShared = "rwkv7.first_value";
+  Rwkv7Config config_;
   TimeMix base_;
-  std::string path_;
   Linear decay_down_, decay_up_, rate_down_, rate_up_, gate_down_, gate_up_, value_mix_down_,
       value_mix_up_;
   std::map<char, WeightPtr> mix_;
@@ -265,6 +268,9 @@ class RwkvChannelMix final : public Mixer {
     };
     const Tensor out = v_(ops::activate(k_(mixed('k')), ops::Activation::relu2));
     return config_.gated() ? ops::gated(r_(mixed('r')), out, ops::Activation::sigmoid) : out;
+  }
+  std::shared_ptr<const PartStep> step() const override {
+    return rwkv_channel_mix_step({config_, k_, v_, r_, mix_});
   }
 
  private:
