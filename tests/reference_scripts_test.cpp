@@ -1,7 +1,8 @@
 // What other people's programs make of ours: Hugging Face folders in transformers
 // (tools/golden/export_check.py), files of torch.save (tools/golden/containers_check.py),
 // libtessera_ops.so in Python's torch
-// (tools/golden/torch_ops_check.py), GGUF files in llama.cpp (tools/golden/gguf_check.py), a run's
+// (tools/golden/torch_ops_check.py), modules of tessera.nn compared with plain PyTorch
+// (tools/golden/nn_module_check.py), GGUF files in llama.cpp (tools/golden/gguf_check.py), a run's
 // events in TensorBoard (tools/golden/tensorboard_check.py), the server in OpenAI's client
 // (tools/golden/openai_check.py), in schemathesis and Prometheus' own reader
 // (tools/golden/serve_clients_check.py), the cache of models in PyPI's huggingface_hub
@@ -97,6 +98,14 @@ TEST_F(ReferenceScripts, HuggingfaceHubSharesTheCache) {
 
 TEST_F(ReferenceScripts, TorchTakesTheOps) {
   EXPECT_EQ(run("torch_ops_check.py", "'" TESSERA_TORCH_OPS "'"), 0);
+}
+
+TEST_F(ReferenceScripts, PartsTrainInPyTorch) {
+  EXPECT_EQ(std::system(("PYTHONPATH='" + source_ + "/python' TESSERA_LIBRARY='" TESSERA_LIBRARY
+                         "' " + python_ + " '" + source_ +
+                         "/tools/golden/nn_module_check.py' 2>/dev/null")
+                            .c_str()),
+            0);
 }
 
 TEST(Tensorboard, ReadsARunAndSeesWhatIsBroken) {

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib
 import json
 import os
 import queue
@@ -301,6 +302,24 @@ class Model:
             _fail()
         return Matrix(address, rows.value, columns.value)
 
+    def forward(self, ids: Any, state: Any = None, hidden: bool = False) -> Any:
+        """Logits as a torch.Tensor without a copy: [tokens, vocabulary] of ids, or [B,T,vocabulary] of [B,T].
+
+        state: of state(), which the call continues and moves on. hidden: hidden states after the final
+        norm instead of logits. No gradients; for training, tessera.nn.module().
+        """
+        return self._in_torch().forward(ids, state, hidden)
+
+    def state(self, rows: int = 1) -> Any:
+        """An empty KV cache and recurrent state for forward(), a tessera.nn.State."""
+        return self._in_torch().state(rows)
+
+    def _in_torch(self) -> Any:
+        if not hasattr(self, "_loaded"):
+            from . import nn
+            self._loaded = nn._Loaded(self)
+        return self._loaded
+
     @property
     def spec(self) -> dict[str, Any]:
         """The resolved spec."""
@@ -365,6 +384,12 @@ def set_threads(count: int) -> None:
     if not 0 <= count <= 4096:
         raise Error(f"[set_threads] {count} threads; expected 0 (all cores) to 4096", "usage")
     _lib.tessera_set_threads(count)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "nn":  # imports torch
+        return importlib.import_module("tessera.nn")
+    raise AttributeError(f"module 'tessera' has no attribute '{name}'")
 
 
 def version() -> str:

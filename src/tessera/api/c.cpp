@@ -4,14 +4,10 @@
 #include <new>
 #include <string>
 
-#include "tessera/api/tessera.h"
+#include "tessera/api/loaded_access.h"
 #include "tessera/api/tessera_c.h"
 #include "tessera/base/version.h"
 #include "tessera/spec/json.h"
-
-struct tessera_model {
-  tessera::Model model;
-};
 
 namespace {
 

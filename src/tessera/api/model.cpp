@@ -3,6 +3,7 @@
 #include "tessera/spec/settings.h"
 #include "tessera/api/tessera.h"
 #include "tessera/api/decoding.h"
+#include "tessera/api/loaded_access.h"
 #include "tessera/hub/find_model.h"
 #include "tessera/infer/encoders/embed.h"
 #include "tessera/infer/engine/conversation.h"
@@ -94,6 +95,13 @@ Model::Model(const std::string& path, std::string_view settings) {
 Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
+
+const model::Model& LoadedAccess::model(const Model& of) {
+  return of.state_->loaded.model;
+}
+std::mutex& LoadedAccess::mutex(const Model& of) {
+  return of.state_->mutex;
+}
 
 std::vector<int64_t> Model::tokenize(std::string_view text,
                                      bool special,

@@ -99,6 +99,7 @@ class Model {
   std::string spec() const;
 
  private:
+  friend struct LoadedAccess;  // of the library itself
   struct State;
   std::unique_ptr<State> state_;
 };
