@@ -246,6 +246,10 @@ char* tessera_plan(const char* spec, int64_t context) {
   return guarded([&] { return copy_of(tessera::plan(given(spec, "spec"), context)); }, none());
 }
 
+char* tessera_outline(const char* spec) {
+  return guarded([&] { return copy_of(tessera::outline(given(spec, "spec"))); }, none());
+}
+
 char* tessera_train(const char* recipe,
                     const char* folder,
                     const char* settings,

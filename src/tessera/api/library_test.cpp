@@ -191,6 +191,10 @@ TEST_F(Library, PlansAndTrains) {
       train_recipe(recipe, run, R"({"set": ["train.steps=6"], "resume": true})", ends_at(100));
   EXPECT_EQ(last, 6);
   EXPECT_EQ(Model(checkpoint).tokenize("ab"), (std::vector<int64_t>{'a', 'b'}));
+  const Json layers = spec::parse_json(outline(kSpec), "outline");
+  EXPECT_EQ(layers, spec::parse_json(outline(path_), "outline"));
+  EXPECT_EQ(layers["plan"]["parameters"], costs["parameters"]);
+  EXPECT_EQ(layers["stacks"][0]["nodes"][1]["times"], 2);
   EXPECT_EQ(error_of([&] { plan(""); }), "[plan] an empty spec; expected JSON, a file or a model");
 }
 

@@ -6,16 +6,17 @@
 #include "tessera/base/version.h"
 #include "tessera/convert/checkpoint.h"
 #include "tessera/hub/find_model.h"
+#include "tessera/model/outline.h"
 #include "tessera/model/plan.h"
 #include "tessera/train/loop/trainer.h"
 
 namespace tessera {
 namespace {
 
-model::ModelSpec spec_of_any(const std::string& given) {
+model::ModelSpec spec_of_any(const std::string& given, const char* where) {
   const size_t first = given.find_first_not_of(" \t\r\n");
   if (first == std::string::npos)
-    fail(ErrorKind::usage, "plan", "an empty spec; expected JSON, a file or a model");
+    fail(ErrorKind::usage, where, "an empty spec; expected JSON, a file or a model");
   if (given[first] == '{')
     return model::read_model_spec(spec::parse_json(given, "spec", {.comments = true}));
   if (given.ends_with(".json") && std::filesystem::is_regular_file(given))
@@ -42,9 +43,14 @@ std::string plan(const std::string& spec, int64_t context) {
   constexpr int64_t kMostContext = int64_t{1} << 40;
   if (context < 0 || context > kMostContext)
     fail(ErrorKind::usage, "plan", "context {}; expected 0 (the usual one) to 2^40", context);
-  const model::ModelSpec read = spec_of_any(spec);
+  const model::ModelSpec read = spec_of_any(spec, "plan");
   return model::to_json(model::make_plan(read, context > 0 ? context : model::usual_context(read)))
       .dump(2);
+}
+
+std::string outline(const std::string& spec) {
+  const model::ModelSpec read = spec_of_any(spec, "outline");
+  return model::outline(read, model::usual_context(read)).dump();
 }
 
 std::string train_recipe(const std::string& recipe,

@@ -109,6 +109,10 @@ class Model {
 /// tokens.
 std::string plan(const std::string& spec, int64_t context = 0);
 
+/// The layers of an architecture as JSON, for diagrams: stacks of parts with types, parameters and
+/// costs, repeated layers folded. `spec` as in plan().
+std::string outline(const std::string& spec);
+
 /// Receives a log line (JSON: step, loss, lr, ...) and the total number of steps; return false to
 /// stop the run after a checkpoint.
 using OnStep = std::function<bool(std::string_view line, int64_t steps)>;

@@ -85,6 +85,8 @@ float* tessera_embed(const tessera_model* model,
 char* tessera_spec(const tessera_model* model);
 /* Costs, as JSON, of a spec (JSON or a file) or of a model; context 0 = the usual one. */
 char* tessera_plan(const char* spec, int64_t context);
+/* The layers, as JSON for diagrams, of the same. */
+char* tessera_outline(const char* spec);
 
 /* A line of the log as JSON, and the steps that there are; 0 ends the run behind a checkpoint. */
 typedef int (*tessera_on_step)(const char* line, int64_t steps, void* user);

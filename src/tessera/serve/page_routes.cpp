@@ -4,8 +4,8 @@
 #include <span>
 
 #include "tessera/base/sha256.h"
+#include "tessera/model/outline.h"
 #include "tessera/serve/mixing.h"
-#include "tessera/serve/outline.h"
 #include "tessera/serve/page/page_files.h"
 #include "tessera/serve/service_state.h"
 
@@ -28,7 +28,7 @@ void answer_file(const ExchangePtr& exchange, const PageFile& file, const std::s
 Json inspection_of(const ServedModel& model) {
   constexpr int64_t kOtherwise = 8192;  // for models without a context limit
   const int64_t context = model.context();
-  Json out = outline(model.spec(), context > 0 ? context : kOtherwise, model.kv.type);
+  Json out = model::outline(model.spec(), context > 0 ? context : kOtherwise, model.kv.type);
   out["id"] = model.entry.id;
   out["capabilities"] = model.can.names();
   out["weight_bytes"] = model.bytes;
@@ -91,7 +91,7 @@ void mix(ServiceState& state,
          const ExchangePtr& exchange,
          const MixingBody& body,
          const ServedModelPtr& model) {
-  const Json mixers = outline(model->spec(), 1)["mixers"];
+  const Json mixers = model::outline(model->spec(), 1)["mixers"];
   if (mixers.empty() || model->loaded.model.virtual_tokens() > 0)
     need(false, *model, "token mixing (it has no mixer)");
   const std::string name = body.branch.empty() ? mixers[0]["name"].get<std::string>() : body.branch;

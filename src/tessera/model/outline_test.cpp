@@ -1,5 +1,5 @@
-// What the page draws of a model sums up to what `tessera plan` says of it.
-#include "tessera/serve/outline.h"
+// What is drawn of a model sums up to what `tessera plan` says of it.
+#include "tessera/model/outline.h"
 
 #include <gtest/gtest.h>
 
@@ -8,11 +8,13 @@
 
 #include "tessera/model/plan.h"
 
-namespace tessera::serve::outline_test {
+namespace tessera::model::outline_test {
 namespace {
 
-model::ModelSpec zoo(const std::string& name) {
-  return model::load_model_spec(std::string(TESSERA_SOURCE_DIR) + "/zoo/" + name + ".json");
+using spec::Json;
+
+ModelSpec zoo(const std::string& name) {
+  return load_model_spec(std::string(TESSERA_SOURCE_DIR) + "/zoo/" + name + ".json");
 }
 
 int64_t sum(const Json& rows) {
@@ -42,10 +44,10 @@ TEST(Outline, SumsAreThoseOfThePlan) {
        {"llama/smollm2-135m", "gemma3/gemma3-1b", "mamba2/mamba2-130m", "zamba/zamba2-2.7b",
         "bert/bert-base-uncased", "bart/bart-base", "mixtral/mixtral-8x7b",
         "deepseek/deepseek-v2-lite", "vit/vit-base-patch16-224", "t5/switch-base-8"}) {
-    const model::ModelSpec spec = zoo(name);
+    const ModelSpec spec = zoo(name);
     const Json found = outline(spec, 1024);
-    const model::Plan plan = model::make_plan(spec, 1024);
-    EXPECT_EQ(found["plan"], model::to_json(plan)) << name;
+    const Plan plan = make_plan(spec, 1024);
+    EXPECT_EQ(found["plan"], to_json(plan)) << name;
     EXPECT_EQ(sum(found["by_kind"]), plan.parameters) << name;
     EXPECT_EQ(sum(found["by_place"]), plan.parameters) << name;
     for (const Json& row : found["by_place"]) EXPECT_NE(row["name"], "other") << name;
@@ -73,13 +75,13 @@ TEST(Outline, SumsAreThoseOfThePlan) {
 }
 
 TEST(Outline, FlopsOfBranchesAndHeadMakeUpThePlan) {
-  const model::ModelSpec spec = zoo("llama/smollm2-135m");
+  const ModelSpec spec = zoo("llama/smollm2-135m");
   const Json found = outline(spec, 2048);
   double flops = 2.0 * 49152 * 576;
   for_each_branch(found["stacks"][0]["nodes"], 1, [&](const Json& branch, double times) {
     flops += times * branch["flops"].get<double>();
   });
-  EXPECT_DOUBLE_EQ(flops, model::make_plan(spec, 2048).flops_per_token);
+  EXPECT_DOUBLE_EQ(flops, make_plan(spec, 2048).flops_per_token);
 }
 
 TEST(Outline, FoldsWhatRepeats) {
@@ -114,4 +116,4 @@ TEST(Outline, NamesTheMixersOfTheStackThatReads) {
 }
 
 }  // namespace
-}  // namespace tessera::serve::outline_test
+}  // namespace tessera::model::outline_test

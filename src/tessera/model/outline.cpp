@@ -1,4 +1,4 @@
-#include "tessera/serve/outline.h"
+#include "tessera/model/outline.h"
 
 #include <algorithm>
 #include <map>
@@ -6,14 +6,11 @@
 
 #include "tessera/model/plan.h"
 
-namespace tessera::serve {
+namespace tessera::model {
 namespace {
 
-using model::BranchSpec;
-using model::GroupSpec;
-using model::LayerSpec;
-using model::ModelSpec;
 using spec::AnyPart;
+using spec::Json;
 using spec::ParamDecl;
 
 /// The parameters of a model by name, and the node of those seen.
@@ -131,9 +128,9 @@ class Folded {
 class Outliner {
  public:
   Outliner(const ModelSpec& spec, int64_t context, spec::KvType kv)
-      : places_(model::parameters(spec)), context_(context) {
+      : places_(parameters(spec)), context_(context) {
     if (spec.no_state_reason().empty())
-      for (const model::BranchState& branch : model::state_layout(spec, kv))
+      for (const BranchState& branch : state_layout(spec, kv))
         state_[branch.name] = spec::state_bytes(
             branch.tensors, static_cast<int64_t>(branch.share * static_cast<double>(context)),
             spec.encoder ? context : 0);
@@ -143,7 +140,7 @@ class Outliner {
     Json nodes = Json::array();
     if (spec.embed) {
       Json node = node_of("embed", "embed", spec.embed);
-      const std::string table = spec.under(model::kTokenTable), kept = spec.kept_as(table);
+      const std::string table = spec.under(kTokenTable), kept = spec.kept_as(table);
       if (kept != table) places_.take(node, kept, std::string("embed.").size(), "embed");
       places_.take(node, spec.under("embed."), "embed");
       nodes.push_back(std::move(node));
@@ -227,7 +224,7 @@ class Outliner {
     const std::string& share =
         branch.share.empty() ? spec.layers[static_cast<size_t>(index)].share : branch.share;
     if (!share.empty()) node["share"] = share;
-    node["flops"] = model::branch_flops(spec, index, branch, context_);
+    node["flops"] = branch_flops(spec, index, branch, context_);
     const auto state = state_.find(fmt::format("layers.{}.{}", index, branch.name));
     node["state_bytes"] = state == state_.end() || spec.stack == "encoder" ? 0 : state->second;
     return node;
@@ -240,7 +237,7 @@ class Outliner {
 
 }  // namespace
 
-Json outline(const ModelSpec& spec, int64_t longest, spec::KvType kv) {
+spec::Json outline(const ModelSpec& spec, int64_t longest, spec::KvType kv) {
   longest = std::max<int64_t>(1, longest);
   Outliner outliner(spec, longest, kv);
   Json stacks = Json::array();
@@ -256,7 +253,7 @@ Json outline(const ModelSpec& spec, int64_t longest, spec::KvType kv) {
                             {"type", branch.part.type()}});
   Json contexts = Json::array();
   const auto add = [&](int64_t tokens) {
-    const model::Plan plan = model::make_plan(spec, tokens, -1, kv);
+    const Plan plan = make_plan(spec, tokens, -1, kv);
     contexts.push_back({{"tokens", tokens},
                         {"state_bytes", plan.state_bytes},
                         {"flops_per_token", plan.flops_per_token}});
@@ -266,12 +263,12 @@ Json outline(const ModelSpec& spec, int64_t longest, spec::KvType kv) {
   while (tokens < longest && longest / tokens >= int64_t{1} << kMost) tokens *= 2;
   for (; tokens < longest; tokens *= 2) add(tokens);
   add(longest);
-  return {{"arch", model::name_of(spec.arch)},
+  return {{"arch", name_of(spec.arch)},
           {"d_model", spec.d_model},
           {"vocab", spec.vocab},
           {"context", spec.longest_sequence()},
           {"kv_type", spec::name_of(kv)},
-          {"plan", model::to_json(model::make_plan(spec, longest, -1, kv))},
+          {"plan", to_json(make_plan(spec, longest, -1, kv))},
           {"by_place", outliner.by_place()},
           {"by_kind", outliner.by_kind()},
           {"stacks", std::move(stacks)},
@@ -279,4 +276,4 @@ Json outline(const ModelSpec& spec, int64_t longest, spec::KvType kv) {
           {"contexts", std::move(contexts)}};
 }
 
-}  // namespace tessera::serve
+}  // namespace tessera::model

@@ -1,5 +1,5 @@
-// A model's architecture for the web UI: stacks, layers and their branches with shapes, parameters
-// and costs. Repeated layers are folded. Torch-free.
+// A model's architecture for diagrams (web UI, notebooks): stacks, layers and their branches with
+// shapes, parameters and costs. Repeated layers are folded. Torch-free.
 #pragma once
 
 #include <string>
@@ -7,12 +7,10 @@
 
 #include "tessera/model/model_spec.h"
 
-namespace tessera::serve {
-
-using spec::Json;
+namespace tessera::model {
 
 /// {"arch", "d_model", "vocab", "context", "kv_type",
-///  "plan": model::Plan at the longest sequence,
+///  "plan": Plan at the longest sequence,
 ///  "by_kind", "by_place": [{"name", "parameters"}, ...], largest first; each sums up to the
 ///  plan's, "stacks": [{"name", "nodes": [node, ...]}, ...], from the first part to the last,
 ///  "mixers": [{"name": "layers.3.mixer", "type"}, ...], of the stack that reads the text,
@@ -24,6 +22,6 @@ using spec::Json;
 /// "first", "last", "nodes"}. A branch has the members of a part and "slot", "norms", "reads",
 /// "share", "flops" and "state_bytes"; branches that share parameters list them all, and sums
 /// count them once. `longest`: sequence length of the plan, tokens.
-Json outline(const model::ModelSpec& spec, int64_t longest, spec::KvType kv = spec::KvType::f32);
+spec::Json outline(const ModelSpec& spec, int64_t longest, spec::KvType kv = spec::KvType::f32);
 
-}  // namespace tessera::serve
+}  // namespace tessera::model
