@@ -221,4 +221,60 @@ TEST_F(Install, AWheelHasTheCommandAndTheModule) {
   }
 }
 
+// types for editors and checkers (py.typed): every function, method and property of the module
+TEST(PythonModule, HasTypesAndDocumentation) {
+  if (run("python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))'").status != 0)
+    GTEST_SKIP() << "no Python";
+  const tessera::test::TemporaryFolder folder;
+  const std::string script = folder.write("types.py", R"PY(import ast, pathlib, re, sys
+source = pathlib.Path(sys.argv[1])
+page = (source / "docs/guide/library.md").read_text()
+faults = []
+
+
+def is_public(name):
+    return not name.startswith("_")
+
+
+def check(node, place, public, in_class):
+    for item in node.body:
+        if isinstance(item, ast.ClassDef):
+            check(item, f"{place}.{item.name}", public and is_public(item.name), True)
+        if not isinstance(item, (ast.ClassDef, ast.FunctionDef)):
+            continue
+        name = f"{place}.{item.name}"
+        if public and is_public(item.name) and not ast.get_docstring(item):
+            faults.append(f"{name}: no docstring")
+        if isinstance(item, ast.FunctionDef):
+            given = item.args.posonlyargs + item.args.args + item.args.kwonlyargs
+            given = given[1:] if in_class and not any(getattr(d, "id", "") == "staticmethod" for d in item.decorator_list) else given
+            given += [a for a in (item.args.vararg, item.args.kwarg) if a]
+            missing = [a.arg for a in given if a.annotation is None]
+            if missing or (item.returns is None and item.name != "__init__"):
+                faults.append(f"{name}: no type of {missing or 'the result'}")
+
+
+package = source / "python/tessera"
+assert (package / "py.typed").exists()
+for path in sorted(package.glob("*.py")):
+    tree = ast.parse(path.read_text())
+    check(tree, path.stem, path.stem in ("__init__", "nn"), False)
+    exported = [ast.literal_eval(item.value) for item in tree.body
+                if isinstance(item, ast.Assign) and getattr(item.targets[0], "id", "") == "__all__"]
+    defined = {item.name for item in tree.body if isinstance(item, (ast.FunctionDef, ast.ClassDef))}
+    for name in exported[0] if exported else []:
+        if name not in defined and name != "Drawing":
+            faults.append(f"{path.stem}: {name} is exported and not defined")
+        if not re.search(rf"`[^`]*\b{name}\b", page) and f".{name}(" not in page:
+            faults.append(f"{path.stem}: {name} is not in docs/guide/library.md")
+    public = {name for name in defined if is_public(name)}
+    if exported and public - set(exported[0]):
+        faults.append(f"{path.stem}: {public - set(exported[0])} not exported")
+print("\n".join(faults), end="")
+)PY");
+  const Ran ran = run("python3 '" + script + "' '" TESSERA_SOURCE_DIR "'");
+  EXPECT_EQ(ran.status, 0) << ran.out;
+  EXPECT_EQ(ran.out, "");
+}
+
 }  // namespace

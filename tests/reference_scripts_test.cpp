@@ -2,8 +2,9 @@
 // (tools/golden/export_check.py), files of torch.save (tools/golden/containers_check.py),
 // libtessera_ops.so in Python's torch
 // (tools/golden/torch_ops_check.py), modules of tessera.nn compared with plain PyTorch
-// (tools/golden/nn_module_check.py), GGUF files in llama.cpp (tools/golden/gguf_check.py), a run's
-// events in TensorBoard (tools/golden/tensorboard_check.py), the server in OpenAI's client
+// (tools/golden/nn_module_check.py), the notebook of examples (tools/golden/notebook_check.py),
+// GGUF files in llama.cpp (tools/golden/gguf_check.py), a run's events in TensorBoard
+// (tools/golden/tensorboard_check.py), the server in OpenAI's client
 // (tools/golden/openai_check.py), in schemathesis and Prometheus' own reader
 // (tools/golden/serve_clients_check.py), the cache of models in PyPI's huggingface_hub
 // (tools/golden/hub_check.py). Needs TESSERA_REFERENCE_PYTHON, a Python with these;
@@ -38,6 +39,13 @@ class ReferenceScripts : public testing::Test {
     return std::system(
         (python_ + " '" + source_ + "/tools/golden/" + script + "' " + arguments + " 2>/dev/null")
             .c_str());
+  }
+  /// The same with the Python module.
+  int run_with_module(const std::string& script) const {
+    return std::system(("PYTHONPATH='" + source_ +
+                        "/python' TESSERA_LIBRARY='" TESSERA_LIBRARY "' " + python_ + " '" +
+                        source_ + "/tools/golden/" + script + "' > /dev/null 2>&1")
+                           .c_str());
   }
   std::string python_;
   std::string source_ = TESSERA_SOURCE_DIR;
@@ -101,11 +109,11 @@ TEST_F(ReferenceScripts, TorchTakesTheOps) {
 }
 
 TEST_F(ReferenceScripts, PartsTrainInPyTorch) {
-  EXPECT_EQ(std::system(("PYTHONPATH='" + source_ + "/python' TESSERA_LIBRARY='" TESSERA_LIBRARY
-                         "' " + python_ + " '" + source_ +
-                         "/tools/golden/nn_module_check.py' 2>/dev/null")
-                            .c_str()),
-            0);
+  EXPECT_EQ(run_with_module("nn_module_check.py"), 0);
+}
+
+TEST_F(ReferenceScripts, TheNotebookRuns) {
+  EXPECT_EQ(run_with_module("notebook_check.py"), 0);
 }
 
 TEST(Tensorboard, ReadsARunAndSeesWhatIsBroken) {

@@ -7,7 +7,7 @@
 
 The settings of a call are keyword arguments, by the names of docs/guide/library.md. Numbers come as
 `Matrix`, which numpy and torch read without a copy (`numpy.asarray(m)`, `torch.from_numpy(...)`).
-A call lets other threads run; Ctrl-C ends it behind the current token or step.
+Calls release the GIL; Ctrl-C ends a call after the current token or step.
 """
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ import importlib
 import json
 import os
 import queue
+import sys
 import threading
 import weakref
 from pathlib import Path
-from typing import Any, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterator, NoReturn, Sequence
 
-__all__ = ["Completion", "Error", "Matrix", "Model", "load", "plan", "set_threads", "train", "version"]
+from ._draw import Drawing
+
+if TYPE_CHECKING:  # nn is imported at its first use
+    import torch
+
+    from . import nn
+
+__all__ = ["Completion", "Drawing", "Error", "Matrix", "Model", "draw", "load", "plan", "set_threads", "train",
+           "version"]
 
 _CODES = ["ok", "usage", "spec", "file", "input", "resource", "cancelled", "internal"]
 _ON_TEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
@@ -31,11 +40,16 @@ _I64P = ctypes.POINTER(ctypes.c_int64)
 
 
 class Error(Exception):
-    """What the library refuses, in one line; `code` is "usage", "file", "input", ..."""
+    """An error of the library, in one line; `code` is "usage", "spec", "file", "input", "resource", ..."""
+
+    code: str
 
     def __init__(self, text: str, code: str):
         super().__init__(text)
         self.code = code
+
+    def __reduce__(self) -> tuple[type[Error], tuple[str, str]]:  # for worker processes
+        return Error, (str(self), self.code)
 
 
 def _open() -> ctypes.CDLL:
@@ -67,7 +81,7 @@ def _open() -> ctypes.CDLL:
             ("logits", pointer, [pointer, _I64P, i64, _I64P, _I64P]),
             ("hidden_states", pointer, [pointer, _I64P, i64, _I64P, _I64P]),
             ("embed", pointer, [pointer, c.POINTER(text), i64, text, _I64P, _I64P]),
-            ("spec", pointer, [pointer]), ("plan", pointer, [text, i64]),
+            ("spec", pointer, [pointer]), ("plan", pointer, [text, i64]), ("outline", pointer, [text]),
             ("train", pointer, [text, text, text, _ON_STEP, pointer])]:
         function = getattr(library, "tessera_" + name)
         function.restype, function.argtypes = result, arguments
@@ -77,7 +91,7 @@ def _open() -> ctypes.CDLL:
 _lib = _open()
 
 
-def _fail() -> None:
+def _fail() -> NoReturn:
     raise Error(_lib.tessera_error().decode(errors="replace"), _CODES[_lib.tessera_error_code()])
 
 
@@ -94,7 +108,7 @@ def _settings(settings: dict[str, Any]) -> bytes:
     return json.dumps(settings).encode()
 
 
-def _ids(ids: Sequence[int]):
+def _ids(ids: Sequence[int]) -> tuple[Any, int]:
     for id_ in ids:
         if not 0 <= id_ < 2**63:
             raise Error(f"[ids] token {id_}; expected 0 or more", "input")
@@ -111,12 +125,14 @@ def _bytes(text: str | bytes, what: str) -> bytes:
 class Matrix:
     """float32 numbers in rows; `m[r]` is a row, numpy.asarray(m) an array on the same memory."""
 
+    shape: tuple[int, int]
+
     def __init__(self, address: int, rows: int, columns: int):
         self.shape = (rows, columns)
         self._address = address
         self._values = (ctypes.c_float * (rows * columns)).from_address(address)
 
-    def __del__(self):
+    def __del__(self) -> None:
         _lib.tessera_free(self._address)
 
     def __len__(self) -> int:
@@ -134,11 +150,12 @@ class Matrix:
         return {"shape": self.shape, "typestr": "<f4", "data": (self._address, False), "version": 3}
 
     def tolist(self) -> list[list[float]]:
+        """Rows as lists."""
         return [self[r] for r in range(len(self))]
 
 
 class _Answer:
-    """What the thread of an answer and its Completion share."""
+    """What a Completion and the thread that generates it share."""
 
     def __init__(self) -> None:
         self.pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -160,10 +177,10 @@ class _Answer:
 
 
 class Completion:
-    """An answer: iterate over its text as it comes, or ask for `text`, which waits for all of it.
+    """A completion: iterate over its text as it is generated, or read `text`, which waits for all of it.
 
-    Behind the end `token_ids`, `prompt_tokens` and `finish_reason` are there. Leaving the loop early
-    ends the answer, as does letting go of the object.
+    `token_ids`, `prompt_tokens` and `finish_reason` are available at the end. Leaving the loop early
+    ends the generation, as does deleting the object.
     """
 
     def __init__(self, call: Callable[[Any], int | None]):
@@ -172,7 +189,7 @@ class Completion:
         _running.add(self)
         self._thread.start()
 
-    def __del__(self):
+    def __del__(self) -> None:
         if hasattr(self, "_answer"):
             self._answer.stop = True
 
@@ -210,18 +227,22 @@ class Completion:
 
     @property
     def text(self) -> str:
+        """The whole text."""
         return self._done()["text"]
 
     @property
     def token_ids(self) -> list[int]:
+        """The generated tokens."""
         return self._done()["token_ids"]
 
     @property
     def prompt_tokens(self) -> int:
+        """Number of tokens of the prompt."""
         return self._done()["prompt_tokens"]
 
     @property
     def finish_reason(self) -> str:
+        """Why the generation ended: "stop", "length" or "cancelled"."""
         return self._done()["finish_reason"]
 
     def __str__(self) -> str:
@@ -232,7 +253,7 @@ _running: weakref.WeakSet[Completion] = weakref.WeakSet()
 
 
 def _end_all() -> None:
-    """No answer outlives the interpreter."""
+    """Generation ends with the interpreter."""
     for completion in list(_running):
         completion._answer.stop = True
 
@@ -249,12 +270,12 @@ class Model:
         if not self._model:
             _fail()
 
-    def __del__(self):
+    def __del__(self) -> None:
         if getattr(self, "_model", None):
             _lib.tessera_close(self._model)
 
     def generate(self, prompt: str | Sequence[int], **settings: Any) -> Completion:
-        """Goes on with a text, or with token ids."""
+        """A completion of a text, or of token ids."""
         said = _settings(settings)
         if isinstance(prompt, str):
             text = _bytes(prompt, "generate")
@@ -263,11 +284,12 @@ class Model:
         return Completion(lambda on: _lib.tessera_generate_ids(self._model, ids, n, said, on, None))
 
     def chat(self, messages: list[dict[str, Any]], **settings: Any) -> Completion:
-        """The next answer of a conversation: [{"role": "user", "content": "..."}]."""
+        """The next message of a conversation: [{"role": "user", "content": "..."}]."""
         said, all_ = _settings(settings), json.dumps(messages).encode()
         return Completion(lambda on: _lib.tessera_chat(self._model, all_, said, on, None))
 
     def tokenize(self, text: str, special: bool = True, parse_special: bool = True) -> list[int]:
+        """Token ids. special: with BOS and EOS; parse_special: special tokens spelled in the text."""
         ids = _I64P()
         n = _lib.tessera_tokenize(self._model, _bytes(text, "tokenize"), special, parse_special, ctypes.byref(ids))
         if n < 0:
@@ -278,14 +300,15 @@ class Model:
             _lib.tessera_free(ids)
 
     def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
         return _text(_lib.tessera_detokenize(self._model, *_ids(ids)))
 
     def logits(self, ids: Sequence[int]) -> Matrix:
-        """Logits of the vocabulary behind each token, [tokens, vocabulary]."""
+        """Logits of the next token after each token, [tokens, vocabulary]."""
         return self._matrix(_lib.tessera_logits, *_ids(ids))
 
     def hidden_states(self, ids: Sequence[int]) -> Matrix:
-        """Behind the final norm, [tokens, width]."""
+        """Hidden states after the final norm, [tokens, width]."""
         return self._matrix(_lib.tessera_hidden_states, *_ids(ids))
 
     def embed(self, texts: Sequence[str], **settings: Any) -> Matrix:
@@ -302,19 +325,22 @@ class Model:
             _fail()
         return Matrix(address, rows.value, columns.value)
 
-    def forward(self, ids: Any, state: Any = None, hidden: bool = False) -> Any:
+    def forward(self,
+                ids: torch.Tensor | Sequence[int] | Sequence[Sequence[int]],
+                state: nn.State | None = None,
+                hidden: bool = False) -> torch.Tensor:
         """Logits as a torch.Tensor without a copy: [tokens, vocabulary] of ids, or [B,T,vocabulary] of [B,T].
 
-        state: of state(), which the call continues and moves on. hidden: hidden states after the final
+        state: from state(); the call appends its tokens to it. hidden: hidden states after the final
         norm instead of logits. No gradients; for training, tessera.nn.module().
         """
         return self._in_torch().forward(ids, state, hidden)
 
-    def state(self, rows: int = 1) -> Any:
-        """An empty KV cache and recurrent state for forward(), a tessera.nn.State."""
+    def state(self, rows: int = 1) -> nn.State:
+        """An empty KV cache and recurrent state for forward()."""
         return self._in_torch().state(rows)
 
-    def _in_torch(self) -> Any:
+    def _in_torch(self) -> nn._Loaded:
         if not hasattr(self, "_loaded"):
             from . import nn
             self._loaded = nn._Loaded(self)
@@ -325,32 +351,87 @@ class Model:
         """The resolved spec."""
         return json.loads(_text(_lib.tessera_spec(self._model)))
 
+    def _repr_svg_(self) -> str:
+        return draw(self).svg
+
 
 def load(path: str | os.PathLike[str], **settings: Any) -> Model:
+    """Loads a model: a Hugging Face folder, a GGUF file, a run's folder, or a name in the cache."""
     return Model(path, **settings)
 
 
+def _given(spec: dict[str, Any] | str | os.PathLike[str]) -> bytes:
+    return json.dumps(spec).encode() if isinstance(spec, dict) else _bytes(os.fsencode(spec), "spec")
+
+
 def plan(spec: dict[str, Any] | str | os.PathLike[str], context: int = 0) -> dict[str, Any]:
-    """What an architecture costs: of a spec (a dict, a file) or of a model, whose weights are not read."""
-    given = json.dumps(spec).encode() if isinstance(spec, dict) else os.fsencode(spec)
-    return json.loads(_text(_lib.tessera_plan(given, context)))
+    """Parameters, FLOPs and state bytes of a spec (a dict, a file) or of a model, whose weights are not read."""
+    return json.loads(_text(_lib.tessera_plan(_given(spec), context)))
+
+
+def draw(spec: dict[str, Any] | str | os.PathLike[str] | Model | nn.Module) -> Drawing:
+    """A diagram (SVG) of a spec, a model or a module of tessera.nn; Jupyter shows it."""
+    if isinstance(spec, Model):
+        return draw(spec.spec)
+    if isinstance(spec, (dict, str, os.PathLike)):
+        return Drawing(json.loads(_text(_lib.tessera_outline(_given(spec)))))
+    return Drawing(spec._outline())
+
+
+class _Progress:
+    """A progress bar on stderr: tqdm's if it is installed, otherwise a line of text."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._text = ""
+
+    def show(self, line: dict[str, Any], steps: int) -> None:
+        numbers = {name: f"{line[name]:.4g}" for name in ("loss", "valid_loss", "tokens_per_s")
+                   if isinstance(line.get(name), (int, float))}
+        if self._bar is None and not self._text:
+            try:
+                from tqdm.auto import tqdm
+                self._bar = tqdm(total=steps, unit="step", initial=line["step"])
+            except ImportError:
+                pass
+        if self._bar is not None:
+            self._bar.set_postfix(numbers, refresh=False)
+            self._bar.update(line["step"] - self._bar.n)
+            return
+        width = 30
+        done = width * line["step"] // max(1, steps)
+        text = f"[{'#' * done}{'.' * (width - done)}] {line['step']}/{steps} " + \
+            " ".join(f"{name}={value}" for name, value in numbers.items())
+        print("\r" + text.ljust(len(self._text)), end="", file=sys.stderr, flush=True)
+        self._text = text
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        elif self._text:
+            print(file=sys.stderr)
 
 
 def train(recipe: str | os.PathLike[str],
           folder: str | os.PathLike[str],
           on_step: Callable[[dict[str, Any], int], bool | None] | None = None,
+          progress: bool = False,
           **settings: Any) -> str:
-    """Trains by a recipe into a run's folder; the newest checkpoint's path.
+    """Trains a recipe into a run's folder; returns the path of the newest checkpoint.
 
-    on_step(line, steps) gets each line of the log; False ends the run behind a checkpoint, as Ctrl-C
-    does.
+    on_step(line, steps) receives each line of the log and the number of steps; returning False ends the
+    run after a checkpoint, as Ctrl-C does. progress: a progress bar on stderr (tqdm's if installed).
     """
     stop: list[BaseException | None] = []
     error: list[Error] = []
+    bar = _Progress()
 
     def listen(line: bytes, steps: int, _user: Any) -> int:
         try:
-            if on_step is not None and on_step(json.loads(line), steps) is False:
+            read = json.loads(line)
+            if progress:
+                bar.show(read, steps)
+            if on_step is not None and on_step(read, steps) is False:
                 stop.append(None)
         except BaseException as raised:  # of the caller's function, for the caller
             stop.append(raised)
@@ -371,9 +452,10 @@ def train(recipe: str | os.PathLike[str],
             thread.join(timeout=0.1)
         except KeyboardInterrupt as raised:
             stop.append(raised)
-    for raised in stop:
-        if raised is not None:
-            raise raised
+    bar.close()
+    for reason in stop:
+        if reason is not None:
+            raise reason
     if error:
         raise error[0]
     return path[0]
@@ -392,5 +474,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'tessera' has no attribute '{name}'")
 
 
+def __dir__() -> list[str]:
+    return sorted([*__all__, "nn"])
+
+
 def version() -> str:
+    """The library's version."""
     return _lib.tessera_version().decode()

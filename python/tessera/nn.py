@@ -10,10 +10,11 @@ float64; first-order gradients.
 from __future__ import annotations
 
 import json
+import operator
 import os
 import re
 from pathlib import Path
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, NoReturn
 
 import torch
 
@@ -23,7 +24,6 @@ __all__ = ["Module", "State", "module"]
 
 
 def _classes() -> Any:
-    torch.classes.load_library(tessera._lib._name)
     try:
         return torch.classes.tessera.Module, torch.classes.tessera.State
     except RuntimeError:
@@ -44,10 +44,21 @@ def _call(function: Any, *arguments: Any) -> Any:
         raise tessera.Error(coded[2], tessera._CODES[int(coded[1])]) from None
 
 
+def _whole(number: Any, what: str) -> int:
+    try:
+        value = operator.index(number)
+    except TypeError:
+        raise TypeError(f"[nn] {what} = {number!r}; expected an integer") from None
+    if not 0 <= value < 2**63:
+        raise tessera.Error(f"[nn] {what} = {value}; expected 0 to 2^63 - 1", "usage")
+    return value
+
+
 class State:
     """KV cache and recurrent state of some rows; calls with it continue them.
 
-    A state follows from the weights: after an update of the parameters, begin a new one.
+    A state depends on the weights: create a new one after an update of the parameters. copy.copy()
+    and copy.deepcopy() fork it. It cannot be pickled; `tensors()` has its contents.
     """
 
     def __init__(self, state: Any, fixed: Iterable[str]):
@@ -55,10 +66,12 @@ class State:
 
     @property
     def rows(self) -> int:
+        """Number of rows (sequences)."""
         return self._state.rows()
 
     @property
     def bytes(self) -> int:
+        """Bytes of all rows."""
         return self._state.bytes()
 
     def length(self, row: int = 0) -> int:
@@ -75,26 +88,49 @@ class State:
         return {name: list_[0] if name in self._fixed else list(list_) for name, list_ in held.items()}
 
     def select(self, rows: Iterable[int]) -> State:
-        """A state of these rows, in this order (beams, forks); memory is shared until one of them writes."""
+        """A state of these rows, in this order (beams, forks); memory is shared until one of them is written."""
         return State(_call(self._state.select, list(rows)), self._fixed)
 
     def detach(self) -> State:
-        """Ends the graph of earlier calls here (truncated backpropagation)."""
+        """Detaches the state from the graph of earlier calls (truncated backpropagation)."""
         self._state.detach()
         return self
 
+    def __copy__(self) -> State:
+        return self.select(range(self.rows))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> State:
+        return self.select(range(self.rows))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("[nn] a State cannot be pickled; expected its tensors() or a new state()")
+
+    def __repr__(self) -> str:
+        return f"State(rows={self.rows}, lengths={[self.length(r) for r in range(self.rows)]}, bytes={self.bytes})"
+
+
+def _shapes(module: torch.nn.Module) -> str:
+    named = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    return ", ".join(f"{name}={list(value.shape)}" for name, value in named)
+
 
 class _Group(torch.nn.Module):
-    """A level of the parameters' names."""
+    """A level of the parameters' names: `in` of `in.weight`."""
+
+    def _get_name(self) -> str:
+        return "Group"
+
+    def extra_repr(self) -> str:
+        return _shapes(self)
 
 
 class Module(torch.nn.Module):
     """What tessera.nn.module() returns.
 
-    In training (`train()`), after each call, `losses` has the parts' own losses (balance of experts:
-    mean per token, with gradients) to add to yours, and `statistics` what they counted. `step` is the
-    training step for parts that draw something anew every few steps. Dropout takes its random numbers
-    from torch's default generator (torch.manual_seed).
+    In training (`train()`), after each call, `losses` has the auxiliary losses of the parts (load balance
+    of experts: mean per token, with gradients) to add to your loss, and `statistics` what they counted.
+    `step` is the training step, for parts that draw random numbers every few steps (LSH attention).
+    Dropout takes its random numbers from torch's default generator (torch.manual_seed).
     """
 
     losses: dict[str, torch.Tensor]
@@ -112,18 +148,18 @@ class Module(torch.nn.Module):
         super().__init__()
         if dtype not in (torch.float32, torch.float64):
             raise tessera.Error(f"[nn] dtype {dtype}; expected torch.float32 or torch.float64", "usage")
-        self._arguments = (_json_of(spec), slot, d_model, causal)
+        self._arguments = (_json_of(spec), slot, _whole(d_model, "d_model"), bool(causal))
         self.step, self.losses, self.statistics = 0, {}, {}
         self._core: Any = None
         self._bound: Any = None
         core = self._open()
-        for one, value in zip(self._declared, core.initial(seed, dtype == torch.float64)):
+        for one, value in zip(self._declared, core.initial(_whole(seed, "seed"), dtype == torch.float64)):
             *path, name = one["name"].split(".")
             group: torch.nn.Module = self
             for level in path:
                 if level not in group._modules:
                     group.add_module(level, _Group())
-                group = group._modules[level]  # type: ignore[assignment]
+                group = group.get_submodule(level)
             if one["trainable"]:
                 group.register_parameter(name, torch.nn.Parameter(value))
             else:
@@ -145,11 +181,11 @@ class Module(torch.nn.Module):
             group: Any = self
             for level in path:
                 group = group._modules[level]
-            values.append(group._parameters[name] if one["trainable"] else group._buffers[name])
+            values.append(getattr(group, name))  # also a parametrization's
         return values
 
     def _ready(self) -> Any:
-        """The library's module on the parameters as they are now, also after .double() or an exchange."""
+        """The library's module on the present parameters, also after .double() or functional_call()."""
         core, values = self._open(), self._values()
         key = [(id(value), value.data_ptr(), value.dtype) for value in values]
         if key != self._bound:
@@ -176,11 +212,22 @@ class Module(torch.nn.Module):
         (a hash router). source, source_mask: of an encoder-decoder, with a row's first call. state:
         row b of the input continues row b. hidden: of a model, hidden states instead of logits.
         """
+        for name, value in [("input", input), ("mask", mask), ("ids", ids), ("source", source),
+                            ("source_mask", source_mask)]:
+            _check_tensor(name, value, optional=name != "input")
+        if state is not None and not isinstance(state, State):
+            raise TypeError(f"[nn] state is a {type(state).__name__}; expected a tessera.nn.State")
         core = self._ready()
+        dtype = next((p.dtype for p in self.parameters()), input.dtype)
+        if self.kind != "model" and input.dtype != dtype and input.is_floating_point():
+            if not torch.is_autocast_enabled("cpu"):
+                raise tessera.Error(f"[nn] input is {input.dtype}; the parameters are {dtype}", "input")
+            input = input.to(dtype)
         seed = int(torch.randint(2**62, ())) if self.training else 0
-        out, losses, statistics = _call(core.forward, input, mask, ids, source, source_mask,
-                                        state._state if state is not None else None, self.training, hidden, seed,
-                                        self.step)
+        with torch.autocast("cpu", enabled=False):  # the library computes in the dtype of its parameters
+            out, losses, statistics = _call(core.forward, input, mask, ids, source, source_mask,
+                                            state._state if state is not None else None, self.training, hidden, seed,
+                                            self.step)
         self.losses, self.statistics = dict(losses.items()), dict(statistics.items())
         return out
 
@@ -189,16 +236,16 @@ class Module(torch.nn.Module):
         return State(_call(self._ready().state, rows), self._fixed)
 
     def follow_rules(self, statistics: Mapping[str, torch.Tensor] | None = None) -> None:
-        """Moves buffers that follow counts instead of gradients (biases of a router's balance).
+        """Updates buffers that follow counts instead of gradients (biases that balance a router's load).
 
-        Call it once an update, with the sum of `statistics` over its calls; default: of the last call.
+        Call it once per update, with the sum of `statistics` over its calls; default: of the last call.
         """
         counts = self.statistics if statistics is None else dict(statistics)
         if counts:
             _call(self._ready().follow_rules, counts)
 
     def weight_decay_groups(self, weight_decay: float) -> list[dict[str, Any]]:
-        """Parameter groups for an optimizer: decay of matrices and embeddings alone, as recipes have it."""
+        """Parameter groups for an optimizer: weight decay of matrices and embeddings only, as in recipes."""
         decays = {one["name"] for one in self._declared if one["decays"]}
         named = dict(self.named_parameters())
         return [{"params": [p for name, p in named.items() if name in decays], "weight_decay": weight_decay},
@@ -206,25 +253,43 @@ class Module(torch.nn.Module):
 
     @property
     def spec(self) -> dict[str, Any] | list[Any] | str:
-        """As it was given."""
+        """The spec as it was given."""
         return json.loads(self._arguments[0])
 
+    def _outline(self) -> dict[str, Any]:
+        return json.loads(_call(self._ready().outline))
+
     def extra_repr(self) -> str:
+        """What print(module) shows: the type, the width, the shapes of parameters."""
         spec = self.spec
         name = spec.get("type", self.kind) if isinstance(spec, dict) else spec if isinstance(spec, str) else self.kind
-        return f"{name}, d_model={self.d_model}"
+        shapes = _shapes(self)
+        return f"{name}, d_model={self.d_model}" + (f", {shapes}" if shapes else "")
 
     def __getstate__(self) -> dict[str, Any]:
-        # the library's object is made again from the spec; losses have a graph
+        # the library's object is created again from the spec; losses have a graph
         return {**self.__dict__, "_core": None, "_bound": None, "losses": {}, "statistics": {}}
 
 
+def _check_tensor(name: str, value: Any, optional: bool) -> None:
+    if optional and value is None:
+        return
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"[nn] {name} is a {type(value).__name__}; expected a torch.Tensor")
+    if value.device.type != "cpu" or value.layout != torch.strided:
+        raise tessera.Error(f"[nn] {name} is a {value.layout} tensor on {value.device}; "
+                            "expected a dense tensor on the CPU", "input")
+
+
 def _json_of(spec: Any) -> str:
+    if not isinstance(spec, (Mapping, list, str, os.PathLike)):
+        raise TypeError(f"[nn] spec is a {type(spec).__name__}; expected a dict, a list of layers, JSON, a .json file "
+                        "or the name of a part")
     if isinstance(spec, os.PathLike) or (isinstance(spec, str) and spec.endswith(".json")):
         return Path(spec).read_text()
     if isinstance(spec, str) and spec.lstrip()[:1] in ("{", "["):
         return spec
-    return json.dumps({"layers": spec} if isinstance(spec, list) else spec)
+    return json.dumps({"layers": spec} if isinstance(spec, list) else dict(spec) if isinstance(spec, Mapping) else spec)
 
 
 def module(spec: Mapping[str, Any] | list[Any] | str | os.PathLike[str],
@@ -238,8 +303,8 @@ def module(spec: Mapping[str, Any] | list[Any] | str | os.PathLike[str],
 
     A part ({"type": "mamba2", ...}: a mixer, ffn or norm) and a stack ({"layers": [...]}, or the list
     alone) map [B,T,d_model] to the same shape; a whole spec ({"tessera": 1, ...}) maps ids to logits.
-    slot: for a type that several slots have. causal: of a part or stack. seed: of initial values, which
-    are those of `tessera init`.
+    d_model: width of the input of a part or stack. slot ("mixer", "ffn", "norm"): for a type that several
+    slots have. causal: of a part or stack. seed: of the initial values, which are those of `tessera init`.
     """
     return Module(spec, d_model=d_model, slot=slot, causal=causal, seed=seed, dtype=dtype)
 
@@ -252,6 +317,8 @@ class _Loaded:
         self._fixed = json.loads(_call(self._core.describe))["fixed"]
 
     def forward(self, ids: Any, state: State | None, hidden: bool) -> torch.Tensor:
+        if state is not None and not isinstance(state, State):
+            raise TypeError(f"[nn] state is a {type(state).__name__}; expected a tessera.nn.State")
         ids = torch.as_tensor(ids, dtype=torch.int64)
         out, _, _ = _call(self._core.forward, ids if ids.dim() == 2 else ids.unsqueeze(0), None, None, None, None,
                           state._state if state is not None else None, False, hidden, 0, 0)

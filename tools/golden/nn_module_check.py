@@ -1,10 +1,13 @@
-"""tessera.nn against plain PyTorch: outputs and gradients, an optimizer's steps, states without a copy.
+"""tessera.nn compared with plain PyTorch: outputs and gradients, an optimizer's steps, states without a copy.
 
     TESSERA_LIBRARY=build/release/lib/libtessera.so PYTHONPATH=python python tools/golden/nn_module_check.py
 """
 
 import copy
+import io
+import pickle
 import sys
+import threading
 
 import torch
 import torch.nn.functional as F
@@ -108,16 +111,117 @@ with torch.no_grad():
     key = next(v for v in state.tensors().values() if isinstance(v, list))[0]
     assert key.shape[0] == T
 
-# what does not fit is one line
-for call in [lambda: tessera.nn.module({"type": "mamba22"}, d_model=8), lambda: tessera.nn.module("rms_norm"),
-             lambda: layer(torch.randn(2, 3, 5)), lambda: model(torch.full((1, 2), 99)),
-             lambda: model.bfloat16()(ids)]:
+# it is a module like any other: state_dict, pickle, hooks, containers, frozen parameters, functional calls
+x = torch.randn(B, T, D)
+files = [io.BytesIO(), io.BytesIO()]
+torch.save(layer.state_dict(), files[0])
+torch.save(layer, files[1])
+other = tessera.nn.module(layer.spec, d_model=D, seed=5).eval()
+assert not torch.equal(other(x), layer(x))
+other.load_state_dict(torch.load(io.BytesIO(files[0].getvalue())))
+for same in [other, pickle.loads(pickle.dumps(layer)), torch.load(io.BytesIO(files[1].getvalue()), weights_only=False)]:
+    assert torch.equal(same(x), layer(x))
+network = torch.nn.Sequential(torch.nn.Linear(3, D), tessera.nn.module({"type": "gated_delta_net", "n_heads": 2}, d_model=D),
+                              torch.nn.LayerNorm(D), layer, torch.nn.Linear(D, 1)).train()
+seen = []
+layer.register_forward_hook(lambda module, inputs, output: seen.append(tuple(output.shape)))
+layer.register_full_backward_hook(lambda module, before, after: seen.append(before[0] is not None))
+names = dict(layer.named_parameters())
+names["in.weight"].requires_grad_(False)
+network(torch.randn(B, T, 3)).sum().backward()
+assert seen == [(B, T, D), True] and names["in.weight"].grad is None and names["out.weight"].grad is not None
+names["in.weight"].requires_grad_(True)
+layer._forward_hooks.clear(), layer._backward_hooks.clear()
+layer.eval()
+before = layer(x)
+doubled = torch.func.functional_call(layer, {name: 2 * value for name, value in names.items()}, x)
+assert not torch.equal(doubled, before) and torch.equal(layer(x), before)
+torch.testing.assert_close(copy.deepcopy(layer).double()(x.double()), before.double(), rtol=1e-4, atol=1e-5)
+with torch.autocast("cpu", torch.bfloat16):
+    torch.testing.assert_close(layer(x), before)
+    assert layer(torch.nn.Linear(D, D)(x)).dtype == torch.float32
+with torch.no_grad():  # an evaluation sees the last update
+    first = layer.eval()(x)
+    for parameter in layer.parameters():
+        parameter.mul_(1.5)
+    assert not torch.equal(layer(x), first) and torch.equal(layer(x), copy.deepcopy(layer)(x))
+with torch.inference_mode():
+    torch.testing.assert_close(layer(x), layer(x.clone()))
+weights = copy.deepcopy(layer)
+torch.nn.utils.parametrizations.weight_norm(weights.get_submodule("in"))
+weights(x).sum().backward()
+assert weights.get_submodule("in").parametrizations.weight.original1.grad is not None
+assert "in.weight" in repr(list(names)) and "weight=[" in repr(layer)
+
+# a state forks, and belongs to modules of its spec
+state = layer.state(rows=B)
+layer(x[:, :5], state=state)
+forks = [copy.copy(state), copy.deepcopy(state)]
+layer(x[:, 5:7], state=state)
+assert [s.length(0) for s in (state, *forks)] == [7, 5, 5]
+assert torch.equal(layer(x[:, 5:7], state=forks[0]), layer(x[:, 5:7], state=forks[1]))
+
+# calls release the GIL
+large = tessera.nn.module({"type": "mamba2", "n_heads": 8}, d_model=128)
+ticks, ended = [0], threading.Event()
+
+
+def tick():
+    while not ended.wait(0.0005):
+        ticks[0] += 1
+
+
+thread = threading.Thread(target=tick)
+thread.start()
+result = large(torch.randn(4, 512, 128))
+in_forward = ticks[0]
+result.sum().backward()
+ended.set()
+thread.join()
+assert in_forward > 2 and ticks[0] > in_forward + 2, (in_forward, ticks)
+
+# an error is one line of tessera.Error; arguments of a wrong Python type are a TypeError
+mamba2 = {"type": "mamba2", "n_heads": 4}
+attention_state = tessera.nn.module({"type": "attention", "n_heads": 2}, d_model=D).state(B)
+whole = {"tessera": 1, "arch": "decoder", "vocab": 50, "d_model": D, "head": "tied", "layers": [{"mixer": mamba2}]}
+for kind, start, call in [
+        (tessera.Error, '[nn] type "mamba22" is no', lambda: tessera.nn.module({"type": "mamba22"}, d_model=8)),
+        (tessera.Error, '[mixer] unknown key "n_head" (did you mean "n_heads"?)',
+         lambda: tessera.nn.module({"type": "mamba2", "n_head": 4}, d_model=8)),
+        (tessera.Error, '[norm] unknown key "epss"', lambda: tessera.nn.module({"type": "rms_norm", "epss": 1}, d_model=8)),
+        (tessera.Error, '[layers[0]] unknown key "mixr"', lambda: tessera.nn.module([{"mixr": "mamba2"}], d_model=8)),
+        (tessera.Error, "[nn] d_model is missing", lambda: tessera.nn.module("rms_norm")),
+        (tessera.Error, "[nn] d_model = 8; the spec has", lambda: tessera.nn.module(whole, d_model=8)),
+        (tessera.Error, "[nn] no \"type\"", lambda: tessera.nn.module({"type": 5}, d_model=8)),
+        (tessera.Error, "[nn] seed = -1", lambda: tessera.nn.module(mamba2, d_model=8, seed=-1)),
+        (tessera.Error, "[nn] dtype", lambda: tessera.nn.module(mamba2, d_model=8, dtype=torch.bfloat16)),
+        (TypeError, "[nn] d_model = '8'", lambda: tessera.nn.module(mamba2, d_model="8")),
+        (TypeError, "[nn] spec is a NoneType", lambda: tessera.nn.module(None)),
+        (FileNotFoundError, "", lambda: tessera.nn.module("no such.json")),
+        (tessera.Error, "[nn] input: Float [2, 3, 5]; expected", lambda: layer(torch.randn(2, 3, 5))),
+        (tessera.Error, "[nn] input is torch.float64; the parameters are", lambda: layer(x.double())),
+        (tessera.Error, "[nn] the input is empty", lambda: layer(x[:, :0])),
+        (tessera.Error, "[nn] input is a torch.sparse_coo tensor", lambda: layer(x.to_sparse())),
+        (tessera.Error, "[nn] input is a torch.strided tensor on meta", lambda: layer(x.to("meta"))),
+        (tessera.Error, "[input] attention_mask", lambda: layer(x, mask=torch.ones(B, 3))),
+        (tessera.Error, "[nn] input: tokens", lambda: model(torch.full((1, 2), 99))),
+        (tessera.Error, "[nn] 1 rows of input", lambda: layer(x[:1], state=layer.state(2))),
+        (tessera.Error, "[nn] the state is of another spec", lambda: layer(x, state=attention_state)),
+        (TypeError, "[nn] input is a list", lambda: layer([[1.0]])),
+        (TypeError, "[nn] state is a int", lambda: layer(x, state=5)),
+        (TypeError, "[nn] a State cannot be pickled", lambda: pickle.dumps(layer.state())),
+        (tessera.Error, "[nn] embed.token.weight is torch.bfloat16", lambda: copy.deepcopy(model).bfloat16()(ids))]:
     try:
         call()
-    except tessera.Error as error:
-        assert str(error).startswith("[") and "\n" not in str(error), error
+    except kind as error:
+        assert str(error).startswith(start) and "\n" not in str(error), error
+        if kind is tessera.Error:
+            assert pickle.loads(pickle.dumps(error)).code == error.code
     else:
-        raise SystemExit("no error")
+        raise SystemExit(f"no error: {start}")
+
+for given in [model, whole]:
+    assert tessera.draw(given).svg.startswith("<svg")
 
 if len(sys.argv) > 1:  # a model's path
     loaded = tessera.load(sys.argv[1])

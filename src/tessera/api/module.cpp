@@ -24,7 +24,13 @@ constexpr int64_t kWidest = int64_t{1} << 24;
 
 /// The slot of a part among those that are modules of their own.
 ModuleKind kind_of_part(const Json& part, const std::string& slot) {
-  const std::string type = part.is_string() ? part.get<std::string>() : part.value("type", "");
+  const Json* name = &part;
+  if (part.is_object() && part.contains("type")) name = &part.at("type");
+  if (!name->is_string())
+    fail(ErrorKind::spec, kWhere,
+         "{}; expected a part (\"type\"), a stack (\"layers\") or a whole spec (\"tessera\": 1)",
+         part.is_object() ? "no \"type\" with a name" : part.type_name());
+  const auto type = name->get<std::string>();
   for (const auto& [kind, of] :
        {std::pair{ModuleKind::mixer, Slot::mixer}, std::pair{ModuleKind::ffn, Slot::ffn},
         std::pair{ModuleKind::norm, Slot::norm}}) {
@@ -53,6 +59,8 @@ Json completed(Json json, ModuleKind kind, const ModuleScope& scope) {
     json = {{"layers", {layer}}, {"final_norm", kind == ModuleKind::norm ? json : Json(nullptr)}};
   }
   if (!json.contains("d_model")) {
+    if (scope.d_model == 0)
+      fail(ErrorKind::usage, kWhere, "d_model is missing; expected the width of the input");
     if (scope.d_model < 1 || scope.d_model > kWidest)
       fail(ErrorKind::usage, kWhere, "d_model = {}; expected the width of the input, 1 to {}",
            scope.d_model, kWidest);
@@ -63,6 +71,23 @@ Json completed(Json json, ModuleKind kind, const ModuleScope& scope) {
   json["vocab"] = 1;
   json["head"] = nullptr;
   return json;
+}
+
+/// The spec; its errors name the place in what the caller wrote, not in the layer around a part.
+model::ModelSpec read_completed(const Json& json, ModuleKind kind, const ModuleScope& scope) {
+  try {
+    return model::read_model_spec(completed(json, kind, scope));
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const std::string around = kind == ModuleKind::norm ? "[final_norm" : "[layers[0].";
+    if (kind == ModuleKind::stack || !text.starts_with(around)) throw;
+    const std::string own = kind == ModuleKind::norm
+                                ? text.substr(1).replace(0, around.size() - 1, "norm")
+                                : text.substr(around.size());
+    const size_t end = own.find("] ");
+    if (end == std::string::npos) throw;
+    throw Error(error.kind(), own.substr(0, end), own.substr(end + 2));
+  }
 }
 
 /// The module's name of a declared parameter; "" = not the module's.
@@ -137,13 +162,16 @@ ModuleSpec ModuleSpec::read(const Json& json, const ModuleScope& scope) {
   } else {
     out.kind =
         object && json.contains("layers") ? ModuleKind::stack : kind_of_part(json, scope.slot);
-    out.spec = model::read_model_spec(completed(json, out.kind, scope));
+    out.spec = read_completed(json, out.kind, scope);
     out.spec.embed = {};
     if (out.spec.ids_before() > 0)
       fail(ErrorKind::usage, kWhere,
            "a part reads the {} ids before a token; expected it in a whole spec (\"tessera\": 1)",
            out.spec.ids_before());
   }
+  if (scope.d_model != 0 && scope.d_model != out.spec.d_model)
+    fail(ErrorKind::usage, kWhere, "d_model = {}; the spec has d_model = {}", scope.d_model,
+         out.spec.d_model);
   for (const spec::ParamDecl& decl : model::parameters(out.spec))
     if (std::string name = own_name(out.kind, out.spec, decl.name); !name.empty())
       out.parameters.emplace_back(std::move(name), decl);
@@ -223,14 +251,21 @@ Module::Module(const ModuleSpec& spec, const std::vector<Tensor>& values) : kind
     own_ = std::make_unique<const model::Model>(
         spec.spec, model::Weights::check(spec.spec, std::move(weights)));
     model_ = own_.get();
-    return;
+  } else {
+    auto parts = std::make_unique<Parts>(Parts{spec.spec, std::move(weights)});
+    parts->build(kind_);
+    parts_ = std::move(parts);
   }
-  auto parts = std::make_unique<Parts>(Parts{spec.spec, std::move(weights)});
-  parts->build(kind_);
-  parts_ = std::move(parts);
+  set_no_rows();
 }
 
-Module::Module(const model::Model& model) : model_(&model) {}
+Module::Module(const model::Model& model) : model_(&model) {
+  set_no_rows();
+}
+void Module::set_no_rows() {
+  if (spec().no_state_reason().empty())
+    no_rows_ = model::State(spec(), 0, 0, at::TensorOptions().dtype(type_));
+}
 Module::~Module() = default;
 
 const model::ModelSpec& Module::spec() const {
@@ -244,6 +279,15 @@ model::State Module::state(int64_t rows) const {
   if (const std::string reason = spec().no_state_reason(); !reason.empty())
     fail(ErrorKind::usage, kWhere, "no state: {}", reason);
   return model::State(spec(), rows, 0, at::TensorOptions().dtype(type_));
+}
+
+void Module::check(const model::State& state) const {
+  try {
+    no_rows_.fork().append(state.select({}));
+  } catch (const Error&) {
+    fail(ErrorKind::input, kWhere,
+         "the state is of another spec; expected one of this module's state()");
+  }
 }
 
 Tensor Module::run(const nn::Batch& batch,
@@ -334,6 +378,7 @@ ModuleResult Module::forward(const ModuleCall& call) const {
   }
   if (ids_BT.numel() == 0)
     fail(ErrorKind::input, kWhere, "the input is empty; expected at least one token");
+  if (call.state != nullptr) check(*call.state);
   nn::Batch batch = batch_of(ids_BT, call);
   const auto n = static_cast<double>(batch.n_tokens());
   Tensor y_N;

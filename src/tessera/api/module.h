@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/model/model.h"
+#include "tessera/model/state.h"
 
 namespace tessera::api {
 
@@ -16,7 +17,7 @@ namespace tessera::api {
 enum class ModuleKind { model, stack, mixer, ffn, norm };
 const char* name_of(ModuleKind kind);
 
-/// What surrounds a stack or a part; unused for a whole model, whose spec says it.
+/// What surrounds a stack or a part; unused for a whole model, whose spec has it.
 struct ModuleScope {
   std::string slot = {};  // "mixer", "ffn" or "norm"; "" = found by the type's name
   int64_t d_model = 0;
@@ -85,9 +86,13 @@ class Module {
   Tensor run_model(const nn::Batch& batch, const ModuleCall& call, ModuleResult&) const;
   /// True for a head on whole documents.
   bool of_documents() const;
+  void set_no_rows();
+  /// Throws Error(input) for a state of another spec.
+  void check(const model::State& state) const;
 
   ModuleKind kind_ = ModuleKind::model;
   at::ScalarType type_ = at::kFloat;         // of a state
+  model::State no_rows_;                     // what states of this module are compared with
   std::unique_ptr<const Parts> parts_;       // of a stack or part
   std::unique_ptr<const model::Model> own_;  // of a whole model
   const model::Model* model_ = nullptr;

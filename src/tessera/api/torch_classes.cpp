@@ -10,6 +10,8 @@
 
 #include "tessera/api/loaded_access.h"
 #include "tessera/api/module.h"
+#include "tessera/model/outline.h"
+#include "tessera/model/plan.h"
 
 namespace tessera::api {
 namespace {
@@ -119,6 +121,11 @@ class TorchModule final : public torch::CustomClassHolder {
                       {"fixed", fixed}}
         .dump();
   }
+  /// The layers, as JSON for diagrams (model/outline.h).
+  std::string outline() const {
+    const model::ModelSpec& spec = spec_ ? spec_->spec : module_->spec();
+    return model::outline(spec, model::usual_context(spec)).dump();
+  }
   std::vector<Tensor> initial(int64_t seed, bool as_double) const {
     return spec_->initial(static_cast<uint64_t>(seed), as_double ? at::kDouble : at::kFloat);
   }
@@ -216,6 +223,7 @@ const auto module_class =
                       return coded([&] { return c10::make_intrusive<TorchModule>(handle); });
                     })
         .def("describe", [](const ModulePtr& m) { return coded([&] { return m->describe(); }); })
+        .def("outline", [](const ModulePtr& m) { return coded([&] { return m->outline(); }); })
         .def("initial",
              [](const ModulePtr& m, int64_t seed, bool as_double) {
                return coded([&] { return m->initial(seed, as_double); });
