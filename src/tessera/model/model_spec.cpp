@@ -168,6 +168,11 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
 
 ModelSpec read_model_spec(const Json& json) {
   nn::register_mechanisms();
+  // before the keys, of which a later version may have others
+  if (const Json version = json.is_object() ? json.value("tessera", Json()) : Json();
+      version.is_number_integer() && version > 1)
+    fail(ErrorKind::spec, "spec", "\"tessera\": {}; this program reads specs of version 1",
+         version.dump());
   check_keys(json, kTopKeys, "spec");
   if (read_integer(json, "tessera", 1, 1, std::nullopt, "") != 1) return {};
   ModelSpec out;

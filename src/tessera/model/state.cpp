@@ -256,7 +256,9 @@ void State::unpack(const format::TensorFile& file, const std::string& fingerprin
            value);
     return std::stoll(value);
   };
-  text("tessera_state");
+  if (text("tessera_state") != "1")
+    fail(ErrorKind::file, "state", "{}: state of version \"{}\"; this program reads version 1",
+         file.file(), text("tessera_state"));
   if (text("fingerprint") != fingerprint)
     fail(ErrorKind::file, "state", "{}: was saved by another model, weights or tokenizer",
          file.file());

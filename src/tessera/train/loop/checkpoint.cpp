@@ -181,9 +181,13 @@ namespace {
 Json trainer_state(const fs::path& folder) {
   const fs::path file = folder / kTrainer;
   Json trainer = spec::read_json_file(file);
-  if (!trainer.is_object() || !trainer.contains("recipe") ||
-      trainer.value("version", Json()) != Json(1))
-    fail(ErrorKind::file, "checkpoint", "{}: not a trainer state of version 1", file.string());
+  const Json version = trainer.is_object() ? trainer.value("version", Json()) : Json();
+  if (version != Json(1))
+    fail(ErrorKind::file, "checkpoint", "{}: version {}; this program reads version 1",
+         file.string(), version.dump());
+  if (!trainer.contains("recipe"))
+    fail(ErrorKind::file, "checkpoint", "{}: no \"recipe\"; expected a trainer state",
+         file.string());
   return trainer;
 }
 

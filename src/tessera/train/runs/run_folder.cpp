@@ -202,8 +202,10 @@ void verify_checkpoint(const fs::path& checkpoint) {
          file.string(), what, checkpoint.string());
   };
   const auto files = manifest.is_object() ? manifest.find("files") : manifest.end();
-  if (files == manifest.end() || !files->is_array() || manifest.value("version", Json()) != Json(1))
-    damaged(path, "not a manifest of version 1");
+  if (files == manifest.end() || !files->is_array()) damaged(path, "no list of files");
+  if (const Json version = manifest.value("version", Json()); version != Json(1))
+    fail(ErrorKind::file, "checkpoint", "{}: version {}; this program reads version 1",
+         path.string(), version.dump());
   for (const Json& entry : *files) {
     if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() ||
         !entry.contains("bytes") || !entry["bytes"].is_number_unsigned() ||
