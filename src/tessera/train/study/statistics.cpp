@@ -84,6 +84,18 @@ PairedDifference paired_difference(const std::vector<double>& first,
   return out;
 }
 
+std::pair<double, double> central_95(std::vector<double> values) {
+  require(!values.empty(), "statistics", "no values");
+  std::sort(values.begin(), values.end());
+  const auto percentile = [&](double p) {
+    const double place = p * static_cast<double>(values.size() - 1);
+    const auto below = static_cast<size_t>(place);
+    const size_t above = std::min(below + 1, values.size() - 1);
+    return values[below] + (place - std::floor(place)) * (values[above] - values[below]);
+  };
+  return {percentile(0.025), percentile(0.975)};
+}
+
 CrossedInterval crossed_interval(const std::vector<std::vector<double>>& values,
                                  int64_t resamples) {
   require(!values.empty() && !values[0].empty() && resamples > 0, "statistics", "no values");
@@ -116,13 +128,8 @@ CrossedInterval crossed_interval(const std::vector<std::vector<double>>& values,
     means.push_back(sum / static_cast<double>(seeds * blocks));
   }
   std::sort(means.begin(), means.end());
-  const auto percentile = [&](double p) {
-    const double place = p * static_cast<double>(means.size() - 1);
-    const auto below = static_cast<size_t>(place);
-    const size_t above = std::min(below + 1, means.size() - 1);
-    return means[below] + (place - std::floor(place)) * (means[above] - means[below]);
-  };
-  CrossedInterval out{percentile(0.025), percentile(0.975)};
+  const auto [low, high] = central_95(means);
+  CrossedInterval out{low, high};
   const auto n = static_cast<double>(means.size());
   out.share_below =
       static_cast<double>(std::upper_bound(means.begin(), means.end(), 0.0) - means.begin()) / n;

@@ -27,10 +27,13 @@ struct PairedDifference {
 PairedDifference paired_difference(const std::vector<double>& first,
                                    const std::vector<double>& second);
 
+/// Percentiles 2.5 and 97.5, linear between values. Throws Error(internal) without values.
+std::pair<double, double> central_95(std::vector<double> values);
+
 /// Percentile interval of the mean of values[seed][block], by resampling seeds and blocks
 /// independently (a crossed bootstrap): every resample where there are at most `resamples` of them,
-/// else that many, drawn from a stream of their own. Percentiles 2.5 and 97.5, linear between
-/// values; p = 2 min(share <= 0, share >= 0), at most 1.
+/// else that many, drawn from a stream of their own. central_95() of the means;
+/// p = 2 min(share <= 0, share >= 0), at most 1.
 struct CrossedInterval {
   double low = 0, high = 0;
   double share_below = 0;  // of resamples whose mean is <= 0

@@ -83,6 +83,13 @@ TEST(Statistics, CrossedIntervalsOfNoDifferenceAndOfAClearOne) {
   EXPECT_EQ(clear.p, 0);
 }
 
+TEST(Statistics, Percentiles) {
+  // numpy.percentile([3, 1, 2], [2.5, 97.5])
+  const auto [low, high] = central_95({3, 1, 2});
+  EXPECT_NEAR(low, 1.05, 1e-12);
+  EXPECT_NEAR(high, 2.95, 1e-12);
+}
+
 TEST(Statistics, HolmsAdjustment) {
   // specification of `compare`, 4.3
   const std::vector<double> adjusted = holm_adjusted({.01, .04, .03});
