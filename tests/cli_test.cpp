@@ -1336,7 +1336,8 @@ TEST_F(Cli, ComparesModelsOfEqualSize) {
   const std::string options = " --multiple-of 1 --tolerance 0.02 --learning-rates shared --seeds 2";
   const Outcome planned = run("compare" + files + options + " --dry-run");
   EXPECT_EQ(planned.code, 0) << planned.err;
-  EXPECT_NE(planned.err.find("minutes of training on this machine"), std::string::npos);
+  EXPECT_NE(planned.err.find("minutes of training and evaluation on this machine"),
+            std::string::npos);
   EXPECT_NE(planned.err.find("seeds 1, 2"), std::string::npos) << planned.err;
   EXPECT_FALSE(fs::exists(out));
   const Outcome first = run("compare" + files + options + " --json --out " + out);

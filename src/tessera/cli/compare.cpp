@@ -117,7 +117,7 @@ int compare(const CompareArgs& o) {
   TrainProgress progress;
   if (o.verbose)
     options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
-  const std::vector<double> times = train::times_of(study, out, options);
+  const std::vector<train::TrialTimes> times = train::times_of(study, out, options);
   fmt::print(stderr, "{}", train::plan_text(study, times));
   for (const train::Finding& finding :
        train::findings_of(study, train::orders_of(study, out / "cache", &cancel_token())))
@@ -155,7 +155,7 @@ std::function<int()> add_compare(CLI::App& app) {
           "interrupted comparison");
   add_force(app, o->force);
   app.add_flag("--dry-run", o->dry_run,
-               "print the models, their sizes and the minutes of training on this machine; train "
+               "print the models, their sizes and the minutes of all runs on this machine; train "
                "nothing but a few timed steps");
   app.add_option("--reference", o->reference,
                  "entry that the others are compared with; default: the first");

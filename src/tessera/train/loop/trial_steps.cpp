@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 
 #include "tessera/base/threads.h"
 #include "tessera/ops/block_cache.h"
@@ -12,6 +13,31 @@
 #include "tessera/train/loop/loop.h"
 
 namespace tessera::train {
+namespace {
+
+constexpr int64_t kMostRepeats = 50;
+
+/// Seconds of one of what `run(n)` does n times, n at most `most`.
+double median_seconds(const std::function<void(int64_t)>& run, int64_t most = kMostRepeats) {
+  constexpr double kRepeatSeconds = 0.5;
+  const auto seconds_of = [&](int64_t times) {
+    const auto begin = std::chrono::steady_clock::now();
+    run(times);
+    const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
+    return all.count() / static_cast<double>(times);
+  };
+  seconds_of(1);
+  const double one = seconds_of(1);
+  const auto times =
+      static_cast<int64_t>(std::clamp(kRepeatSeconds / std::max(one, 1e-6), 1.0,
+                                      static_cast<double>(std::min(most, kMostRepeats))));
+  std::array<double, 3> repeats{};
+  for (double& repeat : repeats) repeat = seconds_of(times);
+  std::sort(repeats.begin(), repeats.end());
+  return repeats[1];
+}
+
+}  // namespace
 
 std::unique_ptr<TrainState> any_learner(const Recipe& recipe, Objective& objective) {
   if (recipe.adapter) {
@@ -26,37 +52,38 @@ std::unique_ptr<TrainState> any_learner(const Recipe& recipe, Objective& objecti
                                       std::vector<model::WeightAdapter>(), std::move(beside));
 }
 
-double seconds_of_update(const Recipe& recipe,
-                         const std::filesystem::path& cache,
-                         const CancelToken* cancel) {
+TrialTimes trial_times(const Recipe& recipe,
+                       const std::filesystem::path& cache,
+                       const CancelToken* cancel) {
   at::set_num_threads(thread_count());
   ops::use_block_cache();
   Recipe some = recipe;
   some.optimizer.lr = 1e-9;  // that no update diverges
   some.watch.reset();
   const auto objective = open_objective(some, cache, cancel);
+  auto learner = any_learner(some, *objective);
+  const model::Model& model = learner->model;
   TrainOptions options;
   options.cancel = cancel;
-  Loop loop(some, cache, *objective, any_learner(some, *objective), options);
-  const auto seconds_of = [&](int64_t updates) {
-    const auto begin = std::chrono::steady_clock::now();
+  Loop loop(some, cache, *objective, std::move(learner), options);
+  TrialTimes times;
+  times.update_seconds = median_seconds([&](int64_t updates) {
     for (int64_t i = 0; i < updates; ++i) {
       if (cancel != nullptr) cancel->check("train");
       loop.try_update();
     }
-    const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
-    return all.count() / static_cast<double>(updates);
-  };
-  constexpr double kRepeatSeconds = 0.5;
-  constexpr int64_t kMostUpdates = 50;
-  seconds_of(1);
-  const double one = seconds_of(1);
-  const auto updates = static_cast<int64_t>(
-      std::clamp(kRepeatSeconds / std::max(one, 1e-6), 1.0, static_cast<double>(kMostUpdates)));
-  std::array<double, 3> repeats{};
-  for (double& repeat : repeats) repeat = seconds_of(updates);
-  std::sort(repeats.begin(), repeats.end());
-  return repeats[1];
+  });
+  EvaluateOptions evaluate{.batch = some.train.batch, .cancel = cancel};
+  times.passes =
+      static_cast<int64_t>(passes_of(objective->source().valid_samples(), evaluate).size());
+  if (times.passes > 0)
+    times.pass_seconds = median_seconds(
+        [&](int64_t passes) {
+          evaluate.batches = passes;
+          objective->evaluate(model, evaluate);
+        },
+        times.passes);
+  return times;
 }
 
 }  // namespace tessera::train

@@ -6,16 +6,17 @@
 
 #include "tessera/train/loop/train_state.h"
 #include "tessera/train/objective/objective.h"
+#include "tessera/train/runs/trial_times.h"
 
 namespace tessera::train {
 
 /// The train state of a trial; values do not matter.
 std::unique_ptr<TrainState> any_learner(const Recipe& recipe, Objective& objective);
 
-/// Seconds of an update: the median of 3 repeats of about half a second (1 to 50 updates each),
-/// after one that is not counted. `cache`: cache of tokenized files.
-double seconds_of_update(const Recipe& recipe,
-                         const std::filesystem::path& cache,
-                         const CancelToken* cancel = nullptr);
+/// The times of a run: medians of 3 repeats of about half a second each (1 to 50 updates or
+/// passes), after one that is not counted. `cache`: cache of tokenized files.
+TrialTimes trial_times(const Recipe& recipe,
+                       const std::filesystem::path& cache,
+                       const CancelToken* cancel = nullptr);
 
 }  // namespace tessera::train

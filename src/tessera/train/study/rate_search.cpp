@@ -84,10 +84,13 @@ std::vector<double> rates_around(double rate) {
   return out;
 }
 
-double cost_of_search(size_t rates) {
-  double cost = 0;
-  for (size_t round = 0; round < kFractions.size(); ++round)
-    cost += kFractions[round] * static_cast<double>(takers(round, rates));
+SearchCost cost_of_search(size_t rates) {
+  SearchCost cost;
+  for (size_t round = 0; round < kFractions.size(); ++round) {
+    const size_t runs = takers(round, rates);
+    cost.budgets += kFractions[round] * static_cast<double>(runs);
+    cost.runs += static_cast<int64_t>(runs);
+  }
   return cost;
 }
 

@@ -52,7 +52,11 @@ class RateSearch {
 /// rate * 2^k, k = -3 .. 2.
 std::vector<double> rates_around(double rate);
 
-/// Trainings of whole budgets that a search over this number of rates costs without extensions.
-double cost_of_search(size_t rates);
+/// What a search over this number of rates costs without extensions.
+struct SearchCost {
+  double budgets = 0;  // trainings of whole budgets
+  int64_t runs = 0;
+};
+SearchCost cost_of_search(size_t rates);
 
 }  // namespace tessera::train

@@ -39,9 +39,10 @@ TEST(RateSearch, HalvesTwiceAndCostsTwoAndAHalfBudgets) {
       {.25, 2e-3},  {.25, 1e-3},  {.25, 4e-3},  {.5, 2e-3},   {.5, 1e-3}};
   EXPECT_EQ(made, expected);
   EXPECT_EQ(cost, 2.5);
-  EXPECT_EQ(cost_of_search(6), 2.5);
-  EXPECT_EQ(cost_of_search(3), 3. / 8 + 2. / 4 + 2. / 2);
-  EXPECT_EQ(cost_of_search(1), 7. / 8);
+  EXPECT_EQ(cost_of_search(6).budgets, 2.5);
+  EXPECT_EQ(cost_of_search(6).runs, 6 + 3 + 2);
+  EXPECT_EQ(cost_of_search(3).budgets, 3. / 8 + 2. / 4 + 2. / 2);
+  EXPECT_EQ(cost_of_search(1).budgets, 7. / 8);
 }
 
 TEST(RateSearch, TheLongestTrainingsDecide) {

@@ -148,14 +148,6 @@ Rows loss_rows(const Study& study, const StudyResult& result) {
   return filled(std::move(rows));
 }
 
-/// How the intervals of a report came about.
-std::string interval_method(const Study& study) {
-  return study.seeds.size() < 2 ? "one seed: no intervals"
-         : study.seeds.size() == 2
-             ? "95 % intervals: Student's t over the seeds"
-             : "95 % intervals: crossed bootstrap over seeds and validation blocks";
-}
-
 std::vector<EntryFacts> facts_of(const StudyResult& result) {
   std::vector<EntryFacts> out;
   for (const EntryResult& entry : result.entries) out.push_back(entry.facts);
@@ -327,39 +319,78 @@ std::vector<Comparison> comparisons_of(const Study& study, const StudyResult& re
   return out;
 }
 
-std::string plan_text(const Study& study, const std::vector<double>& step_seconds) {
+std::string interval_method(const Study& study, const std::vector<Comparison>& compared) {
+  std::vector<std::string> by_blocks, by_seeds, without;
+  for (size_t i = 0; i < compared.size(); ++i) {
+    if (compared[i].verdict == "reference" || compared[i].difference.pairs == 0) continue;
+    (compared[i].crossed               ? by_blocks
+     : compared[i].difference.interval ? by_seeds
+                                       : without)
+        .push_back(study.entries[i].name);
+  }
+  constexpr const char* kBlocks = "crossed bootstrap over seeds and validation blocks";
+  constexpr const char* kSeeds = "Student's t over the seeds";
+  std::string text;
+  if (by_blocks.empty() && by_seeds.empty())
+    return study.seeds.size() < 2 ? "one seed: no intervals"
+                                  : "no pairs of runs of two seeds: no intervals";
+  text = fmt::format("95 % intervals: {}", by_blocks.empty() ? kSeeds : kBlocks);
+  if (!by_blocks.empty() && !by_seeds.empty())
+    text += fmt::format(" (of {}: {})", fmt::join(by_seeds, ", "), kSeeds);
+  if (!without.empty())
+    text += fmt::format("; one pair of runs, no interval: {}", fmt::join(without, ", "));
+  return text;
+}
+
+double seconds_of(const Study& study, const StudyEntry& entry, const TrialTimes& times) {
+  const auto update = times.update_seconds * static_cast<double>(entry.steps);
+  const double all_data = times.pass_seconds * static_cast<double>(times.passes);
+  double seconds = 0;
+  if (study.tunes()) {
+    const SearchCost search = cost_of_search(study.rates_of(entry).size());
+    seconds += search.budgets * update + static_cast<double>(search.runs) * all_data;
+  }
+  // evaluated on some of the data several times, on all of it at the end
+  const TrainRecipe how = recipe_of(entry, {entry.steps, entry.rate, study.seeds.front()}).train;
+  const double some =
+      times.pass_seconds * static_cast<double>(std::min(how.eval_batches, times.passes));
+  const auto evaluations = static_cast<double>((how.steps - 1) / how.eval_every);
+  return seconds +
+         static_cast<double>(study.seeds.size()) * (update + evaluations * some + all_data);
+}
+
+std::string plan_text(const Study& study, const std::vector<TrialTimes>& times) {
   Rows rows{{"entry", "parameters", "body", study.equal.key, "FLOPs/token", "state", "steps",
              "tokens", "ms/step", "minutes"}};
   double minutes = 0;
   for (size_t i = 0; i < study.entries.size(); ++i) {
     const StudyEntry& entry = study.entries[i];
-    const double trainings = static_cast<double>(study.seeds.size()) +
-                             (study.tunes() ? cost_of_search(study.rates_of(entry).size()) : 0);
-    const double own = trainings * static_cast<double>(entry.steps) * step_seconds[i] / 60;
+    const double own = seconds_of(study, entry, times[i]) / 60;
     minutes += own;
-    rows.push_back({entry.name, std::to_string(entry.parameters),
-                    std::to_string(entry.body_parameters),
-                    entry.solved ? std::to_string(*entry.solved) : "", si_text(entry.flops),
-                    size_text(entry.state_bytes), std::to_string(entry.steps),
-                    std::to_string(entry.steps * entry.tokens_per_step),
-                    fmt::format("{:.1f}", 1000 * step_seconds[i]), fmt::format("{:.1f}", own)});
+    rows.push_back(
+        {entry.name, std::to_string(entry.parameters), std::to_string(entry.body_parameters),
+         entry.solved ? std::to_string(*entry.solved) : "", si_text(entry.flops),
+         size_text(entry.state_bytes), std::to_string(entry.steps),
+         std::to_string(entry.steps * entry.tokens_per_step),
+         fmt::format("{:.1f}", 1000 * times[i].update_seconds), fmt::format("{:.1f}", own)});
   }
   std::string rates = "the learning rates of the recipes";
   if (study.tunes())
     rates = fmt::format("{} learning rates tried for each ({:g} budgets)",
                         study.rates_of(study.entries.front()).size(),
-                        cost_of_search(study.rates_of(study.entries.front()).size()));
-  return aligned(filled(std::move(rows))) +
-         fmt::format(
-             "\n{}; seeds {}; {}; about {:.1f} minutes of training on this machine, "
-             "without evaluation\n",
-             equal_text(study), fmt::join(study.seeds, ", "), rates, minutes);
+                        cost_of_search(study.rates_of(study.entries.front()).size()).budgets);
+  return aligned(filled(std::move(rows))) + fmt::format(
+                                                "\n{}; seeds {}; {}; about {:.1f} minutes of "
+                                                "training and evaluation on this machine\n",
+                                                equal_text(study), fmt::join(study.seeds, ", "),
+                                                rates, minutes);
 }
 
 std::string report_text(const Study& study, const StudyResult& result) {
   std::string text = aligned(loss_rows(study, result)) + "\n" + aligned(cost_rows(study, result));
-  text += fmt::format("\n{}; seeds {}; difference: valid loss minus that of {}\n",
-                      equal_text(study), fmt::join(study.seeds, ", "), study.reference);
+  text += fmt::format("\n{}; seeds {}; difference: valid loss minus that of {}\n{}\n",
+                      equal_text(study), fmt::join(study.seeds, ", "), study.reference,
+                      interval_method(study, comparisons_of(study, result)));
   for (const Finding& finding : findings_of(study, facts_of(result)))
     text += fmt::format("{}: {}\n", finding.unfair ? "unfair" : "note", finding.text);
   return text;
@@ -432,6 +463,7 @@ Json report_json(const Study& study, const StudyResult& result) {
         {{"check", finding.check}, {"unfair", finding.unfair}, {"text", finding.text}});
   }
   json["fair"] = fair;
+  json["intervals"] = interval_method(study, compared);
   for (const KeyDifference& key : differences_of(result))
     json["differences"].push_back({{"key", key.key}, {"values", key.values}});
   json["machine"] = result.machine;
@@ -459,7 +491,7 @@ std::string report_page(const Study& study, const StudyResult& result) {
   html += fmt::format(
       "<p>difference: validation loss minus that of {}; {}; p-values adjusted by Holm's "
       "method.</p>\n",
-      escaped(study.reference), interval_method(study));
+      escaped(study.reference), escaped(interval_method(study, compared)));
   html += html_table(cost_rows(study, result), true);
   html += fmt::format("<p>{}; seeds {}.</p>\n", escaped(equal_text(study)),
                       fmt::join(study.seeds, ", "));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/train/runs/run_report.h"
+#include "tessera/train/runs/trial_times.h"
 #include "tessera/train/study/fairness.h"
 #include "tessera/train/study/rate_search.h"
 #include "tessera/train/study/statistics.h"
@@ -46,8 +47,13 @@ struct Comparison {
 };
 std::vector<Comparison> comparisons_of(const Study& study, const StudyResult& result);
 
-/// What will run, and how long it takes: `step_seconds` of each entry's update.
-std::string plan_text(const Study& study, const std::vector<double>& step_seconds);
+/// How the intervals of a report came about: of the pairs that the comparisons have.
+std::string interval_method(const Study& study, const std::vector<Comparison>& compared);
+
+/// Seconds of all runs of an entry, evaluation included: of its search and of all seeds.
+double seconds_of(const Study& study, const StudyEntry& entry, const TrialTimes& times);
+/// What will run, and how long it takes; `times` of each entry.
+std::string plan_text(const Study& study, const std::vector<TrialTimes>& times);
 
 std::string report_text(const Study& study, const StudyResult& result);
 Json report_json(const Study& study, const StudyResult& result);

@@ -150,6 +150,15 @@ class StudyRunner {
   const StudyOptions& options_;
 };
 
+/// Of times.json; nothing where a value is missing.
+std::optional<TrialTimes> times_in(const Json& json) {
+  if (!json.is_object()) return std::nullopt;
+  for (const char* key : {"update_seconds", "pass_seconds", "passes"})
+    if (!json.contains(key) || !json[key].is_number()) return std::nullopt;
+  return TrialTimes{json["update_seconds"].get<double>(), json["pass_seconds"].get<double>(),
+                    json["passes"].get<int64_t>()};
+}
+
 /// Tokens per second of one sequence after `context` tokens; nothing without a state.
 std::optional<double> decode_speed(const Recipe& recipe,
                                    int64_t context,
@@ -185,21 +194,28 @@ std::optional<double> decode_speed(const Recipe& recipe,
 
 }  // namespace
 
-std::vector<double> times_of(const Study& study, const fs::path& out, const StudyOptions& options) {
+std::vector<TrialTimes> times_of(const Study& study,
+                                 const fs::path& out,
+                                 const StudyOptions& options) {
   const fs::path file = out / "times.json";
   Json known = fs::exists(file) ? spec::read_json_file(file) : Json::object();
   if (!known.is_object()) known = Json::object();
-  std::vector<double> times;
+  std::vector<TrialTimes> times;
   for (const StudyEntry& entry : study.entries) {
     const Recipe recipe = recipe_of(entry, {entry.steps, entry.rate, kSearchSeed, false});
     const std::string key =
         sha256(resolve(recipe).dump() + std::to_string(thread_count()) + cpu_info().model);
-    if (!known.contains(key) || !known[key].is_number()) {
-      if (options.say) options.say(fmt::format("{}: timing a few updates", entry.name));
-      known[key] = seconds_of_update(recipe, out / "cache", options.cancel);
-      write_file_atomically(file, known.dump(2) + "\n");
+    if (const auto read = times_in(known.value(key, Json()))) {
+      times.push_back(*read);
+      continue;
     }
-    times.push_back(known[key].get<double>());
+    if (options.say)
+      options.say(fmt::format("{}: timing a few updates and evaluations", entry.name));
+    times.push_back(trial_times(recipe, out / "cache", options.cancel));
+    known[key] = {{"update_seconds", times.back().update_seconds},
+                  {"pass_seconds", times.back().pass_seconds},
+                  {"passes", times.back().passes}};
+    write_file_atomically(file, known.dump(2) + "\n");
   }
   return times;
 }
@@ -224,12 +240,12 @@ std::vector<EntryFacts> orders_of(const Study& study,
 
 StudyResult run_study(const Study& study, const fs::path& out, const StudyOptions& options) {
   StudyResult result;
-  const std::vector<double> times = times_of(study, out, options);
+  const std::vector<TrialTimes> times = times_of(study, out, options);
   const std::vector<EntryFacts> facts = orders_of(study, out / "cache", options.cancel);
   result.machine = fmt::format("{}, {} threads", cpu_info().model, thread_count());
   StudyRunner runner(study, out, options);
   for (size_t i = 0; i < study.entries.size(); ++i) {
-    EntryResult entry{.facts = facts[i], .step_seconds = times[i]};
+    EntryResult entry{.facts = facts[i], .step_seconds = times[i].update_seconds};
     if (study.tunes()) runner.search(study.entries[i], entry);
     result.entries.push_back(std::move(entry));
   }

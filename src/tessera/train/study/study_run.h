@@ -1,7 +1,7 @@
 // Runs a study: times the models, searches their learning rates, trains every seed. What is done is
 // not done again, what was interrupted is resumed.
 //
-//   OUT/times.json                     seconds of an update of each entry
+//   OUT/times.json                     seconds of an update and of an evaluation of each entry
 //   OUT/cache/                         tokens of the recipes' files
 //   OUT/runs/NAME/search,lr=L,steps=N  a run of the search
 //   OUT/runs/NAME/seed=S,lr=L,steps=N  a run that is compared
@@ -24,11 +24,10 @@ struct StudyOptions {
   std::function<void(const LogLine& line, int64_t steps)> on_step = {};
 };
 
-/// seconds_of_update() of each entry; what `out` has of them is read, the rest measured and kept
-/// there.
-std::vector<double> times_of(const Study& study,
-                             const std::filesystem::path& out,
-                             const StudyOptions& options = {});
+/// trial_times() of each entry; those of `out` are read, the rest is measured and saved there.
+std::vector<TrialTimes> times_of(const Study& study,
+                                 const std::filesystem::path& out,
+                                 const StudyOptions& options = {});
 
 /// What every entry reads, by seed: EntryFacts without rates.
 std::vector<EntryFacts> orders_of(const Study& study,

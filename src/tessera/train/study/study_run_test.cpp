@@ -135,14 +135,64 @@ TEST_F(StudyRuns, ADivergedRunIsAResult) {
 
 TEST_F(StudyRuns, TimesAreMeasuredOnce) {
   const Study pair = study(kPair);
-  const std::vector<double> times = times_of(pair, folder_ / "out");
-  EXPECT_EQ(times.size(), 2u);
-  EXPECT_GT(times[0], 0);
-  EXPECT_EQ(times_of(pair, folder_ / "out"), times);
-  const std::string text = plan_text(pair, {3, 6});
-  // (3 + 6) seconds * 8 steps * 2 seeds
-  EXPECT_NE(text.find("about 2.4 minutes of training"), std::string::npos) << text;
+  const std::vector<TrialTimes> times = times_of(pair, folder_ / "out");
+  ASSERT_EQ(times.size(), 2u);
+  EXPECT_GT(times[0].update_seconds, 0);
+  EXPECT_GT(times[0].pass_seconds, 0);
+  EXPECT_EQ(times[0].passes, 10);  // 600 bytes of validation in windows of 16, 4 at a time
+  EXPECT_EQ(times_of(pair, folder_ / "out").at(1).pass_seconds, times[1].pass_seconds);
+  EXPECT_EQ(times_of(pair, folder_ / "out").at(1).update_seconds, times[1].update_seconds);
+}
+
+TEST_F(StudyRuns, PlansHaveTheTimeOfUpdatesAndEvaluations) {
+  const Study pair = study(kPair);
+  // (3 + 6) seconds * 8 steps * 2 seeds; evaluated at steps 1 to 7 by 2 passes, at the end by all
+  // 10, of half a second
+  const std::string text = plan_text(pair, {{3, 0.5, 10}, {6, 0, 10}});
+  EXPECT_EQ(seconds_of(pair, pair.entries[0], {3, 0.5, 10}), 2 * (8 * 3 + 0.5 * (7 * 2 + 10)));
+  EXPECT_NE(text.find("about 2.8 minutes of training and evaluation"), std::string::npos) << text;
   EXPECT_NE(text.find("equal in parameters"), std::string::npos) << text;
+  // a search of 6 rates: 2.5 budgets in 6 + 3 + 2 runs, each evaluated on all data
+  const Study tuned = study(R"("entries": [{"name": "a"}, {"name": "b"}], "seeds": 2)");
+  EXPECT_EQ(seconds_of(tuned, tuned.entries[0], {3, 0.5, 10}),
+            2 * (8 * 3 + 0.5 * (7 * 2 + 10)) + 2.5 * 8 * 3 + 11 * 0.5 * 10);
+}
+
+TEST_F(StudyRuns, IntervalsAreThoseOfThePairsThatAreLeft) {
+  Study of_three = study(R"("entries": [{"name": "a"}, {"name": "b"}, {"name": "c"}],
+    "seeds": 3, "learning_rates": "shared")");
+  // losses of seeds 1 to 3, with two blocks each; nothing = failed
+  const auto entry = [](const std::vector<std::optional<double>>& losses) {
+    EntryResult result;
+    for (const std::optional<double>& loss : losses) {
+      result.runs.emplace_back();
+      result.blocks.emplace_back();
+      if (!loss) continue;
+      LogLine line;
+      line.valid_loss = *loss;
+      result.runs.back().emplace().lines = {line};
+      result.blocks.back() = {*loss - 0.1, *loss + 0.1};
+    }
+    return result;
+  };
+  const auto method = [&](const EntryResult& b, const EntryResult& c) {
+    const StudyResult result{{entry({2, 2.1, 2.2}), b, c}, "", ""};
+    return interval_method(of_three, comparisons_of(of_three, result));
+  };
+  const EntryResult whole = entry({1, 1.2, 1.1}), pair = entry({1, 1.2, {}}),
+                    one = entry({1, {}, {}}), none = entry({{}, {}, {}});
+  EXPECT_EQ(method(whole, whole),
+            "95 % intervals: crossed bootstrap over seeds and validation blocks");
+  EXPECT_EQ(method(pair, pair), "95 % intervals: Student's t over the seeds");
+  EXPECT_EQ(method(whole, pair),
+            "95 % intervals: crossed bootstrap over seeds and validation blocks (of c: Student's t "
+            "over the seeds)");
+  EXPECT_EQ(method(whole, one),
+            "95 % intervals: crossed bootstrap over seeds and validation blocks; one pair of runs, "
+            "no interval: c");
+  EXPECT_EQ(method(none, one), "no pairs of runs of two seeds: no intervals");
+  of_three.seeds = {1};
+  EXPECT_EQ(method(entry({1}), entry({1})), "one seed: no intervals");
 }
 
 }  // namespace
