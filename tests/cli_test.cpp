@@ -1370,6 +1370,52 @@ TEST_F(Cli, ComparesModelsOfEqualSize) {
                  "1 entry; expected two or more");
 }
 
+TEST_F(Cli, CompareFitsScalingLawsAndSearchesLayouts) {
+  std::ofstream(folder_ / "text.txt") << std::string(2000, 'a') << std::string(2000, 'b');
+  std::ofstream(folder_ / "recipe.json") << R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 8, "head": "tied",
+             "layers": [{"mixer": {"type": "attention", "n_heads": 2, "position": "rope"}}],
+             "ffn": {"type": "glu", "d_hidden": 32}},
+    "data": {"train": ["text.txt"], "valid_fraction": 0.1},
+    "train": {"steps": 8, "batch": 2, "length": 16, "log_every": 1}})";
+  const std::string recipe = " " + (folder_ / "recipe.json").string() +
+                             " --learning-rates shared --seeds 1 --multiple-of 1";
+  const std::string sizes = " --scaling spec.d_model=8,16,24";
+  const std::string out = (folder_ / "law").string();
+  const Outcome law = run("compare" + recipe + sizes + " --json --out " + out);
+  ASSERT_EQ(law.code, 0) << law.err;
+  EXPECT_NE(law.err.find("scaling law: 3 sizes, 3 parts of the budget"), std::string::npos)
+      << law.err;
+  const spec::Json report = spec::parse_json(law.out, "compare");
+  EXPECT_EQ(report["scaling"]["entries"][0]["runs"].size(), 9u);
+  EXPECT_TRUE(report["scaling"]["entries"][0].contains("prediction"));
+  const Outcome searched = run("compare" + recipe +
+                               " --search attention,linear_attention --over "
+                               "spec.ffn.act=silu,gelu --tolerance 0.05 --finalists 1 --out " +
+                               out + "2");
+  ASSERT_EQ(searched.code, 0) << searched.err;
+  EXPECT_NE(searched.err.find("layout search: 4 candidates"), std::string::npos) << searched.err;
+  EXPECT_NE(searched.out.find("attention,act=silu"), std::string::npos) << searched.out;
+  expect_refused("compare" + recipe + sizes + " --search attention,mamba2 --dry-run", 2,
+                 "expected one of \"scaling\" and \"search\"");
+  expect_refused("compare" + recipe + sizes + " --scaling spec.ffn.d_hidden=8,16 --dry-run", 2,
+                 "expected a value for every size");
+  expect_refused("compare --dry-run", 2, "no study; expected a study file");
+}
+
+TEST_F(Cli, CompareChecksItself) {
+  const Outcome found = run("compare --self-check --check 'planted size' --check 'fair study'");
+  EXPECT_EQ(found.code, 0) << found.err;
+  EXPECT_NE(found.out.find("pass  planted size: unfair: equality"), std::string::npos) << found.out;
+  EXPECT_NE(found.out.find("2 of 2 checks passed"), std::string::npos) << found.out;
+  // models that have not learned fail it
+  const Outcome failed = run("compare --self-check --check parity --steps 1 --json");
+  EXPECT_EQ(failed.code, 1) << failed.err;
+  EXPECT_FALSE(spec::parse_json(failed.out, "compare")["passed"].get<bool>());
+  EXPECT_NE(failed.err.find("FAIL  parity"), std::string::npos) << failed.err;
+  expect_refused("compare --self-check study.json", 2, "expected no file");
+}
+
 TEST_F(Cli, PlansASpecOfAGivenSize) {
   const std::string spec = (folder_ / "spec.json").string(), to = (folder_ / "to.json").string();
   std::ofstream(spec) << R"({"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 8,

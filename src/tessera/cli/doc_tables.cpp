@@ -14,7 +14,8 @@
 #include "tessera/train/objective/objective_config.h"
 #include "tessera/train/recipe/aliases.h"
 #include "tessera/train/recipe/recipe.h"
-#include "tessera/train/study/study.h"
+#include "tessera/train/study/layout_search.h"
+#include "tessera/train/study/scaling_study.h"
 
 namespace tessera::cli {
 namespace {
@@ -200,7 +201,8 @@ std::string recipe_tables() {
 std::string study_tables() {
   using namespace train;
   return table_of_struct<EqualRecipe>("`equal`") + table_of_struct<BudgetRecipe>("`budget`") +
-         table_of_struct<EvaluateRecipe>("`evaluate`");
+         table_of_struct<EvaluateRecipe>("`evaluate`") +
+         table_of_struct<ScalingRecipe>("`scaling`") + table_of_struct<SearchRecipe>("`search`");
 }
 
 std::string alias_table() {

@@ -129,7 +129,20 @@ ScalingFit fit_of(const Minimum& best) {
           .objective = best.value};
 }
 
-bool has_spread(const std::vector<ScalingRun>& runs) {
+void check_runs(const std::vector<ScalingRun>& runs) {
+  for (const ScalingRun& run : runs)
+    if (!(run.parameters > 0) || !(run.tokens > 0) || !(run.loss > 0) || !std::isfinite(run.loss))
+      fail(ErrorKind::usage, "scaling",
+           "a run of {:g} parameters and {:g} tokens with loss {:g}; expected numbers above 0",
+           run.parameters, run.tokens, run.loss);
+  if (!can_fit_scaling(runs))
+    fail(ErrorKind::usage, "scaling",
+         "{} runs; expected at least 3 model sizes and 3 numbers of training tokens", runs.size());
+}
+
+}  // namespace
+
+bool can_fit_scaling(const std::vector<ScalingRun>& runs) {
   constexpr size_t kFewest = 3;
   std::set<double> sizes, tokens;
   for (const ScalingRun& run : runs) {
@@ -138,19 +151,6 @@ bool has_spread(const std::vector<ScalingRun>& runs) {
   }
   return sizes.size() >= kFewest && tokens.size() >= kFewest;
 }
-
-void check_runs(const std::vector<ScalingRun>& runs) {
-  for (const ScalingRun& run : runs)
-    if (!(run.parameters > 0) || !(run.tokens > 0) || !(run.loss > 0) || !std::isfinite(run.loss))
-      fail(ErrorKind::usage, "scaling",
-           "a run of {:g} parameters and {:g} tokens with loss {:g}; expected numbers above 0",
-           run.parameters, run.tokens, run.loss);
-  if (!has_spread(runs))
-    fail(ErrorKind::usage, "scaling",
-         "{} runs; expected at least 3 model sizes and 3 numbers of training tokens", runs.size());
-}
-
-}  // namespace
 
 double ScalingFit::loss(double parameters, double tokens) const {
   return e + a * std::pow(parameters, -alpha) + b * std::pow(tokens, -beta);
@@ -192,7 +192,7 @@ std::vector<ScalingFit> bootstrap_scaling(const std::vector<ScalingRun>& runs,
     std::vector<ScalingRun> sample;
     for (uint64_t i = 0; i < n; ++i)
       sample.push_back(runs[static_cast<size_t>(uint64_t{key.bits(draw++)} * n >> 32)]);
-    if (has_spread(sample)) out.push_back(fit_of(minimum_from(sample, start)));
+    if (can_fit_scaling(sample)) out.push_back(fit_of(minimum_from(sample, start)));
   }
   return out;
 }

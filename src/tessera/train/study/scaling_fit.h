@@ -34,6 +34,8 @@ struct ScalingFit {
   std::pair<double, double> optimum(double flops) const;
 };
 
+/// Whether there are at least 3 sizes and 3 numbers of tokens.
+bool can_fit_scaling(const std::vector<ScalingRun>& runs);
 /// The fit of all runs. Throws Error(usage) unless there are at least 3 sizes and 3 numbers of
 /// tokens, all above 0, and losses above 0.
 ScalingFit fit_scaling(const std::vector<ScalingRun>& runs);

@@ -294,6 +294,10 @@ StudyEntry planned(const WrittenEntry& written, Json recipe, Study& study) {
 
 }  // namespace
 
+int64_t StudyEntry::steps_of(double part) const {
+  return std::max<int64_t>(1, std::llround(part * static_cast<double>(steps)));
+}
+
 size_t Study::reference_index() const {
   for (size_t i = 0; i < entries.size(); ++i)
     if (entries[i].name == reference) return i;
@@ -310,7 +314,7 @@ std::vector<double> Study::rates_of(const StudyEntry& entry) const {
   return rate_grid.empty() ? rates_around(entry.rate) : rate_grid;
 }
 
-Study read_study(const Json& json, const fs::path& folder) {
+Study read_study(const Json& json, const fs::path& folder, size_t fewest) {
   nn::register_mechanisms();
   spec::check_keys(
       json,
@@ -341,7 +345,7 @@ Study read_study(const Json& json, const fs::path& folder) {
                entry.name);
       written.push_back(std::move(entry));
     }
-  if (written.size() < 2)
+  if (written.size() < fewest)
     fail(ErrorKind::usage, kWhere,
          "{} entr{}; expected two or more to compare: several recipes, or a study with \"entries\"",
          written.size(), written.size() == 1 ? "y" : "ies");
@@ -365,7 +369,7 @@ Study read_study(const Json& json, const fs::path& folder) {
   return study;
 }
 
-Study load_study(const std::vector<fs::path>& files, const Json& changes) {
+StudyFile study_file(const std::vector<fs::path>& files, const Json& changes) {
   require(!files.empty(), kWhere, "no file");
   Json json = read_with_comments(files.front());
   fs::path folder = files.front().parent_path();
@@ -388,7 +392,12 @@ Study load_study(const std::vector<fs::path>& files, const Json& changes) {
          files.front().string());
   }
   json.merge_patch(changes);
-  return read_study(json, folder);
+  return {std::move(json), std::move(folder)};
+}
+
+Study load_study(const std::vector<fs::path>& files, const Json& changes) {
+  const StudyFile file = study_file(files, changes);
+  return read_study(file.json, file.folder);
 }
 
 Json to_json(const Study& study) {
@@ -422,9 +431,9 @@ Recipe recipe_of(const StudyEntry& entry, const StudyRun& run) {
 }
 
 std::string name_of(const StudyEntry& entry, const StudyRun& run) {
-  return fmt::format("{}/{}lr={:g},steps={}", file_name(entry.name),
-                     run.curve ? fmt::format("seed={},", run.seed) : "search,", run.rate,
-                     run.steps);
+  const std::string seed = fmt::format("seed={}", run.seed);
+  const std::string kind = run.curve ? seed : run.seed == kSearchSeed ? "search" : "part," + seed;
+  return fmt::format("{}/{},lr={:g},steps={}", file_name(entry.name), kind, run.rate, run.steps);
 }
 
 }  // namespace tessera::train

@@ -105,6 +105,9 @@ struct EvaluateRecipe {
   }
 };
 
+/// train.seed of runs of a search.
+inline constexpr int64_t kSearchSeed = 0;
+
 /// One model of a study, planned.
 struct StudyEntry {
   std::string name;
@@ -116,6 +119,8 @@ struct StudyEntry {
   int64_t steps = 0, tokens_per_step = 0, length = 0;
   double rate = 0;  // of the recipe
 
+  /// Steps of a part of the budget, at least 1.
+  int64_t steps_of(double part) const;
   double training_flops() const { return 3 * flops * static_cast<double>(steps * tokens_per_step); }
 };
 
@@ -138,20 +143,28 @@ struct Study {
   std::vector<double> rates_of(const StudyEntry& entry) const;
 };
 
-/// Reads, expands, solves and checks. Throws Error(spec) or Error(usage) of one line that names the
-/// entry: unknown keys, equal names, a model that cannot be made equal, a budget below one step,
-/// recipes without validation, with early stopping, or whose vocabulary, tokenizer or tying differ.
-Study read_study(const Json& json, const std::filesystem::path& folder);
+/// Reads, expands, solves and checks; expects at least `fewest` entries. Throws Error(spec) or
+/// Error(usage) of one line that names the entry: unknown keys, equal names, a model that cannot be
+/// made equal, a budget below one step, recipes without validation, with early stopping, or whose
+/// vocabulary, tokenizer or tying differ.
+Study read_study(const Json& json, const std::filesystem::path& folder, size_t fewest = 2);
 
+/// A study as it is written.
+struct StudyFile {
+  Json json;
+  std::filesystem::path folder;  // that paths in it are relative to
+};
 /// The study of a file, or of one recipe (the base) and specs or recipes (the entries), with
 /// `changes` to its keys merged in.
+StudyFile study_file(const std::vector<std::filesystem::path>& files, const Json& changes);
+/// read_study() of study_file().
 Study load_study(const std::vector<std::filesystem::path>& files, const Json& changes);
 
 /// Names, steps, solved values and recipes of the entries, seeds and reference.
 Json to_json(const Study& study);
 
-/// A run of an entry: of its search (`curve` off: evaluated at the end alone), or one that is
-/// compared.
+/// A run of an entry: one that is compared, or, with `curve` off, one that is evaluated at the end
+/// alone (of a search, which has seed 0, or of a part of the budget).
 struct StudyRun {
   int64_t steps = 0;
   double rate = 0;
@@ -159,7 +172,8 @@ struct StudyRun {
   bool curve = true;  // evaluated about ten times, saved as often
 };
 Recipe recipe_of(const StudyEntry& entry, const StudyRun& run);
-/// Of its folder: "glu/seed=1,lr=0.004,steps=1200", "glu/search,lr=0.004,steps=150".
+/// Of its folder: "glu/seed=1,lr=0.004,steps=1200", "glu/search,lr=0.004,steps=150",
+/// "glu/part,seed=1,lr=0.004,steps=300".
 std::string name_of(const StudyEntry& entry, const StudyRun& run);
 
 }  // namespace tessera::train

@@ -148,9 +148,13 @@ Rows loss_rows(const Study& study, const StudyResult& result) {
   return filled(std::move(rows));
 }
 
-std::vector<EntryFacts> facts_of(const StudyResult& result) {
-  std::vector<EntryFacts> out;
-  for (const EntryResult& entry : result.entries) out.push_back(entry.facts);
+/// The unfair first.
+std::vector<Finding> all_findings(const Study& study, const StudyResult& result) {
+  std::vector<EntryFacts> facts;
+  for (const EntryResult& entry : result.entries) facts.push_back(entry.facts);
+  std::vector<Finding> out = findings_of(study, facts);
+  out.insert(out.end(), result.findings.begin(), result.findings.end());
+  std::stable_partition(out.begin(), out.end(), [](const Finding& one) { return one.unfair; });
   return out;
 }
 
@@ -359,39 +363,55 @@ double seconds_of(const Study& study, const StudyEntry& entry, const TrialTimes&
          static_cast<double>(study.seeds.size()) * (update + evaluations * some + all_data);
 }
 
-std::string plan_text(const Study& study, const std::vector<TrialTimes>& times) {
+double seconds_of_part(const StudyEntry& entry, double part, const TrialTimes& times) {
+  return times.update_seconds * static_cast<double>(entry.steps_of(part)) +
+         times.pass_seconds * static_cast<double>(times.passes);
+}
+
+std::string plan_table(const Study& study, const std::vector<TrialTimes>& times) {
   Rows rows{{"entry", "parameters", "body", study.equal.key, "FLOPs/token", "state", "steps",
              "tokens", "ms/step", "minutes"}};
-  double minutes = 0;
   for (size_t i = 0; i < study.entries.size(); ++i) {
     const StudyEntry& entry = study.entries[i];
-    const double own = seconds_of(study, entry, times[i]) / 60;
-    minutes += own;
-    rows.push_back(
-        {entry.name, std::to_string(entry.parameters), std::to_string(entry.body_parameters),
-         entry.solved ? std::to_string(*entry.solved) : "", si_text(entry.flops),
-         size_text(entry.state_bytes), std::to_string(entry.steps),
-         std::to_string(entry.steps * entry.tokens_per_step),
-         fmt::format("{:.1f}", 1000 * times[i].update_seconds), fmt::format("{:.1f}", own)});
+    rows.push_back({entry.name, std::to_string(entry.parameters),
+                    std::to_string(entry.body_parameters),
+                    entry.solved ? std::to_string(*entry.solved) : "", si_text(entry.flops),
+                    size_text(entry.state_bytes), std::to_string(entry.steps),
+                    std::to_string(entry.steps * entry.tokens_per_step),
+                    fmt::format("{:.1f}", 1000 * times[i].update_seconds),
+                    fmt::format("{:.1f}", seconds_of(study, entry, times[i]) / 60)});
   }
+  return aligned(filled(std::move(rows)));
+}
+
+std::string plan_text(const Study& study, const std::vector<TrialTimes>& times) {
+  double seconds = 0;
+  for (size_t i = 0; i < study.entries.size(); ++i)
+    seconds += seconds_of(study, study.entries[i], times[i]);
   std::string rates = "the learning rates of the recipes";
   if (study.tunes())
     rates = fmt::format("{} learning rates tried for each ({:g} budgets)",
                         study.rates_of(study.entries.front()).size(),
                         cost_of_search(study.rates_of(study.entries.front()).size()).budgets);
-  return aligned(filled(std::move(rows))) + fmt::format(
-                                                "\n{}; seeds {}; {}; about {:.1f} minutes of "
-                                                "training and evaluation on this machine\n",
-                                                equal_text(study), fmt::join(study.seeds, ", "),
-                                                rates, minutes);
+  return plan_table(study, times) + fmt::format(
+                                        "\n{}; seeds {}; {}; about {:.1f} minutes of training and "
+                                        "evaluation on this machine\n",
+                                        equal_text(study), fmt::join(study.seeds, ", "), rates,
+                                        seconds / 60);
 }
 
 std::string report_text(const Study& study, const StudyResult& result) {
-  std::string text = aligned(loss_rows(study, result)) + "\n" + aligned(cost_rows(study, result));
+  std::string text;
+  for (const ReportPart& part : result.parts) {
+    text += part.title + "\n\n";
+    for (const Rows& rows : part.tables) text += aligned(rows) + "\n";
+    if (!part.note.empty()) text += part.note + "\n\n";
+  }
+  text += aligned(loss_rows(study, result)) + "\n" + aligned(cost_rows(study, result));
   text += fmt::format("\n{}; seeds {}; difference: valid loss minus that of {}\n{}\n",
                       equal_text(study), fmt::join(study.seeds, ", "), study.reference,
                       interval_method(study, comparisons_of(study, result)));
-  for (const Finding& finding : findings_of(study, facts_of(result)))
+  for (const Finding& finding : all_findings(study, result))
     text += fmt::format("{}: {}\n", finding.unfair ? "unfair" : "note", finding.text);
   return text;
 }
@@ -457,12 +477,13 @@ Json report_json(const Study& study, const StudyResult& result) {
     json["entries"].push_back(std::move(one));
   }
   bool fair = true;
-  for (const Finding& finding : findings_of(study, facts_of(result))) {
+  for (const Finding& finding : all_findings(study, result)) {
     fair = fair && !finding.unfair;
     json["findings"].push_back(
         {{"check", finding.check}, {"unfair", finding.unfair}, {"text", finding.text}});
   }
   json["fair"] = fair;
+  for (const ReportPart& part : result.parts) json[part.key] = part.json;
   json["intervals"] = interval_method(study, compared);
   for (const KeyDifference& key : differences_of(result))
     json["differences"].push_back({{"key", key.key}, {"values", key.values}});
@@ -495,7 +516,7 @@ std::string report_page(const Study& study, const StudyResult& result) {
   html += html_table(cost_rows(study, result), true);
   html += fmt::format("<p>{}; seeds {}.</p>\n", escaped(equal_text(study)),
                       fmt::join(study.seeds, ", "));
-  for (const Finding& finding : findings_of(study, facts_of(result)))
+  for (const Finding& finding : all_findings(study, result))
     html += fmt::format("<p class=\"warn\">{}: {}</p>\n", finding.unfair ? "unfair" : "note",
                         escaped(finding.text));
   html += "<h2>Validation loss</h2><p>Means over the seeds.</p>\n";
@@ -510,6 +531,12 @@ std::string report_page(const Study& study, const StudyResult& result) {
   html += plot_by_state(study, result);
   if (const std::string forest = forest_of(study, compared); !forest.empty())
     html += "<h2>Differences with 95 % intervals</h2>\n" + forest;
+  for (const ReportPart& part : result.parts) {
+    html += "<h2>" + escaped(part.title) + "</h2>\n";
+    for (const Rows& rows : part.tables) html += html_table(rows, false);
+    if (!part.note.empty()) html += "<p>" + escaped(part.note) + "</p>\n";
+    html += part.plot;
+  }
   if (const Rows rows = rate_rows(study, result); rows.size() > 1)
     html += "<h2>Learning rates</h2>\n" + html_table(rows, false);
   if (const std::vector<KeyDifference> keys = differences_of(result); !keys.empty()) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/train/runs/report_page.h"
 #include "tessera/train/runs/run_report.h"
 #include "tessera/train/runs/trial_times.h"
 #include "tessera/train/study/fairness.h"
@@ -30,10 +31,21 @@ struct EntryResult {
   std::vector<std::optional<double>> losses() const;
 };
 
+/// A further part of a report: of a scaling law, of a layout search.
+struct ReportPart {
+  std::string key, title;  // in report.json; the heading
+  Json json = {};
+  std::string note = {};  // a paragraph
+  std::vector<Rows> tables = {};
+  std::string plot = {};  // SVG
+};
+
 struct StudyResult {
   std::vector<EntryResult> entries;  // as in the study
   std::string machine;               // processor and threads
   std::string command;
+  std::vector<ReportPart> parts = {};
+  std::vector<Finding> findings = {};  // in addition to findings_of() the entries
 };
 
 /// An entry against the reference; over the seeds that both finished.
@@ -52,6 +64,10 @@ std::string interval_method(const Study& study, const std::vector<Comparison>& c
 
 /// Seconds of all runs of an entry, evaluation included: of its search and of all seeds.
 double seconds_of(const Study& study, const StudyEntry& entry, const TrialTimes& times);
+/// Seconds of a run of a part of the budget, evaluated at its end.
+double seconds_of_part(const StudyEntry& entry, double part, const TrialTimes& times);
+/// Sizes and minutes of each entry.
+std::string plan_table(const Study& study, const std::vector<TrialTimes>& times);
 /// What will run, and how long it takes; `times` of each entry.
 std::string plan_text(const Study& study, const std::vector<TrialTimes>& times);
 

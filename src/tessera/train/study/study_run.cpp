@@ -12,14 +12,12 @@
 #include "tessera/model/state.h"
 #include "tessera/train/loop/trainer.h"
 #include "tessera/train/loop/trial_steps.h"
+#include "tessera/train/study/halving.h"
 
 namespace tessera::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Of the search, which no run that is compared has.
-constexpr int64_t kSearchSeed = 0;
 
 /// A run that ended: with what it reached, or why it has nothing.
 struct Ended {
@@ -45,6 +43,10 @@ std::vector<double> means_of(const std::vector<Block>& blocks) {
   return out;
 }
 
+fs::path cache_of(const fs::path& out, const StudyOptions& options) {
+  return options.cache.empty() ? out / "cache" : options.cache;
+}
+
 class StudyRunner {
  public:
   StudyRunner(const Study& study, const fs::path& out, const StudyOptions& options)
@@ -53,16 +55,20 @@ class StudyRunner {
   void search(const StudyEntry& entry, EntryResult& result) {
     RateSearch search(study_.rates_of(entry));
     while (const auto trial = search.next()) {
-      const auto steps =
-          std::max<int64_t>(1, std::llround(trial->fraction * static_cast<double>(entry.steps)));
-      const Ended ended = run(entry, {steps, trial->rate, kSearchSeed, false});
-      search.add(ended.run ? *ended.run->lines.back().valid_loss : INFINITY);
+      search.add(
+          loss_of(entry, {entry.steps_of(trial->fraction), trial->rate, kSearchSeed, false}));
     }
     result.trials = search.trials();
     result.facts.rate = search.best();
     result.facts.rate_at_end = search.at_end();
     say(fmt::format("{}: learning rate {:g}{}", entry.name, search.best(),
                     search.at_end() ? ", at an end of those that were tried" : ""));
+  }
+
+  /// What a run reaches at its end; infinite if it failed.
+  double loss_of(const StudyEntry& entry, const StudyRun& which) {
+    const Ended ended = run(entry, which);
+    return ended.run ? *ended.run->lines.back().valid_loss : INFINITY;
   }
 
   /// Trains it, goes on with it, or finds it done.
@@ -79,7 +85,7 @@ class StudyRunner {
     train_options.resume = true;
     train_options.cancel = options_.cancel;
     train_options.on_step = options_.on_step;
-    train_options.cache = out_ / "cache";
+    train_options.cache = cache_of(out_, options_);
     std::vector<Block> blocks;
     if (which.curve)
       train_options.on_block = [&](double nats, int64_t targets) {
@@ -159,6 +165,17 @@ std::optional<TrialTimes> times_in(const Json& json) {
                     json["passes"].get<int64_t>()};
 }
 
+fs::path size_folder(const fs::path& out, size_t size) {
+  return out / fmt::format("size-{}", size + 1);
+}
+
+/// All sizes read the same tokens.
+StudyOptions options_of_size(const fs::path& out, const StudyOptions& options) {
+  StudyOptions own = options;
+  own.cache = cache_of(out, options);
+  return own;
+}
+
 /// Tokens per second of one sequence after `context` tokens; nothing without a state.
 std::optional<double> decode_speed(const Recipe& recipe,
                                    int64_t context,
@@ -211,7 +228,7 @@ std::vector<TrialTimes> times_of(const Study& study,
     }
     if (options.say)
       options.say(fmt::format("{}: timing a few updates and evaluations", entry.name));
-    times.push_back(trial_times(recipe, out / "cache", options.cancel));
+    times.push_back(trial_times(recipe, cache_of(out, options), options.cancel));
     known[key] = {{"update_seconds", times.back().update_seconds},
                   {"pass_seconds", times.back().pass_seconds},
                   {"passes", times.back().passes}};
@@ -240,8 +257,9 @@ std::vector<EntryFacts> orders_of(const Study& study,
 
 StudyResult run_study(const Study& study, const fs::path& out, const StudyOptions& options) {
   StudyResult result;
-  const std::vector<TrialTimes> times = times_of(study, out, options);
-  const std::vector<EntryFacts> facts = orders_of(study, out / "cache", options.cancel);
+  const std::vector<TrialTimes> times =
+      options.times ? times_of(study, out, options) : std::vector<TrialTimes>(study.entries.size());
+  const std::vector<EntryFacts> facts = orders_of(study, cache_of(out, options), options.cancel);
   result.machine = fmt::format("{}, {} threads", cpu_info().model, thread_count());
   StudyRunner runner(study, out, options);
   for (size_t i = 0; i < study.entries.size(); ++i) {
@@ -267,6 +285,123 @@ StudyResult run_study(const Study& study, const fs::path& out, const StudyOption
           recipe_of(entry, {entry.steps, entry.rate, kSearchSeed, false}), context, options.cancel);
     }
   return result;
+}
+
+ScalingResult run_scaling(const ScalingStudy& scaling,
+                          const fs::path& out,
+                          const StudyOptions& options) {
+  ScalingResult result;
+  result.points.resize(scaling.sizes.front().entries.size());
+  for (size_t size = 0; size < scaling.sizes.size(); ++size) {
+    const Study& study = scaling.sizes[size];
+    const fs::path folder = size_folder(out, size);
+    const StudyOptions own = options_of_size(out, options);
+    result.sizes.push_back(run_study(study, folder, own));
+    StudyRunner runner(study, folder, own);
+    for (size_t i = 0; i < study.entries.size(); ++i) {
+      const StudyEntry& entry = study.entries[i];
+      const EntryResult& whole = result.sizes.back().entries[i];
+      const std::vector<std::optional<double>> losses = whole.losses();
+      for (const double budget : scaling.how.budgets)
+        for (size_t s = 0; s < study.seeds.size(); ++s) {
+          const int64_t steps = entry.steps_of(budget), seed = study.seeds[s];
+          const double loss = budget == 1
+                                  ? losses[s].value_or(INFINITY)
+                                  : runner.loss_of(entry, {steps, whole.facts.rate, seed, false});
+          if (std::isfinite(loss))
+            result.points[i].push_back({{static_cast<double>(entry.body_parameters),
+                                         static_cast<double>(steps * entry.tokens_per_step), loss},
+                                        size,
+                                        budget,
+                                        seed});
+          else if (budget < 1)
+            result.findings.push_back(
+                {"failed", true,
+                 fmt::format("size {}: {}, seed {}: the run of {} steps has no loss", size + 1,
+                             entry.name, seed, steps)});
+        }
+    }
+  }
+  return result;
+}
+
+std::string scaling_plan(const ScalingStudy& scaling,
+                         const fs::path& out,
+                         const StudyOptions& options) {
+  std::string text;
+  double seconds = 0;
+  for (size_t size = 0; size < scaling.sizes.size(); ++size) {
+    const Study& study = scaling.sizes[size];
+    const std::vector<TrialTimes> times =
+        times_of(study, size_folder(out, size), options_of_size(out, options));
+    text += fmt::format("size {}\n{}\n", size + 1, plan_text(study, times));
+    for (size_t i = 0; i < study.entries.size(); ++i) {
+      seconds += seconds_of(study, study.entries[i], times[i]);
+      for (const double budget : scaling.how.budgets)
+        if (budget < 1)
+          seconds += static_cast<double>(study.seeds.size()) *
+                     seconds_of_part(study.entries[i], budget, times[i]);
+    }
+  }
+  return text + fmt::format(
+                    "scaling law: {} sizes, {} parts of the budget; about {:.1f} minutes of "
+                    "training and evaluation in all\n",
+                    scaling.sizes.size(), scaling.how.budgets.size(), seconds / 60);
+}
+
+SearchResult run_search(const LayoutSearch& search,
+                        const fs::path& out,
+                        const StudyOptions& options) {
+  const std::vector<LayoutTrial> trials = trials_of(search);
+  Halving halving(trials.size());
+  StudyRunner runner(search.study, out, options);
+  while (const auto trial = halving.next()) {
+    const LayoutTrial& one = trials[trial->candidate];
+    const StudyEntry& entry = search.study.entries[one.entry];
+    halving.add(
+        runner.loss_of(entry, {entry.steps_of(trial->fraction), one.rate, kSearchSeed, false}));
+  }
+  const std::vector<RankedLayout> ranking = ranked_layouts(trials, halving);
+  SearchResult out_of{final_study(search, ranking), {}};
+  out_of.result = run_study(out_of.study, out, options);
+  out_of.result.parts.push_back(search_part(search, ranking));
+  return out_of;
+}
+
+std::string search_plan(const LayoutSearch& search,
+                        const fs::path& out,
+                        const StudyOptions& options) {
+  // a few candidates stand for all
+  constexpr size_t kTimed = 4;
+  Study timed = search.study;
+  timed.entries.resize(search.baselines);
+  const size_t candidates = search.candidates(), some = std::min(kTimed, candidates);
+  for (size_t k = 0; k < some; ++k)
+    timed.entries.push_back(
+        search.study
+            .entries[search.baselines + k * (candidates - 1) / std::max<size_t>(1, some - 1)]);
+  timed.reference = timed.entries.front().name;
+  const std::vector<TrialTimes> times = times_of(timed, out, options);
+  double seconds = 0, budget = 0, compared = 0;
+  for (size_t i = 0; i < timed.entries.size(); ++i) {
+    const double all = seconds_of(search.study, timed.entries[i], times[i]);
+    if (i < search.baselines) {
+      seconds += all;
+    } else {
+      budget += seconds_of_part(timed.entries[i], 1, times[i]) / static_cast<double>(some);
+      compared += all / static_cast<double>(some);
+    }
+  }
+  const size_t trials = trials_of(search).size();
+  const auto finalists =
+      static_cast<double>(std::min(candidates, static_cast<size_t>(search.how.finalists)));
+  seconds += budget * cost_of_halving(trials) + compared * finalists;
+  return plan_table(timed, times) +
+         fmt::format(
+             "\nlayout search: {} candidates, {} runs in the first round ({:g} "
+             "budgets), {} layouts compared; about {:.1f} minutes of training and "
+             "evaluation on this machine\n",
+             candidates, trials, cost_of_halving(trials), finalists, seconds / 60);
 }
 
 }  // namespace tessera::train

@@ -5,6 +5,8 @@
 //   OUT/cache/                         tokens of the recipes' files
 //   OUT/runs/NAME/search,lr=L,steps=N  a run of the search
 //   OUT/runs/NAME/seed=S,lr=L,steps=N  a run that is compared
+//   OUT/runs/NAME/part,seed=S,...      a run of a part of the budget, of a scaling law
+//   OUT/size-N/                        such a folder for every size of a scaling law
 // In a run's folder: failed.txt, why it ended without a result; blocks.json, EntryResult::blocks.
 #pragma once
 
@@ -12,6 +14,8 @@
 #include <functional>
 
 #include "tessera/train/loop/loop.h"
+#include "tessera/train/study/layout_search.h"
+#include "tessera/train/study/scaling_study.h"
 #include "tessera/train/study/study_report.h"
 
 namespace tessera::train {
@@ -22,6 +26,10 @@ struct StudyOptions {
   std::function<void(const std::string&)> say = {};
   /// TrainOptions::on_step of every run.
   std::function<void(const LogLine& line, int64_t steps)> on_step = {};
+  /// Measure times_of() first; without them the seconds of the result are 0.
+  bool times = true;
+  /// Folder of the tokens of the recipes' files; "" = OUT/cache.
+  std::filesystem::path cache = {};
 };
 
 /// trial_times() of each entry; those of `out` are read, the rest is measured and saved there.
@@ -39,5 +47,25 @@ std::vector<EntryFacts> orders_of(const Study& study,
 StudyResult run_study(const Study& study,
                       const std::filesystem::path& out,
                       const StudyOptions& options = {});
+
+/// Runs every size of a scaling study in OUT/size-1, OUT/size-2, ..., then the parts of the budget
+/// with the learning rates of the size. Throws what run_study() does.
+ScalingResult run_scaling(const ScalingStudy& scaling,
+                          const std::filesystem::path& out,
+                          const StudyOptions& options = {});
+/// What will run, and how long it takes.
+std::string scaling_plan(const ScalingStudy& scaling,
+                         const std::filesystem::path& out,
+                         const StudyOptions& options = {});
+
+/// Trains the candidates of a layout search by successive halving, then compares the best with the
+/// baselines. Throws what run_study() does.
+SearchResult run_search(const LayoutSearch& search,
+                        const std::filesystem::path& out,
+                        const StudyOptions& options = {});
+/// What will run, and how long it takes: the mean time of at most 4 candidates counts for all.
+std::string search_plan(const LayoutSearch& search,
+                        const std::filesystem::path& out,
+                        const StudyOptions& options = {});
 
 }  // namespace tessera::train

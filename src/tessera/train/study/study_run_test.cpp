@@ -133,6 +133,65 @@ TEST_F(StudyRuns, ADivergedRunIsAResult) {
   }
 }
 
+TEST_F(StudyRuns, AScalingLawIsFittedOverItsRunsAndResumed) {
+  const ScalingStudy scaling =
+      read_scaling({json_of(R"({"base": "base.json", "budget": {"steps": 8}, "seeds": [1],
+        "learning_rates": "shared", "entries": [{"name": "a"}],
+        "scaling": {"sizes": [["spec.d_model=8"], ["spec.d_model=16"], ["spec.d_model=24"]]}})"),
+                    folder_.path()});
+  StudyOptions options;
+  int64_t steps = 0;
+  options.times = false;
+  options.on_step = [&](const LogLine&, int64_t) { ++steps; };
+  const ScalingResult result = run_scaling(scaling, folder_ / "out", options);
+  EXPECT_EQ(steps, 3 * (2 + 4 + 8));
+  ASSERT_EQ(result.points[0].size(), 9u);
+  EXPECT_EQ(result.points[0][4].run.tokens, 4 * 64);
+  EXPECT_EQ(result.points[0][5].run.loss, *result.sizes[1].entries[0].losses()[0]);
+  EXPECT_TRUE(result.findings.empty());
+  const StudyResult report = scaling_report(scaling, result);
+  const Json json = report_json(scaling.sizes.back(), report);
+  EXPECT_TRUE(json["scaling"]["entries"][0].contains("prediction")) << json["scaling"].dump();
+  EXPECT_NE(report_text(scaling.sizes.back(), report).find("Scaling law"), std::string::npos);
+  EXPECT_NE(report_page(scaling.sizes.back(), report).find("valid loss by parameters"),
+            std::string::npos);
+  // what is done is not trained again
+  steps = 0;
+  EXPECT_EQ(timeless(report_json(
+                scaling.sizes.back(),
+                scaling_report(scaling, run_scaling(scaling, folder_ / "out", options)))),
+            timeless(json));
+  EXPECT_EQ(steps, 0);
+}
+
+TEST_F(StudyRuns, ALayoutSearchTrainsHalvesAndComparesTheBest) {
+  const LayoutSearch search =
+      read_search({json_of(R"({"base": "base.json", "budget": {"steps": 8}, "seeds": [1, 2],
+        "learning_rates": "shared", "equal": {"multiple_of": 1, "tolerance": 0.05},
+        "entries": [{"name": "base"}],
+        "search": {"mixers": {"a": "attention", "l": "linear_attention"}, "finalists": 1}})"),
+                   folder_.path()});
+  StudyOptions options;
+  int64_t steps = 0;
+  options.times = false;
+  options.on_step = [&](const LogLine&, int64_t) { ++steps; };
+  const SearchResult found = run_search(search, folder_ / "out", options);
+  // 4 candidates for half the budget, 2 for all of it; then two entries with two seeds
+  EXPECT_EQ(steps, 4 * 4 + 2 * 8 + 2 * 2 * 8);
+  ASSERT_EQ(found.study.entries.size(), 2u);
+  EXPECT_EQ(found.study.reference, "base");
+  const Json json = report_json(found.study, found.result);
+  EXPECT_EQ(json["search"]["candidates"], 4);
+  EXPECT_EQ(json["search"]["layouts"][0]["name"], found.study.entries[1].name);
+  EXPECT_EQ(json["entries"][1]["difference"]["pairs"], 2);
+  EXPECT_NE(report_text(found.study, found.result).find("Layout search: 4 candidates"),
+            std::string::npos);
+  steps = 0;
+  EXPECT_EQ(timeless(report_json(found.study, run_search(search, folder_ / "out", options).result)),
+            timeless(json));
+  EXPECT_EQ(steps, 0);
+}
+
 TEST_F(StudyRuns, TimesAreMeasuredOnce) {
   const Study pair = study(kPair);
   const std::vector<TrialTimes> times = times_of(pair, folder_ / "out");
