@@ -98,6 +98,7 @@ std::function<int()> add_tokenize(CLI::App&);
 std::function<int()> add_train_tokenizer(CLI::App&);
 std::function<int()> add_show(CLI::App&);
 std::function<int()> add_plan(CLI::App&);
+std::function<int()> add_advise(CLI::App&);
 std::function<int()> add_list(CLI::App&);
 std::function<int()> add_convert(CLI::App&);
 std::function<int()> add_model_families(CLI::App&);

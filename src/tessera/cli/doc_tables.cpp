@@ -4,6 +4,7 @@
 #include <set>
 #include <variant>
 
+#include "tessera/analysis/advice.h"
 #include "tessera/base/error.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/help.h"
@@ -296,7 +297,9 @@ Tables doc_tables(const CLI::App& app) {
   Tables out = {{"sampling", sampling_table()}, {"recipe", recipe_tables()},
                 {"study", study_tables()},      {"aliases", alias_table()},
                 {"requests", request_tables()}, {"model_types", model_type_table()},
-                {"options", option_tables(app)}};
+                {"options", option_tables(app)},
+                {"advice_rules", analysis::rules_markdown(analysis::advice_data())},
+                {"crossovers", analysis::crossovers_markdown(analysis::shipped_costs())}};
   for (auto& table : preset_tables()) out.push_back(std::move(table));
   return out;
 }
