@@ -18,7 +18,7 @@ struct Named {
   std::string name, about;
 };
 
-/// What supports a rule: a page of the documentation (a path below docs/, and what it says), or a
+/// What supports a rule: a page of the documentation (a path below docs/, and a line of it), or a
 /// paper.
 struct Evidence {
   std::string page, says;
@@ -42,7 +42,7 @@ struct Template {
   Json spec;
 };
 
-/// Width and depth of models of up to so many parameters.
+/// Width and depth of models up to a number of parameters.
 struct Shape {
   double parameters = 0;
   int64_t width = 0, layers = 0;
