@@ -3,12 +3,14 @@
 
 #include <filesystem>
 #include <optional>
+#include <thread>
 
 #include "tessera/base/testing.h"
 #include "tessera/model/model.h"
 #include "tessera/model/model_testing.h"
 #include "tessera/ops/live_bytes_testing.h"
 #include "tessera/ops/ops_testing.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::model::recompute_test {
 namespace {
@@ -33,7 +35,11 @@ struct Ran {
   std::map<std::string, double> losses;  // of parts
 };
 
-Ran step(const ModelSpec& spec, const nn::Recompute& recompute, at::ScalarType type = at::kFloat) {
+/// `elsewhere`: the backward pass runs on another thread.
+Ran step(const ModelSpec& spec,
+         const nn::Recompute& recompute,
+         at::ScalarType type = at::kFloat,
+         bool elsewhere = false) {
   const Model model(spec, Weights::initial(spec, 5, type));
   ForwardOptions options;
   options.training = true;
@@ -52,7 +58,10 @@ Ran step(const ModelSpec& spec, const nn::Recompute& recompute, at::ScalarType t
         &encoded.emplace(model.encode(nn::Batch::of({{2, 7, 1, 8}, {2, 8, 1, 8, 2, 8}}), options));
   const Tensor hidden = model.hidden(batch, options);
   const Tensor loss = (hidden * ops::gen(hidden.sizes().vec(), 0.3, 0.1)).sum() + parts;
-  loss.backward();
+  if (elsewhere)
+    std::thread([&] { loss.backward(); }).join();
+  else
+    loss.backward();
   out.loss = loss.item<double>();
   for (const auto& [decl, weight] : model.weights().all())
     out.gradients.push_back(weight->dense_tensor().grad());
@@ -92,6 +101,23 @@ TEST(Recompute, GivesTheSameGradients) {
 }
 
 /// Every composition of the zoo that is small enough, an encoder with its decoder among them.
+// products of the forward pass are bf16 on the thread that called it
+TEST(Recompute, ABackwardPassOnAnotherThreadHasTheProductsOfItsForwardPass) {
+  for (const char* patch : {"{}", R"({"residual": {"type": "reversible", "dropout": 0.2}})"}) {
+    const ModelSpec spec = read_model_spec(stack_of(patch));
+    const Ran exact = step(spec, {Of::layers});
+    const ops::TrainingProducts products(ops::ProductType::bf16);
+    const Ran here = step(spec, {Of::layers});
+    const Ran elsewhere = step(spec, {Of::layers}, at::kFloat, /*elsewhere=*/true);
+    EXPECT_NE(here.loss, exact.loss);
+    EXPECT_EQ(elsewhere.loss, here.loss);
+    for (size_t i = 0; i < here.gradients.size(); ++i) {
+      ASSERT_TRUE(here.gradients[i].defined());
+      EXPECT_TRUE(at::equal(elsewhere.gradients[i], here.gradients[i])) << parameters(spec)[i].name;
+    }
+  }
+}
+
 TEST(Recompute, GivesTheSameGradientsForEveryModelOfTheZoo) {
   int tried = 0;
   for (const auto& entry :
