@@ -12,11 +12,11 @@
 namespace tessera::api {
 namespace {
 
-/// Sampling fields: given ones, then the model's own; its filters only with sampling.
-void read_sampling(spec::Settings& settings,
-                   const infer::DecodingDefaults& defaults,
-                   infer::SamplingOptions& out) {
-  std::set<const infer::SamplingField*> given;
+/// Names of the settings that a call has.
+using Given = std::set<std::string_view>;
+
+/// Sampling numbers that are given.
+void read_sampling(spec::Settings& settings, Given& given, infer::SamplingOptions& out) {
   for (const infer::SamplingField& field : infer::sampling_fields()) {
     const auto value =
         settings.number(field.name, field.least, field.most, field.expected, field.above);
@@ -25,20 +25,18 @@ void read_sampling(spec::Settings& settings,
       fail(ErrorKind::usage, settings.where(), "{}: {}; expected a whole number", field.name,
            *value);
     field.set(out, *value);
-    given.insert(&field);
+    given.insert(field.name);
   }
-  const auto is_given = [&](const infer::SamplingField& field) { return given.count(&field) > 0; };
-  for (const bool filters : {false, true}) {
-    if (filters && out.temperature <= 0) break;
-    for (const infer::SamplingField& field : infer::sampling_fields())
-      if (field.filters == filters && !is_given(field))
-        field.set(out, field.get(defaults.sampling));
-  }
-  out.samplers = defaults.sampling.samplers;
   out.bad_words = settings.texts("bad_words");
-  out.check();
-  if (const std::string conflict = infer::conflict_among(out, is_given); !conflict.empty())
-    fail(ErrorKind::usage, settings.where(), "{}", conflict);
+}
+
+void check_sampling(const spec::Settings& settings,
+                    const Given& given,
+                    const infer::SamplingOptions& options) {
+  options.check();
+  const std::string conflict = infer::conflict_among(
+      options, [&](const infer::SamplingField& field) { return given.contains(field.name); });
+  if (!conflict.empty()) fail(ErrorKind::usage, settings.where(), "{}", conflict);
 }
 
 /// -1 requests a random seed, as everywhere.
@@ -77,22 +75,27 @@ std::shared_ptr<const text::Constraint> read_constraint(spec::Settings& settings
                 : "json_schema");
 }
 
-void read_limits(spec::Settings& settings,
-                 const infer::DecodingDefaults& defaults,
-                 infer::DecodingOptions& out) {
+/// Limits of length and stop strings that are given.
+void read_limits(spec::Settings& settings, Given& given, infer::DecodingOptions& out) {
   const auto most = settings.whole("max_new_tokens", -1),
              least = settings.whole("min_new_tokens", 0);
   out.stop_strings = settings.texts("stop");
-  infer::take_limits(defaults, {most.has_value(), least.has_value(), !out.stop_strings.empty()},
-                     out);
+  if (most) given.insert("max_new_tokens");
+  if (least) given.insert("min_new_tokens");
+  if (!out.stop_strings.empty()) given.insert("stop");
   if (most) out.max_new_tokens = *most < 0 ? infer::kAnyLength : *most;
   if (least) out.min_new_tokens = *least;
-  if (least && *least > out.max_new_tokens)
-    fail(ErrorKind::usage, settings.where(),
-         "min_new_tokens {} is more than max_new_tokens {}; expected at most as many", *least,
-         out.max_new_tokens);
   out.context = settings.whole("context", 1).value_or(0);
   out.shift = settings.flag("context_shift").value_or(false);
+}
+
+void check_limits(const spec::Settings& settings,
+                  const Given& given,
+                  const infer::DecodingOptions& options) {
+  if (given.contains("min_new_tokens") && options.min_new_tokens > options.max_new_tokens)
+    fail(ErrorKind::usage, settings.where(),
+         "min_new_tokens {} is more than max_new_tokens {}; expected at most as many",
+         options.min_new_tokens, options.max_new_tokens);
 }
 
 }  // namespace
@@ -103,10 +106,14 @@ Asked read_asked(std::string_view text, const infer::LoadedModel& loaded, infer:
   const text::Tokenizer* const tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
   Asked asked;
   infer::GenerateOptions& options = asked.options;
-  read_sampling(settings, defaults, options.sampling);
-  infer::take_bans(defaults, options);
+  Given given;
+  read_sampling(settings, given, options.sampling);
+  read_limits(settings, given, options);
+  infer::take_defaults(
+      defaults, [&](std::string_view name) { return given.contains(name); }, options);
+  check_sampling(settings, given, options.sampling);
+  check_limits(settings, given, options);
   options.sampling.seed = read_seed(settings);
-  read_limits(settings, defaults, options);
   if (kind == infer::TextKind::conversation) {
     asked.tools = settings.any("tools");
   } else {

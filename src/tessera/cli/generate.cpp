@@ -517,12 +517,12 @@ void add_length(CLI::App& app, infer::GenerateOptions& g, bool& ignore_eos) {
                  "maximum new tokens; -1 = until the end of text or of the context")
       ->capture_default_str()
       ->check(count_or_all());
-  app.add_option("--min-new-tokens", g.min_new_tokens, "minimum new tokens before end of text")
+  app.add_option("--min-new-tokens", g.min_new_tokens, infer::kMinNewTokens.doc)
       ->capture_default_str()
       ->check(not_negative());
   add_texts(app, "--stop,-r,--reverse-prompt", g.stop_strings,
             "stop string, not printed; repeatable");
-  app.add_flag("--ignore-eos", ignore_eos, "do not stop at end of text");
+  app.add_flag("--ignore-eos", ignore_eos, infer::kIgnoreEos.doc);
 }
 
 }  // namespace
@@ -551,18 +551,13 @@ std::function<int()> add_generate(CLI::App& app) {
   group(app, "Constrained decoding");
   o->constraint.add(app);
   group(app, "Beam search");
-  app.add_option("--beams,--num-beams", o->beams.beams,
-                 "beam search: number of beams, up to 1024; 1 = off")
+  app.add_option("--beams,--num-beams", o->beams.beams, infer::kBeams.with("; up to 1024"))
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  app.add_option("--length-penalty", o->beams.length_penalty,
-                 "beam search: score = log p / length^penalty; above 0 favours long outputs")
+  app.add_option("--length-penalty", o->beams.length_penalty, infer::kLengthPenalty.doc)
       ->capture_default_str()
       ->check(finite());
-  app.add_option("--early-stopping", o->early_stopping,
-                 "beam search: when it ends with as many finished hypotheses as beams. true: at "
-                 "once; false: no other is better at its present length; never: none can become "
-                 "better at any length")
+  app.add_option("--early-stopping", o->early_stopping, infer::kEarlyStopping.doc)
       ->capture_default_str()
       ->check(CLI::IsMember({"true", "false", "never"}));
   group(app, "Speculative decoding");

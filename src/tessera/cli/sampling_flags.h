@@ -1,6 +1,7 @@
 // Sampling parameters: the same flags for every command that generates text.
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -10,6 +11,7 @@
 #include "tessera/cli/cli.h"
 #include "tessera/infer/loading/decoding_defaults.h"
 #include "tessera/infer/loading/load_model.h"
+#include "tessera/infer/sampling/option_lines.h"
 #include "tessera/infer/sampling/seed.h"
 
 namespace tessera::cli {
@@ -29,10 +31,8 @@ class SamplingFlags {
     add_texts(app, "--dry-sequence-breaker", breakers_,
               "DRY: string that ends a match (default newline : \" *); none = no breakers; "
               "repeatable");
-    add_texts(app, "--bad-word", options.bad_words,
-              "banned string, as tokenized alone or after a space; repeatable");
-    app.add_option("--samplers", samplers_,
-                   "order of the samplers, comma-separated; those left out are off")
+    add_texts(app, "--bad-word", options.bad_words, infer::kBadWords.with("; repeatable"));
+    app.add_option("--samplers", samplers_, infer::kSamplers.with("; comma-separated"))
         ->default_str(infer::to_string(options.samplers));
     app.add_option("--logit-bias", biases_,
                    "ID:BIAS, added to the token's logit; ID:-inf bans it; of several ids (13,7:-2) "
@@ -61,6 +61,12 @@ class SamplingFlags {
     const CLI::Option* const option = app_->get_option_no_throw(name);
     return option != nullptr && option->count() > 0;
   }
+  /// The flag of an option: --top-p of "top_p".
+  static std::string flag_of(std::string_view name) {
+    std::string out = fmt::format("--{}", name);
+    std::replace(out.begin(), out.end(), '_', '-');
+    return out;
+  }
   /// The first given flag without effect in greedy decoding, if decoding is greedy; otherwise
   /// empty.
   std::string filter_given() const {
@@ -85,17 +91,8 @@ class SamplingFlags {
                                infer::DecodingOptions& writing) {
     const auto defaults =
         infer::decoding_defaults(config_ == "none" ? convert::GenerationConfig() : config, kind);
-    const auto take = [&](bool filters) {
-      for (const infer::SamplingField& field : infer::sampling_fields())
-        if (field.filters == filters && !given(field.flag()))
-          field.set(*options_, field.get(defaults.sampling));
-    };
-    take(false);
-    if (options_->temperature > 0) take(true);
-    if (!given("--samplers")) options_->samplers = defaults.sampling.samplers;
-    infer::take_bans(defaults, writing);
-    infer::take_limits(
-        defaults, {given("--max-new-tokens"), given("--min-new-tokens"), given("--stop")}, writing);
+    infer::take_defaults(
+        defaults, [&](std::string_view name) { return given(flag_of(name)); }, writing);
     if (!defaults.unsupported.empty())
       fmt::print(stderr, "tessera: {}: without effect: {}\n", defaults.source,
                  fmt::join(defaults.unsupported, ", "));

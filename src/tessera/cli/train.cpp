@@ -109,7 +109,7 @@ int train_model(const TrainArgs& o) {
     fail(ErrorKind::usage, "train", "--memory has no meaning without --find-batch");
   check_out_place("train", o.out, o.force, is_run_folder);
   train::Recipe recipe = train::load_recipe(o.recipe, o.overrides, o.ignore_keys);
-  train::check_split(recipe, o.sequence);
+  train::check_split(recipe.spec, recipe.train, o.sequence);
   if (o.find_batch) {
     find_batch(o, recipe);
     if (o.out.empty()) {

@@ -106,7 +106,7 @@ void add_samplers(Fields<Body>& fields) {
   const std::vector<std::string> names(infer::sampler_names().begin(),
                                        infer::sampler_names().end());
   fields.add("samplers", {{"type", "array"}, {"items", {{"enum", names}}}},
-             "order of the samplers; those left out are off. Default: all, as listed",
+             infer::kSamplers.with("; default: all, as listed"),
              [](Body& body, const Json& value, const std::string& name) {
                std::vector<std::string> asked;
                if (!value.is_array() || !value.empty()) asked = texts_of(value, name, 64);
@@ -196,9 +196,7 @@ void add_generation(Fields<Body>& fields) {
       .alias("n_predict");
   add_sampling(fields);
   add_samplers(fields);
-  fields
-      .integer("min_tokens", &G::min_tokens, 0, kMostTokens,
-               "minimum new tokens before end of text")
+  fields.integer("min_tokens", &G::min_tokens, 0, kMostTokens, infer::kMinNewTokens.doc)
       .alias("min_new_tokens");
   fields.add(
       "logit_bias", {{"type", "object"}},
@@ -222,8 +220,7 @@ void add_generation(Fields<Body>& fields) {
              });
   fields.add("bad_words",
              {{"type", "array"}, {"items", {{"type", "string"}}}, {"maxItems", kMostBadWords}},
-             "banned strings, as tokenized alone or after a space",
-             [](Body& body, const Json& value, const std::string& name) {
+             infer::kBadWords.doc, [](Body& body, const Json& value, const std::string& name) {
                if (value.is_array() && value.empty()) return;
                body.bad_words = texts_of(value, name, kMostBadWords);
                for (const std::string& word : body.bad_words)
@@ -262,7 +259,7 @@ void add_generation(Fields<Body>& fields) {
                body.stop_token_ids = ids_of(value, name, 64);
              });
   fields.flag("include_stop_str_in_output", &G::keep_stop, "keep the stop string in the output");
-  fields.flag("ignore_eos", &G::ignore_eos, "do not stop at end of text")
+  fields.flag("ignore_eos", &G::ignore_eos, infer::kIgnoreEos.doc)
       .integer("n", &G::n, 1, 16,
                "number of completions; each except the first has a seed derived from `seed`")
       .alias("n_cmpl");

@@ -1,6 +1,7 @@
 // Values that bodies of several routes have: texts, prompts, messages.
 #pragma once
 
+#include "tessera/infer/sampling/option_lines.h"
 #include "tessera/serve/bodies.h"
 
 namespace tessera::serve {
@@ -32,14 +33,12 @@ void add_model(Fields<Body>& fields) {
 template <class Body>
 void add_search(Fields<Body>& fields) {
   using S = SearchBody;
-  fields.integer("beams", &S::beams, 1, 16, "beam search: number of beams; 1 = none")
+  fields.integer("beams", &S::beams, 1, 16, infer::kBeams.doc)
       .alias("num_beams")
       .number("length_penalty", &S::length_penalty, -10, 10,
-              "beam search: scores are log p / length^penalty; default 1")
+              infer::kLengthPenalty.with("; default 1"))
       .add("early_stopping", {{"enum", {false, true, "never"}}},
-           "beam search: when it ends with as many finished hypotheses as beams. true: at once; "
-           "false (default): where no running one has a better score at its present length; "
-           "\"never\": where none can reach one at any length",
+           infer::kEarlyStopping.with("; default false"),
            [](Body& body, const Json& value, const std::string& name) {
              using convert::EarlyStopping;
              if (!value.is_boolean() && value != "never")

@@ -50,6 +50,23 @@ void set_beams(DecodingDefaults& out,
                           config.renormalize};
 }
 
+template <class T>
+void append(std::vector<T>& to, const std::vector<T>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+void take_sampling(const SamplingOptions& defaults, const IsGiven& given, SamplingOptions& out) {
+  const auto take = [&](bool filters) {
+    for (const SamplingField& field : sampling_fields())
+      if (field.filters == filters && !given(field.name)) field.set(out, field.get(defaults));
+  };
+  take(false);  // decides between greedy decoding and sampling
+  if (out.temperature > 0) take(true);
+  if (!given("samplers")) out.samplers = defaults.samplers;
+  append(out.logit_bias, defaults.logit_bias);
+  append(out.sequence_bias, defaults.sequence_bias);
+}
+
 }  // namespace
 
 DecodingDefaults decoding_defaults(const convert::GenerationConfig& config, TextKind kind) {
@@ -72,28 +89,21 @@ DecodingDefaults decoding_defaults(const convert::GenerationConfig& config, Text
   return out;
 }
 
-void take_bans(const DecodingDefaults& defaults, DecodingOptions& decoding) {
-  const auto append = [](auto& to, const auto& from) {
-    to.insert(to.end(), from.begin(), from.end());
-  };
-  append(decoding.sampling.logit_bias, defaults.sampling.logit_bias);
-  append(decoding.sampling.sequence_bias, defaults.sampling.sequence_bias);
+void take_defaults(const DecodingDefaults& defaults,
+                   const IsGiven& given,
+                   DecodingOptions& decoding) {
+  take_sampling(defaults.sampling, given, decoding.sampling);
   append(decoding.begin_suppress, defaults.begin_suppress);
-}
-
-void take_limits(const DecodingDefaults& defaults,
-                 const GivenLimits& given,
-                 DecodingOptions& decoding) {
-  if (!given.max_new_tokens) {
+  if (!given("max_new_tokens")) {
     if (defaults.max_new_tokens) decoding.max_new_tokens = *defaults.max_new_tokens;
     if (defaults.max_length > 0) decoding.max_new_tokens = kAnyLength;
     decoding.max_length = defaults.max_length;
   }
-  if (!given.min_new_tokens) {
+  if (!given("min_new_tokens")) {
     decoding.min_new_tokens = defaults.min_new_tokens;
     decoding.min_length = defaults.min_length;
   }
-  if (!given.stop) decoding.stop_strings = defaults.stop_strings;
+  if (!given("stop")) decoding.stop_strings = defaults.stop_strings;
 }
 
 std::string describe(const DecodingOptions& decoding, const std::optional<BeamOptions>& beams) {

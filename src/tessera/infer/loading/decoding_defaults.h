@@ -2,6 +2,9 @@
 // GGUF file), otherwise the program's.
 #pragma once
 
+#include <functional>
+#include <string_view>
+
 #include "tessera/convert/generation_config.h"
 #include "tessera/infer/engine/request.h"
 
@@ -28,20 +31,19 @@ struct DecodingDefaults {
 
 DecodingDefaults decoding_defaults(const convert::GenerationConfig& config, TextKind kind);
 
-/// Copies settings that are neither sampling numbers nor lengths: biases, banned sequences,
-/// suppressed first tokens.
-void take_bans(const DecodingDefaults& defaults, DecodingOptions& decoding);
-
 /// More new tokens than any context holds.
 inline constexpr int64_t kAnyLength = int64_t{1} << 40;
-/// Limits that a user has set.
-struct GivenLimits {
-  bool max_new_tokens = false, min_new_tokens = false, stop = false;
-};
-/// Those that the user leaves open become the makers'.
-void take_limits(const DecodingDefaults& defaults,
-                 const GivenLimits& given,
-                 DecodingOptions& decoding);
+
+/// True for an option that the user sets, by name: a sampling field (sampling_fields()),
+/// "samplers", "max_new_tokens", "min_new_tokens" or "stop".
+using IsGiven = std::function<bool(std::string_view name)>;
+
+/// Sets the options that the user leaves open to the model's: sampling numbers (filters only if
+/// tokens are sampled), the order of samplers, limits of length and stop strings. Biases, banned
+/// sequences and suppressed first tokens of the model are added to the user's.
+void take_defaults(const DecodingDefaults& defaults,
+                   const IsGiven& given,
+                   DecodingOptions& decoding);
 
 /// For people: "greedy", "temperature 0.7, min-p 0.05, seed 3" or "beam search with 4 beams", then
 /// penalties and limits that are set.

@@ -108,10 +108,9 @@ int64_t counter(const Json& json, const char* key, const fs::path& file) {
 
 }  // namespace
 
-std::optional<RecurrentStates> fresh_rows(const Recipe& recipe) {
-  const TrainRecipe& how = recipe.train;
+std::optional<RecurrentStates> fresh_rows(const model::ModelSpec& spec, const TrainRecipe& how) {
   if (how.windows != WindowOrder::carried) return std::nullopt;
-  return RecurrentStates(recipe.spec, how.batch * how.accumulate, how.carry_limit);
+  return RecurrentStates(spec, how.batch * how.accumulate, how.carry_limit);
 }
 
 fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progress& progress) {
@@ -287,7 +286,7 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
     progress.expert_counts =
         ExpertCounts::of(trainer.value("expert_counts", Json()), file.string());
   progress.watch = trainer.value("watch", Json());
-  progress.carried = fresh_rows(recipe);
+  progress.carried = fresh_rows(recipe.spec, recipe.train);
   if (progress.carried) progress.carried->load(folder / kCarried);
   return progress;
 }

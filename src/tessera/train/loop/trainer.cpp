@@ -80,15 +80,17 @@ std::unique_ptr<TrainState> first_learner(const Recipe& recipe,
 
 }  // namespace
 
-void check_split(const Recipe& recipe, const nn::SequenceSplit& split) {
+void check_split(const model::ModelSpec& spec,
+                 const TrainRecipe& train,
+                 const nn::SequenceSplit& split) {
   if (split.ranks <= 1) return;
-  if (recipe.train.windows == WindowOrder::carried)
+  if (train.windows == WindowOrder::carried)
     fail(ErrorKind::usage, "train",
          "the sequence is to be split over {} ranks, but train.windows \"carried\" continues from "
          "a state; expected \"isolated\", or leave --sequence-parallel out",
          split.ranks);
-  int64_t found = count_split(recipe.spec, recipe.train.length);
-  if (recipe.spec.encoder) found += count_split(*recipe.spec.encoder, recipe.train.length);
+  int64_t found = count_split(spec, train.length);
+  if (spec.encoder) found += count_split(*spec.encoder, train.length);
   if (found == 0)
     fail(ErrorKind::usage, "train",
          "the sequence is to be split over {} ranks, but no mixer is \"attention\"; leave "
@@ -96,8 +98,8 @@ void check_split(const Recipe& recipe, const nn::SequenceSplit& split) {
          split.ranks);
 }
 
-void check_precision(const Recipe& recipe, bool has_bf16_units) {
-  if (recipe.train.precision == Precision::bf16 && !has_bf16_units)
+void check_precision(Precision precision, bool has_bf16_units) {
+  if (precision == Precision::bf16 && !has_bf16_units)
     fail(ErrorKind::usage, "train.precision",
          "\"bf16\": this processor ({}) has no units for it that tessera uses (AVX512-BF16, AMX), "
          "or TESSERA_CPU forbids them; expected \"float32\"",
@@ -105,8 +107,8 @@ void check_precision(const Recipe& recipe, bool has_bf16_units) {
 }
 
 TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptions& options) {
-  check_split(recipe, options.sequence);
-  check_precision(recipe, kernels::has_bf16_units());
+  check_split(recipe.spec, recipe.train, options.sequence);
+  check_precision(recipe.train.precision, kernels::has_bf16_units());
   RunLock lock(folder);
   if (const auto steps = checkpoint_steps(folder); !steps.empty()) {
     if (!options.resume)

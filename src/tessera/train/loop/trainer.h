@@ -16,11 +16,13 @@ namespace tessera::train {
 
 /// Throws Error if `split` finds no "attention" mixer to split (usage), one that cannot be split
 /// (spec), or carried windows (usage).
-void check_split(const Recipe& recipe, const nn::SequenceSplit& split);
+void check_split(const model::ModelSpec& spec,
+                 const TrainRecipe& train,
+                 const nn::SequenceSplit& split);
 
 /// Throws Error(usage) for bf16 products on a processor without bf16 units, where they are slower
 /// than float32.
-void check_precision(const Recipe& recipe, bool has_bf16_units);
+void check_precision(Precision precision, bool has_bf16_units);
 
 /// Throws the errors of check_split() and check_precision(); Error(usage) if the folder has
 /// checkpoints and `resume` is not set; Error(resource) for a folder in use and a full disk (the

@@ -206,9 +206,9 @@ TEST(Trainer, InFp16LearnsAsInFloat32OfAScaledLossAndResumesBitForBit) {
 TEST(Trainer, Bf16IsRefusedWithoutUnitsForIt) {
   const Setting s;
   expect_error(ErrorKind::usage, "[train.precision] \"bf16\": this processor",
-               [&] { check_precision(s.recipe({"train.precision=bf16"}), false); });
-  check_precision(s.recipe({"train.precision=bf16"}), true);
-  check_precision(s.recipe(), false);
+               [&] { check_precision(Precision::bf16, false); });
+  check_precision(Precision::bf16, true);
+  check_precision(s.recipe().train.precision, false);
   expect_error(ErrorKind::spec, "train.precision", [&] { s.recipe({"train.precision=fp8"}); });
 }
 
