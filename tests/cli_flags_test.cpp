@@ -281,7 +281,7 @@ TEST_F(CliFlags, EveryVerbThatWritesHasOneNameForIt) {
                 text.find("--output,") != std::string::npos)
         << verb;
   }
-  EXPECT_EQ(writes, (std::set<std::string>{"compare", "convert", "docs", "embed", "eval",
+  EXPECT_EQ(writes, (std::set<std::string>{"compare", "convert", "data", "docs", "embed", "eval",
                                            "finetune", "forward", "index", "init", "plan",
                                            "quantize", "sweep", "train", "train-tokenizer"}));
   int made = 0;

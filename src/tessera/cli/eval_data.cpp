@@ -19,7 +19,8 @@ void EvalData::add(CLI::App& app) {
   };
   add("--labels", data.labels, "label files for .txt data");
   add("--format", data.format, "format of --data; default: by file extension")
-      ->check(CLI::IsMember({"tsv", "csv", "jsonl", "lines", "conll", "squad"}));
+      ->check(CLI::IsMember(
+          {"tsv", "csv", "jsonl", "lines", "conll", "squad", "listops", "cifar", "idx"}));
   add("--columns", data.columns, "column names, where the first line has none")->delimiter(',');
   add("--separator", data.separator, "column separator; default: tab, comma");
   add("--text-key", data.text, "column or key of the text");
@@ -49,13 +50,26 @@ int evaluate_data(EvalData& o, bool json) {
                    {"examples", got.examples},
                    {"predicted", got.result.tokens},
                    {"scores", scores}};
+    if (!got.benchmark.empty()) report["benchmark"] = got.benchmark;
+    for (const auto& [name, interval] : got.result.intervals)
+      report["intervals"][name] = interval.to_json();
+    for (const auto& [name, accuracy] : got.baselines) report["baselines"][name] = accuracy;
     if (has_loss) report["loss"] = got.result.loss;
     print_json(report);
     return kExitOk;
   }
-  fmt::print("{:<18}{}\n{:<18}{}\n", "task", got.task, "examples", got.examples);
+  fmt::print("{:<18}{}\n{:<18}{}\n", "task",
+             got.benchmark.empty() ? got.task : got.benchmark + ", " + got.task, "examples",
+             got.examples);
   if (has_loss) fmt::print("{:<18}{:.4f}\n", "loss", got.result.loss);
-  for (const auto& [name, score] : scores) fmt::print("{:<18}{:.4f}\n", name, score);
+  for (const auto& [name, score] : scores) {
+    const auto found = got.result.intervals.find(name);
+    if (found == got.result.intervals.end())
+      fmt::print("{:<18}{:.4f}\n", name, score);
+    else
+      fmt::print("{:<18}{:.4f} [{:.4f}, {:.4f}] ({})\n", name, score, found->second.low,
+                 found->second.high, found->second.interval);
+  }
   return kExitOk;
 }
 

@@ -10,6 +10,7 @@
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/out_place.h"
 #include "tessera/cli/train_progress.h"
+#include "tessera/train/data/label_benchmarks.h"
 #include "tessera/train/loop/trainer.h"
 #include "tessera/train/objective/objective_config.h"
 #include "tessera/train/recipe/finetune.h"
@@ -180,7 +181,8 @@ std::function<int()> add_finetune(CLI::App& app) {
   app.add_option("--valid", how.valid, "validation files; default: a tenth of --data");
   app.add_option("--labels", how.labels, "label files for .txt data");
   app.add_option("--format", how.format, "file format; default by file extension")
-      ->check(CLI::IsMember({"tsv", "csv", "jsonl", "lines", "conll", "squad"}));
+      ->check(CLI::IsMember(
+          {"tsv", "csv", "jsonl", "lines", "conll", "squad", "listops", "cifar", "idx"}));
   app.add_option("--columns", how.columns,
                  "column names of files without a header, comma-separated")
       ->delimiter(',');
@@ -195,7 +197,12 @@ std::function<int()> add_finetune(CLI::App& app) {
   std::string tasks;
   for (const auto& [name, what] : train::finetune_tasks())
     tasks += fmt::format("{}{} ({})", tasks.empty() ? "" : "; ", name, what);
-  app.add_option("--task", how.task, "task; default: by the columns. " + tasks);
+  std::string benchmarks;
+  for (const train::LabelBenchmark& one : train::label_benchmarks())
+    benchmarks += (benchmarks.empty() ? "" : ", ") + one.name;
+  app.add_option(
+      "--task,--task-name", how.task,
+      "task; default: by the columns. " + tasks + ". Files of a benchmark: " + benchmarks);
   group(app, "Method");
   auto* lora = app.add_option("--lora,--lora-r,--lora-rank", how.rank,
                               "LoRA rank; base weights stay frozen in their storage type (QLoRA on "
@@ -234,6 +241,7 @@ std::function<int()> add_finetune(CLI::App& app) {
   app.add_flag("--json", o->json, "result as JSON");
   examples(app,
            {"tessera finetune all-MiniLM-L6-v2 --data train.tsv --valid dev.tsv --out run",
+            "tessera finetune model --task glue:mrpc --data train.tsv --valid dev.tsv --out run",
             "tessera finetune model --data reviews.csv --text review --label stars --out run",
             "tessera finetune model.gguf --data chats.jsonl --lora 8 --out run",
             "tessera finetune model --data alpaca.json --out run",

@@ -7,6 +7,9 @@
 #include "tessera/format/file_source.h"
 #include "tessera/train/data/check_files.h"
 #include "tessera/train/data/data_file.h"
+#include "tessera/train/data/image_files.h"
+#include "tessera/train/data/listops.h"
+#include "tessera/train/data/superglue_records.h"
 
 namespace tessera::train {
 namespace {
@@ -15,7 +18,8 @@ namespace {
 constexpr std::pair<const char*, LabelFormat> kEndings[] = {
     {".tsv", LabelFormat::tsv},    {".csv", LabelFormat::csv},      {".jsonl", LabelFormat::jsonl},
     {".json", LabelFormat::jsonl}, {".ndjson", LabelFormat::jsonl}, {".conll", LabelFormat::conll},
-    {".iob2", LabelFormat::conll}, {".bio", LabelFormat::conll},    {".txt", LabelFormat::lines}};
+    {".iob2", LabelFormat::conll}, {".bio", LabelFormat::conll},    {".txt", LabelFormat::lines},
+    {".bin", LabelFormat::cifar},  {"idx3-ubyte", LabelFormat::idx}};
 
 std::string names_shown(const std::vector<std::string>& names) {
   std::vector<std::string> out;
@@ -114,10 +118,11 @@ class QuotedCells {
 /// Column names, and cells of each line by name.
 class Table {
  public:
-  Table(const LabelData& data, const std::string& path) : path_(path), names_(data.columns) {
+  Table(const LabelData& data, const std::string& path)
+      : path_(path), names_(data.columns), skip_incomplete_(data.skip_incomplete) {
     skip_first_ = data.header.value_or(names_.empty());
   }
-  /// No example for a header line.
+  /// No example for a header line, and for a row that is to be skipped.
   std::optional<Record> row(std::vector<std::string> cells,
                             const std::string& where,
                             size_t offset) {
@@ -126,6 +131,7 @@ class Table {
       if (names_.empty()) name(std::move(cells), where);
       return std::nullopt;
     }
+    if (skip_incomplete_ && cells.size() < names_.size()) return std::nullopt;
     if (cells.size() != names_.size())
       fail(ErrorKind::file, "data", "{}: {} cells; expected {} ({})", where, cells.size(),
            names_.size(), names_shown(names_));
@@ -147,7 +153,7 @@ class Table {
   }
   std::string path_;
   std::vector<std::string> names_;
-  bool skip_first_;
+  bool skip_first_, skip_incomplete_;
 };
 
 using Visit = std::function<void(Record&&)>;
@@ -173,12 +179,16 @@ void read_csv(const LabelData& data, const std::string& path, const Visit& visit
     if (auto record = table.row(std::move(cells), lines.where(), begin)) visit(std::move(*record));
 }
 
-void read_jsonl(const std::string& path, const Visit& visit) {
+void read_jsonl(const LabelData& data, const std::string& path, const Visit& visit) {
   const DataFile file(path);
   if (file.text().empty())
     fail(ErrorKind::input, "data", "{}: the file is empty; expected examples", path);
   for_each_object(file, [&](const ObjectText& object) {
-    visit({object.where, parse_object(object), /*is_table=*/false});
+    Record record{object.where, parse_object(object), /*is_table=*/false};
+    if (data.layout)
+      superglue_records(*data.layout, record, data, visit);
+    else
+      visit(std::move(record));
   });
 }
 
@@ -278,6 +288,38 @@ void read_squad(const LabelData& data, const std::string& path, const Visit& vis
     }
 }
 
+void read_listops(const LabelData& data, const std::string& path, const Visit& visit) {
+  LabelData table;
+  table.format = LabelFormat::tsv;
+  for_each_record(table, path, [&](Record&& record) {
+    for (const char* column : {"Source", "Target"})
+      if (!record.values.contains(column))
+        fail(ErrorKind::file, "data",
+             "{}: no column \"{}\"; expected a file of ListOps, Source and "
+             "Target",
+             path, column);
+    const std::string source = record.values["Source"];
+    Record made{record.where, Json::object(), /*is_table=*/true, record.offset};
+    made.values[data.text_key] = listops_symbols(source, record.where);
+    made.values[data.label_key] = std::move(record.values["Target"]);
+    visit(std::move(made));
+  });
+}
+
+void read_images(const LabelData& data,
+                 const std::string& path,
+                 bool is_cifar,
+                 const Visit& visit) {
+  if (is_cifar)
+    for_each_cifar_image(path, [&](std::string pixels, int64_t label, const std::string& where) {
+      visit({where, {{data.text_key, std::move(pixels)}, {data.label_key, label}}});
+    });
+  else
+    for_each_idx_image(path, [&](std::string pixels, const std::string& where) {
+      visit({where, {{data.text_key, std::move(pixels)}}});
+    });
+}
+
 }  // namespace
 
 LabelFormat LabelData::format_of(const std::string& path) const {
@@ -288,7 +330,7 @@ LabelFormat LabelData::format_of(const std::string& path) const {
   if (std::filesystem::is_regular_file(path)) DataFile{path};
   fail(ErrorKind::spec, "data.format",
        "not given, and the name \"{}\" does not tell; expected one of tsv, csv, jsonl, lines, "
-       "conll, squad (--format)",
+       "conll, squad, listops, cifar, idx (--format)",
        path);
 }
 
@@ -311,6 +353,8 @@ void check_label_data(const LabelData& data, const std::string& where) {
       if (!table && data.header) refuse("header");
       if (!table && format != LabelFormat::conll && !data.columns.empty()) refuse("columns");
       if (format != LabelFormat::tsv && data.max_splits > 0) refuse("max_splits");
+      if (!table && data.skip_incomplete) refuse("skip_incomplete");
+      if (format != LabelFormat::jsonl && data.layout) refuse("layout");
       if (table && data.columns.empty() && data.header == false)
         fail(ErrorKind::spec, where + ".columns",
              "not given, and there is no header; expected the names of the columns of {}", path);
@@ -332,13 +376,19 @@ void for_each_record(const LabelData& data,
     case LabelFormat::csv:
       return read_csv(data, path, visit);
     case LabelFormat::jsonl:
-      return read_jsonl(path, visit);
+      return read_jsonl(data, path, visit);
     case LabelFormat::lines:
       return read_lines(data, path, visit);
     case LabelFormat::conll:
       return read_conll(data, path, visit);
     case LabelFormat::squad:
       return read_squad(data, path, visit);
+    case LabelFormat::listops:
+      return read_listops(data, path, visit);
+    case LabelFormat::cifar:
+      return read_images(data, path, true, visit);
+    case LabelFormat::idx:
+      return read_images(data, path, false, visit);
   }
 }
 
@@ -350,6 +400,10 @@ void for_each_row(const std::string& path, LabelFormat format, const Visit& visi
 
 std::vector<std::string> read_label_file(const std::string& path) {
   std::vector<std::string> labels;
+  if (const auto numbers = read_idx_labels(path)) {
+    for (const int64_t number : *numbers) labels.push_back(std::to_string(number));
+    return labels;
+  }
   DataLines lines(path);
   for (std::string_view line; !lines.only_blank_left() && lines.next(line);) {
     if (is_blank(line))

@@ -23,22 +23,38 @@ namespace tessera::train {
 using spec::Json;
 
 enum class LabelFormat {
-  tsv,    // cells between separators, without quotes: a quote is a character (GLUE)
-  csv,    // RFC 4180: quoted cells may contain separators and line ends
-  jsonl,  // an object a line, or one list of them
-  lines,  // a text a line; labels are in separate files
-  conll,  // a word a line, its label in the last column; an empty line ends a sentence
-  squad,  // {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}
+  tsv,      // cells between separators, without quotes: a quote is a character (GLUE)
+  csv,      // RFC 4180: quoted cells may contain separators and line ends
+  jsonl,    // an object a line, or one list of them
+  lines,    // a text a line; labels are in separate files
+  conll,    // a word a line, its label in the last column; an empty line ends a sentence
+  squad,    // {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}
+  listops,  // a table of ListOps (Source, Target); a text has one character a token (listops.h)
+  cifar,    // CIFAR-10, binary version: a text is the grey values of an image (image_files.h)
+  idx,      // images in IDX format, their labels in separate files (MNIST)
 };
+
+/// Records of SuperGLUE (Wang et al. 2019, arXiv:1905.00537) that become pairs of texts with the
+/// classes false and true (superglue_records.h).
+enum class RecordLayout { copa, multirc, record, wic, wsc };
 
 }  // namespace tessera::train
 
 template <>
 struct tessera::spec::EnumNames<tessera::train::LabelFormat> {
   using E = tessera::train::LabelFormat;
-  static constexpr std::array names{std::pair{E::tsv, "tsv"},     std::pair{E::csv, "csv"},
-                                    std::pair{E::jsonl, "jsonl"}, std::pair{E::lines, "lines"},
-                                    std::pair{E::conll, "conll"}, std::pair{E::squad, "squad"}};
+  static constexpr std::array names{
+      std::pair{E::tsv, "tsv"},         std::pair{E::csv, "csv"},     std::pair{E::jsonl, "jsonl"},
+      std::pair{E::lines, "lines"},     std::pair{E::conll, "conll"}, std::pair{E::squad, "squad"},
+      std::pair{E::listops, "listops"}, std::pair{E::cifar, "cifar"}, std::pair{E::idx, "idx"}};
+};
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::RecordLayout> {
+  using E = tessera::train::RecordLayout;
+  static constexpr std::array names{std::pair{E::copa, "copa"}, std::pair{E::multirc, "multirc"},
+                                    std::pair{E::record, "record"}, std::pair{E::wic, "wic"},
+                                    std::pair{E::wsc, "wsc"}};
 };
 
 namespace tessera::train {
@@ -55,6 +71,8 @@ struct LabelData {
   std::optional<bool> header = {};
   std::string separator = {};
   int64_t max_splits = 0;
+  bool skip_incomplete = false;
+  std::optional<RecordLayout> layout = {};
   std::string label_separator = ",";
   std::string text_key = "text";
   std::string text_b_key = "text_b";
@@ -90,6 +108,12 @@ struct LabelData {
         field("separator", &C::separator, "tsv, csv: between cells; \"\" = tab, comma"),
         field("max_splits", &C::max_splits,
               "tsv: separators of a line that count, the first ones; 0 = all", {.min = 0}),
+        field(
+            "skip_incomplete", &C::skip_incomplete,
+            "tsv, csv: skip rows with missing cells or an empty text, as `datasets` does for GLUE"),
+        field("layout", &C::layout,
+              "jsonl: records of this SuperGLUE task become pairs of texts with the classes false "
+              "and true"),
         field("label_separator", &C::label_separator, "tables: between several labels of a text"),
         field("text_key", &C::text_key, "column or key of the text"),
         field("text_b_key", &C::text_b_key, "of the second text of a pair"),
@@ -116,6 +140,8 @@ struct Record {
   /// From a table: all values are strings.
   bool is_table = false;
   size_t offset = 0;  // of a table row: byte offset in the file
+  /// With a layout: the question that the pair belongs to, and its answer.
+  std::string group = {}, candidate = {};
 };
 
 /// Visits the examples of a file in order. Throws Error(file) naming file and line for text that is
@@ -129,7 +155,7 @@ void for_each_row(const std::string& path,
                   LabelFormat format,
                   const std::function<void(Record&&)>& visit);
 
-/// The labels of a label file, a line each. Throws Error(file).
+/// The labels of a label file: a line each, or an IDX file. Throws Error(file).
 std::vector<std::string> read_label_file(const std::string& path);
 
 }  // namespace tessera::train

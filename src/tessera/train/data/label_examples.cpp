@@ -81,6 +81,12 @@ std::string text_in(const Record& record, const std::string& key, std::string_vi
   return text;
 }
 
+/// True for an empty text of a table.
+bool is_empty(const Record& record, const std::string& key) {
+  const Json* value = find(record, key);
+  return value != nullptr && value->is_string() && trimmed(value->get<std::string>()).empty();
+}
+
 /// A class: a name or an integer.
 std::string class_in(const Json& value, const Record& record, const std::string& key) {
   std::string name;
@@ -292,8 +298,13 @@ std::vector<LabelledText> read_texts(const LabelData& data,
           label == nullptr ? "0" : *label;
       record.is_table = true;
     }
+    if (data.skip_incomplete &&
+        (is_empty(record, data.text_key) || is_empty(record, data.text_b_key)))
+      return;
     LabelledText one;
     one.where = record.where;
+    one.group = std::move(record.group);
+    one.candidate = std::move(record.candidate);
     one.text = text_in(record, data.text_key, "text");
     if (find(record, data.text_b_key) != nullptr)
       one.text_b = text_in(record, data.text_b_key, "text_b");

@@ -11,6 +11,7 @@ struct LabelledText {
   std::string where, text, text_b;
   std::vector<std::string> labels;  // class names; empty if `score` is used
   double score = 0;
+  std::string group, candidate;  // of a Record with a layout
 };
 
 /// A sentence with one label per word.

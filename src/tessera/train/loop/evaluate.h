@@ -3,8 +3,10 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
+#include "tessera/infer/evaluation/estimate.h"
 #include "tessera/model/model.h"
 #include "tessera/train/data/dataset.h"
 
@@ -17,6 +19,8 @@ struct Evaluation {
   int64_t tokens = 0;        // number of targets
   std::map<std::string, double> losses = {};  // of each objective of a mixture, by name
   std::map<std::string, double> scores = {};  // other metrics, by name
+  /// Of scores, if EvaluateOptions::interval_seed is set.
+  std::map<std::string, infer::Estimate> intervals = {};
 };
 
 struct EvaluateOptions {
@@ -28,6 +32,9 @@ struct EvaluateOptions {
   bool carried = false;
   int64_t carry_limit = 0;
   const CancelToken* cancel = nullptr;
+  /// Of labelled objectives: also the confidence intervals of the scores, with this seed of the
+  /// bootstrap.
+  std::optional<uint64_t> interval_seed = {};
   /// Of objectives whose targets are tokens: nats and targets of each pass, in order.
   std::function<void(double nats, int64_t targets)> on_pass = {};
 };

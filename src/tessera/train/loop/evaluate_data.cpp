@@ -1,8 +1,13 @@
 #include "tessera/train/loop/evaluate_data.h"
 
+#include <map>
+#include <span>
+
 #include "tessera/infer/encoders/embed.h"
+#include "tessera/infer/evaluation/estimate.h"
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/train/data/label_examples.h"
+#include "tessera/train/data/listops.h"
 #include "tessera/train/objective/metrics.h"
 #include "tessera/train/objective/objective.h"
 #include "tessera/train/recipe/finetune_planner.h"
@@ -35,7 +40,8 @@ void take_reference(const DataEvaluationOptions& options, FinetunePlan& plan) {
 Evaluation evaluate_similarity(const infer::LoadedModel& loaded,
                                const std::vector<std::string>& adapters,
                                const FinetuneOptions& how,
-                               const Json& recipe) {
+                               const Json& recipe,
+                               uint64_t seed) {
   const auto data = spec::read_struct<LabelData>(recipe["data"], spec::Scope().at("data"));
   const int64_t length = recipe["train"]["length"], batch = recipe["train"]["batch"];
   infer::EmbedOptions options = infer::embed_options_of(how.model, adapters);
@@ -60,9 +66,49 @@ Evaluation evaluate_similarity(const infer::LoadedModel& loaded,
   }
   Evaluation out;
   out.tokens = std::ssize(pairs);
-  out.scores = {{"pearson_cosine", pearson(truth, said)},
-                {"spearman_cosine", spearman(truth, said)}};
+  const auto add = [&](const char* name,
+                       double (*score)(std::span<const double>, std::span<const double>)) {
+    std::vector<double> some_truth, some_said;
+    const infer::Estimate estimate =
+        infer::bootstrap(std::ssize(truth), seed, [&](std::span<const int64_t> chosen) {
+          some_truth.clear();
+          some_said.clear();
+          for (const int64_t i : chosen) {
+            some_truth.push_back(truth[static_cast<size_t>(i)]);
+            some_said.push_back(said[static_cast<size_t>(i)]);
+          }
+          return score(some_truth, some_said);
+        });
+    out.scores[name] = estimate.value;
+    out.intervals[name] = estimate;
+  };
+  add("pearson_cosine", pearson);
+  add("spearman_cosine", spearman);
   return out;
+}
+
+/// The scores that a benchmark reports, and their mean.
+void keep_scores(const std::vector<std::string>& names, Evaluation& result) {
+  if (names.empty()) return;
+  std::map<std::string, double> kept;
+  double sum = 0;
+  for (const std::string& name : names) sum += kept[name] = result.scores.at(name);
+  if (names.size() > 1) kept["mean"] = sum / static_cast<double>(names.size());
+  result.scores = std::move(kept);
+  std::erase_if(result.intervals,
+                [&](const auto& one) { return !result.scores.contains(one.first); });
+}
+
+/// Of files of ListOps.
+std::map<std::string, double> baselines_of(const LabelData& data, const CancelToken* cancel) {
+  std::vector<std::string> symbols;
+  std::vector<int64_t> values;
+  for (LabelledText& one : read_texts(data, LabelSplit::train, LabelOf::one_class, cancel)) {
+    symbols.push_back(std::move(one.text));
+    values.push_back(listops_value(symbols.back(), one.where));
+  }
+  const ListOpsBaselines found = listops_baselines(symbols, values);
+  return {{"majority", found.majority}, {"root_operator", found.root_operator}};
 }
 
 }  // namespace
@@ -76,21 +122,26 @@ DataEvaluation evaluate_data(const DataEvaluationOptions& options) {
   FinetunePlan plan = plan_finetune(how);
   plan.said.insert(plan.said.begin(), loaded.source.remarks.begin(), loaded.source.remarks.end());
   if (plan.task == kSimilarity) {
-    DataEvaluation out{plan.task, std::move(plan.said)};
-    out.result = evaluate_similarity(loaded, options.adapters, how, plan.recipe);
+    DataEvaluation out{plan.task, plan.benchmark, std::move(plan.said)};
+    out.result = evaluate_similarity(loaded, options.adapters, how, plan.recipe, options.seed);
     out.examples = out.result.tokens;
     return out;
   }
   if (plan.task == kPreference) take_reference(options, plan);
   const Recipe recipe = read_recipe(plan.recipe, "");
-  DataEvaluation out{plan.task, std::move(plan.said)};
+  DataEvaluation out{plan.task, plan.benchmark, std::move(plan.said)};
   const auto objective = open_objective(
       recipe, {.cache = options.cache, .cancel = how.cancel, .say = [&](const std::string& line) {
                  out.said.push_back(line);
                }});
   out.examples = objective->source().valid_samples();
-  out.result =
-      objective->evaluate(loaded.model, {.batch = recipe.train.batch, .cancel = how.cancel});
+  out.result = objective->evaluate(
+      loaded.model,
+      {.batch = recipe.train.batch, .cancel = how.cancel, .interval_seed = options.seed});
+  keep_scores(plan.scores, out.result);
+  const LabelData* data = recipe.data.labels();
+  if (data != nullptr && data->format == LabelFormat::listops)
+    out.baselines = baselines_of(*data, how.cancel);
   return out;
 }
 

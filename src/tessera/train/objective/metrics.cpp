@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/text/answer_scores.h"
 
 namespace tessera::train {
 namespace {
@@ -19,6 +20,14 @@ void check_sizes(const A& truth, const B& said) {
 
 double ratio(double part, double whole) {
   return whole > 0 ? part / whole : 0;
+}
+
+/// The member with the largest margin, the first of equal ones.
+size_t most_likely(const std::vector<int64_t>& members, std::span<const double> margins) {
+  return static_cast<size_t>(
+      *std::max_element(members.begin(), members.end(), [&](int64_t a, int64_t b) {
+        return margins[static_cast<size_t>(a)] < margins[static_cast<size_t>(b)];
+      }));
 }
 
 }  // namespace
@@ -114,6 +123,45 @@ std::vector<double> average_ranks(std::span<const double> values) {
 
 double spearman(std::span<const double> truth, std::span<const double> said) {
   return pearson(average_ranks(truth), average_ranks(said));
+}
+
+int64_t right_choices(const Groups& groups,
+                      std::span<const int64_t> truth,
+                      std::span<const double> margins) {
+  check_sizes(truth, margins);
+  int64_t hits = 0;
+  for (const std::vector<int64_t>& members : groups)
+    hits += truth[most_likely(members, margins)] == 1 ? 1 : 0;
+  return hits;
+}
+
+int64_t right_groups(const Groups& groups,
+                     std::span<const int64_t> truth,
+                     std::span<const int64_t> said) {
+  check_sizes(truth, said);
+  return std::count_if(groups.begin(), groups.end(), [&](const std::vector<int64_t>& members) {
+    return std::all_of(members.begin(), members.end(), [&](int64_t i) {
+      return truth[static_cast<size_t>(i)] == said[static_cast<size_t>(i)];
+    });
+  });
+}
+
+CandidateScores candidate_scores(const Groups& groups,
+                                 std::span<const int64_t> truth,
+                                 std::span<const double> margins,
+                                 std::span<const std::string> candidates) {
+  check_sizes(truth, margins);
+  check_sizes(truth, candidates);
+  CandidateScores out;
+  for (const std::vector<int64_t>& members : groups) {
+    std::vector<std::string> right;
+    for (const int64_t i : members)
+      if (truth[static_cast<size_t>(i)] == 1) right.push_back(candidates[static_cast<size_t>(i)]);
+    const std::string& chosen = candidates[most_likely(members, margins)];
+    out.exact_match.push_back(text::best_exact_match(right, chosen));
+    out.f1.push_back(text::best_answer_f1(right, chosen));
+  }
+  return out;
 }
 
 bool is_iob2(std::span<const std::string> labels) {

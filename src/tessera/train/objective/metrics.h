@@ -31,6 +31,25 @@ double spearman(std::span<const double> truth, std::span<const double> said);
 /// Ranks from 1; equal values have the mean of theirs.
 std::vector<double> average_ranks(std::span<const double> values);
 
+/// Examples of each question, by number; none is empty.
+using Groups = std::vector<std::vector<int64_t>>;
+/// COPA: number of groups whose member with the largest margin, of equal ones the first, is true.
+int64_t right_choices(const Groups& groups,
+                      std::span<const int64_t> truth,
+                      std::span<const double> margins);
+/// MultiRC: number of groups with all members right.
+int64_t right_groups(const Groups& groups,
+                     std::span<const int64_t> truth,
+                     std::span<const int64_t> said);
+/// ReCoRD: the candidate with the largest margin against the true ones, for each group.
+struct CandidateScores {
+  std::vector<double> exact_match, f1;  // as SQuAD compares answers (text/answer_scores.h)
+};
+CandidateScores candidate_scores(const Groups& groups,
+                                 std::span<const int64_t> truth,
+                                 std::span<const double> margins,
+                                 std::span<const std::string> candidates);
+
 /// Words [begin, end) of one named entity and its type.
 struct Entity {
   int64_t begin = 0, end = 0;

@@ -46,6 +46,23 @@ TEST(Metrics, Correlations) {
   EXPECT_EQ(average_ranks(a), (std::vector<double>{1, 2.5, 2.5, 5, 6, 4}));
 }
 
+// tools/golden/label_benchmarks.py
+TEST(Metrics, OfQuestionsWithSeveralAnswers) {
+  const Classes truth = {1, 0, 1, 1, 0, 0, 0, 1}, said = {1, 0, 0, 1, 0, 1, 0, 1};
+  const std::vector<double> margins = {.5, -.2, -1, .1, -3, 2, -.1, 1};
+  const Groups groups = {{0, 1}, {2, 3, 4}, {5, 6}, {7}};
+  EXPECT_DOUBLE_EQ(f1_of_class(truth, said, 1), 0.75);
+  EXPECT_EQ(right_groups(groups, truth, said), 2);
+  EXPECT_EQ(right_choices(groups, truth, margins), 3);
+  const Labels entities = {"The Red House", "Bern", "red house of Bern", "Ada Lovelace", "Lovelace",
+                           "the Alps",      "Rome"};
+  const CandidateScores scores =
+      candidate_scores(Groups{{0, 1, 2}, {3, 4}, {5, 6}}, Classes{1, 0, 1, 0, 1, 1, 0},
+                       std::vector<double>{1, 2, 0, 3, 1, -1, -2}, entities);
+  EXPECT_EQ(scores.exact_match, (std::vector<double>{0, 0, 1}));
+  EXPECT_NEAR(scores.f1[0] + scores.f1[1] + scores.f1[2], 3 * 0.6888888888888888, 1e-12);
+}
+
 TEST(Metrics, Entities) {
   EXPECT_EQ(entities(Labels{"O", "B-ORG", "B-ORG", "I-ORG", "I-PER"}),
             (std::vector<Entity>{{1, 2, "ORG"}, {2, 4, "ORG"}, {4, 5, "PER"}}));

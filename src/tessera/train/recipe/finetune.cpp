@@ -11,6 +11,7 @@
 #include "tessera/convert/sentence_modules.h"
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/file_source.h"
+#include "tessera/nn/head/classifier.h"
 #include "tessera/nn/registry.h"
 #include "tessera/train/data/data_file.h"
 #include "tessera/train/recipe/finetune_planner.h"
@@ -72,6 +73,7 @@ FinetunePlan Planner::plan() {
     if (o_.format.empty()) data_["format"] = o_.data.front().ends_with(".csv") ? "csv" : "tsv";
   }
   out_.task = o_.task;
+  if (benchmark_ != nullptr) set_benchmark();
   if (spec_.encoder && !out_.task.empty() && out_.task != kPairs)
     fail(ErrorKind::usage, verb(), "--task {}: {} is an encoder_decoder; expected {}", out_.task,
          o_.model, kPairs);
@@ -170,6 +172,9 @@ LabelData Planner::label_data() const {
   data.columns = o_.columns;
   data.separator = o_.separator;
   data.max_splits = data_.value("max_splits", int64_t{0});
+  data.skip_incomplete = data_.value("skip_incomplete", false);
+  if (benchmark_ != nullptr) data.layout = benchmark_->layout;
+  if (data_.contains("columns")) data.columns = data_["columns"].get<std::vector<std::string>>();
   if (const Json format = data_.value("format", Json()); format.is_string())
     spec::detail::read_value(format, data.format, {}, spec::Scope().at("--format"));
   for (const auto& [key, to] :
@@ -442,13 +447,23 @@ std::vector<std::pair<std::string, std::string>> finetune_tasks() {
 }
 
 FinetunePlan plan_finetune(const FinetuneOptions& options) {
+  if (const LabelBenchmark* benchmark = find_label_benchmark(options.task)) {
+    FinetuneOptions how = options;
+    how.task = benchmark->regression ? kNumber : kClasses;
+    // vectors have similarities
+    if (benchmark->regression && options.measured != nullptr &&
+        dynamic_cast<const nn::ClassifierConfig*>(options.measured->head.config.get()) == nullptr)
+      how.task = kSimilarity;
+    return Planner(how, benchmark).plan();
+  }
   if (!options.task.empty()) {
     std::vector<std::string> names;
     for (const auto& [name, what] : finetune_tasks()) names.push_back(name);
     if (options.measured != nullptr) names.emplace_back(kSimilarity);
     if (std::find(names.begin(), names.end(), options.task) == names.end())
       fail(ErrorKind::usage, options.measured != nullptr ? "eval" : "finetune",
-           "--task {}; expected one of {}", options.task, fmt::join(names, ", "));
+           "--task {}; expected one of {}, or a benchmark: {}, ...", options.task,
+           fmt::join(names, ", "), label_benchmarks().front().name);
   }
   return Planner(options).plan();
 }

@@ -29,9 +29,9 @@ namespace tessera::train {
 struct FinetuneOptions {
   std::string model;
   std::vector<std::string> data, valid,
-      labels;                        // labels: files with one label a line, for each of data
-  std::string task;                  // one of finetune_tasks(); "" = detected
-  std::string format;                // of data; "" = by file name
+      labels;          // labels: files with one label a line, for each of data
+  std::string task;    // one of finetune_tasks() or a benchmark (label_benchmarks.h); "" = detected
+  std::string format;  // of data; "" = by file name
   std::vector<std::string> columns;  // column names of files without a header
   std::string separator;
   std::string text, text_b, label;  // columns; "" = detected
@@ -56,6 +56,8 @@ struct FinetunePlan {
   spec::Json recipe;
   std::vector<std::string> said;  // choices made, and the option that changes each, a line each
   std::string task;
+  std::string benchmark;            // "glue:cola", or ""
+  std::vector<std::string> scores;  // of a benchmark: those that it reports
   bool chats = false;  // it trains answers with a template that `tessera chat` will use
 };
 

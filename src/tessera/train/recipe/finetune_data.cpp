@@ -117,6 +117,7 @@ std::vector<std::string> Planner::classes_of_head() const {
 
 std::vector<std::string> Planner::classes_of(const std::vector<std::string>& labels, int64_t n) {
   if (labels.empty()) fail(ErrorKind::input, verb(), "no example has a label; expected some");
+  if (benchmark_ != nullptr) return classes_of_benchmark();
   if (o_.measured != nullptr) return classes_of_head();
   std::vector<std::string> names = ClassNames::of(labels).names();
   constexpr int64_t kMany = 1000;

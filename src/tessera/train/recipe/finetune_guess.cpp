@@ -149,11 +149,12 @@ void Planner::guess_together() {
 }
 
 void Planner::draft_columns(const Peek& data) {
-  const std::string text = role(o_.text, kTexts, "text");
-  std::vector<std::string> second = kSecondTexts;
+  const std::string text = role(o_.text, benchmark_ ? benchmark_->text : kTexts, "text");
+  std::vector<std::string> second = benchmark_ ? benchmark_->text_b : kSecondTexts;
   std::erase(second, plain_name(text));
   const std::string text_b = role(o_.text_b, second, "text-b");
-  std::string label = o_.labels.empty() ? role(o_.label, kLabels, "label") : "";
+  std::string label =
+      o_.labels.empty() ? role(o_.label, benchmark_ ? benchmark_->label : kLabels, "label") : "";
   const std::string score = o_.labels.empty() && o_.label.empty() ? first_of(kScores, names_) : "";
   const bool by_score = !score.empty() && (label.empty() || out_.task == kSimilarity);
   if (by_score) label = score;

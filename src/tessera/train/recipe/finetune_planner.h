@@ -12,6 +12,7 @@
 #include "tessera/model/model_spec.h"
 #include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/train/data/chat_data.h"
+#include "tessera/train/data/label_benchmarks.h"
 #include "tessera/train/data/label_data.h"
 #include "tessera/train/recipe/finetune.h"
 
@@ -40,7 +41,9 @@ struct Peek {
 
 class Planner {
  public:
-  explicit Planner(const FinetuneOptions& options) : o_(options) {}
+  /// `benchmark`: that of the data, or nullptr; both arguments must outlive the planner.
+  explicit Planner(const FinetuneOptions& options, const LabelBenchmark* benchmark = nullptr)
+      : o_(options), benchmark_(benchmark) {}
   FinetunePlan plan();
 
  private:
@@ -103,6 +106,12 @@ class Planner {
   /// The task by the values of a label.
   std::string by_values(const Peek& data, const std::string& label) const;
 
+  // finetune_benchmark.cpp: named data
+  /// Format and columns of the benchmark's files.
+  void set_benchmark();
+  /// The classes in the order of the model's head, or the benchmark's own.
+  std::vector<std::string> classes_of_benchmark();
+
   // finetune_data.cpp: labels, embeddings, pairs, plain text
   /// Reads all examples, for classes and lengths.
   void plan_labels();
@@ -128,6 +137,7 @@ class Planner {
   int64_t measure(const std::function<void(const Json&, const std::string&)>& visit);
 
   const FinetuneOptions& o_;
+  const LabelBenchmark* benchmark_;
   FinetunePlan out_;
   Json recipe_ = Json::object(), data_ = Json::object(), together_ = Json::object();
   model::ModelSpec spec_;

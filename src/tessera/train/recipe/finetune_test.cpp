@@ -444,6 +444,88 @@ TEST_F(Finetune, PairsTuneAnEncoderDecoder) {
   refused("is no encoder_decoder; expected one");
 }
 
+// the files of GLUE and SuperGLUE as they are published, and exports of `datasets`
+TEST_F(Finetune, BenchmarksHaveTheirColumnsAndClasses) {
+  const auto plan = [&](const char* task, std::string_view name, const std::string& content) {
+    FinetuneOptions how = options(name, content);
+    how.task = task;
+    return plan_finetune(how);
+  };
+  const auto keys = [](const FinetunePlan& plan) {
+    const Json& data = plan.recipe["data"];
+    return fmt::format("{}, {}, {}", data["text_key"].get<std::string>(),
+                       data.value("text_b_key", "-"),
+                       data.value("label_key", data.value("score_key", "-")));
+  };
+  const auto classes = [](const FinetunePlan& plan) {
+    return plan.recipe["objective"]["labels"].dump();
+  };
+  std::string cola;
+  for (int i = 0; i < 30; ++i)
+    cola += i % 3 == 0 ? "gj04\t0\t*\tHe \"read.\n" : "gj04\t1\t\tShe reads.\n";
+  const FinetunePlan own = plan("cola", "train.tsv", cola);
+  EXPECT_EQ(own.benchmark, "glue:cola");
+  EXPECT_EQ(own.task, "classification");
+  EXPECT_EQ(own.scores, std::vector<std::string>{"matthews"});
+  EXPECT_EQ(keys(own), "sentence, -, label");
+  EXPECT_EQ(classes(own), R"(["unacceptable","acceptable"])");
+  EXPECT_EQ(own.recipe["data"]["columns"].size(), 4u);
+  const FinetunePlan named =
+      plan("glue:cola", "b.tsv", table("sentence\tlabel\tidx", {"a\t1\t0", "b\t0\t1"}));
+  EXPECT_FALSE(named.recipe["data"].contains("columns"));
+  EXPECT_EQ(keys(named), "sentence, -, label");
+  const FinetunePlan mrpc = plan("glue:mrpc", "m.tsv",
+                                 table("\xEF\xBB\xBFQuality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+                                       {"1\t7\t8\ta \"b\tc", "0\t9\t9\td\te"}));
+  EXPECT_EQ(keys(mrpc), "#1 String, #2 String, Quality");
+  EXPECT_EQ(mrpc.scores, (std::vector<std::string>{"accuracy", "f1"}));
+  // rows that lack cells are left out, as in `datasets`
+  const FinetunePlan qqp =
+      plan("qqp", "q.tsv",
+           table("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+                 {"1\t1\t2\ta?\tb?\t0", "2\t3\t4\tc?\td?\t1", "3\t5\t6\te", "4\t5\t6\tf?\t\t1"}));
+  EXPECT_EQ(keys(qqp), "question1, question2, is_duplicate");
+  const FinetunePlan mnli =
+      plan("mnli", "dev_matched.tsv",
+           table("index\tpromptID\tpairID\tgenre\tsentence1_parse\tsentence2_parse\tsentence1\t"
+                 "sentence2\tlabel1\tgold_label",
+                 {"0\t1\t1\tx\t(\t(\tA.\tB.\tneutral\tentailment",
+                  "1\t1\t1\tx\t(\t(\tA.\tB.\tneutral\tneutral"}));
+  EXPECT_EQ(keys(mnli), "sentence1, sentence2, gold_label");
+  EXPECT_EQ(classes(mnli), R"(["entailment","neutral","contradiction"])");
+  const FinetunePlan stsb = plan("stsb", "dev.tsv",
+                                 table("index\tgenre\tsentence1\tsentence2\tscore",
+                                       {"0\tx\tA.\tB.\t5.000", "1\tx\tA.\tC.\t2"}));
+  EXPECT_EQ(stsb.task, "regression");
+  EXPECT_EQ(keys(stsb), "sentence1, sentence2, score");
+  EXPECT_EQ(stsb.recipe["objective"]["type"], "regression");
+  EXPECT_EQ(keys(plan("qnli", "n.tsv",
+                      table("index\tquestion\tsentence\tlabel",
+                            {"0\tQ?\tS.\tentailment", "1\tQ?\tS.\tnot_entailment"}))),
+            "question, sentence, label");
+  const FinetunePlan boolq =
+      plan("superglue:boolq", "b.jsonl",
+           table(R"({"question": "q", "passage": "p", "idx": 0, "label": true})",
+                 {R"({"question": "q", "passage": "p", "idx": 1, "label": false})"}));
+  EXPECT_EQ(keys(boolq), "question, passage, label");
+  EXPECT_EQ(classes(boolq), R"(["false","true"])");
+  const FinetunePlan copa = plan(
+      "superglue:copa", "c.jsonl",
+      table(
+          R"({"premise": "a", "choice1": "b", "choice2": "c", "question": "cause", "label": 0, "idx": 0})",
+          {R"({"premise": "a", "choice1": "b", "choice2": "c", "question": "effect", "label": 1, "idx": 1})"}));
+  EXPECT_EQ(copa.recipe["data"]["layout"], "copa");
+  EXPECT_EQ(keys(copa), "text, text_b, label");
+  EXPECT_EQ(copa.scores, std::vector<std::string>{"choice_accuracy"});
+  EXPECT_EQ(read_recipe(copa.recipe, "").data.labels()->layout, RecordLayout::copa);
+  test::expect_error(ErrorKind::usage, "a table; expected the JSON lines of superglue:copa",
+                     [&] { plan("superglue:copa", "c.tsv", "a\tb\n1\t2\n"); });
+  test::expect_error(ErrorKind::usage, "no column for the text",
+                     [&] { plan("mrpc", "x.tsv", table("a\tb", {"1\t2"})); });
+  test::expect_error(ErrorKind::usage, "or a benchmark: glue:cola, ...",
+                     [&] { plan("classify", "x.tsv", table("a\tb", {"1\t2"})); });
+}
+
 TEST_F(Finetune, SaysWhatItCannotGuess) {
   const auto refusal = [&](const FinetuneOptions& how) {
     return test::error_of([&] { plan_finetune(how); });

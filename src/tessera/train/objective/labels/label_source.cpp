@@ -12,7 +12,7 @@
 namespace tessera::train {
 namespace {
 
-class LabelSource final : public Dataset {
+class LabelSource final : public LabelDataset {
  public:
   LabelSource(std::vector<LabelSample> train,
               std::vector<LabelSample> valid,
@@ -38,6 +38,9 @@ class LabelSource final : public Dataset {
     for (const int64_t number : numbers) samples.push_back(&valid_.at(static_cast<size_t>(number)));
     return packed_samples(samples);
   }
+  const LabelSample& valid_sample(int64_t number) const override {
+    return valid_.at(static_cast<size_t>(number));
+  }
   double tokens_per_byte() const override { return 0; }
   const std::string& key() const override { return key_; }
 
@@ -60,6 +63,8 @@ class SampleMaker {
 
   LabelSample of(const LabelledText& text) {
     LabelSample sample;
+    sample.group = text.group;
+    sample.candidate = text.candidate;
     at(text.where, [&] {
       const auto judged = text::classifier_input(
           tokenizer_, text.text,

@@ -15,6 +15,13 @@ struct LabelSample {
   std::vector<int64_t> types;    // of tokens, if used
   std::vector<int64_t> targets;  // of tokens, for word labels; -1: none
   std::vector<double> label;     // PackedBatch::labels
+  std::string group, candidate;  // of a Record with a layout
+};
+
+/// Samples of labelled texts.
+class LabelDataset : public Dataset {
+ public:
+  virtual const LabelSample& valid_sample(int64_t number) const = 0;
 };
 
 /// Every sample as a document of its own.

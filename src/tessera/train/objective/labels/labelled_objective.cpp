@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
+#include <span>
 
 #include "tessera/infer/encoders/answer.h"
+#include "tessera/infer/evaluation/estimate.h"
 #include "tessera/text/answer_scores.h"
 #include "tessera/train/loop/batch_tensors.h"
 #include "tessera/train/objective/labels/answer_source.h"
 #include "tessera/train/objective/labels/label_loss.h"
 #include "tessera/train/objective/labels/label_objective.h"
+#include "tessera/train/objective/labels/label_source.h"
 #include "tessera/train/objective/metrics.h"
 #include "tessera/train/objective/part_losses.h"
 
@@ -35,6 +40,63 @@ Tensor matrix_of(const std::vector<std::vector<double>>& rows) {
 std::vector<int64_t> best_classes(const Tensor& logits_NC) {
   const Tensor best = logits_NC.argmax(-1).contiguous();
   return {best.const_data_ptr<int64_t>(), best.const_data_ptr<int64_t>() + best.numel()};
+}
+
+/// Adds scores of an evaluation, with their intervals if options ask for them.
+class ScoreWriter {
+ public:
+  ScoreWriter(Evaluation& result, const std::optional<uint64_t>& seed)
+      : result(result), seed_(seed) {}
+
+  /// A share of `n` examples.
+  void share(const std::string& name, int64_t hits, int64_t n) {
+    result.scores[name] = static_cast<double>(hits) / static_cast<double>(std::max<int64_t>(1, n));
+    if (seed_ && n > 0) result.intervals[name] = infer::proportion(hits, n);
+  }
+  /// A mean over examples.
+  void mean(const std::string& name, const std::vector<double>& values) {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    result.scores[name] = sum / static_cast<double>(std::max<size_t>(1, values.size()));
+    if (seed_ && !values.empty()) result.intervals[name] = infer::mean_of(values, *seed_);
+  }
+  /// A function of two values of each of `n` examples, which are resampled as whole parts:
+  /// `parts[i]` has the examples of part i.
+  template <class T>
+  void of_pairs(const std::string& name,
+                const std::vector<T>& truth,
+                const std::vector<T>& said,
+                const Groups& parts,
+                double (*score)(std::span<const T>, std::span<const T>)) {
+    result.scores[name] = score(truth, said);
+    if (!seed_ || parts.empty()) return;
+    std::vector<T> some_truth, some_said;
+    result.intervals[name] =
+        infer::bootstrap(std::ssize(parts), *seed_, [&](std::span<const int64_t> chosen) {
+          some_truth.clear();
+          some_said.clear();
+          for (const int64_t part : chosen)
+            for (const int64_t i : parts[static_cast<size_t>(part)]) {
+              some_truth.push_back(truth[static_cast<size_t>(i)]);
+              some_said.push_back(said[static_cast<size_t>(i)]);
+            }
+          return score(some_truth, some_said);
+        });
+  }
+
+  Evaluation& result;
+
+  const std::optional<uint64_t>& seed() const { return seed_; }
+
+ private:
+  std::optional<uint64_t> seed_;
+};
+
+/// Every example as a part of its own.
+Groups single_parts(size_t n) {
+  Groups parts;
+  for (size_t i = 0; i < n; ++i) parts.push_back({static_cast<int64_t>(i)});
+  return parts;
 }
 
 /// Common base of all label losses.
@@ -86,7 +148,8 @@ class LabelledObjective : public Objective {
       answers->add(logits, packed, pass);
     }
     result.loss = loss / std::max(1.0, denominator);
-    answers->end(result);
+    ScoreWriter scores(result, options.interval_seed);
+    answers->end(scores);
     return result;
   }
 
@@ -98,7 +161,7 @@ class LabelledObjective : public Objective {
     virtual void add(const Tensor& logits,
                      const PackedBatch& packed,
                      const std::vector<int64_t>& numbers) = 0;
-    virtual void end(Evaluation& result) const = 0;
+    virtual void end(ScoreWriter& scores) const = 0;
   };
 
   /// Denominator of the loss.
@@ -146,42 +209,82 @@ class ClassWeights {
   std::vector<double> weights_;
 };
 
-/// Accuracy and metrics for unbalanced classes.
+double f1_of_second(std::span<const int64_t> truth, std::span<const int64_t> said) {
+  return f1_of_class(truth, said, 1);
+}
+
+/// Accuracy and metrics for unbalanced classes. `parts`: the examples that are resampled together.
 void add_class_scores(const std::vector<int64_t>& truth,
                       const std::vector<int64_t>& said,
                       int64_t classes,
-                      Evaluation& result) {
-  result.tokens = std::ssize(truth);
-  result.accuracy = result.scores["accuracy"] = accuracy(truth, said);
-  if (classes == 2)
-    result.scores["f1"] = f1_of_class(truth, said, 1);
+                      const Groups& parts,
+                      ScoreWriter& scores) {
+  scores.result.tokens = std::ssize(truth);
+  int64_t hits = 0;
+  for (size_t i = 0; i < truth.size(); ++i) hits += truth[i] == said[i] ? 1 : 0;
+  if (parts.size() == truth.size())
+    scores.share("accuracy", hits, std::ssize(truth));
   else
-    result.scores["macro_f1"] = macro_f1(truth, said);
-  result.scores["matthews"] = matthews(truth, said);
+    scores.of_pairs("accuracy", truth, said, parts, accuracy);
+  scores.result.accuracy = scores.result.scores["accuracy"];
+  if (classes == 2)
+    scores.of_pairs("f1", truth, said, parts, f1_of_second);
+  else
+    scores.of_pairs("macro_f1", truth, said, parts, macro_f1);
+  scores.of_pairs("matthews", truth, said, parts, matthews);
 }
 
 class OneClass final : public LabelledObjective {
  public:
   OneClass(const Recipe& recipe, std::unique_ptr<Dataset> source)
-      : LabelledObjective(recipe, std::move(source)), weights_(task().class_weights) {}
+      : LabelledObjective(recipe, std::move(source)),
+        weights_(task().class_weights),
+        layout_(recipe.data.labels()->layout) {}
 
  private:
   class Said final : public Answers {
    public:
-    explicit Said(int64_t classes) : classes_(classes) {}
+    Said(int64_t classes, std::optional<RecordLayout> layout, const LabelDataset* samples)
+        : classes_(classes), layout_(layout), samples_(samples) {}
     void add(const Tensor& logits,
              const PackedBatch& packed,
-             const std::vector<int64_t>&) override {
+             const std::vector<int64_t>& numbers) override {
       for (const int64_t one : best_classes(logits)) said_.push_back(one);
       for (const int64_t one : whole_labels(packed, 0)) truth_.push_back(one);
+      if (!layout_ || classes_ != 2) return;
+      const std::vector<double> margins = doubles_of(logits.select(1, 1) - logits.select(1, 0));
+      margins_.insert(margins_.end(), margins.begin(), margins.end());
+      for (const int64_t number : numbers) {
+        const LabelSample& sample = samples_->valid_sample(number);
+        groups_[sample.group].push_back(std::ssize(candidates_));
+        candidates_.push_back(sample.candidate);
+      }
     }
-    void end(Evaluation& result) const override {
-      add_class_scores(truth_, said_, classes_, result);
+    void end(ScoreWriter& scores) const override {
+      Groups parts;
+      for (const auto& [name, members] : groups_) parts.push_back(members);
+      const int64_t n = std::ssize(parts);
+      if (layout_ == RecordLayout::copa)
+        scores.share("choice_accuracy", right_choices(parts, truth_, margins_), n);
+      if (layout_ == RecordLayout::multirc)
+        scores.share("exact_match", right_groups(parts, truth_, said_), n);
+      if (layout_ == RecordLayout::record) {
+        const CandidateScores of = candidate_scores(parts, truth_, margins_, candidates_);
+        scores.mean("exact_match", of.exact_match);
+        scores.mean("answer_f1", of.f1);
+      }
+      if (parts.empty()) parts = single_parts(truth_.size());
+      add_class_scores(truth_, said_, classes_, parts, scores);
     }
 
    private:
     int64_t classes_;
+    std::optional<RecordLayout> layout_;
+    const LabelDataset* samples_;
     std::vector<int64_t> truth_, said_;
+    std::vector<double> margins_;  // logit of class 1 - logit of class 0
+    std::vector<std::string> candidates_;
+    std::map<std::string, std::vector<int64_t>> groups_;
   };
 
   double asked(const PackedBatch& packed) const override {
@@ -191,10 +294,13 @@ class OneClass final : public LabelledObjective {
     return class_loss(logits, at::tensor(whole_labels(packed, 0), at::kLong), weights_.tensor());
   }
   std::unique_ptr<Answers> begin_answers() const override {
-    return std::make_unique<Said>(task().classes.size());
+    const auto* samples = dynamic_cast<const LabelDataset*>(&source());
+    require(samples != nullptr, "objective", "a source without labelled texts");
+    return std::make_unique<Said>(task().classes.size(), layout_, samples);
   }
 
   ClassWeights weights_;
+  std::optional<RecordLayout> layout_;
 };
 
 class SeveralClasses final : public LabelledObjective {
@@ -213,13 +319,13 @@ class SeveralClasses final : public LabelledObjective {
         truth_.push_back(chosen_of(packed.labels[row]));
       }
     }
-    void end(Evaluation& result) const override {
-      result.tokens = std::ssize(truth_);
+    void end(ScoreWriter& scores) const override {
+      scores.result.tokens = std::ssize(truth_);
       int64_t right = 0;
       for (size_t i = 0; i < truth_.size(); ++i) right += truth_[i] == said_[i] ? 1 : 0;
-      result.accuracy = result.scores["accuracy"] =
-          static_cast<double>(right) / static_cast<double>(std::max<size_t>(1, truth_.size()));
-      result.scores["micro_f1"] = micro_f1(truth_, said_);
+      scores.share("accuracy", right, std::ssize(truth_));
+      scores.result.accuracy = scores.result.scores["accuracy"];
+      scores.of_pairs("micro_f1", truth_, said_, single_parts(truth_.size()), micro_f1);
     }
 
    private:
@@ -254,10 +360,11 @@ class Scores final : public LabelledObjective {
       for (const double one : doubles_of(logits)) said_.push_back(one);
       for (const std::vector<double>& label : packed.labels) truth_.push_back(label.at(0));
     }
-    void end(Evaluation& result) const override {
-      result.tokens = std::ssize(truth_);
-      result.scores["pearson"] = pearson(truth_, said_);
-      result.scores["spearman"] = spearman(truth_, said_);
+    void end(ScoreWriter& scores) const override {
+      scores.result.tokens = std::ssize(truth_);
+      const Groups parts = single_parts(truth_.size());
+      scores.of_pairs("pearson", truth_, said_, parts, pearson);
+      scores.of_pairs("spearman", truth_, said_, parts, spearman);
     }
 
    private:
@@ -286,33 +393,52 @@ class Words final : public LabelledObjective {
       size_t next = 0;
       for (const PackedDocument& piece : packed.pieces) {
         std::vector<std::string> right, found;
+        parts_.emplace_back();
         for (int64_t t = 0; t < piece.length; ++t) {
           const int64_t truth = packed.targets[static_cast<size_t>(piece.begin + t)];
           if (truth < 0) continue;
+          parts_.back().push_back(std::ssize(truth_));
           truth_.push_back(truth);
           said_.push_back(said.at(next));
           right.push_back(classes_.names()[static_cast<size_t>(truth)]);
           found.push_back(classes_.names()[static_cast<size_t>(said[next++])]);
         }
-        entities_ += entity_overlap(right, found);
+        entities_.push_back(entity_overlap(right, found));
       }
     }
-    void end(Evaluation& result) const override {
+    void end(ScoreWriter& scores) const override {
       if (!is_iob2(classes_.names())) {
-        add_class_scores(truth_, said_, classes_.size(), result);
+        add_class_scores(truth_, said_, classes_.size(), parts_, scores);
         return;
       }
-      result.tokens = std::ssize(truth_);
-      result.accuracy = result.scores["accuracy"] = accuracy(truth_, said_);
-      result.scores["entity_f1"] = entities_.f1();
-      result.scores["entity_precision"] = entities_.precision();
-      result.scores["entity_recall"] = entities_.recall();
+      scores.result.tokens = std::ssize(truth_);
+      scores.of_pairs("accuracy", truth_, said_, parts_, accuracy);
+      scores.result.accuracy = scores.result.scores["accuracy"];
+      add_entity_score("entity_f1", &Overlap::f1, scores);
+      add_entity_score("entity_precision", &Overlap::precision, scores);
+      add_entity_score("entity_recall", &Overlap::recall, scores);
     }
 
    private:
+    void add_entity_score(const char* name,
+                          double (Overlap::*score)() const,
+                          ScoreWriter& scores) const {
+      Overlap sum;
+      for (const Overlap& one : entities_) sum += one;
+      scores.result.scores[name] = (sum.*score)();
+      if (!scores.seed() || entities_.empty()) return;
+      scores.result.intervals[name] = infer::bootstrap(
+          std::ssize(entities_), *scores.seed(), [&](std::span<const int64_t> chosen) {
+            Overlap some;
+            for (const int64_t i : chosen) some += entities_[static_cast<size_t>(i)];
+            return (some.*score)();
+          });
+    }
+
     const ClassNames& classes_;
     std::vector<int64_t> truth_, said_;
-    Overlap entities_;
+    Groups parts_;                   // words of each sentence
+    std::vector<Overlap> entities_;  // of each sentence
   };
 
   static std::vector<int64_t> classes_in(const PackedBatch& packed) {
@@ -370,22 +496,20 @@ class AnswersInTexts final : public LabelledObjective {
                          : std::string();
         std::vector<std::string> truths;
         for (const Answer& truth : asked.question.answers) truths.push_back(truth.text);
-        ++questions_;
-        exact_ += text::best_exact_match(truths, said);
-        f1_ += text::best_answer_f1(truths, said);
+        exact_ += text::best_exact_match(truths, said) > 0 ? 1 : 0;
+        f1_.push_back(text::best_answer_f1(truths, said));
       }
     }
-    void end(Evaluation& result) const override {
-      const auto n = static_cast<double>(std::max<int64_t>(1, questions_));
-      result.tokens = questions_;
-      result.scores["exact_match"] = exact_ / n;
-      result.scores["f1"] = f1_ / n;
+    void end(ScoreWriter& scores) const override {
+      scores.result.tokens = std::ssize(f1_);
+      scores.share("exact_match", exact_, std::ssize(f1_));
+      scores.mean("f1", f1_);
     }
 
    private:
     const AnswersInTexts& objective_;
-    int64_t questions_ = 0;
-    double exact_ = 0, f1_ = 0;
+    int64_t exact_ = 0;
+    std::vector<double> f1_;
   };
 
   Tensor logits_of(const model::Model& model,
