@@ -172,6 +172,11 @@ TEST_F(Cli, TasksOfFilesAndGeneratedOnes) {
   EXPECT_EQ(needle["cells"][3]["depth"], 1.0);
   EXPECT_EQ(needle["cells"][3]["length"], 24);
   EXPECT_EQ(scores("parity --lengths 16")["cells"][0]["examples"], 10);
+  const std::string stored = "needle --lengths 16,24 --depths 0,1 --examples 2 --items 2 --out '" +
+                             (folder_ / "needle.out").string() + "'";
+  EXPECT_EQ(scores(stored)["cells"], needle["cells"]);
+  EXPECT_EQ(scores(stored)["cells"], needle["cells"]);
+  expect_refused(model + stored + " --seed 1", 2, "seed = 0, here 1");
   expect_refused(model + "s5", 2, "expected at least 120");
   expect_refused(model + "parity --depths 0", 2, "expected it with passkey or needle");
   expect_refused(model + "positions", 2, "expected --text FILE");
@@ -179,6 +184,103 @@ TEST_F(Cli, TasksOfFilesAndGeneratedOnes) {
   const auto positions = scores("positions --lengths 16 --text '" + text + "'");
   EXPECT_EQ(positions["trained_length"], 16);
   EXPECT_GE(positions["lengths"].size(), 2u);
+}
+
+TEST_F(Cli, BenchmarksByName) {
+  const std::string model = "eval '" + kGoldens + "/llama/gguf/base.gguf' --task ",
+                    documents = folder_.write(
+                        "piqa.jsonl",
+                        "{\"goal\": \"A B\", \"sol1\": \"C\", \"sol2\": \"D\"}\n{\"goal\": \"C\", "
+                        "\"sol1\": \"D\", \"sol2\": \"A\"}\n"),
+                    labels = folder_.write("labels.lst", "0\n1\n"),
+                    out = (folder_ / "piqa.out").string();
+  const auto scores = [&](const std::string& flags) {
+    const Outcome outcome = run(model + flags + " --json");
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "eval");
+  };
+  const std::string piqa =
+      "piqa --data '" + documents + "' --labels '" + labels + "' --out '" + out + "'";
+  const auto first = scores(piqa), again = scores(piqa);
+  EXPECT_EQ(first["examples"], 2);
+  EXPECT_TRUE(first["scores"].contains("acc_norm"));
+  EXPECT_FALSE(first["scores"].contains("acc_bytes"));
+  EXPECT_EQ(again["scores"], first["scores"]);
+  EXPECT_EQ(again["prompt_tokens"], 0);
+  expect_refused(model + "piqa --data '" + documents + "'", 1,
+                 "no \"label\"; expected a document of piqa: goal, sol1, sol2, label");
+  expect_refused(model + "piqa", 2, "expected --data FILE");
+  expect_refused(model + "glue:cola", 2, "without its examples; expected --data FILE");
+  expect_refused(model + "nonsense", 2, "neither a task nor a file; tasks: passkey, positions");
+
+  const std::string ruler =
+      "vt --lengths 1500 --examples 2 -n 4 --out '" + (folder_ / "vt.out").string() + "'";
+  const std::string run_of_bytes = (folder_ / "bytes").string();
+  const Outcome trained =
+      run("train " + (kSource / "examples/recipes/tiny.json").string() +
+          " --set train.steps=1 --set train.eval_batches=1 --out " + run_of_bytes);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const std::string bytes = "eval '" + run_of_bytes + "/latest' --task ";
+  const auto of_bytes = [&](const std::string& flags) {
+    const Outcome outcome = run(bytes + flags + " --json");
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "eval");
+  };
+  const auto variables = of_bytes(ruler), resumed = of_bytes(ruler);
+  EXPECT_EQ(variables["cells"].size(), 1u);
+  EXPECT_EQ(variables["cells"][0]["answers"], 10);
+  EXPECT_EQ(resumed["cells"], variables["cells"]);
+  const auto queries =
+      of_bytes("niah_multiquery --lengths 900,1200 --depths 0,0.5,1 --examples 1 -n 2");
+  ASSERT_EQ(queries["cells"].size(), 6u);
+  for (const spec::Json& cell : queries["cells"]) EXPECT_EQ(cell["answers"], 4);
+  EXPECT_EQ(queries["cells"][5]["depth"], 1.0);
+  expect_refused(bytes + "vt --depths 0", 2, "expected it with a task of needles");
+  expect_refused(bytes + "cwe --lengths 300", 2, "expected at least");
+}
+
+TEST_F(Cli, LongRangeArenaIsGeneratedTrainedAndScored) {
+  const std::string lists = (folder_ / "lists").string(), paths = (folder_ / "paths").string();
+  const Outcome made =
+      run("data --generate listops --out " + lists +
+          " --examples 200 --held-out 50 --max-depth 5 --max-args 5 --min-length 16 --max-length "
+          "128 --json");
+  ASSERT_EQ(made.code, 0) << made.err;
+  const spec::Json report = spec::parse_json(made.out, "data");
+  ASSERT_EQ(report["files"].size(), 3u);
+  EXPECT_EQ(report["files"][2]["examples"], 50);
+  EXPECT_GT(report["files"][0]["baselines"]["root_operator"],
+            report["files"][0]["baselines"]["majority"]);
+  const std::string out = (folder_ / "run").string();
+  const Outcome trained =
+      run("train " + (kSource / "examples/recipes/lra/listops.json").string() +
+          " --set train.steps=2 --set train.batch=4 --set spec.d_model=16 --set "
+          "data.train='[\"" +
+          lists + "/basic_train.tsv\"]' --set data.valid='[\"" + lists +
+          "/basic_val.tsv\"]' --out " + out);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Outcome scored =
+      run("eval " + out + " --task lra:listops --data " + lists + "/basic_test.tsv --json");
+  ASSERT_EQ(scored.code, 0) << scored.err;
+  const spec::Json scores = spec::parse_json(scored.out, "eval");
+  EXPECT_EQ(scores["benchmark"], "lra:listops");
+  EXPECT_EQ(scores["examples"], 50);
+  EXPECT_EQ(scores["intervals"]["accuracy"]["interval"], "wilson");
+  EXPECT_EQ(scores["baselines"]["majority"], report["files"][2]["baselines"]["majority"]);
+  EXPECT_EQ(scores["scores"].size(), 1u);
+  EXPECT_EQ(run("data --generate pathfinder --out " + paths + " --examples 6 --held-out 2").code,
+            0);
+  EXPECT_EQ(fs::file_size(paths + "/train-images-idx3-ubyte"), 16u + 6 * 1024);
+  const Outcome shown = run("data " + (kSource / "examples/recipes/lra/pathfinder.json").string() +
+                            " --samples 1 --json --set data.train='[\"" + paths +
+                            "/train-images-idx3-ubyte\"]' --set "
+                            "data.train_labels='[\"" +
+                            paths + "/train-labels-idx1-ubyte\"]' --set data.valid='[\"" + paths +
+                            "/val-images-idx3-ubyte\"]' --set data.valid_labels='[\"" + paths +
+                            "/val-labels-idx1-ubyte\"]'");
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  expect_refused("data", 2, "expected RECIPE, or --generate TASK");
+  expect_refused("data --generate listops", 2, "expected --out FOLDER");
 }
 
 TEST_F(Cli, StatesOfLongTexts) {

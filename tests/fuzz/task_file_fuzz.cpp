@@ -1,6 +1,8 @@
-// A task file and its few-shot prompts, and a file of stored results.
+// A task file and its few-shot prompts, a document of the benchmarks by name, and a file of stored
+// results.
 #include "files.h"
 
+#include "tessera/infer/evaluation/choice_benchmarks.h"
 #include "tessera/infer/evaluation/result_lines.h"
 #include "tessera/infer/evaluation/task_file.h"
 
@@ -18,6 +20,15 @@ TESSERA_FUZZ_TARGET(task_file) {
         infer::prompt_of(task, 0, {.examples = 2});
       },
       {ErrorKind::file, ErrorKind::input, ErrorKind::usage});
+  static const std::vector<infer::ChoiceBenchmark> benchmarks = [] {
+    std::vector<infer::ChoiceBenchmark> all;
+    for (const std::string& name : infer::choice_benchmarks()) all.emplace_back(name);
+    return all;
+  }();
+  for (const infer::ChoiceBenchmark& benchmark : benchmarks)
+    fuzz::run(
+        [&] { benchmark.example(spec::parse_json(fuzz::text_of(input), "document"), "document"); },
+        {ErrorKind::file});
   fuzz::run([&] { infer::ResultLines(path, spec::Json::object()); },
             {ErrorKind::file, ErrorKind::input, ErrorKind::usage});
 }

@@ -111,14 +111,18 @@ infer::LoadedModel load(EvalArgs& o) {
 }
 
 int evaluate_on_task(EvalArgs& o) {
+  o.task.check();
   const bool reads_text = o.task.reads_text();
-  if (reads_text == o.text.empty())
+  if (reads_text ? o.text.empty() : !o.text.empty() && !o.task.reads_haystack())
     fail(ErrorKind::usage, "eval", "--task {} {}", o.data.how.data.task,
          reads_text ? "evaluates a text; expected --text FILE"
                     : "has its own examples; expected no --text");
   const infer::LoadedModel loaded = load(o);
   o.task.model = o.model;
   o.task.adapters = o.adapters;
+  o.task.data = o.data.how.data;
+  if (o.task.reads_haystack() && !o.text.empty())
+    o.task.haystack = read_text_input(o.text, &cancel_token());
   o.task.options.kv = o.kv.options();
   std::vector<int64_t> ids;
   if (reads_text) {
@@ -170,7 +174,8 @@ Report evaluate_model(EvalArgs& o) {
 
 int evaluate(EvalArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
-  if (o.data.given()) {
+  if (o.data.given() && !o.task.is_benchmark()) {
+    o.data.how.seed = o.task.options.seed;
     o.data.how.data.model = o.model;
     o.data.how.adapters = o.adapters;
     o.data.how.loading = o.loading.options();
@@ -270,7 +275,10 @@ std::function<int()> add_eval(CLI::App& app) {
            {"tessera eval model.gguf --text wiki.txt --window 2000 --max-tokens 2000 --json",
             "tessera eval run --data test.tsv --label-key mood",
             "tessera eval model.gguf --task arc.jsonl --few-shot 5 --out arc.results.jsonl",
+            "tessera eval model.gguf --task hellaswag --data hellaswag_val.jsonl",
+            "tessera eval run --data dev_matched.tsv --task glue:mnli",
             "tessera eval model.gguf --task passkey --lengths 512,1024",
+            "tessera eval model.gguf --task niah_multiquery --lengths 4096 --depths 0,0.5,1",
             "tessera eval model.gguf --text wiki.txt --kv-type int4",
             "tessera eval model.gguf --text wiki.txt --keep-last 256 --carry",
             "tessera eval --ngram 5 --text examples/data/shakespeare.txt --train-fraction 0.9"});

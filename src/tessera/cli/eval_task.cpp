@@ -6,9 +6,12 @@
 
 #include <unistd.h>
 
+#include "tessera/base/sha256.h"
+#include "tessera/infer/evaluation/choice_benchmarks.h"
 #include "tessera/infer/evaluation/passkey.h"
 #include "tessera/infer/evaluation/positions.h"
 #include "tessera/infer/evaluation/scored_examples.h"
+#include "tessera/train/data/label_benchmarks.h"
 #include "tessera/train/data/tasks.h"
 
 namespace tessera::cli {
@@ -18,6 +21,18 @@ using infer::Estimate;
 
 constexpr const char* kPasskey = "passkey";
 constexpr const char* kPositions = "positions";
+
+std::string ruler_names() {
+  std::vector<std::string> names;
+  for (const infer::RulerTask& task : infer::ruler_tasks()) names.push_back(task.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string label_benchmark_names() {
+  std::vector<std::string> names;
+  for (const train::LabelBenchmark& one : train::label_benchmarks()) names.push_back(one.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
 
 std::vector<std::string> generated_tasks() {
   std::vector<std::string> names;
@@ -34,11 +49,6 @@ std::optional<train::TaskRecipe> generated_task(const std::string& name, int64_t
     out = task;
   });
   return out;
-}
-
-/// "0.6250 [0.3821, 0.8160]".
-std::string with_interval(const Estimate& score) {
-  return fmt::format("{:.4f} [{:.4f}, {:.4f}]", score.value, score.low, score.high);
 }
 
 /// A generated task at one length and, for retrieval, one depth.
@@ -76,10 +86,102 @@ Json cell_json(const Cell& cell) {
   return json;
 }
 
+/// The documents of a benchmark; `labels`: files with a label a line, for each of the files.
+infer::TaskFile read_benchmark(const std::string& name,
+                               const std::vector<std::string>& files,
+                               const std::vector<std::string>& labels,
+                               const train::FinetuneOptions& how) {
+  const infer::ChoiceBenchmark benchmark(name);
+  train::LabelData data;
+  data.train = files;
+  data.train_labels = labels;
+  data.columns = how.columns;
+  data.separator = how.separator;
+  if (!how.format.empty())
+    spec::detail::read_value(Json(how.format), data.format, {}, spec::Scope().at("--format"));
+  train::check_label_data(data, "data");
+  infer::TaskFile task;
+  task.scores = benchmark.scores();
+  for (size_t f = 0; f < files.size(); ++f) {
+    const std::vector<std::string> own =
+        labels.empty() ? std::vector<std::string>() : train::read_label_file(labels.at(f));
+    size_t number = 0;
+    train::for_each_record(data, files[f], [&](train::Record&& record) {
+      cancel_token().check("eval");
+      if (number < own.size()) record.values["label"] = own[number];
+      infer::add_example(task, benchmark.example(record.values, record.where), record.where);
+      ++number;
+    });
+    if (!own.empty() && own.size() != number)
+      fail(ErrorKind::input, "eval", "{}: {} labels; expected {}, one for every document of {}",
+           labels[f], own.size(), number, files[f]);
+    task.sha256 += (f > 0 ? " " : "") + sha256_file(files[f]);
+  }
+  if (task.examples.empty())
+    fail(ErrorKind::input, "eval", "{}: no document; expected those of {}", files.front(), name);
+  return task;
+}
+
 }  // namespace
+
+std::string with_interval(const Estimate& score) {
+  return fmt::format("{:.4f} [{:.4f}, {:.4f}]", score.value, score.low, score.high);
+}
+
+std::function<void(int64_t, int64_t)> example_counter() {
+  if (isatty(STDERR_FILENO) == 0) return {};
+  return [](int64_t done, int64_t total) {
+    fmt::print(stderr, "\r{} of {} examples{}", done, total, done == total ? "\n" : "");
+  };
+}
+
+void EvalTask::check() const {
+  const std::string& name = *task_;
+  if (name == kPasskey || name == kPositions || is_benchmark() ||
+      infer::find_ruler_task(name) != nullptr || generated_task(name, 1) ||
+      std::filesystem::exists(name))
+    return;
+  if (const train::LabelBenchmark* labels = train::find_label_benchmark(name))
+    fail(ErrorKind::usage, "eval", "--task {} without its examples; expected --data FILE",
+         labels->name);
+  fail(ErrorKind::usage, "eval",
+       "--task {}: neither a task nor a file; tasks: {}, {}, {}, {}; with --data: {}, {}",
+       name.substr(0, 60), kPasskey, kPositions, fmt::join(generated_tasks(), ", "), ruler_names(),
+       fmt::join(infer::choice_benchmarks(), ", "), label_benchmark_names());
+}
 
 bool EvalTask::reads_text() const {
   return *task_ == kPositions;
+}
+
+bool EvalTask::reads_haystack() const {
+  const infer::RulerTask* task = infer::find_ruler_task(*task_);
+  return task != nullptr && task->haystack == infer::RulerTask::Haystack::essay;
+}
+
+bool EvalTask::is_benchmark() const {
+  const auto& names = infer::choice_benchmarks();
+  return given() && std::find(names.begin(), names.end(), *task_) != names.end();
+}
+
+infer::TaskFile EvalTask::read_task() const {
+  if (!is_benchmark()) return infer::read_task_file(*task_, options.cancel);
+  if (data.data.empty())
+    fail(ErrorKind::usage, "eval", "--task {} without its documents; expected --data FILE", *task_);
+  return read_benchmark(*task_, data.data, data.labels, data);
+}
+
+Json EvalTask::description() const {
+  return {{"evaluation", "tessera eval --task"},
+          {"model", model},
+          {"adapters", adapters},
+          {"kv_type", spec::name_of(options.kv.type)},
+          {"few_shot", options.few_shot.examples},
+          {"seed", options.seed},
+          {"bos", options.bos},
+          {"mutual_information", options.mutual_information},
+          {"max_new_tokens", options.max_new_tokens},
+          {"stop", options.stop_strings}};
 }
 
 void EvalTask::add(CLI::App& app, std::string& task) {
@@ -87,10 +189,13 @@ void EvalTask::add(CLI::App& app, std::string& task) {
   group(app, "Tasks");
   auto* name = app.add_option(
       "--task,--tasks", task,
-      "task: a file of multiple choice or generation; passkey, needle, mqar, copying, "
-      "selective_copying, induction_heads, parity, modular_sum, s3, s5 (generated); positions "
-      "(perplexity by position of --text). With --data: the task of the data; default: by the "
-      "model's head and the columns");
+      fmt::format("task: a file of multiple choice or generation; passkey, {} (RULER), {} "
+                  "(generated); positions (perplexity by position of --text). With --data a "
+                  "benchmark of lm-evaluation-harness: {}; or the task of labelled data, such as "
+                  "{} or {}; default: by the model's head and the columns",
+                  ruler_names(), fmt::join(generated_tasks(), ", "),
+                  fmt::join(infer::choice_benchmarks(), ", "),
+                  train::label_benchmarks().front().name, train::label_benchmarks().back().name));
   const auto add = [&](const char* flag, auto& value, const std::string& help) {
     return app.add_option(flag, value, help)->needs(name);
   };
@@ -117,20 +222,21 @@ void EvalTask::add(CLI::App& app, std::string& task) {
   app.add_flag("--mutual-information", options.mutual_information,
                "multiple choice: also acc_mutual_info, which scores every choice twice")
       ->needs(name);
-  add("--max-new-tokens,-n,--n-predict", options.max_new_tokens,
-      "generation: maximum new tokens per answer")
-      ->capture_default_str()
-      ->check(positive());
-  add_texts(app, "--stop", options.stop_strings,
-            "generation: stop sequence, end before this string; repeatable; default: a blank line")
-      ->needs(name);
+  max_new_tokens_ = add("--max-new-tokens,-n,--n-predict", options.max_new_tokens,
+                        "generation: maximum new tokens per answer; RULER has its own")
+                        ->capture_default_str()
+                        ->check(positive());
+  stop_ = add_texts(app, "--stop", options.stop_strings,
+                    "generation: stop sequence, end before this string; repeatable; default: a "
+                    "blank line, of RULER none");
+  stop_->needs(name);
   add("--lengths", lengths_,
-      "generated tasks: lengths, tokens; default: 256, 512 and 1024, at most the model's context. "
-      "positions: the trained length; default: the model's context")
+      "generated tasks: lengths, tokens; default: 256, 512 and 1024, of RULER 1024, 2048 and 4096, "
+      "at most the model's context. positions: the trained length; default: the model's context")
       ->delimiter(',')
       ->check(positive());
   add("--depths", depths_,
-      "passkey, needle: depths, shares of the filler before it; default: 0, 0.1, ..., 1")
+      "passkey, needle, niah: depths, shares of the filler before it; default: 0, 0.1, ..., 1")
       ->delimiter(',')
       ->check(fraction());
   add("--examples", examples_, "generated tasks: examples per length and depth")
@@ -144,42 +250,43 @@ void EvalTask::add(CLI::App& app, std::string& task) {
 
 namespace {
 
-/// The counter on a terminal.
-std::function<void(int64_t, int64_t)> example_counter() {
-  if (isatty(STDERR_FILENO) == 0) return {};
-  return [](int64_t done, int64_t total) {
-    fmt::print(stderr, "\r{} of {} examples{}", done, total, done == total ? "\n" : "");
-  };
+const char* described(infer::TaskKind kind) {
+  switch (kind) {
+    case infer::TaskKind::multiple_choice:
+      return "multiple choice";
+    case infer::TaskKind::continuation:
+      return "log-likelihood";
+    case infer::TaskKind::retrieval:
+      return "retrieval";
+    case infer::TaskKind::generation:
+      break;
+  }
+  return "generation";
 }
 
 int evaluate_file(infer::TaskOptions& options,
-                  const std::string& file,
-                  const std::string& few_shot_file,
+                  const std::string& name,
+                  const infer::TaskFile& task,
+                  const std::optional<infer::TaskFile>& few_shot,
                   const std::string& out,
                   Json evaluation,
                   const infer::LoadedModel& loaded,
                   bool json) {
-  const infer::TaskFile task = infer::read_task_file(file, options.cancel);
-  std::optional<infer::TaskFile> few_shot;
-  if (!few_shot_file.empty()) {
-    few_shot = infer::read_task_file(few_shot_file, options.cancel);
-    options.few_shot.source = &*few_shot;
-  }
+  if (few_shot) options.few_shot.source = &*few_shot;
   evaluation["task_sha256"] = task.sha256;
   evaluation["few_shot_sha256"] = few_shot ? few_shot->sha256 : "";
   infer::ResultLines results =
       out.empty() ? infer::ResultLines() : infer::ResultLines(out, evaluation);
   options.progress = example_counter();
   const infer::TaskReport report = infer::evaluate_task(loaded, task, options, results);
-  const char* kind =
-      task.kind == infer::TaskKind::multiple_choice ? "multiple choice" : "generation";
+  const char* kind = described(task.kind);
   if (report.resumed > 0)
     fmt::print(stderr, "tessera: {} of {} examples from {}\n", report.resumed, report.examples,
                out);
   if (json) {
     Json scores;
     for (const auto& [name, score] : report.scores) scores[name] = score.to_json();
-    print_json({{"task", file},
+    print_json({{"task", name},
                 {"kind", kind},
                 {"examples", report.examples},
                 {"few_shot", options.few_shot.examples},
@@ -273,23 +380,18 @@ int evaluate_task(EvalTask& o,
                                  .cancel = o.options.cancel},
                                 loaded, text, json);
   }
+  if (const infer::RulerTask* ruler = infer::find_ruler_task(name))
+    return evaluate_ruler(o, *ruler, loaded, json);
   const auto task = generated_task(name, o.items_);
-  if (!task && name != kPasskey && !std::filesystem::exists(name))
-    fail(ErrorKind::usage, "eval", "--task {}: neither a task nor a file; tasks: {}, {}, {}",
-         name.substr(0, 60), kPasskey, kPositions, fmt::join(generated_tasks(), ", "));
-  if (!task && name != kPasskey)
-    return evaluate_file(o.options, name, o.few_shot_file_, o.out_,
-                         {{"evaluation", "tessera eval --task"},
-                          {"model", o.model},
-                          {"adapters", o.adapters},
-                          {"kv_type", spec::name_of(o.options.kv.type)},
-                          {"few_shot", o.options.few_shot.examples},
-                          {"seed", o.options.seed},
-                          {"bos", o.options.bos},
-                          {"mutual_information", o.options.mutual_information},
-                          {"max_new_tokens", o.options.max_new_tokens},
-                          {"stop", o.options.stop_strings}},
-                         loaded, json);
+  if (!task && name != kPasskey) {
+    // the documents of few-shot examples have the benchmark's layout, and their own labels
+    std::optional<infer::TaskFile> few_shot;
+    if (!o.few_shot_file_.empty())
+      few_shot = o.is_benchmark() ? read_benchmark(name, {o.few_shot_file_}, {}, o.data)
+                                  : infer::read_task_file(o.few_shot_file_, o.options.cancel);
+    return evaluate_file(o.options, name, o.read_task(), few_shot, o.out_, o.description(), loaded,
+                         json);
+  }
 
   const bool by_depth = !task || std::holds_alternative<train::NeedleTask>(*task);
   if (!by_depth && !o.depths_.empty())
@@ -307,6 +409,17 @@ int evaluate_task(EvalTask& o,
   if (task)
     for (const int64_t length : lengths) train::check_task(*task, spec.vocab, length, "--lengths");
 
+  Json evaluation = o.description();
+  evaluation.update({{"task", name},
+                     {"lengths", lengths},
+                     {"depths", depths},
+                     {"examples", o.examples_},
+                     {"items", o.items_}});
+  infer::ResultLines results =
+      o.out_.empty() ? infer::ResultLines() : infer::ResultLines(o.out_, evaluation);
+  if (!results.done().empty())
+    fmt::print(stderr, "tessera: {} of {} examples from {}\n", results.done().size(),
+               std::ssize(depths) * std::ssize(lengths) * o.examples_, o.out_);
   std::vector<Cell> cells;
   const auto show = example_counter();
   for (const double depth : depths)
@@ -321,8 +434,12 @@ int evaluate_task(EvalTask& o,
         return {std::move(example.ids), std::move(example.targets)};
       };
       cells.push_back({length, by_depth ? std::optional(depth) : std::nullopt,
-                       infer::score_examples(loaded.model, o.examples_, make, o.options.seed,
-                                             o.options.kv, o.options.cancel)});
+                       infer::score_examples(loaded.model, o.examples_, make,
+                                             {.seed = o.options.seed,
+                                              .kv = o.options.kv,
+                                              .cancel = o.options.cancel,
+                                              .results = &results,
+                                              .first = std::ssize(cells) * o.examples_})});
       if (show)
         show(std::ssize(cells) * o.examples_,
              std::ssize(depths) * std::ssize(lengths) * o.examples_);

@@ -86,12 +86,35 @@ TEST(ScoredExamples, CountTargetsAndWholeExamples) {
     if (i % 4 == 0) example.targets[8] = (example.targets[8] + 1) % 23;
     return example;
   };
-  const ExampleScores scores = score_examples(model, 20, make, 1);
+  const ExampleScores scores = score_examples(model, 20, make, {.seed = 1});
   EXPECT_EQ(scores.examples, 20);
   EXPECT_DOUBLE_EQ(scores.exact_match.value, 0.75);
   EXPECT_DOUBLE_EQ(scores.accuracy.value, 35 / 40.0);
   EXPECT_LT(scores.accuracy.low, scores.accuracy.value);
   EXPECT_GT(scores.nll, 0);
+
+  // stored results are not computed again; three of another cell come first
+  const test::TemporaryFolder folder;
+  int64_t made = 0;
+  const auto counted = [&](int64_t i) {
+    ++made;
+    return make(i);
+  };
+  const auto stored = [&](int64_t examples) {
+    ResultLines results(folder / "results.jsonl", {{"evaluation", "test"}});
+    const ExampleOptions options{.seed = 1, .results = &results, .first = 3};
+    if (results.done().empty()) score_examples(model, 3, make, {.results = &results});
+    return score_examples(model, examples, counted, options);
+  };
+  EXPECT_EQ(stored(12).examples, 12);
+  EXPECT_EQ(made, 12);
+  const ExampleScores rest = stored(20), again = stored(20);
+  EXPECT_EQ(made, 20);
+  for (const ExampleScores* one : {&rest, &again}) {
+    EXPECT_EQ(one->accuracy.to_json(), scores.accuracy.to_json());
+    EXPECT_EQ(one->exact_match.value, scores.exact_match.value);
+    EXPECT_DOUBLE_EQ(one->nll, scores.nll);
+  }
 }
 
 TEST(Passkey, FillsTheLengthAroundTheNumber) {

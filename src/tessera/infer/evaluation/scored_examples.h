@@ -6,6 +6,7 @@
 
 #include "tessera/infer/engine/request.h"
 #include "tessera/infer/evaluation/estimate.h"
+#include "tessera/infer/evaluation/result_lines.h"
 
 namespace tessera::infer {
 
@@ -21,13 +22,22 @@ struct ExampleScores {
   double nll = 0;        // mean nats per target
 };
 
-/// Scores `examples` examples, `make(i)` is number i, in batches of about 4,096 tokens. `seed`: of
-/// the bootstrap interval. Throws Error(cancelled).
+struct ExampleOptions {
+  uint64_t seed = 0;  // of the bootstrap interval
+  spec::KvOptions kv = {};
+  const CancelToken* cancel = nullptr;
+  /// Stored results of each example ("nats", "hits", "targets"), the first of which has number
+  /// `first` in them; nullptr = none.
+  ResultLines* results = nullptr;
+  int64_t first = 0;
+};
+
+/// Scores `examples` examples, `make(i)` is number i, in batches of about 4,096 tokens. Those that
+/// `options.results` has are not computed again. Throws Error(cancelled), and Error(file) for
+/// stored results of another kind.
 ExampleScores score_examples(const model::Model& model,
                              int64_t examples,
                              const std::function<TargetedExample(int64_t i)>& make,
-                             uint64_t seed,
-                             const spec::KvOptions& kv = {},
-                             const CancelToken* cancel = nullptr);
+                             const ExampleOptions& options = {});
 
 }  // namespace tessera::infer

@@ -31,9 +31,24 @@ int64_t characters_in(const std::string& text) {
   return count;
 }
 
+std::string lower_case(const std::string& text) {
+  std::string out;
+  text::for_each_character(text,
+                           [&](char32_t c, size_t, size_t) { text::append_lower_case(out, c); });
+  return out;
+}
+
 /// The first of the largest.
 int64_t best_of(const std::vector<double>& values) {
   return std::max_element(values.begin(), values.end()) - values.begin();
+}
+
+void check_finite(double log_likelihood) {
+  if (!std::isfinite(log_likelihood))
+    fail(ErrorKind::input, "eval",
+         "a log-likelihood is {}: the model gives logits that are not finite; expected a model "
+         "with finite weights",
+         log_likelihood);
 }
 
 /// A choice of an example of the batch, after its context or after an empty one.
@@ -65,8 +80,8 @@ class TaskRun {
 
   /// Results of `n` examples from `begin` on.
   std::vector<Json> batch(int64_t begin, int64_t n, TaskReport& report) {
-    return task_.kind == TaskKind::multiple_choice ? choices(begin, n, report)
-                                                   : answers(begin, n, report);
+    const bool generated = task_.kind == TaskKind::generation || task_.kind == TaskKind::retrieval;
+    return generated ? answers(begin, n, report) : choices(begin, n, report);
   }
 
  private:
@@ -77,10 +92,13 @@ class TaskRun {
       const std::string prompt = prompt_of(task_, begin + i, options_.few_shot);
       for (const bool conditional : {true, false}) {
         if (!conditional && !options_.mutual_information) continue;
-        for (const std::string& choice : example.choices)
-          asked.push_back({static_cast<size_t>(i), conditional,
-                           encode_continuation(tokenizer_, conditional ? prompt : "",
-                                               example.delimiter + choice, limit_, options_.bos)});
+        for (size_t c = 0; c < example.choices.size(); ++c) {
+          const std::string own = example.contexts.empty() ? "" : example.contexts[c];
+          asked.push_back(
+              {static_cast<size_t>(i), conditional,
+               encode_continuation(tokenizer_, conditional ? prompt + own : "",
+                                   example.delimiter + example.choices[c], limit_, options_.bos)});
+        }
       }
     }
     Engine engine(
@@ -98,16 +116,21 @@ class TaskRun {
     while (engine.step(kTokensAtOnce)) {
     }
     std::vector<std::vector<double>> given(static_cast<size_t>(n)), alone(static_cast<size_t>(n));
+    std::vector<bool> greedy(static_cast<size_t>(n), false);  // of the last choice
     for (size_t r = 0; r < asked.size(); ++r) {
       const Generation result = finished(engine.take(ids[r]).generation);
       (asked[r].conditional ? given : alone)[asked[r].example].push_back(-result.score.nats);
+      if (asked[r].conditional)
+        greedy[asked[r].example] = result.score.hits == result.score.targets;
       report.cached_tokens += result.cached_tokens;
     }
     report.computed_tokens += engine.counts().prefill_tokens;
     std::vector<Json> lines;
     for (size_t i = 0; i < static_cast<size_t>(n); ++i)
       lines.push_back(
-          choice_result(task_.examples[static_cast<size_t>(begin) + i], given[i], alone[i]));
+          task_.kind == TaskKind::continuation
+              ? continuation_result(given[i].front(), greedy[i])
+              : choice_result(task_.examples[static_cast<size_t>(begin) + i], given[i], alone[i]));
     return lines;
   }
 
@@ -135,8 +158,10 @@ class TaskRun {
     for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
       const Generation& result = finished(made.rows[i]);
       report.cached_tokens += result.cached_tokens;
-      lines.push_back(answer_result(task_.examples[static_cast<size_t>(begin) + i],
-                                    text::to_valid_utf8(result.text)));
+      const TaskExample& example = task_.examples[static_cast<size_t>(begin) + i];
+      const std::string said = text::to_valid_utf8(result.text);
+      lines.push_back(task_.kind == TaskKind::retrieval ? retrieval_result(example, said)
+                                                        : answer_result(example, said));
     }
     return lines;
   }
@@ -161,13 +186,59 @@ class TaskRun {
   std::optional<PrefixCache> cache_;
 };
 
-void score_choices(const std::vector<Json>& lines, TaskReport& report) {
+/// Share of the right choices in the sum of the probabilities of all.
+double right_mass(const Json& line) {
+  const auto values = line.at("log_likelihoods").get<std::vector<double>>();
+  const double most = *std::max_element(values.begin(), values.end());
+  double sum = 0, right = 0;
+  for (const double value : values) sum += std::exp(value - most);
+  for (const Json& gold : line.at("gold")) right += std::exp(values.at(gold.get<size_t>()) - most);
+  return right / sum;
+}
+
+void score_choices(const TaskFile& task,
+                   const std::vector<Json>& lines,
+                   uint64_t seed,
+                   TaskReport& report) {
   for (const char* name : {"acc", "acc_norm", "acc_bytes", "acc_mutual_info"}) {
     if (!lines.front().contains(name)) continue;
     int64_t hits = 0;
     for (const Json& line : lines) hits += line.at(name).get<int64_t>();
     report.scores.emplace_back(name, proportion(hits, std::ssize(lines)));
   }
+  if (std::find(task.scores.begin(), task.scores.end(), "mc2") == task.scores.end()) return;
+  std::vector<double> masses;
+  for (const Json& line : lines) masses.push_back(right_mass(line));
+  report.scores.emplace_back("mc2", mean_of(masses, seed));
+}
+
+void score_continuations(const std::vector<Json>& lines, uint64_t seed, TaskReport& report) {
+  int64_t hits = 0;
+  std::vector<double> values;
+  for (const Json& line : lines) {
+    hits += line.at("acc").get<int64_t>();
+    values.push_back(line.at("log_likelihood").get<double>());
+  }
+  report.scores.emplace_back("acc", proportion(hits, std::ssize(lines)));
+  report.scores.emplace_back(
+      "perplexity", bootstrap(std::ssize(lines), seed, [&](std::span<const int64_t> chosen) {
+        double sum = 0;
+        for (const int64_t i : chosen) sum += values[static_cast<size_t>(i)];
+        return std::exp(-sum / static_cast<double>(chosen.size()));
+      }));
+}
+
+void score_retrieval(const std::vector<Json>& lines, uint64_t seed, TaskReport& report) {
+  int64_t all = 0;
+  std::vector<double> shares;
+  for (const Json& line : lines) {
+    const auto found = line.at("found").get<std::vector<int64_t>>();
+    const auto hits = std::count(found.begin(), found.end(), 1);
+    all += hits == std::ssize(found) ? 1 : 0;
+    shares.push_back(static_cast<double>(hits) / static_cast<double>(found.size()));
+  }
+  report.scores.emplace_back("recall", mean_of(shares, seed));
+  report.scores.emplace_back("all_found", proportion(all, std::ssize(lines)));
 }
 
 void score_answers(const TaskFile& task,
@@ -238,17 +309,18 @@ Continuation encode_continuation(const text::Tokenizer& tokenizer,
   return out;
 }
 
+Json continuation_result(double log_likelihood, bool greedy) {
+  check_finite(log_likelihood);
+  return {{"log_likelihood", log_likelihood}, {"acc", greedy ? 1 : 0}};
+}
+
 Json choice_result(const TaskExample& example,
                    const std::vector<double>& log_likelihoods,
                    const std::vector<double>& unconditional) {
   std::vector<double> by_characters, by_bytes, gains;
   for (size_t c = 0; c < log_likelihoods.size(); ++c) {
     const std::string& choice = example.choices[c];
-    if (!std::isfinite(log_likelihoods[c]))
-      fail(ErrorKind::input, "eval",
-           "a log-likelihood is {}: the model gives logits that are not finite; expected a model "
-           "with finite weights",
-           log_likelihoods[c]);
+    check_finite(log_likelihoods[c]);
     by_characters.push_back(log_likelihoods[c] / static_cast<double>(characters_in(choice)));
     by_bytes.push_back(log_likelihoods[c] / static_cast<double>(choice.size()));
     if (!unconditional.empty()) gains.push_back(log_likelihoods[c] - unconditional[c]);
@@ -264,6 +336,14 @@ Json choice_result(const TaskExample& example,
                {"acc_bytes", right(by_bytes)}};
   if (!gains.empty()) line["acc_mutual_info"] = right(gains);
   return line;
+}
+
+Json retrieval_result(const TaskExample& example, const std::string& answer) {
+  const std::string said = lower_case(answer);
+  std::vector<int64_t> found;
+  for (const std::string& right : example.answers)
+    found.push_back(said.find(lower_case(right)) != std::string::npos ? 1 : 0);
+  return {{"answer", answer}, {"found", found}};
 }
 
 Json answer_result(const TaskExample& example, const std::string& answer) {
@@ -306,13 +386,24 @@ TaskReport evaluate_task(const LoadedModel& loaded,
   }
   try {
     if (task.kind == TaskKind::multiple_choice)
-      score_choices(lines, report);
+      score_choices(task, lines, options.seed, report);
+    else if (task.kind == TaskKind::continuation)
+      score_continuations(lines, options.seed, report);
+    else if (task.kind == TaskKind::retrieval)
+      score_retrieval(lines, options.seed, report);
     else
       score_answers(task, lines, options.seed, report);
   } catch (const nlohmann::json::exception&) {
     fail(ErrorKind::file, "eval",
          "stored results have other scores than this evaluation; expected another --out");
   }
+  if (!task.scores.empty())
+    std::erase_if(report.scores, [&](const auto& score) {
+      const auto& names = task.scores;
+      return std::find(names.begin(), names.end(), score.first) == names.end() &&
+             score.first != "acc_mutual_info";
+    });
+  report.lines = std::move(lines);
   return report;
 }
 

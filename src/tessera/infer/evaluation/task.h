@@ -1,5 +1,5 @@
-// Evaluation of a model on a task file: multiple choice by log-likelihood, or generation scored
-// against right answers.
+// Evaluation of a model on a task file: multiple choice by log-likelihood, log-likelihood of a
+// continuation, or generation scored against right answers or by the answers that it contains.
 #pragma once
 
 #include <functional>
@@ -48,9 +48,11 @@ struct TaskOptions {
 
 struct TaskReport {
   int64_t examples = 0;
-  int64_t resumed = 0;                                   // of these, from stored results
-  std::vector<std::pair<std::string, Estimate>> scores;  // in the order of the tables below
-  int64_t computed_tokens = 0, cached_tokens = 0;        // prompt tokens; cached: shared prefixes
+  int64_t resumed = 0;  // of these, from stored results
+  /// In the order of the tables below; those of TaskFile::scores, if it has some.
+  std::vector<std::pair<std::string, Estimate>> scores;
+  int64_t computed_tokens = 0, cached_tokens = 0;  // prompt tokens; cached: shared prefixes
+  std::vector<spec::Json> lines;                   // results of each example
 };
 
 /// Multiple choice, as lm-evaluation-harness counts it. The log-likelihood of a choice is that of
@@ -59,15 +61,25 @@ struct TaskReport {
 ///   acc_norm         by log-likelihood / characters of the choice
 ///   acc_bytes        by log-likelihood / UTF-8 bytes of the choice
 ///   acc_mutual_info  by log-likelihood - log-likelihood after an empty context
+///   mc2              mean share of the right choices in the sum of all probabilities (TruthfulQA,
+///                    Lin et al. 2021, arXiv:2109.07958); if TaskFile::scores has it
+/// Log-likelihood of a continuation:
+///   acc              each token of the continuation is the most likely one
+///   perplexity       exp(-mean log-likelihood)
 /// Generation, greedy decoding until a stop string:
 ///   exact_match, f1  of SQuAD (text/answer_scores.h), best over the answers
 ///   rouge_l          best over the answers
 ///   bleu, chrf       of the corpus, against the first answer (text/corpus_scores.h)
+/// Retrieval, greedy decoding:
+///   recall           mean share of the right answers that the text contains, in any case
+///                    (RULER's string_match_all / 100)
+///   all_found        the text contains all of them
 /// Shares are 0 to 1; BLEU and chrF 0 to 100. All requests of a batch share the prefill of their
 /// common prefixes, and so do batches if the model's state can be cached.
 ///
 /// A line of `results`: "index", and for multiple choice "log_likelihoods", "choice" (the number of
-/// the most likely), "gold", scores; for generation "answer" and scores.
+/// the most likely), "gold", scores; for a continuation "log_likelihood" and "acc"; for generation
+/// "answer" and scores; for retrieval "answer" and "found", a 0 or 1 for each right answer.
 TaskReport evaluate_task(const LoadedModel& loaded,
                          const TaskFile& task,
                          const TaskOptions& options,
@@ -78,6 +90,10 @@ TaskReport evaluate_task(const LoadedModel& loaded,
 spec::Json choice_result(const TaskExample& example,
                          const std::vector<double>& log_likelihoods,
                          const std::vector<double>& unconditional);
+/// The line of a continuation. `greedy`: each of its tokens is the most likely one.
+spec::Json continuation_result(double log_likelihood, bool greedy);
+/// The line of a text that should contain the answers.
+spec::Json retrieval_result(const TaskExample& example, const std::string& answer);
 /// The line of a generated answer.
 spec::Json answer_result(const TaskExample& example, const std::string& answer);
 

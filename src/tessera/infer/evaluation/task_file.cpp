@@ -51,50 +51,119 @@ int64_t choice_of(const Json& gold, const TaskExample& example, const std::strin
        n - 1);
 }
 
-TaskExample example_of(const Json& json, const std::string& place) {
-  if (!json.is_object())
-    fail(ErrorKind::file, place, "found {}; expected an object", spec::kind_of(json));
-  TaskExample example;
-  const Json* context = first_of(json, {"context", "query", "prompt"});
-  if (context == nullptr)
-    fail(ErrorKind::file, place, "no \"context\", \"query\" or \"prompt\"; expected one of them");
-  example.context = text_of(*context, place, "context");
-  if (const Json* delimiter = first_of(json, {"delimiter"}))
-    example.delimiter = text_of(*delimiter, place, "delimiter");
-  if (const Json* choices = first_of(json, {"choices"})) {
-    example.choices = texts_of(*choices, place, "choices");
-    if (example.choices.size() < 2)
-      fail(ErrorKind::file, place, "1 choice; expected at least 2 under \"choices\"");
-    for (const std::string& choice : example.choices)
-      if (choice.empty()) fail(ErrorKind::file, place, "an empty choice; expected text");
-    const Json* gold = first_of(json, {"gold", "answer"});
-    if (gold == nullptr)
-      fail(ErrorKind::file, place, "no \"gold\"; expected the number of the right choice, from 0");
-    if (gold->is_array() && gold->empty())
-      fail(ErrorKind::file, place, "\"gold\" is an empty list; expected a right choice");
-    if (gold->is_array())
-      for (const Json& one : *gold) example.gold.push_back(choice_of(one, example, place));
-    else
-      example.gold.push_back(choice_of(*gold, example, place));
-    return example;
-  }
-  const Json* answers = first_of(json, {"answers", "answer"});
-  if (answers == nullptr)
-    fail(
-        ErrorKind::file, place,
-        "neither \"choices\" (multiple choice) nor \"answers\" (generation); expected one of them");
-  example.answers = texts_of(*answers, place, "answers");
-  return example;
+/// The right choices: "gold" or "answer".
+void read_gold(const Json& json, TaskExample& example, const std::string& place) {
+  const Json* gold = first_of(json, {"gold", "answer"});
+  if (gold == nullptr)
+    fail(ErrorKind::file, place, "no \"gold\"; expected the number of the right choice, from 0");
+  if (gold->is_array() && gold->empty())
+    fail(ErrorKind::file, place, "\"gold\" is an empty list; expected a right choice");
+  if (gold->is_array())
+    for (const Json& one : *gold) example.gold.push_back(choice_of(one, example, place));
+  else
+    example.gold = {choice_of(*gold, example, place)};
+}
+
+/// "choices", or "contexts" with their "continuation".
+void read_choices(const Json& json, TaskExample& example, const std::string& place) {
+  const bool partial = json.contains("contexts");
+  const char* key = partial ? "contexts" : "choices";
+  std::vector<std::string> texts = texts_of(json[key], place, key);
+  if (texts.size() < 2)
+    fail(ErrorKind::file, place, "1 choice; expected at least 2 under \"{}\"", key);
+  for (const std::string& text : texts)
+    if (text.empty()) fail(ErrorKind::file, place, "an empty choice; expected text");
+  example.choices = std::move(texts);
+  read_gold(json, example, place);
+  if (!partial) return;
+  const Json* continuation = first_of(json, {"continuation"});
+  if (continuation == nullptr)
+    fail(ErrorKind::file, place, "no \"continuation\"; expected it with \"contexts\"");
+  example.contexts = std::move(example.choices);
+  example.choices.assign(example.contexts.size(), text_of(*continuation, place, "continuation"));
+  if (example.choices.front().empty())
+    fail(ErrorKind::file, place, "an empty \"continuation\"; expected text");
 }
 
 /// A few-shot example with its answer.
 std::string solved(const TaskExample& example) {
-  return example.context + example.delimiter +
-         (example.choices.empty() ? example.answers.front()
-                                  : example.choices[static_cast<size_t>(example.gold.front())]);
+  const auto gold = static_cast<size_t>(example.gold.empty() ? 0 : example.gold.front());
+  return example.context + (example.contexts.empty() ? "" : example.contexts[gold]) +
+         example.delimiter +
+         (example.choices.empty() ? example.answers.front() : example.choices[gold]);
+}
+
+const char* kind_name(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::multiple_choice:
+      return "multiple choice";
+    case TaskKind::continuation:
+      return "a continuation";
+    case TaskKind::retrieval:
+      return "retrieval";
+    case TaskKind::generation:
+      break;
+  }
+  return "generation";
 }
 
 }  // namespace
+
+std::pair<TaskExample, TaskKind> task_example(const Json& json, const std::string& place) {
+  if (!json.is_object())
+    fail(ErrorKind::file, place, "found {}; expected an object", spec::kind_of(json));
+  TaskExample example;
+  if (const Json* description = first_of(json, {"description"}))
+    example.description = text_of(*description, place, "description");
+  if (const Json* delimiter = first_of(json, {"delimiter"}))
+    example.delimiter = text_of(*delimiter, place, "delimiter");
+  if (json.contains("input") && json.contains("outputs")) {  // RULER's files
+    example.context = text_of(json["input"], place, "input");
+    if (const Json* prefix = first_of(json, {"answer_prefix"}))
+      example.context += text_of(*prefix, place, "answer_prefix");
+    example.answers = texts_of(json["outputs"], place, "outputs");
+    return {std::move(example), TaskKind::retrieval};
+  }
+  const Json* context = first_of(json, {"context", "query", "prompt"});
+  if (context != nullptr) example.context = text_of(*context, place, "context");
+  if (json.contains("contexts")) {
+    read_choices(json, example, place);
+    return {std::move(example), TaskKind::multiple_choice};
+  }
+  if (context == nullptr)
+    fail(ErrorKind::file, place, "no \"context\", \"query\" or \"prompt\"; expected one of them");
+  if (json.contains("choices")) {
+    read_choices(json, example, place);
+    return {std::move(example), TaskKind::multiple_choice};
+  }
+  if (const Json* continuation = first_of(json, {"continuation"})) {
+    example.choices = {text_of(*continuation, place, "continuation")};
+    if (example.choices.front().empty())
+      fail(ErrorKind::file, place, "an empty \"continuation\"; expected text");
+    return {std::move(example), TaskKind::continuation};
+  }
+  if (const Json* contains = first_of(json, {"contains"})) {
+    example.answers = texts_of(*contains, place, "contains");
+    return {std::move(example), TaskKind::retrieval};
+  }
+  const Json* answers = first_of(json, {"answers", "answer"});
+  if (answers == nullptr)
+    fail(ErrorKind::file, place,
+         "neither \"choices\" (multiple choice), \"continuation\" (log-likelihood), \"answers\" "
+         "(generation) nor \"contains\" (retrieval); expected one of them");
+  example.answers = texts_of(*answers, place, "answers");
+  return {std::move(example), TaskKind::generation};
+}
+
+void add_example(TaskFile& file,
+                 std::pair<TaskExample, TaskKind> example,
+                 const std::string& place) {
+  if (file.examples.empty()) file.kind = example.second;
+  if (example.second != file.kind)
+    fail(ErrorKind::file, place, "is {}, unlike the examples before; expected one kind",
+         kind_name(example.second));
+  file.examples.push_back(std::move(example.first));
+}
 
 TaskFile read_task_file(const std::filesystem::path& path, const CancelToken* cancel) {
   const std::string where = path == "-" ? "stdin" : path.string();
@@ -102,14 +171,7 @@ TaskFile read_task_file(const std::filesystem::path& path, const CancelToken* ca
   TaskFile file;
   file.sha256 = sha256(text);
   const auto add = [&](const Json& json, const std::string& place) {
-    TaskExample example = example_of(json, place);
-    const TaskKind kind =
-        example.choices.empty() ? TaskKind::generation : TaskKind::multiple_choice;
-    if (file.examples.empty()) file.kind = kind;
-    if (kind != file.kind)
-      fail(ErrorKind::file, place, "{} \"choices\", unlike the examples before; expected one kind",
-           kind == TaskKind::generation ? "no" : "has");
-    file.examples.push_back(std::move(example));
+    add_example(file, task_example(json, place), place);
   };
   const size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin != std::string::npos && text[begin] == '[') {
@@ -132,13 +194,14 @@ TaskFile read_task_file(const std::filesystem::path& path, const CancelToken* ca
 
 std::string prompt_of(const TaskFile& task, int64_t number, const FewShot& few_shot) {
   const TaskExample& asked = task.examples[static_cast<size_t>(number)];
-  if (few_shot.examples == 0) return asked.context;
+  if (few_shot.examples == 0) return asked.description + asked.context;
   const TaskFile& source = few_shot.source != nullptr ? *few_shot.source : task;
   const bool same = few_shot.source == nullptr;
   const int64_t available = std::ssize(source.examples) - (same ? 1 : 0);
   if (source.kind != task.kind)
     fail(ErrorKind::usage, "eval",
-         "few-shot examples and task differ in kind; expected both with \"choices\", or neither");
+         "few-shot examples and task differ in kind: {} and {}; expected one kind",
+         kind_name(source.kind), kind_name(task.kind));
   if (few_shot.examples > available)
     fail(ErrorKind::usage, "eval", "{} few-shot examples; expected at most {}{}", few_shot.examples,
          available, same ? ", the other examples of the task" : "");
@@ -148,7 +211,7 @@ std::string prompt_of(const TaskFile& task, int64_t number, const FewShot& few_s
   std::vector<int64_t> left;
   for (int64_t i = 0; i < std::ssize(source.examples); ++i)
     if (!same || i != number) left.push_back(i);
-  std::string prompt;
+  std::string prompt = asked.description;
   for (int64_t k = 0; k < few_shot.examples; ++k) {
     const uint64_t room = static_cast<uint64_t>(available - k);
     const auto at = static_cast<size_t>(k) +

@@ -36,6 +36,30 @@ TEST(TaskFile, ReadsMultipleChoiceAndGeneration) {
   EXPECT_EQ(answers.examples[1].answers, std::vector<std::string>{"z"});
 }
 
+TEST(TaskFile, ReadsContinuationsContextsAndRetrieval) {
+  const TemporaryFolder folder;
+  const TaskFile partial = read_task_file(folder.write(
+      "p.json", R"([{"contexts": ["The cup", "The box"], "continuation": "was big.", "gold": 1,
+                     "description": "Who?\n"}])"));
+  EXPECT_EQ(partial.kind, TaskKind::multiple_choice);
+  EXPECT_EQ(partial.examples[0].contexts, (std::vector<std::string>{"The cup", "The box"}));
+  EXPECT_EQ(partial.examples[0].choices, (std::vector<std::string>{"was big.", "was big."}));
+  EXPECT_EQ(prompt_of(partial, 0, {}), "Who?\n");
+  const TaskFile one =
+      read_task_file(folder.write("c.jsonl",
+                                  "{\"context\": \"a b\", \"continuation\": \"c\"}\n"
+                                  "{\"context\": \"d\", \"continuation\": \"e\"}\n"));
+  EXPECT_EQ(one.kind, TaskKind::continuation);
+  EXPECT_EQ(prompt_of(one, 0, {.examples = 1}), "d e\n\na b");
+  for (const char* line : {R"({"prompt": "x y", "contains": ["1", "2"]})",
+                           R"({"input": "x ", "outputs": ["1", "2"], "answer_prefix": "y"})"}) {
+    const TaskFile found = read_task_file(folder.write("r.jsonl", line));
+    EXPECT_EQ(found.kind, TaskKind::retrieval);
+    EXPECT_EQ(found.examples[0].context, "x y");
+    EXPECT_EQ(found.examples[0].answers, (std::vector<std::string>{"1", "2"}));
+  }
+}
+
 TEST(TaskFile, BadFilesGiveOneLine) {
   const TemporaryFolder folder;
   for (const auto& [content, message] :
@@ -51,10 +75,14 @@ TEST(TaskFile, BadFilesGiveOneLine) {
         {R"({"query": "q", "choices": ["a", "b"], "gold": 2})",
          "gold = 2; expected the number of the right choice, 0 to 1, or its text"},
         {R"({"query": "q", "choices": ["a", "b"], "gold": []})", "\"gold\" is an empty list"},
+        {R"({"contexts": ["a", "b"], "gold": 0})", "no \"continuation\"; expected it with"},
+        {R"({"contexts": ["a"], "continuation": "c", "gold": 0})",
+         "1 choice; expected at least 2 under \"contexts\""},
+        {R"({"query": "q", "continuation": ""})", "an empty \"continuation\""},
         {R"({"query": "q", "answers": []})", "\"answers\" is an empty list"},
         {"{\"query\": \"q\", \"answer\": \"a\"}\n{\"query\": \"q\", \"choices\": [\"a\", \"b\"], "
          "\"gold\": 0}",
-         "bad.jsonl:2] has \"choices\", unlike the examples before"},
+         "bad.jsonl:2] is multiple choice, unlike the examples before"},
         {"{\"query\": ", "bad.jsonl:1]"}}) {
     const std::string path = folder.write("bad.jsonl", content);
     test::expect_error(ErrorKind::file, message, [&] { read_task_file(path); });

@@ -1,6 +1,8 @@
 // Scores of task files against lm-evaluation-harness's definitions (tools/golden/choices.py).
 #include "tessera/infer/evaluation/task.h"
 
+#include <cmath>
+
 #include "tessera/base/testing.h"
 #include "tessera/infer/infer_testing.h"
 
@@ -117,6 +119,68 @@ TEST(Task, ChoicesAreNormalizedByCharactersBytesAndPrior) {
   example.gold = {1};
   EXPECT_EQ(choice_result(example, {-5, -5, -6, -7}, {})["acc"], 0);  // the first of equal ones
   EXPECT_FALSE(choice_result(example, {-5, -5, -6, -7}, {}).contains("acc_mutual_info"));
+}
+
+// the log-likelihoods of tools/golden/choices.py, asked for in other ways
+TEST(Task, ContinuationsAndContextsHaveTheSameLogLikelihoods) {
+  const Golden golden;
+  const Json& example = golden.story["examples"][0];
+  const Json& want = golden.story["results"][0]["log_likelihoods"];
+  std::string single;
+  for (const Json& choice : example["choices"])
+    single += Json{{"context", example["context"]}, {"continuation", choice}}.dump() + "\n";
+  const auto report_of = [&](const TaskFile& task) {
+    ResultLines none;
+    return evaluate_task(golden.loaded, task, {}, none);
+  };
+  const TaskReport each = report_of(read_task_file(golden.folder.write("single.jsonl", single)));
+  ASSERT_EQ(each.lines.size(), want.size());
+  double sum = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_NEAR(each.lines[i]["log_likelihood"].get<double>(), want[i].get<double>(), 2e-5);
+    sum += want[i].get<double>();
+  }
+  ASSERT_EQ(each.scores.size(), 2u);
+  EXPECT_EQ(each.scores[1].first, "perplexity");
+  EXPECT_NEAR(std::log(each.scores[1].second.value), -sum / static_cast<double>(want.size()), 2e-5);
+
+  // a choice is part of its context, and the same text follows
+  const std::string text = example["context"], last = example["choices"][0];
+  Json partial = {
+      {"contexts", {text, "which city is it? " + text}}, {"continuation", last}, {"gold", 0}};
+  const TaskReport both =
+      report_of(read_task_file(golden.folder.write("partial.jsonl", partial.dump())));
+  EXPECT_NEAR(both.lines[0]["log_likelihoods"][0].get<double>(), want[0].get<double>(), 2e-5);
+
+  TaskFile mass = read_task_file(golden.folder.write("mass.jsonl", Json(example).dump()));
+  mass.examples[0].gold = {0, 2};
+  mass.scores = {"mc2"};
+  const TaskReport share = report_of(mass);
+  ASSERT_EQ(share.scores.size(), 1u);
+  double right = 0, all = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double p = std::exp(want[i].get<double>());
+    all += p;
+    right += i % 2 == 0 ? p : 0;
+  }
+  EXPECT_NEAR(share.scores[0].second.value, right / all, 1e-4);
+}
+
+TEST(Task, RetrievalIsTheShareOfAnswersFound) {
+  const TaskExample example{.answers = {"1234567", "Ölberg", "abc"}};
+  const Json line = retrieval_result(example, "They are 1234567 and ölberg.");
+  EXPECT_EQ(line["found"], Json({1, 1, 0}));
+  const Golden golden;
+  ResultLines none;
+  const TaskReport report = evaluate_task(
+      golden.loaded,
+      read_task_file(golden.folder.write(
+          "r.jsonl", R"({"prompt": "the capital", "contains": ["", "no such text"]})")),
+      {.max_new_tokens = 3}, none);
+  ASSERT_EQ(report.scores.size(), 2u);
+  EXPECT_EQ(report.scores[0].first, "recall");
+  EXPECT_EQ(report.scores[0].second.value, 0.5);
+  EXPECT_EQ(report.scores[1].second.value, 0);
 }
 
 TEST(Task, GeneratedAnswersHaveTheScoresOfTheirTexts) {
