@@ -513,6 +513,67 @@ TEST_F(Cli, FinetuneGuessesAndClassifyUsesWhatItMade) {
 
 // an untrained checkpoint is a model for every verb, with the values that a run begins with
 /// The last line of `finetune` is a command, and works as it is printed.
+TEST_F(Cli, FinetunesAndScoresBenchmarks) {
+  const std::string base = (folder_ / "base").string();
+  ASSERT_EQ(run("train " + (kSource / "examples/recipes/tiny.json").string() +
+                " --set train.steps=1 --set train.eval_batches=1 --out " + base)
+                .code,
+            0);
+  std::string sst = "sentence\tlabel\n", copa;
+  for (int i = 0; i < 30; ++i) {
+    sst += fmt::format("{}{}\t{}\n", static_cast<char>('a' + i % 5), i % 3 == 0 ? 'x' : 'y',
+                       i % 3 == 0 ? 1 : 0);
+    copa += spec::Json{{"premise", std::string(1, static_cast<char>('a' + i % 7))},
+                       {"choice1", i % 2 == 0 ? "x" : "y"},
+                       {"choice2", i % 2 == 0 ? "y" : "x"},
+                       {"question", i % 5 < 2 ? "cause" : "effect"},
+                       {"label", i % 2},
+                       {"idx", i}}
+                .dump() +
+            "\n";
+  }
+  const std::string train = folder_.write("train.tsv", sst), out = (folder_ / "sst2").string();
+  const auto tuned = [&](const std::string& task, const std::string& data, const std::string& to) {
+    const Outcome made = run("finetune " + base + "/latest --task " + task + " --data " + data +
+                             " --steps 2 --lr 0.01 --out " + to);
+    EXPECT_EQ(made.code, 0) << made.err;
+    return made;
+  };
+  const auto scored = [&](const std::string& flags) {
+    const Outcome outcome = run("eval " + flags + " --json");
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "eval");
+  };
+  EXPECT_NE(tuned("SST-2", train, out).err.find("2 classes: negative, positive"),
+            std::string::npos);
+  const spec::Json own = scored(out + "/latest --task glue:sst2 --data " + train),
+                   plain = scored(out + "/latest --data " + train);
+  EXPECT_EQ(own["benchmark"], "glue:sst2");
+  EXPECT_EQ(own["scores"], (spec::Json{{"accuracy", plain["scores"]["accuracy"]}}));
+  EXPECT_EQ(own["intervals"]["accuracy"]["value"], plain["scores"]["accuracy"]);
+  EXPECT_EQ(plain["intervals"]["matthews"]["interval"], "bootstrap");
+  expect_refused("eval " + out + "/latest --task rte --data " +
+                     folder_.write("rte.tsv",
+                                   "index\tsentence1\tsentence2\tlabel\n0\ta\tb\t"
+                                   "entailment\n"),
+                 2, "has the classes negative, positive; glue:rte has entailment, not_entailment");
+  // a head with numbers has the classes in their order
+  const std::string numbers = (folder_ / "numbers").string();
+  ASSERT_EQ(
+      run("finetune " + base + "/latest --data " + train + " --steps 2 --out " + numbers).code, 0);
+  EXPECT_EQ(scored(numbers + "/latest --task sst2 --data " + train)["scores"]["accuracy"],
+            scored(numbers + "/latest --data " + train)["scores"]["accuracy"]);
+
+  const std::string questions = folder_.write("copa.jsonl", copa),
+                    choices = (folder_ / "copa").string();
+  tuned("superglue:copa", questions, choices);
+  const spec::Json of_choices =
+      scored(choices + "/latest --task superglue:copa --data " + questions);
+  EXPECT_EQ(of_choices["examples"], 60);
+  EXPECT_EQ(of_choices["scores"].size(), 1u);
+  EXPECT_EQ(of_choices["intervals"]["choice_accuracy"]["interval"], "wilson");
+}
+
 TEST_F(Cli, FinetunePrintsACommandThatRuns) {
   std::string text;
   for (int i = 0; i < 60; ++i) text += "once upon a time there was a king who lived in a land\n";
