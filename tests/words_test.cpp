@@ -22,7 +22,6 @@ struct Term {
 struct Table {
   std::vector<Term> terms;
   std::vector<std::string> forbidden, forbidden_in_messages, forbidden_in_comments;
-  std::vector<std::string> folders_of_comments;  // below src/tessera
 };
 
 /// Columns are two spaces apart or more.
@@ -39,8 +38,6 @@ Table read_table(std::istream& in) {
       table.forbidden_in_messages.push_back(line);
     } else if (section == "[forbidden in comments]") {
       table.forbidden_in_comments.push_back(line);
-    } else if (section == "[folders of comments]") {
-      table.folders_of_comments.push_back(line);
     } else {
       static const std::regex columns(R"((.*?)  +(row )?(\S+)(?: +(.*))?)");
       std::smatch cells;
@@ -311,17 +308,15 @@ TEST(Comments, HaveNoOtherWords) {
   phrases.insert(phrases.end(), words.forbidden_in_comments.begin(),
                  words.forbidden_in_comments.end());
   ASSERT_GT(words.forbidden_in_comments.size(), 20u);
-  ASSERT_GT(words.folders_of_comments.size(), 5u);
   size_t comments = 0;
-  for (const std::string& folder : words.folders_of_comments)
-    for (const auto& entry : fs::recursive_directory_iterator(kSource / "src/tessera" / folder)) {
-      if (entry.path().extension() != ".h") continue;
-      for (const SourceText& comment : texts_of(read_text_file(entry.path())).comments) {
-        ++comments;
-        for (const std::string& found : forbidden_in(comment.text, phrases))
-          ADD_FAILURE() << entry.path() << ":" << comment.line << ": " << found;
-      }
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / "src/tessera")) {
+    if (entry.path().extension() != ".h") continue;
+    for (const SourceText& comment : texts_of(read_text_file(entry.path())).comments) {
+      ++comments;
+      for (const std::string& found : forbidden_in(comment.text, phrases))
+        ADD_FAILURE() << entry.path() << ":" << comment.line << ": " << found;
     }
+  }
   EXPECT_GT(comments, 1500u);
 }
 

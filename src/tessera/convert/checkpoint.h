@@ -1,15 +1,15 @@
 // A model read from disk in our terms: its spec and its tensors under our names. Torch-free.
 //
-//   load_checkpoint("SmolLM2-135M")          a Hugging Face folder (config.json), quantised or not;
+//   load_checkpoint("SmolLM2-135M")          a Hugging Face folder (config.json), quantized or not;
 //                                            weights as safetensors or as torch.save wrote them
-//   load_checkpoint("run/last.ckpt")         one file of weights with a config.json beside it
+//   load_checkpoint("run/last.ckpt")         one file of weights next to a config.json
 //   load_checkpoint("model.gguf")            a GGUF file
 //   load_checkpoint("stories15M.bin")        a llama2.c file
 //   load_checkpoint("rwkv-4-169M.bin")       an rwkv.cpp file
 //   load_checkpoint("runs/7")                a run's folder: its best or newest checkpoint, which
 //   is
 //                                            a tessera folder (safetensors with "tessera_spec")
-// Told apart by content, never by name. Tensors point into the mapped file wherever the family's
+// Detected by content, never by name. Tensors point into the mapped file wherever the family's
 // steps are moves of whole rows; they keep their storage type unless arithmetic is needed. Errors:
 // Error(file) for what does not match (a key, a tensor, a shape: named), Error(spec) for a
 // malformed family file or a spec that cannot work.
@@ -47,7 +47,7 @@ struct Checkpoint {
   std::filesystem::path folder;  // where tokenizer files may lie: the folder, or that of the file
   std::shared_ptr<const format::GgufFile>
       gguf;               // its metadata hold the tokenizer; null for other dialects
-  bool of_bytes = false;  // its tokens are bytes of text, and no file says so
+  bool of_bytes = false;  // its tokens are bytes of text, which no file states
 
   /// The tensor of a parameter; throws Error(internal) when there is none.
   const TensorView& tensor(std::string_view name) const;
@@ -55,7 +55,7 @@ struct Checkpoint {
 
 struct LoadOptions {
   std::filesystem::path
-      families;  // a folder of the user's family files, read beside the built-in ones
+      families;  // a folder of the user's family files, read in addition to the built-in ones
   /// Tokens whose keys and values attention keeps (model/kv_eviction.h); 0 last and heavy ones =
   /// all.
   int64_t keep_first = 0, keep_last = 0, keep_heavy = 0;
@@ -88,8 +88,8 @@ std::vector<std::string> write_hf_folder(const Checkpoint& checkpoint,
                                          const std::filesystem::path& folder,
                                          const HfOptions& options = {});
 
-/// How the model makes one vector of a text (sentence_modules.h), put into a folder of it: the
-/// files of its own folder, or what a GGUF file says. Nothing where it says nothing.
+/// Writes how the model pools a text to one vector (sentence_modules.h) into its new folder: the
+/// files of its own folder, or the pooling of a GGUF file. Nothing if the model has none.
 void write_sentence_modules_of(const Checkpoint& checkpoint, const std::filesystem::path& folder);
 
 /// Why write_hf_folder() would refuse a checkpoint by its spec, of which alone this depends; ""
@@ -104,11 +104,11 @@ format::StringMap origin_metadata(const Checkpoint& checkpoint);
 format::StringMap origin_of(const format::StringMap& metadata);
 
 struct TesseraFolderOptions {
-  format::StringMap metadata;       // beside tessera_spec
+  format::StringMap metadata;       // in addition to tessera_spec
   std::filesystem::path tokenizer;  // a folder whose tokenizer files are copied
 };
 
-/// model.safetensors with the resolved spec in its metadata, and spec.json beside it for people.
+/// model.safetensors with the resolved spec in its metadata, and spec.json next to it for readers.
 void write_tessera_folder(const Json& spec_json,
                           std::span<const TensorView> tensors,
                           const std::filesystem::path& folder,

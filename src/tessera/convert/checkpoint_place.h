@@ -1,4 +1,4 @@
-// Which checkpoint a run's folder stands for. Torch-free.
+// The checkpoint that a run's folder is loaded as. Torch-free.
 #pragma once
 
 #include <filesystem>

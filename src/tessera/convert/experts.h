@@ -1,7 +1,7 @@
 // Dense feed-forward layers into mixtures of experts, and experts into more, fewer or one.
 //
 // upcycled   E copies of every layer and a fresh router N(0, 0.02) whose k weights sum to 1: the
-//            same function until training tells the copies apart. Komatsuzaki et al. 2022,
+//            same function until training separates the copies. Komatsuzaki et al. 2022,
 //            arXiv:2212.05055
 // merged     one dense layer of every mixture, the mean of its experts, weighted by their use where
 //            that is known: exact where they are equal, else a start for further training
@@ -14,7 +14,7 @@
 //            arXiv:2405.14297, sec. 3.2 (experts added and removed in training)
 // A router's use is each expert's share of the choices, as `generate --json` and a run's log give
 // it ("layers.3.ffn.router": {"load": [..]}). Errors: Error(usage) for a model without such layers,
-// or with parts that the result could not say.
+// or with parts that the resulting spec cannot express.
 #pragma once
 
 #include <map>
@@ -42,7 +42,7 @@ struct ExpertChange {
 };
 /// The n most used of experts, the first among equals, in the order in which they stand.
 std::vector<int64_t> most_used(const std::vector<double>& load, int64_t n);
-/// All experts, and behind them copies of the most used ones, up to n.
+/// All experts, followed by copies of the most used ones, up to n.
 std::vector<int64_t> grown(const std::vector<double>& load, int64_t n);
 /// The spec, and a parameter of it (or what belongs to one, as moments do), after a change. Throws
 /// Error(usage) for a mixture whose experts cannot come and go, or that would have fewer than k.
@@ -56,7 +56,7 @@ ExpertLoads read_expert_loads(const std::filesystem::path& path);
 struct UpcycleOptions {
   int64_t n_experts = 8;
   int64_t k = 2;
-  int64_t every = 1;  // in every so many layers, the last of them
+  int64_t every = 1;  // period in layers; the last layer of each period
   uint64_t seed = 0;  // of the routers
 };
 Checkpoint upcycled(Checkpoint checkpoint, const UpcycleOptions& options);

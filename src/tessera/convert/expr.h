@@ -45,7 +45,7 @@ struct Local {
 
 class Expr {
  public:
-  /// `where` stands in messages: "qwen2: hf.read.n_heads".
+  /// `where` is the place in messages: "qwen2: hf.read.n_heads".
   static Expr parse(std::string_view text, std::string where);
 
   Json evaluate(Environment& env, const Local* locals = nullptr) const;

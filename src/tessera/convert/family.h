@@ -1,4 +1,4 @@
-// A family: how one kind of foreign checkpoint, in each of its dialects, is said in our terms.
+// A family: how one kind of foreign checkpoint, in each of its dialects, maps to our terms.
 // Format of the files: docs/guide/families.md.
 //
 //   config  --read-->   values  --spec-->    our spec       (import)
@@ -29,7 +29,7 @@ struct RuleName {
             const std::function<void(const Local* locals)>& body) const;
 };
 
-/// Where a tensor stands in one dialect.
+/// Names and steps of a tensor in one dialect.
 struct ForeignSide {
   std::vector<RuleName> names;
   TensorSteps steps;
@@ -42,11 +42,11 @@ struct TensorRule {
     convert,  // foreign -> ours
     keep,     // not part of our model: kept under a name for export, may be absent
     same_as,  // another name of our parameter; may be absent, must be equal
-    copy_of,  // what a reader asks for and does not use: our parameter once more, read by nobody
+    copy_of,  // what a reader asks for and does not use: a copy of our parameter, only written
     values,   // numbers that the spec gives, and reading has asked for by tensor_values()
   };
   Kind kind = Kind::group;
-  bool inherited = false;  // of the base: gives way to a rule of the family's own
+  bool inherited = false;  // of the base: a rule of the family's own replaces it
   std::optional<Loop> loop;
   std::optional<Expr> condition;
   std::optional<Expr> values;
@@ -55,7 +55,7 @@ struct TensorRule {
   std::map<std::string, ForeignSide, std::less<>> sides;  // by dialect
 };
 
-/// What files of a family call what its base calls otherwise: patterns in which "*" stands for one
+/// Names of a family's files and of its base for the same things: patterns in which "*" is one
 /// part of a name between dots, and at the end for the rest; the base's with the file's. Of several
 /// that match the one with the most letters decides.
 class Renames {
@@ -102,7 +102,7 @@ struct Family {
   std::string name;
   std::string about;
   std::string base;                  // the family that this one builds on; "" = none
-  std::vector<std::string> unsure;   // what its author could not tell, said on loading
+  std::vector<std::string> unsure;   // open questions of its author, printed on loading
   std::vector<std::string> dropped;  // globs of our names whose rules of the base do not hold
   std::map<std::string, Json> tables;
   std::map<std::string, FamilyFunction> functions;
@@ -124,9 +124,9 @@ struct Family {
 /// The built-in families and those of a folder of the user's, which win where both know a type.
 class FamilySet {
  public:
-  /// A folder is read like the built-in one: families, fragments among them or in shared/. A file
-  /// that is malformed or unreadable stops no other: it is told of where a type or a family is
-  /// asked for that is not found, or that is its own. Throws Error(file) for a folder that cannot
+  /// A folder is read like the built-in one: families, with fragments, also in shared/. A file
+  /// that is malformed or unreadable affects no other: an error names it when a type or a family
+  /// is not found, or is its own. Throws Error(file) for a folder that cannot
   /// be read.
   static FamilySet load(const std::filesystem::path& user_folder = {});
   /// One more family of the user's. `file` is named in messages. Throws Error(spec) or Error(file).
@@ -141,7 +141,7 @@ class FamilySet {
                         std::string_view type,
                         const Json& config,
                         std::string_view where);
-  /// Whether a family of the type "" reads this config, which says no type.
+  /// Whether a family of the type "" reads this config, which has no type.
   bool knows_untyped(std::string_view kind, const Json& config);
   const Family& named(std::string_view name);
   std::vector<std::string> names() const;
@@ -153,7 +153,7 @@ class FamilySet {
   Error located(const Error& error, std::string_view family) const;
   /// Types known in a dialect, sorted.
   std::vector<std::string> types(std::string_view kind) const;
-  /// Keys without mathematics, by dialect; "*" stands for any text.
+  /// Keys without mathematics, by dialect; "*" matches any text.
   const std::vector<std::string>& metadata_keys(std::string_view kind) const;
   /// Keys that no family reads as 0: null is meant.
   const std::vector<std::string>& null_where_zero(std::string_view kind) const;
@@ -205,7 +205,7 @@ int line_of(std::string_view text, std::string_view path);
 /// The identifiers in the strings of a family file that are expressions.
 std::set<std::string> identifiers_of(const Json& json);
 
-/// "*" stands for any text, everything else for itself.
+/// "*" matches any text, everything else itself.
 bool matches_glob(std::string_view text, std::string_view glob);
 bool matches_any(std::string_view text, const std::vector<std::string>& globs);
 

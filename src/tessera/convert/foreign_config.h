@@ -25,7 +25,7 @@ std::string hf_config_text(spec::Json config, int indent = -1);
 /// GGUF metadata: the keys under the architecture's own prefix without it, nested at the dots;
 /// general.architecture as "architecture". Float32 values become the shortest double that names
 /// them, and numbers of every layer that are all alike become the one number that other files have.
-/// What stands under other prefixes (general, tokenizer, ...) is not part of it.
+/// Keys with other prefixes (general, tokenizer, ...) are not part of it.
 spec::Json gguf_config(const format::GgufMetadata& metadata, std::string_view where);
 
 spec::Json llama2c_config(const format::Llama2cHeader& header);

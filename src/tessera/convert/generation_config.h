@@ -1,7 +1,7 @@
 // Generation defaults that come with a model: Hugging Face's generation_config.json (or config.json
 // of older folders), and the general.sampling.* keys of a GGUF file.
 //
-// Every key of transformers' GenerationConfig (5.23) stands in one table, generation_keys(): it is
+// Every key of transformers' GenerationConfig (5.23) is in one table, generation_keys(): it is
 // read, has no effect on text, or is not supported; the last are named in `unsupported` where a
 // file sets them to something else than their neutral value.
 #pragma once
@@ -38,7 +38,7 @@ struct GenerationConfig {
   /// Sampling options by the names of their fields (infer/sampling/sampling.h).
   std::map<std::string, double> sampling = {};
   std::vector<std::string> samplers = {};  // their order, of a GGUF file
-  /// "max_length" and "min_length" count the prompt (beside an encoder, the start token).
+  /// "max_length" and "min_length" count the prompt (of an encoder-decoder, the start token).
   std::optional<int64_t> max_new_tokens = {}, max_length = {}, min_new_tokens = {}, min_length = {};
   std::vector<std::string> stop_strings = {};
   std::vector<int64_t> suppressed = {}, suppressed_at_begin = {};

@@ -13,7 +13,7 @@ struct GgufModel {
   std::vector<TensorView> tensors;
   std::string architecture;
   std::string widened;  // a matrix that was in fewer bits, in a form that GGUF lacks; "" = none
-  std::vector<std::string> remarks;  // what is not said, or made of it otherwise, one line each
+  std::vector<std::string> remarks;  // what is left out or changed, one line each
   /// An entry's value; null when there is none. `key` is without the architecture's prefix where it
   /// begins with a dot: ".block_count".
   const format::GgufValue* find(std::string_view key) const;

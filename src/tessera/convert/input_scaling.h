@@ -21,7 +21,7 @@ struct InputScaling {
 std::vector<std::string> scaling_products(const GgufModel& model);
 
 /// s_i = (root mean square of input i)^alpha, alpha of 0, 0.05, .. 0.95 as it leaves the least
-/// error of products with the inputs that were seen, for the matrices behind each norm, and behind
+/// error of products with the inputs that were seen, for the matrices after each norm, and after
 /// attention's values and the ungated half of a feed-forward layer where these give each input one
 /// by one. Changed tensors become float32. Throws Error(usage) for an architecture whose matrices
 /// it does not know.

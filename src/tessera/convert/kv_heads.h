@@ -27,7 +27,7 @@ struct KvHeadsOptions {
 /// types: float32). groups == heads: the tensor itself.
 TensorView pooled_heads(const TensorView& tensor, int64_t heads, int64_t groups, PoolHeads pool);
 
-/// The checkpoint with so many key/value heads in every mixer of type attention and
+/// The checkpoint with options.kv_heads key/value heads in every mixer of type attention and
 /// cross_attention; tensors that need no change are those of the argument. Norms of keys that have
 /// weights per head are pooled like the keys, which is not exact. Throws Error(usage) when no mixer
 /// has key/value heads, when one of another type has, or when the number does not divide the

@@ -15,11 +15,11 @@ struct Foreign {
   Json config;
   const format::TensorFile* tensors = nullptr;
   std::string file;                                            // of the config, for messages
-  const std::set<std::string, std::less<>>* packed = nullptr;  // quantised matrices, [out, in]
+  const std::set<std::string, std::less<>>* packed = nullptr;  // quantized matrices, [out, in]
 };
 
-/// Whether the output matrix is the token embedding: as the config says, or never, where the file
-/// has another one all the same.
+/// Whether the output matrix is the token embedding: as in the config, or never, if the file
+/// has an output matrix of its own.
 enum class Tied { as_configured, never };
 
 /// What an import would meet, all of it instead of the first error.
@@ -52,7 +52,7 @@ struct DryRun {
 
   /// Keys that other families give a meaning: an import refuses them.
   size_t refused_keys() const;
-  /// Whether an import would succeed, as far as names and shapes tell.
+  /// Whether an import would succeed, judged by names and shapes.
   bool complete() const;
 };
 
@@ -98,7 +98,7 @@ class Importer {
   std::string known_name(const std::vector<NamePattern>& spellings, const Local* locals);
   std::string other_name(const std::string& ours);
   void check_unused(Checkpoint& checkpoint);
-  /// What the family says of a tensor that no rule takes; "" = nothing.
+  /// The family's reason for a tensor that no rule takes; "" = none.
   std::string reason_unused(const std::string& name, bool& head, std::string& glob) const;
   void check_dry(const Checkpoint& checkpoint);
 
@@ -117,7 +117,7 @@ class Importer {
     std::string source;  // the foreign names it came from
   };
   std::map<std::string, Found, std::less<>> found_;
-  std::vector<std::string> widened_;  // ours, of quantised matrices, that became floats
+  std::vector<std::string> widened_;  // ours, of quantized matrices, that became floats
   std::set<std::string, std::less<>> used_;
   std::set<std::string, std::less<>> own_;  // ours, that rules of the family itself give
   struct Same {
@@ -126,7 +126,7 @@ class Importer {
   std::vector<Same> same_;
 };
 
-/// One rule as it stands for a model: matrices of a dialect, and those of ours that they give.
+/// One rule bound to a model: matrices of a dialect, and those of ours that they give.
 struct BoundRule {
   std::vector<std::string> foreign, ours;
   std::vector<std::vector<std::string>> spellings;  // of each foreign name, the written one first
@@ -156,7 +156,7 @@ std::vector<BoundAlias> aliases_of(const Family& family,
 /// one). Throws Error(spec) where the family cannot say the spec.
 Json spec_in_form_of(const Family& family, std::string_view dialect, const Checkpoint& checkpoint);
 
-/// What a family's file calls `name`, as it stands for a checkpoint; null where it says nothing.
+/// A family's value of `name`, evaluated for a checkpoint; null if it has none.
 Json family_value(const Family& family,
                   std::string_view dialect,
                   const Checkpoint& checkpoint,

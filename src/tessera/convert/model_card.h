@@ -6,7 +6,7 @@
 
 namespace tessera::convert {
 
-/// What the folder that is written says of itself.
+/// Facts about the written folder.
 struct CardFacts {
   std::string family, dtype;      // by their names; "bfloat16"
   double rounding = 0;            // relative root mean square error of the weights; 0 = none

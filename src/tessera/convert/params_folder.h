@@ -1,4 +1,4 @@
-// Checkpoints as Meta publishes them: params.json beside consolidated.00.pth, consolidated.01.pth,
+// Checkpoints as Meta publishes them: params.json with consolidated.00.pth, consolidated.01.pth,
 // ..., each file with a part of every matrix (model parallel ranks).
 #pragma once
 

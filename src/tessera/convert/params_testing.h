@@ -85,7 +85,7 @@ inline TensorView part_of(const TensorView& tensor, int64_t rank, int64_t n) {
   return copy_of(tensor.name, tensor.dtype, shape, std::move(bytes));
 }
 
-/// params.json of a Hugging Face config, with what Meta's program says beside.
+/// params.json of a Hugging Face config, with the further keys of Meta's program.
 inline spec::Json params_of(const spec::Json& config) {
   return {{"dim", config.at("hidden_size")},
           {"n_layers", config.at("num_hidden_layers")},

@@ -14,7 +14,7 @@ inline constexpr const char* kPeftConfig = "adapter_config.json";
 inline constexpr const char* kPeftTensors = "adapter_model.safetensors";
 inline constexpr const char* kPeftPickle = "adapter_model.bin";
 
-/// What stands beside one weight of ours, by the names of model::kOverlayParts ("lora_a",
+/// The adapter tensors of one weight of ours, by the names of model::kOverlayParts ("lora_a",
 /// "prefix").
 inline constexpr const char* kWholePart = "whole";
 struct AdapterTensors {
@@ -44,8 +44,8 @@ std::vector<AdapterTensors> read_peft(const std::filesystem::path& folder,
                                       const Checkpoint& base,
                                       const LoadOptions& options = {});
 
-/// Writes an adapter beside `base` for the Hugging Face model of its family. Of matrices that are
-/// one there, the products are put side by side: their ranks add up. Throws Error(usage) where the
+/// Writes an adapter of `base` for the Hugging Face model of its family. Of matrices that are
+/// one there, the products are concatenated: their ranks add up. Throws Error(usage) where the
 /// family has no such names, or makes a matrix by more than moves of rows, and for kinds of
 /// adapters that one folder of PEFT cannot hold together.
 void write_peft(const std::vector<AdapterTensors>& adapter,

@@ -3,7 +3,7 @@
 //   packed       MODULE.experts.lora_A.weight [E r, c], lora_B.weight [d, r E]: the products of all
 //                experts of one parameter [E, d, c] (PEFT's target_parameters). Rows of A go by
 //                expert, columns of B by rank. PEFT 0.17 to 0.19.0 wrote some for the transposed
-//                parameter: there A is B of the other form. The shapes tell, and of square ones the
+//                parameter: there A is B of the other form. The shapes show it, of square ones the
 //                config's version.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Which modules an adapter of PEFT has products or factors for, as its config says: PEFT makes
+// Which modules an adapter of PEFT has products or factors for, by its config: PEFT makes
 // those and ignores tensors of others (tuners_utils.check_target_module_exists).
 #pragma once
 

@@ -8,7 +8,7 @@
 //                   (q_proj and query) with the same shapes and the same numbers of layers
 //   what is left -> switches of the base (biases, norms of queries and keys, ...), tried one by one
 // Of all families the one that leaves least over is taken; of several that fit equally the one whose
-// spec has most in common with those of the others. What the search had to guess is in `unsure`,
+// spec has most in common with those of the others. What the search is not sure of is in `unsure`,
 // which the file keeps and every reader of it repeats.
 #pragma once
 

@@ -31,7 +31,7 @@ struct TypeRule {
   std::string glob;
   DType type;
 };
-/// "GLOB=TYPE"; throws Error(usage) that says what is wrong with it.
+/// "GLOB=TYPE"; throws Error(usage) with what is wrong in it.
 TypeRule parse_type_rule(const std::string& text);
 
 /// How much the columns of a matrix matter: mean squares of what they multiplied, by GGUF name; of

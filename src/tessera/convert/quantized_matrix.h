@@ -1,4 +1,4 @@
-// What folders of quantised weights are read by: the tensors of their files, the members of their
+// What folders of quantized weights are read by: the tensors of their files, the members of their
 // configs, and matrices of codes as a method describes them.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Modules of sentence-transformers that stand behind the pooling: Dense, LayerNorm. Torch-free.
+// Modules of sentence-transformers after the pooling: Dense, LayerNorm. Torch-free.
 #pragma once
 
 #include <filesystem>

@@ -23,7 +23,7 @@ enum class Pooling {
   max,            // the largest value of each channel
   last,           // the last token
   mean_sqrt_len,  // the sum, divided by the root of the number of tokens
-  weighted_mean,  // a token counts as often as its place says: 1, 2, 3, ...
+  weighted_mean,  // a token counts as often as its place: 1, 2, 3, ...
 };
 const char* name_of(Pooling pooling);
 /// Throws Error(usage) that lists the names.
@@ -33,7 +33,7 @@ std::string names_of(const std::vector<Pooling>& poolings);
 
 enum class SentenceActivation { identity, tanh, relu, gelu, silu, sigmoid };
 
-/// A module behind the pooling. dense: activation(W x + b), plus x or R x where it has a residual;
+/// A module after the pooling. dense: activation(W x + b), plus x or R x where it has a residual;
 /// layer_norm: weight * (x - mean) / sqrt(variance + 1e-5) + bias; normalize: x / |x|.
 struct SentenceLayer {
   enum class Kind { dense, layer_norm, normalize };
@@ -48,9 +48,9 @@ struct SentenceLayer {
 };
 
 struct SentenceModules {
-  bool said = false;                                // by the model; else these are the usual ones
-  std::vector<Pooling> poolings = {Pooling::mean};  // their vectors stand one behind the other
-  std::vector<SentenceLayer> layers;                // behind the pooling
+  bool said = false;                                // set by the model; else defaults
+  std::vector<Pooling> poolings = {Pooling::mean};  // their vectors are concatenated
+  std::vector<SentenceLayer> layers;                // after the pooling
   bool normalize = true;                            // to length 1, after all layers
   int64_t dimensions = 0;                           // the first ones are kept, after that; 0 = all
   int64_t max_tokens = 0;      // longer texts are cut; 0 = as many as the model takes
@@ -60,27 +60,27 @@ struct SentenceModules {
   std::map<std::string, std::string> prompts;  // those that the folder names
 };
 
-/// What a folder, a run (its best or newest checkpoint) or a GGUF file says, its default prompt
+/// Modules of a folder, a run (its best or newest checkpoint) or a GGUF file, its default prompt
 /// included. Throws Error(file) on modules or
 /// orders of them other than a transformer, a pooling and, if any, modules of vectors.
 SentenceModules sentence_modules_of(const std::filesystem::path& model);
 
-/// What the metadata of a GGUF file say.
+/// Modules in the metadata of a GGUF file.
 SentenceModules sentence_modules_of(const format::GgufFile& file, const std::string& where);
 
 /// The poolings of a folder of sentence-transformers, by its Pooling module or, without
 /// modules.json, by "1_Pooling"; none for other models. Throws Error(file).
 std::vector<Pooling> poolings_of_folder(const std::filesystem::path& model);
 
-/// Puts what a folder of sentence-transformers says of vectors into another folder with the same
+/// Copies the pooling and later modules of a sentence-transformers folder into another of the same
 /// model: modules.json, the modules with their weights, and their configs. Nothing for other
 /// folders. The transformer's module is then the folder itself. Throws Error(file).
 void copy_sentence_modules(const std::filesystem::path& from, const std::filesystem::path& to);
 /// Of such a folder the prompts, the dimensions that are kept, the longest text and the case alone,
-/// beside modules that are written otherwise.
+/// for modules that are written separately.
 void copy_sentence_settings(const std::filesystem::path& from, const std::filesystem::path& to);
 /// Writes poolings, over hidden states of this width, and whether vectors have length 1, as a GGUF
-/// file says them: modules.json and "1_Pooling".
+/// file has them: modules.json and "1_Pooling".
 void write_sentence_modules(const SentenceModules& modules,
                             int64_t width,
                             const std::filesystem::path& to);

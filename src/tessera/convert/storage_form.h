@@ -17,7 +17,7 @@ struct Reformed {
   std::set<std::string> alike;
 };
 
-/// An adapter of the model that `spec_json` says, for `base`, which is that model in another form.
+/// An adapter of the model of `spec_json`, for `base`, which is that model in another form.
 /// Nothing where it is not, as far as its family knows. Throws Error(usage) where the family stores
 /// an adapted weight in other numbers than moves of rows give.
 std::optional<Reformed> in_form_of(const std::vector<AdapterTensors>& adapter,

@@ -4,7 +4,7 @@
 //   {"$if": "tied", "then": "tied", "else": "linear"}
 //   {"$match": "kind", "cases": {"linear": {...}}, "else": ...}
 //   [{"$for": "i in range(n_layers)", "item": {...}}]     spliced into the list
-// A member whose value is absent is left out; everything else stands for itself.
+// A member whose value is absent is left out; everything else is literal.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Moves of tensor data that conversions are made of. What can be said by a view stays a view of the
+// Moves of tensor data that conversions are made of. What a view can express stays a view of the
 // mapped file in its storage type; other moves copy bytes and keep the storage type; arithmetic
 // gives float32. GGUF block types move as whole blocks along the last axis, and are decoded for
 // arithmetic. An order of columns comes along where rows and matrices move whole; other moves

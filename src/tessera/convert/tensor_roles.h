@@ -15,7 +15,7 @@ struct NumberedName {
 };
 NumberedName numbered(std::string_view name);
 
-/// "q", "down", "norm2", ... of a name or pattern; "" where its words tell none.
+/// "q", "down", "norm2", ... of a name or pattern; "" where its words have none.
 std::string role_of(std::string_view name);
 
 /// How alike two patterns are, from 0 to 1: 0 where their last words (weight, bias) or their roles

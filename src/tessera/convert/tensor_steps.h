@@ -18,7 +18,7 @@
 //   {"mxfp4": true}                                codes and scales become one tensor of MXFP4
 //   {"add": c} {"scale": c} {"apply": "exp" | "log" | "neg"}
 //   {"$if": "condition", "then": [...], "else": [...]}
-// "only": [0, 1] beside a step restricts it to those of several tensors. Numbers may be
+// "only": [0, 1] next to a step restricts it to those of several tensors. Numbers may be
 // "=expressions".
 #pragma once
 

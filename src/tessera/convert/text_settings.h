@@ -1,9 +1,9 @@
-// What stands beside the weights of a model or an adapter and says how texts are read and written:
+// Settings of text next to the weights of a model or an adapter:
 // files with the names that they have in folders of Hugging Face.
 //   chat_template.jinja      before the template of the tokenizer
 //   generation_config.json   "eos_token_id": what ends a text
 //   modules.json             how a vector is made (sentence_modules.h)
-// Training puts them beside an adapter whose answers or vectors go by them. Torch-free.
+// Training writes them next to an adapter whose answers or vectors depend on them. Torch-free.
 #pragma once
 
 #include <filesystem>
@@ -17,9 +17,9 @@
 namespace tessera::convert {
 
 struct TextSettings {
-  std::string chat_template = {};  // "" where it says none
+  std::string chat_template = {};  // "" = none
   std::vector<int64_t> ends = {};  // token ids
-  SentenceModules sentences = {};  // `said` where it does
+  SentenceModules sentences = {};  // defaults if it has none
 };
 
 /// Those of an adapter: a folder, or a run's best or newest checkpoint. Ids beyond `vocab` are left
@@ -30,8 +30,8 @@ TextSettings settings_of_adapter(const std::filesystem::path& adapter, int64_t v
 text::Tokenizer with_template_in(const std::filesystem::path& folder,
                                  const text::Tokenizer& tokenizer);
 
-/// How a model with adapters makes a vector: as the last of them that says so, else as it does by
-/// itself. The longest text and the case are the model's where an adapter says none.
+/// How a model with adapters makes a vector: by the last of them with poolings, else by the
+/// model's own. The longest text and the case are the model's where an adapter sets none.
 SentenceModules sentence_modules_of(const std::filesystem::path& model,
                                     const std::vector<std::string>& adapters);
 

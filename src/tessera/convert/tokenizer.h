@@ -22,7 +22,7 @@ std::string named_tokenizer(const std::filesystem::path& weights);
 /// Whether find_tokenizer() has something to read in a folder.
 bool holds_tokenizer(const std::filesystem::path& folder);
 
-/// A model (folder, GGUF) or a tokenizer file, told apart by content. Throws Error(file) when there
+/// A model (folder, GGUF) or a tokenizer file, detected by content. Throws Error(file) when there
 /// is none.
 text::Tokenizer find_tokenizer(const std::filesystem::path& path, int32_t vocab_size = 0);
 

@@ -1,4 +1,4 @@
-// Where the model lies that somebody names: a path, or a name in the cache (cache.h). Read-only;
+// Finds the model of a path or of a name in the cache (cache.h). Read-only;
 // nothing is downloaded.
 #pragma once
 
@@ -14,7 +14,7 @@ struct FoundModel {
 
 /// A path that exists wins, and so does what can only be a path (absolute, beginning with a point,
 /// with the ending of a model file): it is returned as it is. A folder of the cache itself,
-/// models--org--name, stands for its revision main. FOLDER:Q4_K_M chooses a GGUF file in a folder.
+/// models--org--name, is its revision main. FOLDER:Q4_K_M chooses a GGUF file in a folder.
 /// Else the text is a name (model_name.h), in the cache at `cache`. Throws Error(file), one line:
 /// not in the cache (with the command that downloads it), several GGUF files (with the choices), a
 /// part of one or of a shard that is missing, links that lead out of the cache.

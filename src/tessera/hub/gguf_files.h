@@ -11,7 +11,7 @@ namespace tessera::hub {
 struct GgufModel {
   std::vector<std::string> parts;  // paths in the order of their numbers; one where it is whole
   size_t expected_parts = 1;       // by the names
-  std::string quantization;        // "Q4_K_M" as the name ends; "" where it says none
+  std::string quantization;        // "Q4_K_M" as the name ends; "" where it has none
 
   /// What chooses it: the quantization, else the first file's path.
   std::string choice() const { return quantization.empty() ? parts.front() : quantization; }
@@ -21,7 +21,7 @@ struct GgufModel {
 std::vector<GgufModel> gguf_models(const std::vector<std::string>& paths);
 
 /// Those that a quantization means: "Q4_K_M" or "q4_k_m", at the end of the file's name or of its
-/// folder's. Where a name says exactly this, others that only end in it (UD-Q4_K_M) are left out.
+/// folder's. Where one ends in exactly this, others that only end in it (UD-Q4_K_M) are left out.
 std::vector<GgufModel> of_quantization(const std::vector<GgufModel>& models,
                                        std::string_view quantization);
 

@@ -1,5 +1,5 @@
 // The name that git gives to a file's content: SHA-1 (FIPS 180-4) of "blob SIZE\0" and the content.
-// The hub names files by it that are not large (LFS). It tells a damaged file from a whole one; who
+// The hub names files by it that are not large (LFS). It detects a damaged file; who
 // can change what the server sends could forge it, and a transfer over TLS is what keeps them out.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a hub says that a model consists of: the answer to
+// The files of a model on a hub: the answer to
 //   GET ENDPOINT/api/models/ORG/NAME/revision/REVISION?blobs=true
 // and which of these files a download takes. The answer is hostile until it is read here: paths
 // stay below the snapshot, none is another's folder, hashes are hashes, and there are limits of
@@ -25,7 +25,7 @@ struct Listing {
   std::vector<RemoteFile> files;  // sorted by path
 };
 
-/// `where` stands in messages.
+/// `where` is the place in messages.
 Listing read_listing(std::string_view json, std::string_view where);
 
 struct Wanted {
@@ -36,9 +36,9 @@ struct Wanted {
 
 /// The files that a download takes. With globs those that match one. With a quantization its GGUF
 /// files. Else all that a loader may open: not the same weights for other programs (ONNX,
-/// TensorFlow, Flax, ..., and PyTorch's pickles beside safetensors), no images; the GGUF files
+/// TensorFlow, Flax, ..., and PyTorch's pickles next to safetensors), no images; the GGUF files
 /// where there are no other weights, and then they have to be of one quantization. Throws
-/// Error(usage) with the choices where it is not clear or nothing fits. `repo` stands in messages.
+/// Error(usage) with the choices where it is not clear or nothing fits. `repo` is for messages.
 std::vector<RemoteFile> wanted_files(const Listing& listing,
                                      const Wanted& wanted,
                                      const std::string& repo);

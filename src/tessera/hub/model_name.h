@@ -21,7 +21,7 @@ inline constexpr const char* kMainRevision = "main";
 struct ModelName {
   std::string repo;  // "org/name", or "name"
   std::string revision = kMainRevision;
-  std::string selection = {};  // what stands behind the colon; "" = nothing does
+  std::string selection = {};  // the text after the colon; "" = none
 
   /// As it is written, without a revision that is main.
   std::string text() const;

@@ -1,14 +1,14 @@
 // Downloads a model into the cache (cache.h), so that huggingface_hub finds it as if it had done
 // so:
 //
-//   GET ENDPOINT/api/models/NAME/revision/REVISION?blobs=true      the commit, its files, their
-//   hashes GET ENDPOINT/NAME/resolve/COMMIT/PATH                          each file, also by Range
+//   GET ENDPOINT/api/models/NAME/revision/REVISION?blobs=true      the commit, its files, hashes
+//   GET ENDPOINT/NAME/resolve/COMMIT/PATH                          each file, also by Range
 //
 // Several files at a time. A file goes to blobs/HASH.incomplete, under the lock that
 // huggingface_hub takes for it, and becomes a blob when its length and hash are those of the list.
 // The snapshot appears when all of its files are there, then the reference. Stopped in any way, the
-// same call goes on where the files end. Connections that are cut, silent or refused, and answers
-// 408, 429 and 5xx are tried again, as long as Retry-After says.
+// same call continues where the files end. Connections that are cut, silent or refused, and answers
+// 408, 429 and 5xx are tried again, after the time in Retry-After.
 #pragma once
 
 #include <cstdint>

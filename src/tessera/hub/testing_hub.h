@@ -52,7 +52,7 @@ struct HubReply {
   long length = -1;                       // Content-Length; -1 = the body's, -2 = none
   size_t cut = std::string::npos;         // bytes of the body before the connection ends
   size_t stall_at = std::string::npos;    // bytes of the body before it is silent
-  std::chrono::milliseconds stall{0};     // for so long
+  std::chrono::milliseconds stall{0};     // length of the silence
   std::chrono::milliseconds each_64k{0};  // between pieces
 };
 

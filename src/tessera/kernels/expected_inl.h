@@ -28,7 +28,7 @@ class Expected {
   void read(const StridedRows& rows) { add(rows, false); }
   void write(const StridedRows& rows) { add(rows, true); }
   void clear() { count_ = at_ = 0; }
-  /// So many lines more, and the rest of a row.
+  /// Prefetches `lines` more cache lines, and the rest of the row that it is in.
   HWY_INLINE void more(int lines) {
     if (at_ < count_) some(lines);
   }

@@ -19,7 +19,7 @@ inline size_t at(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-/// n normal values times scale, at `offset` floats behind an aligned address: offset 1 is
+/// n normal values times scale, at `offset` floats after an aligned address: offset 1 is
 /// misaligned.
 class Values {
  public:

@@ -28,7 +28,7 @@ HWY_INLINE void wide_product(VU32 x, uint32_t number, VU32& high, VU32& low) {
 
 /// Factors of dropout: 0 with probability limit / 2^32, else `scale`, for elements first ..
 /// first + n of the stream of `key`. Writes whole blocks, from that of the first element on, and
-/// returns where the first one stands: up to 4 kLanes + 3 more floats than n.
+/// returns the address of the first one: up to 4 kLanes + 3 more floats than n.
 HWY_INLINE const float* dropout_factors(
     uint64_t key, uint64_t first, int64_t n, uint32_t limit, float scale, float* to) {
   const U32 d;
@@ -38,7 +38,7 @@ HWY_INLINE const float* dropout_factors(
   for (int64_t at = 0; at < skipped + n; at += 4 * kLanes, block += kLanes) {
     const auto low_block = static_cast<uint32_t>(block);
     VU32 c0 = hn::Add(hn::Set(d, low_block), hn::Iota(d, 0));
-    // the upper half of a block's number is one more where the lower one has begun anew; after the
+    // the upper half of a block's number is one more where the lower one has wrapped; after the
     // last of 2^62 blocks comes the first one
     const VU32 upper = hn::Set(d, static_cast<uint32_t>(block >> 32));
     const VU32 carried =

@@ -64,7 +64,7 @@ class ScratchBuffer {
   uint64_t generation_ = 0;
 };
 
-/// At least `floats` floats, aligned to a cache line, not initialised. One buffer per thread and
+/// At least `floats` floats, aligned to a cache line, uninitialized. One buffer per thread and
 /// slot: a second call with the same slot takes the memory of the first.
 template <int slot>
 float* scratch(int64_t floats) {

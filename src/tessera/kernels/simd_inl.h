@@ -125,7 +125,7 @@ HWY_INLINE void transpose_four_rows(
     D d, const float* from, int64_t row, float* to, int64_t to_row) {
   const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + row), c = hn::LoadU(d, from + 2 * row),
              e = hn::LoadU(d, from + 3 * row);
-  // each block of four columns by itself
+  // each block of four columns separately
   const auto ac = hn::InterleaveLower(d, a, c), be = hn::InterleaveLower(d, b, e);
   const auto ac2 = hn::InterleaveUpper(d, a, c), be2 = hn::InterleaveUpper(d, b, e);
   store_fours(d, hn::InterleaveLower(d, ac, be), to, 4 * to_row);

@@ -20,12 +20,12 @@ struct Segment {
   int64_t length = 0;  // tokens
   int64_t start = 0;   // position of the first token in its document: what the state already holds
   int64_t prefix = 0;  // first tokens of the document that were given (pattern prefix)
-  bool pending = false;  // the state leaves its tokens uncommitted (guesses, State::commit)
-  /// Where its tokens stand in their row, rising, where a branch is given some of them alone; else
-  /// null: one after another from `start`. Then `start` counts those that the branch has seen.
+  bool pending = false;  // the state leaves its tokens uncommitted (drafts, State::commit)
+  /// Ascending positions of its tokens in their row, if a branch has only some of them; else
+  /// null: consecutive from `start`. If set, `start` counts the tokens that the branch has seen.
   std::shared_ptr<const std::vector<int64_t>> places = nullptr;
-  /// Where its tokens are a text that is given in an order, and queries behind it (attention alone
-  /// heeds it); else null.
+  /// Set if its tokens are a text with a permutation order followed by queries (only attention
+  /// reads it); else null.
   std::shared_ptr<const TokenOrder> order = nullptr;
   /// Whose random numbers it draws in training: the number of a sample, and where in the sample the
   /// segment begins. They do not turn on what else a call holds.
@@ -47,7 +47,7 @@ struct Batch {
   Tensor types_N;      // int64 token types; may be undefined
   Tensor positions_N;  // int64; from the segments unless given
   Tensor axes_3N;      // int64 positions in time, height and width (m_rope); may be undefined
-  Tensor global_N;     // bool: tokens that are global besides the pattern's own; may be undefined
+  Tensor global_N;     // bool: global tokens in addition to the pattern's own; may be undefined
   /// One for each segment where the embedding reads features instead of ids; else empty.
   std::vector<Tensor> features = {};
 

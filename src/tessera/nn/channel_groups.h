@@ -10,8 +10,8 @@
 namespace tessera::nn {
 
 /// y = W x (+ b) in groups: declares `name`.weight [out, in / groups] and, if asked, `name`.bias.
-/// With one group it is ParamList::linear. Blocks are no matrix that reads the whole input: in more
-/// groups they are neither quantised nor adapted.
+/// With one group it is ParamList::linear. Blocks do not read the whole input: in more
+/// groups they are neither quantized nor adapted.
 inline void declare_grouped_linear(spec::ParamList& list,
                                    std::string_view name,
                                    std::pair<int64_t, int64_t> out_in,

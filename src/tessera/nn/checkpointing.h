@@ -1,12 +1,12 @@
 // Running a piece of a call again in the backward pass, so that its activations need not be kept
 // until then (gradient checkpointing: Chen et al. 2016, arXiv:1604.06174).
 //
-// A region is a body x -> y with the weights that it reads. Whatever else it reads stands in the
+// A region is a body x -> y with the weights that it reads. Everything else it reads is in the
 // context, which the region keeps as it was; random numbers are counter-based, so a second run
-// draws the same. Gradients leave a body by three ways alone, and a region has an output for each:
+// draws the same. Gradients leave a body in three ways only, and a region has an output for each:
 // y, losses (Context::add_loss) and values for later layers (Context::values). Discrete choices
-// (the buckets of a hash) must not turn on the rounding of a recomputed input: a body makes them by
-// chosen().
+// (the buckets of a hash) must not depend on the rounding of a recomputed input: a body makes them
+// by chosen().
 #pragma once
 
 #include <memory>
@@ -47,7 +47,7 @@ class CheckpointedRegion {
                      const Tensor& x,
                      Context& context);
 
-  /// Besides x: what gradients reach, in the order of Gradients::inputs.
+  /// Tensors other than x that gradients reach, in the order of Gradients::inputs.
   const std::vector<Tensor>& inputs() const { return inputs_; }
   /// y of the first run, without a gradient; until the outputs are taken.
   const Tensor& value() const { return outputs_.front(); }

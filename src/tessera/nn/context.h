@@ -119,7 +119,7 @@ class SharedKeyValues {
     require(found != lists_.end(), "context", "no earlier layer left keys \"{}\"", name);
     return found->second;
   }
-  /// What is done when the last layer has run: rows that keep a window let go of its oldest keys.
+  /// Runs `act` after the last layer: rows that keep a window evict its oldest keys.
   void at_end(std::function<void()> act) { ends_.push_back(std::move(act)); }
   void end() {
     for (const auto& act : ends_) act();
@@ -159,22 +159,22 @@ struct Context {
   const CancelToken* cancel = nullptr;
   Call call;
   Probe probe;
-  LossSink add_loss;               // empty where nobody asks
-  StatisticSink add_statistic;     // empty where nobody asks
-  UpdateCounts* update = nullptr;  // null where the call stands for itself
+  LossSink add_loss;               // empty if nothing collects losses
+  StatisticSink add_statistic;     // empty if nothing collects them
+  UpdateCounts* update = nullptr;  // null if the call is an update alone
   Recompute recompute;             // where gradients are recorded
   SequenceSplit split;             // of documents over ranks, where gradients are recorded
   LayerValues values;
   SharedKeyValues keys;
   /// Where a part computes as many experts at once: its rows by expert, its weights one for each.
   std::shared_ptr<const Groups> groups;
-  std::shared_ptr<Recomputation> recomputation;  // of regions that run again
+  std::shared_ptr<Recomputation> recomputation;  // of checkpointed regions
   std::shared_ptr<ReversibleChain> reversible;   // between entering and leaving two streams
-  /// Values that follow from the weights alone and are kept from call to call beside a state (keys
+  /// Values that depend on the weights alone and are kept between calls along with a state (keys
   /// of distances), by name; nullptr where there is no state.
   std::map<std::string, std::any>* lasting = nullptr;
 
-  /// How often what training draws anew every `steps` steps has been, 0 = never; outside training
+  /// Number of the current draw of what training redraws every `steps` steps, 0 = never; outside it
   /// the first draw stays.
   int64_t draws(int64_t steps) const { return training && steps > 0 ? step / steps : 0; }
 

@@ -1,10 +1,10 @@
-// What a part may offer beside its tensor path: a step for calls of few tokens, as decoding makes
-// them, on rows of float32 in memory. What tensors cost (allocation, views, dispatch, a parallel
+// What a part may offer in addition to its tensor path: a step for calls of few tokens, as in
+// decoding, on float32 rows in memory. What tensors cost (allocation, views, dispatch, a parallel
 // region for each product) is a third of such a call of a small model. model/step_plan.h strings
 // the steps of neighbouring layers together in one parallel region; where a part offers none, or a
 // step does not take a call, the tensor path serves.
 //
-// A step gives the bits of the tensor path: the same kernels in the same order. It stands beside
+// A step gives the bits of the tensor path: the same kernels in the same order. It is next to
 // the code whose options it must honour, and is offered only where it knows all of them
 // (others_at_default).
 //
@@ -96,7 +96,7 @@ class PartStep {
   virtual ~PartStep() = default;
   /// Of the context's batch, few tokens that continue a state, without gradients; `rows` are null
   /// for a part without a state. Null where the step does not take this call; changes nothing.
-  /// Between this and run() the rows' calls begin (RowState::begin_call), behind it they end
+  /// Between this and run() the rows' calls begin (RowState::begin_call), after run() they end
   /// without inputs: a part whose state has fixed tensors takes no call whose tokens stay pending.
   /// With context.groups, of rows sorted by expert: their last offset is now the largest number of
   /// rows, and run() reads the offsets as they are then.
@@ -126,8 +126,8 @@ class ResidualStep {
                    float* part_memory) const = 0;
 };
 
-/// Whether all options of `config` beside `served` are at their defaults, so that one that nobody
-/// has taught a step is never passed over.
+/// Whether all options of `config` other than `served` are at their defaults, so that an option
+/// that a step does not implement is never ignored.
 template <class C>
 bool others_at_default(const C& config, std::initializer_list<std::string_view> served) {
   static const spec::Json plain = spec::dump_struct(C());

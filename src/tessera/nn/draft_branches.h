@@ -1,10 +1,10 @@
-// Branches of guesses in one segment: tokens that stay pending, in pre-order, whose positions say
-// which branch each belongs to. A token whose position does not go on from the one before it begins
-// another branch, behind the last token before it that stands one position earlier (or behind what
+// Branches of draft tokens in one segment: pending tokens in pre-order, whose positions define the
+// branch of each. A token whose position does not follow that of the one before it begins
+// another branch, after the last token before it that is one position earlier (or after what
 // the row holds). It sees what the row holds, its ancestors and itself; its branch alone is what it
 // would be in a segment of its own.
 //
-// Served by attention and cross-attention (infer/speculation/drafter.h says who refuses it):
+// Served by attention and cross-attention (infer/speculation/drafter.h lists the others):
 // recurrent states have one past.
 #pragma once
 

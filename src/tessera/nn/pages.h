@@ -1,6 +1,6 @@
 // The memory of entries per token: pages of equal size that buffers take one by one as they grow,
-// share with their copies until someone writes (copy on write), and hand back when the last holder
-// lets go. One pool serves all buffers of a state and of the states forked from it.
+// share with their copies until someone writes (copy on write), and return when the last holder is
+// destroyed. One pool serves all buffers of a state and of the states forked from it.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class Page {
   const Tensor& rows() const { return rows_; }
   int64_t capacity() const { return rows_.size(0); }
   int64_t bytes() const { return static_cast<int64_t>(rows_.nbytes()); }
-  /// Whether nobody else can see what is written here, the holders of this object apart.
+  /// Whether only the holders of this object can see what is written here.
   bool own() const { return pool_ != nullptr; }
 
  private:

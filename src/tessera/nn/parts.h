@@ -39,7 +39,7 @@ class Norm {
   virtual std::shared_ptr<const NormStep> step() const { return nullptr; }
 };
 
-/// What a mixer tells a position scheme about the scores it will make.
+/// The scores that a mixer will compute, for position schemes.
 struct ScoreSite {
   int64_t n_heads = 1;
   int64_t head_dim = 0;
@@ -70,7 +70,7 @@ class Position {
   virtual Tensor embed(const Tensor& x_ND, Context&, const StateRows* /*rows*/) const {
     return x_ND;
   }
-  /// x_NHD: queries or keys, heads apart; written over where nobody else sees it.
+  /// x_NHD: queries or keys, heads apart; overwritten if no other tensor shares it.
   virtual Tensor rotate(Tensor x_NHD, Side, Context&) const { return x_NHD; }
   /// Whether it does nothing else than rotate(), and that by the tables of rotation().
   virtual bool only_rotates() const { return false; }
@@ -126,10 +126,10 @@ class Ffn {
 };
 
 /// What the layers hand on: x_ND alone, or what residuals make of it between entering and leaving
-/// (streams side by side, what earlier branches gave).
+/// (several streams, outputs of earlier branches).
 using Stream = std::vector<Tensor>;
 
-/// What a router says of the N tokens of a call.
+/// Assignment of the N tokens of a call to experts.
 struct Routing {
   /// The experts of every token in the order in which their outputs are added: int64 on the CPU,
   /// -1 = none. Gradients reach a router by the weights alone, float32 or double.
@@ -190,7 +190,7 @@ struct DepthLayer {
   std::function<Tensor(const Tensor& x_MD, Context& context)> run;
   /// Tokens of a segment's row that its branches have seen in earlier calls.
   std::function<int64_t(const Context& context, const Segment& segment)> seen;
-  /// Where it stands among neighbours of one loop (DepthConfig::loop); alone: both.
+  /// Whether it is first, last among layers of one loop (DepthConfig::loop); alone: both.
   bool first = true, last = true;
 };
 

@@ -3,8 +3,8 @@
 // entries per token of the source (cross-attention's keys and values, filled once) and tensors of
 // fixed size (recurrent states). Written once for every mechanism.
 //
-// A branch may see some tokens of its row alone (Mixture of Depths): then it keeps, beside what it
-// declares, where in the row the tokens stand that it has seen; length, roll-back and cut are its
+// A branch may see only some tokens of its row (Mixture of Depths): then it keeps, in addition to
+// its declarations, the positions in the row of the tokens seen; length, roll-back and cut are its
 // own.
 //
 // Roll-back: a call may leave its tokens pending. commit(n) keeps the first n of them and drops the
@@ -36,7 +36,7 @@ class RowState {
   int64_t length() const { return committed_ + pending_; }
   /// Of those, the ones that stand before `place` in the row.
   int64_t seen_before(int64_t place) const;
-  /// Where in the row each token seen stands; empty where it sees all of them.
+  /// Position in the row of each token seen; empty if it sees all of them.
   const std::vector<int64_t>& places() const { return places_; }
   int64_t pending() const { return pending_; }
   int64_t max_pending() const { return max_pending_; }
@@ -51,7 +51,7 @@ class RowState {
   /// The same, safe to overwrite: copied first where a copy of this row shares it, or a roll-back
   /// of the call would need the old value.
   Tensor& fixed_in_place(size_t declaration);
-  /// What a fixed tensor of a row without tokens begins as, instead of what its declaration says.
+  /// Initial value of a fixed tensor of a row without tokens, instead of that of its declaration.
   void begin_at(size_t declaration, const Tensor& value);
   bool has_fixed() const { return !working_.empty(); }
 
@@ -70,12 +70,12 @@ class RowState {
   /// Shares entries and fixed tensors with this one until either writes.
   RowState clone() const { return *this; }
   /// The same as it was after its first n tokens, nothing of which may be lost or pending: a row
-  /// without fixed tensors, whose windows have let go of nothing.
+  /// without fixed tensors, whose windows have evicted nothing.
   RowState truncated_copy(int64_t n) const;
   void detach();
   void to(at::Device device);
   /// Bytes of the entries and tensors held, as spec::state_bytes counts them. The pages that they
-  /// lie in are whole ones: pages() says what is allocated.
+  /// lie in are whole ones: pages() has what is allocated.
   int64_t bytes() const {
     return spec::state_bytes(*decls_, length(), source_length()) +
            static_cast<int64_t>(places_.size() * sizeof(int64_t));

@@ -55,7 +55,7 @@ struct StepProduct {
   bool by_axis() const { return weight->shape().size() == 3; }
 };
 
-/// Takes the weights of a part for its step, and says whether all of them serve.
+/// Takes the weights of a part for its step; serve(): whether all of them can be used.
 class StepWeights {
  public:
   StepNumbers numbers(const WeightPtr& weight);

@@ -1,5 +1,5 @@
 // Entries per token (keys, values, latents, inputs) of one row: pages that copies share until one
-// of them writes. A window keeps the pages that its last entries lie in and lets go of whole ones
+// of them writes. A window keeps the pages that its last entries lie in and frees whole ones
 // that fell out of it.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace tessera::nn {
 
 /// Entries at consecutive positions (of tokens, or of blocks of StateDecl::every tokens); all of
-/// them, or the first few and the last ones. Stored as the declaration says
+/// them, or the first few and the last ones. Stored in the declaration's type
 /// (ops/attention/kv_rows.h); a copy of a buffer shares its pages.
 class TokenBuffer {
  public:
@@ -23,7 +23,7 @@ class TokenBuffer {
               std::shared_ptr<PagePool> pool = PagePool::make());
 
   int64_t length() const { return length_; }
-  /// First position from which on all is held; the lead() first ones are held besides.
+  /// First position from which on all is held; the lead() first ones are held in addition.
   int64_t first() const { return first_; }
   int64_t lead() const { return std::min(lead_, length_); }
   /// Adds entries [T, ...], plain or as stored() gives them, at positions length .. length + T - 1.
@@ -65,7 +65,7 @@ class TokenBuffer {
 
  private:
   PagePtr take(int64_t rows) const { return pool_->take(rows, entry_, options_); }
-  /// The page of a position at or behind lead_, and the row in it.
+  /// The page of a position at or after lead_, and the row in it.
   size_t page_of(int64_t position) const;
   int64_t row_of(int64_t position) const;
   int64_t capacity() const;

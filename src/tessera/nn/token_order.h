@@ -1,7 +1,7 @@
-// Two streams of one document: its text, and behind it queries that stand for places of the text
-// without having seen what is there. Tokens of the text are given in an order. A token of the text
-// sees those that were given up to itself, a query those that were given before the token it stands
-// for; nobody sees a query. Yang et al. 2019 (XLNet), arXiv:1906.08237, sec. 2.3. Torch-free.
+// Two streams of one document: its text, followed by queries for positions of the text
+// that do not see the token there. Tokens of the text are given in an order. A token of the text
+// sees those that were given up to itself, a query those that were given before the token it is
+// for; no token sees a query. Yang et al. 2019 (XLNet), arXiv:1906.08237, sec. 2.3. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace tessera::nn {
 
 struct TokenOrder {
   std::vector<int64_t> ranks;   // of each token of the text: when it is given; equal: together
-  std::vector<int64_t> places;  // of each query: the token of the text that it stands for, each
+  std::vector<int64_t> places;  // of each query: the token of the text that it is for, each
                                 // one's another
 
   int64_t text() const { return static_cast<int64_t>(ranks.size()); }

@@ -23,9 +23,9 @@
 
 namespace tessera::kernels {
 
-/// Keys and values of positions first .. first + count - 1. Head g of the j-th lies j *
-/// k_token_stride + g * k_head_stride bytes behind k, a row of K numbers of `type`; values
-/// likewise, rows of V numbers. Memory behind the last row may hold anything.
+/// Keys and values of positions first .. first + count - 1. The one of head g of the j-th lies
+/// j * k_token_stride + g * k_head_stride bytes after k, a row of K numbers of `type`; values
+/// likewise, rows of V numbers. Memory after the last row may hold anything.
 struct KeySpan {
   const void* k = nullptr;
   const void* v = nullptr;

@@ -112,8 +112,8 @@ inline PatternBias pattern_bias(const Attention& a, const QueryTile& tile, Range
   return out;
 }
 
-// The part of a block for every row of the tile where a pattern says who sees whom. All rows run
-// over the same keys; hidden ones weigh 0.
+// The part of a block for every row of the tile under a pattern (the attention mask). All rows run
+// over the same keys; masked ones weigh 0.
 HWY_INLINE void pattern_partials(const Attention& a, const TileBlock& part, int64_t block) {
   const QueryTile& tile = *part.tile;
   const float* q = part.q;

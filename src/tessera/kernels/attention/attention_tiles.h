@@ -1,5 +1,5 @@
-// How attention.cpp cuts its work: tiles of queries, blocks of keys, and what a block leaves
-// behind.
+// How attention.cpp cuts its work: tiles of queries, blocks of keys, and partial sums
+// of a block.
 #pragma once
 
 #include <algorithm>

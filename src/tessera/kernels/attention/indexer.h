@@ -9,7 +9,7 @@
 
 namespace tessera::kernels {
 
-/// Keys [count, D], one behind another.
+/// Keys [count, D], one after another.
 struct IndexKeys {
   const float* k = nullptr;
   int64_t count = 0;

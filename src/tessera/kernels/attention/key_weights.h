@@ -1,5 +1,5 @@
-// What the queries of a call have given each key: the sums of their attention weights, by which
-// heavy hitters are told (nn/mixer/attention/heavy_keys.h).
+// Attention weight that each key has from the queries of a call, summed: the measure of heavy
+// hitters (nn/mixer/attention/heavy_keys.h).
 //   w_gj <- w_gj + sum_i sum_(h of g) p_ihj
 // A second pass over the keys, with the softmax that attend() has left: nothing of the size of
 // queries times keys is held. Queries are added one after another, and the heads of one in their

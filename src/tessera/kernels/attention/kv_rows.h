@@ -8,7 +8,7 @@
 //   d
 //                    and a least number m, both halves, and four bits c of each number, which is
 //                    d c + m. A row of i16 is ten times as long as it has blocks.
-// The scale stands before the codes, so that the first n numbers of a row are the first n codes of
+// The scale precedes the codes, so that the first n numbers of a row are the first n codes of
 // it, in whole blocks of i16. A row, or a block, that holds a number that is not finite reads back
 // as NaN, and so does a block of i16 with one beyond the largest half. The same bits on every
 // processor: what a state holds does not depend on where it was made.
@@ -27,7 +27,7 @@ constexpr int64_t kScaleBytes = 4;
 inline bool is_packed(DType type) {
   return type == DType::i8 || type == DType::u8 || type == DType::i16;
 }
-/// Whether one scale stands before them.
+/// Whether one scale precedes them.
 inline bool has_row_scale(DType type) {
   return type == DType::i8 || type == DType::u8;
 }

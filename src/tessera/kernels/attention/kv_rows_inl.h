@@ -33,7 +33,7 @@ HWY_INLINE V32 integers(const uint8_t* p) {
   return to_float(signed_bytes(p));
 }
 
-// out[0 .. width) = the codes at p, vector by vector; what lies behind them is not read
+// out[0 .. width) = the codes at p, vector by vector; bytes after them are not read
 template <class Code, class Read>
 HWY_INLINE void expand_row(const uint8_t* p, int64_t width, float* out, const Read& read) {
   int64_t c = 0;

@@ -13,7 +13,7 @@ struct RopeLayout {
   int64_t heads = 0;
   int64_t head_stride = 0;
   int64_t token_stride = 0;
-  int64_t rotary_dim = 0;    // even; the values behind it stay as they are
+  int64_t rotary_dim = 0;    // even; the values after it are unchanged
   bool interleaved = false;  // pairs (2i, 2i + 1); otherwise (i, i + rotary_dim / 2)
 };
 

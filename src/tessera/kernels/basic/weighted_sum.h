@@ -1,7 +1,7 @@
 // Rows added up with given weights: compressed keys, and attention whose weights are no softmax.
 //
 // An output is a sum in ascending order of the rows by fused multiply-add, whatever the other
-// outputs or threads; rows of weight zero behind the last one change no bits.
+// outputs or threads; rows of weight zero after the last one change no bits.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ namespace tessera::kernels {
 /// y[t][c] = sum_s k[start + t - s][c] z[s][c] over s < S with s <= start + t, for t < T, c < C:
 /// output 0 meets the inputs 0 .. start. Inputs in several pieces: `onto` adds to what y holds,
 /// with the bits of one call for all of them; `start` counts from a piece's own first row, so that
-/// it is negative for a piece that begins behind output 0.
+/// it is negative for a piece that begins after output 0.
 struct LongConv {
   int64_t T = 0, S = 0, C = 0;
   int64_t start = 0;

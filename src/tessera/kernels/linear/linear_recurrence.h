@@ -17,7 +17,7 @@ enum class DecayPer { nothing, head, token, channel };
 ///   delta rule:      P = d_t o S_{t-1};  S_t = P + beta_t k_t (v_t - P^T k_t)^T
 ///   rank one:        S_t = d_t o S_{t-1} + b_t (S_{t-1}^T a_t)^T + k_t v_t^T
 ///   y_t = S_t^T q_t, or with a bonus  y_t = S_{t-1}^T q_t + (q_t . (bonus o k_t)) v_t
-/// v_t stands for rate_t v_t, and y_t gets skip v_t besides, where these are set. All arrays are
+/// With `rate` set v_t is rate_t v_t; with `skip`, skip v_t is added to y_t. All arrays are
 /// dense, the last axis fastest.
 struct LinearRecurrence {
   int64_t T = 0, H = 0, K = 0, V = 0;

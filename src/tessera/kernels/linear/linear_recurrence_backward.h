@@ -7,8 +7,8 @@
 
 namespace tessera::kernels {
 
-/// Arrays as in LinearRecurrence; those of inputs that are null there are ignored. Everything is
-/// written, nothing read but what says so.
+/// Arrays as in LinearRecurrence; those of inputs that are null there are ignored. All are outputs,
+/// except those marked as read.
 struct LinearRecurrenceGradients {
   int64_t interval = 0;                // tokens between checkpoints
   const float* checkpoints = nullptr;  // [ceil(T / interval), H, K, V]: states before a block; read

@@ -202,7 +202,7 @@ struct HeadShape {
   // grow with it; shorter chunks read and write the state more often
   int64_t tokens;
   bool shared;        // whether channels share their decays
-  int64_t decay_row;  // of a token's decays: one vector stands for all that share them
+  int64_t decay_row;  // of a token's decays: one vector for all channels that share them
   HeadShape(int64_t K, int64_t V, DecayPer decay, int readers)
       : keys((K + kPanel - 1) / kPanel * kPanel),
         values((V + kPanel - 1) / kPanel * kPanel),
@@ -212,7 +212,7 @@ struct HeadShape {
         shared(decay != DecayPer::channel),
         decay_row(shared ? kLanes : keys) {}
   int64_t state() const { return keys * state_row; }
-  /// Where channel e stands in a row of decays.
+  /// Index of channel e in a row of decays.
   int64_t decay_at(int64_t e) const { return shared ? 0 : e; }
 };
 

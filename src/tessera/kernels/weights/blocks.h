@@ -1,4 +1,4 @@
-// Storage types to float32: plain 16-bit floats, the block types of GGUF, and those of quantised
+// Storage types to float32: plain 16-bit floats, the block types of GGUF, and those of quantized
 // folders, whose values are rounded once.
 //
 // Values of GGUF's are bit-equal to gguf.quants.dequantize of the PyPI package gguf 0.19 (NaN payloads

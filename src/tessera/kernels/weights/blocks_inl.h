@@ -350,7 +350,7 @@ struct MxFp4 {
   }
 };
 
-// --- 32 numbers of quantised folders, with a float as scale --------------------------------------
+// --- 32 numbers of quantized folders, with a float as scale --------------------------------------
 
 HWY_INLINE float float_at(const uint8_t* p) {
   float value;

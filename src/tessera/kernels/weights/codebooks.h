@@ -1,5 +1,5 @@
-// Code books of ggml's types IQ1, IQ2 and IQ3: what an index stands for, eight numbers or four, as
-// bytes in the order of the elements. Those of IQ2 and IQ3 are magnitudes, and signs stand beside
+// Code books of ggml's types IQ1, IQ2 and IQ3: the values of an index, eight numbers or four, as
+// bytes in the order of the elements. Those of IQ2 and IQ3 are magnitudes, with signs next to
 // the index; those of IQ1 are 8 times -1, 0 or 1, to which a block adds 1 or takes 1 away.
 #pragma once
 

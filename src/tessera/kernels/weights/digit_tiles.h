@@ -22,7 +22,7 @@ struct DigitProblem {
   int64_t y_stride;
 };
 
-/// Whether tiles are there, and so many rows of x that they pay.
+/// Whether the processor has tiles, and x enough rows for them to be faster.
 bool tiles_pay(const DigitProblem& problem);
 /// The product on all threads, of the bits that digit_matmul() has everywhere.
 void multiply_in_tiles(const DigitProblem& problem);

@@ -20,7 +20,7 @@
 
 namespace tessera::kernels {
 
-/// How products read x beside weights in blocks.
+/// Precision of activations x in products with weights in blocks.
 enum class Arithmetic : uint8_t { float32, int15, int8 };
 
 /// Whether weights of this type are codes: every block type of DType but those with

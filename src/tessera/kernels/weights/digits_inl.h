@@ -1,4 +1,4 @@
-// Weights in blocks as products of integers read them: the scales of several rows beside each
+// Weights in blocks as products of integers read them: the scales of several rows next to each
 // other (digits.cpp, digit_tiles.cpp).
 #if defined(TESSERA_KERNELS_DIGITS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_KERNELS_DIGITS_INL_H_
@@ -27,7 +27,7 @@ HWY_INLINE uint16_t half_at(const uint8_t* p) {
   return bits;
 }
 
-// The halves at `at` of kSide blocks as floats; those behind them in `next` where asked for.
+// The halves at `at` of kSide blocks as floats; those after them in `next` if `pairs`.
 template <bool pairs>
 HWY_INLINE VF halves_at(const uint8_t* const (&w)[kSide], int at, VF& next) {
 #if HWY_TARGET <= HWY_AVX2
@@ -109,7 +109,7 @@ class SideFactors {
   }
   static HWY_INLINE VX low(VX v) { return kTwoInOne ? hn::And(v, hn::Set(I8x(), 15)) : v; }
 
-  // byte t of every block's scales beside each other
+  // byte t of every block's scales next to each other
   HWY_INLINE void turn_scales(const uint8_t* const (&w)[kSide]) {
     const ScaleBytes d8;
     const hn::Repartition<uint16_t, ScaleBytes> d16;
@@ -144,7 +144,7 @@ class SideFactors {
   HWY_ALIGN uint8_t scales_[16 * kSide];
 };
 
-// The factors of the runs of one block of each of `columns` rows of w, those of a run beside each
+// The factors of the runs of one block of each of `columns` rows of w, those of a run next to each
 // other: d and, where there are minima, m [elements / run][columns]. block(j) is row j's.
 template <class Block, int64_t columns, class Rows>
 HWY_INLINE void factors_of_columns(const Rows& block, float* d, float* m) {

@@ -1,5 +1,5 @@
 // Rounding to blocks with error feedback (GPTQ: Frantar et al. 2022, arXiv:2210.17323): column
-// after column is rounded, and those behind it take over what its error changes in the products
+// after column is rounded, and those after it compensate what its error changes in the products
 // with inputs that were seen.
 //
 // With H = X^T X of those inputs, damped, H = U D U^T with U of unit diagonal and upper, column c

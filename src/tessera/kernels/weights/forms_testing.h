@@ -6,8 +6,8 @@
 
 namespace tessera::kernels {
 
-/// Runs body on what is chosen where no target is pinned, which may have products of bytes or tiles
-/// that no target's name stands for, then without tiles, then on every target.
+/// Runs body on the default choice of targets, which may have products of bytes or tiles beyond
+/// every named target, then without tiles, then on every target.
 template <class Body>
 void on_every_form(const Body& body) {
   {

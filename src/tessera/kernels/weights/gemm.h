@@ -47,8 +47,8 @@ void gemm(ProductType type,
 /// Whether this processor has units for bf16 that gemm() uses; elsewhere float32 is faster.
 bool has_bf16_units();
 
-/// Whether gemm() of float32 is the faster one here beside libtorch's product: on AMD's processors
-/// with AVX-512, whose registers that one's library leaves half empty, for large products.
+/// Whether gemm() of float32 is faster here than libtorch's product: on AMD's processors
+/// with AVX-512, whose registers libtorch's library leaves half empty, for large products.
 bool gemm_pays(int64_t m, int64_t n, int64_t k);
 
 }  // namespace tessera::kernels

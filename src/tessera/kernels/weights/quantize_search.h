@@ -1,6 +1,6 @@
-// The searches behind quantize: scales of groups of numbers that leave the least weighted error.
+// The searches of quantize: scales of groups of numbers that leave the least weighted error.
 //
-// Groups stand side by side in the lanes of a vector, each summed in the order of its elements, so
+// Groups are in the lanes of a vector, each summed in the order of its elements, so
 // that results are those of one group after the other, on every target.
 //   range:   x ~ scale q - minimum, q in 0 .. most: the grid moves the end of the range, and each
 //            candidate's scale and minimum are solved for by least squares

@@ -3,7 +3,7 @@
 // the state after step n and h_n = sigmoid(w . s_n + b):
 //   N = the first n with sum_{i <= n} h_i >= 1 - threshold, or the last step
 //   p_n = h_n for n < N,  p_N = R = 1 - sum_{i < N} h_i,   y = sum_{n <= N} p_n s_n
-// A token that has halted keeps its state, and others go on to see it. The loss N + R a token,
+// A token that has halted keeps its state, and others still attend to it. The loss N + R a token,
 // times `ponder`, keeps the steps few; its gradient passes R alone. Whether a token halts follows
 // from that token and those before it, so that text is generated as it is trained. Graves 2016,
 // arXiv:1603.08983, sec. 2; in Transformers: Dehghani et al. 2018, arXiv:1807.03819, sec. 2.3

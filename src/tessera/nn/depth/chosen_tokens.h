@@ -9,13 +9,13 @@ struct ChosenTokens {
   std::vector<int64_t> tokens;  // in the whole batch, rising
   Batch batch;                  // of them; segments without any are left out
 
-  /// `chosen`: one for each token of `whole`. `layer` says what it has seen of a segment's row.
+  /// `chosen`: one for each token of `whole`. `layer` counts the tokens seen of a segment's row.
   static ChosenTokens of(const Batch& whole,
                          const std::vector<uint8_t>& chosen,
                          const DepthLayer& layer,
                          const Context& context);
-  /// The call over them. Nobody looks on there, nor replaces inputs: its rows are not those of the
-  /// call.
+  /// The call over them, without a probe or replaced inputs: its rows are not those of the
+  /// whole call.
   Context context(const Context& whole) const;
 };
 

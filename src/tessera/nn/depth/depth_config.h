@@ -10,7 +10,7 @@ struct DepthConfig : spec::Config {
   /// states of those.
   virtual bool selective() const { return false; }
   /// Neighbouring layers that name the same are the steps of one loop, whose last one gives what it
-  /// ends with. "" = the layer stands for itself.
+  /// ends with. "" = the layer is alone.
   virtual std::string loop() const { return ""; }
   /// Of the tokens, how many it computes in inference.
   virtual double share() const { return 1; }

@@ -1,6 +1,6 @@
-// Embeddings whose tokens come from dense features (pixels, frames of sound) instead of ids: what
-// they answer without computing. Features reach a call by nn::Batch::features, one tensor for each
-// document; how many tokens that makes the embedding says.
+// Embeddings whose tokens come from dense features (pixels, frames of sound) instead of ids: the
+// properties known without computing. Features reach a call by nn::Batch::features, one tensor a
+// document; the embedding determines their number of tokens.
 #pragma once
 
 #include "tessera/nn/position/position_config.h"

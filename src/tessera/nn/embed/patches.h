@@ -2,7 +2,7 @@
 // overlap.
 //   x_i = W vec(patch_i) + b,  patches row by row;  x = dropout(N([class; x] + P))
 // which is a convolution of kernel p and step s. A learned class token may stand at the front, in
-// the middle (behind floor(n / 2) patches) or at the end. Dosovitskiy et al. 2020, arXiv:2010.11929
+// the middle (after floor(n / 2) patches) or at the end. Dosovitskiy et al. 2020, arXiv:2010.11929
 // (ViT); in the middle: Zhu et al. 2024, arXiv:2401.09417; overlapping, of spectrograms: Gong et
 // al. 2021, arXiv:2104.01778. Golden: tools/golden/features.py.
 #pragma once

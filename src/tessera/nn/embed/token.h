@@ -3,7 +3,7 @@
 //   x = dropout(W N(scale * E[token] + P[position] + S[type] + U[task]))        W after the sum, or
 //   x = dropout(N(scale * W E[token] + P[position] + S[type] + U[task]))        of the token alone
 // With norm_of token, N is of the token's part of the sum alone. With n tokens (ngram) W reads
-// their vectors side by side, E[t + n/2], ..., E[t - n/2], with zeros outside of the document:
+// their concatenated vectors, E[t + n/2], ..., E[t - n/2], with zeros outside of the document:
 // MobileBERT's trigrams (Sun et al. 2020, arXiv:2004.02984).
 // Token dropout of ESM (Rives et al., PNAS 2021; fair-esm): the vector of the mask token is 0, the
 // others are multiplied by (1 - mask_share) / (1 - share of mask tokens in the document), so that

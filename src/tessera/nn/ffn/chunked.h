@@ -7,7 +7,7 @@
 // layer keeps its input alone, for one more forward pass of it. The input and output, [N, d_model]
 // each, are as large as ever; no product becomes smaller, so small slices are slow.
 //
-// The parameters have the names of `inner`, as if it stood alone: a checkpoint fits both.
+// The parameters have the names of `inner`, as if it were alone: a checkpoint fits both.
 #pragma once
 
 #include "tessera/nn/ffn/ffn_dropout.h"

@@ -8,7 +8,7 @@ namespace tessera::nn {
 struct FfnDropout {
   virtual ~FfnDropout() = default;
   virtual double hidden_dropout() const = 0;
-  /// The option that says so.
+  /// The name of its option.
   virtual std::string_view dropout_name() const { return "dropout"; }
 
   /// Throws Error(spec) where a part within `part` drops: `who` gives it rows that are not the

@@ -1,4 +1,4 @@
-// One product and nothing else: y = W x (+ b). Brings a branch's output, or inputs side by side, to
+// One product and nothing else: y = W x (+ b). Brings a branch's output, or concatenated inputs, to
 // the width of the stream (Zamba). Glorioso et al. 2024, arXiv:2405.16712, sec. 2.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Mixture of experts: a router gives every token a few of E feed-forward layers.
 //   y = scale * sum_j w_j F_{e_j}(x) [+ b]  [+ S(x), or sigmoid(W_s x) S(x), of a shared expert S]
 // in the order of the choices j. With scale_input an expert reads w_j x and its output is added as
-// it is (Llama 4). Behind the E experts the router may choose `zero` ones that add nothing and
+// it is (Llama 4). After the E experts the router may choose `zero` ones that add nothing and
 // `identity` ones that add w_j x (LongCat-Flash, arXiv:2509.01322, sec. 2.1; MoE++,
 // arXiv:2410.07348).
 //
@@ -21,8 +21,8 @@
 //
 // Experts are any feed-forward layer that is made of products: their weights are stacked,
 // experts.up.weight [E, out, in], and tokens are sorted by expert, so that each product is one call
-// over all experts. A token's output does not turn on what else a call holds, unless the router
-// says so (capacity.h). Shazeer et al. 2017, arXiv:1701.06538; shared experts: Dai et al. 2024,
+// over all experts. A token's output does not depend on the rest of the call, unless the router's
+// choice does (capacity.h). Shazeer et al. 2017, arXiv:1701.06538; shared experts: Dai et al. 2024,
 // arXiv:2401.06066 (DeepSeekMoE).
 #pragma once
 

@@ -1,5 +1,5 @@
 // Classes instead of tokens: logits = W x + b, of every token or of the pooler's vector; where
-// asked behind a transform, x = N(act(T h + t)). Devlin et al. 2018, arXiv:1810.04805, sec. 4 (a
+// asked after a transform, x = N(act(T h + t)). Devlin et al. 2018, arXiv:1810.04805, sec. 4 (a
 // document's class) and 5.3 (a token's).
 #pragma once
 

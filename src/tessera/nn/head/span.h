@@ -1,5 +1,5 @@
 // Where an answer begins and ends in a text: two logits a token, s = W h + b; each of the two is a
-// distribution over the tokens of a document. Where asked behind a transform, of N(act(T h + t)).
+// distribution over the tokens of a document. Where asked after a transform, of N(act(T h + t)).
 // Devlin et al. 2018, arXiv:1810.04805, sec. 4.2.
 #pragma once
 

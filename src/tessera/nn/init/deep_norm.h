@@ -1,7 +1,7 @@
 // DeepNorm's: Var W = g^2 * 2 / (fan in + fan out), with g = beta for values, hidden units and what
 // leads back into the stream, 1 for the other products; with post_norm of `stream` alpha:
 //   one stack of L layers:      alpha = (2L)^{1/4},              beta = (8L)^{-1/4}
-//   encoder of N beside M:      alpha = 0.81 (N^4 M)^{1/16},     beta = 0.87 (N^4 M)^{-1/16}
+//   encoder of N with M:        alpha = 0.81 (N^4 M)^{1/16},     beta = 0.87 (N^4 M)^{-1/16}
 //   decoder of M layers:        alpha = (3M)^{1/4},              beta = (12M)^{-1/4}
 // Wang et al. 2022, arXiv:2203.00555, fig. 2; tables and logits N(0, 1/d) as in the released code.
 #pragma once

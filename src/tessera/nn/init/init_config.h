@@ -19,7 +19,7 @@ struct InitSite {
 struct InitConfig : spec::Config {
   /// Of a matrix whose use is not `own`.
   virtual spec::Init draw(const spec::ParamDecl& decl, const InitSite& site) const = 0;
-  /// Factor on the learning rate of a parameter, under optimisers whose steps have the size of the
+  /// Factor on the learning rate of a parameter, under optimizers whose steps have the size of the
   /// rate (Adam).
   virtual double lr_factor(const spec::ParamDecl&, const InitSite&) const { return 1; }
   /// Throws Error(spec) where logits are made in a way that it cannot hold for.

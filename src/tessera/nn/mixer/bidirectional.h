@@ -16,7 +16,7 @@ namespace tessera::nn {
 enum class Directions {
   sum,
   mean,
-  concat,  // side by side, and a projection to d_model
+  concat,  // concatenated, and a projection to d_model
   gate,    // a share for every channel, from the input
 };
 

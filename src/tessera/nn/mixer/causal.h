@@ -1,4 +1,4 @@
-// What every mixer that cannot stand in an encoder says there.
+// The error of every causal mixer in an encoder.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace tessera::nn {
 
-/// Throws Error(spec) in an encoder; `instead`: what can stand there.
+/// Throws Error(spec) in an encoder; `instead`: mechanisms allowed there.
 inline void require_causal(const spec::Scope& scope,
                            std::string_view name,
                            std::string_view instead = "attention or fourier") {

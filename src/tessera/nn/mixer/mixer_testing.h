@@ -120,7 +120,7 @@ struct MixerUnderTest {
     ops::expect_near(run(x_TD, at::kFloat), want, std::max(tolerance, float_tolerance(want)), what);
   }
   /// The same by every path: in double, by the forms of float32 training and inference, alone and
-  /// behind another document, whole and in calls.
+  /// after another document, whole and in calls.
   void expect_everywhere(const Tensor& x_TD, const Tensor& want, double tolerance) const {
     const int64_t t = x_TD.size(0);
     const auto expect_forms = [&](at::ScalarType type, double within, const char* what) {

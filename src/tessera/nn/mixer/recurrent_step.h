@@ -11,7 +11,7 @@
 namespace tessera::nn {
 
 /// Whether such a step takes a call: one token of each row, which stays (the inputs of pending ones
-/// are kept for a replay), with nothing left to replay, behind states of float32 in this machine's
+/// are kept for a replay), with nothing left to replay, on states of float32 in this machine's
 /// memory.
 inline bool goes_on_by_a_token(const Batch& batch, const StateRows* rows, size_t fixed_tensors) {
   if (rows == nullptr) return false;

@@ -4,7 +4,7 @@
 //   {0, n - 1, a - 1, a, a + 1} and R_h(a)      otherwise, R_h(a) `random` blocks of each head
 // A block that R names and the rest holds too counts twice. The paper's is an encoder's. The causal
 // form is this project's own: keys after the query are hidden, R is drawn among the earlier blocks,
-// and the last block, which only the end of the document could tell, is one like the others.
+// and the last block, which is known at the end of the document only, is one like the others.
 // Zaheer et al. 2020, arXiv:2007.14062. The reference draws nothing at inference: R = (0, ..., 0).
 #pragma once
 

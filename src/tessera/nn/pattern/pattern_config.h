@@ -1,4 +1,4 @@
-// Who may attend to whom, said once: from the predicate come the dense mask, the ranges of keys of
+// Attention patterns: one predicate (query, key) gives the dense mask, the ranges of keys of
 // a block of queries and how much of the past a cache keeps.
 #pragma once
 
@@ -58,15 +58,15 @@ struct PatternConfig : spec::Config {
   virtual std::optional<int64_t> window() const { return std::nullopt; }
   /// How many of the last tokens a causal cache must keep, the query's own included; 0 = all.
   virtual int64_t horizon() const { return 0; }
-  /// How many of the first tokens it keeps besides.
+  /// How many of the first tokens it keeps in addition.
   virtual int64_t first_kept() const { return 0; }
   /// When positive, position schemes see a query beyond this position as standing at it when it
   /// meets the first_kept() keys.
   virtual int64_t farthest() const { return 0; }
   /// How many of a document's first tokens see each other where its first `given` tokens were given
-  /// (Segment::prefix; 0 = not said).
+  /// (Segment::prefix; 0 = unknown).
   virtual int64_t prefix(int64_t /*given*/) const { return 0; }
-  /// Keys that a query with `context` tokens behind it meets, for costs.
+  /// Keys that a query after `context` tokens attends to, for costs.
   virtual int64_t keys_met(int64_t context) const {
     return horizon() > 0 ? std::min(context, first_kept() + horizon()) : context;
   }
@@ -74,7 +74,7 @@ struct PatternConfig : spec::Config {
   virtual bool is_global(const PatternSite&, int64_t /*position*/) const { return false; }
   /// Whether those have projections of their own.
   virtual bool global_projections() const { return false; }
-  /// Throws Error(spec) where the pattern cannot serve so many heads.
+  /// Throws Error(spec) where the pattern does not allow `n_heads`.
   virtual void check_heads(const spec::Scope&, int64_t /*n_heads*/) const {}
   /// Throws Error(input) where a call that starts at `start` cannot be computed.
   virtual void check_call(const PatternSite&, int64_t /*start*/) const {}

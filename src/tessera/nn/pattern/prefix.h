@@ -2,7 +2,7 @@
 // what is before them.
 //   j visible to i  iff  j <= i  or  j < prefix
 // The prefix is what was given of each document (Segment::prefix): a prompt, the source of a pair;
-// with a `length`, at most so many tokens of that, or of a document of which nothing is said.
+// with a `length`, at most `length` tokens of it, or of a document without a given prefix.
 // Liu et al. 2018, arXiv:1801.10198; Raffel et al. 2019, arXiv:1910.10683, sec. 3.2.1.
 #pragma once
 

@@ -2,7 +2,7 @@
 // document and the last `width` ones, its own included. The cache holds just these.
 //   j visible to i  iff  j <= i  and  (j < first  or  j > i - width)
 // Positions are those inside the cache: window keys keep their distance, and a query beyond the
-// cache's size stands, for the first tokens, at its last place first + width - 1. Rotary keys can
+// cache's size is, for the first tokens, at its last place first + width - 1. Rotary keys can
 // therefore be cached as rotated at their own position; only the query needs a second rotation.
 // Xiao et al. 2023, arXiv:2309.17453.
 #pragma once

@@ -1,5 +1,5 @@
-// Convolutional positions: a wide grouped convolution over the embeddings tells each token where it
-// stands among its neighbours.
+// Convolutional positions: a wide grouped convolution over the embeddings encodes each token's
+// position among its neighbours.
 //   x_t += gelu(bias + sum_k W_k x_(t + k - left))
 // An encoder sees both sides (left = kernel / 2, as wav2vec 2.0, whose even kernel drops the last
 // frame), a decoder the past alone (left = kernel - 1). Outside of a document stand zeros. The

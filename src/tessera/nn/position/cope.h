@@ -1,4 +1,4 @@
-// CoPE: positions counted by content. A gate per key says whether it counts; the position of a key
+// CoPE: positions counted by content. A gate per key is open if it counts; the position of a key
 // is the number of gates that are open between it and the query, and reads a learned table between
 // its rows.
 //   g_ij = sigmoid(scale q_i . k_j);   p_ij = min(sum_(k = j .. i) g_ik, P - 1)

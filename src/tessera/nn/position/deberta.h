@@ -1,4 +1,4 @@
-// DeBERTa's disentangled attention: beside content with content, content with position and position
+// DeBERTa's disentangled attention: content with content, content with position and position
 // with content, from one table of distances.
 //   s_ij = [q_i . k_j + q_i . K_r + k_j . Q_r] / sqrt(D (1 + terms)),   r = clip(d + span, 0, 2
 //   span

@@ -3,7 +3,7 @@
 //   untied:          TUPE without its options
 //   diet_abs:        s_ij = scale q_i . k_j + P_i . R_j, free vectors per head and position
 //   diet_rel:        s_ij = scale q_i . k_j + b_h[clip(j - i, -max_distance, max_distance)]
-//   disentangled:    DeBERTa without its options: products of content and position besides
+//   disentangled:    DeBERTa without its options: plus products of content and position
 //   decoupled_rope:  rope on the first `rank` channels of a head, content alone in the others;
 //                    latent_attention has this split in its projections
 // Without the position parameters each but the last is attention without positions; of the first

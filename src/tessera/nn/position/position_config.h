@@ -7,7 +7,7 @@ namespace tessera::nn {
 
 struct PositionConfig : spec::Config {
   /// How long a sequence of `length` tokens can become before all of its angles change (LongRoPE
-  /// once, dynamic NTK with every token): what a state holds of it is computed anew there.
+  /// once, dynamic NTK with every token): what a state holds of it is recomputed there.
   virtual int64_t angles_until(int64_t /*length*/) const { return kAnglesStay; }
   bool angles_change() const { return angles_until(1) != kAnglesStay; }
   /// Whether it adds to the values, too, not to the scores alone.

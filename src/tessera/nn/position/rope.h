@@ -25,7 +25,7 @@ struct tessera::spec::EnumNames<tessera::nn::RopeLayout> {
 
 namespace tessera::nn {
 
-/// Where a rotation that stands in a wrong place belongs.
+/// The remedy for a rotation in a wrong place.
 inline constexpr const char* kRotationRemedy =
     "put it into \"position\" of a mixer that rotates queries and keys, such as \"attention\"";
 

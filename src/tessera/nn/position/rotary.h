@@ -6,7 +6,7 @@
 
 namespace tessera::nn {
 
-/// Says in rotation() how it turns.
+/// Subclasses define rotation().
 class Rotary : public Position {
  public:
   bool only_rotates() const final { return true; }

@@ -67,7 +67,7 @@ struct ShawConfig final : PositionConfig {
   }
   void check(const spec::Scope& scope) const override { require_scores("shaw", scope); }
   void check_one_sided(const spec::Scope& scope) const override {
-    // a spec that was resolved says right = left
+    // a resolved spec has right = left
     if (right.value_or(0) != 0 && right != left)
       fail(
           ErrorKind::spec, scope.path,

@@ -1,6 +1,6 @@
 // TUPE: position and content are compared apart, with projections of their own.
 //   s_ij = (q_i . k_j + (U_q p_i) . (U_k p_j)) / sqrt(2 D) [+ b_bucket(j - i)],   p = N(table)
-// untie_cls: token 0 stands for the whole sequence; all scores from it are one number and all
+// untie_cls: token 0 represents the whole sequence; all scores from it are one number and all
 // scores to it are another, taken from an extra row of the table.
 // A bias of U_k shows in the untied scores only, so only there it exists.
 // Ke, He, Liu 2020, arXiv:2006.15595. Golden: positions 7.

@@ -2,7 +2,7 @@
 // learned queries that ask everywhere alike, for content (u) and for position (w).
 //   s_ij = scale [(q_i + u) . k_j + (q_i + w) . W_r R_(i-j)],   R_r the sinusoid of r, width
 //   d_model
-// A call projects the sinusoids of all distances that it can meet, beside a state those alone that
+// A call projects the sinusoids of all distances that it can meet, with a state only those that
 // no call before has met; "clamp" bounds them.
 // Both directions: an encoder reads R of negative distances (XLNet). Conformer's table is
 // interleaved. Dai et al. 2019, arXiv:1901.02860; Yang et al. 2019, arXiv:1906.08237. Golden:

@@ -32,9 +32,9 @@ struct ResidualConfig : spec::Config {
   virtual bool joins_branches() const { return false; }
   /// Whether the branches of one group share the first branch's norm.
   virtual bool shares_norm() const { return false; }
-  /// Whether a branch may say what it reads.
+  /// Whether a branch may choose what it reads.
   virtual bool takes_inputs() const { return false; }
-  /// Whether all that stands before its part is Branch::input(), whose norm is as wide as what the
+  /// Whether only Branch::input() precedes its part, whose norm is as wide as what the
   /// branch reads and may be left out.
   virtual bool norms_input() const { return false; }
   /// Whether the stream is left unnormalised, so that the stack ends with a norm.
@@ -42,9 +42,9 @@ struct ResidualConfig : spec::Config {
   /// What it carries from branch to branch: residuals that name the same hand it on as it is, and
   /// between others the stream is x_ND. "" = x_ND alone.
   virtual std::string carries() const { return ""; }
-  /// Whether it runs its branches again in the backward pass by itself, activations not kept.
+  /// Whether it recomputes its branches in the backward pass itself, without stored activations.
   virtual bool recomputes() const { return false; }
-  /// Streams of d_model side by side that it leaves where its run ends.
+  /// Concatenated streams of d_model channels that it leaves where its run ends.
   virtual int64_t streams_left() const { return 1; }
 
   /// Of each branch, after the branch's own name: "mixer_residual.gain", "mixer_residual.sum_gain".

@@ -12,7 +12,7 @@
 // moved on by the time of the backward pass, keeps activations as other residuals do.
 //
 // Where the run of reversible branches ends the streams become one: their mean, or (at the end of
-// the stack) both side by side, y1 then y2, for a norm and a head of 2 * d_model.
+// the stack) both concatenated, y1 then y2, for a norm and a head of 2 * d_model.
 #pragma once
 
 #include "tessera/nn/residual/residual_config.h"

@@ -2,7 +2,7 @@
 // L0,
 //   theta' = theta * (s L / L0 - (s - 1))^(r/(r-2)).
 // Every angle then depends on the total length: a state is continued up to L0; beyond it, what it
-// holds is computed anew for every token, so that no key keeps the angles of a shorter sequence.
+// holds is recomputed for every token, so that no key keeps the angles of a shorter sequence.
 // emozilla 2023; Peng et al. 2023, arXiv:2309.00071, sec. 3.3.
 #pragma once
 

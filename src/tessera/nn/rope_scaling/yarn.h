@@ -45,7 +45,7 @@ struct YarnScalingConfig final : RopeScalingConfig {
   }
 
   void check(const spec::Scope& scope) const override {
-    // what turns a part of a head's channels has a mixer that may read mscale_all_dim by itself
+    // what turns a part of a head's channels has a mixer that may read mscale_all_dim itself
     const bool read = scope.rotated > 0;
     if (attention_factor && (mscale != 0 || (mscale_all_dim != 0 && !read)))
       fail(ErrorKind::spec, scope.path,

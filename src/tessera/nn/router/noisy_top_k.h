@@ -5,7 +5,7 @@
 // Losses, with CV^2(v) = var(v) / mean(v)^2 over experts:
 //   importance  CV^2(sum_x w_i(x))
 //   load        CV^2(sum_x P(x, i)),  P(x, i) = Phi(((W x)_i - kth_i) / sigma_i), where
-//               kth_i is the k-th largest of H without i: the chance that noise drawn anew for i
+//               kth_i is the k-th largest of H without i: the probability that new noise for i
 //               alone has it chosen. None where k is all experts.
 // Shazeer et al. 2017, arXiv:1701.06538, sec. 2.1 and appendix A.
 #pragma once

@@ -1,6 +1,6 @@
 // Experts by chance, with weight 1/k: k different ones for every token. In training they are drawn
-// anew every step; outside it they follow from the token's id and position, so that a text has the
-// same experts whatever stands beside it. Zuo et al. 2021, arXiv:2110.04260, sec. 3 (THOR).
+// again every step; outside it they follow from the token's id and position, so that a text has the
+// same experts in every batch. Zuo et al. 2021, arXiv:2110.04260, sec. 3 (THOR).
 #pragma once
 
 #include "tessera/nn/router/router_config.h"

@@ -1,4 +1,4 @@
-// What routers answer without computing, and the losses that keep experts in use.
+// Properties of routers known without computing, and the losses that keep experts in use.
 //
 // N tokens, E experts, p_i(x) the router's probabilities (sigmoid scores divided by their sum),
 // c_ji how many tokens have expert i as their j-th choice, k choices a token. Conventions differ,
@@ -7,7 +7,7 @@
 //   hf_topk          E sum_j sum_i c_ji/N mean_x p_i, all layers' tokens together: what
 //                    transformers computes for Mixtral and Qwen2-MoE
 //   per_choice_mean  E/(k N) sum_i (sum_j c_ji) mean_x p_i             Megatron, DeepSeek-V2
-//   sequence         the same of every document by itself, weighted by its tokens
+//   sequence         the same of every document separately, weighted by its tokens
 //                    DeepSeek-AI 2024, arXiv:2412.19437, eq. 17
 // The z-loss is mean_x (ln sum_i e^{z_i})^2. Zoph et al. 2022, arXiv:2202.08906, eq. 5.
 #pragma once
@@ -41,7 +41,7 @@ struct RouterConfig : spec::Config {
   virtual bool by_token() const { return true; }
   /// Whether it learns from the losses of its tokens instead of by gradients (policy_gradient.h).
   virtual bool by_reward() const { return false; }
-  /// Whether it learns, and nothing that its config says keeps its experts in use.
+  /// Whether it learns, and nothing in its config keeps its experts in use.
   virtual bool wants_balance() const { return false; }
   /// Whether it chooses experts for tokens, rather than mixing tokens for experts.
   virtual bool chooses() const { return true; }

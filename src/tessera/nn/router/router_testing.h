@@ -37,7 +37,7 @@ struct TestedPart {
   Builder builder() const { return {weights_from(values), "", scope}; }
 };
 
-/// What parts tell a call.
+/// Losses and statistics that parts report to a call.
 struct Heard {
   std::map<std::string, Tensor> losses, statistics;
   void listen(Context& context) {

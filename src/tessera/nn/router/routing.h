@@ -97,7 +97,7 @@ Tensor exact_logits(const Linear& map, const Tensor& x);
 /// How many of the choices are each expert's, float64 [E].
 Tensor loads(const Tensor& expert_NK, int64_t n_experts);
 
-/// Counts choices where somebody asks: NAME.load [E], NAME.tokens and, of several choices a token,
+/// Counts choices for add_statistic: NAME.load [E], NAME.tokens and, of several choices a token,
 /// NAME.together [E, E], how many tokens have chosen both (0 on the diagonal).
 void count_choices(const Context& context,
                    const std::string& name,

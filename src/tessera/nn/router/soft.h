@@ -1,5 +1,5 @@
 // Soft mixture: experts read mixtures of a document's tokens, `slots` of them each.
-//   L = X Phi^T [T, E s], or a l2(X) l2(Phi)^T with a learned number a where `normalise` says so
+//   L = X Phi^T [T, E s], or a l2(X) l2(Phi)^T with a learned number a if `normalise` is set
 //   D = softmax of L over tokens, C = softmax of L over slots;  slot inputs D^T X, outputs C Y
 // Nothing is chosen, dropped or unbalanced; every slot sees all tokens: an encoder's.
 // Puigcerver et al. 2023, arXiv:2308.00951, sec. 2.1 and 2.3.

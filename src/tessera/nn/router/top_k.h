@@ -1,4 +1,4 @@
-// The k experts with the largest scores, for every token by itself: nothing is dropped.
+// The k experts with the largest scores, for every token separately: nothing is dropped.
 //   z = logit_scale W x (+ b) in float32, z <- c tanh(z / c) where softcap is c > 0;  s = softmax(z),
 //   or sigmoid(z)
 //   chosen: the k largest of s (of s + balance where there is a balancing bias), lowest index first

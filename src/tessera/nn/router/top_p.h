@@ -1,7 +1,7 @@
 // As many experts as a token needs.
 //   p = softmax(W x);  cumulative: the fewest experts, the best first, whose p add up to
 //   `probability`;  threshold: those with p_i > probability; the best one in any case.
-// The weights are p, divided by their sum where `norm` says so. Huang et al. 2024,
+// The weights are p, divided by their sum if `norm` is set. Huang et al. 2024,
 // arXiv:2403.07652, eq. 4.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sparse attention by content: a part beside the queries that chooses, for every query, the keys
+// Sparse attention by content: a part next to the queries that chooses, for every query, the keys
 // that it attends to. The mixer computes its softmax over these alone.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace tessera::nn {
 
 struct SelectConfig : spec::Config {
-  /// Keys that the query behind `context` - 1 tokens attends to.
+  /// Keys that the query after `context` - 1 tokens attends to.
   virtual int64_t keys_met(int64_t context) const = 0;
   /// Whether it takes the keys of an earlier layer, or leaves its own for later ones.
   virtual bool shares() const { return false; }
@@ -19,8 +19,8 @@ struct SelectConfig : spec::Config {
   }
 };
 
-/// Of a mixer whose keys `select` chooses. Throws Error(spec) where it does not go with what stands
-/// around it.
+/// Of a mixer whose keys `select` chooses. Throws Error(spec) where it does not fit its
+/// surroundings.
 void check_select(const spec::AnyPart& select,
                   const spec::AnyPart& pattern,
                   const spec::AnyPart& position,
@@ -28,7 +28,7 @@ void check_select(const spec::AnyPart& select,
 /// The surroundings of the part: queries are projected from `query_width` channels.
 spec::Scope select_scope(spec::Scope scope, int64_t query_width, const spec::AnyPart& position);
 
-/// The mixer's declarations, and behind them the part's.
+/// The mixer's declarations, followed by the part's.
 std::vector<spec::StateDecl> with_select_state(std::vector<spec::StateDecl> decls,
                                                const spec::AnyPart& select,
                                                const spec::Scope& scope);

@@ -133,7 +133,7 @@ class PatternMask {
     TokenBuffer *keys_ = nullptr, *values_ = nullptr;
   };
   Past past(const ops::KeyValues& own, TokenBuffer& keys, TokenBuffer* values) const;
-  /// Calls `compute` with what past() says, and keeps the entries.
+  /// Calls `compute` with the result of past(), then stores the entries.
   void after_past(const ops::KeyValues& own,
                   TokenBuffer& keys,
                   TokenBuffer* values,

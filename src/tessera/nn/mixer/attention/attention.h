@@ -2,19 +2,19 @@
 // key/value head floor(h * n_kv_heads / n_heads).
 //   s_ij = scale * t_i q_i . k_j;  s <- softcap * tanh(s / softcap);  p_i = softmax over visible j
 //   o_i = sum_j p_ij v_j;   o_i <- o_i * sigmoid(W_g x_i + b_g) where there is a gate; gate_at puts
-//   it on the values or behind the output projection instead
+//   it on the values or after the output projection instead
 //   t_i = 1 + a ln(1 + floor((i + c) / floor)) where the temperature follows the position,
 //   times ln(i + c) / ln n (log-n attention), where asked for only beyond 1
 // With k_eq_v the values are the projected keys, before norm and rotation: there is no W_v (Gemma 4's
 // attention_k_eq_v).
 // add_zero_attn is torch.nn.MultiheadAttention's: a key and value of zeros that every query sees
-// besides, without a position and without a place in the state.
+// in addition, without a position and without a place in the state.
 // A layer may use the keys and values of an earlier one (`kv_of`), as it made them: then it has
 // queries and an output of its own and keeps no state. Gemma 3n; Brandon et al. 2024,
 // arXiv:2405.12981 (cross-layer attention). Successors of attention 4.
 // `select` chooses the keys that a query attends to, by content (sparse attention).
 // In groups of channels the projections are block-diagonal (channel_groups.h).
-// A state may keep the keys that were given the most weight, beside the last ones (`heavy`,
+// A state may keep the keys that received the most weight, in addition to the last (`heavy`,
 // heavy_hitters.h): every call then computes with those alone.
 // Vaswani et al. 2017, arXiv:1706.03762; Shazeer 2019, arXiv:1911.02150 (MQA); Ainslie et
 // al. 2023, arXiv:2305.13245 (GQA); gates: Qiu et al. 2025, arXiv:2505.06708. Golden: attention G1,

@@ -1,12 +1,12 @@
 // A decoding step of softmax attention (decode_step.h): every segment after what its row holds,
-// branches of guesses included.
+// branches of draft tokens included.
 #pragma once
 
 #include "tessera/nn/mixer/attention/attend.h"
 
 namespace tessera::nn {
 
-/// What attention has, beside its config.
+/// The config and the modules of an attention layer.
 struct AttentionParts {
   const AttentionConfig& config;
   const spec::Scope& scope;

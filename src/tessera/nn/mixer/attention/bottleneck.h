@@ -1,5 +1,5 @@
 // A transformer block in a narrower space, as one branch of a wide stream: an attention and
-// feed-forward layers with norms behind them, between two projections.
+// feed-forward layers with norms after them, between two projections.
 //   a = N(W_in x + b),  s = N(W_qk x + b)                                  [N, width]
 //   h = N(a + W_o attention(q(s), k(s), v(x)));   h = N(h + ffn_i(h)), i = 1 .. n_ffns
 //   y = W_out h + b                                                        [N, d_model]

@@ -101,7 +101,7 @@ struct CompressiveConfig final : SegmentConfig {
     return n_compressed > 0 &&
            (compression == Compression::conv || compression == Compression::dilated_conv);
   }
-  /// Tokens before its own block that a slot is made of besides.
+  /// Tokens before its own block that a slot also reads.
   int64_t lead() const {
     return compression == Compression::dilated_conv ? (rate - 1) * (dilation - 1) : 0;
   }

@@ -2,7 +2,7 @@
 //
 // Heavy ones lie one after another, as places 0 .. held - 1, in the order of their tokens; those of
 // one place belong to different tokens where heads have kept others. The last tokens follow them,
-// so that attention sees keys without gaps. As long as nothing is let go, places are positions, and
+// so that attention sees keys without gaps. Until something is evicted, places are positions, and
 // the numbers are those of attention that keeps all.
 #pragma once
 
@@ -29,7 +29,7 @@ class HeavyKeys {
   static constexpr size_t kKeys = 0, kValues = 1, kHeavyKeys = 2, kHeavyValues = 3, kSums = 4;
 
   int64_t held(int64_t length) const { return std::min(who_.keep, who_.first_of_last(length)); }
-  /// What queries behind `length` tokens see, `fresh` new tokens included.
+  /// Keys and values that queries after `length` tokens see, `fresh` new tokens included.
   std::vector<ops::KeyValues> places(int64_t length, int64_t fresh) const;
   void let_go(int64_t length);
 

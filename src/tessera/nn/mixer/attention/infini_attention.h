@@ -1,7 +1,7 @@
 // Infini-attention: attention within segments of a document, and a linear-attention memory of all
 // segments before, mixed by a learned gate for each head.
 //   A_mem = s(q) M / (s(q) z + eps),   A = g A_mem + (1 - g) A_local,   g = sigmoid(beta_h)
-//   behind a segment:  M <- M + s(k)^T v,  z <- z + sum s(k),           s(x) = elu(x) + 1
+//   after a segment:   M <- M + s(k)^T v,  z <- z + sum s(k),           s(x) = elu(x) + 1
 //   update delta:      M <- M + s(k)^T (v - s(k) M / (s(k) z + eps))
 // A document falls into segments of equal length, counted from its first token; the first one's
 // A_mem is 0. What rotates queries and keys acts within the segment alone: the memory knows no

@@ -1,4 +1,4 @@
-// Memorizing Transformer: attention within a segment, and besides to the `top_k` of a memory of
+// Memorizing Transformer: attention within a segment, and also to the `top_k` of a memory of
 // earlier keys that every query and head finds by search.
 //   q, k = unit(W x),   unit(y) = y / sqrt(|y|^2 + 1e-12)
 //   o_local = softmax(scale_h q . k_local + bias) v_local

@@ -1,4 +1,4 @@
-// Mixed attention: heads of softmax attention beside heads of a span-based dynamic convolution,
+// Mixed attention: heads of softmax attention and heads of a span-based dynamic convolution,
 // which makes its taps from the query of a token and a convolution of its span.
 //   a_t = softmax(q_t . k_s / sqrt(D)) v_s                              heads of attention
 //   w_t = softmax(W_w (q_t * (W_s conv(x)_t + b_s)) + b_w)              kernel taps for each head

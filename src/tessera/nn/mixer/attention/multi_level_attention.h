@@ -9,7 +9,7 @@
 // definition; relatives: Rae et al. 2019, arXiv:1911.05507; Yuan et al. 2025, arXiv:2502.11089.
 // Golden: attention G10.
 //
-// Keys are pooled before they are rotated; a block stands at the position of its last token, for
+// Keys are pooled before they are rotated; a block has the position of its last token, for
 // what a position adds to the scores, too. In an
 // encoder level 0 is the window |i - j| <= w_0 / 2 and every other level all of its blocks, the
 // last one perhaps shorter. Blocks are counted from the document's beginning.
@@ -87,7 +87,7 @@ struct LevelRange {
   int64_t begin = 0, end = 0;
 };
 
-/// The patches of an image, row by row behind `first` other tokens.
+/// The patches of an image, row by row after `first` other tokens.
 struct PatchGrid {
   int64_t rows = 0, columns = 0, first = 0;
   static constexpr auto fields() {

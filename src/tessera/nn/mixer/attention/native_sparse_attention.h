@@ -12,7 +12,7 @@
 // last `n_local`, the query's own included, are always selected; ties go to the earlier block.
 // Keys are compressed after their rotation, as the open implementation does. Blocks are counted
 // from the document's beginning. What a position adds to the scores it adds in all branches; a
-// compressed block stands at its last token. The scores that select blocks have it, too.
+// compressed block has the position of its last token. The scores that select blocks have it, too.
 #pragma once
 
 #include "tessera/nn/mixer/attention/attention.h"

@@ -82,8 +82,8 @@ struct Remembered {
   std::vector<ops::KeyValues> seen(int64_t from, const Stretch& stretch) const;
 };
 
-/// Keys and values as projections of inputs that are kept: with gradients they are projected anew
-/// by the weights of the day; without, those that were kept beside the inputs are used.
+/// Keys and values as projections of stored inputs: with gradients they are projected again by the
+/// current weights; without, those that were stored along with the inputs are used.
 class InputMemory {
  public:
   /// `slot`: the first of three declarations of the state, inputs [D], keys and values [H, K].

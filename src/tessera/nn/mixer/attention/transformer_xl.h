@@ -4,8 +4,8 @@
 // Dai et al. 2019, arXiv:1901.02860. Golden: attention G9.
 //
 // Gradients stop at the memory: they reach W through it, not the inputs it was made of, as in the
-// paper. What is kept are inputs, projected anew by the weights of the day where gradients are
-// recorded; their keys and values besides, for inference.
+// paper. Inputs are stored, and projected again by the current weights where gradients are
+// recorded, and their keys and values, for inference.
 #pragma once
 
 #include "tessera/nn/mixer/attention/segment_config.h"

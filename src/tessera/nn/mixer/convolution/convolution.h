@@ -2,7 +2,7 @@
 //   y_t = act(bias + sum_k W_k x_(t + k - left))
 // An encoder sees both sides (left = kernel / 2), a decoder the past alone (left = kernel - 1).
 // Outside of a document stand zeros.
-// Gehring et al. 2017, arXiv:1705.03122. Beside the first layer, over what that layer read, it is
+// Gehring et al. 2017, arXiv:1705.03122. Parallel to the first layer, with its input, it is
 // the convolution of the larger DeBERTa 2 models: inputs ["embedding"] under a post_norm.
 #pragma once
 

@@ -1,4 +1,4 @@
-// HGRN2: linear attention whose key is what its forget gate lets go.
+// HGRN2: linear attention whose key is one minus its forget gate.
 //   g_t = lb + (1 - lb) sigmoid(W_f x);  S_t = diag(g_t) S_{t-1} + (1 - g_t) v_t^T,  v = W_v x
 //   o_t = S_t^T silu(W_q x);  out = W_o RMSNorm(o), the norm over all heads together
 // The lower bound lb is that of lower_bounds.h. Qin et al. 2024, arXiv:2404.07904. Forms: chunked

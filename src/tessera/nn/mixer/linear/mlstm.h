@@ -6,7 +6,7 @@
 //   h_t = LayerNorm_head(C_t^T q_t / (max(|n_t . q_t|, e^{-m_t}) + eps))
 // Two layers have this cell. As in the 7B model:
 //   q, k, v = W x;  i, f = cap(W x);  out = W_o(sigmoid(W_g x) * h)
-// With `up_projection`, the block of the smaller models, which stands without a feed-forward layer:
+// With `up_projection`, the block of the smaller models, which has no feed-forward layer:
 //   x', z = W_up x;  c = silu(conv(x'));  q, k = W c, v = W x' (block-diagonal);
 //   i, f = W [q, k, v];  out = W_o(silu(z) * (h + skip * c))
 // Beck et al. 2024, arXiv:2405.04517; 7B layer 2025, arXiv:2503.13427. Forms: chunked (parallel

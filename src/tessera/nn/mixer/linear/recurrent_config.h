@@ -11,7 +11,7 @@ struct RecurrentConfig : spec::Config {
   int64_t value_dim = 0;
   int64_t chunk = 64;
 
-  /// The fields above; the widths' documentation says what 0 stands for.
+  /// The fields above; the documentation of the widths has the meaning of 0.
   static constexpr auto head_fields(const char* key_doc, const char* value_doc) {
     using C = RecurrentConfig;
     using spec::field;

@@ -1,7 +1,7 @@
 // RWKV-7 (Goose) time mixing: a generalised delta rule with decays and rates per channel.
 //   x_j = x_t + (x_{t-1} - x_t) mix_j, j = r, w, k, v, a, g;  r, k, v = W x_j
 //   w_t = exp(-e^{-1/2} sigmoid(decay(x_w)));  a = sigmoid(rate(x_a));  kappa = unit(k key_scale)
-//   v = v + (v_first - v) sigmoid(value_mix(x_v)) behind the first of them, whose v is v_first
+//   v = v + (v_first - v) sigmoid(value_mix(x_v)) after the first layer, whose v is v_first
 //   k = k (1 + (a - 1) key_rate)
 //   S_t = diag(w_t) S_{t-1} - (a kappa) (S_{t-1}^T kappa)^T + k v^T,  y_t = S_t^T r_t
 //   y = GroupNorm_heads(y) + (r . (bonus o k)) v;  out = W_o( y * gate(x_g) )

@@ -1,5 +1,5 @@
 // RWKV's channel mixing: a squared-ReLU feed-forward layer on inputs mixed with the token before.
-// It has a state, hence the mixer slot; it stands as a layer's second branch.
+// It has a state, hence the mixer slot; it is a layer's second branch.
 //   rwkv4, rwkv5:  x_j = mix_j x_t + (1 - mix_j) x_{t-1};   rwkv6, rwkv7:  x_j = x_t + (x_{t-1} -
 //   x_t) mix_j out = W_v relu(W_k x_k)^2, times sigmoid(W_r x_r) but in rwkv7
 // Peng et al. 2023, arXiv:2305.13048; 2024, arXiv:2404.05892; 2025, arXiv:2503.14456.

@@ -1,4 +1,4 @@
-// HGRN: a gated linear recurrence of every channel by itself, in which deeper layers forget less.
+// HGRN: a gated linear recurrence of each channel alone, in which deeper layers forget less.
 //   g_t = lb + (1 - lb) sigmoid(W_f x);  h_t = g_t h_{t-1} + (1 - g_t) silu(W_i x)
 //   out = W_o( RMSNorm(h) * silu(W_g x) )
 // The lower bound lb is that of lower_bounds.h. Qin, Yang, Zhong 2023, arXiv:2311.04823. Forms:

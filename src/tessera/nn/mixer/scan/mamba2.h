@@ -4,7 +4,7 @@
 //   exp(-dt_t exp(A_log)) S_t = a_t S_{t-1} + dt_t x_t B_t^T;  y_t = S_t C_t + D x_t;  out = W_out
 //   RMSNorm(y * silu(z))
 // With d_ssm below the inner width E, W_in gives [z0, x0] of E - d_ssm channels before them, and
-// silu(z0) x0 stands before y, normed, in what W_out reads. Dao, Gu 2024, arXiv:2405.21060; its
+// silu(z0) x0 precedes y, normed, in what W_out reads. Dao, Gu 2024, arXiv:2405.21060; its
 // state-spaces/mamba. Forms: chunked without a state, recurrent with one.
 #pragma once
 
