@@ -215,7 +215,12 @@ int self_check(const CompareArgs& o) {
   const fs::path out = o.out.empty() ? temporary.emplace().path() : fs::path(o.out);
   create_folder(out);
   train::SelfCheckOptions options;
-  options.cancel = &cancel_token();
+  options.study.cancel = &cancel_token();
+  TrainProgress progress;
+  if (o.verbose)
+    options.study.on_step = [&](const train::LogLine& line, int64_t steps) {
+      progress(line, steps);
+    };
   options.steps = o.steps;
   options.only = o.checks;
   const auto say = [](const std::string& line) {

@@ -59,6 +59,11 @@ TEST_F(LayoutSearchFiles, FurtherChoicesPeriodsAndBaselines) {
   EXPECT_EQ(last["residual"], "sandwich");
   EXPECT_EQ(last["ffn"]["act"], "gelu");
   EXPECT_EQ(last["layers"][0]["mixer"], last["layers"][1]["mixer"]);
+  // a file without entries is a study too
+  const std::string file =
+      folder_.write("search.json", R"({"base": "base.json", "equal": {"by": "none"},
+          "search": {"mixers": {"a": "attention", "l": "linear_attention"}}})");
+  EXPECT_EQ(read_search(study_file({file}, Json::object())).candidates(), 4u);
   // without mixers: norms and the like alone
   EXPECT_EQ(names(read(R"({"over": {"spec.norm": ["rms_norm", {"type": "layer_norm"}]}})")),
             (std::vector<std::string>{"norm=rms_norm", "norm=layer_norm"}));

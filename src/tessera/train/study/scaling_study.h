@@ -7,8 +7,8 @@
 //                          ["spec.d_model=64", "spec.ffn.d_hidden=176"]],
 //                "budgets": [0.25, 0.5, 1] }
 //
-// At each size the entries are made equal (StudyEntry::body_parameters is N), and each gets its
-// learning rate as the study says; parts of the budget use the rate of the whole.
+// At each size the entries are made equal (N is StudyEntry::body_parameters), and each gets its
+// learning rate by the rule of the study; parts of the budget use the rate of the whole.
 #pragma once
 
 #include "tessera/train/study/scaling_fit.h"

@@ -11,7 +11,6 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/spec/names.h"
-#include "tessera/train/study/study_run.h"
 
 namespace tessera::train {
 namespace {
@@ -145,7 +144,9 @@ Study study_in(const fs::path& folder,
 }
 
 StudyResult result_of(const Study& study, const fs::path& folder, const SelfCheckOptions& options) {
-  return run_study(study, folder, {.cancel = options.cancel, .times = false});
+  StudyOptions own = options.study;
+  own.times = false;
+  return run_study(study, folder, own);
 }
 
 CheckLine check_known(const KnownResult& known,
@@ -236,7 +237,7 @@ CheckLine check_fault(const PlantedFault& fault,
     for (EntryResult& entry : result_of(study, own, options).entries)
       facts.push_back(std::move(entry.facts));
   else
-    facts = orders_of(study, own / "cache", options.cancel);
+    facts = orders_of(study, own / "cache", options.study.cancel);
   std::vector<std::string> unfair;
   for (const Finding& finding : findings_of(study, facts))
     if (finding.unfair) unfair.push_back(finding.check);

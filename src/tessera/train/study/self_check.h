@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/cancel.h"
+#include "tessera/train/study/study_run.h"
 
 namespace tessera::train {
 
@@ -23,7 +23,8 @@ struct CheckLine {
 };
 
 struct SelfCheckOptions {
-  const CancelToken* cancel = nullptr;
+  /// Of every study; nothing is timed.
+  StudyOptions study = {};
   /// Steps of every training, in place of those that a check needs.
   std::optional<int64_t> steps = {};
   /// Names of the checks to run; empty = all.

@@ -373,7 +373,7 @@ StudyFile study_file(const std::vector<fs::path>& files, const Json& changes) {
   require(!files.empty(), kWhere, "no file");
   Json json = read_with_comments(files.front());
   fs::path folder = files.front().parent_path();
-  if (!json.is_object() || !json.contains("entries")) {
+  if (!json.is_object() || (!json.contains("entries") && !json.contains("search"))) {
     // recipes, and specs that the first recipe trains
     json = Json{{"base", fs::absolute(files.front()).string()}, {"entries", Json::array()}};
     folder = "";

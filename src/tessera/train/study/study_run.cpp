@@ -232,6 +232,7 @@ std::vector<TrialTimes> times_of(const Study& study,
     known[key] = {{"update_seconds", times.back().update_seconds},
                   {"pass_seconds", times.back().pass_seconds},
                   {"passes", times.back().passes}};
+    create_folder(out);
     write_file_atomically(file, known.dump(2) + "\n");
   }
   return times;
