@@ -125,6 +125,13 @@ std::map<std::string, std::string> known() {
               "qk_norm": "rms_norm", "v_norm": {"type": "rms_norm", "weight": "none"}, "k_eq_v": true,
               "position": {"type": "p_rope", "fraction": 0.25}}}],
           "ffn": {"type": "glu", "act": "gelu_tanh", "d_hidden": 96})"},
+      {"values", R"("layers": [
+            {"mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 2, "head_dim": 24, "v_head_dim": 16,
+              "position": {"type": "rope", "rotary_dim": 8}, "sinks": true, "clip": 1.5,
+              "pattern": {"type": "window", "width": 9}, "gate": "elementwise", "inner_norm": "rms_norm"}},
+            {"mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 1, "head_dim": 8, "v_head_dim": 32,
+              "position": "rope", "v_norm": "rms_norm"}}],
+          "ffn": {"type": "glu", "d_hidden": 96})"},
       {"gates", R"("layers": [
             {"mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 2, "gate": "headwise",
               "gate_at": "after_value", "gate_act": "silu", "gate_bias": true}},
@@ -392,6 +399,7 @@ const std::map<std::string, std::string> kRecurrent = {
     {"channel mixing, version 6",
      R"({"type": "rwkv_channel_mix", "version": "rwkv6", "d_hidden": 96})"},
     {"channel mixing, version 7", R"({"type": "rwkv_channel_mix"})"},
+    {"kda_bounded", R"({"type": "kda", "n_heads": 4, "full_rank": true, "lower_bound": -5.0})"},
     {"retention", R"({"type": "retention", "n_heads": 4})"},
     {"retention, learned",
      R"({"type": "retention", "n_heads": 2, "angles": "none", "decay": "learned",

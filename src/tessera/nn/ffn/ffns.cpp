@@ -265,9 +265,11 @@ class Glu final : public Ffn {
 
 class LinearFfn final : public Ffn {
  public:
-  explicit LinearFfn(const Builder& builder) : out_(builder, "out") {}
+  LinearFfn(const LinearFfnConfig& config, const Builder& builder) {
+    if (!config.identity) out_ = Linear(builder, "out");
+  }
   Tensor forward(const Tensor& x_ND, Context& context) const override {
-    return out_(x_ND, context);
+    return out_.weight ? out_(x_ND, context) : x_ND;
   }
 
  private:
@@ -276,8 +278,8 @@ class LinearFfn final : public Ffn {
 
 }  // namespace
 
-std::unique_ptr<Ffn> build(const LinearFfnConfig&, const Builder& builder) {
-  return std::make_unique<LinearFfn>(builder);
+std::unique_ptr<Ffn> build(const LinearFfnConfig& config, const Builder& builder) {
+  return std::make_unique<LinearFfn>(config, builder);
 }
 std::unique_ptr<Ffn> build(const MlpConfig& config, const Builder& builder) {
   return std::make_unique<Mlp>(config, builder);

@@ -97,6 +97,11 @@ void MoeConfig::check(const spec::Scope& scope) const {
   }
   spec::ParamList list;
   expert.config->params(list, child_scope(scope, "expert"));
+  if (list.all().empty())
+    fail(ErrorKind::spec, scope.at("expert").path,
+         "\"{}\" cannot be an expert: it has no product; for experts that return their input give "
+         "their number as \"identity\"",
+         expert.type());
   for (const spec::ParamDecl& decl : list.all())
     if (!stacks(decl))
       fail(ErrorKind::spec, scope.at("expert").path,

@@ -1,3 +1,5 @@
+#include <mutex>
+
 #include "tessera/nn/activation_kernel.h"
 #include "tessera/nn/head/classifier.h"
 #include "tessera/nn/head/linear.h"
@@ -40,6 +42,37 @@ class LogitHead final : public Head {
  private:
   double scale_, softcap_;
   WeightPtr weight_, bias_, rest_;
+};
+
+/// Logits of rows of length 1: those of the matrix as it is, each over the length of its row.
+class UnitRowsHead final : public Head {
+ public:
+  UnitRowsHead(const LinearHeadConfig& config, const Builder& builder)
+      : config_(config), weight_(builder.weight("weight")), bias_(builder.optional("bias")) {}
+  Tensor forward(const Tensor& h_ND) const override {
+    const Tensor raw = ops::linear(h_ND, *weight_);
+    Tensor logits = raw / ops::spread(lengths().to(raw.scalar_type()), raw) * config_.scale;
+    if (bias_) logits = logits + ops::spread(bias_->tensor(), logits);
+    return ops::softcap(logits, config_.softcap);
+  }
+
+ private:
+  /// [V]; of stored weights, which nothing changes, they are computed once.
+  Tensor lengths() const {
+    const auto compute = [&] {
+      constexpr double kLeast = 1e-12;
+      const Tensor w_VD = weight_->tensor();
+      return w_VD.to(ops::wide(w_VD)).square().sum(-1).sqrt().clamp_min(kLeast);
+    };
+    if (weight_->parts() != nullptr || weight_->dense_tensor().defined()) return compute();
+    std::call_once(once_, [&] { lengths_ = compute(); });
+    return lengths_;
+  }
+
+  LinearHeadConfig config_;
+  WeightPtr weight_, bias_;
+  mutable std::once_flag once_;
+  mutable Tensor lengths_;
 };
 
 class TiedHead final : public Head {
@@ -164,6 +197,7 @@ std::unique_ptr<Head> build(const TokenScoreConfig& config, const Builder& build
   return std::make_unique<TokenScoreHead>(config, builder);
 }
 std::unique_ptr<Head> build(const LinearHeadConfig& config, const Builder& builder) {
+  if (config.unit_rows) return std::make_unique<UnitRowsHead>(config, builder);
   return std::make_unique<LogitHead>(config, builder.weight("weight"), builder.optional("bias"));
 }
 

@@ -1,4 +1,5 @@
-// Output matrix of its own.
+// Output matrix of its own. With unit_rows each row w of it counts as w / |w| (NormHead, Baichuan
+// 2: arXiv:2309.10305, sec. 2.4).
 #pragma once
 
 #include "tessera/nn/head/head_config.h"
@@ -7,10 +8,13 @@ namespace tessera::nn {
 
 struct LinearHeadConfig final : HeadConfig {
   bool bias = false;
+  bool unit_rows = false;
 
   static constexpr auto fields() {
     return std::tuple_cat(
-        std::tuple{spec::field("bias", &LinearHeadConfig::bias, "bias of the logits")},
+        std::tuple{spec::field("bias", &LinearHeadConfig::bias, "bias of the logits"),
+                   spec::field("unit_rows", &LinearHeadConfig::unit_rows,
+                               "whether the rows of the matrix are scaled to length 1 (NormHead)")},
         common_fields<LinearHeadConfig>());
   }
   static spec::Info info() {

@@ -62,7 +62,7 @@ class Attention final : public Mixer {
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
+    const int64_t n = x_ND.size(0);
     // projections, norms, rotation
     const ops::SharedInput shared(x_ND);
     Tensor unrotated = unrotated_queries(q_, x_ND, context);
@@ -85,7 +85,7 @@ class Attention final : public Mixer {
     if (config_.pattern_config().global_projections())
       o_NHD = with_global_rows(o_NHD, x_ND, scores, context, rows);
     o_NHD = gated(o_NHD, x_ND, GatePlace::after_sdpa);
-    Tensor merged = o_NHD.reshape({n, h * d});
+    Tensor merged = o_NHD.reshape({n, config_.n_heads * config_.value_dim()});
     show(x, scores, merged, context);
     if (inner_norm_) merged = inner_norm_->forward(merged);
     return gated(o_(merged), x_ND, GatePlace::after_o);

@@ -5,6 +5,7 @@
 //   it on the values or after the output projection instead
 //   t_i = 1 + a ln(1 + floor((i + c) / floor)) where the temperature follows the position,
 //   times ln(i + c) / ln n (log-n attention), where asked for only beyond 1
+// A value head may be narrower or wider than a key head (v_head_dim: MiMo-V2-Flash).
 // With k_eq_v the values are the projected keys, before norm and rotation: there is no W_v (Gemma 4's
 // attention_k_eq_v).
 // add_zero_attn is torch.nn.MultiheadAttention's: a key and value of zeros that every query sees
@@ -162,6 +163,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   int64_t n_heads = 0;
   int64_t n_kv_heads = 0;
   int64_t head_dim = 0;
+  int64_t v_head_dim = 0;
   AttentionBias bias;
   AttentionGroups groups;
   double clip = 0;
@@ -199,6 +201,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
               "key/value heads, divides n_heads; 0 = n_heads (MHA), 1 = MQA", {.min = 0}),
         field("head_dim", &C::head_dim, "width of one head; 0 = width of the input / n_heads",
               {.min = 0}),
+        field("v_head_dim", &C::v_head_dim, "width of one value head; 0 = head_dim", {.min = 0}),
         field("bias", &C::bias, "which projections have a bias"),
         field("groups", &C::groups,
               "groups of channels that the projections keep apart (grouped 1x1 convolutions); 1 = "
@@ -253,8 +256,12 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   int64_t width_of_head(const spec::Scope& scope) const {
     return head_dim > 0 ? head_dim : n_heads > 0 ? scope.input_width() / n_heads : 0;
   }
+  /// Width of one value head.
+  int64_t value_dim() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
-    scope.width = width_of_head(scope) * (name == "inner_norm" ? n_heads : 1);
+    const bool of_values = name == "inner_norm" || name == "v_norm";
+    scope.width = of_values && v_head_dim > 0 ? v_head_dim : width_of_head(scope);
+    if (name == "inner_norm") scope.width *= n_heads;
     scope.n_heads = n_heads;
     scope.d_model = scope.input_width();  // a scheme's vectors meet the same projections
     if (name == "position") scope.places = {.rotation = true, .score_bias = true};
@@ -264,6 +271,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   void complete(const spec::Scope& scope) override {
     require_heads_divide(head_dim, n_heads, scope.input_width(), scope);
     head_dim = width_of_head(scope);
+    if (v_head_dim == head_dim) v_head_dim = 0;
     if (n_kv_heads == 0) n_kv_heads = n_heads;
   }
   void check(const spec::Scope& scope) const override;

@@ -38,7 +38,9 @@ void AttentionCalls::find(const Segment& s, size_t index, const Entries& of, int
   const int64_t end = s.start + s.length,
                 from = window > 0 ? std::max<int64_t>(0, s.start - window + 1) : 0;
   const DType type = ops::kv_dtype(of.keys.stored_type());
-  const int64_t row = kernels::kv_row_bytes(type, of.width);
+  const int64_t row = kernels::kv_row_bytes(type, of.width),
+                value_row =
+                    of.values != nullptr ? kernels::kv_row_bytes(type, of.value_width) : row;
   std::vector<TokenBuffer::Run>&held = keys[index], &held_values = values[index];
   for (size_t u = first_unit[index]; u < first_unit[index + 1]; ++u) {
     const QueryUnit& unit = units[u];
@@ -51,7 +53,7 @@ void AttentionCalls::find(const Segment& s, size_t index, const Entries& of, int
       if (of.values != nullptr) of.values->runs(first, last, held_values);
       for (size_t j = 0; j < held.size(); ++j)
         found.push_back({held[j].data, of.values != nullptr ? held_values[j].data : held[j].data,
-                         of.groups * row, row, of.groups * row, row,
+                         of.groups * row, row, of.groups * value_row, value_row,
                          position + held[j].first - first, held[j].count, type});
     };
     add(from, unit.way.empty() ? end : s.start, from);

@@ -35,12 +35,12 @@ struct AttentionCalls {
   /// Floats for kernels::attend of `heads` query heads and values of `width` channels.
   int64_t floats(int64_t heads, int64_t width) const;
 
-  /// The entries of a layer in a row: `groups` rows of `width` numbers each; without `values` a
-  /// value is the first numbers of its key.
+  /// The entries of a layer in a row: `groups` rows of `width` numbers each, values of
+  /// `value_width`; without `values` a value is the first numbers of its key.
   struct Entries {
     const TokenBuffer& keys;
     const TokenBuffer* values;
-    int64_t groups, width;
+    int64_t groups, width, value_width;
   };
   /// Finds where those lie that the queries of a segment see, `window` tokens each (0 = all), and
   /// describes them in the calls of its units; on one thread.

@@ -76,6 +76,7 @@ void check_heavy(const AttentionConfig& c, const spec::Scope& scope) {
            "use a rotation");
   if (c.shares_keys()) refuse("other layers use its keys and values", "leave it out");
   if (c.select) refuse("select chooses among all of them", "leave it out");
+  if (c.v_head_dim > 0) refuse("v_head_dim gives values another width", "leave it out");
   if (c.dropout > 0) refuse("dropout would hide how heavy they are", "set dropout to 0");
 }
 
@@ -104,6 +105,15 @@ void AttentionConfig::check(const spec::Scope& scope) const {
   if (k_eq_v && bias.v)
     fail(ErrorKind::spec, scope.path,
          "bias of v with k_eq_v, whose values have no product; leave it out");
+  if (k_eq_v && v_head_dim > 0)
+    fail(ErrorKind::spec, scope.path,
+         "v_head_dim = {} with k_eq_v, whose values are keys of {} channels; leave it out",
+         v_head_dim, head_dim);
+  if (v_head_dim > 0 && position && position.as<PositionConfig>().adds_values())
+    fail(ErrorKind::spec, scope.path,
+         "v_head_dim = {}, but position \"{}\" adds vectors of {} channels to the values; set its "
+         "\"values\" to false, or leave v_head_dim out",
+         v_head_dim, position.type(), head_dim);
   if (k_eq_v && pattern_config().global_projections())
     fail(ErrorKind::spec, scope.path,
          "k_eq_v with global tokens that have projections; set the pattern's \"projections\" to "
@@ -115,8 +125,8 @@ void AttentionConfig::check(const spec::Scope& scope) const {
   const int64_t width = scope.input_width();
   check_channel_groups("q", {n_heads * head_dim, width}, groups.q, scope);
   check_channel_groups("k", {n_kv_heads * head_dim, width}, groups.k, scope);
-  check_channel_groups("v", {n_kv_heads * head_dim, width}, groups.v, scope);
-  check_channel_groups("o", {scope.d_model, n_heads * head_dim}, groups.o, scope);
+  check_channel_groups("v", {n_kv_heads * value_dim(), width}, groups.v, scope);
+  check_channel_groups("o", {scope.d_model, n_heads * value_dim()}, groups.o, scope);
 }
 
 void AttentionConfig::check_behind(const std::vector<spec::Placed>& before,
@@ -131,6 +141,10 @@ void AttentionConfig::check_behind(const std::vector<spec::Placed>& before,
   if (source == nullptr)
     fail(ErrorKind::spec, scope.path + ".kv_of",
          "no earlier layer has kv_name \"{}\"; give one that name", kv_of);
+  if (source->value_dim() != value_dim())
+    fail(ErrorKind::spec, scope.path,
+         "values of {} channels, and those of \"{}\" have {}; expected the same", value_dim(),
+         kv_of, source->value_dim());
   if (source->n_kv_heads != n_kv_heads || source->head_dim != head_dim)
     fail(ErrorKind::spec, scope.path,
          "{} key/value heads of {}, and those of \"{}\" are {} of {}; expected the same",
@@ -154,6 +168,7 @@ std::string AttentionConfig::no_split_reason(int64_t longest) const {
     return reason(
         fmt::format("pattern \"{}\" with other queries for the first keys", pattern.type()),
         "use \"window\"");
+  if (v_head_dim > 0) return reason("values of another width than keys", "leave out v_head_dim");
   if (heavy) return reason("which keys are heavy", "leave \"heavy\" out");
   if (select) return reason("select, which scores all keys", "leave it out");
   if (pattern_config().global_projections())
@@ -168,28 +183,30 @@ std::string AttentionConfig::no_split_reason(int64_t longest) const {
 
 void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   const int64_t width = scope.input_width();
-  const auto project = [&](std::string_view name, int64_t heads, int64_t in_groups, bool biased,
+  const auto project = [&](std::string_view name, int64_t rows, int64_t in_groups, bool biased,
                            spec::Init init = spec::Init::product()) {
-    declare_grouped_linear(list, name, {heads * head_dim, width}, in_groups, biased, init);
+    declare_grouped_linear(list, name, {rows, width}, in_groups, biased, init);
   };
-  project("q", n_heads, groups.q, bias.q, spec::Init::query(head_dim));
+  const int64_t queries = n_heads * head_dim, keys = n_kv_heads * head_dim,
+                values = n_kv_heads * value_dim();
+  project("q", queries, groups.q, bias.q, spec::Init::query(head_dim));
   if (kv_of.empty()) {
-    project("k", n_kv_heads, groups.k, bias.k);
-    if (!k_eq_v) project("v", n_kv_heads, groups.v, bias.v, spec::Init::content());
+    project("k", keys, groups.k, bias.k);
+    if (!k_eq_v) project("v", values, groups.v, bias.v, spec::Init::content());
   }
   if (pattern_config().global_projections()) {
-    project("q_global", n_heads, groups.q, bias.q, spec::Init::query(head_dim));
-    project("k_global", n_kv_heads, groups.k, bias.k);
-    project("v_global", n_kv_heads, groups.v, bias.v, spec::Init::content());
+    project("q_global", queries, groups.q, bias.q, spec::Init::query(head_dim));
+    project("k_global", keys, groups.k, bias.k);
+    project("v_global", values, groups.v, bias.v, spec::Init::content());
   }
-  declare_grouped_linear(list, "o", {scope.d_model, n_heads * head_dim}, groups.o, bias.o,
+  declare_grouped_linear(list, "o", {scope.d_model, n_heads * value_dim()}, groups.o, bias.o,
                          spec::Init::into_stream(scope.n_layers));
   if (gate != OutputGate::none) {
     const int64_t heads = gate_at == GatePlace::after_value ? n_kv_heads : n_heads;
     list.linear("gate",
                 gate_at == GatePlace::after_o  ? scope.d_model
                 : gate == OutputGate::headwise ? heads
-                                               : heads * head_dim,
+                                               : heads * value_dim(),
                 width, gate_bias);
   }
   declare_score_scale(list, scale, scale_value, n_heads);
@@ -204,7 +221,7 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
   if (kv_of.empty())
     declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
-  declare_head_norms(list, "v_norm", v_norm, QkNormOver::head, n_kv_heads, head_dim, scope);
+  declare_head_norms(list, "v_norm", v_norm, QkNormOver::head, n_kv_heads, value_dim(), scope);
   if (inner_norm)
     inner_norm.config->params_under(list, "inner_norm", child_scope(scope, "inner_norm"));
 }
@@ -215,6 +232,7 @@ std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope& scope) co
   std::vector<spec::StateDecl> decls(pattern_config().global_projections() ? 4 : 2, entry);
   for (size_t i = 0; const char* name : {"k", "v", "k_global", "v_global"})
     if (i < decls.size()) decls[i++].name = name;
+  for (size_t i = 1; i < decls.size(); i += 2) decls[i].shape.back() = value_dim();
   if (heavy) {
     for (spec::StateDecl& decl : decls) decl.keep = heavy->last + heavy->every;
     decls = spec::packing(std::move(decls));
@@ -231,7 +249,8 @@ double AttentionConfig::extra_flops(const spec::Scope& scope, int64_t context) c
   const int64_t met = heavy    ? std::min(context, heavy->most())
                       : select ? select.as<SelectConfig>().keys_met(context)
                                : pattern_config().keys_met(context);
-  return (heavy ? 6.0 : 4.0) * static_cast<double>(n_heads * head_dim) * static_cast<double>(met) +
+  const int64_t width = (heavy ? 2 : 1) * head_dim + value_dim();
+  return 2.0 * static_cast<double>(n_heads * width) * static_cast<double>(met) +
          (select ? select.config->extra_flops(child_scope(scope, "select"), context) : 0);
 }
 

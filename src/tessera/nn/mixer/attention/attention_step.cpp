@@ -70,19 +70,19 @@ class AttentionCall final : public StepCall {
         growth_.push_back(
             static_cast<float>(c.temperature.factor(positions.const_data_ptr<int64_t>()[i])));
     }
-    const int64_t heads = c.n_heads * c.head_dim, keys = c.n_kv_heads * c.head_dim;
-    input_ = memory_.take(StepInput::floats(n_, std::max(heads, s_.q.weight->size(1))));
-    q_ = memory_.take(n_ * heads);
-    k_ = memory_.take(n_ * keys);
-    v_ = memory_.take(n_ * keys);
-    heads_ = memory_.take(n_ * heads);
+    const int64_t read = c.n_heads * c.value_dim();
+    input_ = memory_.take(StepInput::floats(n_, std::max(read, s_.q.weight->size(1))));
+    q_ = memory_.take(n_ * c.n_heads * c.head_dim);
+    k_ = memory_.take(n_ * c.n_kv_heads * c.head_dim);
+    v_ = memory_.take(n_ * c.n_kv_heads * c.value_dim());
+    heads_ = memory_.take(n_ * read);
     gate_ = memory_.take(s_.gate ? n_ * s_.gate->rows() : 0);
-    partials_ = memory_.take(shared_->floats(c.n_heads, c.head_dim));
+    partials_ = memory_.take(shared_->floats(c.n_heads, c.value_dim()));
   }
 
   void run(Team& team, const float* x_ND, float* y_ND, float* memory) override {
     const AttentionConfig& c = s_.config;
-    const int64_t heads = c.n_heads * c.head_dim;
+    const int64_t heads = c.n_heads * c.value_dim();
     StepInput in(x_ND, n_, s_.q.weight->size(1), memory + input_);
     float *q = memory + q_, *k = memory + k_, *v = memory + v_, *gate = memory + gate_,
           *read = memory + heads_;
@@ -104,7 +104,7 @@ class AttentionCall final : public StepCall {
     const Team::Share mine = team.share(n_);
     const int64_t first = mine.begin, count = mine.end - mine.begin;
     if (s_.gates(GatePlace::after_sdpa))
-      times_gate(gate, first, count, c.n_heads, c.head_dim, read);
+      times_gate(gate, first, count, c.n_heads, c.value_dim(), read);
     if (s_.inner_norm) (*s_.inner_norm)(read + first * heads, count, heads, read + first * heads);
     StepInput out(read, n_, heads, memory + input_);
     const bool changed = s_.gates(GatePlace::after_sdpa) || s_.inner_norm != nullptr;
@@ -136,14 +136,15 @@ class AttentionCall final : public StepCall {
   void finish(size_t segment, float* q, float* k, float* v, float* gate) const {
     const Segment& s = batch_.segments[segment];
     const AttentionConfig& c = s_.config;
-    const int64_t n = s.length, width = c.head_dim, heads = c.n_heads, groups = c.n_kv_heads;
-    q += s.begin * heads * width, k += s.begin * groups * width, v += s.begin * groups * width;
+    const int64_t n = s.length, width = c.head_dim, heads = c.n_heads, groups = c.n_kv_heads,
+                  value = c.value_dim();
+    q += s.begin * heads * width, k += s.begin * groups * width, v += s.begin * groups * value;
     if (c.clip > 0) {
       const auto most = static_cast<float>(c.clip);
       const std::pair<float*, int64_t> projections[] = {
-          {q, n * heads}, {k, n * groups}, {v, n * groups}};
+          {q, n * heads * width}, {k, n * groups * width}, {v, n * groups * value}};
       for (const auto& [x, count] : projections)
-        for (int64_t j = 0; j < count * width; ++j) x[j] = std::min(std::max(x[j], -most), most);
+        for (int64_t j = 0; j < count; ++j) x[j] = std::min(std::max(x[j], -most), most);
     }
     if (!s_.v) std::copy_n(k, n * groups * width, v);
     const bool normed_last = c.qk_norm_at == QkNormAt::after_rotation;
@@ -158,13 +159,13 @@ class AttentionCall final : public StepCall {
       turn(turn_q_, s.begin, n, heads, width, q);
       turn(turn_k_, s.begin, n, groups, width, k);
     }
-    s_.v_norm(v, n, groups, width);
+    s_.v_norm(v, n, groups, value);
     if (s_.gates(GatePlace::after_value))
-      times_gate(gate, s.begin, n, groups, width, v - s.begin * groups * width);
+      times_gate(gate, s.begin, n, groups, value, v - s.begin * groups * value);
     TokenBuffer &keys = rows_[segment]->tokens(0), &values = rows_[segment]->tokens(1);
     for (int64_t t = 0; t < n; ++t) {
       keys.append(k + t * groups * width, groups, width);
-      values.append(v + t * groups * width, groups, width);
+      values.append(v + t * groups * value, groups, value);
     }
   }
 
@@ -187,18 +188,19 @@ class AttentionCall final : public StepCall {
   void plan(size_t segment, const float* q, float* read) {
     const Segment& s = batch_.segments[segment];
     const AttentionConfig& c = s_.config;
-    const int64_t width = c.head_dim, heads = c.n_heads, groups = c.n_kv_heads;
+    const int64_t width = c.head_dim, value = c.value_dim(), heads = c.n_heads,
+                  groups = c.n_kv_heads;
     shared_->find(s, segment,
-                  {rows_[segment]->tokens(0), &rows_[segment]->tokens(1), groups, width},
+                  {rows_[segment]->tokens(0), &rows_[segment]->tokens(1), groups, width, value},
                   s_.window);
     for (size_t u = shared_->first_unit[segment]; u < shared_->first_unit[segment + 1]; ++u) {
       const QueryUnit& unit = shared_->units[u];
       kernels::Attention& of = shared_->calls[u];
-      of.H = heads, of.V = width;
+      of.H = heads, of.V = value;
       of.q = q + unit.begin * heads * width;
-      of.out = read + unit.begin * heads * width;
-      of.q_token_stride = of.out_token_stride = heads * width;
-      of.q_head_stride = of.out_head_stride = width;
+      of.out = read + unit.begin * heads * value;
+      of.q_token_stride = heads * width, of.out_token_stride = heads * value;
+      of.q_head_stride = width, of.out_head_stride = value;
       of.scale = s_.logit_scale;
       of.softcap = static_cast<float>(c.softcap);
       of.sinks = s_.sinks.data();
@@ -226,11 +228,12 @@ std::shared_ptr<const PartStep> attention_step(const AttentionParts& parts) {
   const AttentionConfig& c = parts.config;
   const PatternConfig& pattern = c.pattern_config();
   // dropout acts in training alone; what stands in slots is asked itself
-  if (!others_at_default(
-          c, {"n_heads",      "n_kv_heads", "head_dim", "bias",     "clip",        "qk_norm",
-              "qk_norm_over", "qk_norm_at", "v_norm",   "k_eq_v",   "temperature", "scale",
-              "scale_value",  "scale_on",   "softcap",  "sinks",    "gate",        "gate_at",
-              "gate_act",     "gate_bias",  "pattern",  "position", "inner_norm",  "dropout"}) ||
+  if (!others_at_default(c,
+                         {"n_heads",   "n_kv_heads",  "head_dim",     "v_head_dim",  "bias",
+                          "clip",      "qk_norm",     "qk_norm_over", "qk_norm_at",  "v_norm",
+                          "k_eq_v",    "temperature", "scale",        "scale_value", "scale_on",
+                          "softcap",   "sinks",       "gate",         "gate_at",     "gate_act",
+                          "gate_bias", "pattern",     "position",     "inner_norm",  "dropout"}) ||
       !parts.position.only_rotates() || !pattern.window() || pattern.first_kept() > 0 ||
       pattern.farthest() > 0 || pattern.global_projections() || c.state(parts.scope).size() != 2)
     return nullptr;

@@ -6,6 +6,7 @@
 #include "tessera/nn/parts.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/ops/attention/kv_rows.h"
+#include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/weights/head_linear.h"
 #include "tessera/ops/weights/product.h"
@@ -36,6 +37,7 @@ class LatentAttention final : public Mixer {
     } else {
       q_ = Linear(builder, "q");
     }
+    if (config.gate != OutputGate::none) gate_ = Linear(builder, "gate");
     if (config.latent_norm) kv_norm_ = build_norm(config.latent_norm, builder.under("kv_norm"));
   }
 
@@ -51,13 +53,17 @@ class LatentAttention final : public Mixer {
     if (rope > 0) q.far_NHR = mask_.far_queries(unrotated, *position_, context);
     // the latent and the rotary key that all heads share
     const Tensor a_NA = kv_a_(x_ND);
-    const Tensor c_NC = normed(a_NA.narrow(1, 0, config_.kv_lora_rank), kv_norm_.get());
+    const Tensor c_NC = kv_latent(a_NA.narrow(1, 0, config_.kv_lora_rank));
     const Tensor r_N1R =
         rotated(a_NA.narrow(1, config_.kv_lora_rank, rope).unsqueeze(1), Side::key, context);
 
-    const Tensor o_NHV = rows == nullptr && !ops::use_kernels(x_ND)
-                             ? expanded(q, c_NC, r_N1R, choice, context)
-                             : absorbed(q, c_NC, r_N1R, choice, context, rows);
+    Tensor o_NHV = rows == nullptr && !ops::use_kernels(x_ND)
+                       ? expanded(q, c_NC, r_N1R, choice, context)
+                       : absorbed(q, c_NC, r_N1R, choice, context, rows);
+    if (gate_.weight)
+      o_NHV =
+          o_NHV *
+          ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, config_.n_heads, -1});
     return o_(o_NHV.reshape({n, config_.n_heads * config_.v_head_dim}));
   }
   std::shared_ptr<const PartStep> step() const override {
@@ -98,8 +104,12 @@ class LatentAttention final : public Mixer {
   }
 
   Tensor query_latent(const Tensor& x_ND) const {
-    return q_a_.weight ? normed(q_a_(x_ND), q_norm_.get()) : x_ND;
+    return q_a_.weight ? times(normed(q_a_(x_ND), q_norm_.get()), config_.q_latent_scale) : x_ND;
   }
+  Tensor kv_latent(const Tensor& a_NC) const {
+    return times(normed(a_NC, kv_norm_.get()), config_.kv_latent_scale);
+  }
+  static Tensor times(const Tensor& x, double factor) { return factor == 1 ? x : x * factor; }
   Tensor queries_of(const Tensor& latent_NQ) const {
     return q_(latent_NQ).reshape({latent_NQ.size(0), config_.n_heads, config_.head_dim()});
   }
@@ -120,7 +130,7 @@ class LatentAttention final : public Mixer {
   Tensor unplaced_keys(const Tensor& x) const {
     const Tensor a = kv_a_(x);
     const int64_t c = config_.kv_lora_rank;
-    const Tensor latent = normed(a.narrow(1, 0, c), kv_norm_.get());
+    const Tensor latent = kv_latent(a.narrow(1, 0, c));
     const Tensor entries = at::cat({latent, a.narrow(1, c, a.size(1) - c)}, 1);
     return expanded_keys(entries, k_b_->tensor(), config_.n_heads).transpose(0, 1);
   }
@@ -218,7 +228,7 @@ class LatentAttention final : public Mixer {
 
   LatentAttentionConfig config_;
   std::string name_;
-  Linear q_a_, q_, kv_a_, o_;
+  Linear q_a_, q_, kv_a_, o_, gate_;
   WeightPtr k_b_, v_b_;
   std::unique_ptr<Norm> q_norm_, kv_norm_;
   std::unique_ptr<Position> position_;

@@ -2,7 +2,9 @@
 // a few rotary channels shared by all heads carry the position, so that a cache of kv_lora_rank +
 // qk_rope_head_dim numbers per token serves every head.
 //   q = W_qb norm(W_qa x) -> (q_n, q_r) per head;  (c, r) = W_kva x;  c <- norm(c)
+//   where they are scaled, by factors of both normed latents (LongCat-Flash, arXiv:2509.01322)
 //   k_n = W_kb c, v = W_vb c per head;  q_r, r rotated;  s_ij = scale (q_n,i . k_n,j + q_r,i . r_j)
+// with a gate the heads' outputs are multiplied by sigmoid(W_g x), as in attention.h (Ling 3).
 // DeepSeek-AI 2024, arXiv:2405.04434, sec. 2.1. Golden: attention G3.
 //
 // Forms: training expands keys and values; inference absorbs W_kb into the query and W_vb into the
@@ -15,6 +17,7 @@
 // normed query latent.
 #pragma once
 
+#include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/nn/mixer/attention/query_temperature.h"
 #include "tessera/nn/pattern/pattern_config.h"
 #include "tessera/nn/select/select_config.h"
@@ -47,7 +50,10 @@ struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   int64_t qk_rope_head_dim = 0;
   int64_t v_head_dim = 0;
   spec::Part<spec::Slot::norm> latent_norm;
+  double q_latent_scale = 1;
+  double kv_latent_scale = 1;
   bool bias = false;
+  OutputGate gate = OutputGate::none;
   QueryTemperature temperature;
   LatentScale scale = LatentScale::rsqrt_head_dim;
   double scale_value = 1;
@@ -74,7 +80,11 @@ struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts {
               {.min = 0}),
         field("latent_norm", &C::latent_norm, "norm of both latents; null = none",
               {.part = "rms_norm"}),
+        field("q_latent_scale", &C::q_latent_scale, "factor on the normed query latent"),
+        field("kv_latent_scale", &C::kv_latent_scale, "factor on the normed latent that is cached"),
         field("bias", &C::bias, "bias of the projections to the latents and of the output"),
+        field("gate", &C::gate,
+              "a projection of the input through a sigmoid, as a factor on the heads' outputs"),
         field("temperature", &C::temperature,
               "growth of the queries with their position (Mistral 4)"),
         field("scale", &C::scale, "factor on the scores"),

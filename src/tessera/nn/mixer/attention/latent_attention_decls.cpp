@@ -28,6 +28,10 @@ void LatentAttentionConfig::check(const spec::Scope& scope) const {
          "scale_value = {} with scale {}, which takes no number; set scale \"value\", or leave it "
          "out",
          scale_value, spec::enum_name(scale));
+  if (q_latent_scale != 1 && q_lora_rank == 0)
+    fail(ErrorKind::spec, scope.path,
+         "q_latent_scale = {} without a query latent; set q_lora_rank, or leave it out",
+         q_latent_scale);
   if (qk_rope_head_dim == 0 && position && position.info().place == spec::Place::rotation)
     fail(ErrorKind::spec, scope.path,
          "qk_rope_head_dim = 0 leaves position \"{}\" nothing to rotate; give it channels, or "
@@ -71,6 +75,9 @@ void LatentAttentionConfig::params(spec::ParamList& list, const spec::Scope& sco
   list.linear("v_b", n_heads * v_head_dim, kv_lora_rank, false, spec::Init::content());
   list.linear("o", scope.d_model, n_heads * v_head_dim, bias,
               spec::Init::into_stream(scope.n_layers));
+  if (gate != OutputGate::none)
+    list.linear("gate", gate == OutputGate::headwise ? n_heads : n_heads * v_head_dim,
+                scope.d_model, false);
   if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
   if (select) select.config->params_under(list, "select", child_scope(scope, "select"));
 }

@@ -159,7 +159,7 @@ class LatentCall final : public StepCall {
         std::copy_n(from + nope, rope, memory + absorbed_ + row * entry + latent);
       }
     }
-    shared_->find(s, index, {held, nullptr, 1, entry}, s_.window);
+    shared_->find(s, index, {held, nullptr, 1, entry, latent}, s_.window);
     for (size_t u = shared_->first_unit[index]; u < shared_->first_unit[index + 1]; ++u) {
       const int64_t begin = shared_->units[u].begin;
       kernels::Attention& of = shared_->calls[u];

@@ -16,13 +16,14 @@
 namespace tessera::nn {
 namespace {
 
-/// The decay is that of the parameters that exist: none, `decay` (one number per head) or
-/// `decay_down` and `decay_up` (one per key channel). Likewise the output gate: none, `g`, or
-/// `g_down` and `g_up`.
+/// The decay's projection is that of the parameters that exist: none, `decay`, or `decay_down` and
+/// `decay_up`. Likewise the output gate's: none, `g`, or `g_down` and `g_up`.
 struct DeltaRuleOptions {
   int64_t n_heads = 0, n_key_heads = 0, key_dim = 0, value_dim = 0;
   int64_t chunk = 64;
-  double beta_scale = 1;  // beta = beta_scale * sigmoid(...)
+  bool by_channel = false;  // whether the decay is one number per key channel, or per head
+  double lower_bound = 0;   // least ln of a bounded decay; 0: unbounded
+  double beta_scale = 1;    // beta = beta_scale * sigmoid(...)
   ops::Activation gate = ops::Activation::silu;
   double norm_eps = 1e-5;
 };
@@ -187,6 +188,14 @@ class DeltaRuleCall final : public StepCall {
     if (!s_.decay) return;
     float* decay = memory + decay_ + i * s_.decay.rows();
     const int64_t per_head = s_.decay.rows() / c_.n_heads;
+    const auto bound = static_cast<float>(c_.lower_bound);
+    if (bound < 0) {
+      for (int64_t j = 0; j < s_.decay.rows(); ++j)
+        decay[j] = -((decay[j] + s_.dt_bias.data()[j]) * s_.rate.data()[j / per_head]);
+      kernels::act(kernels::Activation::sigmoid, decay, s_.decay.rows(), decay);
+      for (int64_t j = 0; j < s_.decay.rows(); ++j) decay[j] *= bound;
+      return;
+    }
     for (int64_t j = 0; j < s_.decay.rows(); ++j)
       decay[j] = ops::softplus_of(decay[j] + s_.dt_bias.data()[j]) * s_.rate.data()[j / per_head];
   }
@@ -204,7 +213,7 @@ class DeltaRuleCall final : public StepCall {
     const int64_t width = c_.key_dim, value = c_.value_dim,
                   key_head = h / (c_.n_heads / c_.n_key_heads);
     const float* mixed = memory + mixed_ + i * s_.channels();
-    const bool by_channel = s_.decay.second.has_value();
+    const bool by_channel = c_.by_channel;
     recur({.key_dim = width,
            .value_dim = value,
            .q = mixed + key_head * width,
@@ -254,7 +263,7 @@ class DeltaRule final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const auto& c = options_;
-    const int64_t n = x_ND.size(0), per_channel = decay_.down.weight ? c.key_dim : 1;
+    const int64_t n = x_ND.size(0), per_channel = c.by_channel ? c.key_dim : 1;
     const Tensor projected_NC = at::cat({q_(x_ND), k_(x_ND), v_(x_ND)}, -1);
     const Tensor qkv_NC = conv_ ? (*conv_)(projected_NC, *context.batch, rows, kDeltaConv)
                                 : ops::activate(projected_NC, ops::Activation::silu);
@@ -264,7 +273,7 @@ class DeltaRule final : public Mixer {
     const Tensor o_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
       ops::LinearRecurrence in = inputs(run, run.of(qkv_NC, {qkv_NC.size(1)}));
       in.beta_BTH = run.of(beta_NH, {c.n_heads});
-      if (decay_.down.weight)
+      if (c.by_channel)
         in.log_decay = run.of(log_decay_NE, {c.n_heads, c.key_dim});
       else if (decay_)
         in.log_decay = run.of(log_decay_NE, {c.n_heads});
@@ -291,12 +300,17 @@ class DeltaRule final : public Mixer {
     return ops::activate(x.to(ops::wide(x)), ops::Activation::sigmoid);
   }
 
-  /// -exp(a_log) softplus(W x + dt_bias); a_log has one number per head.
+  /// ln of the decay, -exp(a_log) softplus(W x + dt_bias) or its bounded form; a_log has one number
+  /// per head.
   Tensor log_decay(const Tensor& x_ND, int64_t per_head) const {
     const Tensor raw = decay_(x_ND);
     const auto type = ops::wide(raw);
-    const Tensor step = ops::softplus(raw.to(type) + ops::spread(dt_bias_->tensor().to(type), raw));
+    const Tensor z = raw.to(type) + ops::spread(dt_bias_->tensor().to(type), raw);
     const Tensor rate = ops::repeat_each(ops::minus_exp(a_log_->tensor().to(type)), per_head, 0);
+    if (options_.lower_bound < 0)
+      return ops::activate(-(z * ops::spread(rate, z)), ops::Activation::sigmoid) *
+             options_.lower_bound;
+    const Tensor step = ops::softplus(z);
     return step * ops::spread(rate, step);
   }
 
@@ -353,6 +367,8 @@ std::unique_ptr<Mixer> build(const KdaConfig& c, const Builder& builder) {
                                  .key_dim = c.key_dim,
                                  .value_dim = c.value_dim,
                                  .chunk = c.chunk,
+                                 .by_channel = true,
+                                 .lower_bound = c.lower_bound,
                                  .beta_scale = c.negative_eigenvalues ? 2.0 : 1.0,
                                  .gate = ops::Activation::sigmoid,
                                  .norm_eps = c.norm_eps};

@@ -4,13 +4,26 @@
 
 namespace tessera::nn {
 
+void KdaConfig::check(const spec::Scope& scope) const {
+  require_causal(scope, "kda");
+  if (full_rank && rank != 0)
+    fail(ErrorKind::spec, scope.path,
+         "rank = {} with full_rank, whose projections have none; leave one of them out", rank);
+  if (lower_bound > 0)
+    fail(ErrorKind::spec, scope.path, "lower_bound = {}; expected less than 0, or 0 for no bound",
+         lower_bound);
+}
+
 void KdaConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   delta_params(list, scope, *this, n_heads, d_conv);
-  list.linear("decay_down", rank, scope.d_model, false);
-  list.linear("decay_up", keys(), rank, false);
+  const auto project = [&](const std::string& name, int64_t rows, bool bias) {
+    if (full_rank) return list.linear(name, rows, scope.d_model, bias);
+    list.linear(name + "_down", rank, scope.d_model, false);
+    list.linear(name + "_up", rows, rank, bias);
+  };
+  project("decay", keys(), false);
   step_params(list, n_heads, keys());
-  list.linear("g_down", rank, scope.d_model, false);
-  list.linear("g_up", values(), rank, gate_bias);
+  project("g", values(), gate_bias);
 }
 
 std::vector<spec::StateDecl> KdaConfig::state(const spec::Scope&) const {
