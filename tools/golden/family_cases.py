@@ -4746,6 +4746,11 @@ import family_cases_decoders_2026  # noqa: E402
 FAMILIES += family_cases_decoders_2026.FAMILIES
 FEW_TOKENS.update(family_cases_decoders_2026.FEW_TOKENS)
 
+import family_cases_decoders_late  # noqa: E402
+
+FAMILIES += family_cases_decoders_late.FAMILIES
+FEW_TOKENS.update(family_cases_decoders_late.FEW_TOKENS)
+
 
 import family_cases_encoders  # noqa: E402  (its families use the above)
 
@@ -4764,7 +4769,7 @@ import family_cases_released  # noqa: E402
 FAMILIES += family_cases_released.FAMILIES
 
 # families whose files are read with their head alone; Zamba's is always tied
-HEADED = ("exaone", "mamba", "falcon_mamba", "mamba2", "fla_mamba", "fla_mamba2", "mamba_ssm", "mamba2_ssm", "internlm2", "qwen", "chatglm", "minicpm", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
+HEADED = ("exaone", "mamba", "falcon_mamba", "mamba2", "fla_mamba", "fla_mamba2", "mamba_ssm", "mamba2_ssm", "internlm2", "qwen", "chatglm", "minicpm", "baichuan", "openelm", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
 
 
 def with_body(family):

@@ -118,8 +118,13 @@ def gated_deltanet():
 def kda():
     return fla(
         "kda", "KDA", {"num_heads": 2, "head_dim": 6},
-        [Case("num_heads", {"num_heads": 4}), Case("head_dim", {"head_dim": 8}), Case("expand_v", {"expand_v": 1.5}), *CONVOLUTIONS, NEGATIVE],
-        shapes=("num_heads", "head_dim"), rejects=[{"name": "num_v_heads", "set": {"num_v_heads": 4}, "expect": "num_v_heads"}],
+        [Case("num_heads", {"num_heads": 4}), Case("head_dim", {"head_dim": 8}), Case("expand_v", {"expand_v": 1.5}), *CONVOLUTIONS, NEGATIVE,
+         Case("lower_bound", {"lower_bound": -0.5, "safe_gate": True}, why="a bounded decay")],
+        shapes=("num_heads", "head_dim"), rejects=[
+            {"name": "num_v_heads", "set": {"num_v_heads": 4}, "expect": "num_v_heads"},
+            {"name": "lower_bound", "set": {"lower_bound": 0.5}, "expect": "lower_bound"},
+            {"name": "safe_gate", "set": {"safe_gate": True}, "expect": "safe_gate"},
+        ],
     )
 
 
@@ -311,6 +316,52 @@ def minicpm():
     return family
 
 
+def mla():
+    sizes = {"num_heads": 4, "q_lora_rank": 12, "qk_rope_head_dim": 4, "kv_lora_rank": 10, "v_head_dim": 8, "qk_nope_head_dim": 6, "qk_head_dim": 10}
+    scaled = {"rope_scaling": {"factor": 4.0, "mscale_all_dim": 0.7}}
+    return fla(
+        "mla", "MLA", {**sizes, "rope_theta": 1000.0},
+        [
+            Case("num_heads", {"num_heads": 2}), Case("q_lora_rank", {"q_lora_rank": None}), Case("window_size", {"window_size": 5}), Case("rope_theta", {"rope_theta": 50.0}),
+            Case("rope_scaling", scaled, why="a factor on the scores alone"),
+            Case("rope_scaling_factor", {"rope_scaling": {"factor": 40.0, "mscale_all_dim": 0.7}}, of="rope_scaling"),
+            Case("rope_scaling_mscale_all_dim", {"rope_scaling": {"factor": 4.0, "mscale_all_dim": 2.0}}, of="rope_scaling"),
+            Rewrite("qk_head_dim", "base", lambda c: {**c, "qk_head_dim": None}),
+        ],
+        shapes=tuple(sizes), hybrid=False, same=False, rejects=[{"name": "qk_head_dim", "set": {"qk_head_dim": 12}, "expect": "qk_head_dim"}],
+    )
+
+
+def baichuan():
+    sizes = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4)
+    return flat_family(
+        "baichuan", "BaichuanForCausalLM", {**sizes, "max_position_embeddings": 64},
+        [
+            RMS_EPS, Case("num_attention_heads", {"num_attention_heads": 2}),
+            Case("z_loss_weight", {"z_loss_weight": 0}, why="Baichuan 2: a head of rows of length 1"),
+            Case("model_max_length", {"max_position_embeddings": "absent", "model_max_length": 64, "hidden_size": 24, "num_attention_heads": 6}, why="13B: ALiBi"),
+            Case("model_max_length_second", {"z_loss_weight": 0}, of="model_max_length", why="Baichuan 2 13B"),
+        ],
+        list(sizes), "model.layers.1.self_attn.o_proj.weight", kept=[*sizes, "max_position_embeddings"], same=True,
+    )
+
+
+def openelm():
+    sizes = dict(vocab_size=40, model_dim=32, head_dim=4, num_transformer_layers=3, num_gqa_groups=2, qkv_multipliers=[0.5, 1.0], ffn_multipliers=[0.5, 1.0], ffn_dim_divisor=4)
+    return flat_family(
+        "openelm", "OpenELMForCausalLM",
+        {**sizes, "normalize_qk_projections": True, "share_input_output_layers": True, "rope_freq_constant": 1000},
+        [
+            Case("head_dim", {"head_dim": 8}), Case("num_gqa_groups", {"num_gqa_groups": 1}), Case("qkv_multipliers", {"qkv_multipliers": 0.5}),
+            Case("ffn_multipliers", {"ffn_multipliers": 1.5}), Case("ffn_dim_divisor", {"ffn_dim_divisor": 24}), Case("ffn_with_glu", {"ffn_with_glu": False}),
+            Case("activation_fn_name", {"activation_fn_name": "gelu"}), Case("normalize_qk_projections", {"normalize_qk_projections": False}),
+            Case("share_input_output_layers", {"share_input_output_layers": False}), Case("rope_freq_constant", {"rope_freq_constant": 50}),
+            Rewrite("hub", "base", lambda c: {**c, "ffn_multipliers": [0.5, 0.75, 1.0], "num_query_heads": [4, 6, 8], "num_kv_heads": [2, 3, 4]}, why="the released files list what follows"),
+        ],
+        list(sizes), "transformer.layers.1.attn.out_proj.weight", kept=[*sizes, "normalize_qk_projections", "share_input_output_layers"],
+    )
+
+
 def library(name, stem, ssm, cases, kept, more=()):
     """A folder of mamba_ssm; cases change ssm_cfg."""
     def changed(case, **more):
@@ -372,5 +423,5 @@ def samba():
 
 
 FAMILIES = [base_text(make()) for make in (
-    transformer, retnet, gla, delta_net, gated_deltanet, kda, hgrn, hgrn2, fla_mamba, fla_mamba2, rwkv6, rwkv7, internlm2, qwen, chatglm, minicpm, mamba_ssm, mamba2_ssm, samba,
+    transformer, mla, retnet, gla, delta_net, gated_deltanet, kda, hgrn, hgrn2, fla_mamba, fla_mamba2, rwkv6, rwkv7, internlm2, qwen, chatglm, minicpm, baichuan, openelm, mamba_ssm, mamba2_ssm, samba,
 )]

@@ -188,6 +188,37 @@ def require(c, **values):
 # --- mixers --------------------------------------------------------------------------------------
 
 
+class MultiLatent(nn.Module):
+    """Softmax attention whose keys and values come from one latent of a token; a rotary key of all heads; a window."""
+
+    def __init__(self, c, layer):
+        super().__init__()
+        self.count, self.nope, self.rotary, self.window, self.theta = c.num_heads, c.qk_nope_head_dim, c.qk_rope_head_dim, c.window_size, c.rope_theta
+        width = self.nope + self.rotary
+        if c.qk_head_dim not in (None, width):
+            raise ValueError(f"qk_head_dim {c.qk_head_dim}")
+        if c.q_lora_rank is None:
+            self.q_proj = linear(c.hidden_size, self.count * width)
+        else:
+            self.q_proj = nn.Sequential(linear(c.hidden_size, c.q_lora_rank), RMSNorm(c.q_lora_rank, 1e-5), linear(c.q_lora_rank, self.count * width))
+        self.k_rope = linear(c.hidden_size, self.rotary)
+        self.kv_proj = nn.Sequential(linear(c.hidden_size, c.kv_lora_rank), RMSNorm(c.kv_lora_rank, 1e-5), linear(c.kv_lora_rank, self.count * (self.nope + c.v_head_dim)))
+        self.o_proj = linear(self.count * c.v_head_dim, c.hidden_size)
+        self.scale, scaling = 1 / math.sqrt(width), c.rope_scaling
+        if scaling is not None and scaling.get("mscale_all_dim", 0) and scaling["factor"] > 1:
+            self.scale *= (0.1 * scaling["mscale_all_dim"] * math.log(scaling["factor"]) + 1) ** 2
+
+    def forward(self, x):
+        q, kv = heads(self.q_proj(x), self.count), heads(self.kv_proj(x), self.count)
+        k, v = kv[..., : self.nope].double(), kv[..., self.nope:].double()
+        turned = rotate(self.k_rope(x)[:, :, None], self.theta).expand(-1, -1, self.count, -1)
+        scores = torch.einsum("bthd,bshd->bhts", q[..., : self.nope].double(), k) + torch.einsum("bthd,bshd->bhts", rotate(q[..., self.nope:], self.theta), turned)
+        back = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
+        hidden = (back < 0) | (back >= self.window if self.window is not None else back < 0)
+        weights = (self.scale * scores).masked_fill(hidden, -math.inf).softmax(-1)
+        return self.o_proj(torch.einsum("bhts,bshd->bthd", weights, v).float().flatten(2))
+
+
 class Retention(nn.Module):
     def __init__(self, c, layer):
         super().__init__()
@@ -281,7 +312,10 @@ class KimiDelta(DeltaRule):
     """Decays per key channel, a gate through a sigmoid, both of low rank."""
 
     def __init__(self, c, layer):
-        require(c, num_v_heads=None, safe_gate=False, lower_bound=None)
+        require(c, num_v_heads=None)
+        if c.safe_gate and c.lower_bound is None:
+            raise ValueError("safe_gate without a bound")
+        self.bound = c.lower_bound
         count, value_dim = c.num_heads, int(c.head_dim * c.expand_v)
         super().__init__(c, count, count, c.head_dim, value_dim)
         self.f_proj = nn.Sequential(linear(c.hidden_size, value_dim), linear(value_dim, count * c.head_dim))
@@ -289,7 +323,10 @@ class KimiDelta(DeltaRule):
         self.A_log, self.dt_bias = nn.Parameter(torch.zeros(count)), nn.Parameter(torch.zeros(count * c.head_dim))
 
     def decay(self, x):
-        step = F.softplus((self.f_proj(x) + self.dt_bias).double())
+        raw = (self.f_proj(x) + self.dt_bias).double()
+        if self.bound is not None:  # the log of the decay stays above it
+            return (self.bound * torch.sigmoid(self.A_log.double().exp()[:, None] * heads(raw, self.value_heads))).exp()
+        step = F.softplus(raw)
         return (-self.A_log.double().exp()[:, None] * heads(step, self.value_heads)).exp()
 
     def gate(self, x, o):
@@ -935,6 +972,107 @@ def minicpm_logits(c, t, ids):
     return F.linear(x, t["model.embed_tokens.weight" if c.tie_word_embeddings else "lm_head.weight"])
 
 
+# Baichuan: a Llama with one matrix of queries, keys and values; the larger ones have ALiBi, the second ones a head of rows of length 1
+
+
+def baichuan_shapes(c):
+    d, hidden = c.hidden_size, c.intermediate_size
+    shapes = {"model.embed_tokens.weight": (c.vocab_size, d), "model.norm.weight": (d,), "lm_head.weight": (c.vocab_size, d)}
+    for i in range(c.num_hidden_layers):
+        at = f"model.layers.{i}."
+        shapes.update({at + "input_layernorm.weight": (d,), at + "post_attention_layernorm.weight": (d,), at + "self_attn.W_pack.weight": (3 * d, d), at + "self_attn.o_proj.weight": (d, d),
+                       at + "mlp.gate_proj.weight": (hidden, d), at + "mlp.up_proj.weight": (hidden, d), at + "mlp.down_proj.weight": (d, hidden)})
+    return shapes
+
+
+def slopes(count):
+    """Of ALiBi: a geometric series for a power of two; else that of the power below, and every second one of twice as many."""
+    power = 2 ** math.floor(math.log2(count))
+    series = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    return series if power == count else series + slopes(2 * power)[0::2][: count - power]
+
+
+def baichuan_logits(c, t, ids):
+    require(c, hidden_act="silu", tie_word_embeddings=False)
+    x, width, turns = t["model.embed_tokens.weight"][ids], c.hidden_size // c.num_attention_heads, "max_position_embeddings" in c
+    back = torch.arange(ids.shape[1])[:, None] - torch.arange(ids.shape[1])
+    far = torch.tensor(slopes(c.num_attention_heads)).double()[:, None, None] * back
+    for i in range(c.num_hidden_layers):
+        at = f"model.layers.{i}."
+        h = rms(x, t[at + "input_layernorm.weight"], c.rms_norm_eps)
+        q, k, v = F.linear(h, t[at + "self_attn.W_pack.weight"]).unflatten(-1, (3, -1, width)).unbind(2)
+        y = attend(half_turn(q, 10000.0, width), half_turn(k, 10000.0, width), v) if turns else attend(q, k, v, lambda s: s - far)
+        x = x + F.linear(y, t[at + "self_attn.o_proj.weight"])
+        h, ffn = rms(x, t[at + "post_attention_layernorm.weight"], c.rms_norm_eps), at + "mlp."
+        x = x + F.linear(F.silu(F.linear(h, t[ffn + "gate_proj.weight"])) * F.linear(h, t[ffn + "up_proj.weight"]), t[ffn + "down_proj.weight"])
+    head = t["lm_head.weight"].double()
+    if "z_loss_weight" in c:
+        head = head / head.square().sum(-1, keepdim=True).sqrt()
+    return F.linear(rms(x, t["model.norm.weight"], c.rms_norm_eps).double(), head).float()
+
+
+# OpenELM: every layer has heads and hidden units of its own number
+
+
+def whole_multiple(value, divisor):
+    """The nearest multiple of divisor, at least one, and not less than nine tenths."""
+    result = max(divisor, int(value + divisor / 2) // divisor * divisor)
+    return result + divisor if result < 0.9 * value else result
+
+
+def layerwise(given, layers):
+    """One number for each layer: of one for all, of the first and the last, or of a list."""
+    if isinstance(given, (int, float)):
+        return [given] * layers
+    if len(given) == 2 and layers > 1:
+        return [round(given[0] + (given[1] - given[0]) * i / (layers - 1), 2) for i in range(layers)]
+    return given
+
+
+def openelm_widths(c):
+    """Query heads, key/value heads and hidden units of each layer."""
+    layers, groups = c.num_transformer_layers, c.num_gqa_groups
+    queries = [whole_multiple(c.model_dim * m, c.head_dim * groups) // c.head_dim for m in layerwise(c.qkv_multipliers, layers)]
+    hidden = [whole_multiple(c.model_dim * m, c.ffn_dim_divisor) for m in layerwise(c.ffn_multipliers, layers)]
+    return list(zip(queries, [q // groups for q in queries], hidden))
+
+
+def openelm_shapes(c):
+    d, width = c.model_dim, c.head_dim
+    shapes = {"transformer.token_embeddings.weight": (c.vocab_size, d), "transformer.norm.weight": (d,)}
+    if not c.share_input_output_layers:
+        shapes["lm_head.weight"] = (c.vocab_size, d)
+    for i, (queries, groups, hidden) in enumerate(openelm_widths(c)):
+        at = f"transformer.layers.{i}."
+        shapes.update({at + "attn_norm.weight": (d,), at + "ffn_norm.weight": (d,), at + "attn.qkv_proj.weight": ((queries + 2 * groups) * width, d), at + "attn.out_proj.weight": (d, queries * width),
+                       at + "ffn.proj_1.weight": (hidden * (2 if c.ffn_with_glu else 1), d), at + "ffn.proj_2.weight": (d, hidden)})
+        if c.normalize_qk_projections:
+            shapes.update({at + "attn.q_norm.weight": (width,), at + "attn.k_norm.weight": (width,)})
+    return shapes
+
+
+def openelm_logits(c, t, ids):
+    require(c, normalization_layer_name="rms_norm")
+    act = {"swish": F.silu, "gelu": F.gelu}[c.activation_fn_name]
+    x = t["transformer.token_embeddings.weight"][ids]
+    for i, (queries, groups, _) in enumerate(openelm_widths(c)):
+        at = f"transformer.layers.{i}."
+        h = rms(x, t[at + "attn_norm.weight"], 1e-6)
+        q, k, v = F.linear(h, t[at + "attn.qkv_proj.weight"]).unflatten(-1, (-1, c.head_dim)).split([queries, groups, groups], 2)
+        if c.normalize_qk_projections:
+            q, k = rms(q, t[at + "attn.q_norm.weight"], 1e-6), rms(k, t[at + "attn.k_norm.weight"], 1e-6)
+        q, k = (half_turn(y, float(c.rope_freq_constant), c.head_dim) for y in (q, k))
+        x = x + F.linear(attend(q, k, v), t[at + "attn.out_proj.weight"])
+        hidden = F.linear(rms(x, t[at + "ffn_norm.weight"], 1e-6), t[at + "ffn.proj_1.weight"])
+        if c.ffn_with_glu:
+            gate, up = hidden.chunk(2, -1)
+            hidden = act(gate) * up
+        else:
+            hidden = act(hidden)
+        x = x + F.linear(hidden, t[at + "ffn.proj_2.weight"])
+    return F.linear(rms(x, t["transformer.norm.weight"], 1e-6), t["transformer.token_embeddings.weight" if c.share_input_output_layers else "lm_head.weight"])
+
+
 def flat(type_name, name, shapes, logits, source, **defaults):
     """The class of a type whose tensors are a table."""
     CLASSES[name] = type(name, (Flat,), dict(
@@ -982,6 +1120,9 @@ released("hgrn", "HGRN", lambda c: Decoder(c, Hgrn), dict(
     HYBRID, expand_ratio=1, use_short_conv=False, conv_size=4, use_lower_bound=True, elementwise_affine=True, attn_mode="fused_recurrent"))
 released("hgrn2", "HGRN2", lambda c: Decoder(c, Hgrn2), dict(
     HYBRID, num_heads=None, expand_ratio=128, use_short_conv=False, conv_size=4, use_lower_bound=True, elementwise_affine=True))
+released("mla", "MLA", lambda c: Decoder(c, MultiLatent), dict(
+    GATED, num_heads=16, q_lora_rank=64, qk_rope_head_dim=64, kv_lora_rank=512, v_head_dim=128, qk_nope_head_dim=128, qk_head_dim=192, window_size=None, rope_theta=10000.0,
+    rope_scaling=None, elementwise_affine=True))
 STATES = dict(
     COMMON, norm_eps=1e-5, num_hidden_layers=48, pad_token_id=0, expand=2, conv_kernel=4, use_bias=False, use_conv_bias=True, hidden_act="silu",
     residual_in_fp32=True, dt_min=0.001, dt_max=0.1, dt_init_floor=1e-4, rescale_prenorm_residual=False)
@@ -1014,6 +1155,13 @@ flat("chatglm", "ChatGLMModel", chatglm_shapes, chatglm_logits, "ChatGLM (modeli
      num_layers=28, padded_vocab_size=65024, hidden_size=4096, ffn_hidden_size=13696, kv_channels=128, num_attention_heads=32, seq_length=2048, layernorm_epsilon=1e-5,
      rope_ratio=1, rmsnorm=True, apply_residual_connection_post_layernorm=False, post_layer_norm=True, add_bias_linear=False, add_qkv_bias=False, multi_query_attention=False,
      multi_query_group_num=1)
+flat("baichuan", "BaichuanForCausalLM", baichuan_shapes, baichuan_logits, "Baichuan (modeling_baichuan.py)",
+     vocab_size=64000, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, hidden_act="silu", rms_norm_eps=1e-6, pad_token_id=0, bos_token_id=1,
+     eos_token_id=2, initializer_range=0.02, tie_word_embeddings=False, gradient_checkpointing=False)
+flat("openelm", "OpenELMForCausalLM", openelm_shapes, openelm_logits, "OpenELM (modeling_openelm.py)",
+     vocab_size=32000, max_context_length=2048, num_transformer_layers=12, model_dim=2048, head_dim=128, qkv_multipliers=1.0, num_query_heads=None, num_gqa_groups=1, ffn_multipliers=4.0,
+     ffn_with_glu=True, ffn_dim_divisor=256, activation_fn_name="swish", normalization_layer_name="rms_norm", normalize_qk_projections=False, share_input_output_layers=False,
+     rope_freq_constant=10000, rope_max_length=4096, initializer_range=0.02, bos_token_id=1, eos_token_id=2)
 flat("minicpm", "MiniCPMForCausalLM", minicpm_shapes, minicpm_logits, "MiniCPM (modeling_minicpm.py)",
      **LLAMA, attention_bias=False, tie_word_embeddings=True, scale_emb=1, scale_depth=1, dim_model_base=1)
 
