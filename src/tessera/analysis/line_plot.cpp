@@ -16,7 +16,7 @@ namespace {
 constexpr double kPanelWidth = 420, kPanelHeight = 300, kLeft = 62, kRight = 14, kTop = 30,
                  kBottom = 40, kLegendLine = 15, kTitle = 36;
 constexpr size_t kPlotColumns = 3;
-// Okabe and Ito's colours, which tell themselves apart without red and green; yellow darkened
+// Okabe and Ito's colours, which differ without red and green; yellow darkened
 constexpr std::array<const char*, kLinesOfPanel> kColours = {
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8a000", "#56b4e9", "#000000", "#e69f00"};
 

@@ -366,7 +366,7 @@ class Bench {
   std::map<int64_t, std::unique_ptr<Layer>> layers_;
 };
 
-/// As in training: malloc would map the large buffers of long documents anew in every call.
+/// As in training: malloc would map the large buffers of long documents again in every call.
 void prepare_memory() {
   ops::use_block_cache();
   ops::count_tensor_memory();

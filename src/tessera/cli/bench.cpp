@@ -137,7 +137,7 @@ void check_depths(const BenchArgs& o, const model::ModelSpec& spec) {
   }
 }
 
-/// A model without a state: nothing goes before, and nothing goes on.
+/// A model without a state: no depth and no decoding.
 void check_stateless(const BenchArgs& o, const std::string& reason) {
   for (const int64_t depth : o.depths)
     if (depth > 0)

@@ -123,7 +123,7 @@ Json bits_by_kind(const convert::GgufModel& model, const convert::QuantizeReport
 
 using Windows = std::vector<std::vector<int64_t>>;
 
-/// ln p of every token behind each of a window, [T - 1, V].
+/// ln p of every token after each of a window, [T - 1, V].
 Tensor log_p_of(const model::Model& model, const std::vector<int64_t>& ids) {
   model::ForwardOptions options;
   options.cancel = &cancel_token();

@@ -196,7 +196,7 @@ class Chat {
         else if (text->find_first_not_of(" \t\n") != std::string::npos)
           say(*text);
       } catch (const Error& error) {
-        // a conversation goes on after a mistake; a script must see it
+        // a conversation continues after a mistake; a script must see it
         if (!editor.terminal() || error.kind() == ErrorKind::internal) throw;
         fmt::print(stderr, "tessera: {}\n", format::printable(error.what(), 2000));
       }
@@ -247,7 +247,7 @@ class Chat {
     return all;
   }
 
-  /// A line; behind """ as many as there are up to the next one. Nothing at the end.
+  /// A line; after """ as many as there are up to the next one. Nothing at the end.
   static std::optional<std::string> read(LineEditor& editor) {
     std::optional<std::string> text = editor.read("> ");
     if (!text || !text->starts_with("\"\"\"")) return text;
@@ -373,7 +373,7 @@ class Chat {
     answer_or(before);
   }
 
-  /// The last question in other words. Without them it is put before whoever types.
+  /// Replaces the last question by `text`; "" = the question is put into the line to edit.
   void edit(const std::string& text) {
     infer::Conversation rest = history_;
     if (!rest.remove_answer())

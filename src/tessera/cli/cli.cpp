@@ -46,7 +46,7 @@ int exit_code_of(ErrorKind kind) {
 /// On one line, whatever names out of files the message holds: a terminal obeys control characters.
 void complain(const std::string& message) {
   const std::string line = fmt::format("tessera: {}\n", format::printable(message, message.size()));
-  std::fputs(line.c_str(), stderr);  // which may be closed as well: there is nobody to tell
+  std::fputs(line.c_str(), stderr);  // which may be closed as well: then the message is lost
 }
 
 /// Every number with a range goes through here: CLI::Range takes what is not a number for one.
@@ -202,8 +202,8 @@ struct NamedByOption {
   std::function<void()> find;
 };
 
-/// Of all verbs. An option is not looked at before the others are read: what is wrong with those is
-/// said first.
+/// Of all verbs. An option is not looked at before the others are read: errors of those are
+/// reported first.
 std::vector<NamedByOption>& named_by_options() {
   static std::vector<NamedByOption> all;
   return all;

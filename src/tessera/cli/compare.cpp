@@ -74,7 +74,7 @@ Json changes_of(const CompareArgs& o) {
   if (budgets > 1)
     fail(ErrorKind::usage, "compare",
          "several budgets; expected one of --tokens, --steps, --flops");
-  // null takes away what the study says
+  // null removes the study's own
   if (budgets == 1)
     changes["budget"] = {{"tokens", nullptr}, {"steps", nullptr}, {"flops", nullptr}};
   if (!o.tokens.empty()) set("budget", "tokens", amount_of("--tokens", o.tokens));

@@ -83,7 +83,7 @@ std::string type_of(const Json& schema) {
   if (type == "array")
     return "list" + (schema.contains("items") ? " of " + type_of(schema["items"]) : "");
   if (type.is_string()) return type.get<std::string>() + range_of(schema);
-  for (const Json& one : type)  // that a field may also be null says nothing
+  for (const Json& one : type)  // null is no type for readers
     if (one != "null") add(one.get<std::string>());
   return out + range_of(schema);
 }

@@ -90,7 +90,7 @@ Report evaluate_ngram(const EvalArgs& o) {
   return report;
 }
 
-/// What a row keeps at the end of a window, or of all of the text where windows go on.
+/// What a row keeps at the end of a window, or of all of the text if windows carry the state.
 int64_t state_bytes_of(const model::ModelSpec& spec, const EvalArgs& o, int64_t tokens) {
   if (!spec.no_state_reason().empty()) return 0;
   if (o.eval.max_tokens > 0) tokens = std::min(tokens, o.eval.max_tokens);

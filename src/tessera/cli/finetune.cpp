@@ -37,7 +37,7 @@ fs::path write_recipe(const FinetuneArgs& o, const Json& recipe) {
   return file;
 }
 
-/// What an evaluation of a run says.
+/// The scores of an evaluation of a run.
 Json scores_of(const train::LogLine& line) {
   Json json = {{"step", line.step}, {"valid_loss", *line.valid_loss}};
   if (line.accuracy) json["scores"]["accuracy"] = *line.accuracy;
@@ -105,7 +105,7 @@ void print_scores(const Json& best, const Json& last) {
              last["step"].get<int64_t>());
 }
 
-/// The checkpoint that the run's folder stands for, and the scores of its evaluations.
+/// The checkpoint that the run's folder is loaded as, and the scores of its evaluations.
 void report(const FinetuneArgs& o,
             const train::Recipe& recipe,
             const train::FinetunePlan& plan,
@@ -149,7 +149,7 @@ int finetune(const FinetuneArgs& o) {
     fmt::print("{}\n", plan.recipe.dump(2));
     return kExitOk;
   }
-  // read before there is a folder: what does not fit is said first
+  // read before there is a folder: errors come first
   train::Recipe recipe = train::read_recipe(plan.recipe, "");
   for (const std::string& note : recipe.notes) fmt::print(stderr, "tessera: {}\n", note);
   TrainProgress progress(train::unit_of(recipe.objective->type()));

@@ -58,7 +58,7 @@ bool has_types(const model::ModelSpec& spec) {
   return embed.type() == "token" && embed.as<nn::TokenEmbedConfig>().n_types > 0;
 }
 
-/// An input that the model has no place for would change nothing, and nobody would know.
+/// An input that the model has no place for would have no effect without a message.
 void check_names(const format::TensorFile& file, const model::ModelSpec& spec) {
   const bool pair = spec.encoder != nullptr;
   const nn::FeatureEmbedConfig* features = features_of(spec);

@@ -46,7 +46,7 @@ struct GenerateArgs {
   int threads = 0;
 };
 
-/// The prompts, each behind its row of `session`; without any, the rows go on by themselves.
+/// The prompts, each after its row of `session`; without any, the rows continue alone.
 std::vector<std::vector<int64_t>> prompt_ids(GenerateArgs& o,
                                              const infer::LoadedModel& loaded,
                                              const infer::Session& session) {
@@ -116,7 +116,7 @@ void print_stats(const infer::PrefixCache& cache) {
              mib(cache.bytes()), mib(cache.options().budget_bytes), stats.evictions);
 }
 
-/// The prompts, each a question, behind their passages.
+/// The prompts, each a question, after their passages.
 std::vector<Asked> ask(GenerateArgs& o, const infer::LoadedModel& loaded) {
   std::vector<Asked> out;
   if (!o.retrieve.on()) return out;
@@ -147,7 +147,7 @@ void keep(const GenerateArgs& o, const infer::Session& session, const std::strin
   }
 }
 
-/// What is forced goes beside no constraint, and the last token beside no session, which may go on
+/// Forced tokens exclude constraints, and a forced last token a session, which may continue
 /// beyond this length.
 void settle_forced(infer::GenerateOptions& options, const infer::LoadedModel& loaded, bool given) {
   if (given && !loaded.model.spec().encoder)
@@ -225,7 +225,7 @@ void report_json(const GenerateArgs& o,
   print_json(rows.size() == 1 ? rows[0] : rows);
 }
 
-/// Why the texts ended, those that ended alike together, and what lets a full context go on.
+/// Why the texts ended, those that ended alike together, and how to continue after a full context.
 void print_endings(const infer::Generations& result) {
   std::vector<std::pair<std::string, int64_t>> endings;
   bool full = false;
@@ -286,7 +286,7 @@ std::vector<std::string> drawing_flags() {
   return flags;
 }
 
-/// Options that would do nothing beside the others are a mistake of whoever gave them.
+/// Options that would have no effect with the others are errors.
 void check_options(const GenerateArgs& o, const CLI::App& app) {
   const auto given = [&](const char* name) { return app.count(name) > 0; };
   if (o.beams.beams > 1) {
@@ -357,7 +357,7 @@ std::string no_search_with(const GenerateArgs& o) {
   return "";
 }
 
-/// What the model's makers say, where no flag says otherwise.
+/// The model's generation config, where no flag overrides it.
 infer::DecodingDefaults settle_decoding(GenerateArgs& o, const infer::LoadedModel& loaded) {
   const bool flags = o.beams.beams > 1 || o.sampling.given("--beams");
   auto defaults = o.sampling.fill(loaded.generation, infer::TextKind::continuation, o.generate);
@@ -438,7 +438,7 @@ int generate(GenerateArgs& o) {
       experts.add(name, value);
     };
 
-  // an answer stands alone, a continuation behind what it continues
+  // an answer is printed alone, a continuation after its prompt
   const bool quiet = o.quiet || o.prompts.empty() || !asked.empty() || o.constraint.on() ||
                      loaded.model.spec().encoder != nullptr;
   const bool stream =
@@ -476,7 +476,7 @@ int generate(GenerateArgs& o) {
     report_text(o, result, speeds, g.prefix_cache);
   }
   if (g.session != nullptr) keep(o, session, fingerprint);
-  // the others have said theirs
+  // after the texts of the other rows
   for (const infer::Generation& row : result.rows)
     if (row.error) std::rethrow_exception(row.error);
   if (cancel_token().requested()) fail(ErrorKind::cancelled, "generate", "stopped on request");
@@ -484,7 +484,7 @@ int generate(GenerateArgs& o) {
   return kExitOk;
 }
 
-/// The prompt of the command line: what it says, a file, or standard input.
+/// The prompt of the command line: its text, a file, or standard input.
 std::string prompt_of(const std::string& text) {
   if (text != "-") return text;
   std::string all = read_text_input("-", &cancel_token());

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kLeft = 30, kWidth = 100, kMostInName = 40;
 
-/// `left`, then `text` in lines of words behind the column of names.
+/// `left`, then `text` in lines of words after the column of names.
 std::string in_columns(const std::string& left, const std::string& text) {
   std::string out = "  " + left;
   if (text.empty()) return out + "\n";
@@ -43,7 +43,7 @@ std::string choices_of(const CLI::Option& option) {
   return begin == std::string::npos ? "" : type.substr(begin, type.find('}', begin) + 1 - begin);
 }
 
-/// What stands for a value: the words of a choice, else by the type. The parser writes
+/// The placeholder of a value: the words of a choice, else by the type. The parser writes
 /// "TEXT:{auto,none}", "INT:NONNEGATIVE".
 std::string value_of(const CLI::Option& option) {
   if (option.get_items_expected_max() == 0) return "";
@@ -89,7 +89,7 @@ std::string remarks_of(const CLI::Option& option, bool is_positional) {
   return out.empty() ? out : out + ")";
 }
 
-/// Examples stand before the options, whatever else a footer says after them.
+/// Examples come before the options, the rest of a footer after them.
 constexpr std::string_view kExamples = "Examples:\n";
 std::string examples_of(const CLI::App& app) {
   const std::string footer = app.get_footer();

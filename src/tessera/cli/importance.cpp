@@ -25,7 +25,7 @@ std::vector<const void*> matrices_of(const ops::Weight& weight) {
 }
 
 /// Mean squares by column, of several matrices one after the other; empty where nothing multiplied
-/// them. A matrix that met no row beside others that did counts all its columns alike.
+/// them. A matrix without rows among others that have some counts all its columns alike.
 std::vector<float> means_of(const ops::Weight& weight, const ops::InputSquares& squares) {
   const int64_t k = weight.shape().back();
   std::vector<float> means;
@@ -87,8 +87,8 @@ class Reading {
   infer::EvalOptions options_;
 };
 
-/// X^T X of tensors that are asked for in an order known before: as many at a time as memory is
-/// said to hold, with a pass over the text each time.
+/// X^T X of tensors that are asked for in an order known before: as many at a time as the memory
+/// limit allows, with a pass over the text each time.
 class GatheredProducts {
  public:
   GatheredProducts(std::shared_ptr<Reading> reading, std::vector<std::string> order, int64_t bytes)
@@ -106,7 +106,7 @@ class GatheredProducts {
   }
 
  private:
-  /// The weight whose inputs are a tensor's: of several side by side the first.
+  /// The weight whose inputs are a tensor's: of several fused ones the first.
   const ops::Weight* weight_of(const std::string& name) const {
     const auto found = weights_.find(name);
     return found == weights_.end() || found->second.empty() ? nullptr : found->second.front().get();

@@ -23,7 +23,7 @@ struct IndexArgs {
   int threads = 0;
 };
 
-/// NAME.index beside NAME, which may be written with a slash behind it, or be "." itself.
+/// NAME.index next to NAME, which may end with a slash, or be "." itself.
 fs::path beside(const std::string& path) {
   fs::path whole = fs::absolute(path).lexically_normal();
   if (whole.filename().empty()) whole = whole.parent_path();

@@ -36,7 +36,7 @@ bool needs_tensors(const std::vector<std::string>& args) {
 
 /// The environment that libraries read when they are loaded; what the user has set stays.
 void prepare_libraries() {
-  // libtorch's MKL adds up in an order that turns on where its memory lies, unless told otherwise.
+  // libtorch's MKL adds up in an order that turns on where its memory lies, by default.
   setenv("MKL_CBWR", "AUTO,STRICT", /*overwrite=*/0);
   // GNU's OpenMP lets a thread that waits for others spin 300,000 times, 10 ms and more, before it
   // sleeps: on a machine with other work its core is then taken from the one that it waits for.

@@ -41,7 +41,7 @@ bool is_recipe(const spec::Json& json) {
   return (json.contains("spec") || json.contains("extends") || begins) && !json.contains("tessera");
 }
 
-/// The spec that a config.json says, without weights.
+/// The spec of a config.json, without weights.
 model::ModelSpec spec_of_config(const std::filesystem::path& config,
                                 const convert::LoadOptions& options,
                                 const std::string& why) {

@@ -20,7 +20,7 @@ struct ModelsArgs {
   bool json = false;
 };
 
-/// One model of the cache as somebody would name it.
+/// One model of the cache by the name to type.
 struct ModelRow {
   std::string name, path, commit;
   std::string type = "-", storage = "-";

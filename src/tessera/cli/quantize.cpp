@@ -80,7 +80,7 @@ int quantize(const QuantizeArgs& o, const ImportanceMeter& meter) {
   convert::Importance importance;
   if (!o.imatrix.empty()) importance = convert::read_importance(o.imatrix);
   MeasuredImportance measured;
-  // what is not known is said before the text is read
+  // an unsupported architecture fails before the text is read
   if (o.calibration.has("awq")) convert::scaling_products(model);
   if (!o.text.empty()) {
     measured = meter({o.model, o.text, o.loading.options(), o.tokens});

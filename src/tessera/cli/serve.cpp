@@ -245,7 +245,7 @@ int serve(ServeArgs& o) {
   flush_output();
   std::vector<std::string> names;
   for (const auto& entry : s.entries) names.push_back(entry.id);
-  // as of a line of the log: that nobody can write it is no reason to end
+  // as of a line of the log: that it cannot be written is no reason to end
   std::fputs(fmt::format("tessera: serving {} at {}/v1. Ctrl-C: graceful shutdown, twice: "
                          "immediate\n",
                          fmt::join(names, ", "), url_of(s.server.host, service.port()))

@@ -45,7 +45,7 @@ std::string known_numbers(const train::RunRecord& run) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// Trains one run, or goes on with it, or finds it complete.
+/// Trains one run, or resumes it, or finds it complete.
 Outcome run_one(const SweepArgs& o,
                 const train::SweepRun& run,
                 const train::Recipe& recipe,

@@ -63,7 +63,7 @@ int64_t parse_bytes(const std::string& text) {
   return static_cast<int64_t>(number * found->second);
 }
 
-/// Changes how many sequences a pass takes; a run that goes on keeps what it has.
+/// Changes how many sequences a pass takes; a resumed run keeps what it has.
 void find_batch(const TrainArgs& o, train::Recipe& recipe) {
   namespace fs = std::filesystem;
   const fs::path known = fs::path(o.out) / "recipe.json";

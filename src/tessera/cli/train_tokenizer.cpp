@@ -20,7 +20,7 @@ struct TrainTokenizerArgs {
   bool json = false, force = false;
 };
 
-/// The texts of a file: its lines, or what stands under the keys of JSON lines.
+/// The texts of a file: its lines, or the values of the keys of JSON lines.
 void count(text::WordCounts& counts,
            const std::string& file,
            const std::vector<std::string>& keys) {

@@ -12,7 +12,7 @@
 namespace tessera::cli {
 namespace {
 
-/// The parser takes names of one letter behind one dash, so that these are rewritten before it
+/// The parser takes names of one letter after one dash, so that these are rewritten before it
 /// reads them.
 constexpr std::pair<std::string_view, std::string_view> kRewritten[] = {
     {"-np", "--parallel"},      {"-md", "--draft"},         {"-sys", "--system"},
@@ -23,7 +23,7 @@ constexpr std::pair<std::string_view, std::string_view> kRewritten[] = {
 struct Foreign {
   std::vector<std::string_view> names;
   const char* instead;
-  const char* in_chat = nullptr;  // where that says another thing
+  const char* in_chat = nullptr;  // the message there, if another
 };
 /// Options that people type who come from elsewhere, and that mean nothing here; a verb may have
 /// one of its own by such a name.

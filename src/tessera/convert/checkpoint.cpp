@@ -35,7 +35,7 @@ constexpr const char* kSpec = "tessera_spec";
 constexpr const char* kOrigin = "tessera_origin";
 constexpr const char* kTokenizer = "tessera_tokenizer";
 constexpr std::string_view kKept = "kept.";  // prefix in our folders of what the model does not use
-/// Besides text::kTokenizerCompanions.
+/// In addition to text::kTokenizerCompanions.
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "tokenizer.model",
                                            "spiece.model",
@@ -280,7 +280,7 @@ model::ModelSpec spec_of(const format::TensorFile& file, const LoadOptions& opti
   return model::load_model_spec(options.spec, {});
 }
 
-/// Tensors under our names, with their spec in the metadata, or beside them.
+/// Tensors under our names, with their spec in the metadata, or next to them.
 Checkpoint load_tessera(const fs::path& folder,
                         const format::TensorFile& file,
                         const LoadOptions& options) {
@@ -376,7 +376,7 @@ Checkpoint load_checkpoint(const fs::path& path, const LoadOptions& options) {
                                                    options.keep_last, options.keep_heavy);
     checkpoint.spec = model::read_model_spec(checkpoint.spec_json);
   }
-  // formats order what is kept differently
+  // formats order the kept tensors differently
   std::sort(checkpoint.kept.begin(), checkpoint.kept.end(),
             [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
   return checkpoint;

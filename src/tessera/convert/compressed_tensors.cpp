@@ -66,7 +66,7 @@ void set_bytes(QuantizedMatrix& m, const RawTensor& bytes, bool is_signed) {
   };
 }
 
-/// "F8_E4M3" in module.weight, beside the scales that it is multiplied by.
+/// "F8_E4M3" in module.weight, next to the scales that it is multiplied by.
 QuantizedMatrix e4m3_matrix(const RawTensor& weight,
                             const std::string& scale_name,
                             const std::vector<Declared>& declared,

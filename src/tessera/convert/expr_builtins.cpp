@@ -98,7 +98,7 @@ Json builtin_pick(const Call& call) {
        shown(key), fmt::join(known, ", "));
 }
 
-/// The key of a table under which the value stands, the first one.
+/// The first key of a table that has the value.
 Json builtin_key_of(const Call& call) {
   for (const auto& [key, value] : object(call, 1).items())
     if (equal(value, call.arguments[0])) return key;

@@ -1,4 +1,4 @@
-// What a family file says by name: renamed tensors and keys, the lines of its entries, the names in
+// Names in a family file: renamed tensors and keys, the lines of its entries, the names in
 // its expressions.
 #include <algorithm>
 

@@ -275,7 +275,7 @@ const Family& FamilySet::of_type(std::string_view kind,
              "model type {} is claimed by {} files: {}; expected one, or \"when\" in the others",
              shown(Json(std::string(type))), files.size(), fmt::join(files, ", "));
       for (const Reader& reader : found->second)
-        // the last one says itself what it misses
+        // the last one's own error says more
         if (const Family& family = compile(reader.family);
             &reader == &found->second.back() || family.reads(kind, config))
           return family;

@@ -75,8 +75,8 @@ void add_config(const Json& config, const std::string& prefix, std::vector<GgufE
 
 using Attempt = std::function<void(const Family& family)>;
 
-/// Tries by the family whose GGUF files say the checkpoint: the named one, its own, or, where that
-/// has no such files, another that says the same architecture.
+/// Tries the family whose GGUF files hold the checkpoint: the named one, its own, or, where that
+/// has no such files, another of the same architecture.
 void by_family(const Checkpoint& checkpoint,
                FamilySet& families,
                const std::string& family,
@@ -94,14 +94,14 @@ void by_family(const Checkpoint& checkpoint,
       return attempt(families.named(name));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::spec && error.kind() != ErrorKind::file) throw;
-      // says another architecture
+      // of another architecture
     }
   }
   fail(ErrorKind::spec, own.empty() ? "gguf" : own,
        "this architecture has no GGUF export; write a Hugging Face or tessera folder");
 }
 
-/// How a folder of sentence-transformers pools; the rest of what it says is for who embeds.
+/// How a folder of sentence-transformers pools; the rest is for the embedding program.
 void add_sentences(const fs::path& folder, int64_t context, GgufModel& model) {
   if (!fs::is_regular_file(folder / "modules.json")) return;
   const SentenceModules said = sentence_modules_of(folder);
@@ -208,7 +208,7 @@ bool is_large_matrix(const TensorView& tensor) {
 GgufModel read_gguf_model(const fs::path& path) {
   const format::GgufFile file = format::open_gguf(path);
   for (const format::UnsupportedTensor& tensor : file.tensors.unsupported())
-    file.tensors.find(tensor.name);  // says so
+    file.tensors.find(tensor.name);  // throws
   GgufModel model;
   model.architecture = file.metadata.get_string("general.architecture");
   model.entries = file.metadata.entries();
@@ -260,7 +260,7 @@ GgufModel gguf_model_of(const Checkpoint& checkpoint, const GgufModelOptions& op
   }
   model.entries.insert(model.entries.end(), tokenizer.begin(), tokenizer.end());
   add_sentences(checkpoint.folder, model.integer_or(".context_length", 0), model);
-  // types of tokens are counted beside the tokenizer
+  // the number of token types is not the tokenizer's
   for (const TensorView& tensor : model.tensors)
     if (tensor.name == "token_types.weight")
       model.set("tokenizer.ggml.token_type_count",

@@ -74,7 +74,7 @@ std::vector<GgufEntry> entries_of(const fs::path& gguf) {
   return entries;
 }
 
-/// What a tokenizer.json says that GGUF metadata say too.
+/// The parts of a tokenizer.json that GGUF metadata have too.
 class JsonTokenizer {
  public:
   JsonTokenizer(const fs::path& path, const text::Tokenizer& tokenizer, int64_t vocab)
@@ -286,7 +286,7 @@ bool is_plain_word(std::string_view token) {
   });
 }
 
-/// Each token alone, in capitals, within another word, where an added token would be found, behind
+/// Each token alone, in capitals, within another word, where an added token would be found, after
 /// a token that begins a word, also with a control character between them, and a word of more
 /// characters than BERT takes.
 std::string probe_of(const std::vector<std::string>& tokens) {

@@ -74,7 +74,7 @@ void write_sentence_modules_of(const Checkpoint& checkpoint, const fs::path& fol
 
 namespace {
 
-/// Further tokens that end a text, as GGUF metadata name them.
+/// Other tokens that end a text, as GGUF metadata name them.
 std::vector<int64_t> further_ends(const Checkpoint& checkpoint) {
   std::vector<int64_t> ends;
   if (!checkpoint.gguf) return ends;
@@ -104,7 +104,7 @@ Json special_ids(const text::Tokenizer& tokenizer, const Checkpoint& checkpoint)
   return ids;
 }
 
-/// What generate() of transformers begins and ends a text with; the config says it too, for older
+/// What generate() of transformers begins and ends a text with; the config has it too, for older
 /// readers.
 void write_ids(const Json& ids, Json& config, const fs::path& folder, bool anew) {
   for (const auto& [key, id] : ids.items())

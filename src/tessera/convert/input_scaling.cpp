@@ -25,7 +25,7 @@ namespace {
 constexpr int kAlphas = 20;
 constexpr int64_t kRowsTried = 512;  // of a matrix at most, evenly over it
 
-/// Architectures of GGUF files whose layers have the groups below, and no matrix beside.
+/// Architectures of GGUF files whose layers have the groups below, and no other matrix.
 const std::vector<std::string>& known_architectures() {
   static const auto names =
       spec::parse_json(kScaledInputsJson, "scaled_inputs.json").get<std::vector<std::string>>();
@@ -36,9 +36,9 @@ const std::vector<std::string>& known_architectures() {
 struct Group {
   std::vector<size_t> readers;    // columns are multiplied
   size_t source = 0;              // a vector, or rows of a matrix, that are divided
-  std::optional<size_t> bias;     // beside the source, likewise
+  std::optional<size_t> bias;     // in addition to the source, likewise
   size_t products = 0;            // the reader whose inputs are looked at
-  int64_t heads = 1, shared = 1;  // of a matrix of values: its heads, each read so many times
+  int64_t heads = 1, shared = 1;  // of a matrix of values: its heads, each read this many times
 };
 
 class Layers {
@@ -67,7 +67,7 @@ class Layers {
       add(at, "attn_norm", behind_norm, out);
       if (!parallel) add(at, "ffn_norm", of_ffn, out);
       add_values(at, out, notes);
-      // act(gate) up: the second half gives each input by itself
+      // act(gate) up: the second half gives each input separately
       if (find(at + "ffn_gate.weight"))
         add(at, "ffn_up", {"ffn_down"}, out);
       else if (find(at + "ffn_down.weight"))
@@ -221,7 +221,7 @@ void apply(GgufModel& model, const Group& group, const std::vector<float>& scale
         for (int64_t i = 0; i < k; ++i) w[row * k + i] *= scales[static_cast<size_t>(i)];
     });
   }
-  // of copies the first says it
+  // of copies the first has it
   TensorView& source = model.tensors[group.source];
   const int64_t rows = k / group.shared, size = rows / group.heads;
   const auto factor = [&](int64_t row) {

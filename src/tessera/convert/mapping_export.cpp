@@ -49,7 +49,7 @@ struct NoPlace {
 };
 
 /// Throws Error(spec) "[family] `what` at layers[3].mixer.n_heads: 4; 8" unless the specs are one;
-/// a head that `said` is without by its name.
+/// names a head that is missing in `said`.
 void expect_same(const std::string& family,
                  const Json& wanted,
                  const Json& said,
@@ -199,7 +199,7 @@ class Exporter {
     Json config = dialect_.write->evaluate(canonical_);
     if (kind_ != "gguf") return dialect_.file_config(std::move(config));
     config = nested(config);
-    // a family of several says itself which
+    // a family of several writes which
     if (!config.contains("architecture")) config["architecture"] = dialect_.types.front();
     return dialect_.file_config(std::move(config));
   }
@@ -245,7 +245,7 @@ class Exporter {
             : NoPlace{"its Hugging Face folders have", "; --to tessera keeps it"});
   }
 
-  /// Whether the config that the model came with says it as it is now, but for its labels and the
+  /// Whether the config that the model came with still describes it, except for labels and the
   /// rows of its vocabulary.
   bool still_says(const Exported& out) {
     Json config = checkpoint_.foreign_config;
@@ -269,7 +269,7 @@ class Exporter {
   }
 
   /// Keys without mathematics come along; of labels only where the class and its labels are those
-  /// that the config came with. Keys that the family ignores do where the config still says the
+  /// that the config came with. Keys that the family ignores do where the config still matches the
   /// model, since some repeat sizes; objects among them are for parts that the model is without.
   void carry_over(Exported& out) {
     Json& config = out.config;

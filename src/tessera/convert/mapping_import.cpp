@@ -311,7 +311,7 @@ void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, con
     return;
   std::vector<TensorView> tensors;
   std::vector<std::string> sources;
-  bool in_blocks = false;  // a quantised matrix among them
+  bool in_blocks = false;  // a quantized matrix among them
   const size_t n_missing = dry_ == nullptr ? 0 : dry_->missing.size();
   for (const RuleName& foreign : side.names)
     foreign.each(env_, locals, [&](const Local* inner) {

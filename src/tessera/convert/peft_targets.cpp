@@ -70,8 +70,8 @@ bool is_number(const std::string& word) {
          std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// layers_to_transform: a number or a list of numbers; those of a module stand behind a word of
-/// layers_pattern, or behind any word but the first. PEFT takes the first number of a name, and
+/// layers_to_transform: a number or a list of numbers; those of a module follow a word of
+/// layers_pattern, or any word but the first. PEFT takes the first number of a name, and
 /// before 0.18 took the last (the expert's), which is accepted as well.
 bool in_layers(const PeftConfig& config, const std::string& module) {
   const Json &layers = config.at("layers_to_transform"), &pattern = config.at("layers_pattern");

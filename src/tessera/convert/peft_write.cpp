@@ -253,7 +253,7 @@ class PeftWriter {
     }
   }
 
-  /// Whether the weight that a bias of ours stands by is replaced too: then PEFT saves the module.
+  /// Whether the weight next to a bias of ours is replaced too: then PEFT saves the module.
   bool replaced(const BoundRule& rule, size_t which) const {
     const std::string& ours = rule.ours.at(std::min(which, rule.ours.size() - 1));
     const auto weight = all_.find(ours.substr(0, ours.rfind('.')) + std::string(kWeight));

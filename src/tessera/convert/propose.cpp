@@ -27,7 +27,7 @@ constexpr size_t kSwitched = 3;  // bases whose switches are tried
 constexpr int kRounds = 4;       // names that are found lead to others
 constexpr double kLeastLikeness = 0.2;
 constexpr double kEqual = 0.75;  // costs of bases that fit equally differ by less
-constexpr size_t kTold = 3;      // of them whose differences are told
+constexpr size_t kTold = 3;      // of them whose differences are reported
 constexpr const char* kHf = "hf";
 
 int64_t count_of(const Dims& shape) {
@@ -380,7 +380,7 @@ class Search {
                        base);
   }
 
-  /// Dry run and cost of a draft as it stands.
+  /// Dry run and cost of a draft as it is.
   void update(Draft& draft) {
     draft.dry = evaluate(draft.family);
     draft.cost = cost_of(draft);
@@ -531,7 +531,7 @@ class Search {
     sort_members(expected);
     sort_members(found);
     Draft changed = draft;
-    // what words tell first, then products, and by shapes alone what is left
+    // first by words, then products, and by shapes alone what is left
     bool any = rename(changed, expected, found, kLeastLikeness);
     any = pack(changed, expected, found) || any;
     any = unpack(changed, expected, found) || any;
@@ -882,7 +882,7 @@ class Search {
 
   /// Of complete drafts that fit equally, the one whose spec has most in common with those of the
   /// others comes first: a peculiarity that neither keys nor shapes show is a rare one. What it
-  /// differs in from the others is told.
+  /// differs in from the others is reported.
   static void prefer_typical(std::vector<Draft>& drafts) {
     using Members = std::map<std::string, std::set<std::string>>;
     std::vector<Members> specs;

@@ -23,9 +23,9 @@ using format::GgufValue;
 using format::in_quotes;
 using format::shape_text;
 
-// --- what a recipe says --------------------------------------------------------------------------
+// --- recipes of types ----------------------------------------------------------------------------
 
-/// What a matrix does, as far as recipes tell matrices apart; `value` also where queries, keys and
+/// What a matrix does, as far as recipes distinguish matrices; `value` also where queries, keys and
 /// values are one.
 enum class Part { embedding, head, key, value, output, down, other };
 
@@ -178,7 +178,7 @@ bool more_bits(int64_t i, int64_t n) {
   return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
 }
 
-/// Chooses as a recipe says, tensor by tensor in the order of the layers.
+/// Chooses by a recipe, tensor by tensor in the order of the layers.
 class Chooser {
  public:
   Chooser(const GgufModel& model, const Recipe& recipe, bool weighted)

@@ -208,7 +208,7 @@ void check_order(const std::vector<std::string>& kinds, const std::string& where
        kinds.empty() ? "no module" : fmt::format("{}", fmt::join(kinds, ", ")));
 }
 
-/// What one module says.
+/// Reads one module.
 void read_module(const std::string& kind,
                  const std::string& type,
                  const fs::path& folder,

@@ -17,14 +17,14 @@ bool one_model(const Family& family, const Checkpoint& a, const Checkpoint& b) {
     try {
       if (spec_in_form_of(family, dialect, a) == spec_in_form_of(family, dialect, b)) return true;
     } catch (const Error& error) {
-      // a form that cannot be said is no form of both
+      // a form that a family cannot express is no form of both
       if (error.kind() == ErrorKind::internal) throw;
     }
   }
   return false;
 }
 
-/// Where each row of a matrix of ours stands among those of the file, by order; no matrix whose
+/// Index of each row of a matrix of ours among those of the file, by order; no matrix whose
 /// rows are numbers of several.
 using Orders = std::map<std::string, std::vector<int64_t>>;
 

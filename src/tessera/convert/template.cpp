@@ -31,7 +31,7 @@ void Loop::run(Environment& env,
 
 namespace {
 
-/// The members of a control form, checked: no others may stand beside it.
+/// The members of a control form, checked: no others are allowed.
 const Json& form_member(const Json& json, const char* key, const std::string& where) {
   const auto found = json.find(key);
   if (found == json.end()) fail(ErrorKind::spec, where, "a control form lacks \"{}\"", key);

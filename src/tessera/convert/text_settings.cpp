@@ -82,7 +82,7 @@ void set_settings_of_adapter(const fs::path& adapter, int64_t vocab, GgufModel& 
   const TextSettings settings = settings_of_adapter(adapter, vocab);
   if (!settings.chat_template.empty())
     model.set("tokenizer.chat_template", GgufValue::string(settings.chat_template));
-  // beside eos_token_id files name one that ends a turn
+  // in addition to eos_token_id files name one that ends a turn
   const int64_t eos = model.integer_or("tokenizer.ggml.eos_token_id", -1);
   for (const int64_t end : settings.ends)
     if (end != eos)

@@ -16,7 +16,7 @@
 namespace tessera::convert {
 namespace {
 
-// what copy_tokenizer() writes besides the files of others
+// files of copy_tokenizer() in addition to those of others
 constexpr const char* kOwnFiles[] = {"tokenizer.gguf", "tokenizer.bin"};
 constexpr char kPrefix[] = "tokenizer.ggml.";
 

@@ -16,7 +16,7 @@ constexpr int32_t kGgmfMaxNameBytes = 1'024;
 constexpr int32_t kGgmfMaxRank = 3;
 
 struct DataType {
-  std::string_view name;  // ggml's, which says the layout
+  std::string_view name;  // ggml's, which defines the layout
   bool removed = false;
 };
 
@@ -137,7 +137,7 @@ GgmfFile read_ggmf(std::span<const std::byte> bytes,
   if (found == 0)
     reader.source().fail("no tensors after the header of {} bytes; expected at least one",
                          reader.position());
-  // every layer has some of its own; a damaged count would be read as a spec of so many
+  // every layer has some of its own; a damaged count would give a spec of this size
   if (static_cast<size_t>(result.header.n_layer) > found)
     reader.source().fail("n_layer = {}: found {} tensors; expected at least one for every layer",
                          result.header.n_layer, found);

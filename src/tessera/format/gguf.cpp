@@ -262,7 +262,7 @@ uint64_t metadata_or(const GgufMetadata& metadata, std::string_view key, uint64_
   return metadata.find(key) == nullptr ? otherwise : metadata.get_u64(key);
 }
 
-/// The tensors of the other parts beside those of the first.
+/// The tensors of the other parts, added to those of the first.
 void add_parts(GgufFile& first, const std::filesystem::path& path, uint64_t count) {
   const std::string file = path.string();
   const FileSource source{"gguf", file};

@@ -327,7 +327,7 @@ class PickleMachine {
     return items;
   }
 
-  /// An attribute that an OrderedDict has beside its items (versions of modules) says nothing of
+  /// An attribute of an OrderedDict next to its items (versions of modules) has no effect on
   /// them.
   void build() {
     const auto state = last(1);

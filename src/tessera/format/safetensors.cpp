@@ -58,7 +58,7 @@ StringMap read_metadata(const Json& value, const FileSource& source) {
   return metadata;
 }
 
-// The type, or an error that lists none: there are 22, and the name alone tells.
+// The type, or an error that lists none: there are 22, and the name is enough.
 const SafetensorsType& read_type(const Json& value,
                                  const std::string& tensor,
                                  const FileSource& source) {

@@ -20,7 +20,7 @@ using spec::Json;
 constexpr size_t kMaxIndexBytes = 100'000'000;
 constexpr size_t kMaxShards = 4096;
 
-// shard file -> the tensors that the index says it holds
+// shard file -> its tensors by the index
 using Notes = std::vector<std::string>;
 using Shards = std::map<std::string, std::set<std::string, std::less<>>, std::less<>>;
 
@@ -133,7 +133,7 @@ std::string some_of(const std::vector<std::string>& names) {
   return text;
 }
 
-/// The shards that the index names, whole: it says which files there are, not what they hold.
+/// The shards that the index names, whole: it lists the files, not their contents.
 TensorFile open_shards(const fs::path& folder, const FolderForm& form, Notes* notes) {
   const fs::path index = folder / form.index;
   const Shards shards = read_index(index, form);

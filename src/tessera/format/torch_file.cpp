@@ -29,7 +29,7 @@ struct Rebuild {
   std::string_view name;
   size_t min_arguments, max_arguments;
   int dtype = -1;     // which argument is one
-  int metadata = -1;  // which argument says that values are conjugate or negated
+  int metadata = -1;  // which argument marks values as conjugate or negated
 };
 constexpr Rebuild kRebuilds[] = {{"torch._utils._rebuild_tensor", 4, 4},
                                  {"torch._utils._rebuild_tensor_v2", 5, 7, -1, 6},
@@ -188,7 +188,7 @@ class TorchReader {
     if (depth > kMaxNesting) source_.fail("nested more than {} deep", kMaxNesting);
     if (is_tensor(index)) return add(index, name);
     if (!holds_tensors(index, depth)) return;
-    // a part that stood in many places would give more names than the file has bytes
+    // a part in many places would give more names than the file has bytes
     if (!walked_.insert(index).second)
       source_.fail("{} stands in two places of the dictionary", in_quotes(name));
     const PickleNode& value = node(index);

@@ -132,7 +132,7 @@ TorchContent read_zip_form(std::span<const std::byte> bytes, const FileSource& s
   return content;
 }
 
-/// A pickle at the place of the reader, which goes on behind it.
+/// A pickle at the place of the reader, which is moved past it.
 Pickle next_pickle(ByteReader& reader) {
   Pickle pickle = read_pickle(reader.bytes().subspan(reader.position()), reader.position(),
                               is_torch_name, reader.source());

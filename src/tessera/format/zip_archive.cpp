@@ -23,10 +23,10 @@ T number_at(std::span<const std::byte> bytes, size_t at) {
   return value;
 }
 
-/// What the end of the archive says of its directory.
+/// The directory's record at the end of the archive.
 struct Directory {
   uint64_t entries = 0, size = 0, offset = 0;
-  size_t end = 0;  // first byte behind which no entry may reach
+  size_t end = 0;  // entries end at this byte at the latest
 };
 
 struct ZipSizes {
@@ -151,7 +151,7 @@ class ZipReader {
     return entry;
   }
 
-  /// The bytes behind the local header, which must say the same as the directory.
+  /// The bytes after the local header, which must equal the directory's entry.
   std::span<const std::byte> data_of(const ZipEntry& entry,
                                      const ZipSizes& sizes,
                                      uint16_t flags,

@@ -133,7 +133,7 @@ std::string commit_of(const fs::path& repo, const std::string& revision) {
   return found.size() == 1 ? found[0] : "";
 }
 
-/// Whether somebody downloads a file of it.
+/// Whether a download of one of its files is running.
 bool is_locked(const fs::path& locks) {
   for (const fs::path& lock : entries_of(locks)) {
     const int descriptor = ::open(lock.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);

@@ -19,7 +19,7 @@ std::string printed(const std::string& text) {
   return format::printable(text);
 }
 
-/// What nobody calls a repository, so that a file that is missing is said to be missing.
+/// Endings of files, not of repositories: then the message is of a missing file.
 bool is_file_name(std::string_view text) {
   constexpr std::array<std::string_view, 11> kEndings = {".gguf", ".safetensors", ".json", ".jsonl",
                                                          ".bin",  ".pt",          ".pth",  ".ckpt",

@@ -21,7 +21,7 @@ bool is_name_part(std::string_view part) {
          });
 }
 
-/// The name that an address of the hub's pages stands for, as https://huggingface.co/org/name,
+/// The name in an address of the hub's pages, as https://huggingface.co/org/name,
 /// .../tree/REVISION or .../blob/REVISION/FILE; any other text as it is.
 std::string without_address(std::string_view text) {
   std::string_view rest = text;

@@ -33,7 +33,7 @@ std::shared_ptr<Choices> choices_of(const Context& context) {
   return context.recomputation ? context.recomputation->choices : nullptr;
 }
 
-/// Whether they hold the same tensors: what stands at an address may be another batch by now.
+/// Whether they hold the same tensors: what is at an address may be another batch by now.
 bool same_tensors(const Batch& a, const Batch& b) {
   return a.ids_N.is_same(b.ids_N) && a.positions_N.is_same(b.positions_N);
 }

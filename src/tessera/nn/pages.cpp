@@ -60,7 +60,7 @@ void PagePool::give_back(Tensor rows) {
   std::vector<Tensor> surplus;  // memory is freed without the lock
   const std::lock_guard lock(mutex_);
   --live_;
-  // somebody still reads it (a graph, a view): it is his now
+  // a graph or a view still reads it and owns it now
   const bool seen = rows.use_count() > 1 || rows.storage().use_count() > 1;
   if (!seen && n_free_ < live_) {
     const at::Device device = rows.device();

@@ -26,7 +26,7 @@ TokenBuffer::TokenBuffer(const spec::StateDecl& decl,
       keep_(decl.keep),
       lead_(decl.keep > 0 ? decl.first : 0),
       base_(lead_) {
-  // a page larger than the window would only hold what nobody reads
+  // a page larger than the window would only hold unread entries
   if (window_ > 0 && page_ > 0) page_ = std::min(page_, window_);
 }
 

@@ -18,7 +18,7 @@ void side_by_side(const std::vector<int64_t>& costs, const std::function<void(si
       body(i);
   parallel_in_turn(static_cast<int64_t>(small.size()), 1, [&](int64_t begin, int64_t end) {
     const at::NoGradGuard no_gradients_here;
-    // a region flushes denormals, as kernels are to; what libtorch computes beside them is to be
+    // a region flushes denormals, as kernels are to; what libtorch computes next to them is to be
     // what it is for a row alone
     at::globalContext().setFlushDenormal(false);
     for (int64_t i = begin; i < end; ++i) body(small[static_cast<size_t>(i)]);

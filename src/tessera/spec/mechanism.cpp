@@ -289,7 +289,7 @@ void refuse_no_position(const Json& json, const Scope& scope) {
     fail(ErrorKind::spec, scope.at("position").path, "found null; expected a scheme, or \"none\"");
 }
 
-/// A name of another slot: what it is, and where it stands.
+/// The error for a name of another slot: which, and where it belongs.
 void refuse_other_slot(Slot slot, const std::string& name, const Scope& scope) {
   for (const Mechanism& other : table()) {
     if (other.name != name) continue;

@@ -48,7 +48,7 @@ TextIds ids_of(const text::Tokenizer& tokenizer,
 
 using Vector = std::vector<double>;
 
-/// Hidden states of a text: rows [count, d], from position `behind` of it on.
+/// Hidden states of a text: rows [count, d], after `behind` tokens that do not count.
 struct Rows {
   const float* data;
   int64_t count, d, behind;

@@ -17,7 +17,7 @@ std::vector<int64_t> wide(const std::vector<int32_t>& ids) {
   return {ids.begin(), ids.end()};
 }
 
-/// The token that stands for an empty context.
+/// The token in place of an empty context.
 int64_t first_token(const text::Tokenizer& tokenizer) {
   if (const auto bos = tokenizer.bos()) return *bos;
   if (const auto eos = tokenizer.eos()) return *eos;

@@ -23,7 +23,7 @@ namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
 // For few queries and many keys, in steps: blocks on all threads, each for several tiles, then the
-// merge. A tile that has nothing to do with the block gets a partial that says so.
+// merge. A tile that has nothing to do with the block gets an empty partial.
 void attend_block(
     const Attention& a, const QueryTile* tiles, int64_t count, int64_t block, float* partials) {
   int64_t rows = 0;
@@ -135,8 +135,8 @@ void attend_by_panels(const Attention& a) {
   });
 }
 
-// rows of partials computed before they are merged: enough for any number of threads, and what they
-// leave behind, 16 + V floats each (2 MB for V = 64), does not grow with the keys
+// rows of partials computed before they are merged: enough for any number of threads, and their
+// results, 16 + V floats each (2 MB for V = 64), do not grow with the keys
 constexpr int64_t kRowsAtOnce = 6144;
 
 // The split of the keys among the threads: their blocks of absolute positions, merged in ascending
@@ -222,7 +222,7 @@ int64_t rows_of(const Attention* calls, int64_t count) {
   return rows;
 }
 
-// The tiles of all calls. Where one block holds all keys each head may be one by itself, so that
+// The tiles of all calls. Where one block holds all keys each head may be one tile, so that
 // threads have equal shares.
 void tiles_of(const Attention* calls, int64_t count, int64_t threads, TeamTiles& all) {
   all.tiles.clear(), all.of.clear(), all.totals.clear();

@@ -19,7 +19,7 @@
 #define TESSERA_KERNELS_FLASH_BACKWARD_ONCE
 namespace tessera::kernels {
 
-// Key blocks of a group are shared out in so many parts that all threads have work.
+// Key blocks of a group are divided into enough parts for all threads to have work.
 struct FlashBackwardItem {
   int64_t b, g;
   int64_t part, parts;  // this item takes key blocks part, part + parts, ...

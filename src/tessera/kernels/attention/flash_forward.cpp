@@ -24,7 +24,7 @@ namespace tessera::kernels {
 constexpr int64_t kForwardRows = 48;  // scores of a tile: 21 KiB, in the first cache level
 constexpr int64_t kForwardKeys = 96;
 
-// What an item of parallel work gets besides the attention: tiles of rows of a group.
+// What an item of parallel work gets in addition to the attention: tiles of rows of a group.
 struct FlashForwardItem {
   int64_t b, g;
   int64_t tile, tiles;   // the first one, and how many

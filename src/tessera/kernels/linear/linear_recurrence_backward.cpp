@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
-// Heads, from the last block of chunks to the first: heads beside each other read and write memory
+// Heads, from the last block of chunks to the first: neighbouring heads read and write memory
 // that lies together. Chunks between two checkpoints are computed again, in order, before their
 // gradients are. With G the gradient of the state after a chunk, dread that of what a reader got
 // and dvalue that of a value:
@@ -406,7 +406,7 @@ class HeadBackward {
     }
   }
 
-  // before the queries' own tokens are added: no decay stands between them and themselves
+  // before the queries' own tokens are added: no decay is between them and themselves
   void store_decays(const C& c) {
     const int64_t keys = s_.keys;
     for (int64_t i = tokens_ - 1; i >= 0; --i)
@@ -530,7 +530,7 @@ class HeadBackward {
     }
   }
 
-  // the value that the recurrence takes in is rate v, and y gets skip v besides
+  // the value that the recurrence takes in is rate v, and skip v is added to y
   void store_value(const C& c, int64_t i) const {
     const int64_t row = head(c, i);
     const V32 rate = all(r_.rate != nullptr ? r_.rate[row] : 1.0f),

@@ -65,7 +65,7 @@ HWY_INLINE void open_gates(const RgLru& l, int64_t at, int64_t channels, Gates& 
 }
 
 // The rows of a token next to one, at `at`. A thread's share of a row ends within a page, and there
-// the processor stops looking ahead by itself.
+// the processor's own prefetch stops.
 HWY_INLINE void ask_for(std::initializer_list<const float*> read,
                         std::initializer_list<float*> written,
                         int64_t at) {

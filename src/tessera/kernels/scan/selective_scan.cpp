@@ -28,7 +28,7 @@ HWY_INLINE void keep(V32 v, float* p) {
   hn::Store(v, F32(), p);
 }
 
-// lanes of a row that blocks of channels side by side share: broadcasts of B and C, sums of dB and
+// lanes of a row that neighbouring blocks of channels share: broadcasts of B and C, sums of dB and
 // dC
 constexpr int kBlocks = 2;
 constexpr float kLog2E = 1.44269504f;
@@ -297,8 +297,8 @@ void scan_channels(const SelectiveScan& s, int64_t begin, int64_t end) {
   scan_tiles<1>(s, whole, end);
 }
 
-// What goes on from block to block of lanes: per chunk the sums of dB and dC before their lanes are
-// added, [N, kQ, lanes]; per channel what goes on from chunk to chunk, [channels / lanes, N,
+// Values passed between blocks of lanes: per chunk the sums of dB and dC before their lanes are
+// added, [N, kQ, lanes]; per channel those passed between chunks, [channels / lanes, N,
 // lanes].
 struct BackwardWork {
   float *db, *dc, *carry;

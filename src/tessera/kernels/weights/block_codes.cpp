@@ -62,7 +62,7 @@ void put_six_bits(const uint8_t* codes, uint8_t* to) {
     }
 }
 
-/// `bytes` bytes of so many digits of base 3 each, the first uppermost, read as a fraction of 256.
+/// `bytes` bytes of digits of base 3, the first uppermost, read as a fraction of 256.
 uint8_t* put_thirds(const uint8_t* codes, int bytes, int digits, uint8_t* to) {
   for (int i = 0; i < bytes; ++i) {
     int number = 0;

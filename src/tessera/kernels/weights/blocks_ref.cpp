@@ -63,7 +63,7 @@ uint32_t word_at(const uint8_t* p) {
   return word;
 }
 
-// code books: a byte of an entry, with the sign that bit `e` says
+// code books: a byte of an entry, with the sign of bit `e`
 int byte_of(uint64_t entry, int e) {
   return static_cast<int8_t>(entry >> (8 * e));
 }
@@ -129,7 +129,7 @@ float value_of(DType type, const uint8_t* b, int e) {
       return d * static_cast<float>(kLevels[nibble(b + 8 + 16 * g, e % 32)]);
     }
     case DType::mxfp4: {
-      // doubled, so that they are whole: the power is half of what the byte says
+      // doubled, so that they are whole: the power is half of the byte's
       constexpr int kTwice[] = {0, 1, 2, 3, 4, 6, 8, 12};
       const int q = nibble(b + 1, e);
       return half_of_e8m0(b[0]) * static_cast<float>(q < 8 ? kTwice[q] : -kTwice[q - 8]);

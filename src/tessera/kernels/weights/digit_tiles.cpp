@@ -68,7 +68,7 @@ constexpr int64_t kScales = 2 * kTileRows;
 int64_t rows_floats(int64_t k) {
   return k / 32 * (2 * kTileFloats + kScales);
 }
-// of 32 rows of w: [k / 32] pairs of tiles side by side, then d and m
+// of 32 rows of w: [k / 32] pairs of tiles, then d and m
 int64_t panel_floats(int64_t k) {
   return k / 32 * (2 * kTileFloats + 2 * kPanelColumns);
 }

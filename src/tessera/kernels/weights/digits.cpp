@@ -174,7 +174,7 @@ HWY_INLINE V fused(V a, V b, V c) {
 #endif
 }
 
-// --- few rows: columns side by side in the lanes -------------------------------------------------
+// --- few rows: columns in the lanes of a vector --------------------------------------------------
 
 constexpr int kParts = 32 / kBytes;
 using Words = hn::CappedTag<int16_t, kBytes / 2>;
@@ -374,7 +374,7 @@ constexpr int kStrip = 6;  // rows of x: 24 sums of 32 registers
 constexpr int kStrip = 3;
 #endif
 
-// Units of four bytes of codes, and the factors of runs, columns side by side.
+// Units of four bytes of codes, and the factors of runs, columns interleaved.
 struct CodePanel {
   float* units;  // [k / 32][kUnits][kPanelColumns]
   float *d, *m;  // [k / run][kPanelColumns]

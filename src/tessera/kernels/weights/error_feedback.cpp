@@ -71,7 +71,7 @@ HWY_EXPORT(subtract_rows);
 namespace {
 
 constexpr int64_t kPanel = 64;           // columns that are factored at a time
-constexpr int64_t kRowsAtOnce = 512;     // that are rounded side by side
+constexpr int64_t kRowsAtOnce = 512;     // that are rounded together
 constexpr int64_t kColumnsAtOnce = 128;  // in the order of activity
 
 /// M = L D L^T in place: the lower triangle becomes L, without its unit diagonal, which holds D.

@@ -27,7 +27,7 @@ enum class Place { number, half, pair, pair_for_units, pair_for_tiles };
 constexpr int64_t numbers_of(Place place) {
   return place == Place::number || place == Place::half ? 1 : 2;
 }
-/// Places along k that so many numbers take: of tiles whole ones.
+/// Places along k that `depth` numbers take: of tiles whole ones.
 constexpr int64_t places_of(Place place, int64_t depth) {
   const int64_t places = (depth + numbers_of(place) - 1) / numbers_of(place);
   return place == Place::pair_for_tiles ? (places + 15) / 16 * 16 : places;
@@ -148,7 +148,7 @@ void pack_numbers(const float* from,
     turn_rows(from + p, across, count, std::min(kStep, depth - p), to + p * width, width, width);
 }
 
-// The same of pairs, [(depth + 1) / 2][width]; the last of an odd depth has a zero beside it.
+// The same of pairs, [(depth + 1) / 2][width]; the last of an odd depth has a zero as its partner.
 template <bool by_units>
 void pack_pairs(const float* from,
                 int64_t across,
@@ -190,7 +190,7 @@ void pack_pairs(const float* from,
 /// targets.
 HWY_INLINE V32 nearest_half(V32 x) {
   const V32 size = hn::Abs(x);
-  // 10 bits behind the first; what is then above the largest is infinite
+  // 10 bits after the first; what is then above the largest is infinite
   const auto bits = hn::BitCast(U32(), size);
   const auto odd = hn::And(hn::ShiftRight<13>(bits), hn::Set(U32(), 1));
   const V32 normal = hn::BitCast(F32(), hn::And(hn::Add(bits, hn::Add(odd, hn::Set(U32(), 0xFFF))),
@@ -380,7 +380,7 @@ void pack_tiles(
   }
 }
 
-// sums[2 tiles][2] = tiles of rows times two of columns, side by side
+// sums[2 tiles][2] = tiles of rows times two of columns
 template <int tiles>
 HWY_INLINE void add_tiles(
     const float* a, int64_t next_rows, const float* b, int64_t steps, float* sums) {

@@ -40,8 +40,8 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
-// The blocking. It never shows in the result: it only says which dot products are in flight. A
-// panel of w stays in the second cache level, dequantised once for all rows; a piece of a strip of
+// The blocking. It never shows in the result: it only decides which dot products are in flight. A
+// panel of w stays in the second cache level, dequantized once for all rows; a piece of a strip of
 // rows of x, and what is left of the strip's sums between the pieces of k, in the first one.
 struct Blocking {
   int64_t columns;  // of y (rows of w) in a panel, in fours
@@ -49,7 +49,7 @@ struct Blocking {
   bool copy;        // whether float32 weights are copied into the panel too
 
   explicit Blocking(const MatmulProblem& p) {
-    // a panel of 384 KiB; a strip of 24 KiB, or half of that beside its sums
+    // a panel of 384 KiB; a strip of 24 KiB, or half of that with its sums
     constexpr int64_t kPanelFloats = 3 << 15, kWhole = 6144 / kTileRows, kPiece = kWhole / 2;
     const bool whole = p.k <= kWhole;
     columns =
@@ -60,14 +60,14 @@ struct Blocking {
   }
 };
 
-// Bytes of a row of w from which on two large blocks side by side are faster than four, as four
+// Bytes of a row of w from which on two large blocks are faster than four, as four
 // rows and the next four leave the first cache level; and from which on a row is a stream that
-// hardware follows: asked for besides, rows would push each other out.
+// hardware follows: with prefetches too, rows would push each other out.
 constexpr int64_t kWideRow = 1280, kStream = 6144;
 // Bytes that have to be on their way while others are multiplied.
 constexpr int64_t kAhead = 1600;
 // Rows of x that are multiplied without a panel, and at a time. With 32 registers the sums of eight
-// rows and two columns stay in them, beside a block of each column that is unpacked once for all
+// rows and two columns stay in them, with a block of each column that is unpacked once for all
 // rows; with 16 those of two, and unpacking twice is as fast as a panel.
 #if HWY_MAX_BYTES == 64
 constexpr int kFewRows = 8, kFewAtOnce = 8;

@@ -140,7 +140,7 @@ void write_levels(const float* x, const float* importance, uint8_t* to) {
   put_codes(DType::iq4_nl, code, to);
 }
 
-/// `count` blocks of one row side by side; `mean` = the mean square of the row.
+/// `count` neighbouring blocks of one row; `mean` = the mean square of the row.
 void write_searched(const Format& format,
                     const float* x,
                     const float* importance,

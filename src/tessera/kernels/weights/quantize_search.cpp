@@ -43,7 +43,7 @@ HWY_INLINE VF code_of(VF v, int low, int high) {
   return hn::ConvertTo(F8(), hn::Max(hn::Set(d, low), hn::Min(hn::Set(d, high), nearest_whole(v))));
 }
 
-// kSide groups side by side: element i of all of them is one vector. Lanes without a group hold
+// kSide groups together: element i of all of them is one vector. Lanes without a group hold
 // zeros.
 struct Side {
   HWY_ALIGN float x[kMostElements * kSide];

@@ -23,7 +23,7 @@ class AdaptiveComputation final : public Depth {
       return at::full({x_ND.size(0), 1}, value, s_ND.options());
     };
     LayerValues& values = context.values;
-    // of the steps before: sum of h, 1 where a token goes on, sum of p s
+    // of the steps before: sum of h, 1 where a token has not halted, sum of p s
     const Tensor sum_N1 = layer.first ? ones(0) : values.at(key("sum")),
                  running_N1 = layer.first ? ones(1) : values.at(key("running")),
                  before_ND = layer.first ? at::zeros_like(s_ND) : values.at(key("output"));

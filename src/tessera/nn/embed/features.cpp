@@ -45,7 +45,7 @@ std::vector<Tensor> features_of(const FeatureEmbedConfig& embed,
 
 namespace {
 
-/// Positions, norm and dropout behind what features have become.
+/// Positions, norm and dropout after the projection of features.
 class FeatureEmbed : public Embed {
  public:
   FeatureEmbed(const FeatureEmbedConfig& config, const Builder& builder)
@@ -98,7 +98,7 @@ class Patches final : public FeatureEmbed {
 
   Tensor with_class(const Tensor& x_PD, const std::vector<int64_t>& patches) const {
     const Tensor class_1D = class_->tensor().to(x_PD.scalar_type()).unsqueeze(0);
-    std::vector<int64_t> pieces;  // before the class token of a document, and behind it
+    std::vector<int64_t> pieces;  // before the class token of a document, and after it
     for (const int64_t n : patches) {
       const int64_t before = config_.class_token == ClassToken::first    ? 0
                              : config_.class_token == ClassToken::middle ? n / 2

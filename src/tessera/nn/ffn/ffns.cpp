@@ -59,7 +59,7 @@ Tensor sparse(const Tensor& x, double share) {
   return (centred - deviation * z.item<double>()).relu();
 }
 
-/// What stands before the last product: a norm, and dropout by token.
+/// What precedes the last product: a norm, and dropout by token.
 class Hidden {
  public:
   template <class C>

@@ -116,7 +116,7 @@ class PoolerHead final : public Head {
   std::unique_ptr<Norm> norm_;
 };
 
-/// Logits, behind a transform where the config has one.
+/// Logits, after a transform where the config has one.
 class TransformedHead final : public Head {
  public:
   TransformedHead(const TransformedHeadConfig& config, const Builder& builder)

@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kReversed = "reversed:";
 
-/// The token that stands in each one's place when every document is reversed within itself.
+/// The token in each one's place when every document is reversed within itself.
 const Tensor& reversal(Context& context) {
   return context.once<Tensor>("bidirectional.reversal", [&] {
     const Batch& batch = *context.batch;

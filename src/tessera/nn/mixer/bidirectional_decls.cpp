@@ -10,7 +10,7 @@ bool matches(const std::string& shared, std::string_view name) {
          (name.size() > shared.size() && name.starts_with(shared) && name[shared.size()] == '.');
 }
 
-/// Whether a mixer can stand in an encoder as it is: it says so itself.
+/// Whether a mixer can be in an encoder as it is, by its own check.
 bool reads_both_ways(const spec::AnyPart& mixer, spec::Scope scope) {
   scope.causal = false;
   try {

@@ -25,7 +25,7 @@ Tensor plain(const ops::ScoreBlock& block, const Tensor& table) {
   return part * row(place.detach().ceil()) + (1 - part) * row(low);
 }
 
-/// One score after the other: each row by itself.
+/// One score after the other: each row separately.
 Tensor numbers(const ops::ScoreBlock& block, const Tensor& table) {
   const Tensor products = ops::row_products(block.q_BHTD, block.k_BHSD).contiguous(),
                z = ops::row_products(block.q_BHTD, table.to(at::kFloat)).contiguous();

@@ -9,7 +9,7 @@ namespace tessera::nn {
 namespace {
 
 /// Angles of the tokens of a call. Frequencies may depend on the length of the document, so each
-/// segment has its own. Throws Error(input) for one that goes on beyond where all angles change.
+/// segment has its own. Throws Error(input) for one that continues beyond where all angles change.
 ops::RotaryTable rope_table(const RopeConfig& config, const Batch& batch, at::ScalarType type) {
   if (!config.angles_change()) {
     const RopeFrequencies f = config.frequencies(0);

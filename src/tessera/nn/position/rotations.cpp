@@ -1,4 +1,4 @@
-// Rotary schemes beside "rope": p-RoPE, xPos, and positions in three axes.
+// Rotary schemes other than "rope": p-RoPE, xPos, and positions in three axes.
 #include <cmath>
 
 #include "tessera/nn/parts.h"

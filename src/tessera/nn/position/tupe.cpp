@@ -12,7 +12,7 @@ class Tupe final : public Position {
  public:
   Tupe(const TupeConfig& config, const Builder& builder) : config_(config) {
     const Builder all = home(builder, config.share);
-    // layers that share a block may adapt it, each in its own way; what `share` names nobody adapts
+    // layers that share a block may adapt it, each in its own way; blocks of `share` are not adapted
     name_ = config.share.empty() ? fmt::format("tupe {} {}", builder.scope().layer, all.prefix())
                                  : "tupe " + all.prefix();
     table_ = all.weight("weight");

@@ -38,7 +38,7 @@ class Xl final : public Position {
   }
 
  private:
-  // distances that are projected at once beside a state
+  // distances that are projected at once with a state
   static constexpr int64_t kBlock = 256;
 
   /// W_r R of distances 0 .. past, then of -1 .. -future: [rows, H * D].

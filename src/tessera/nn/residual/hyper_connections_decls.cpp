@@ -21,7 +21,7 @@ void HyperConnectionsConfig::check(const spec::Scope& scope) const {
 
 void HyperConnectionsConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   ResidualConfig::params(list, scope);
-  // the branch reads one stream, another one each time, and every stream goes on as it is
+  // the branch reads one stream, another one each time, and every stream stays as it is
   std::vector<double> alpha;
   for (int64_t s = 0; s < streams; ++s) {
     alpha.push_back(s == scope.earlier % streams ? 1 : 0);

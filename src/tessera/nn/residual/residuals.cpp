@@ -80,7 +80,7 @@ class JoinStep final : public ResidualStep {
     bool one_gain;
   };
 
-  /// Several branches read x, while their sum grows beside it.
+  /// Several branches read x, while their sum is formed.
   int64_t sums(int64_t n) const { return branches_.size() > 1 ? n * width_ : 0; }
   StepMemory places(int64_t n) const {
     StepMemory memory;

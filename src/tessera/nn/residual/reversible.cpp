@@ -7,7 +7,7 @@
 
 namespace tessera::nn {
 
-/// A run of reversible branches: the streams behind the last one, and how far the backward pass has
+/// A run of reversible branches: the streams after the last one, and how far the backward pass has
 /// taken them back. Nothing else is kept of the values between.
 struct ReversibleChain {
   Tensor last_2ND;
@@ -15,7 +15,7 @@ struct ReversibleChain {
   int64_t now = 0;
   int64_t length = 0;  // branches
 
-  /// The streams behind branch `index`.
+  /// The streams after branch `index`.
   const Tensor& behind(int64_t index) {
     if (index + 1 == length) {
       now_2ND = last_2ND;

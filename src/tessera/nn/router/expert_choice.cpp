@@ -26,7 +26,7 @@ class ExpertChoiceRouter final : public Router {
   }
 
  private:
-  /// For every token the experts that chose it, in ascending order, -1 behind.
+  /// For every token the experts that chose it, in ascending order, then -1.
   Tensor of_tokens(const Tensor& p_NE, const std::vector<int64_t>& lengths) const {
     const int64_t n = p_NE.size(0), e = p_NE.size(1);
     std::vector<std::vector<int64_t>> of(static_cast<size_t>(n));

@@ -155,7 +155,7 @@ Tensor chance_to_be_chosen(const Tensor& clean_NE,
                            int64_t k) {
   const Tensor order_NK = largest(noisy_NE, k + 1).to(noisy_NE.device());
   const Tensor ranked_NK = noisy_NE.gather(1, order_NK);
-  // without one that is chosen, the k-th of the others is the one behind
+  // without one that is chosen, the k-th of the others is the one after
   const Tensor inside_N1 = ranked_NK.narrow(1, k, 1), outside_N1 = ranked_NK.narrow(1, k - 1, 1);
   const Tensor is_chosen = at::zeros(noisy_NE.sizes(), noisy_NE.options().dtype(at::kBool))
                                .scatter(1, order_NK.narrow(1, 0, k), true);

@@ -27,7 +27,7 @@ class TopPRouter final : public LearnedRouter {
 
  private:
   /// The best experts of every token while they are wanted, as many columns as the token with the
-  /// most of them has; -1 behind.
+  /// most of them has; then -1.
   Tensor enough(const Tensor& p_NE) const {
     const int64_t most = config_.most > 0 ? config_.most : n_experts();
     const Tensor ranked = largest(p_NE, most);

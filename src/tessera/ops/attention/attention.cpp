@@ -392,7 +392,7 @@ Tensor row_products(const Tensor& x, const Tensor& w) {
   const int64_t t = x.size(-2), d = x.size(-1), s = w.size(-2);
   auto batch = at::infer_size(x.sizes().slice(0, static_cast<size_t>(x.dim() - 2)),
                               w.sizes().slice(0, static_cast<size_t>(w.dim() - 2)));
-  // items one behind another, their rows without gaps
+  // items one after another, their rows without gaps
   const auto flat = [&](const Tensor& m) {
     auto sizes = batch;
     sizes.push_back(m.size(-2));

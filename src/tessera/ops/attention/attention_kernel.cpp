@@ -68,7 +68,7 @@ Tensor distance_rows(const ScoreTerm& term, int64_t start, int64_t t, int64_t fi
   const int64_t heads = table.size(0), r = table.size(1), n = t + s - 1;
   Tensor rows = at::empty({heads, n}, table.options());
   const int64_t lowest = term.zero + first - (start + t - 1);
-  // columns before, in and behind the table
+  // columns before, in and after the table
   const int64_t before = std::clamp<int64_t>(-lowest, 0, n),
                 end = std::clamp<int64_t>(r - lowest, before, n);
   for (int64_t h = 0; h < heads; ++h) {

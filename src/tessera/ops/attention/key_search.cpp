@@ -12,7 +12,7 @@
 namespace tessera::ops {
 namespace {
 
-constexpr int64_t kKeysAtOnce = 1024;  // whose products are in memory besides the scores
+constexpr int64_t kKeysAtOnce = 1024;  // whose products are in memory in addition to the scores
 constexpr int64_t kRowsPerThread = 8;
 
 /// In eight sums over every eighth channel, so that its bits depend on the two vectors alone.

@@ -88,7 +88,7 @@ std::vector<kernels::KeySource> sources_of(const std::vector<KeyMemory>& memorie
   return sources;
 }
 
-/// What the kernels are told; `lists` name the sources.
+/// The arguments of the kernels; `lists` name the sources.
 kernels::ListedAttention described(const Tensor& q_THK,
                                    const KeyMemory& any,
                                    const std::vector<kernels::KeySource>& sources,

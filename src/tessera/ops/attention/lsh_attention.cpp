@@ -22,12 +22,12 @@ namespace {
 constexpr double kSelf = -1e5, kHidden = -1e9;
 constexpr int64_t kQueryBlock = 128;  // queries whose lists are in memory at a time
 
-/// Places of the sorted list hold token numbers, -1 behind the end of a document: rounds one after
+/// Places of the sorted list hold token numbers, -1 after the end of a document: rounds one after
 /// another, each padded to whole chunks.
 struct Sorted {
   int64_t places = 0, padded = 0;            // R * padded
   std::vector<std::vector<int64_t>> token;   // [H][places]
-  std::vector<std::vector<int64_t>> bucket;  // [H][places], of all rounds; 0 behind the end
+  std::vector<std::vector<int64_t>> bucket;  // [H][places], of all rounds; 0 after the end
   std::vector<std::vector<int64_t>> place;   // [H][R * T], of token t in round r
 };
 
@@ -219,7 +219,7 @@ Tensor by_chunks(const Tensor& q,
     const Tensor index = token.clamp_min(0).unsqueeze(-1).expand({heads, sorted.places, x.size(2)});
     return x.transpose(0, 1).gather(1, index).reshape({heads, chunks, c, x.size(2)});
   };
-  const auto in_reach = [&](const Tensor& x) {  // chunk i - before .. i + after beside chunk i
+  const auto in_reach = [&](const Tensor& x) {  // chunk i - before .. i + after next to chunk i
     std::vector<Tensor> parts;
     for (int64_t d = -how.before; d <= how.after; ++d) parts.push_back(at::roll(x, -d, 1));
     return at::cat(parts, 2);
@@ -239,7 +239,7 @@ Tensor by_chunks(const Tensor& q,
   }
   const Tensor itself = key.unsqueeze(2).eq(query.unsqueeze(3));
   scores = scores.masked_fill(hidden, kHidden).masked_fill(itself, kSelf);
-  // Where a token sees itself alone, the sum is formed around kSelf: beside it, float32 would lose
+  // Where a token sees itself alone, the sum is formed around kSelf: with it, float32 would lose
   // the logarithm of how often.
   const Tensor alone = scores.detach().amax(-1).le(kSelf).to(scores.scalar_type()) * kSelf;
   Tensor near = scores - alone.unsqueeze(-1);

@@ -68,7 +68,7 @@ struct Arguments {
   }
 };
 
-/// An op runs on as many threads as torch's own: what torch.set_num_threads said.
+/// An op runs on as many threads as torch's own: torch.set_num_threads.
 void take_threads_of_torch() {
   set_thread_count(std::min(at::get_num_threads(), 4096));
 }
@@ -157,7 +157,7 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
   }
 };
 
-/// Stands where an op's gradient would be differentiated.
+/// The error where an op's gradient would be differentiated.
 struct NoGradientOfGradients : torch::autograd::Function<NoGradientOfGradients> {
   static Tensors forward(AutogradContext* context,
                          at::TensorList inputs,

@@ -37,7 +37,7 @@ Tensor scores(const Tensor& y, const Favor& in) {
 constexpr double kMostKeyExponent = 60;
 
 /// Features that are no exponentials, of scaled y and its scores. The factor exp(|q|^2 / 2) of a
-/// query stands above and below the fraction, so that keys alone have it.
+/// query is above and below the fraction, so that keys alone have it.
 Tensor plain_features(const Tensor& y, const Tensor& s, const Favor& in, bool of_keys) {
   if (in.kernel == FavorKernel::relu) return at::relu(s);
   const Tensor waves = at::cat({s.sin(), s.cos()}, -1);

@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// sums over tokens are formed for at most so many sets of documents
+// sums over tokens are formed for at most this many sets of documents
 constexpr int64_t kMaxShares = 16;
 
 float* data_of(const Tensor& t) {

@@ -288,7 +288,7 @@ Tensor einsum(std::string_view equation, const Tensor& a, const Tensor& b) {
   const auto in = [](std::string_view letters, char c) {
     return letters.find(c) != std::string_view::npos;
   };
-  // what stands in both and in the result, in one alone, and in both alone
+  // letters of both and the result, of one and the result, and of both alone
   std::string both, of_a, of_b, summed;
   for (const char c : result) (in(left, c) ? (in(right, c) ? both : of_a) : of_b) += c;
   for (const char c : left)

@@ -88,7 +88,7 @@ class Text {
         if (name == branch + ".out") y.push_back(value.to(at::kFloat).clone());
       }
     };
-    // what is behind it need not be computed
+    // later layers need not be computed
     if (model_.spec().no_exit_reason(site.layer + 1).empty()) options.layers = site.layer + 1;
     run(begin, end, options);
     return {at::cat(x), at::cat(y)};
@@ -232,7 +232,7 @@ convert::Checkpoint distilled_experts(const convert::Checkpoint& checkpoint,
   if (checkpoint.spec.encoder)
     fail(ErrorKind::usage, kWhere,
          "an encoder_decoder, which reads pairs; expected a model of one stack");
-  // what cannot be merged is told before anything is computed
+  // what cannot be merged fails before anything is computed
   convert::merged_experts(checkpoint, {});
   const model::Model teacher(checkpoint.spec, infer::weights_of(checkpoint));
   const Text text(teacher, ids, options);

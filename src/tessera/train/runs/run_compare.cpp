@@ -57,7 +57,7 @@ bool steers(const std::string& key) {
   return false;
 }
 
-/// All that tells a run from others but its seed.
+/// All of a run's recipe but its seed.
 std::string but_for_seed(const RunRecord& run) {
   std::string out;
   for (const auto& [key, value] : flat(run.recipe))

@@ -76,7 +76,7 @@ void add_numbers(const Json& json,
       add_numbers(value, under + key + "/", out);
 }
 
-/// All numbers of a line but where it stands.
+/// All numbers of a line but its position in the run.
 std::string event_of(const Json& json, double begin) {
   auto values = numbers_of(json);
   std::erase_if(

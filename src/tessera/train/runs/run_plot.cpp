@@ -12,7 +12,7 @@ namespace {
 constexpr double kWidth = 460, kHeight = 290, kLeft = 56, kRight = kWidth - 12, kTop = 12,
                  kBottom = kHeight - 38;
 
-// told apart by people who do not see all colours (Okabe and Ito 2008); black is left out, since a
+// distinct for colour-blind readers (Okabe and Ito 2008); black is left out, since a
 // page may be dark
 constexpr std::array kColours{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
 
@@ -33,7 +33,7 @@ struct Axis {
   }
 };
 
-/// From the least value to the largest behind the first twentieth of x.
+/// From the least value to the largest after the first twentieth of x.
 Axis height_of(const std::vector<Curve>& curves, double right) {
   double low = INFINITY, late = -INFINITY, high = -INFINITY;
   for (const Curve& curve : curves)

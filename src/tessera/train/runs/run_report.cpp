@@ -70,7 +70,7 @@ std::vector<fs::path> runs_in(const std::vector<fs::path>& folders) {
   return out;
 }
 
-/// The shortest ends of paths that tell them apart.
+/// The shortest ends of paths that differ.
 std::vector<std::string> names_of(const std::vector<fs::path>& folders) {
   std::vector<std::string> names;
   for (const fs::path& folder : folders) {
@@ -121,7 +121,7 @@ std::vector<std::string> seeds_of(const std::vector<RunRecord>& runs) {
   return out;
 }
 
-/// A row for every run behind one with the names; columns that no run fills are left out.
+/// A row with the names, then one for every run; columns that no run fills are left out.
 Rows rows_of(const std::vector<RunRecord>& runs) {
   const std::string unit = common_unit(runs);
   Rows rows{{"run", "state", "step", "loss", "best valid", "at step", "accuracy", "bits/byte", unit,
@@ -164,7 +164,7 @@ Rows rows_of(const std::vector<RunRecord>& runs) {
   return rows;
 }
 
-/// What the last line that warns of something says, or why the run ended early.
+/// The warnings of the last line that has any, or the reason of an early end.
 std::vector<std::string> warnings_of(const std::vector<RunRecord>& runs) {
   std::vector<std::string> out;
   for (const RunRecord& run : runs)
@@ -183,7 +183,7 @@ std::vector<std::string> warnings_of(const std::vector<RunRecord>& runs) {
 
 using Of = std::function<double(const LogLine&)>;
 
-/// Losses of all runs against what `x` says: of training thin, of validation thick with dots.
+/// Losses of all runs against `x`: of training thin, of validation thick with dots.
 std::string plot_of_losses(const std::vector<RunRecord>& runs, const char* title, const Of& x) {
   std::vector<Curve> curves;
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -221,7 +221,7 @@ std::string other_plots(const std::vector<RunRecord>& runs) {
   return html;
 }
 
-/// A row for every key behind one with the names.
+/// A row with the names, then one for every key.
 Rows rows_of(const std::vector<RunRecord>& runs, const std::vector<KeyDifference>& keys) {
   Rows rows{{"differs in"}};
   for (const RunRecord& run : runs) rows[0].push_back(run.name);

@@ -92,7 +92,7 @@ std::optional<RunWatch::Spike> RunWatch::spike(double loss) {
       loss = bound;
     }
   }
-  // the first ones count as what there is of them, not as a mean with zeros
+  // the first ones are means of those so far, without zeros for the missing ones
   const double decay = std::min(kLossDecay, static_cast<double>(losses_) / (losses_ + 1.0)),
                off = loss - mean_;
   mean_ += (1 - decay) * off;

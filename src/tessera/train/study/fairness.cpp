@@ -50,7 +50,7 @@ std::string training_difference(const Json& first, const Json& other) {
     for (const auto& [key, value] : b.items())
       if (!a.contains(key)) keys.push_back(fmt::format("{}.{}", section, key));
   }
-  // told by checks of their own
+  // found by checks of their own
   std::erase_if(keys, [](const std::string& key) {
     return key == "train.steps" || key == "optimizer.lr" || key == "schedule.warmup";
   });

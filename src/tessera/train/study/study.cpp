@@ -64,7 +64,7 @@ std::string stem_of(const Json& json) {
   return "";
 }
 
-/// The entries that one element of the list stands for.
+/// The entries that one element of the list expands to.
 std::vector<WrittenEntry> expanded(const Json& json, const std::string& where) {
   spec::check_keys(json, {"name", "spec", "recipe", "set", "over", "values"}, where);
   const auto text_at = [&](const char* key) {
@@ -237,13 +237,13 @@ void read_rates(const Json& json, Study& study) {
   if (study.rate_grid.size() == 1) study.rates = RateMode::shared;
 }
 
-/// What a recipe says of an entry's size and steps; solves for what it should have.
+/// Size and steps of an entry from its recipe; solves for those that it should have.
 StudyEntry planned(const WrittenEntry& written, Json recipe, Study& study) {
   StudyEntry entry{.name = written.name, .recipe = std::move(recipe)};
   const int64_t own_steps = integer_at(entry.recipe, "train", "steps");
   const BudgetRecipe& budget = study.budget;
   if (own_steps == 0 && (budget.tokens || budget.steps || budget.flops))
-    entry.recipe["train"]["steps"] = 1;  // the budget says how many
+    entry.recipe["train"]["steps"] = 1;  // the budget sets them
   Recipe read = read_recipe(entry.recipe, "");
   if (read.stop)
     fail(ErrorKind::usage, "stop", "early stopping ends runs at different budgets; remove it");
@@ -416,7 +416,7 @@ Recipe recipe_of(const StudyEntry& entry, const StudyRun& run) {
   set_steps(json, run.steps);
   json["optimizer"]["lr"] = run.rate;
   if (!json["checkpoint"].is_object()) json["checkpoint"] = Json::object();
-  // behind the keys that may be new: they move the others
+  // after the keys that may be new: they move the others
   Json& train = json["train"];
   train["seed"] = run.seed;
   constexpr int64_t kPoints = 10, kSaves = 10, kPasses = 16;

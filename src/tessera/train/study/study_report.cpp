@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kSignificant = 0.05;
 
-/// Mean and deviation (of a sample) of what there is.
+/// Mean and deviation (of a sample) of the runs done so far.
 struct Summary {
   size_t count = 0;
   double mean = 0, deviation = 0;
@@ -101,7 +101,7 @@ Rows filled(Rows rows) {
   return rows;
 }
 
-/// A row for every entry behind one with the names: what the models have and cost.
+/// A row with the names, then one for every entry: sizes and costs of the models.
 Rows cost_rows(const Study& study, const StudyResult& result) {
   Rows rows{{"entry", "parameters", "body", study.equal.key, "FLOPs/token", "state", "rate",
              "steps", "tokens", "seconds", "decode/s"}};

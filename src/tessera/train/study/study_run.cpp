@@ -71,7 +71,7 @@ class StudyRunner {
     return ended.run ? *ended.run->lines.back().valid_loss : INFINITY;
   }
 
-  /// Trains it, goes on with it, or finds it done.
+  /// Trains it, resumes it, or finds it done.
   Ended run(const StudyEntry& entry, const StudyRun& which) {
     const fs::path folder = out_ / "runs" / name_of(entry, which);
     const Recipe recipe = recipe_of(entry, which);

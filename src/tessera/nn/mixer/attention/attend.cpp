@@ -287,7 +287,7 @@ std::optional<Tensor> attend_packed(const Tensor& q_NHK,
 
 namespace {
 
-/// A text that is given in an order, and the queries behind it.
+/// A text that is given in an order, and the queries after it.
 Tensor attend_in_order(const Tensor& q_NHK,
                        const Tensor& k_NGK,
                        const Tensor& v_NGV,

@@ -116,7 +116,7 @@ class Attention final : public Mixer {
     Tensor q_NHD, k_NGD, v_NGD;
   };
 
-  static constexpr size_t kSelectSlot = 2;  // its entries stand behind keys and values
+  static constexpr size_t kSelectSlot = 2;  // its entries follow keys and values
 
   /// Has the keys of every query chosen, and the part that does so learn.
   void choose(const Projected& x,
@@ -152,7 +152,7 @@ class Attention final : public Mixer {
       if (how.far_q.defined()) how.far_q = how.far_q.transpose(0, 1).unsqueeze(0);
       const auto by_head = [&](const Tensor& y) { return part(y, i).transpose(0, 1).unsqueeze(0); };
       const Tensor q = by_head(x.q_NHD), k = by_head(x.k_NGD);
-      // what every key is given by itself
+      // the weight of every key
       const Tensor each =
           at::eye(k.size(2), k.options()).expand({1, k.size(1), k.size(2), k.size(2)});
       context.probe(name, ops::attention_of_block(q, k, each, 0, {{0, k.size(2)}}, how).squeeze(0));
@@ -166,7 +166,7 @@ class Attention final : public Mixer {
       x.v_NGD = context.values.at("values " + config_.kv_of);
       return;
     }
-    // a prefix stands for keys and values themselves, turned by no position
+    // a prefix replaces keys and values themselves, rotated by no position
     const Tensor& positions = context.batch->positions_N;
     if (config_.k_eq_v) {
       const Tensor both_NE = projected(k_, x_ND);
@@ -362,7 +362,7 @@ class Attention final : public Mixer {
     return out.size() == 1 ? out[0] : at::cat(out);
   }
 
-  /// What the last token of a branch of guesses asks: `own` are the keys of all of them, `way`
+  /// The query of the last token of a draft branch: `own` are the keys of all of them, `way`
   /// those of its branch.
   static ops::AttentionCall on_branch(const ops::AttentionCall& segment,
                                       const ops::KeyValues& own,

@@ -245,7 +245,7 @@ std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope& scope) co
 }
 
 double AttentionConfig::extra_flops(const spec::Scope& scope, int64_t context) const {
-  // heavy ones are told by their scores, which are computed twice
+  // heavy ones are chosen by their scores, which are computed twice
   const int64_t met = heavy    ? std::min(context, heavy->most())
                       : select ? select.as<SelectConfig>().keys_met(context)
                                : pattern_config().keys_met(context);

@@ -100,7 +100,7 @@ class AttentionCall final : public StepCall {
     team.wait();
     kernels::attend(team, shared_->calls.data(), shared_->count(), memory + partials_);
     team.wait();
-    // behind the heads, rows are shared out
+    // after the heads, rows are divided
     const Team::Share mine = team.share(n_);
     const int64_t first = mine.begin, count = mine.end - mine.begin;
     if (s_.gates(GatePlace::after_sdpa))
@@ -227,7 +227,7 @@ std::unique_ptr<StepCall> AttentionStep::begin(Context& context, const StateRows
 std::shared_ptr<const PartStep> attention_step(const AttentionParts& parts) {
   const AttentionConfig& c = parts.config;
   const PatternConfig& pattern = c.pattern_config();
-  // dropout acts in training alone; what stands in slots is asked itself
+  // dropout acts in training alone; parts in slots are asked themselves
   if (!others_at_default(c,
                          {"n_heads",   "n_kv_heads",  "head_dim",     "v_head_dim",  "bias",
                           "clip",      "qk_norm",     "qk_norm_over", "qk_norm_at",  "v_norm",

@@ -9,7 +9,7 @@
 namespace tessera::nn {
 namespace {
 
-/// f: blocks of inputs [n * rate, D], behind the `lead` inputs before them, to slots [n, D].
+/// f: blocks of inputs [n * rate, D], after the `lead` inputs before them, to slots [n, D].
 class Compressor {
  public:
   Compressor(const CompressiveConfig& config, const Builder& builder)
@@ -153,7 +153,7 @@ class Compressive final : public Mixer {
       std::vector<std::vector<ops::KeyValues>> seen;
       for (const auto& [inputs, slots] : held) {
         seen.push_back(inputs.seen(border, stretch));
-        // positions go on downwards from the memory, a slot each
+        // positions continue downwards from the memory, a slot each
         std::vector<ops::KeyValues> before = cut(slots, blocks - n, blocks);
         for (ops::KeyValues& part : before) part.first += border - blocks;
         seen.back().insert(seen.back().begin(), before.begin(), before.end());
@@ -194,7 +194,7 @@ class Compressive final : public Mixer {
     return compress_(blocks(remembered, begin * rate, end * rate));
   }
 
-  /// Inputs [begin, end), whole blocks, behind those that lead to them.
+  /// Inputs [begin, end), whole blocks, after those that lead to them.
   Tensor blocks(const Remembered& remembered, int64_t begin, int64_t end) const {
     const int64_t from = begin - config_.lead(), held = std::max<int64_t>(0, from);
     const Tensor x = remembered.x_SD.narrow(0, held - remembered.first, end - held);

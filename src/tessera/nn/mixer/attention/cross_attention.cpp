@@ -58,7 +58,7 @@ class CrossAttention final : public Mixer {
   }
 
  private:
-  /// Whether every segment's source stands at its own place among the sources.
+  /// Whether every segment's source is at its own place among the sources.
   static bool sources_in_order(const Context& context) {
     if (context.encoded == nullptr) return false;
     const auto &segments = context.batch->segments, &sources = context.encoded->source.segments;

@@ -107,7 +107,7 @@ class DifferentialAttention final : public Mixer {
     return {one(0, "first"), one(1, "second")};
   }
 
-  /// Each segment after what its row holds; both maps of all of them side by side.
+  /// Each segment after what its row holds; both maps of all of them together.
   Maps with_state(const Tensor& q_NHK,
                   const Tensor& k_NGK,
                   const Tensor& v_NGV,

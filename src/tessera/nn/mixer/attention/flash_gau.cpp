@@ -79,7 +79,7 @@ class FlashGau final : public Mixer {
       const Tensor& q, const Tensor& k, int64_t t, int64_t c, const ops::ScoreOptions& how) {
     std::vector<Tensor> out;
     for (int64_t at = 0; at < t && how.term; at += c) {
-      // places behind the end have no entry in tables by place
+      // places after the end have no entry in tables by place
       const int64_t n = std::min(c, t - at);
       const Tensor bias = GauParts::bias(how, q.narrow(1, at, n), k.narrow(1, at, n), at, at);
       out.push_back(at::constant_pad_nd(bias, {0, c - n, 0, c - n}));
@@ -91,7 +91,7 @@ class FlashGau final : public Mixer {
   Tensor whole(const Copies& in, const ops::ScoreOptions& how) const {
     const int64_t b = in.v.size(0), t = in.v.size(1), c = std::min(config_.group, t),
                   groups = (t + c - 1) / c;
-    // keys and values of zero behind the end add nothing
+    // keys and values of zero after the end add nothing
     const Copies g = in.map([&](const Tensor& x) {
       return at::constant_pad_nd(x, {0, 0, 0, groups * c - t}).reshape({b * groups, c, x.size(2)});
     });

@@ -53,7 +53,7 @@ class Gau final : public Mixer {
 
  private:
   bool softmax() const { return config_.weights == GauWeights::softmax; }
-  /// What scores of weights without a softmax are divided by, at all queries after so many keys.
+  /// The divisor of scores of weights without a softmax, of all queries by their number of keys.
   double divisor(int64_t keys) const {
     return static_cast<double>(config_.divisor == GauDivisor::max_length ? config_.max_length
                                                                          : keys);

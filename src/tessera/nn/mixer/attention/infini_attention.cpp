@@ -18,7 +18,7 @@ Tensor elu1(const Tensor& x) {
   return at::relu(wide) - ops::minus_exp(-at::relu(-wide));
 }
 
-/// Sums over all keys of the segments behind a query, [B, G, D + 1, D]: of values and of 1, by
+/// Sums over all keys of the segments before a query, [B, G, D + 1, D]: of values and of 1, by
 /// channel of the keys. None before the first segment has ended.
 struct SegmentSums {
   Tensor sums_BGUK;
@@ -127,7 +127,7 @@ class InfiniAttention final : public Mixer {
     TokenBuffer &keys = row.tokens(kKeys), &values = row.tokens(kValues),
                 &unrotated = row.tokens(config_.rotates() ? kUnrotated : kKeys);
     Held held;
-    // the buffers may let go of the oldest entries that are read here: they are held before
+    // the buffers may free the oldest entries that are read here: they are held before
     if (const int64_t own = s.start / config_.segment * config_.segment; own < s.start)
       held = {held_keys(keys, values, own, s.start), held_keys(unrotated, values, own, s.start)};
     const Tensor stored_v = values.stored(v);

@@ -72,7 +72,7 @@ class LatentAttention final : public Mixer {
   }
 
  private:
-  static constexpr size_t kSelectSlot = 1;  // its entries stand behind the latents
+  static constexpr size_t kSelectSlot = 1;  // its entries follow the latents
 
   /// What chooses the keys of the call's queries, and which (Select::choose).
   struct Choice {
@@ -126,7 +126,7 @@ class LatentAttention final : public Mixer {
     const std::vector<int64_t> of_heads{heads, r_SR.size(0), r_SR.size(1)};
     return at::cat({kn_HSK, ops::expanded(r_SR, of_heads)}, -1);
   }
-  /// The keys of inputs [R, d_model] as if they stood nowhere.
+  /// The keys of inputs [R, d_model] without positions.
   Tensor unplaced_keys(const Tensor& x) const {
     const Tensor a = kv_a_(x);
     const int64_t c = config_.kv_lora_rank;

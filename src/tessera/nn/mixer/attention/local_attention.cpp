@@ -20,7 +20,7 @@ int64_t ring_of(const LocalAttentionConfig& config, int64_t t) {
 }
 
 /// The chunks that chunk `own` of `chunks` sees, one after another; around the ends in an encoder,
-/// whose only chunk sees itself once. -1 stands for none.
+/// whose only chunk sees itself once. -1 = none.
 std::vector<int64_t> seen_chunks(const LocalAttentionConfig& config,
                                  int64_t own,
                                  int64_t chunks,
@@ -179,7 +179,7 @@ class LocalAttention final : public Mixer {
     } else {
       TokenBuffer &keys = row->tokens(0), &values = row->tokens(1);
       if (base < start) held = held_keys(keys, values, base, start);
-      // a window may let go of the oldest keys that are read here: they are held before
+      // a window may free the oldest keys that are read here: they are held before
       held.push_back({keys.stored(k), values.stored(v), start});
       keys.append(held.back().k_SGD);
       values.append(held.back().v_SGD);

@@ -203,7 +203,7 @@ std::vector<spec::StateDecl> MultiLevelAttentionConfig::state(const spec::Scope&
   using Kind = spec::StateDecl::Kind;
   std::vector<spec::StateDecl> out;
   if (grid || semantic > 0) return out;  // of encoders alone
-  int64_t reach = 0;                     // tokens behind a query that this level may still read
+  int64_t reach = 0;                     // tokens before a query that this level may still read
   for (size_t l = 0; l < levels(); ++l) {
     const bool last = l + 1 == levels();
     if (!last) reach += windows[l] + ratios[l + 1];

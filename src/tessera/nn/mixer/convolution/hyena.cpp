@@ -52,7 +52,7 @@ class Hyena final : public Mixer {
 
  private:
   /// The filters of a call, [L, M - 1, D] in x's wide type. At inference by blocks of positions,
-  /// so that no bit depends on how long the documents are; beside a state each block once.
+  /// so that no bit depends on how long the documents are; with a state each block once.
   Tensor filters(const Tensor& x_ND, Context& context) const {
     const int64_t length = context.batch->longest();
     if (at::GradMode::is_enabled()) return filters(x_ND, 0, length);

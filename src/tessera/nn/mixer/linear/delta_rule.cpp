@@ -1,4 +1,4 @@
-// The delta rule layer behind delta_net, gated_delta_net and kda; they differ in what decays.
+// The delta rule layer of delta_net, gated_delta_net and kda; they differ in what decays.
 #include <algorithm>
 #include <cmath>
 

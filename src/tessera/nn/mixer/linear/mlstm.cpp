@@ -140,7 +140,7 @@ class UpProjectedMlstm final : public Mixer {
         .flatten(1);
   }
 
-  static constexpr size_t kConv = 2;  // behind what the cell keeps
+  static constexpr size_t kConv = 2;  // after the cell's declarations
   int64_t block_;
   MlstmCell cell_;
   Linear up_, q_, k_, v_, i_, f_, o_;

@@ -70,7 +70,7 @@ class Mamba2Call final : public StepCall {
     team.wait();
     multiply(team, in, {{&s_.in, projected}});
     team.wait();
-    // what stands before the recurrence is a row's, the recurrence a head's
+    // what precedes the recurrence is a row's, the recurrence a head's
     const Team::Share mine = team.share(n_);
     for (int64_t i = mine.begin; i < mine.end; ++i) prepare(i, memory);
     team.wait();
@@ -85,7 +85,7 @@ class Mamba2Call final : public StepCall {
   }
 
  private:
-  /// Of row i: the gate z, behind the channels that are gated alone; inputs of the convolution
+  /// Of row i: the gate z, after the channels that are gated alone; inputs of the convolution
   /// follow it, then steps.
   float* gate_of(int64_t i, float* memory) const {
     return memory + projected_ + i * s_.in.rows() + 2 * c_.beside();
