@@ -14,6 +14,9 @@ from quickjax import MathJaxRenderer
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.S)
 _DELIMITERS = re.compile(r"^\s*\\[(\[](.*)\\[)\]]\s*$", re.S)
+_FIRST_CELL = re.compile(r"<tr>\n<td>.*?</td>", re.S)
+_CODE = re.compile(r"<code>[^<]*</code>")
+_OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 _FOREIGN_WORKER = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim"></script>')
 _renderer = None
 
@@ -57,9 +60,15 @@ def _own_worker(output, url):
     return _FOREIGN_WORKER.sub(f'<script src="{here}"></script>', output)
 
 
+def _whole_options(cell):
+    """Names of options in code, which a narrow screen would break at their hyphens (site.css)."""
+    span = r'<span class="option">\g<0></span>'
+    return _CODE.sub(lambda code: _OPTION.sub(span, code.group(0)), cell.group(0))
+
+
 def on_post_page(output, page, config):
     """Every page."""
-    return _own_worker(output, page.url)
+    return _own_worker(_FIRST_CELL.sub(_whole_options, output), page.url)
 
 
 def on_post_template(output_content, template_name, config):
