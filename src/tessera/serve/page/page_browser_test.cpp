@@ -797,6 +797,28 @@ TEST_F(Page, HasOneScrollBarAtMost) {
   EXPECT_EQ(browser_->run(kBars).size(), 2u);
 }
 
+TEST_F(Page, SettingsFoldWhenTheWindowBecomesNarrow) {
+  open_tabs(options_of({"attention"}));
+  browser_->look({.width = 1280, .height = 900});
+  browser_->click("#tab-chat");
+  const char* const open = "return document.querySelector('#panel-chat .settings details').open";
+  browser_->until(open);
+  for (const auto& [width, height] : {std::pair{390, 844}, {768, 1024}}) {
+    browser_->look({.width = width, .height = height});
+    browser_->until("return !document.querySelector('#panel-chat .settings details').open");
+    // the conversation and its composer are on the first screen
+    EXPECT_EQ(browser_->run("return document.documentElement.scrollHeight"), height) << width;
+    EXPECT_EQ(browser_->run("const seen = (e) => { const r = e.getBoundingClientRect();"
+                            "return r.top >= 0 && r.bottom <= innerHeight; };"
+                            "return seen(document.querySelector('.welcome'))"
+                            " && seen(document.querySelector('.composer'))"),
+              true)
+        << width;
+    browser_->look({.width = 1280, .height = 900});
+    browser_->until(open);
+  }
+}
+
 /// An encoder with a head for hidden words, or a decoder beside an encoder.
 infer::LoadedModel text_model(const ModelEntry& entry) {
   if (entry.path == "mask") {

@@ -337,10 +337,12 @@ export class Settings {
     error.atField = true;
   }
 
-  /** The settings' box: open on wide screens, folded and in front of the rest on narrow ones. */
+  /** The settings' box: open while the window is wide, folded and in front of the rest while it is narrow. */
   box(name, ...before) {
-    return this.aside = el("aside", { class: "card settings", "aria-label": name },
-      el("details", { open: matchMedia("(min-width: 62rem)").matches }, el("summary", { text: name }), el("div", { class: "stack" }, before, this.node)));
+    const wide = matchMedia("(min-width: 62rem)");
+    const folded = el("details", { open: wide.matches }, el("summary", { text: name }), el("div", { class: "stack" }, before, this.node));
+    wide.addEventListener("change", () => { folded.open = wide.matches; });
+    return this.aside = el("aside", { class: "card settings", "aria-label": name }, folded);
   }
   /** For narrow screens: goes to the box from wherever the page is scrolled to. */
   button() {
