@@ -89,8 +89,9 @@ TEST_F(CliFlags, OtherNamesAreTheSameOptions) {
       {"--kv-type int8", "-ctk q8_0 -ctv q8_0"},
       {"--kv-type int8", "--cache-type-k=q8_0"},
       {"--kv-type int8", "-ctv q8_0"},
-      {"--lookup 2 --guesses 3", "--lookup 2 --draft-max 3"},
-      {"--draft " + model() + " --guesses 3", "-md " + model() + " --draft-n 3"},
+      {"--lookup 2 --draft-tokens 3", "--lookup 2 --draft-max 3"},
+      {"--lookup 2 --draft-tokens 3", "--lookup 2 --guesses 3"},
+      {"--draft " + model() + " --draft-tokens 3", "-md " + model() + " --draft-n 3"},
       {"--keep-last 3 --keep-first 1", "--keep-last 3 --keep 1"},
       {"--beams 2", "--num-beams 2"}};
   for (const auto& [ours, theirs] : pairs)
@@ -103,7 +104,8 @@ TEST_F(CliFlags, OtherNamesAreTheSameOptions) {
                  "--cache-type-k q8_0 with --cache-type-v f16: keys and values have one type");
   expect_refused("generate " + own + "-ctk q5_1 -ctv q5_1", 2, "q5_1");
   expect_refused("generate " + own + "-ctk int8 -ctk f16", 2, "is given 2 times; expected once");
-  expect_refused("generate " + own + "--draft 8", 2, "the number of draft tokens is --guesses 8");
+  expect_refused("generate " + own + "--draft 8", 2,
+                 "the number of draft tokens is --draft-tokens 8");
   // of rows of 12 numbers, which 4 bits do not take
   EXPECT_NE(run("generate " + model() + " ABC -ctv q4_0").err.find("kv-type int4"),
             std::string::npos);

@@ -614,7 +614,7 @@ TEST_F(Cli, FinetunePrintsACommandThatRuns) {
                              folder_.write(name, content) + " --out '" + out + "'" + more);
     EXPECT_EQ(made.code, 0) << made.err;
     const std::string mark = "tessera ";
-    const size_t at = made.out.find("try it");
+    const size_t at = made.out.find("run it");
     const size_t begin = at == std::string::npos ? at : made.out.find(mark, at);
     if (begin == std::string::npos) {
       ADD_FAILURE() << made.out;
@@ -965,10 +965,10 @@ TEST_F(Cli, OptionsOfGenerateThatWouldDoNothing) {
                                  "--xtc-probability 1", "--mirostat 2", "--top-n-sigma 1"})
     expect_refused(start + with, 2, "expected --temperature above 0");
   expect_refused(start + "--length-penalty 2", 2, "expected --beams of 2 or more");
-  expect_refused(start + "--guesses 2", 2, "expected --draft, --lookup, --predictors");
+  expect_refused(start + "--draft-tokens 2", 2, "expected --draft, --lookup, --predictors");
   expect_refused(start + "--branches 2", 2, "expected --draft, --lookup, --predictors");
   for (const std::string bad : {"0", "4x", "-1", "1025", "''", "1e3"})
-    expect_refused(start + "--lookup 2 --guesses " + bad, 2, "expected auto, or a number");
+    expect_refused(start + "--lookup 2 --draft-tokens " + bad, 2, "expected auto, or a number");
   expect_refused(start + "--temperature 1 --mirostat 2 --top-k 3", 2, "top_k with mirostat");
   expect_refused(start + "--temperature 1 --mirostat 1", 2, "expected 0 (off) or 2");
   EXPECT_EQ(run(start + "--max-new-tokens 1 --beams 1 --temperature 0.5 --seed 1").code, 0);
@@ -2735,7 +2735,7 @@ TEST_F(Cli, BenchOfGuessesSaysWhatTheyGive) {
   std::ofstream(folder_ / "text.txt") << "ABCABCABCABC";
   const std::string start = "bench guesses " + kGoldens + "/llama/gguf/base.gguf --text '" +
                             (folder_ / "text.txt").string() + "' --repeats 1 --max-new-tokens 12 ";
-  const Outcome outcome = run(start + "--guesses 2 --branches 2 --json");
+  const Outcome outcome = run(start + "--draft-tokens 2 --branches 2 --json");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const spec::Json rows = spec::parse_json(outcome.out, "stdout")["rows"];
   ASSERT_EQ(rows.size(), 5u);
@@ -2756,10 +2756,12 @@ TEST_F(Cli, PlanOfAHugeModelIsInstant) {
 TEST_F(Cli, AChatSaysWhatIsMissing) {
   expect_refused("chat '" + tiny() + "'", 2, "has no tokenizer");
   expect_refused("chat /no/such/model", 1, "/no/such/model");
-  expect_refused("chat /no/such/model --guesses 3", 2, "--guesses needs a source of draft tokens");
+  expect_refused("chat /no/such/model --guesses 3", 2,
+                 "--draft-tokens needs a source of draft tokens");
   expect_refused("serve /no/such/model --branches 3", 2,
                  "--branches needs a source of draft tokens");
-  expect_refused("serve /no/such/model --lookup 3 --guesses x", 2, "--guesses x; expected auto");
+  expect_refused("serve /no/such/model --lookup 3 --guesses x", 2,
+                 "--draft-tokens x; expected auto");
   expect_refused("serve /no/such/model --tool-format xml", 2, "--tool-format");
 }
 
@@ -2801,7 +2803,7 @@ TEST_F(ChatCli, AnswersAreWhatTheModelSaysAfterTheTemplate) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, answer + continued(second));
   EXPECT_EQ(chat("Name a colour.\nAnother.\n", "--prefix-cache 0").out, outcome.out);
-  EXPECT_EQ(chat("Name a colour.\nAnother.\n", "--lookup 2 --guesses 3").out, outcome.out);
+  EXPECT_EQ(chat("Name a colour.\nAnother.\n", "--lookup 2 --draft-tokens 3").out, outcome.out);
 }
 
 TEST_F(Cli, WhatWasLearntByHeartIsAnsweredInAChat) {

@@ -209,7 +209,7 @@ TEST_F(MiniLm, ItsGgufFileGivesTheSameVectors) {
   convert::write_gguf_model(convert::gguf_model_of(convert::load_checkpoint(path_)), file);
   const auto texts = golden_["texts"].get<std::vector<std::string>>();
   infer::EmbedOptions options = infer::embed_options_of(file);
-  EXPECT_TRUE(options.said);
+  EXPECT_TRUE(options.stated);
   EXPECT_EQ(options.poolings, std::vector{infer::Pooling::mean});
   options.max_tokens = infer::embed_options_of(path_).max_tokens;  // which files do not say
   const infer::Embeddings found = infer::embed(infer::load_model(file), texts, options),

@@ -100,11 +100,13 @@ void check_limits(const spec::Settings& settings,
 
 }  // namespace
 
-Asked read_asked(std::string_view text, const infer::LoadedModel& loaded, infer::TextKind kind) {
+DecodingSettings read_decoding_settings(std::string_view text,
+                                        const infer::LoadedModel& loaded,
+                                        infer::TextKind kind) {
   spec::Settings settings(text, kind == infer::TextKind::conversation ? "chat" : "generate");
   const infer::DecodingDefaults defaults = infer::decoding_defaults(loaded.generation, kind);
   const text::Tokenizer* const tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
-  Asked asked;
+  DecodingSettings asked;
   infer::GenerateOptions& options = asked.options;
   Given given;
   read_sampling(settings, given, options.sampling);

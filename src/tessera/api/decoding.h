@@ -9,7 +9,7 @@
 
 namespace tessera::api {
 
-struct Asked {
+struct DecodingSettings {
   infer::GenerateOptions options;
   bool add_special = true, parse_special = true;  // for prompts given as text
   spec::Json tools = nullptr;                     // for chats
@@ -18,6 +18,8 @@ struct Asked {
 /// Parses settings; missing ones are the model's own, otherwise the defaults of `tessera generate`
 /// and `chat`. Throws Error(usage) for an unknown setting or a value out of range, Error(input) for
 /// an invalid grammar.
-Asked read_asked(std::string_view settings, const infer::LoadedModel& loaded, infer::TextKind kind);
+DecodingSettings read_decoding_settings(std::string_view settings,
+                                        const infer::LoadedModel& loaded,
+                                        infer::TextKind kind);
 
 }  // namespace tessera::api

@@ -124,7 +124,8 @@ std::string Model::detokenize(const std::vector<int64_t>& ids) const {
 Completion Model::generate(std::string_view prompt,
                            std::string_view settings,
                            const OnText& on_text) const {
-  api::Asked asked = api::read_asked(settings, state_->loaded, infer::TextKind::continuation);
+  api::DecodingSettings asked =
+      api::read_decoding_settings(settings, state_->loaded, infer::TextKind::continuation);
   return state_->generate(tokenize(prompt, asked.add_special, asked.parse_special), asked.options,
                           on_text);
 }
@@ -132,14 +133,16 @@ Completion Model::generate(std::string_view prompt,
 Completion Model::generate(const std::vector<int64_t>& prompt,
                            std::string_view settings,
                            const OnText& on_text) const {
-  api::Asked asked = api::read_asked(settings, state_->loaded, infer::TextKind::continuation);
+  api::DecodingSettings asked =
+      api::read_decoding_settings(settings, state_->loaded, infer::TextKind::continuation);
   return state_->generate(prompt, asked.options, on_text);
 }
 
 Completion Model::chat(std::string_view messages,
                        std::string_view settings,
                        const OnText& on_text) const {
-  api::Asked asked = api::read_asked(settings, state_->loaded, infer::TextKind::conversation);
+  api::DecodingSettings asked =
+      api::read_decoding_settings(settings, state_->loaded, infer::TextKind::conversation);
   const text::Tokenizer& tokenizer = state_->tokenizer("chat");
   if (tokenizer.chat_template().empty())
     fail(ErrorKind::usage, "chat",

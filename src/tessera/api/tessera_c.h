@@ -1,4 +1,4 @@
-/* tessera as a C library, installed as tessera.h: the functions of tessera/tessera.h behind opaque
+/* tessera as a C library, installed as tessera.h: the functions of tessera/tessera.h on opaque
  * handles.
  *
  *   tessera_model* model = tessera_load("model.gguf", NULL);
@@ -88,7 +88,7 @@ char* tessera_plan(const char* spec, int64_t context);
 /* The layers, as JSON for diagrams, of the same. */
 char* tessera_outline(const char* spec);
 
-/* A line of the log as JSON, and the steps that there are; 0 ends the run behind a checkpoint. */
+/* A line of the log as JSON, and the steps that there are; 0 ends the run after a checkpoint. */
 typedef int (*tessera_on_step)(const char* line, int64_t steps, void* user);
 /* The newest checkpoint's path. */
 char* tessera_train(const char* recipe,

@@ -90,7 +90,7 @@ PartialPath::PartialPath(const fs::path& target, Kind kind) {
     // a file system without locks has no leftovers removed either
     flock(descriptor_, LOCK_EX | LOCK_NB);
     if (names(path_, descriptor_)) return;
-    let_go();
+    release();
     path_.clear();
   }
 }
@@ -115,7 +115,7 @@ int PartialPath::open_again() const {
 int PartialPath::rename_to(const fs::path& target) noexcept {
   if (::rename(path_.c_str(), target.c_str()) != 0) return errno;
   path_.clear();
-  let_go();
+  release();
   return 0;
 }
 
@@ -123,10 +123,10 @@ void PartialPath::remove() noexcept {
   std::error_code ignored;
   if (!path_.empty()) fs::remove_all(path_, ignored);
   path_.clear();
-  let_go();
+  release();
 }
 
-void PartialPath::let_go() noexcept {
+void PartialPath::release() noexcept {
   if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
 }
 

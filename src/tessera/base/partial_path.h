@@ -30,7 +30,7 @@ class PartialPath {
   void remove() noexcept;
 
  private:
-  void let_go() noexcept;
+  void release() noexcept;
 
   std::filesystem::path path_;  // empty once renamed or removed
   int descriptor_ = -1;         // holds the lock

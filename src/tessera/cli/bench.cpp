@@ -188,13 +188,13 @@ Json measure(const BenchArgs& o,
     const double seconds = median(prefill);
     row["prefill_tokens_per_s"] = static_cast<double>(o.prefill) / seconds;
     row["prefill_limits"] =
-        Work::of_call(model, 1, o.prefill, depth + o.prefill / 2, 0).said(seconds, limits);
+        Work::of_call(model, 1, o.prefill, depth + o.prefill / 2, 0).as_json(seconds, limits);
   }
   if (!decode.empty()) {
     const double seconds = median(decode);
     row["decode_tokens_per_s"] = static_cast<double>(o.decode * o.rows) / seconds;
     row["decode_limits"] = Work::of_call(model, o.rows, 1, depth + o.decode / 2, state_bytes)
-                               .said(seconds / static_cast<double>(o.decode), limits);
+                               .as_json(seconds / static_cast<double>(o.decode), limits);
   }
   return row;
 }

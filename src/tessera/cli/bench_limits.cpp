@@ -89,7 +89,7 @@ Work Work::of_call(
   return work;
 }
 
-Json Work::said(double seconds, const Limits& limits) const {
+Json Work::as_json(double seconds, const Limits& limits) const {
   const double read = bytes / seconds, done = flops / seconds;
   const double read_share = read / limits.read_bytes_per_s;
   Json out = {{"read_bytes_per_s", read}, {"read_share", read_share}, {"flops_per_s", done}};

@@ -29,7 +29,7 @@ struct Work {
   /// {"read_bytes_per_s", "read_share", "flops_per_s", "flops_share", "limited_by": "reading",
   /// "arithmetic" or "neither"}: shares of the limits; the larger one limits the speed, neither if
   /// both are below 0.3.
-  Json said(double seconds, const Limits& limits) const;
+  Json as_json(double seconds, const Limits& limits) const;
 };
 
 }  // namespace tessera::cli

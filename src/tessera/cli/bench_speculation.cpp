@@ -18,7 +18,7 @@ struct BenchSpeculationArgs {
   SpeculationFlags who;
   ProductFlags products;
   infer::GenerateOptions generate;
-  int64_t prompt_tokens = 512, guesses = 4, branches = 3;
+  int64_t prompt_tokens = 512, draft_tokens = 4, branches = 3;
   int threads = 0, repeats = 3;
   bool json = false;
 };
@@ -27,22 +27,22 @@ struct Way {
   std::string name;
   infer::Speculation how;
   std::vector<double> speeds = {};
-  int64_t guessed = 0, accepted = 0;
+  int64_t drafted = 0, accepted = 0;
 };
 
 /// Without, and with a fixed number, as many as pay, and branches, where the model takes these.
 std::vector<Way> ways_of(const BenchSpeculationArgs& o, const model::ModelSpec& spec) {
   infer::Speculation how = o.generate.speculation;
   std::vector<Way> ways = {{"plain", {}}};
-  how.draft_tokens = o.guesses;
-  ways.push_back({fmt::format("draft {}", o.guesses), how});
+  how.draft_tokens = o.draft_tokens;
+  ways.push_back({fmt::format("draft {}", o.draft_tokens), how});
   infer::Speculation adaptive = how;
   adaptive.draft_tokens = 8;
   adaptive.adaptive = true;
   ways.push_back({"draft auto", adaptive});
   if (o.branches > 1 && infer::no_branches_reason(spec).empty()) {
     how.tree_width = o.branches;
-    ways.push_back({fmt::format("draft {}, branches {}", o.guesses, o.branches), how});
+    ways.push_back({fmt::format("draft {}, branches {}", o.draft_tokens, o.branches), how});
     adaptive.tree_width = o.branches;
     ways.push_back({fmt::format("draft auto, branches {}", o.branches), adaptive});
   }
@@ -79,7 +79,7 @@ int bench_speculation(BenchSpeculationArgs& o) {
       require(got.rows[0].token_ids == text, "bench", "{} changed the output", way.name);
       way.speeds.push_back(static_cast<double>(got.decode_tokens) /
                            std::max(got.decode_seconds, 1e-9));
-      way.guessed = got.drafted_tokens;
+      way.drafted = got.drafted_tokens;
       way.accepted = got.accepted_tokens;
     }
   Json rows = Json::array();
@@ -91,13 +91,13 @@ int bench_speculation(BenchSpeculationArgs& o) {
     rows.push_back({{"way", way.name},
                     {"tokens_per_s", speed},
                     {"times", speed / plain},
-                    {"guessed_tokens", way.guessed},
-                    {"draft_tokens", way.guessed},
+                    {"guessed_tokens", way.drafted},
+                    {"draft_tokens", way.drafted},
                     {"accepted_tokens", way.accepted}});
     if (!o.json)
       fmt::print(
           "{:<24} {:>8.1f} tokens/s, speed-up {:>5.2f}x, {:>5} of {:>5} draft tokens accepted\n",
-          way.name, speed, speed / plain, way.accepted, way.guessed);
+          way.name, speed, speed / plain, way.accepted, way.drafted);
   }
   if (o.json)
     print_json({{"rows", rows},
@@ -119,7 +119,7 @@ std::function<int()> add_bench_speculation(CLI::App& app) {
   app.add_option("--text,-f,--file", o->text, "file whose beginning is the prompt")->required();
   group(app, "Speculative decoding");
   o->who.add_who(app);
-  app.add_option("--guesses,--draft-max,--draft-n", o->guesses,
+  app.add_option("--draft-tokens,--guesses,--draft-max,--draft-n", o->draft_tokens,
                  "draft tokens per step, compared with auto; without a source of draft tokens: "
                  "--lookup 3")
       ->capture_default_str()
@@ -149,7 +149,7 @@ std::function<int()> add_bench_speculation(CLI::App& app) {
   add_threads(app, o->threads);
   examples(app, {"tessera bench speculative model.gguf --text notes.txt",
                  "tessera bench speculative run --text examples/data/shakespeare.txt --predictors "
-                 "--guesses 3"});
+                 "--draft-tokens 3"});
   return [o] { return bench_speculation(*o); };
 }
 

@@ -279,7 +279,7 @@ class Chat {
   }
 
   /// The last question alone has its passages.
-  text::MarkedText fitting_prompt(Asked& asked) {
+  text::MarkedText fitting_prompt(PromptWithSources& asked) {
     infer::Conversation::Context context{
         .longest = infer::longest_sequence(loaded_.model.spec(), args_.generate.context),
         .shift = args_.generate.shift};
@@ -305,7 +305,7 @@ class Chat {
   }
 
   void answer() {
-    Asked asked;
+    PromptWithSources asked;
     const text::MarkedText prompt = fitting_prompt(asked);
     const std::vector<int32_t> read = prompts_.encode(prompt);
     const std::vector<int64_t> ids(read.begin(), read.end());

@@ -136,7 +136,7 @@ void report(const FinetuneArgs& o,
              keeps_best
                  ? fmt::format(", best checkpoint; last: {}", (fs::path(o.out) / "latest").string())
                  : "");
-  fmt::print("{:<18}{}\n", "try it", trial_command(o, recipe, plan));
+  fmt::print("{:<18}{}\n", "run it", trial_command(o, recipe, plan));
 }
 
 int finetune(const FinetuneArgs& o) {
@@ -144,7 +144,7 @@ int finetune(const FinetuneArgs& o) {
   if (!o.recipe) check_out_place("finetune", o.out, o.force, is_run_folder);
   train::FinetunePlan plan = train::plan_finetune(o.how);
   for (const std::string& assignment : o.overrides) model::apply_override(plan.recipe, assignment);
-  for (const std::string& line : plan.said) fmt::print(stderr, "tessera: {}\n", line);
+  for (const std::string& line : plan.choices) fmt::print(stderr, "tessera: {}\n", line);
   if (o.recipe) {
     fmt::print("{}\n", plan.recipe.dump(2));
     return kExitOk;
@@ -197,12 +197,14 @@ std::function<int()> add_finetune(CLI::App& app) {
   std::string tasks;
   for (const auto& [name, what] : train::finetune_tasks())
     tasks += fmt::format("{}{} ({})", tasks.empty() ? "" : "; ", name, what);
-  std::string benchmarks;
+  std::string aliases, benchmarks;
+  for (const auto& [alias, name] : train::finetune_task_aliases())
+    aliases += fmt::format("{}{} = {}", aliases.empty() ? "" : ", ", alias, name);
   for (const train::LabelBenchmark& one : train::label_benchmarks())
     benchmarks += (benchmarks.empty() ? "" : ", ") + one.name;
-  app.add_option(
-      "--task,--task-name", how.task,
-      "task; default: by the columns. " + tasks + ". Files of a benchmark: " + benchmarks);
+  app.add_option("--task,--task-name", how.task,
+                 fmt::format("task; default: by the columns. {}. Also {}. Files of a benchmark: {}",
+                             tasks, aliases, benchmarks));
   group(app, "Method");
   auto* lora = app.add_option("--lora,--lora-r,--lora-rank", how.rank,
                               "LoRA rank; base weights stay frozen in their storage type (QLoRA on "

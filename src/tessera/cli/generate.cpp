@@ -117,8 +117,8 @@ void print_stats(const infer::PrefixCache& cache) {
 }
 
 /// The prompts, each a question, after their passages.
-std::vector<Asked> ask(GenerateArgs& o, const infer::LoadedModel& loaded) {
-  std::vector<Asked> out;
+std::vector<PromptWithSources> ask(GenerateArgs& o, const infer::LoadedModel& loaded) {
+  std::vector<PromptWithSources> out;
   if (!o.retrieve.on()) return out;
   if (o.prompts.empty() || !loaded.tokenizer)
     fail(ErrorKind::usage, "generate",
@@ -187,7 +187,7 @@ void report_json(const GenerateArgs& o,
                  const Speeds& speeds,
                  const infer::PrefixCache* cache,
                  const infer::ExpertUse& experts,
-                 const std::vector<Asked>& asked,
+                 const std::vector<PromptWithSources>& asked,
                  const text::Tokenizer* tokenizer) {
   const auto number = [](std::optional<double> value) { return value ? Json(*value) : Json(); };
   Json rows = Json::array();
@@ -415,7 +415,7 @@ int generate(GenerateArgs& o) {
     g.prefix_cache = &cache.emplace(
         loaded.model, infer::PrefixCacheOptions{.budget_bytes = o.prefix_cache_mib << 20,
                                                 .snapshot_every = o.snapshot_every});
-  const std::vector<Asked> asked = ask(o, loaded);
+  const std::vector<PromptWithSources> asked = ask(o, loaded);
   const auto prompts =
       o.lines.given() ? std::vector<std::vector<int64_t>>() : prompt_ids(o, loaded, session);
   for (const std::string& file : o.audio)
@@ -629,7 +629,7 @@ std::function<int()> add_generate(CLI::App& app) {
        "tessera generate model.gguf --prompt 'Once upon a time' --temperature 1 --mirostat 2",
        "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3",
        "tessera generate run --prompt 'Once upon a time' --predictors --temperature 0",
-       "tessera generate run --prompt 'Once upon a time' --predictors --guesses 3 --branches 3",
+       "tessera generate run --prompt 'Once upon a time' --predictors --draft-tokens 3 --branches 3",
        "tessera generate model.gguf --prompt 'Once upon a time' --temperature 1 --choices 3",
        "tessera generate model.gguf --prompt 'Once upon a time' --json --logprobs 5",
        "tessera generate model.gguf --prompt 'A person as JSON: ' --json-schema '{\"type\": "

@@ -45,7 +45,7 @@ struct RetrieveFlags {
   }
 };
 
-struct Asked : retrieve::AugmentedPrompt {
+struct PromptWithSources : retrieve::AugmentedPrompt {
   /// Prints sources to stderr, cited ones with a star.
   void print_sources(std::string_view answer) const {
     for (const Json& source : sources(answer))
@@ -59,7 +59,7 @@ class Passages {
   Passages(const RetrieveFlags& flags, const LoadFlags& loading)
       : room_(flags.room), asker_(flags.asker(loading)) {}
 
-  Asked ask(const std::string& question, const text::Tokenizer& tokenizer) const {
+  PromptWithSources ask(const std::string& question, const text::Tokenizer& tokenizer) const {
     return {asker_.ask(question, tokenizer, room_, &cancel_token())};
   }
 

@@ -44,10 +44,11 @@ class SpeculationFlags {
   /// Flags of the number of draft tokens.
   void add(CLI::App& app) {
     add_who(app);
-    guesses_flag_ = app.add_option("--guesses,--draft-max,--draft-n", guesses_,
-                                   "draft tokens per step; auto = 0 to 8, by measured acceptance "
-                                   "rate and cost")
-                        ->capture_default_str();
+    draft_tokens_flag_ =
+        app.add_option("--draft-tokens,--guesses,--draft-max,--draft-n", draft_tokens_,
+                       "draft tokens per step; auto = 0 to 8, by measured acceptance "
+                       "rate and cost")
+            ->capture_default_str();
     branches_flag_ =
         app.add_option("--branches", how_.tree_width,
                        "tree verification: candidates per drafted position; 1 = a chain; "
@@ -69,22 +70,23 @@ class SpeculationFlags {
     if (!draft_.empty() && draft_.find_first_not_of("0123456789") == std::string::npos &&
         !std::filesystem::exists(draft_))
       fail(ErrorKind::usage, "generate",
-           "--draft {}: expected a draft model; the number of draft tokens is --guesses {}", draft_,
-           draft_);
-    for (const CLI::Option* flag : {guesses_flag_, branches_flag_})
+           "--draft {}: expected a draft model; the number of draft tokens is --draft-tokens {}",
+           draft_, draft_);
+    for (const CLI::Option* flag : {draft_tokens_flag_, branches_flag_})
       if (flag->count() > 0 && !on())
         fail(ErrorKind::usage, "generate",
              "{} needs a source of draft tokens; expected --draft, --lookup, --predictors or "
              "--exit-layer",
              flag->get_name());
-    how_.adaptive = guesses_ == "auto";
+    how_.adaptive = draft_tokens_ == "auto";
     how_.draft_tokens = kMostAdaptive;
     if (!how_.adaptive) {
-      const char *const begin = guesses_.data(), *const end = begin + guesses_.size();
+      const char *const begin = draft_tokens_.data(), *const end = begin + draft_tokens_.size();
       const auto [stop, error] = std::from_chars(begin, end, how_.draft_tokens);
       if (error != std::errc() || stop != end || how_.draft_tokens < 1 || how_.draft_tokens > 1024)
         fail(ErrorKind::usage, "generate",
-             "--guesses {}; expected auto, or a number from 1 to 1024", guesses_.substr(0, 60));
+             "--draft-tokens {}; expected auto, or a number from 1 to 1024",
+             draft_tokens_.substr(0, 60));
     }
   }
   /// The checked options with the loaded draft model, which lives as long as this object.
@@ -102,11 +104,11 @@ class SpeculationFlags {
   // accepted in 1 of 13 cases.
   static constexpr int64_t kMostAdaptive = 8;
 
-  std::string draft_, guesses_ = "auto";
+  std::string draft_, draft_tokens_ = "auto";
   infer::Speculation how_;
   std::optional<infer::LoadedModel> loaded_;
   std::vector<const CLI::Option*> whose_;
-  const CLI::Option *guesses_flag_ = nullptr, *branches_flag_ = nullptr;
+  const CLI::Option *draft_tokens_flag_ = nullptr, *branches_flag_ = nullptr;
 };
 
 }  // namespace tessera::cli

@@ -60,7 +60,7 @@ class TrainProgress {
       const std::string router = text.substr(0, text.find(':'));
       const auto before = idle_.find(router);
       idle[router] = before == idle_.end() ? 1 : before->second + 1;
-      if (idle[router] == kLong && told_.insert(router).second)
+      if (idle[router] == kLong && warned_.insert(router).second)
         fmt::print(stderr, "{}tessera: step {}: {}\n", terminal_ ? "\n" : "", line.step, text);
     }
     idle_ = std::move(idle);
@@ -69,7 +69,7 @@ class TrainProgress {
   std::string unit_;
   double noise_ = 0;                     // latest noise scale
   std::map<std::string, int64_t> idle_;  // number of steps, by router
-  std::set<std::string> told_;
+  std::set<std::string> warned_;
   bool terminal_ = isatty(STDERR_FILENO) != 0;
   std::chrono::steady_clock::time_point shown_{};
 };

@@ -69,7 +69,7 @@ void write_sentence_modules_of(const Checkpoint& checkpoint, const fs::path& fol
     return;
   }
   const SentenceModules modules = sentence_modules_of(*checkpoint.gguf, checkpoint.folder.string());
-  if (modules.said) write_sentence_modules(modules, checkpoint.spec.width_out(), folder);
+  if (modules.stated) write_sentence_modules(modules, checkpoint.spec.width_out(), folder);
 }
 
 namespace {
@@ -106,11 +106,11 @@ Json special_ids(const text::Tokenizer& tokenizer, const Checkpoint& checkpoint)
 
 /// What generate() of transformers begins and ends a text with; the config has it too, for older
 /// readers.
-void write_ids(const Json& ids, Json& config, const fs::path& folder, bool anew) {
+void write_ids(const Json& ids, Json& config, const fs::path& folder, bool replaces) {
   for (const auto& [key, id] : ids.items())
-    if (anew || !config.contains(key) || config[key].is_null()) config[key] = id;
+    if (replaces || !config.contains(key) || config[key].is_null()) config[key] = id;
   const fs::path file = folder / kGenerationConfig;
-  if (!config.contains("eos_token_id") || (fs::is_regular_file(file) && !anew)) return;
+  if (!config.contains("eos_token_id") || (fs::is_regular_file(file) && !replaces)) return;
   Json generation = {{"_from_model_config", true}};
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"})
     if (config.contains(key) && !config[key].is_null()) generation[key] = config[key];
@@ -131,7 +131,7 @@ const Family& family_for(const Checkpoint& checkpoint,
 
 std::string why_not_hf(const Checkpoint& checkpoint, const HfOptions& options) {
   FamilySet families = FamilySet::load(options.families);
-  return why_not_said(family_for(checkpoint, families, options), "hf", checkpoint, families);
+  return why_not_exportable(family_for(checkpoint, families, options), "hf", checkpoint, families);
 }
 
 namespace {

@@ -112,11 +112,11 @@ class Importer {
   std::vector<std::string> unknown_;  // keys that no family gives a meaning
   std::vector<std::string> remarks_;
   Environment env_;
-  struct Found {
+  struct FoundTensor {
     TensorView tensor;
     std::string source;  // the foreign names it came from
   };
-  std::map<std::string, Found, std::less<>> found_;
+  std::map<std::string, FoundTensor, std::less<>> found_;
   std::vector<std::string> widened_;  // ours, of quantized matrices, that became floats
   std::set<std::string, std::less<>> used_;
   std::set<std::string, std::less<>> own_;  // ours, that rules of the family itself give
@@ -170,10 +170,10 @@ struct Exported {
 
 /// Why a family cannot say a checkpoint's spec in a dialect; "" where it can. Of tensors names and
 /// shapes count, which follow from the spec.
-std::string why_not_said(const Family& family,
-                         std::string_view dialect,
-                         const Checkpoint& checkpoint,
-                         FamilySet& families);
+std::string why_not_exportable(const Family& family,
+                               std::string_view dialect,
+                               const Checkpoint& checkpoint,
+                               FamilySet& families);
 
 /// A checkpoint in another dialect's terms. Throws Error(spec) where the family cannot say the
 /// spec.

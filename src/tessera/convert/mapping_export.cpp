@@ -119,7 +119,7 @@ class Exporter {
   }
 
   Exported run(bool float32) {
-    check_said();
+    check_expressible();
     Exported out;
     out.config = written_config();
     float32_ = float32;
@@ -136,7 +136,7 @@ class Exporter {
   }
 
   void each_rule(const std::function<void(const BoundRule& rule)>& body) {
-    check_said();
+    check_expressible();
     const auto visit = [&](const TensorRule& rule, const ForeignSide& side, const Local* locals) {
       if (rule.kind != TensorRule::Kind::convert) return;
       body({foreign_names(side, locals), our_names(rule, locals), spellings(side, locals),
@@ -160,7 +160,7 @@ class Exporter {
   }
 
   Json spec_in_form() {
-    check_said();
+    check_expressible();
     return resolved(family_.spec->evaluate(canonical_));
   }
 
@@ -170,7 +170,7 @@ class Exporter {
   }
 
   /// Throws Error(spec) unless the values say the whole spec.
-  void check_said() {
+  void check_expressible() {
     expect_same(family_.name, checkpoint_.spec_json, resolved(family_.spec->evaluate(own_)),
                 "this family cannot express the architecture; its nearest differs",
                 {"this family has", ""});
@@ -178,7 +178,7 @@ class Exporter {
 
   /// Throws as run() does, by the spec alone.
   void check_by_names() {
-    check_said();
+    check_expressible();
     Exported out;
     out.config = written_config();
     std::map<std::string, std::vector<int64_t>> shapes;
@@ -422,10 +422,10 @@ class Exporter {
 
 }  // namespace
 
-std::string why_not_said(const Family& family,
-                         std::string_view dialect,
-                         const Checkpoint& checkpoint,
-                         FamilySet& families) {
+std::string why_not_exportable(const Family& family,
+                               std::string_view dialect,
+                               const Checkpoint& checkpoint,
+                               FamilySet& families) {
   try {
     Exporter(family, dialect, checkpoint, &families).check_by_names();
     return "";

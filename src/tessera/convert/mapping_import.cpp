@@ -364,7 +364,8 @@ void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, con
         refuse_turned(side.names.front().spellings.front().expand(env_, locals));
       widened_.push_back(ours[i]);
     }
-    if (!found_.emplace(ours[i], Found{tensors[i], fmt::format("{}", fmt::join(sources, ", "))})
+    if (!found_
+             .emplace(ours[i], FoundTensor{tensors[i], fmt::format("{}", fmt::join(sources, ", "))})
              .second)
       fail(ErrorKind::spec, family_.name, "two rules give {}", ours[i]);
   }

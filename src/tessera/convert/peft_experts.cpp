@@ -42,7 +42,7 @@ AdapterTensors as_ours(const std::string& weight, Products products, double scal
 }
 
 /// The parameter that a packed product is for, in our terms.
-struct Place {
+struct PackedParameter {
   std::string gate, up;  // or one matrix alone in `up`
   int64_t experts, outputs, inputs;
   const char* parameter;  // transformers' name
@@ -72,13 +72,13 @@ Layer layer_of(const std::string& module, const Shapes& stacks, const std::strin
   return layer;
 }
 
-std::vector<Place> places_of(const std::string& module,
-                             const Shape& a,
-                             const Shape& b,
-                             const Shapes& stacks,
-                             const std::string& file) {
+std::vector<PackedParameter> parameters_of(const std::string& module,
+                                           const Shape& a,
+                                           const Shape& b,
+                                           const Shapes& stacks,
+                                           const std::string& file) {
   const Layer layer = layer_of(module, stacks, file);
-  std::vector<Place> out;
+  std::vector<PackedParameter> out;
   const auto offer = [&](const std::string& gate, const std::string& up, const char* parameter) {
     if (up.empty()) return;
     const Shape& stack = stacks.at(up);
@@ -93,13 +93,13 @@ std::vector<Place> places_of(const std::string& module,
 }
 
 /// The place of a packed product; of several by the version of PEFT that wrote the file.
-Place place_of(const std::string& module,
-               const Shape& a,
-               const Shape& b,
-               const Shapes& stacks,
-               const PeftConfig& config,
-               const std::string& file) {
-  std::vector<Place> places = places_of(module, a, b, stacks, file);
+PackedParameter parameter_of(const std::string& module,
+                             const Shape& a,
+                             const Shape& b,
+                             const Shapes& stacks,
+                             const PeftConfig& config,
+                             const std::string& file) {
+  std::vector<PackedParameter> places = parameters_of(module, a, b, stacks, file);
   if (places.empty())
     fail(ErrorKind::usage, "adapter",
          "{} was trained for another model: lora_A {} and lora_B {} of {} fit no experts here",
@@ -110,7 +110,7 @@ Place place_of(const std::string& module,
            "module {} has lora_A {} and lora_B {}, which are square, and PEFT before 0.19.1 turned "
            "some of them; expected one saved by a later PEFT (peft_version)",
            module, format::shape_text(a), format::shape_text(b));
-    std::erase_if(places, [](const Place& place) { return place.turned; });
+    std::erase_if(places, [](const PackedParameter& place) { return place.turned; });
   }
   if (places.size() != 1)
     fail(ErrorKind::file, file, "module {} fits experts' {} and {}", module, places[0].parameter,
@@ -118,7 +118,7 @@ Place place_of(const std::string& module,
   return places.front();
 }
 
-Products unpacked(const PeftModule& parts, const Place& place) {
+Products unpacked(const PeftModule& parts, const PackedParameter& place) {
   const TensorView a = as_float32(*parts.a), b = as_float32(*parts.b);
   const int64_t e_n = place.experts, rank = a.shape[0] / e_n;
   Products out(e_n, rank, place.outputs, place.inputs);
@@ -208,7 +208,8 @@ std::vector<AdapterTensors> read_packed_experts(const std::string& module,
                                                 const std::string& file) {
   if (parts.a == nullptr || parts.magnitude != nullptr || parts.bias != nullptr)
     fail(ErrorKind::file, file, "module {} is experts; expected plain LoRA there", module);
-  const Place place = place_of(module, parts.a->shape, parts.b->shape, stacks, config, file);
+  const PackedParameter place =
+      parameter_of(module, parts.a->shape, parts.b->shape, stacks, config, file);
   std::string name = module;
   if (name.ends_with(kBase)) name.resize(name.size() - kBase.size());
   name += std::string(".") + place.parameter;

@@ -305,9 +305,9 @@ class Search {
         {"dialects", {{kHf, {{"types", {type_}}}}}}};
     const Json keys = keys_for(set_.named(base));
     if (!keys.empty()) hf(draft)["keys"] = keys;
-    guess_required(draft);
+    infer_required(draft);
     update(draft);
-    guess_keys(draft);
+    infer_keys(draft);
     return draft;
   }
 
@@ -352,7 +352,7 @@ class Search {
 
   /// Keys that the base cannot do without, from keys of the config that no family has, by the
   /// nearest words.
-  void guess_required(Draft& draft) {
+  void infer_required(Draft& draft) {
     const Family& base = set_.named(draft.base);
     for (const std::string& wanted : required_keys(base)) {
       Json& keys = hf(draft)["keys"];
@@ -370,12 +370,12 @@ class Search {
       }
       if (best.empty()) continue;
       keys[wanted] = best;
-      draft.unsure.push_back(guessed_key(best, wanted));
+      draft.unsure.push_back(inferred_key(best, wanted));
     }
     if (hf(draft)["keys"].empty()) hf(draft).erase("keys");
   }
 
-  static std::string guessed_key(const std::string& file, const std::string& base) {
+  static std::string inferred_key(const std::string& file, const std::string& base) {
     return fmt::format("key \"{}\" is read as the base's \"{}\", by the words of its name", file,
                        base);
   }
@@ -459,7 +459,7 @@ class Search {
 
   void refine(Draft& draft) {
     for (int round = 0; round < kRounds && !draft.dry.complete(); ++round) {
-      const bool keys = guess_keys(draft);
+      const bool keys = infer_keys(draft);
       const bool names = !keys && map_tensors(draft);
       if (!keys && !names) return;
     }
@@ -475,7 +475,7 @@ class Search {
 
   // --- keys that no family knows ---
 
-  bool guess_keys(Draft& draft) {
+  bool infer_keys(Draft& draft) {
     const Dialect& dialect = set_.named(draft.base).dialect(kHf);
     KeysOfValues own;
     add_keys_of(set_.named(draft.base), own);
@@ -499,7 +499,7 @@ class Search {
       }
       if (best.empty() || dialect.claims.contains(key.path)) continue;
       hf(changed)["keys"][best] = key.path;
-      changed.unsure.push_back(guessed_key(key.path, best));
+      changed.unsure.push_back(inferred_key(key.path, best));
       any = true;
     }
     return any && take_if_better(draft, std::move(changed));
@@ -860,15 +860,16 @@ class Search {
         list.push_back(draft);
         hf(list.back())["read"][name] = !found->second.get<bool>();
       }
-    struct Part {
+    struct FragmentSwitch {
       const char* fragment;
       Json read = Json::object();
     };
-    static const std::vector<Part> parts = {{"head_norms", {{"qk_norm_over", "head"}}},
-                                            {"head_norms", {{"qk_norm_over", "projection"}}},
-                                            {"late_windows"},
-                                            {"layer_norms"},
-                                            {"ungated"}};
+    static const std::vector<FragmentSwitch> parts = {
+        {"head_norms", {{"qk_norm_over", "head"}}},
+        {"head_norms", {{"qk_norm_over", "projection"}}},
+        {"late_windows"},
+        {"layer_norms"},
+        {"ungated"}};
     for (const auto& [fragment, read] : parts) {
       const Json included = draft.family.value("include", Json::array());
       if (std::find(included.begin(), included.end(), fragment) != included.end()) continue;

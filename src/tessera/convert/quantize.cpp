@@ -48,7 +48,7 @@ struct Choice {
 
 constexpr size_t kMostChoices = 5;
 
-struct Recipe {
+struct TypeMixture {
   const char* name;
   uint32_t number;  // general.file_type
   DType type;       // of most matrices
@@ -57,7 +57,7 @@ struct Recipe {
 };
 
 template <class... Choices>
-constexpr Recipe recipe(const char* name, uint32_t number, DType type, Choices... choices) {
+constexpr TypeMixture recipe(const char* name, uint32_t number, DType type, Choices... choices) {
   return {name, number, type, {choices...}, sizeof...(choices)};
 }
 
@@ -65,7 +65,7 @@ constexpr DType k2 = DType::q2_k, k3 = DType::q3_k, k4 = DType::q4_k, k5 = DType
                 k6 = DType::q6_k;
 
 // in each the first choice that fits counts
-constexpr Recipe kRecipes[] = {
+constexpr TypeMixture kMixtures[] = {
     recipe("F32", 0, DType::f32),
     recipe("F16", 1, DType::f16),
     recipe("BF16", 32, DType::bf16),
@@ -138,12 +138,12 @@ std::string in_case(std::string text, int (*change)(int)) {
   return text;
 }
 
-const Recipe& recipe_named(const std::string& name) {
+const TypeMixture& mixture_named(const std::string& name) {
   std::string wanted = in_case(name, std::toupper);
   // as llama.cpp understands them
   for (const char* family : {"Q3_K", "Q4_K", "Q5_K"})
     if (wanted == family) wanted += "_M";
-  for (const Recipe& recipe : kRecipes)
+  for (const TypeMixture& recipe : kMixtures)
     if (wanted == recipe.name) return recipe;
   fail(ErrorKind::usage, "quantize", "unknown type {}; known: {}", in_quotes(name),
        fmt::join(quantize_recipes(), ", "));
@@ -181,8 +181,8 @@ bool more_bits(int64_t i, int64_t n) {
 /// Chooses by a recipe, tensor by tensor in the order of the layers.
 class Chooser {
  public:
-  Chooser(const GgufModel& model, const Recipe& recipe, bool weighted)
-      : recipe_(recipe), name_(recipe.name), weighted_(weighted) {
+  Chooser(const GgufModel& model, const TypeMixture& recipe, bool weighted)
+      : mixture_(recipe), name_(recipe.name), weighted_(weighted) {
     // its files alone say how their queries, keys and values lie
     const GgufValue* layout = model.find(".tensor_data_layout");
     falcon_ = layout != nullptr && layout->type() == format::GgufType::string &&
@@ -199,10 +199,10 @@ class Chooser {
 
   DType operator()(const TensorView& tensor) {
     const Part part = part_of(tensor.name);
-    const bool mixture = recipe_.type == DType::mxfp4;
+    const bool mixture = mixture_.type == DType::mxfp4;
     if (part == Part::head || (tied_ && part == Part::embedding)) {
-      const bool whole = tensor.shape.back() % layout_of(recipe_.type).block_elements == 0;
-      const bool eight = mixture || falcon_ || !whole || recipe_.type == DType::q8_0;
+      const bool whole = tensor.shape.back() % layout_of(mixture_.type).block_elements == 0;
+      const bool eight = mixture || falcon_ || !whole || mixture_.type == DType::q8_0;
       return eight ? DType::q8_0 : k6;
     }
     if (mixture) return tensor.shape.size() > 2 ? DType::mxfp4 : DType::q8_0;
@@ -210,7 +210,7 @@ class Chooser {
     if (part == Part::key && experts_ == 8) return DType::q8_0;
     if (part == Part::down) return of_down(tensor, down_++);
     if (part == Part::output) return of_output();
-    return part == Part::embedding ? chosen(part, 0, 1) : recipe_.type;
+    return part == Part::embedding ? chosen(part, 0, 1) : mixture_.type;
   }
 
  private:
@@ -218,11 +218,11 @@ class Chooser {
     return std::find(names.begin(), names.end(), name_) != names.end();
   }
   DType chosen(Part part, int64_t i, int64_t n) const {
-    for (size_t c = 0; c < recipe_.count; ++c) {
-      const Choice& choice = recipe_.choices[c];
+    for (size_t c = 0; c < mixture_.count; ++c) {
+      const Choice& choice = mixture_.choices[c];
       if (choice.part == part && holds(choice.where, i, n)) return choice.type;
     }
-    return recipe_.type;
+    return mixture_.type;
   }
   bool holds(Where where, int64_t i, int64_t n) const {
     switch (where) {
@@ -253,10 +253,10 @@ class Chooser {
 
   DType of_down(const TensorView& tensor, int64_t visited) const {
     const int64_t i = experts_ > 1 ? layer_of(tensor.name).value_or(0) : visited;
-    if (weighted_ && named({"IQ4_NL", "IQ4_XS"})) return recipe_.type;
+    if (weighted_ && named({"IQ4_NL", "IQ4_XS"})) return mixture_.type;
     // importance alone does not save the first layers there
     if (weighted_ && named({"Q4_0", "Q5_0"}) && i < layers_ / 8)
-      return recipe_.type == DType::q4_0 ? DType::q4_1 : DType::q5_1;
+      return mixture_.type == DType::q4_0 ? DType::q4_1 : DType::q5_1;
     if (falcon_) {
       if (named({"Q3_K_L", "Q4_K_S"})) return k4;
       if (named({"Q3_K_M"}) && i >= layers_ / 16 && !more_bits(i, layers_)) return k3;
@@ -266,14 +266,14 @@ class Chooser {
   }
 
   DType of_output() const {
-    if (falcon_) return named({"Q3_K_L"}) ? k4 : recipe_.type;
+    if (falcon_) return named({"Q3_K_L"}) ? k4 : mixture_.type;
     if (experts_ != 8) return chosen(Part::output, 0, layers_);
     return named({"Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ4_NL", "IQ4_XS"})
                ? k5
-               : recipe_.type;
+               : mixture_.type;
   }
 
-  const Recipe& recipe_;
+  const TypeMixture& mixture_;
   std::string_view name_;
   bool weighted_, falcon_ = false, tied_ = true;
   int64_t layers_ = 0, experts_ = 0, shared_by_ = 1, values_ = 0;
@@ -412,7 +412,7 @@ bool is_calibrated(const TensorView& tensor, DType type) {
 std::vector<DType> types_for(const GgufModel& model,
                              const QuantizeOptions& options,
                              std::vector<std::string>& notes) {
-  const Recipe& recipe = recipe_named(options.recipe);
+  const TypeMixture& recipe = mixture_named(options.recipe);
   Chooser chooser(model, recipe, options.importance != nullptr);
   std::vector<DType> types(model.tensors.size());
   std::vector<bool> used(options.rules.size());
@@ -481,7 +481,7 @@ void check_finite(const std::string& name, std::span<const float> numbers) {
 
 std::vector<std::string> quantize_recipes() {
   std::vector<std::string> names;
-  for (const Recipe& recipe : kRecipes) names.emplace_back(recipe.name);
+  for (const TypeMixture& recipe : kMixtures) names.emplace_back(recipe.name);
   return names;
 }
 
@@ -525,7 +525,7 @@ QuantizeReport write_quantized(GgufModel model,
                                const QuantizeOptions& options) {
   QuantizeReport report = report_of(model, options);
   model.set("general.quantization_version", GgufValue::number(uint32_t{2}));
-  model.set("general.file_type", GgufValue::number(recipe_named(options.recipe).number));
+  model.set("general.file_type", GgufValue::number(mixture_named(options.recipe).number));
   std::vector<GgufTensor> heads;
   for (size_t i = 0; i < report.types.size(); ++i)
     heads.push_back({model.tensors[i].name, report.types[i], model.tensors[i].shape});

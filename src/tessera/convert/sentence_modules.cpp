@@ -258,7 +258,7 @@ std::vector<ModuleEntry> listed_modules(const fs::path& model) {
 
 /// What a folder's modules say.
 void read_modules(const fs::path& model, SentenceModules& options) {
-  options.said = true;
+  options.stated = true;
   const std::string where = (model / kModules).string();
   std::vector<std::string> kinds;
   for (const ModuleEntry& module : listed_modules(model)) {
@@ -287,7 +287,7 @@ void read_gguf(const format::GgufFile& file, const std::string& where, SentenceM
   for (const auto& [known, pooling] : kGgufPoolings)
     if (known == number) {
       options.poolings = {pooling};
-      options.said = true;
+      options.stated = true;
       return;
     }
   fail(ErrorKind::file, where,

@@ -48,7 +48,7 @@ struct SentenceLayer {
 };
 
 struct SentenceModules {
-  bool said = false;                                // set by the model; else defaults
+  bool stated = false;                              // set by the model; else defaults
   std::vector<Pooling> poolings = {Pooling::mean};  // their vectors are concatenated
   std::vector<SentenceLayer> layers;                // after the pooling
   bool normalize = true;                            // to length 1, after all layers

@@ -44,7 +44,7 @@ class SentenceGguf : public testing::Test {
 
 TEST_F(SentenceGguf, FilesSayThePooling) {
   EXPECT_EQ(written().find(".pooling_type"), nullptr);
-  EXPECT_FALSE(read().said);
+  EXPECT_FALSE(read().stated);
   EXPECT_TRUE(read().normalize);
   for (const auto& [json, pooling, number] :
        {std::tuple{R"({"pooling_mode_mean_tokens": true})", Pooling::mean, 1},
@@ -54,7 +54,7 @@ TEST_F(SentenceGguf, FilesSayThePooling) {
     const GgufModel model = written();
     EXPECT_EQ(model.integer_or(".pooling_type", -1), number);
     EXPECT_TRUE(model.remarks.empty());
-    EXPECT_TRUE(read().said);
+    EXPECT_TRUE(read().stated);
     EXPECT_EQ(read().poolings, std::vector{pooling});
     // a file that is made of the file says it too
     write_gguf_model(gguf_model_of(load_checkpoint(folder_ / "written.gguf")),
@@ -83,7 +83,7 @@ TEST_F(SentenceGguf, OtherNumbers) {
   const auto pooling = [&](uint32_t number) {
     model.set("bert.pooling_type", format::GgufValue::number(number));
     write_gguf_model(model, folder_ / "written.gguf");
-    return test::error_of([&] { EXPECT_FALSE(read().said); });
+    return test::error_of([&] { EXPECT_FALSE(read().stated); });
   };
   EXPECT_EQ(pooling(0), "");
   EXPECT_EQ(pooling(4), "");

@@ -56,7 +56,7 @@ SentenceModules sentence_modules_of(const fs::path& model,
   SentenceModules out = sentence_modules_of(model);
   for (const std::string& adapter : adapters) {
     SentenceModules own = sentence_modules_of(fs::path(adapter));
-    if (!own.said) continue;
+    if (!own.stated) continue;
     if (own.max_tokens == 0) own.max_tokens = out.max_tokens;
     own.lower_case = own.lower_case || out.lower_case;
     out = std::move(own);
@@ -74,7 +74,7 @@ void write_settings_of_adapter(const fs::path& adapter, int64_t vocab, const fs:
     add_ends(settings.ends, config);
     write_file_atomically(file, config.dump(2) + "\n");
   }
-  if (settings.sentences.said) copy_sentence_modules(checkpoint_place(adapter), folder);
+  if (settings.sentences.stated) copy_sentence_modules(checkpoint_place(adapter), folder);
 }
 
 void set_settings_of_adapter(const fs::path& adapter, int64_t vocab, GgufModel& model) {
@@ -87,7 +87,7 @@ void set_settings_of_adapter(const fs::path& adapter, int64_t vocab, GgufModel& 
   for (const int64_t end : settings.ends)
     if (end != eos)
       model.set("tokenizer.ggml.eot_token_id", GgufValue::number(static_cast<uint32_t>(end)));
-  if (!settings.sentences.said) return;
+  if (!settings.sentences.stated) return;
   const std::vector<Pooling>& poolings = settings.sentences.poolings;
   const auto pooling =
       poolings.size() == 1 ? gguf_pooling(poolings.front()) : std::optional<int64_t>();

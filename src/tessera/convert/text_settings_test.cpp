@@ -38,18 +38,18 @@ TEST_F(OfAnAdapter, AreRead) {
   const TextSettings settings = settings_of_adapter(adapter_.path(), 64);
   EXPECT_EQ(settings.chat_template, "TURNS");
   EXPECT_THAT(settings.ends, ElementsAre(2));
-  EXPECT_TRUE(settings.sentences.said);
+  EXPECT_TRUE(settings.sentences.stated);
   EXPECT_THAT(settings.sentences.poolings, ElementsAre(Pooling::cls));
   const test::TemporaryFolder bare;
   const TextSettings none = settings_of_adapter(bare.path(), 64);
   EXPECT_EQ(none.chat_template, "");
   EXPECT_TRUE(none.ends.empty());
-  EXPECT_FALSE(none.sentences.said);
+  EXPECT_FALSE(none.sentences.stated);
 }
 
 TEST_F(OfAnAdapter, ReplaceThePoolingOfTheModelAndNoMore) {
   const test::TemporaryFolder model, other;
-  EXPECT_FALSE(sentence_modules_of(model.path(), {}).said);
+  EXPECT_FALSE(sentence_modules_of(model.path(), {}).stated);
   model.write("modules.json", kClsModules);
   model.write("1_Pooling/config.json", R"({"pooling_mode": "mean"})");
   model.write("sentence_bert_config.json", R"({"max_seq_length": 77, "do_lower_case": true})");

@@ -118,24 +118,24 @@ std::shared_ptr<const text::Constraint> ConstraintCache::of(
     const std::optional<Thoughts>& reasoning,
     std::vector<std::string>* ignored) {
   if (!body.constrained()) return nullptr;
-  Json said =
+  Json key =
       Json::array({body.grammar, body.json_schema, body.structured_outputs, body.response_format});
-  if (reasoning) said.push_back({reasoning->tags.open, reasoning->tags.close, reasoning->open});
+  if (reasoning) key.push_back({reasoning->tags.open, reasoning->tags.close, reasoning->open});
   const auto make = [&](std::vector<std::string>& not_held) {
     text::Grammar grammar = language_of(body, not_held);
     if (!reasoning) return grammar;
     const int32_t answer = grammar.fresh_rule("answer");
-    grammar.define(answer, text::behind_thoughts(grammar, grammar.call(grammar.root()),
+    grammar.define(answer, text::after_reasoning(grammar, grammar.call(grammar.root()),
                                                  reasoning->tags, reasoning->open, &tokenizer));
     grammar.set_root(answer);
     return grammar;
   };
-  return kept(said.dump(), field_of(body), tokenizer, make, ignored);
+  return cached(key.dump(), field_of(body), tokenizer, make, ignored);
 }
 
 std::shared_ptr<const text::Constraint> ConstraintCache::of_calls(
     const text::CallGrammarOptions& options, const text::Tokenizer& tokenizer) {
-  return kept(
+  return cached(
       Json::array({options.tools, options.required, options.parallel, options.thinking,
                    options.reasoning.has_value()})
           .dump(),
@@ -143,27 +143,27 @@ std::shared_ptr<const text::Constraint> ConstraintCache::of_calls(
       [&](std::vector<std::string>&) { return text::call_grammar(options, "tools"); }, nullptr);
 }
 
-std::shared_ptr<const text::Constraint> ConstraintCache::kept(const std::string& said,
-                                                              const std::string& field,
-                                                              const text::Tokenizer& tokenizer,
-                                                              const Make& make,
-                                                              std::vector<std::string>* ignored) {
+std::shared_ptr<const text::Constraint> ConstraintCache::cached(const std::string& key,
+                                                                const std::string& field,
+                                                                const text::Tokenizer& tokenizer,
+                                                                const Make& make,
+                                                                std::vector<std::string>* ignored) {
   const std::lock_guard lock(mutex_);
-  const auto found =
-      std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.said == said; });
-  if (found != kept_.end()) {
-    std::rotate(kept_.begin(), found, found + 1);
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& one) { return one.key == key; });
+  if (found != entries_.end()) {
+    std::rotate(entries_.begin(), found, found + 1);
   } else {
     if (!tokens_) tokens_ = std::make_shared<const text::TokenTrie>(tokenizer);
-    Kept one{.said = said};
+    Entry one{.key = key};
     one.constraint = asked(field, [&] {
       return std::make_shared<const text::GrammarConstraint>(make(one.ignored), tokens_, field);
     });
-    kept_.push_front(std::move(one));
-    if (kept_.size() > kKept) kept_.pop_back();
+    entries_.push_front(std::move(one));
+    if (entries_.size() > kKept) entries_.pop_back();
   }
-  if (ignored != nullptr) *ignored = kept_.front().ignored;
-  return kept_.front().constraint;
+  if (ignored != nullptr) *ignored = entries_.front().ignored;
+  return entries_.front().constraint;
 }
 
 }  // namespace tessera::serve

@@ -42,21 +42,21 @@ class ConstraintCache {
                                                    const text::Tokenizer& tokenizer);
 
  private:
-  struct Kept {
-    std::string said;
+  struct Entry {
+    std::string key;
     std::shared_ptr<const text::Constraint> constraint = nullptr;
     std::vector<std::string> ignored = {};
   };
   using Make = std::function<text::Grammar(std::vector<std::string>& ignored)>;
-  std::shared_ptr<const text::Constraint> kept(const std::string& said,
-                                               const std::string& field,
-                                               const text::Tokenizer& tokenizer,
-                                               const Make& make,
-                                               std::vector<std::string>* ignored);
+  std::shared_ptr<const text::Constraint> cached(const std::string& key,
+                                                 const std::string& field,
+                                                 const text::Tokenizer& tokenizer,
+                                                 const Make& make,
+                                                 std::vector<std::string>* ignored);
 
   std::mutex mutex_;
   std::shared_ptr<const text::TokenTrie> tokens_;
-  std::deque<Kept> kept_;  // newest first
+  std::deque<Entry> entries_;  // newest first
 };
 
 }  // namespace tessera::serve

@@ -87,14 +87,14 @@ Json usage_of(const Reading& reading) {
 }
 
 /// Texts tokenized for a sentence model. A text that is too long is an error, not truncated.
-Rows rows_of(const ServedModel& model, const std::vector<std::string>& texts, int64_t& behind) {
+Rows rows_of(const ServedModel& model, const std::vector<std::string>& texts, int64_t& skipped) {
   const infer::EmbedTokens read = infer::embed_tokens(model.loaded, texts, model.embedding);
   if (read.cut > 0)
     refuse("input",
            fmt::format("{} of {} texts are longer than the model's maximum length", read.cut,
                        texts.size()),
            "context_length_exceeded");
-  behind = read.behind;
+  skipped = read.skipped;
   return read.rows;
 }
 
@@ -112,18 +112,18 @@ void embed(ServiceState& state,
            fmt::format("dimensions is {}; this model's vectors have {}", *body.dimensions, width));
   if (body.dimensions) options.dimensions = *body.dimensions;
   const auto reading = std::make_shared<Reading>(Reading{exchange, model, {}});
-  int64_t behind = 0;
+  int64_t skipped = 0;
   for (const Prompt& prompt : body.input)
     reading->rows.push_back(prompt.ids ? *prompt.ids
-                                       : rows_of(*model, {prompt.text}, behind).at(0));
-  if (behind > 0 && std::any_of(body.input.begin(), body.input.end(),
-                                [](const Prompt& prompt) { return prompt.ids.has_value(); }))
+                                       : rows_of(*model, {prompt.text}, skipped).at(0));
+  if (skipped > 0 && std::any_of(body.input.begin(), body.input.end(),
+                                 [](const Prompt& prompt) { return prompt.ids.has_value(); }))
     refuse("input", "this model puts a prompt before its texts, which token ids are without",
            "unsupported_parameter");
   read_rows(
       state, reading,
-      [model, behind, options](const Rows& rows, size_t) {
-        return infer::embed_rows(model->loaded, rows, options, behind);
+      [model, skipped, options](const Rows& rows, size_t) {
+        return infer::embed_rows(model->loaded, rows, options, skipped);
       },
       [base64 = body.base64](const Reading& done) {
         const Tensor vectors_RD = at::cat(done.parts).contiguous();
@@ -209,14 +209,14 @@ void rerank(ServiceState& state,
   }
   std::vector<std::string> texts = {body.query};
   texts.insert(texts.end(), body.documents.begin(), body.documents.end());
-  int64_t behind = 0;
-  reading->rows = rows_of(*model, texts, behind);
+  int64_t skipped = 0;
+  reading->rows = rows_of(*model, texts, skipped);
   read_rows(
       state, reading,
-      [model, behind](const Rows& rows, size_t) {
+      [model, skipped](const Rows& rows, size_t) {
         infer::EmbedOptions options = model->embedding;
         options.normalize = true;
-        return infer::embed_rows(model->loaded, rows, options, behind);
+        return infer::embed_rows(model->loaded, rows, options, skipped);
       },
       [body](const Reading& done) {
         const Tensor vectors_RD = at::cat(done.parts).to(at::kDouble);

@@ -41,7 +41,7 @@ class Exchange {
   /// Identity for fair scheduling: the key, or else the address.
   std::string client() const { return key >= 0 ? "key " + std::to_string(key) : peer; }
   /// Requested when the client has disconnected.
-  CancelToken& disconnected() { return gone_; }
+  CancelToken& disconnected() { return disconnected_; }
 
   /// Adds a response header, before the response begins.
   void add_header(std::string name, std::string value);
@@ -85,7 +85,7 @@ class Exchange {
   std::shared_ptr<ByteSink> sink_;
   bool keep_alive_;
   const Clock::time_point arrived_ = Clock::now();
-  CancelToken gone_;
+  CancelToken disconnected_;
   std::atomic<int> status_{0};
   std::atomic<bool> streams_{false}, ended_{false}, lost_{false};
   std::atomic<Clock::time_point> last_event_{};

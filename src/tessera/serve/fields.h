@@ -85,8 +85,8 @@ class Fields {
                                       const UnknownMembers&>)
       read = std::move(reader);
     else
-      read = [reader = std::move(reader)](Body& body, const Json& value, const std::string& said,
-                                          const UnknownMembers&) { reader(body, value, said); };
+      read = [reader = std::move(reader)](Body& body, const Json& value, const std::string& path,
+                                          const UnknownMembers&) { reader(body, value, path); };
     all_.push_back({std::move(name), {}, std::move(schema), std::move(doc), std::move(read)});
     return *this;
   }
@@ -109,30 +109,30 @@ class Fields {
                  double most,
                  std::string doc) {
     return add(std::move(name), {{"type", "number"}, {"minimum", least}, {"maximum", most}},
-               std::move(doc), [=](Body& body, const Json& value, const std::string& said) {
-                 body.*member = number_of(value, said, least, most);
+               std::move(doc), [=](Body& body, const Json& value, const std::string& path) {
+                 body.*member = number_of(value, path, least, most);
                });
   }
   template <class C, class T>
   Fields& integer(std::string name, T C::*member, int64_t least, int64_t most, std::string doc) {
     return add(std::move(name),
                with_default({{"type", "integer"}, {"minimum", least}, {"maximum", most}}, member),
-               std::move(doc), [=](Body& body, const Json& value, const std::string& said) {
-                 body.*member = integer_of(value, said, least, most);
+               std::move(doc), [=](Body& body, const Json& value, const std::string& path) {
+                 body.*member = integer_of(value, path, least, most);
                });
   }
   template <class C, class T>
   Fields& flag(std::string name, T C::*member, std::string doc) {
     return add(std::move(name), with_default({{"type", "boolean"}}, member), std::move(doc),
-               [=](Body& body, const Json& value, const std::string& said) {
-                 body.*member = flag_of(value, said);
+               [=](Body& body, const Json& value, const std::string& path) {
+                 body.*member = flag_of(value, path);
                });
   }
   template <class C>
   Fields& text(std::string name, std::string C::*member, size_t most_bytes, std::string doc) {
     return add(std::move(name), {{"type", "string"}, {"maxLength", most_bytes}}, std::move(doc),
-               [=](Body& body, const Json& value, const std::string& said) {
-                 body.*member = text_of(value, said, most_bytes);
+               [=](Body& body, const Json& value, const std::string& path) {
+                 body.*member = text_of(value, path, most_bytes);
                });
   }
   /// A field that clients send without need: these values have no effect, others are refused.
@@ -141,13 +141,13 @@ class Fields {
     Json schema = {{"x-no-effect", true}};  // no control for it
     for (const Json& value : values) schema["anyOf"].push_back(Json{{"const", value}});
     return add(std::move(name), std::move(schema), std::move(doc),
-               [values](Body&, const Json& value, const std::string& said) {
+               [values](Body&, const Json& value, const std::string& path) {
                  if (std::find(values.begin(), values.end(), value) != values.end()) return;
-                 refuse(said,
-                        values.empty() ? said + " is not supported; leave it out"
+                 refuse(path,
+                        values.empty() ? path + " is not supported; leave it out"
                                        : fmt::format("{} is not supported; expected {}, or leave "
                                                      "it out",
-                                                     said, Json(values).dump()),
+                                                     path, Json(values).dump()),
                         "unsupported_parameter");
                });
   }
@@ -156,10 +156,10 @@ class Fields {
   Fields& hint(std::string name, const char* type, std::string doc) {
     return add(
         std::move(name), {{"anyOf", Json::array({Json{{"type", type}}})}, {"x-no-effect", true}},
-        std::move(doc), [type](Body&, const Json& value, const std::string& said) {
+        std::move(doc), [type](Body&, const Json& value, const std::string& path) {
           if (value.type_name() != std::string_view(type))
-            refuse(said,
-                   fmt::format("{} is {}; expected of type {}", said, spec::kind_of(value), type));
+            refuse(path,
+                   fmt::format("{} is {}; expected of type {}", path, spec::kind_of(value), type));
         });
   }
 

@@ -96,7 +96,7 @@ int64_t room_for(const GenerationBody& body,
 }
 
 /// Prompts and options of a generation request.
-struct Asked {
+struct GenerationRequest {
   ExchangePtr exchange;
   ServedModelPtr model;
   bool chat = false;
@@ -114,7 +114,7 @@ struct Asked {
   std::optional<infer::ReasoningBudget> reasoning_budget = {};
 };
 
-Frames frames_of(const Asked& asked, const GenerationBody& body, uint64_t seed) {
+Frames frames_of(const GenerationRequest& asked, const GenerationBody& body, uint64_t seed) {
   return {.chat = asked.chat,
           .id = fresh_id(asked.chat ? "chatcmpl" : "cmpl"),
           .created = std::chrono::duration_cast<std::chrono::seconds>(
@@ -128,7 +128,7 @@ Frames frames_of(const Asked& asked, const GenerationBody& body, uint64_t seed) 
 
 /// The part of the engine request that all prompts share.
 infer::DecodingOptions writing_of(const GenerationBody& body,
-                                  const Asked& asked,
+                                  const GenerationRequest& asked,
                                   bool config,
                                   uint64_t seed) {
   const ServedModel& model = *asked.model;
@@ -180,7 +180,10 @@ int64_t salt_of(const ServiceState& state, const Exchange& exchange, const Gener
 }
 
 /// Submits the sequences to the scheduler.
-void submit(ServiceState& state, const Asked& asked, const GenerationBody& body, bool echo) {
+void submit(ServiceState& state,
+            const GenerationRequest& asked,
+            const GenerationBody& body,
+            bool echo) {
   const ServedModel& model = *asked.model;
   const uint64_t seed = body.seed ? *body.seed : infer::fresh_seed();
   const infer::DecodingOptions decoding =
@@ -257,7 +260,7 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
   job.on_begin = [texts] { texts->begin(); };
   if (body.stream) {
     job.on_step = [texts] { texts->flush(); };
-    job.client_is_slow = [texts] { return texts->is_behind(); };
+    job.client_is_slow = [texts] { return texts->client_is_slow(); };
   }
   job.on_end = [texts](std::vector<infer::Generation> made, FinishStatus ending,
                        std::exception_ptr error) { texts->end(std::move(made), ending, error); };
@@ -343,7 +346,7 @@ void complete_asked(ServiceState& state,
                     const CompletionBody& body,
                     const ServedModelPtr& model,
                     std::vector<retrieve::AugmentedPrompt> passages) {
-  Asked asked{.exchange = exchange, .model = model, .content = body.native};
+  GenerationRequest asked{.exchange = exchange, .model = model, .content = body.native};
   if (body.native || body.unbounded) asked.otherwise.reset();
   std::string warning;
   for (size_t i = 0; i < body.prompts.size(); ++i) {
@@ -476,14 +479,14 @@ void chat_asked(ServiceState& state,
                     .variables = body.template_variables,
                     .poll = poll},
                    *body.continue_final_message);
-  Asked asked{.exchange = exchange,
-              .model = model,
-              .chat = true,
-              .prompts = {widened(prompts.encode(prompt))},
-              .asked = std::move(passages),
-              .otherwise = std::nullopt,
-              .param = "messages",
-              .ends = chats.ends};
+  GenerationRequest asked{.exchange = exchange,
+                          .model = model,
+                          .chat = true,
+                          .prompts = {widened(prompts.encode(prompt))},
+                          .asked = std::move(passages),
+                          .otherwise = std::nullopt,
+                          .param = "messages",
+                          .ends = chats.ends};
   const bool thinking = prompts.thinks(prompt);
   if (body.split_reasoning || calls) {
     asked.reply.emplace();

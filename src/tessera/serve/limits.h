@@ -31,7 +31,7 @@ struct Limits {
       5'000};  // idle time before freed memory is returned to the system
   // backpressure for streams whose client reads slowly
   size_t send_buffer = size_t{128} << 10;  // socket buffer; the system doubles it
-  size_t behind_bytes = size_t{64} << 10;  // above this, events are buffered and merged
+  size_t merge_bytes = size_t{64} << 10;   // above this, events are buffered and merged
   size_t rest_bytes =
       size_t{256} << 10;  // above this, buffered events included, its sequences pause
 };

@@ -268,7 +268,7 @@ TEST(ServiceLoad, WhoDoesNotReadRestsAndMissesNothing) {
   ServiceOptions options = options_of({"mamba2"});
   options.engine.parallel = 1;
   options.server.limits.send_buffer = 16 << 10;
-  options.server.limits.behind_bytes = 8 << 10;
+  options.server.limits.merge_bytes = 8 << 10;
   options.server.limits.rest_bytes = 32 << 10;
   Running server(options);
   Json body = {

@@ -121,7 +121,7 @@ bool wrap_raw_arguments(Json& messages) {
 }  // namespace
 
 text::MarkedText ServedModel::Chats::render(text::Chat chat, bool goes_on) const {
-  if (told)
+  if (tools_in_text)
     chat.messages =
         text::tools_in_prompt(chat.messages, std::exchange(chat.tools, nullptr), system);
   // most templates write arguments as they are; some walk over the members of an object
@@ -143,7 +143,7 @@ ServedModel::Chats ServedModel::chats_of(const std::string& source,
   if (shows) out.calls = named != nullptr ? named : text::tool_call_format_of(source);
   if (out.calls == nullptr && (tool_format_ == "auto" || (tool_format_ == "generic" && !shows))) {
     out.calls = text::tool_call_format_named("hermes");
-    out.told = true;
+    out.tools_in_text = true;
     out.system = shows_system(out.prompts, poll);
   }
   for (const int64_t id : out.prompts.ends(poll))
@@ -216,7 +216,7 @@ ServedModel::ServedModel(const ModelEntry& named,
   // the model may have its own template for tools
   if (can.chat && options.chat_template.empty() && tokenizer().tool_template() != source)
     tool_conversation.emplace(chats_of(tokenizer().tool_template(), entry.id));
-  if (can.chat && chats_for(true).told && options.say)
+  if (can.chat && chats_for(true).tools_in_text && options.say)
     options.say(fmt::format(
         "{}: the chat template shows no tools in a known form; requests with tools get the generic "
         "tool prompt, and calls are read as JSON between <tool_call> tags (--tool-format)",
@@ -225,7 +225,7 @@ ServedModel::ServedModel(const ModelEntry& named,
   const std::filesystem::path path = convert::checkpoint_place(entry.path);
   const bool of_sentences = std::filesystem::is_directory(path)
                                 ? std::filesystem::is_regular_file(path / "modules.json")
-                                : convert::sentence_modules_of(path).said;
+                                : convert::sentence_modules_of(path).stated;
   const bool adapted =
       std::any_of(entry.adapters.begin(), entry.adapters.end(), [](const std::string& adapter) {
         return std::filesystem::is_regular_file(convert::checkpoint_place(adapter) /

@@ -90,7 +90,7 @@ struct ServedModel {
     const text::ToolCallFormat* calls = nullptr;  // of tool calls, if the template defines any
     /// The template defines no tools: they are described in the conversation, in its system message
     /// if there is one.
-    bool told = false, system = true;
+    bool tools_in_text = false, system = true;
     std::vector<int64_t> ends;
     /// ChatPrompt::render(). Arguments of calls may be a string, as a model wrote it, if they are
     /// no JSON object.

@@ -112,7 +112,7 @@ Choice ResponseWriter::take(Text& text, size_t index) {
                 .reasoning = std::exchange(text.reasoning, {}),
                 .offset = text.offset};
   text.offset += characters(choice.text);
-  if (!options_.asked.empty()) text.said += choice.text;
+  if (!options_.asked.empty()) text.generated += choice.text;
   choice.calls = std::exchange(text.calls, {});
   choice.first_call = text.given_calls;
   text.given_calls += static_cast<int64_t>(choice.calls.size());
@@ -171,7 +171,7 @@ void ResponseWriter::flush() {
   // log-probabilities of an echoed prompt come after its prefill
   if (!options_.echo_ids.empty()) return;
   const size_t unsent = exchange_->unsent();
-  if (unsent > options_.limits.behind_bytes) return;
+  if (unsent > options_.limits.merge_bytes) return;
   for (size_t i = 0; i < texts_.size(); ++i) {
     if (!texts_[i].has_news()) continue;
     begin(texts_[i], i);
@@ -210,12 +210,12 @@ size_t ResponseWriter::held() const {
   return bytes;
 }
 
-bool ResponseWriter::is_behind() {
+bool ResponseWriter::client_is_slow() {
   if (!options_.echo_ids.empty()) return false;  // as in flush(): everything is sent at the end
   const size_t unsent = exchange_->unsent();
-  behind_ = behind_ ? unsent > options_.limits.behind_bytes
-                    : unsent + held() > options_.limits.rest_bytes;
-  return behind_;
+  slow_ =
+      slow_ ? unsent > options_.limits.merge_bytes : unsent + held() > options_.limits.rest_bytes;
+  return slow_;
 }
 
 /// Log-probabilities of the prompt's tokens; the first has none.
@@ -284,7 +284,8 @@ void ResponseWriter::end(std::vector<infer::Generation> made,
                                       *one.stop_id) != options_.stop_ids.end())
       choice.stop_reason = *one.stop_id;
     if (!options_.asked.empty())
-      choice.sources = options_.asked[i / static_cast<size_t>(options_.choices)].sources(text.said);
+      choice.sources =
+          options_.asked[i / static_cast<size_t>(options_.choices)].sources(text.generated);
     choices.push_back(std::move(choice));
   }
   if (!options_.stream) {

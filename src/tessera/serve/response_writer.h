@@ -42,8 +42,8 @@ struct ResponseOptions {
 
 /// Turns the callbacks of a request's sequences into one response. Shares ownership of its exchange
 /// and model. Runs on the scheduler's thread, except for its constructor. A slow client never
-/// blocks it: text is buffered and merged, and is_behind() pauses generation. An exception of a
-/// callback ends the request with an error response.
+/// blocks it: text is buffered and merged, and client_is_slow() pauses generation. An exception of
+/// a callback ends the request with an error response.
 class ResponseWriter : public std::enable_shared_from_this<ResponseWriter> {
  public:
   ResponseWriter(ExchangePtr exchange, ServedModelPtr model, ResponseOptions options, size_t texts);
@@ -55,7 +55,7 @@ class ResponseWriter : public std::enable_shared_from_this<ResponseWriter> {
   /// Sends new text, unless the client reads slowly.
   void flush();
   /// True if so much is unread that generation should pause.
-  bool is_behind();
+  bool client_is_slow();
   void end(std::vector<infer::Generation> made,
            FinishStatus ending,
            const std::exception_ptr& error);
@@ -68,7 +68,7 @@ class ResponseWriter : public std::enable_shared_from_this<ResponseWriter> {
     int64_t given_calls = 0;
     bool begun = false;
     std::string text, reasoning;  // not sent yet; without a stream, all
-    std::string said;             // all text sent, if citations are searched in it
+    std::string generated;        // all text sent, if citations are searched in it
     std::vector<LogprobJson> logprobs;
     std::vector<int64_t> ids;
     int64_t offset = 0;  // characters before `text`
@@ -92,7 +92,7 @@ class ResponseWriter : public std::enable_shared_from_this<ResponseWriter> {
   ServedModelPtr model_;
   ResponseOptions options_;
   std::vector<Text> texts_;
-  bool behind_ = false;
+  bool slow_ = false;
   Exchange::Clock::time_point begun_{}, first_{};
 };
 

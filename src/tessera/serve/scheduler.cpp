@@ -23,12 +23,12 @@ constexpr int kYields = 2;     // max. preemptions of a sequence
 struct Scheduler::Row {
   std::optional<infer::Engine::Id> id;  // while the engine has it
   bool done = false;
-  bool paused = false;                  // in the engine, without a slot
-  int64_t bytes = 0, room = 0;          // reserved state memory, and the tokens that it is for
-  std::vector<int64_t> generated = {};  // generated tokens
-  int yields = 0;                       // number of preemptions
-  bool failed = false;                  // an engine with this row has thrown
-  std::shared_ptr<bool> heard = {};     // whether callbacks are passed on
+  bool paused = false;                   // in the engine, without a slot
+  int64_t bytes = 0, room = 0;           // reserved state memory, and the tokens that it is for
+  std::vector<int64_t> generated = {};   // generated tokens
+  int yields = 0;                        // number of preemptions
+  bool failed = false;                   // an engine with this row has thrown
+  std::shared_ptr<bool> passes_on = {};  // whether callbacks are passed on
   infer::Generation made = {};
   int64_t tokens = 0;
   Clock::time_point first = {}, last = {};
@@ -154,7 +154,7 @@ void Scheduler::trim() {
     if (!std::exchange(trims_, false)) return;
   }
   if (running_.empty() && dropped_.empty())
-    for (const Known& known : known_)
+    for (const ModelInUse& known : models_in_use_)
       if (const ServedModelPtr model = known.model.lock()) model->engine.reset();
   ops::release_block_cache();
   give_back_freed_memory();
@@ -213,7 +213,7 @@ void Scheduler::conclude(ScheduledRequest& job,
   }
 }
 
-void Scheduler::tell_step(Running& running) noexcept {
+void Scheduler::report_step(Running& running) noexcept {
   try {
     running.job.on_step();
   } catch (...) {
@@ -241,7 +241,7 @@ bool Scheduler::is_active(const Running& running) const {
 void Scheduler::rest() {
   for (Running& running : running_) {
     if (!running.job.client_is_slow || running.ending) continue;
-    if (running.client_is_slow) tell_step(running);
+    if (running.client_is_slow) report_step(running);
     if (running.ending) continue;
     running.client_is_slow = running.job.client_is_slow();
     for (Row& row : running.rows) {
@@ -368,7 +368,7 @@ void Scheduler::preempt(const Place& place, const char* kind) {
   const ServedModelPtr& model = place.running->job.model;
   dropped_[model].push_back(*row.id);
   model->engine->cancel(*row.id);
-  *row.heard = false;
+  *row.passes_on = false;
   row.id.reset();
   vacate(row);
   ++row.yields;
@@ -478,9 +478,9 @@ void Scheduler::give(Running& running, size_t index) {
                                                    .speculation = model.speculation,
                                                    .cache = model.cache.get(),
                                                    .kv = model.kv});
-    if (std::none_of(known_.begin(), known_.end(),
-                     [&](const Known& known) { return known.model.lock() == job.model; }))
-      known_.push_back({job.model});
+    if (std::none_of(models_in_use_.begin(), models_in_use_.end(),
+                     [&](const ModelInUse& known) { return known.model.lock() == job.model; }))
+      models_in_use_.push_back({job.model});
   }
   Row& row = running.rows[index];
   infer::Request request = job.requests[index];
@@ -499,9 +499,9 @@ void Scheduler::give(Running& running, size_t index) {
   if (first != index && row.yields == 0)
     if (const Row& leader = running.rows[first]; leader.id && !leader.done && leader.yields == 0)
       request.shares_prefix_with = leader.id;
-  const auto heard = std::make_shared<bool>(true);
-  request.on_token = [this, &running, &row, heard, told = request.on_token](int64_t id) {
-    if (!*heard) return;
+  const auto passes_on = std::make_shared<bool>(true);
+  request.on_token = [this, &running, &row, passes_on, callback = request.on_token](int64_t id) {
+    if (!*passes_on) return;
     const auto now = Clock::now();
     const auto since = [&](Clock::time_point then) {
       return std::chrono::duration<double>(now - then).count();
@@ -513,14 +513,14 @@ void Scheduler::give(Running& running, size_t index) {
     row.last = now;
     row.generated.push_back(id);
     order_.charge(running.job.client, 2);
-    if (told) told(id);
+    if (callback) callback(id);
   };
   if (request.on_text)
-    request.on_text = [heard, told = request.on_text](std::string_view text) {
-      if (*heard) told(text);
+    request.on_text = [passes_on, callback = request.on_text](std::string_view text) {
+      if (*passes_on) callback(text);
     };
   row.id = model.engine->submit(request);
-  row.heard = heard;
+  row.passes_on = passes_on;
   budget_.add(row.bytes);
 }
 
@@ -613,14 +613,15 @@ void Scheduler::step_model(const ServedModelPtr& model) {
   std::exception_ptr error;
   if (model->engine) {
     const infer::EngineCounts& counts = model->engine->counts();
-    const int64_t guessed = counts.drafted_tokens, accepted = counts.accepted_tokens;
+    const int64_t drafted_before = counts.drafted_tokens, accepted = counts.accepted_tokens;
     try {
       model->engine->step(budget(model));
     } catch (...) {
       error = std::current_exception();
     }
-    if (counts.drafted_tokens > guessed) {
-      metrics_.add("draft_tokens_total", static_cast<double>(counts.drafted_tokens - guessed));
+    if (counts.drafted_tokens > drafted_before) {
+      metrics_.add("draft_tokens_total",
+                   static_cast<double>(counts.drafted_tokens - drafted_before));
       metrics_.add("draft_accepted_tokens_total",
                    static_cast<double>(counts.accepted_tokens - accepted));
     }
@@ -638,7 +639,7 @@ void Scheduler::step_model(const ServedModelPtr& model) {
       if (over)
         end(at, at->ending.value_or(FinishStatus::done), at->error);
       else if (at->job.on_step && !at->ending)
-        tell_step(*at);
+        report_step(*at);
     }
     at = next;
   }
@@ -662,7 +663,7 @@ void Scheduler::rebuild_engine(const ServedModelPtr& model, const std::exception
     for (size_t i = 0; i < running.rows.size(); ++i) {
       Row& row = running.rows[i];
       if (!row.id || row.done) continue;
-      *row.heard = false;
+      *row.passes_on = false;
       row.id.reset();
       vacate(row);
       ++row.yields;
@@ -772,9 +773,9 @@ void Scheduler::measure() {
 
 /// Metrics of the states and caches of all models in use.
 void Scheduler::measure_models() {
-  std::erase_if(known_, [](const Known& known) { return known.model.expired(); });
+  std::erase_if(models_in_use_, [](const ModelInUse& known) { return known.model.expired(); });
   double states = 0, cached = 0;
-  for (Known& known : known_) {
+  for (ModelInUse& known : models_in_use_) {
     const ServedModelPtr model = known.model.lock();
     if (!model) continue;
     if (model->engine) states += static_cast<double>(model->engine->state().page_bytes());

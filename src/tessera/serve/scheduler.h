@@ -112,7 +112,7 @@ class Scheduler {
                 std::vector<infer::Generation> made,
                 FinishStatus ending,
                 const std::exception_ptr& error) noexcept;
-  void tell_step(Running& running) noexcept;
+  void report_step(Running& running) noexcept;
   void rebuild_engine(const ServedModelPtr& model, const std::exception_ptr& error);
   void admit();
   void count_clients();
@@ -159,11 +159,11 @@ class Scheduler {
   TurnOrder order_;
   /// Preempted sequences of each model, until its engine has removed them.
   std::map<ServedModelPtr, std::vector<infer::Engine::Id>> dropped_;
-  struct Known {
+  struct ModelInUse {
     std::weak_ptr<ServedModel> model;
     infer::PrefixCacheStats counted = {};
   };
-  std::vector<Known> known_;  // models in use so far
+  std::vector<ModelInUse> models_in_use_;  // models in use so far
   ScheduledRequest::Clock::time_point measured_{};
   std::thread thread_;
 };

@@ -5,36 +5,36 @@
 namespace tessera::spec {
 namespace {
 
-struct Known {
+struct TypeEntry {
   KvType type;
   const char* name;
   DType stored;
 };
-constexpr std::array<Known, 6> kTypes = {{{KvType::f32, "f32", DType::f32},
-                                          {KvType::f16, "f16", DType::f16},
-                                          {KvType::bf16, "bf16", DType::bf16},
-                                          {KvType::int8, "int8", DType::i8},
-                                          {KvType::fp8, "fp8", DType::u8},
-                                          {KvType::int4, "int4", DType::i16}}};
+constexpr std::array<TypeEntry, 6> kTypes = {{{KvType::f32, "f32", DType::f32},
+                                              {KvType::f16, "f16", DType::f16},
+                                              {KvType::bf16, "bf16", DType::bf16},
+                                              {KvType::int8, "int8", DType::i8},
+                                              {KvType::fp8, "fp8", DType::u8},
+                                              {KvType::int4, "int4", DType::i16}}};
 
-const Known& known(KvType type) {
+const TypeEntry& entry_of(KvType type) {
   return kTypes.at(static_cast<size_t>(type));
 }
 
 }  // namespace
 
 const char* name_of(KvType type) {
-  return known(type).name;
+  return entry_of(type).name;
 }
 
 std::string kv_type_names() {
   std::string names;
-  for (const Known& one : kTypes) names += (names.empty() ? "" : "|") + std::string(one.name);
+  for (const TypeEntry& one : kTypes) names += (names.empty() ? "" : "|") + std::string(one.name);
   return names;
 }
 
 KvType kv_type_named(std::string_view name) {
-  for (const Known& one : kTypes)
+  for (const TypeEntry& one : kTypes)
     if (name == one.name) return one.type;
   fail(ErrorKind::usage, "kv-type", "found {}; expected {}", name, kv_type_names());
 }
@@ -52,7 +52,7 @@ StateDecl stored_as(const StateDecl& decl, KvType type, std::string_view path) {
          "\"attention\" in its place, whose keys and values may be rounded",
          decl.name, name_of(type));
   StateDecl stored = decl;
-  stored.dtype = known(type).stored;
+  stored.dtype = entry_of(type).stored;
   if (type == KvType::int8 || type == KvType::fp8) stored.shape.back() += kKvScaleBytes;
   if (type == KvType::int4) {
     int64_t& width = stored.shape.back();

@@ -51,13 +51,13 @@ std::string normalized_answer(std::string_view text) {
   return fmt::format("{}", fmt::join(split_at_spaces(plain), " "));
 }
 
-bool exact_match(std::string_view truth, std::string_view said) {
-  return normalized_answer(truth) == normalized_answer(said);
+bool exact_match(std::string_view truth, std::string_view predicted) {
+  return normalized_answer(truth) == normalized_answer(predicted);
 }
 
-double answer_f1(std::string_view truth, std::string_view said) {
+double answer_f1(std::string_view truth, std::string_view predicted) {
   const auto right = split_at_spaces(normalized_answer(truth)),
-             found = split_at_spaces(normalized_answer(said));
+             found = split_at_spaces(normalized_answer(predicted));
   if (right.empty() || found.empty()) return right.empty() && found.empty() ? 1 : 0;
   std::map<std::string, int64_t> left;
   for (const std::string& word : right) ++left[word];
@@ -67,23 +67,23 @@ double answer_f1(std::string_view truth, std::string_view said) {
   return 2 * static_cast<double>(hits) / static_cast<double>(found.size() + right.size());
 }
 
-double best_exact_match(std::span<const std::string> truths, std::string_view said) {
-  if (truths.empty()) return exact_match("", said) ? 1 : 0;
+double best_exact_match(std::span<const std::string> truths, std::string_view predicted) {
+  if (truths.empty()) return exact_match("", predicted) ? 1 : 0;
   return std::any_of(truths.begin(), truths.end(),
-                     [&](const std::string& truth) { return exact_match(truth, said); })
+                     [&](const std::string& truth) { return exact_match(truth, predicted); })
              ? 1
              : 0;
 }
 
-double best_answer_f1(std::span<const std::string> truths, std::string_view said) {
-  if (truths.empty()) return answer_f1("", said);
+double best_answer_f1(std::span<const std::string> truths, std::string_view predicted) {
+  if (truths.empty()) return answer_f1("", predicted);
   double best = 0;
-  for (const std::string& truth : truths) best = std::max(best, answer_f1(truth, said));
+  for (const std::string& truth : truths) best = std::max(best, answer_f1(truth, predicted));
   return best;
 }
 
-double rouge_l(std::string_view truth, std::string_view said) {
-  const auto right = rouge_words(truth), found = rouge_words(said);
+double rouge_l(std::string_view truth, std::string_view predicted) {
+  const auto right = rouge_words(truth), found = rouge_words(predicted);
   // longest common subsequence, one row of the table at a time
   std::vector<int64_t> row(found.size() + 1, 0);
   for (const std::string& word : right) {

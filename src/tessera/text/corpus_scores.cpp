@@ -156,24 +156,24 @@ int64_t count_words(std::string_view text) {
   return words;
 }
 
-void CorpusScores::add(std::string_view said, std::string_view expected) {
+void CorpusScores::add(std::string_view generated, std::string_view expected) {
   ++texts_;
-  const std::string a = words_13a(said), b = words_13a(expected);
+  const std::string a = words_13a(generated), b = words_13a(expected);
   const std::vector<size_t> a_ends = ends_of_words(a), b_ends = ends_of_words(b);
-  words_said_ += std::ssize(a_ends);
+  words_generated_ += std::ssize(a_ends);
   words_expected_ += std::ssize(b_ends);
   for (size_t n = 1; n <= words_.size(); ++n) {
     const Ngrams of_a = ngrams(a, a_ends, n, 1), of_b = ngrams(b, b_ends, n, 1);
-    words_[n - 1].said += total(of_a);
+    words_[n - 1].generated += total(of_a);
     words_[n - 1].common += common(of_a, of_b);
   }
 
-  const std::string c = without_spaces(said), d = without_spaces(expected);
+  const std::string c = without_spaces(generated), d = without_spaces(expected);
   const std::vector<size_t> c_ends = ends_of_characters(c), d_ends = ends_of_characters(d);
   for (size_t n = 1; n <= characters_.size(); ++n) {
     const Ngrams of_c = ngrams(c, c_ends, n, 0), of_d = ngrams(d, d_ends, n, 0);
     // without n-grams of this length in the reference, those of the output do not count
-    if (!of_d.empty()) characters_[n - 1].said += total(of_c);
+    if (!of_d.empty()) characters_[n - 1].generated += total(of_c);
     characters_[n - 1].expected += total(of_d);
     characters_[n - 1].common += common(of_c, of_d);
   }
@@ -182,13 +182,13 @@ void CorpusScores::add(std::string_view said, std::string_view expected) {
 CorpusScores& CorpusScores::operator+=(const CorpusScores& other) {
   const auto add = [](auto& sums, const auto& more) {
     for (size_t n = 0; n < sums.size(); ++n) {
-      sums[n].said += more[n].said;
+      sums[n].generated += more[n].generated;
       sums[n].expected += more[n].expected;
       sums[n].common += more[n].common;
     }
   };
   texts_ += other.texts_;
-  words_said_ += other.words_said_;
+  words_generated_ += other.words_generated_;
   words_expected_ += other.words_expected_;
   add(words_, other.words_);
   add(characters_, other.characters_);
@@ -198,7 +198,7 @@ CorpusScores& CorpusScores::operator+=(const CorpusScores& other) {
 double CorpusScores::length_ratio() const {
   return words_expected_ == 0
              ? 0
-             : static_cast<double>(words_said_) / static_cast<double>(words_expected_);
+             : static_cast<double>(words_generated_) / static_cast<double>(words_expected_);
 }
 
 double CorpusScores::bleu() const {
@@ -207,12 +207,12 @@ double CorpusScores::bleu() const {
   for (const Counts& counts : words_) any = any || counts.common > 0;
   if (!any) return 0;
   for (const Counts& counts : words_) {
-    if (counts.said == 0) return 0;
+    if (counts.generated == 0) return 0;
     double common = static_cast<double>(counts.common);
     if (counts.common == 0) common = 1 / (smoothing *= 2);
-    logs += std::log(common / static_cast<double>(counts.said));
+    logs += std::log(common / static_cast<double>(counts.generated));
   }
-  const double brevity = words_said_ < words_expected_ ? 1 - 1 / length_ratio() : 0;
+  const double brevity = words_generated_ < words_expected_ ? 1 - 1 / length_ratio() : 0;
   return 100 * std::exp(brevity + logs / static_cast<double>(words_.size()));
 }
 
@@ -220,8 +220,8 @@ double CorpusScores::chrf() const {
   double precision = 0, recall = 0;
   int orders = 0;
   for (const Counts& counts : characters_) {
-    if (counts.said == 0 || counts.expected == 0) continue;
-    precision += static_cast<double>(counts.common) / static_cast<double>(counts.said);
+    if (counts.generated == 0 || counts.expected == 0) continue;
+    precision += static_cast<double>(counts.common) / static_cast<double>(counts.generated);
     recall += static_cast<double>(counts.common) / static_cast<double>(counts.expected);
     ++orders;
   }

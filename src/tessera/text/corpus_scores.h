@@ -23,7 +23,7 @@ int64_t count_words(std::string_view text);
 class CorpusScores {
  public:
   /// Both valid UTF-8.
-  void add(std::string_view said, std::string_view expected);
+  void add(std::string_view generated, std::string_view expected);
   /// Adds the counts of other texts.
   CorpusScores& operator+=(const CorpusScores& other);
 
@@ -36,10 +36,10 @@ class CorpusScores {
 
  private:
   struct Counts {
-    int64_t said = 0, expected = 0, common = 0;
+    int64_t generated = 0, expected = 0, common = 0;
   };
 
-  int64_t texts_ = 0, words_said_ = 0, words_expected_ = 0;
+  int64_t texts_ = 0, words_generated_ = 0, words_expected_ = 0;
   std::array<Counts, 4> words_ = {};
   std::array<Counts, 6> characters_ = {};
 };

@@ -48,10 +48,10 @@ TextIds ids_of(const text::Tokenizer& tokenizer,
 
 using Vector = std::vector<double>;
 
-/// Hidden states of a text: rows [count, d], after `behind` tokens that do not count.
+/// Hidden states of a text: rows [count, d], after `skipped` tokens that do not count.
 struct Rows {
   const float* data;
-  int64_t count, d, behind;
+  int64_t count, d, skipped;
 };
 
 /// One pooling, in double, so that the order of the sum has no effect.
@@ -73,7 +73,7 @@ void pool(const Rows& rows, Pooling pooling, double* v) {
       break;
     case Pooling::weighted_mean:
       for (int64_t t = 0; t < rows.count; ++t) {
-        const auto weight = static_cast<double>(rows.behind + t + 1);
+        const auto weight = static_cast<double>(rows.skipped + t + 1);
         add(t, weight);
         total += weight;
       }
@@ -196,7 +196,7 @@ EmbedTokens embed_tokens(const LoadedModel& loaded,
   EmbedTokens out;
   const text::Tokenizer tokenizer =
       options.lower_case ? text::with_lower_case(*loaded.tokenizer) : *loaded.tokenizer;
-  out.behind = tokens_of_prompt(tokenizer, options);
+  out.skipped = tokens_of_prompt(tokenizer, options);
   const auto around = static_cast<int64_t>(tokenizer.surround({}).size());
   std::vector<TextIds> read(texts.size());
   parallel_in_turn(std::ssize(texts), 16, [&](int64_t begin, int64_t end) {
@@ -215,11 +215,11 @@ EmbedTokens embed_tokens(const LoadedModel& loaded,
     if (text.ids.empty())
       fail(ErrorKind::input, "embed", "{} has no token; expected some text", name());
     out.cut += text.cut ? 1 : 0;
-    if (size_of(text.ids) <= out.behind)
+    if (size_of(text.ids) <= out.skipped)
       fail(ErrorKind::input, "embed",
            "{} has {} tokens, of which the first {} belong to the prompt and are not pooled "
            "(include_prompt); expected text after the prompt",
-           name(), text.ids.size(), out.behind);
+           name(), text.ids.size(), out.skipped);
     out.rows.push_back(std::move(text.ids));
   }
   return out;
@@ -228,7 +228,7 @@ EmbedTokens embed_tokens(const LoadedModel& loaded,
 Tensor embed_rows(const LoadedModel& loaded,
                   const std::vector<std::vector<int64_t>>& rows,
                   const EmbedOptions& options,
-                  int64_t behind) {
+                  int64_t skipped) {
   const model::ModelSpec& spec = loaded.model.spec();
   if (spec.encoder)
     fail(ErrorKind::usage, "embed", "this model is an {}; expected an encoder or a decoder",
@@ -252,7 +252,7 @@ Tensor embed_rows(const LoadedModel& loaded,
       for (int64_t i = first; i < last; ++i) {
         const nn::Segment& s = batch.segments[static_cast<size_t>(i)];
         const Vector v =
-            vector_of({hidden + (s.begin + behind) * d, s.length - behind, d, behind}, options);
+            vector_of({hidden + (s.begin + skipped) * d, s.length - skipped, d, skipped}, options);
         std::copy(v.begin(), v.end(), vectors + i * width);
       }
     });
@@ -265,7 +265,7 @@ Embeddings embed(const LoadedModel& loaded,
                  const std::vector<std::string>& texts,
                  const EmbedOptions& options) {
   const EmbedTokens read = embed_tokens(loaded, texts, options);
-  Embeddings out{.vectors_RD = embed_rows(loaded, read.rows, options, read.behind),
+  Embeddings out{.vectors_RD = embed_rows(loaded, read.rows, options, read.skipped),
                  .tokens = {},
                  .cut = read.cut};
   for (const auto& row : read.rows) out.tokens.push_back(size_of(row));

@@ -41,8 +41,8 @@ struct Embeddings {
 /// embed() does.
 struct EmbedTokens {
   std::vector<std::vector<int64_t>> rows;
-  int64_t behind = 0;  // number of first tokens of each row that are not pooled
-  int64_t cut = 0;     // number of truncated texts
+  int64_t skipped = 0;  // number of first tokens of each row that are not pooled
+  int64_t cut = 0;      // number of truncated texts
 };
 EmbedTokens embed_tokens(const LoadedModel& loaded,
                          const std::vector<std::string>& texts,
@@ -51,7 +51,7 @@ EmbedTokens embed_tokens(const LoadedModel& loaded,
 Tensor embed_rows(const LoadedModel& loaded,
                   const std::vector<std::vector<int64_t>>& rows,
                   const EmbedOptions& options,
-                  int64_t behind = 0);
+                  int64_t skipped = 0);
 
 /// A vector does not depend on the other texts. Throws Error(usage) without a tokenizer,
 /// Error(input) for a text without tokens or without pooled tokens.

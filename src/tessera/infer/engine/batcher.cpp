@@ -128,7 +128,7 @@ void Batcher::keep(size_t row, const std::vector<int64_t>& drafts) {
   if (n == 0 || drafts.back() + 1 == n) return keep(row, n + 1);
   // entries of the branch move to the front of the pending ones
   std::vector<int64_t> way = {0};
-  for (const int64_t guess : drafts) way.push_back(guess + 1);
+  for (const int64_t draft : drafts) way.push_back(draft + 1);
   Row& r = rows_[row];
   nn::Batch batch;
   batch.segments.push_back({.row = static_cast<int64_t>(row)});
@@ -214,8 +214,8 @@ void Batcher::plan(Call& call, const Work& work, int64_t budget) const {
   call.works.push_back(&work);
   call.ids.insert(call.ids.end(), static_cast<size_t>(virtual_at(begin)), 0);
   for (int64_t i = begin; i < begin + n; ++i) {
-    if (const int64_t guess = i - own; guess >= 0 && work.drafts.depth(guess) < guess)
-      call.moved.emplace_back(size_of(call.ids), guess - work.drafts.depth(guess));
+    if (const int64_t draft = i - own; draft >= 0 && work.drafts.depth(draft) < draft)
+      call.moved.emplace_back(size_of(call.ids), draft - work.drafts.depth(draft));
     call.ids.push_back(i < own ? tokens[static_cast<size_t>(i)]
                                : work.drafts.ids[static_cast<size_t>(i - own)]);
   }

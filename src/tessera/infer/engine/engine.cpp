@@ -29,7 +29,7 @@ struct Engine::Job {
   std::exception_ptr error = nullptr;
   std::optional<SavedState> kept = {};
   std::vector<int64_t> predicted = {};  // for prompt lookup
-  int64_t guessed = 0, accepted = 0;
+  int64_t drafted = 0, accepted = 0;
 };
 
 Engine::Engine(const model::Model& model, const Options& options)
@@ -170,7 +170,7 @@ Engine::Result Engine::take(Id id) {
   require(done(id), "engine", "request {} is not done", id);
   const auto job = std::move(jobs_.extract(id).mapped());
   Result result{std::move(job->task->result()), std::move(job->kept)};
-  result.generation.drafted_tokens = job->guessed;
+  result.generation.drafted_tokens = job->drafted;
   result.generation.accepted_tokens = job->accepted;
   return result;
 }
@@ -307,7 +307,7 @@ void Engine::draft(std::vector<Batcher::Work>& work, int64_t budget) {
   counts_.decode_seconds += seconds;
   int64_t made = 0;
   for (const DraftModel::Ask& ask : asks) made += ask.count;
-  if (draft_length_ && begun) draft_length_->guessed(made, seconds);
+  if (draft_length_ && begun) draft_length_->drafted(made, seconds);
   for (size_t i = 0; i < which.size(); ++i) work[which[i]].drafts = std::move(drafts[i]);
 }
 
@@ -477,7 +477,7 @@ void Engine::apply(Job& job, const DraftTree& drafts) {
     batcher_.keep(job.rows[0], outcome.accepted);
     drafter_->keep(job.rows[0], ids);
     if (draft_length_) draft_length_->settled(deepest, accepted, drafts.size());
-    job.guessed += drafts.size();
+    job.drafted += drafts.size();
     job.accepted += accepted;
     counts_.drafted_tokens += drafts.size();
     counts_.accepted_tokens += accepted;

@@ -8,24 +8,24 @@
 namespace tessera::infer {
 
 Task::Task(const model::Model& model, const Request& request)
-    : targets_(request.targets), heard_(targets_.begin), on_read_(request.on_read) {
+    : targets_(request.targets), next_target_(targets_.begin), on_read_(request.on_read) {
   if (!targets_.ids.empty()) scorer_.emplace(model, targets_.top);
 }
 
 int64_t Task::wants_from() const {
-  return scorer_ ? heard_ : std::numeric_limits<int64_t>::max();
+  return scorer_ ? next_target_ : std::numeric_limits<int64_t>::max();
 }
 
 void Task::on_hidden(int64_t begin, const Tensor& hidden_ND) {
   const int64_t end = std::min(begin + hidden_ND.size(0), targets_.begin + size_of(targets_.ids));
   // tokens that are computed again have been scored already
-  if (!scorer_ || end <= heard_) return;
-  require(begin <= heard_, "engine", "hidden states from {} on; expected those of {}", begin,
-          heard_);
-  const auto first = targets_.ids.begin() + (heard_ - targets_.begin);
-  scorer_->add(hidden_ND.narrow(0, heard_ - begin, end - heard_),
-               at::tensor(std::vector<int64_t>(first, first + (end - heard_)), at::kLong));
-  heard_ = end;
+  if (!scorer_ || end <= next_target_) return;
+  require(begin <= next_target_, "engine", "hidden states from {} on; expected those of {}", begin,
+          next_target_);
+  const auto first = targets_.ids.begin() + (next_target_ - targets_.begin);
+  scorer_->add(hidden_ND.narrow(0, next_target_ - begin, end - next_target_),
+               at::tensor(std::vector<int64_t>(first, first + (end - next_target_)), at::kLong));
+  next_target_ = end;
 }
 
 void Task::book(int64_t reused) {

@@ -69,7 +69,7 @@ class Task {
 
  private:
   Targets targets_;
-  int64_t heard_;                 // number of the next token to score
+  int64_t next_target_;           // number of the next token to score
   std::optional<Scorer> scorer_;  // until all targets are scored
   std::function<void(int64_t)> on_read_;
 };

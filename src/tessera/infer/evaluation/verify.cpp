@@ -57,10 +57,10 @@ std::vector<Form> forms_without_state() {
 
 /// A text beyond a change of all rotary angles: one call from an empty state across the change, as
 /// generation computes it again, then continued as far as the angles are constant.
-Form form_anew(const model::CallPlan& calls,
-               int64_t tokens,
-               int64_t prefix,
-               const VerifyOptions& options) {
+Form form_on_same_inputs(const model::CallPlan& calls,
+                         int64_t tokens,
+                         int64_t prefix,
+                         const VerifyOptions& options) {
   Form form{"recomputed"};
   const int64_t first = std::max(calls.until_in_cuts() + 1, prefix);
   if (calls.until(first) < tokens) {
@@ -96,7 +96,7 @@ std::array<std::vector<int64_t>, 2> neighbours(int64_t tokens,
 /// Values by place, rows by token.
 using Values = std::map<std::string, Tensor>;
 
-struct Run {
+struct Activations {
   Values inputs, outputs;  // of the branches
   Tensor logits;
 };
@@ -122,11 +122,11 @@ nn::Encoded encode(const model::Model& model,
 }
 
 /// Computes `ids` in the given form. With `inputs`, every branch gets those instead of its own.
-Run compute(const model::Model& model,
-            const std::vector<int64_t>& ids,
-            const Form& form,
-            const Values* inputs,
-            const VerifyOptions& options) {
+Activations compute(const model::Model& model,
+                    const std::vector<int64_t>& ids,
+                    const Form& form,
+                    const Values* inputs,
+                    const VerifyOptions& options) {
   const int64_t given = given_of(model.spec(), static_cast<int64_t>(ids.size()));
   const at::AutoGradMode mode(form.training);
   const auto tokens = static_cast<int64_t>(ids.size());
@@ -185,7 +185,7 @@ Run compute(const model::Model& model,
     if (form.pending) state.commit(0, keep);
     at += keep;
   }
-  Run run;
+  Activations run;
   for (auto& [name, parts] : in) run.inputs[name] = at::cat(parts);
   for (auto& [name, parts] : out)
     run.outputs[name.substr(0, name.size() - std::string_view(".out").size())] = at::cat(parts);
@@ -222,7 +222,7 @@ void compare_forms(Verification& result,
                    const std::vector<int64_t>& ids,
                    const std::vector<Form>& forms,
                    const VerifyOptions& options) {
-  const Run whole = compute(model, ids, {"whole"}, nullptr, options);
+  const Activations whole = compute(model, ids, {"whole"}, nullptr, options);
   const auto compare = [&](std::vector<Difference>& to, const std::string& place, const Form& form,
                            const Tensor& got, const Tensor& want) {
     to.push_back(largest_difference(got, want));
@@ -230,11 +230,11 @@ void compare_forms(Verification& result,
     to.back().form = form.name;
   };
   for (const Form& form : forms) {
-    const Run forced = compute(model, ids, form, &whole.inputs, options);
+    const Activations forced = compute(model, ids, form, &whole.inputs, options);
     for (const auto& [place, want] : whole.outputs)
       compare(result.branches, place, form, forced.outputs.at(place), want);
     if (!model.has_head()) continue;
-    const Run free = compute(model, ids, form, nullptr, options);
+    const Activations free = compute(model, ids, form, nullptr, options);
     compare(result.logits, "logits", form, free.logits, whole.logits);
   }
 }
@@ -261,7 +261,8 @@ Verification verify(const model::Model& model,
   compare_forms(result, model, {ids.begin(), ids.begin() + continued},
                 forms_of(continued, prefix(continued), options), options);
   if (continued < tokens)
-    compare_forms(result, model, ids, {form_anew(calls, tokens, prefix(tokens), options)}, options);
+    compare_forms(result, model, ids, {form_on_same_inputs(calls, tokens, prefix(tokens), options)},
+                  options);
   return result;
 }
 

@@ -40,12 +40,12 @@ Ranked::Ranked(std::span<const float> scores, Extent extent, double temperature,
   for (const float score : scores) {
     const uint64_t weight = weight_of(score);
     if (weight == 0) continue;
-    Run& band = bands_[band_of(score)];
+    Prefix& band = bands_[band_of(score)];
     ++band.count;
     band.weight += weight;
     at_least_ += static_cast<double>(weight) >= bound ? 1 : 0;
   }
-  for (const Run& band : bands_) all_ = {all_.count + band.count, all_.weight + band.weight};
+  for (const Prefix& band : bands_) all_ = {all_.count + band.count, all_.weight + band.weight};
 }
 
 double Ranked::entropy() const {
@@ -58,12 +58,12 @@ double Ranked::entropy() const {
 }
 
 template <class Enough>
-std::pair<Ranked::Run, int64_t> Ranked::first_that(const Enough& enough) {
-  Run run;
+std::pair<Ranked::Prefix, int64_t> Ranked::first_that(const Enough& enough) {
+  Prefix run;
   int64_t last = -1;
   for (size_t b = 0; b < kBands; ++b) {
     if (bands_[b].count == 0) continue;
-    const Run with{run.count + bands_[b].count, run.weight + bands_[b].weight};
+    const Prefix with{run.count + bands_[b].count, run.weight + bands_[b].weight};
     if (!enough(with) && with.count < all_.count) {
       run = with;
       continue;
@@ -77,22 +77,22 @@ std::pair<Ranked::Run, int64_t> Ranked::first_that(const Enough& enough) {
   return {run, last};
 }
 
-Ranked::Run Ranked::most_likely(uint64_t count) {
+Ranked::Prefix Ranked::most_likely(uint64_t count) {
   if (count >= all_.count) return all_;
-  return first_that([&](const Run& run) { return run.count >= count; }).first;
+  return first_that([&](const Prefix& run) { return run.count >= count; }).first;
 }
 
-Ranked::Run Ranked::reaching(double weight) {
-  return first_that([&](const Run& run) { return static_cast<double>(run.weight) >= weight; })
+Ranked::Prefix Ranked::reaching(double weight) {
+  return first_that([&](const Prefix& run) { return static_cast<double>(run.weight) >= weight; })
       .first;
 }
 
-Ranked::Run Ranked::heavier(double bound) {
+Ranked::Prefix Ranked::heavier(double bound) {
   uint64_t count = 0;
   for (const float score : scores_)
     if (const uint64_t weight = weight_of(score); weight > 0)
       count += static_cast<double>(weight) >= bound ? 1 : 0;
-  return count == 0 ? Run() : most_likely(count);
+  return count == 0 ? Prefix() : most_likely(count);
 }
 
 std::vector<Candidate> Ranked::list(uint64_t count) const {
@@ -108,7 +108,7 @@ std::vector<Candidate> Ranked::list(uint64_t count) const {
 }
 
 int64_t Ranked::at(uint64_t weight) {
-  return first_that([&](const Run& run) { return run.weight > weight; }).second;
+  return first_that([&](const Prefix& run) { return run.weight > weight; }).second;
 }
 
 const std::vector<Candidate>& Ranked::in_order(size_t band) {

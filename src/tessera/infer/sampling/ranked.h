@@ -38,10 +38,10 @@ class Ranked {
   Ranked(std::span<const float> scores, Extent extent, double temperature, double min_share);
 
   /// A prefix of the order: number of tokens and sum of their weights.
-  struct Run {
+  struct Prefix {
     uint64_t count = 0, weight = 0;
   };
-  const Run& all() const { return all_; }
+  const Prefix& all() const { return all_; }
   uint64_t weight_of(float score) const {
     const double below = score - best_;
     if (!(below >= least_)) return 0;  // also for NaN
@@ -49,11 +49,11 @@ class Ranked {
   }
   uint64_t at_least() const { return at_least_; }
   double entropy() const;  // of all tokens, in nats
-  Run most_likely(uint64_t count);
+  Prefix most_likely(uint64_t count);
   /// The shortest prefix with at least this weight, at least one token.
-  Run reaching(double weight);
+  Prefix reaching(double weight);
   /// The tokens with at least this weight each.
-  Run heavier(double bound);
+  Prefix heavier(double bound);
   /// The first `count` tokens in order.
   std::vector<Candidate> list(uint64_t count) const;
   double weight_at(int64_t id) const {
@@ -70,15 +70,15 @@ class Ranked {
   /// The shortest prefix for which `enough` holds, and its last token; the whole order if it never
   /// holds.
   template <class Enough>
-  std::pair<Run, int64_t> first_that(const Enough& enough);
+  std::pair<Prefix, int64_t> first_that(const Enough& enough);
 
   std::span<const float> scores_;
   double best_, temperature_;
   double one_ = 1;    // weight of the best token
   double least_ = 0;  // scores further below the best have weight 0
   double step_ = 0;   // bands per unit of scores
-  std::array<Run, kBands> bands_{};
-  Run all_;
+  std::array<Prefix, kBands> bands_{};
+  Prefix all_;
   uint64_t at_least_ = 0;
   std::vector<Candidate> sorted_;
   size_t sorted_band_ = kBands;

@@ -215,7 +215,7 @@ class Pool {
     list_.clear();
   }
   /// The remaining tokens as a prefix of an order.
-  const Ranked::Run& prefix() {
+  const Ranked::Prefix& prefix() {
     if (ranked_ && (gone_.count > 0 || !list_.empty())) narrow();
     rank();
     return kept_;
@@ -236,7 +236,7 @@ class Pool {
   std::vector<float> own_ = {};  // a copy, if they differ from the model's
   double min_p_, temperature_ = 1;
   std::optional<Ranked> ranked_ = {};
-  Ranked::Run kept_ = {}, gone_ = {};
+  Ranked::Prefix kept_ = {}, gone_ = {};
   std::vector<Candidate> list_ = {};
 };
 

@@ -57,10 +57,10 @@ void DraftLengthController::settled(int64_t drafts, int64_t right, int64_t verif
 
 double DraftLengthController::speed(int64_t rows, int64_t n) const {
   const double a = std::min(acceptance(), 1 - 1e-9), all = static_cast<double>(rows);
-  const double said = (1 - std::pow(a, static_cast<double>(n + 1))) / (1 - a);
+  const double emitted = (1 - std::pow(a, static_cast<double>(n + 1))) / (1 - a);
   const double seconds = calls_.at(all * (static_cast<double>(n) * width_ + 1)) +
                          (n > 0 ? making_.at(all * static_cast<double>(n)) : 0);
-  return all * said / std::max(seconds, 1e-12);
+  return all * emitted / std::max(seconds, 1e-12);
 }
 
 int64_t DraftLengthController::next(int64_t rows) {

@@ -40,7 +40,7 @@ class DraftLengthController {
   /// Reports a model call with `tokens` tokens in total.
   void called(int64_t tokens, double seconds) { calls_.add(static_cast<double>(tokens), seconds); }
   /// Reports the drafting time of `drafts` draft tokens, all rows together.
-  void guessed(int64_t drafts, double seconds) {
+  void drafted(int64_t drafts, double seconds) {
     making_.add(static_cast<double>(drafts), seconds);
   }
   /// Reports verification of one row: the first `right` of its `drafts` draft tokens were accepted;

@@ -43,7 +43,7 @@ int64_t settles_at(DraftLengthController& pace,
     if (n > 0 || step + 1 == steps) last = n;
     pace.called(rows * (n + 1), world.base + world.slope * static_cast<double>(rows * (n + 1)));
     if (n == 0) continue;
-    pace.guessed(rows * n, world.each * static_cast<double>(rows * n));
+    pace.drafted(rows * n, world.each * static_cast<double>(rows * n));
     // right ones in the share that is asked for, without chance
     int64_t right = 0;
     while (right < n) {
@@ -85,8 +85,8 @@ TEST(DraftLengthController, SpeedIsThatOfTheFormula) {
   for (int i = 0; i < 20; ++i) {
     pace.called(1, 0.0100);
     pace.called(5, 0.0148);
-    pace.guessed(4, 0.004);
-    pace.guessed(2, 0.002);
+    pace.drafted(4, 0.004);
+    pace.drafted(2, 0.002);
   }
   // 7 right of every 10 tried, until the belief of the beginning has faded to nothing
   for (int i = 0; i < 4000; ++i) pace.settled(1, i % 10 < 7 ? 1 : 0);

@@ -42,7 +42,7 @@ void MtpDraft::drop(size_t row) {
 void MtpDraft::on_hidden(size_t row, int64_t begin, const Tensor& hidden_ND) {
   if (hidden_ND.size(0) == 0) return;
   auto found = rows_.find(row);
-  if (found != rows_.end() && found->second.begin + found->second.heard != begin) {
+  if (found != rows_.end() && found->second.begin + found->second.n_tokens != begin) {
     drop(row);
     found = rows_.end();
   }
@@ -64,14 +64,14 @@ void MtpDraft::on_hidden(size_t row, int64_t begin, const Tensor& hidden_ND) {
   const Tensor own_ND = hidden_ND.clone();
   for (size_t k = 0; k < states_.size(); ++k)
     if (!chained(k)) wait(r.predictors[k], own_ND);
-  r.heard += hidden_ND.size(0);
+  r.n_tokens += hidden_ND.size(0);
 }
 
-std::vector<Tensor> MtpDraft::call(size_t k, const std::vector<Part>& parts) {
+std::vector<Tensor> MtpDraft::call(size_t k, const std::vector<RowShare>& parts) {
   nn::Batch batch;
   std::vector<int64_t> ids, positions;
   std::vector<Tensor> read;
-  for (const Part& part : parts) {
+  for (const RowShare& part : parts) {
     const Own& own = part.row->predictors[k];
     const int64_t n = part.read_MD.size(0);
     batch.segments.push_back({.row = part.row->slot,
@@ -112,7 +112,7 @@ std::vector<DraftTree> MtpDraft::draft(const std::vector<DraftModel::Ask>& asks,
     const auto found = rows_.find(asks[a].row);
     if (found == rows_.end()) continue;
     Row& row = found->second;
-    if (row.begin + row.heard != size_of(asks[a].sequence->tokens) - 1) continue;
+    if (row.begin + row.n_tokens != size_of(asks[a].sequence->tokens) - 1) continue;
     going.push_back({a, &row, asks[a].sequence->tokens, {}, {}});
   }
   for (size_t k = 0; k < states_.size() && !going.empty(); ++k) {
@@ -122,7 +122,7 @@ std::vector<DraftTree> MtpDraft::draft(const std::vector<DraftModel::Ask>& asks,
     std::vector<std::vector<Tensor>> made(going.size());
     for (bool more = true; more;) {
       more = false;
-      std::vector<Part> parts;
+      std::vector<RowShare> parts;
       std::vector<size_t> which;
       int64_t room = std::max<int64_t>(budget, 1);
       for (size_t g = 0; g < going.size() && room > 0; ++g) {
@@ -151,7 +151,7 @@ std::vector<DraftTree> MtpDraft::draft(const std::vector<DraftModel::Ask>& asks,
       more = more || std::ssize(parts) < std::ssize(going);
     }
     // what depends on draft tokens stays pending and is rolled back
-    std::vector<Part> parts;
+    std::vector<RowShare> parts;
     std::vector<size_t> which;
     for (size_t g = 0; g < going.size(); ++g) {
       Row& row = *going[g].row;

@@ -32,20 +32,20 @@ class MtpDraft {
     int64_t left() const { return waiting.defined() ? waiting.size(0) : 0; }
   };
   struct Row {
-    int64_t slot = 0;   // in the states
-    int64_t begin = 0;  // the first token with a hidden state
-    int64_t heard = 0;  // number of tokens
+    int64_t slot = 0;      // in the states
+    int64_t begin = 0;     // the first token with a hidden state
+    int64_t n_tokens = 0;  // number of tokens
     std::vector<Own> predictors;
   };
   /// One row's share of a call.
-  struct Part {
+  struct RowShare {
     Row* row;
     const std::vector<int64_t>* tokens;  // with its draft tokens so far
     Tensor read_MD;
     bool pending;
   };
   /// Output rows [M, D] of predictor k, part by part.
-  std::vector<Tensor> call(size_t k, const std::vector<Part>& parts);
+  std::vector<Tensor> call(size_t k, const std::vector<RowShare>& parts);
   void wait(Own& own, const Tensor& hidden_ND);
   bool chained(size_t k) const;
   /// Number of positions from a token whose hidden state predictor k reads to the last token that

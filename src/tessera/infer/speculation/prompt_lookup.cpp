@@ -45,21 +45,21 @@ DraftTree prompt_lookup_tree(std::span<const int64_t> tokens,
                              int64_t count,
                              int64_t width,
                              std::span<const int64_t> expected) {
-  struct Place {
+  struct Match {
     int64_t run, begin;
     std::span<const int64_t> text;
   };
-  std::vector<Place> places;
+  std::vector<Match> matches;
   for (const auto text : {expected, tokens})
     for (int64_t end = static_cast<int64_t>(text.size()) - 1; end > 0; --end)
       if (const int64_t n = run_before(text, end, tokens, longest); n > 0)
-        places.push_back({n, end, text});
-  std::stable_sort(places.begin(), places.end(),
-                   [](const Place& a, const Place& b) { return a.run > b.run; });
+        matches.push_back({n, end, text});
+  std::stable_sort(matches.begin(), matches.end(),
+                   [](const Match& a, const Match& b) { return a.run > b.run; });
   std::vector<std::vector<int64_t>> ways;
-  for (const Place& place : places) {
+  for (const Match& match : matches) {
     if (static_cast<int64_t>(ways.size()) == width) break;
-    std::vector<int64_t> way = from(place.text, place.begin, count);
+    std::vector<int64_t> way = from(match.text, match.begin, count);
     // only a prefix of a branch that is in the tree
     const auto begins = [&](const std::vector<int64_t>& other) {
       return way.size() <= other.size() && std::equal(way.begin(), way.end(), other.begin());

@@ -20,17 +20,17 @@
 #define TESSERA_KERNELS_GEMM_TYPES_
 namespace tessera::kernels {
 
-/// What a place of a panel holds: a float32, that of the nearest float16, or in its bits two
+/// Contents of one element of a panel: a float32, that of the nearest float16, or in its bits two
 /// bfloat16 that follow each other along k, the first one in the lower half. Sums of pairs are
 /// taken in float32, by units for them, or by tiles.
-enum class Place { number, half, pair, pair_for_units, pair_for_tiles };
-constexpr int64_t numbers_of(Place place) {
-  return place == Place::number || place == Place::half ? 1 : 2;
+enum class Packing { number, half, pair, pair_for_units, pair_for_tiles };
+constexpr int64_t numbers_of(Packing packing) {
+  return packing == Packing::number || packing == Packing::half ? 1 : 2;
 }
 /// Places along k that `depth` numbers take: of tiles whole ones.
-constexpr int64_t places_of(Place place, int64_t depth) {
-  const int64_t places = (depth + numbers_of(place) - 1) / numbers_of(place);
-  return place == Place::pair_for_tiles ? (places + 15) / 16 * 16 : places;
+constexpr int64_t packed_numbers(Packing packing, int64_t depth) {
+  const int64_t places = (depth + numbers_of(packing) - 1) / numbers_of(packing);
+  return packing == Packing::pair_for_tiles ? (places + 15) / 16 * 16 : places;
 }
 
 /// The loops of one target and kind of places.
@@ -207,7 +207,7 @@ void round_to_halves(float* numbers, int64_t n) {
     store_upto(nearest_half(load_upto(numbers + i, n - i)), numbers + i, n - i);
 }
 
-template <Place kPlace>
+template <Packing kPacking>
 void pack(const float* from,
           int64_t across,
           int64_t along,
@@ -215,28 +215,30 @@ void pack(const float* from,
           int64_t width,
           int64_t depth,
           float* to) {
-  if constexpr (kPlace == Place::number || kPlace == Place::half)
+  if constexpr (kPacking == Packing::number || kPacking == Packing::half)
     pack_numbers(from, across, along, count, width, depth, to);
-  if constexpr (kPlace == Place::half) round_to_halves(to, width * depth);
-  if constexpr (numbers_of(kPlace) == 2)
-    pack_pairs<kHasUnits && kPlace != Place::pair>(from, across, along, count, width, depth, to);
-  if constexpr (kPlace == Place::pair_for_tiles) {
-    const int64_t have = (depth + 1) / 2 * width, whole = places_of(kPlace, depth) * width;
+  if constexpr (kPacking == Packing::half) round_to_halves(to, width * depth);
+  if constexpr (numbers_of(kPacking) == 2)
+    pack_pairs<kHasUnits && kPacking != Packing::pair>(from, across, along, count, width, depth,
+                                                       to);
+  if constexpr (kPacking == Packing::pair_for_tiles) {
+    const int64_t have = (depth + 1) / 2 * width, whole = packed_numbers(kPacking, depth) * width;
     std::memset(to + have, 0, static_cast<size_t>(whole - have) * sizeof(float));
   }
 }
 
 /// sum + x y, of what places hold.
-template <Place kPlace>
+template <Packing kPacking>
 HWY_INLINE V32 add_product(V32 sum, V32 x, V32 y) {
-  if constexpr (kPlace == Place::number || kPlace == Place::half) return hn::MulAdd(x, y, sum);
+  if constexpr (kPacking == Packing::number || kPacking == Packing::half)
+    return hn::MulAdd(x, y, sum);
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-  if constexpr (kPlace == Place::pair_for_units) {
+  if constexpr (kPacking == Packing::pair_for_units) {
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(x.raw), "v"(y.raw));
     return sum;
   }
 #endif
-  if constexpr (kPlace == Place::pair) {
+  if constexpr (kPacking == Packing::pair) {
     const auto first = [](V32 v) {
       return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::BitCast(U32(), v)));
     };
@@ -246,7 +248,7 @@ HWY_INLINE V32 add_product(V32 sum, V32 x, V32 y) {
 }
 
 // out (+)= a panel of a times a panel of b, `places` deep
-template <Place kPlace>
+template <Packing kPacking>
 HWY_INLINE void tile(const float* HWY_RESTRICT a,
                      const float* HWY_RESTRICT b,
                      int64_t places,
@@ -265,8 +267,8 @@ HWY_INLINE void tile(const float* HWY_RESTRICT a,
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const V32 x = all(a[r]);
-      sums[r][0] = add_product<kPlace>(sums[r][0], x, b0);
-      sums[r][1] = add_product<kPlace>(sums[r][1], x, b1);
+      sums[r][0] = add_product<kPacking>(sums[r][0], x, b0);
+      sums[r][1] = add_product<kPacking>(sums[r][1], x, b1);
     }
     a += kRows;
     b += kColumns;
@@ -293,7 +295,7 @@ HWY_INLINE void tile(const float* HWY_RESTRICT a,
     }
 }
 
-template <Place kPlace>
+template <Packing kPacking>
 void pack_panels(const MatrixView& b,
                  int64_t n,
                  int64_t k0,
@@ -301,16 +303,16 @@ void pack_panels(const MatrixView& b,
                  int64_t begin,
                  int64_t end,
                  float* to) {
-  const int64_t places = places_of(kPlace, depth);
+  const int64_t places = packed_numbers(kPacking, depth);
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t j = panel * kColumns;
-    pack<kPlace>(b.data + k0 * b.row + j * b.column, b.column, b.row,
-                 std::min<int64_t>(kColumns, n - j), kColumns, depth, to + j * places);
+    pack<kPacking>(b.data + k0 * b.row + j * b.column, b.column, b.row,
+                   std::min<int64_t>(kColumns, n - j), kColumns, depth, to + j * places);
   }
 }
 
 // rows [row, row + rows) of the output, of some panels of columns
-template <Place kPlace>
+template <Packing kPacking>
 void block(const MatrixView& a,
            int64_t row,
            int64_t rows,
@@ -323,23 +325,24 @@ void block(const MatrixView& a,
            float* out,
            int64_t out_stride,
            bool add) {
-  const int64_t places = places_of(kPlace, depth);
+  const int64_t places = packed_numbers(kPacking, depth);
   float* packed = scratch<33>(kBlockRows * kDepth + 16 * kColumns);
   for (int64_t i = 0; i < rows; i += kRows)
-    pack<kPlace>(a.data + (row + i) * a.row + k0 * a.column, a.row, a.column,
-                 std::min<int64_t>(kRows, rows - i), kRows, depth, packed + i * places);
+    pack<kPacking>(a.data + (row + i) * a.row + k0 * a.column, a.row, a.column,
+                   std::min<int64_t>(kRows, rows - i), kRows, depth, packed + i * places);
   for (int64_t panel = first_panel; panel < last_panel; ++panel) {
     const int64_t j = panel * kColumns;
     for (int64_t i = 0; i < rows; i += kRows)
-      tile<kPlace>(packed + i * places, panels + j * places, places,
-                   out + (row + i) * out_stride + j, out_stride, std::min<int64_t>(kRows, rows - i),
-                   std::min<int64_t>(kColumns, n - j), add);
+      tile<kPacking>(packed + i * places, panels + j * places, places,
+                     out + (row + i) * out_stride + j, out_stride,
+                     std::min<int64_t>(kRows, rows - i), std::min<int64_t>(kColumns, n - j), add);
   }
 }
 
-template <Place kPlace>
+template <Packing kPacking>
 GemmKernels kernels_of() {
-  return {kColumns, kBlockRows, kDepth * numbers_of(kPlace), pack_panels<kPlace>, block<kPlace>};
+  return {kColumns, kBlockRows, kDepth * numbers_of(kPacking), pack_panels<kPacking>,
+          block<kPacking>};
 }
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
@@ -353,9 +356,9 @@ constexpr int64_t kTileBlockRows = 128, kTileDepth = 1024;
 void pack_tiles(
     const float* from, int64_t across, int64_t along, int64_t count, int64_t depth, float* to) {
   if (count < kTileRows)
-    std::memset(
-        to, 0,
-        static_cast<size_t>(places_of(Place::pair_for_tiles, depth) * kTileRows) * sizeof(float));
+    std::memset(to, 0,
+                static_cast<size_t>(packed_numbers(Packing::pair_for_tiles, depth) * kTileRows) *
+                    sizeof(float));
   HWY_ALIGN float turned[kTileFloats];
   for (int64_t p = 0; p < depth; p += 32, to += kTileFloats) {
     const int64_t left = depth - p;
@@ -423,7 +426,7 @@ void block_in_tiles(const MatrixView& a,
                     float* out,
                     int64_t out_stride,
                     bool add) {
-  const int64_t places = places_of(Place::pair_for_tiles, depth), steps = places / kLanes;
+  const int64_t places = packed_numbers(Packing::pair_for_tiles, depth), steps = places / kLanes;
   float* packed = scratch<33>(kTileBlockRows * kTileDepth / 2);
   for (int64_t i = 0; i < rows; i += kTileRows)
     pack_tiles(a.data + (row + i) * a.row + k0 * a.column, a.row, a.column,
@@ -449,28 +452,29 @@ void block_in_tiles(const MatrixView& a,
 }
 
 template <>
-GemmKernels kernels_of<Place::pair_for_tiles>() {
-  return {kColumns, kTileBlockRows, kTileDepth, pack_panels<Place::pair_for_tiles>, block_in_tiles};
+GemmKernels kernels_of<Packing::pair_for_tiles>() {
+  return {kColumns, kTileBlockRows, kTileDepth, pack_panels<Packing::pair_for_tiles>,
+          block_in_tiles};
 }
 
 #endif
 
-GemmKernels gemm_kernels(Place place) {
-  switch (place) {
-    case Place::number:
-      return kernels_of<Place::number>();
-    case Place::half:
-      return kernels_of<Place::half>();
-    case Place::pair_for_units:
-      if constexpr (kHasUnits) return kernels_of<Place::pair_for_units>();
+GemmKernels gemm_kernels(Packing packing) {
+  switch (packing) {
+    case Packing::number:
+      return kernels_of<Packing::number>();
+    case Packing::half:
+      return kernels_of<Packing::half>();
+    case Packing::pair_for_units:
+      if constexpr (kHasUnits) return kernels_of<Packing::pair_for_units>();
       break;
-    case Place::pair_for_tiles:
-      if constexpr (kHasUnits) return kernels_of<Place::pair_for_tiles>();
+    case Packing::pair_for_tiles:
+      if constexpr (kHasUnits) return kernels_of<Packing::pair_for_tiles>();
       break;
-    case Place::pair:
+    case Packing::pair:
       break;
   }
-  return kernels_of<Place::pair>();
+  return kernels_of<Packing::pair>();
 }
 
 }  // namespace HWY_NAMESPACE
@@ -484,25 +488,25 @@ HWY_EXPORT(gemm_kernels);
 
 namespace {
 
-Place place_of(ProductType type) {
+Packing packing_of(ProductType type) {
   switch (type) {
     case ProductType::bf16:
-      return use_tiles()                  ? Place::pair_for_tiles
-             : cpu_info().has_avx512_bf16 ? Place::pair_for_units
-                                          : Place::pair;
+      return use_tiles()                  ? Packing::pair_for_tiles
+             : cpu_info().has_avx512_bf16 ? Packing::pair_for_units
+                                          : Packing::pair;
     case ProductType::fp16:
-      return Place::half;
+      return Packing::half;
     case ProductType::float32:
       break;
   }
-  return Place::number;
+  return Packing::number;
 }
 
 // numbers of b's piece that are packed at once, 16 MiB: what is wider is done by some columns after
 // the other
 constexpr int64_t kPacked = int64_t{1} << 22;
 
-void multiply(Place place,
+void multiply(Packing packing,
               const MatrixView& a,
               const MatrixView& b,
               int64_t m,
@@ -532,13 +536,13 @@ void multiply(Place place,
     return;
   }
   cap_targets();
-  const GemmKernels kernels = HWY_DYNAMIC_DISPATCH(gemm_kernels)(place);
+  const GemmKernels kernels = HWY_DYNAMIC_DISPATCH(gemm_kernels)(packing);
   const int64_t columns = kernels.columns, rows = kernels.block_rows;
-  const int64_t places = places_of(place, std::min(k, kernels.depth));
+  const int64_t places = packed_numbers(packing, std::min(k, kernels.depth));
   const int64_t widest = std::max<int64_t>(1, kPacked / (columns * places)) * columns;
   if (n > widest) {
     for (int64_t j = 0; j < n; j += widest)
-      multiply(place, a, {b.data + j * b.column, b.row, b.column}, m, std::min(widest, n - j), k,
+      multiply(packing, a, {b.data + j * b.column, b.row, b.column}, m, std::min(widest, n - j), k,
                out + j, out_stride, add, bias == nullptr ? nullptr : bias + j);
     return;
   }
@@ -582,7 +586,7 @@ void gemm(ProductType type,
           int64_t out_stride,
           bool add,
           const float* bias) {
-  multiply(place_of(type), a, b, m, n, k, out, out_stride, add, bias);
+  multiply(packing_of(type), a, b, m, n, k, out, out_stride, add, bias);
 }
 
 bool has_bf16_units() {

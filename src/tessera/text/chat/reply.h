@@ -35,12 +35,12 @@ struct ToolCallFormat {
   std::string open, close;  // around calls; without `close` a call ends with its JSON
   bool bare = false;        // an answer that is a call from its first character on needs no `open`
   Form form = Form::object;
-  std::string before, between, behind;  // around the name, and after the arguments: named, tags
+  std::string before, between, after;  // around the name, and after the arguments: named, tags
   std::string key_open, key_close, value_open, value_close;  // tags
   bool attributes = false;  // tags: text between the key and > is the type of the argument
   bool numbered = false;    // the name is written as functions.NAME:N
   std::string name_key = "name", arguments_key = "arguments", id_key, id_open;
-  std::string write_before, write_between, write_behind;  // for writing a JSON call as models do
+  std::string write_before, write_between, write_after;  // for writing a JSON call as models do
 };
 
 /// All known formats, in the order of the table.
@@ -106,7 +106,7 @@ class ReplyParser {
   size_t scanned_ = 0;     // bytes of the call that `depth_` and `quoted_` cover
   int64_t depth_ = 0;      // of brackets
   bool quoted_ = false;
-  bool said_ = false;  // any content except white space
+  bool has_content_ = false;  // any content except white space
   bool called_ = false;
   bool fresh_ = true;  // at the beginning of a part, where white space is dropped
 };
@@ -117,7 +117,7 @@ Reply read_reply(std::string_view text, const ReplyParser::Options& options);
 /// Grammar: free text between the reasoning tags, then `body`; if the prompt is not inside
 /// reasoning, also `body` alone. The tags are single tokens if the tokenizer has them as special
 /// tokens.
-int32_t behind_thoughts(Grammar& grammar,
+int32_t after_reasoning(Grammar& grammar,
                         int32_t body,
                         const ReasoningTags& tags,
                         bool thinking,

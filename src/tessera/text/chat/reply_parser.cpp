@@ -48,7 +48,7 @@ class CallReader {
       // the answer ends after its calls
       if (closed == Found::more) return last_ && rest_is_space(at) ? Found::whole : Found::more;
       at_ = at;
-      if (json && peek_behind_space() != '{') return Found::none;
+      if (json && peek_after_space() != '{') return Found::none;
       if (!json && without_space(f_.before).empty()) return Found::none;
     }
   }
@@ -60,7 +60,7 @@ class CallReader {
   void skip_space() {
     while (at_ < text_.size() && is_reply_space(text_[at_])) ++at_;
   }
-  char peek_behind_space() const {
+  char peek_after_space() const {
     const size_t at = text_.find_first_not_of(kReplySpace, at_);
     return at == std::string_view::npos ? '\0' : text_[at];
   }
@@ -190,7 +190,7 @@ class CallReader {
         f_.form == ToolCallFormat::Form::named ? value(arguments) : tags(call.name, arguments);
     if (found != Found::whole) return found;
     if (!arguments.is_object()) return Found::none;
-    if (const Found end = literal(f_.behind); end != Found::whole) {
+    if (const Found end = literal(f_.after); end != Found::whole) {
       const bool is_over = last_ && end == Found::more && rest_is_space(at_);
       if (!is_over) return end;
     }
@@ -207,7 +207,7 @@ class CallReader {
         // the end of the call may begin like an argument
         at_ = at;
         const std::string_view end =
-            without_space(without_space(f_.behind).empty() ? f_.close : f_.behind);
+            without_space(without_space(f_.after).empty() ? f_.close : f_.after);
         skip_space();
         const bool ended = !end.empty() && text_.substr(at_).starts_with(end);
         at_ = at;
@@ -329,7 +329,7 @@ void ReplyParser::say(std::string& into, std::string_view text) {
   into += space_;
   into += text.substr(0, end);
   space_ = text.substr(end);
-  if (place_ != Place::reasoning) said_ = true;
+  if (place_ != Place::reasoning) has_content_ = true;
 }
 
 bool ReplyParser::read_thoughts(Reply& out, bool last) {
@@ -354,13 +354,13 @@ bool ReplyParser::read_content(Reply& out, bool last) {
   std::string_view marker, reasoning;
   if (format != nullptr)
     marker = without_space(format->open.empty() ? format->before : format->open);
-  if (options_.reasoning && !said_ && !called_) reasoning = options_.reasoning->open;
+  if (options_.reasoning && !has_content_ && !called_) reasoning = options_.reasoning->open;
   const auto place_of = [&](std::string_view what) {
     return what.empty() ? std::string::npos : waiting_.find(what);
   };
   const size_t call = place_of(marker), thought = place_of(reasoning);
   // a call without a marker
-  if (format != nullptr && format->bare && !said_) {
+  if (format != nullptr && format->bare && !has_content_) {
     size_t first = waiting_.find_first_not_of(kReplySpace);
     if (called_ && first != std::string::npos && waiting_[first] == ';')
       first = waiting_.find_first_not_of(kReplySpace, first + 1);
@@ -384,7 +384,7 @@ bool ReplyParser::read_content(Reply& out, bool last) {
   say(out.content, std::string_view(waiting_).substr(0, at));
   if (thought < call) {
     // after other content it is content
-    if (said_) {
+    if (has_content_) {
       say(out.content, reasoning);
     } else {
       place_ = Place::reasoning;
@@ -412,7 +412,7 @@ void ReplyParser::begin_call() {
 bool ReplyParser::may_be_whole() {
   const ToolCallFormat& f = *options_.format;
   std::string_view end = without_space(f.close);
-  if (end.empty()) end = without_space(f.behind);
+  if (end.empty()) end = without_space(f.after);
   if (!end.empty())
     return waiting_.find(end, tried_ - std::min(tried_, end.size() - 1)) != std::string::npos;
   for (; scanned_ < waiting_.size(); ++scanned_) {

@@ -32,7 +32,7 @@ ToolCallFormat tool_call_format_from(const std::string& name, const Json& json) 
                              : ToolCallFormat::Form::tags;
   f.before = part("call", 0);
   f.between = part("call", 1);
-  f.behind = part("call", 2);
+  f.after = part("call", 2);
   f.key_open = part("key", 0);
   f.key_close = part("key", 1);
   f.value_open = part("value", 0);
@@ -45,7 +45,7 @@ ToolCallFormat tool_call_format_from(const std::string& name, const Json& json) 
   f.id_open = json.value("id_open", "");
   f.write_before = part("write", 0);
   f.write_between = part("write", 1);
-  f.write_behind = part("write", 2);
+  f.write_after = part("write", 2);
   return f;
 }
 
@@ -136,7 +136,7 @@ int32_t any_text(Grammar& g) {
 
 }  // namespace
 
-int32_t behind_thoughts(Grammar& g,
+int32_t after_reasoning(Grammar& g,
                         int32_t body,
                         const ReasoningTags& tags,
                         bool thinking,
@@ -168,7 +168,7 @@ class CallGrammar {
     const int32_t some = sections(g_.choice(calls));
     int32_t body = some;
     if (!o_.required) body = g_.choice({free_before(some), free_text()});
-    if (o_.reasoning) body = behind_thoughts(g_, body, *o_.reasoning, o_.thinking, o_.tokenizer);
+    if (o_.reasoning) body = after_reasoning(g_, body, *o_.reasoning, o_.thinking, o_.tokenizer);
     g_.define(g_.root(), body);
     g_.check(where_);
     return std::move(g_);
@@ -203,7 +203,7 @@ class CallGrammar {
   int32_t free_before(int32_t calls) {
     // free text ends where the marker of the first call begins
     if (special(first_marker())) return g_.sequence({anything(), calls});
-    const int32_t opened = sections_behind_marker_;
+    const int32_t opened = sections_after_marker_;
     return g_.sequence({g_.up_to(first_marker()), opened});
   }
 
@@ -229,12 +229,12 @@ class CallGrammar {
     using Form = ToolCallFormat::Form;
     if (f_.form == Form::object || f_.form == Form::list)
       return g_.sequence({g_.literal(f_.write_before + name + f_.write_between),
-                          schema_of(function), g_.literal(f_.write_behind)});
+                          schema_of(function), g_.literal(f_.write_after)});
     if (f_.form == Form::named)
       return g_.sequence({marker(f_.before), g_.literal(written), number, marker(f_.between),
-                          schema_of(function), marker(f_.behind)});
+                          schema_of(function), marker(f_.after)});
     return g_.sequence({marker(f_.before), g_.literal(written), number, marker(f_.between),
-                        tagged(function), marker(f_.behind)});
+                        tagged(function), marker(f_.after)});
   }
 
   /// Each argument between its tags; strings unquoted, others as JSON.
@@ -297,11 +297,11 @@ class CallGrammar {
       for (const Json& tool : o_.tools) {
         const Json& function = tool["function"];
         rests.push_back(g_.sequence({g_.literal(function["name"].get<std::string>()),
-                                     marker(f_.between), schema_of(function), marker(f_.behind)}));
+                                     marker(f_.between), schema_of(function), marker(f_.after)}));
       }
-      sections_behind_marker_ = g_.sequence({g_.choice(rests), close, further});
+      sections_after_marker_ = g_.sequence({g_.choice(rests), close, further});
     } else {
-      sections_behind_marker_ = g_.sequence({inner, close, further});
+      sections_after_marker_ = g_.sequence({inner, close, further});
     }
     return g_.sequence({section, further});
   }
@@ -311,7 +311,7 @@ class CallGrammar {
   const std::string& where_;
   std::vector<std::string>* ignored_;
   Grammar g_;
-  int32_t sections_behind_marker_ = 0;
+  int32_t sections_after_marker_ = 0;
 };
 
 }  // namespace

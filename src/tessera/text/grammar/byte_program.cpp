@@ -230,13 +230,13 @@ size_t mixed_hash(size_t seed, size_t value) {
 
 }  // namespace
 
-size_t ByteAutomaton::PlaceHash::operator()(const Place& p) const {
+size_t ByteAutomaton::PositionHash::operator()(const Position& p) const {
   return mixed_hash(mixed_hash(static_cast<size_t>(p.node), static_cast<size_t>(p.count)),
                     static_cast<size_t>(p.frame));
 }
-size_t ByteAutomaton::PlacesHash::operator()(const std::vector<Place>& places) const {
-  size_t hash = places.size();
-  for (const Place& p : places) hash = mixed_hash(hash, PlaceHash()(p));
+size_t ByteAutomaton::PositionsHash::operator()(const std::vector<Position>& positions) const {
+  size_t hash = positions.size();
+  for (const Position& p : positions) hash = mixed_hash(hash, PositionHash()(p));
   return hash;
 }
 
@@ -245,22 +245,22 @@ ByteAutomaton::ByteAutomaton(const ByteProgram& program) : program_(program) {
   start_ = state(settled());
 }
 
-int32_t ByteAutomaton::frame(const Place& back) {
+int32_t ByteAutomaton::frame(const Position& back) {
   const auto [found, fresh] =
       frame_numbers_.try_emplace(back, static_cast<int32_t>(frames_.size()));
   if (fresh) {
     frames_.push_back(back);
-    bytes_ += 5 * sizeof(Place);
+    bytes_ += 5 * sizeof(Position);
   }
   return found->second;
 }
 
-std::vector<ByteAutomaton::Place> ByteAutomaton::settled() {
-  std::vector<Place> out;
-  std::vector<Place> seen;
-  std::unordered_set<Place, PlaceHash> many;
+std::vector<ByteAutomaton::Position> ByteAutomaton::settled() {
+  std::vector<Position> out;
+  std::vector<Position> seen;
+  std::unordered_set<Position, PositionHash> many;
   std::vector<int32_t> begun;  // iterations that have read nothing yet
-  const auto is_new = [&](const Place& p) {
+  const auto is_new = [&](const Position& p) {
     constexpr size_t kFew = 32;
     if (many.empty()) {
       if (std::find(seen.begin(), seen.end(), p) != seen.end()) return false;
@@ -268,14 +268,14 @@ std::vector<ByteAutomaton::Place> ByteAutomaton::settled() {
       if (seen.size() > kFew) many.insert(seen.begin(), seen.end());
       return true;
     }
-    if (many.size() > kMostPlaces)
+    if (many.size() > kMostPositions)
       fail(ErrorKind::input, program_.where(),
-           "more than {} ways to read a text; expected a grammar with fewer", kMostPlaces);
+           "more than {} ways to read a text; expected a grammar with fewer", kMostPositions);
     return many.insert(p).second;
   };
   using Kind = ByteProgram::Kind;
   while (!todo_.empty()) {
-    const Place at = todo_.back();
+    const Position at = todo_.back();
     todo_.pop_back();
     if (!is_new(at)) continue;
     const ByteProgram::Node& node = program_.node(at.node);
@@ -320,29 +320,29 @@ std::vector<ByteAutomaton::Place> ByteAutomaton::settled() {
   return out;
 }
 
-int32_t ByteAutomaton::state(std::vector<Place> places) {
-  if (places.empty()) return kDead;
+int32_t ByteAutomaton::state(std::vector<Position> positions) {
+  if (positions.empty()) return kDead;
   const auto [found, fresh] =
-      state_numbers_.try_emplace(places, static_cast<int32_t>(states_.size()));
+      state_numbers_.try_emplace(positions, static_cast<int32_t>(states_.size()));
   if (!fresh) return found->second;
   State made;
   made.to.fill(kUnknown);
-  for (const Place& place : places) {
-    const auto kind = program_.node(place.node).kind;
+  for (const Position& position : positions) {
+    const auto kind = program_.node(position.node).kind;
     made.may_end = made.may_end || kind == ByteProgram::Kind::end;
     made.has_tokens = made.has_tokens || kind == ByteProgram::Kind::token;
   }
-  bytes_ += sizeof(State) + 128 + 2 * places.size() * sizeof(Place);
-  made.places = std::move(places);
+  bytes_ += sizeof(State) + 128 + 2 * positions.size() * sizeof(Position);
+  made.positions = std::move(positions);
   states_.push_back(std::move(made));
   return found->second;
 }
 
 int32_t ByteAutomaton::find(int32_t from, uint8_t byte) {
   todo_.clear();
-  for (const Place& place : states_[static_cast<size_t>(from)].places)
-    for (const ByteProgram::Edge& edge : program_.node(place.node).edges)
-      if (edge.first <= byte && byte <= edge.last) todo_.push_back({edge.to, 0, place.frame});
+  for (const Position& position : states_[static_cast<size_t>(from)].positions)
+    for (const ByteProgram::Edge& edge : program_.node(position.node).edges)
+      if (edge.first <= byte && byte <= edge.last) todo_.push_back({edge.to, 0, position.frame});
   const int32_t to = todo_.empty() ? kDead : state(settled());
   states_[static_cast<size_t>(from)].to[byte] = to;
   return to;
@@ -350,11 +350,11 @@ int32_t ByteAutomaton::find(int32_t from, uint8_t byte) {
 
 int32_t ByteAutomaton::step_token(int32_t from, int32_t id) {
   todo_.clear();
-  for (const Place& place : states_[static_cast<size_t>(from)].places) {
-    const ByteProgram::Node& node = program_.node(place.node);
+  for (const Position& position : states_[static_cast<size_t>(from)].positions) {
+    const ByteProgram::Node& node = program_.node(position.node);
     if (node.kind == ByteProgram::Kind::token &&
         std::binary_search(node.tokens.begin(), node.tokens.end(), id) != node.all_but)
-      todo_.push_back({node.next, 0, place.frame});
+      todo_.push_back({node.next, 0, position.frame});
   }
   return todo_.empty() ? kDead : state(settled());
 }
@@ -362,32 +362,32 @@ int32_t ByteAutomaton::step_token(int32_t from, int32_t id) {
 int32_t ByteAutomaton::united(int32_t a, int32_t b) {
   if (a == kDead || a == b) return b;
   if (b == kDead) return a;
-  std::vector<Place> places;
-  const auto &x = states_[static_cast<size_t>(a)].places,
-             &y = states_[static_cast<size_t>(b)].places;
-  std::set_union(x.begin(), x.end(), y.begin(), y.end(), std::back_inserter(places));
-  return state(std::move(places));
+  std::vector<Position> positions;
+  const auto &x = states_[static_cast<size_t>(a)].positions,
+             &y = states_[static_cast<size_t>(b)].positions;
+  std::set_union(x.begin(), x.end(), y.begin(), y.end(), std::back_inserter(positions));
+  return state(std::move(positions));
 }
 
 std::array<bool, 256> ByteAutomaton::next_bytes(int32_t at) const {
   std::array<bool, 256> out{};
-  for (const Place& place : states_[static_cast<size_t>(at)].places)
-    for (const ByteProgram::Edge& edge : program_.node(place.node).edges)
+  for (const Position& position : states_[static_cast<size_t>(at)].positions)
+    for (const ByteProgram::Edge& edge : program_.node(position.node).edges)
       std::fill(out.begin() + edge.first, out.begin() + edge.last + 1, true);
   return out;
 }
 
 std::string ByteAutomaton::rule_at(int32_t at) const {
-  for (const Place& place : states_[static_cast<size_t>(at)].places)
-    if (const auto& node = program_.node(place.node); node.kind != ByteProgram::Kind::end)
+  for (const Position& position : states_[static_cast<size_t>(at)].positions)
+    if (const auto& node = program_.node(position.node); node.kind != ByteProgram::Kind::end)
       return program_.rule_name(node.rule);
   return {};
 }
 
 int64_t ByteAutomaton::alike_for(int32_t a, int32_t b) const {
   constexpr int64_t kAlways = std::numeric_limits<int64_t>::max();
-  const auto &x = states_[static_cast<size_t>(a)].places,
-             &y = states_[static_cast<size_t>(b)].places;
+  const auto &x = states_[static_cast<size_t>(a)].positions,
+             &y = states_[static_cast<size_t>(b)].positions;
   if (x.size() != y.size()) return 0;
   int64_t bytes = kAlways;
   for (size_t i = 0; i < x.size() && bytes > 0; ++i) {
@@ -396,7 +396,7 @@ int64_t ByteAutomaton::alike_for(int32_t a, int32_t b) const {
     for (; f != g;
          f = frames_[static_cast<size_t>(f)].frame, g = frames_[static_cast<size_t>(g)].frame) {
       if (f < 0 || g < 0) return 0;
-      const Place &p = frames_[static_cast<size_t>(f)], &q = frames_[static_cast<size_t>(g)];
+      const Position &p = frames_[static_cast<size_t>(f)], &q = frames_[static_cast<size_t>(g)];
       if (p.node != q.node) return 0;
       if (p.count == q.count) continue;
       // an iteration reads at least one byte: neither count reaches a limit within that many
@@ -415,9 +415,9 @@ size_t ByteAutomaton::shape(int32_t at) const {
     hash = (hash ^ static_cast<size_t>(node)) * 0x9E3779B97F4A7C15u;
     hash ^= hash >> 29;
   };
-  for (const Place& place : states_[static_cast<size_t>(at)].places) {
-    mix(place.node);
-    for (int32_t f = place.frame; f >= 0; f = frames_[static_cast<size_t>(f)].frame)
+  for (const Position& position : states_[static_cast<size_t>(at)].positions) {
+    mix(position.node);
+    for (int32_t f = position.frame; f >= 0; f = frames_[static_cast<size_t>(f)].frame)
       mix(frames_[static_cast<size_t>(f)].node);
     mix(-1);
   }
@@ -425,23 +425,23 @@ size_t ByteAutomaton::shape(int32_t at) const {
 }
 
 int32_t ByteAutomaton::carried(const ByteAutomaton& from, int32_t at) {
-  std::vector<Place> places;
+  std::vector<Position> positions;
   std::unordered_map<int32_t, int32_t> known = {{-1, -1}};
-  for (Place place : from.states_[static_cast<size_t>(at)].places) {
+  for (Position position : from.states_[static_cast<size_t>(at)].positions) {
     std::vector<int32_t> chain;
-    for (int32_t f = place.frame; !known.contains(f);
+    for (int32_t f = position.frame; !known.contains(f);
          f = from.frames_[static_cast<size_t>(f)].frame)
       chain.push_back(f);
     for (; !chain.empty(); chain.pop_back()) {
-      Place back = from.frames_[static_cast<size_t>(chain.back())];
+      Position back = from.frames_[static_cast<size_t>(chain.back())];
       back.frame = known.at(back.frame);
       known[chain.back()] = frame(back);
     }
-    place.frame = known.at(place.frame);
-    places.push_back(place);
+    position.frame = known.at(position.frame);
+    positions.push_back(position);
   }
-  std::sort(places.begin(), places.end());
-  return state(std::move(places));
+  std::sort(positions.begin(), positions.end());
+  return state(std::move(positions));
 }
 
 }  // namespace tessera::text

@@ -81,14 +81,14 @@ class ByteAutomaton {
   bool may_end(int32_t state) const { return states_[static_cast<size_t>(state)].may_end; }
   bool must_end(int32_t state) const {
     const State& s = states_[static_cast<size_t>(state)];
-    return s.may_end && s.places.size() == 1;
+    return s.may_end && s.positions.size() == 1;
   }
   /// True if tokens of the grammar may follow; which: visit(ids, all_but).
   bool has_tokens(int32_t state) const { return states_[static_cast<size_t>(state)].has_tokens; }
   template <class Visit>
   void tokens(int32_t state, const Visit& visit) const {
-    for (const Place& place : states_[static_cast<size_t>(state)].places)
-      if (const auto& node = program_.node(place.node); node.kind == ByteProgram::Kind::token)
+    for (const Position& position : states_[static_cast<size_t>(state)].positions)
+      if (const auto& node = program_.node(position.node); node.kind == ByteProgram::Kind::token)
         visit(node.tokens, node.all_but);
   }
   /// The bytes that may follow, and a rule that needs them.
@@ -109,35 +109,35 @@ class ByteAutomaton {
 
  private:
   static constexpr int32_t kUnknown = -2;
-  static constexpr size_t kMostPlaces = 10'000;
-  struct Place {
+  static constexpr size_t kMostPositions = 10'000;
+  struct Position {
     int32_t node = 0, count = 0, frame = -1;
-    auto operator<=>(const Place&) const = default;
+    auto operator<=>(const Position&) const = default;
   };
   struct State {
-    std::vector<Place> places;  // sorted
+    std::vector<Position> positions;  // sorted
     std::array<int32_t, 256> to;
     bool may_end = false, has_tokens = false;
   };
-  struct PlaceHash {
-    size_t operator()(const Place& p) const;
+  struct PositionHash {
+    size_t operator()(const Position& p) const;
   };
-  struct PlacesHash {
-    size_t operator()(const std::vector<Place>& p) const;
+  struct PositionsHash {
+    size_t operator()(const std::vector<Position>& p) const;
   };
   /// A frame is the position to which a rule, or an iteration, returns.
-  int32_t frame(const Place& back);
+  int32_t frame(const Position& back);
   int32_t find(int32_t state, uint8_t byte);
   /// The positions that can read, starting from those of `todo_`.
-  std::vector<Place> settled();
-  int32_t state(std::vector<Place> places);
+  std::vector<Position> settled();
+  int32_t state(std::vector<Position> positions);
 
   const ByteProgram& program_;
-  std::vector<Place> frames_;
-  std::unordered_map<Place, int32_t, PlaceHash> frame_numbers_;
+  std::vector<Position> frames_;
+  std::unordered_map<Position, int32_t, PositionHash> frame_numbers_;
   std::vector<State> states_;
-  std::unordered_map<std::vector<Place>, int32_t, PlacesHash> state_numbers_;
-  std::vector<Place> todo_;
+  std::unordered_map<std::vector<Position>, int32_t, PositionsHash> state_numbers_;
+  std::vector<Position> todo_;
   int32_t start_ = 0;
   size_t bytes_ = 0;
 };

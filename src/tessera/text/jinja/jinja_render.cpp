@@ -42,9 +42,9 @@ struct Refusal {
   std::string what;
 };
 
-class Run {
+class Renderer {
  public:
-  explicit Run(std::function<void()> poll) { budget_.poll = std::move(poll); }
+  explicit Renderer(std::function<void()> poll) { budget_.poll = std::move(poll); }
   Text all(const Node& root, std::vector<std::pair<std::string, Value>> variables) {
     Scope& globals = open(nullptr);
     add_functions(globals);
@@ -65,12 +65,12 @@ class Run {
 
  private:
   struct Depth {
-    explicit Depth(Run& r) : run(r) {
+    explicit Depth(Renderer& r) : run(r) {
       if (++run.depth_ > kMaxCalls) stop("it goes too deep; expected a template that ends");
       run.budget_.charge();
     }
     ~Depth() { --run.depth_; }
-    Run& run;
+    Renderer& run;
   };
 
   /// Scopes live as long as the rendering: a macro may outlive the block that defined it.
@@ -585,7 +585,7 @@ class Run {
 Text render(const Node& root,
             std::vector<std::pair<std::string, Value>> variables,
             std::function<void()> poll) {
-  return Run(std::move(poll)).all(root, std::move(variables));
+  return Renderer(std::move(poll)).all(root, std::move(variables));
 }
 
 }  // namespace tessera::text::jinja

@@ -91,7 +91,7 @@ class Learner {
     std::vector<int32_t> tokens;
     int64_t count = 0;
   };
-  struct Place {
+  struct PairUse {
     int64_t count = 0;
     std::unordered_set<size_t> words;  // words with the pair, now or earlier
   };
@@ -110,7 +110,7 @@ class Learner {
     return found != ids_.end() && found->second < n_special_;
   }
   void meet(const TokenPair& pair, size_t word) {
-    Place& place = pairs_[pair];
+    PairUse& place = pairs_[pair];
     place.count += words_[word].count;
     place.words.insert(word);
   }
@@ -146,7 +146,7 @@ class Learner {
   std::vector<std::string> tokens_;
   std::unordered_map<std::string, int32_t> ids_;
   std::vector<Word> words_;
-  std::unordered_map<TokenPair, Place, PairHash> pairs_;
+  std::unordered_map<TokenPair, PairUse, PairHash> pairs_;
   std::priority_queue<Candidate> queue_;
   std::vector<TokenPair> merges_;
 };

@@ -33,7 +33,7 @@ std::string first_key(const Json& example, const std::array<const char*, n>& key
 }
 
 /// Errors of one example.
-struct Place {
+struct ExampleErrors {
   std::string where;
   [[noreturn]] void bad(const std::string& what, std::string_view expected) const {
     fail(ErrorKind::file, "data", "{}: {}; expected {}", where, what, expected);
@@ -41,7 +41,9 @@ struct Place {
 };
 
 /// The training weight of a message.
-std::optional<bool> said_of_training(Json& message, const Place& place, const std::string& which) {
+std::optional<bool> training_flag(Json& message,
+                                  const ExampleErrors& place,
+                                  const std::string& which) {
   std::optional<bool> learned;
   const auto say = [&](const char* key, bool value) {
     if (learned && *learned != value)
@@ -78,7 +80,7 @@ std::string role_of(const std::string& role) {
 }
 
 /// Content parts (OpenAI) joined into one string.
-std::string joined_parts(const Json& parts, const Place& place, const std::string& which) {
+std::string joined_parts(const Json& parts, const ExampleErrors& place, const std::string& which) {
   std::string text;
   for (const Json& part : parts) {
     const bool is_text = part.is_object() && part.value("type", Json("text")) == "text" &&
@@ -92,7 +94,7 @@ std::string joined_parts(const Json& parts, const Place& place, const std::strin
 }
 
 Json message_of(Json message,
-                const Place& place,
+                const ExampleErrors& place,
                 const std::string& which,
                 const std::string& key) {
   const auto bad = [&](const std::string& what) {
@@ -120,7 +122,7 @@ Json message_of(Json message,
   const bool has_content = message.contains("content") && message["content"].is_string();
   if (!has_content && !message.contains("tool_calls"))
     bad(fmt::format("{} has no string \"content\"", which));
-  const std::optional<bool> learned = said_of_training(message, place, which);
+  const std::optional<bool> learned = training_flag(message, place, which);
   if (learned == true && !is_answer(message))
     place.bad(
         fmt::format("{} of \"{}\" is to be learned", which, message["role"].get<std::string>()),
@@ -134,7 +136,7 @@ Json message(const char* role, std::string content) {
 }
 
 /// A string of an example; "" where it is missing or null.
-std::string text_at(const Json& example, const std::string& key, const Place& place) {
+std::string text_at(const Json& example, const std::string& key, const ExampleErrors& place) {
   const Json* value = key.empty() ? nullptr : find(example, key);
   if (value == nullptr) return "";
   if (!value->is_string())
@@ -143,7 +145,7 @@ std::string text_at(const Json& example, const std::string& key, const Place& pl
 }
 
 /// The system prompt before the messages, unless they have one.
-void put_system(const Json& example, Json& messages, const Place& place) {
+void put_system(const Json& example, Json& messages, const ExampleErrors& place) {
   const std::string system = text_at(example, first_key(example, kSystemKeys), place);
   const bool has_one =
       messages.front()["role"] == "system" || messages.front()["role"] == "developer";
@@ -152,7 +154,7 @@ void put_system(const Json& example, Json& messages, const Place& place) {
 }
 
 /// The history of an Alpaca example as in LLaMA-Factory: lists of a question and its answer.
-void put_history(const Json& example, Json& messages, const Place& place) {
+void put_history(const Json& example, Json& messages, const ExampleErrors& place) {
   const Json* history = find(example, "history");
   if (history == nullptr) return;
   const char* expected = "a list of lists [question, answer]";
@@ -166,7 +168,7 @@ void put_history(const Json& example, Json& messages, const Place& place) {
   }
 }
 
-Json alpaca_messages(const Json& example, const Place& place) {
+Json alpaca_messages(const Json& example, const ExampleErrors& place) {
   Json messages = Json::array();
   put_history(example, messages, place);
   messages.push_back(message("user", alpaca_prompt(example, place.where)));
@@ -179,13 +181,13 @@ Json alpaca_messages(const Json& example, const Place& place) {
 Json messages_or_text(const Json& example,
                       const std::string& key,
                       const char* role,
-                      const Place& place) {
+                      const ExampleErrors& place) {
   if (example[key].is_string())
     return Json::array({message(role, example[key].get<std::string>())});
   return messages_at(example, key, place.where);
 }
 
-Json prompt_messages(const Json& example, const Place& place) {
+Json prompt_messages(const Json& example, const ExampleErrors& place) {
   const std::string prompt = first_key(example, kPromptKeys),
                     completion = first_key(example, kCompletionKeys);
   // unpaired preferences and labelled steps are other kinds of data
@@ -200,7 +202,7 @@ Json prompt_messages(const Json& example, const Place& place) {
 }
 
 /// Tools as a list, or as the JSON text of one.
-Json tools_of(const Json& example, const Place& place) {
+Json tools_of(const Json& example, const ExampleErrors& place) {
   const Json* tools = find(example, "tools");
   if (tools == nullptr) return nullptr;
   Json list = *tools;
@@ -214,7 +216,7 @@ Json tools_of(const Json& example, const Place& place) {
   return list.empty() ? Json(nullptr) : list;
 }
 
-Json variables_of(const Json& example, const Place& place) {
+Json variables_of(const Json& example, const ExampleErrors& place) {
   const Json* variables = find(example, "chat_template_kwargs");
   if (variables == nullptr) return Json::object();
   if (!variables->is_object())
@@ -266,7 +268,7 @@ std::string described(ChatLayout layout, const Json& example, const std::string&
 }
 
 Json messages_at(const Json& example, const std::string& key, const std::string& where) {
-  const Place place{where};
+  const ExampleErrors place{where};
   const auto bad = [&](const std::string& what) {
     place.bad(what, fmt::format("an object with a list \"{}\" of messages, each with strings "
                                 "\"role\" and \"content\"",
@@ -285,7 +287,7 @@ Json messages_at(const Json& example, const std::string& key, const std::string&
 }
 
 std::string alpaca_prompt(const Json& example, const std::string& where) {
-  const Place place{where};
+  const ExampleErrors place{where};
   std::string prompt = text_at(example, "instruction", place);
   const std::string input = text_at(example, first_key(example, kInstructionInputs), place);
   if (!prompt.empty() && !input.empty()) prompt += '\n';
@@ -303,7 +305,7 @@ void refuse_unpaired(const Json& example, const std::string& where) {
   std::transform(word.begin(), word.end(), word.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (word != "true" && word != "false" && word != "0" && word != "1") return;
-  Place{where}.bad(
+  ExampleErrors{where}.bad(
       fmt::format("\"label\" is {}: unpaired preferences (KTO) are not supported", word),
       "pairs (\"chosen\", \"rejected\") for preference optimization, or the examples with label "
       "true alone, without \"label\", for supervised fine-tuning");
@@ -320,7 +322,7 @@ std::optional<PromptAndCompletion> prompt_and_completion(const Json& example) {
 Conversation conversation_in(const Json& example,
                              const std::string& messages_key,
                              const std::string& where) {
-  const Place place{where};
+  const ExampleErrors place{where};
   const std::optional<ChatLayout> layout = chat_layout_of(example, messages_key);
   if (!layout && example.is_object() && messages_key == "messages" && !example.empty()) {
     std::vector<std::string> names;
@@ -350,7 +352,7 @@ Conversation conversation_in(const Json& example,
 }
 
 Conversation with_tools(Json messages, const Json& example, const std::string& where) {
-  const Place place{where};
+  const ExampleErrors place{where};
   return {std::move(messages), tools_of(example, place), variables_of(example, place)};
 }
 

@@ -33,13 +33,13 @@ std::string quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// A run of adjacent positions with targets.
-struct Run {
+/// A range of adjacent positions with targets.
+struct TargetRange {
   int64_t begin = 0, end = 0;  // in the document
 };
 
-std::vector<Run> runs_of(std::span<const int64_t> targets) {
-  std::vector<Run> out;
+std::vector<TargetRange> target_ranges(std::span<const int64_t> targets) {
+  std::vector<TargetRange> out;
   for (int64_t i = 0; i < std::ssize(targets); ++i) {
     if (targets[static_cast<size_t>(i)] < 0) continue;
     if (!out.empty() && out.back().end == i)
@@ -97,12 +97,13 @@ Json view_of(const PackedBatch& batch,
   if (!batch.sources.empty()) out["encoder_reads"] = tokens_json(batch.sources[index], tokenizer);
   if (piece.prefix > 1) out["prefix"] = piece.prefix;
   if (!batch.labels.empty()) out["label"] = batch.labels[index];
-  for (const Run& run : runs_of(targets))
-    out["asks"].push_back({{"from", run.begin},
-                           {"to", run.end - 1},
-                           {"text", shown(targets.subspan(static_cast<size_t>(run.begin),
-                                                          static_cast<size_t>(run.end - run.begin)),
-                                          classes ? nullptr : tokenizer)}});
+  for (const TargetRange& range : target_ranges(targets))
+    out["asks"].push_back(
+        {{"from", range.begin},
+         {"to", range.end - 1},
+         {"text", shown(targets.subspan(static_cast<size_t>(range.begin),
+                                        static_cast<size_t>(range.end - range.begin)),
+                        classes ? nullptr : tokenizer)}});
   return out;
 }
 
@@ -126,13 +127,13 @@ std::vector<std::string> lines_of(const PackedBatch& batch,
     out.push_back(fmt::format("  {:<14}{}", "label", fmt::join(batch.labels[index], ", ")));
   else if (view["asks"].empty())
     out.push_back(fmt::format("  {:<14}nothing", "asks"));
-  for (const Json& run : view["asks"])
+  for (const Json& range : view["asks"])
     out.push_back(fmt::format(
         "  {:<14}at {}: {}", "asks",
-        run["from"] == run["to"]
-            ? fmt::format("{}", run["from"].get<int64_t>())
-            : fmt::format("{} to {}", run["from"].get<int64_t>(), run["to"].get<int64_t>()),
-        run["text"].get<std::string>()));
+        range["from"] == range["to"]
+            ? fmt::format("{}", range["from"].get<int64_t>())
+            : fmt::format("{} to {}", range["from"].get<int64_t>(), range["to"].get<int64_t>()),
+        range["text"].get<std::string>()));
   return out;
 }
 

@@ -118,7 +118,7 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
   PendingCheckpoint pending(run, progress.step);
   const fs::path& folder = pending.folder();
   const ShownAverage average(state.optimizer);
-  if (state.beside.derive) state.beside.derive();
+  if (state.auxiliary.derive) state.auxiliary.derive();
   const Json resolved = resolve(recipe);
 
   const auto write_model = [&](const model::Model& model, const fs::path& to) {
@@ -136,8 +136,8 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
   } else {
     infer::write_adapter(folder, state.adapters, state.model);
   }
-  recipe.objective->write_beside(recipe, folder);
-  if (const Companion& other = state.beside.companion; other.model != nullptr) {
+  recipe.objective->write_settings(recipe, folder);
+  if (const Companion& other = state.auxiliary.companion; other.model != nullptr) {
     create_folder(folder / other.name);
     write_model(*other.model, folder / other.name);
   }
@@ -148,13 +148,13 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
                             static_cast<int64_t>(kept.tensor.nbytes())));
   format::write_safetensors(folder / kOptimizer, views);
   if (progress.carried) progress.carried->save(folder / kCarried);
-  if (!state.beside.parameters.empty()) {
-    std::vector<TensorView> beside;
-    for (const ParameterBeside& own : state.beside.parameters)
-      beside.push_back(view_of(own.decl.name, own.decl.shape, DType::f32,
-                               own.tensor.const_data_ptr(),
-                               static_cast<int64_t>(own.tensor.nbytes())));
-    format::write_safetensors(folder / kObjective, beside);
+  if (!state.auxiliary.parameters.empty()) {
+    std::vector<TensorView> auxiliary;
+    for (const ParameterBeside& own : state.auxiliary.parameters)
+      auxiliary.push_back(view_of(own.decl.name, own.decl.shape, DType::f32,
+                                  own.tensor.const_data_ptr(),
+                                  static_cast<int64_t>(own.tensor.nbytes())));
+    format::write_safetensors(folder / kObjective, auxiliary);
   }
 
   Json trainer = {{"version", 1},
@@ -245,10 +245,10 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
                                folder / (adapts ? infer::kAdapterFile : kModel)),
                            kept = format::open_safetensors(folder / kOptimizer);
   if (adapts) infer::check_adapter_base(folder, state.model.weights());
-  const AuxiliaryParameters& beside = state.beside;
+  const AuxiliaryParameters& auxiliary = state.auxiliary;
   const auto of_objective = [&](const ParameterSet::Entry& entry) {
     return std::any_of(
-        beside.parameters.begin(), beside.parameters.end(),
+        auxiliary.parameters.begin(), auxiliary.parameters.end(),
         [&](const ParameterBeside& own) { return own.decl.name == entry.decl.name; });
   };
   if (adapts) {
@@ -259,14 +259,14 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
   } else {
     restore_model(weights, state.model);
   }
-  if (!beside.parameters.empty()) {
+  if (!auxiliary.parameters.empty()) {
     const format::TensorFile file = format::open_safetensors(folder / kObjective);
-    for (const ParameterBeside& own : beside.parameters)
+    for (const ParameterBeside& own : auxiliary.parameters)
       restore(file, own.decl.name, own.decl.shape, DType::f32, own.tensor.mutable_data_ptr());
   }
-  if (beside.companion.model != nullptr)
-    restore_model(format::open_safetensors(folder / beside.companion.name / kModel),
-                  *beside.companion.model);
+  if (auxiliary.companion.model != nullptr)
+    restore_model(format::open_safetensors(folder / auxiliary.companion.name / kModel),
+                  *auxiliary.companion.model);
   for (const Optimizer::StateTensor& tensor : state.optimizer.state())
     restore(kept, tensor.name, tensor.tensor.sizes().vec(),
             ops::dtype_of(tensor.tensor.scalar_type()), tensor.tensor.mutable_data_ptr());

@@ -48,7 +48,7 @@ struct RunState {
   const ParameterSet& parameters;
   Optimizer& optimizer;
   const std::vector<model::WeightAdapter>& adapters;
-  const AuxiliaryParameters& beside;
+  const AuxiliaryParameters& auxiliary;
   const format::StringMap& origin;  // metadata of the model's file
 };
 

@@ -27,11 +27,11 @@ void take_reference(const DataEvaluationOptions& options, FinetunePlan& plan) {
   if (!reference.empty()) {
     plan.recipe["init"] = {{"from", fs::absolute(reference).lexically_normal().string()},
                            {"ignore_keys", options.loading.keys.ignore}};
-    plan.said.push_back("reference: " + reference + " (--reference)");
+    plan.choices.push_back("reference: " + reference + " (--reference)");
     return;
   }
   plan.recipe["objective"]["loss"] = "simpo";
-  plan.said.push_back(
+  plan.choices.push_back(
       "no reference model: accuracy compares mean log-probabilities of tokens (--reference MODEL)");
 }
 
@@ -120,16 +120,17 @@ DataEvaluation evaluate_data(const DataEvaluationOptions& options) {
   how.measured = &loaded.model.spec();
   how.ignore_keys = options.loading.keys.ignore;
   FinetunePlan plan = plan_finetune(how);
-  plan.said.insert(plan.said.begin(), loaded.source.remarks.begin(), loaded.source.remarks.end());
+  plan.choices.insert(plan.choices.begin(), loaded.source.remarks.begin(),
+                      loaded.source.remarks.end());
   if (plan.task == kSimilarity) {
-    DataEvaluation out{plan.task, plan.benchmark, std::move(plan.said)};
+    DataEvaluation out{plan.task, plan.benchmark, std::move(plan.choices)};
     out.result = evaluate_similarity(loaded, options.adapters, how, plan.recipe, options.seed);
     out.examples = out.result.tokens;
     return out;
   }
   if (plan.task == kPreference) take_reference(options, plan);
   const Recipe recipe = read_recipe(plan.recipe, "");
-  DataEvaluation out{plan.task, plan.benchmark, std::move(plan.said)};
+  DataEvaluation out{plan.task, plan.benchmark, std::move(plan.choices)};
   const auto objective = open_objective(
       recipe, {.cache = options.cache, .cancel = how.cancel, .say = [&](const std::string& line) {
                  out.said.push_back(line);

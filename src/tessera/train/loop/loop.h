@@ -110,7 +110,7 @@ class Loop {
             learner_->parameters,
             *learner_->optimizer,
             learner_->adapters,
-            learner_->beside,
+            learner_->auxiliary,
             learner_->origin};
   }
 

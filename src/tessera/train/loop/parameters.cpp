@@ -56,22 +56,23 @@ std::vector<std::pair<spec::ParamDecl, Tensor>> parameters_of(const model::Weigh
 ParameterSet::ParameterSet(const model::Model& model,
                            const OptimizerRecipe& recipe,
                            const std::vector<model::WeightAdapter>& adapters,
-                           const AuxiliaryParameters& beside) {
+                           const AuxiliaryParameters& auxiliary) {
   std::vector<std::pair<spec::ParamDecl, Tensor>> all;
   const auto derived = [&](const std::string& name) {
-    return std::find(beside.derived.begin(), beside.derived.end(), name) != beside.derived.end();
+    return std::find(auxiliary.derived.begin(), auxiliary.derived.end(), name) !=
+           auxiliary.derived.end();
   };
   for (const auto& [decl, weight] : model.weights().all())
     if (!derived(decl.name)) all.emplace_back(decl, weight->dense_tensor());
   for (const model::WeightAdapter& adapter : adapters)
     for (auto& parameter : parameters_of(adapter)) all.push_back(std::move(parameter));
-  for (const ParameterBeside& parameter : beside.parameters)
+  for (const ParameterBeside& parameter : auxiliary.parameters)
     all.emplace_back(parameter.decl, parameter.tensor);
-  if (beside.companion.model != nullptr)
-    for (const auto& [decl, weight] : beside.companion.model->weights().all()) {
+  if (auxiliary.companion.model != nullptr)
+    for (const auto& [decl, weight] : auxiliary.companion.model->weights().all()) {
       if (model.weights().find(decl.name) == weight) continue;
       all.emplace_back(decl, weight->dense_tensor());
-      all.back().first.name = beside.companion.name + "." + decl.name;
+      all.back().first.name = auxiliary.companion.name + "." + decl.name;
     }
   std::vector<bool> used(recipe.groups.size(), false);
   for (auto& [decl, tensor] : all) {

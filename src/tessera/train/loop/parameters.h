@@ -59,7 +59,7 @@ class ParameterSet {
   ParameterSet(const model::Model& model,
                const OptimizerRecipe& recipe,
                const std::vector<model::WeightAdapter>& adapters = {},
-               const AuxiliaryParameters& beside = {});
+               const AuxiliaryParameters& auxiliary = {});
 
   const std::vector<Entry>& trained() const { return trained_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }

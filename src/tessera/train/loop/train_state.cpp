@@ -38,7 +38,7 @@ std::unique_ptr<TrainState> with_experts(const TrainState& before,
   auto checked = model::Weights::check(spec, std::move(weights));
   auto after =
       std::make_unique<TrainState>(model::Model(std::move(spec), std::move(checked)), recipe,
-                                   std::vector<model::WeightAdapter>(), before.beside);
+                                   std::vector<model::WeightAdapter>(), before.auxiliary);
 
   convert::ExpertChange moves = change;
   moves.noise = 0;

@@ -17,15 +17,15 @@ struct TrainState {
              AuxiliaryParameters of_objective = {})
       : model(std::move(trained)),
         adapters(std::move(its_adapters)),
-        beside(std::move(of_objective)),
-        parameters(model, recipe, adapters, beside),
+        auxiliary(std::move(of_objective)),
+        parameters(model, recipe, adapters, auxiliary),
         optimizer(make_optimizer(recipe, parameters)) {}
   TrainState(const TrainState&) = delete;
   TrainState& operator=(const TrainState&) = delete;
 
   model::Model model;
   std::vector<model::WeightAdapter> adapters;  // all trained parameters of the model, if any
-  AuxiliaryParameters beside;                  // trained with the model, not part of it
+  AuxiliaryParameters auxiliary;               // trained with the model, not part of it
   ParameterSet parameters;
   std::unique_ptr<Optimizer> optimizer;
   format::StringMap origin = {};  // metadata of the initial model (convert/checkpoint.h)

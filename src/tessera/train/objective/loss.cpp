@@ -90,10 +90,10 @@ HeadLoss head_loss(const model::Model& model,
       with_targets(hidden_ND, targets_N, options.weight_N);
   const int64_t n = scored.size(0), width = infer::head_width(model.spec()),
                 chunk = loss_chunk(width);
-  const bool learns = options.gradients && (options.scale != 0 || options.beside != nullptr);
-  const bool behind = learns && scored.requires_grad();  // otherwise only the head is trained
+  const bool learns = options.gradients && (options.scale != 0 || options.added_loss != nullptr);
+  const bool has_body = learns && scored.requires_grad();  // otherwise only the head is trained
   HeadLoss out;
-  if (behind) out.gradient = at::zeros(scored.sizes(), scored.options());
+  if (has_body) out.gradient = at::zeros(scored.sizes(), scored.options());
   const ops::InPlaceGradients of_the_head;
   LossOptions here = options;
   Tensor of_chunk;
@@ -101,23 +101,23 @@ HeadLoss head_loss(const model::Model& model,
   if (options.nll_N != nullptr) here.nll_N = &of_chunk;
   for (int64_t begin = 0; begin < n; begin += chunk) {
     const int64_t length = std::min(chunk, n - begin);
-    const Tensor rows = scored.detach().narrow(0, begin, length).requires_grad_(behind);
+    const Tensor rows = scored.detach().narrow(0, begin, length).requires_grad_(has_body);
     const Tensor logits = model.logits(rows);
     if (weights.defined()) here.weight_N = weights.narrow(0, begin, length);
     Tensor gradient = logits.detach();
     if (gradient.scalar_type() != ops::wide(gradient)) gradient = gradient.to(ops::wide(gradient));
-    Tensor beside;
-    if (options.beside)
-      beside = options.beside(gradient, numbers.narrow(0, begin, length),
-                              targets.narrow(0, begin, length));
+    Tensor added_loss;
+    if (options.added_loss)
+      added_loss = options.added_loss(gradient, numbers.narrow(0, begin, length),
+                                      targets.narrow(0, begin, length));
     out.sums += cross_entropy_(gradient, targets.narrow(0, begin, length), here);
     if (of_chunk.defined()) nll.push_back(of_chunk);
-    if (beside.defined()) gradient.add_(beside);
+    if (added_loss.defined()) gradient.add_(added_loss);
     if (!learns || !logits.requires_grad()) continue;
     logits.backward(gradient.to(logits.scalar_type()));
-    if (behind) out.gradient.narrow(0, begin, length).copy_(rows.grad());
+    if (has_body) out.gradient.narrow(0, begin, length).copy_(rows.grad());
   }
-  if (behind) out.root = scored;
+  if (has_body) out.root = scored;
   if (options.nll_N != nullptr) {
     const bool some = scored.size(0) < hidden_ND.size(0);
     Tensor all = nll.empty() ? at::zeros({0}, at::kDouble) : at::cat(nll);
@@ -129,7 +129,7 @@ HeadLoss head_loss(const model::Model& model,
   return out;
 }
 
-void backward_behind(const HeadLoss& head, const Tensor& added) {
+void backward_from(const HeadLoss& head, const Tensor& added) {
   std::vector<Tensor> roots, gradients;
   if (head.root.defined()) {
     roots.push_back(head.root);
@@ -148,7 +148,7 @@ TokenLosses loss_and_backward(const model::Model& model,
                               const LossOptions& options,
                               const Tensor& added) {
   const HeadLoss head = head_loss(model, hidden_ND, targets_N, options);
-  if (std::isfinite(head.sums.smoothed)) backward_behind(head, added);
+  if (std::isfinite(head.sums.smoothed)) backward_from(head, added);
   return head.sums;
 }
 

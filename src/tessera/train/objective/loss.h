@@ -25,7 +25,7 @@ struct LossOptions {
   /// If set: an additional gradient for a chunk of logits, which must not be written to (undefined
   /// = none). `rows_N`: the rows of the hidden states in the chunk.
   std::function<Tensor(const Tensor& logits_NC, const Tensor& rows_N, const Tensor& targets_N)>
-      beside = nullptr;
+      added_loss = nullptr;
 };
 
 /// Sums over rows, in double.
@@ -57,9 +57,9 @@ HeadLoss head_loss(const model::Model& model,
 
 /// Backward pass from `head`, and from `added`, additional losses of parts (undefined = none), to
 /// all parameters before it.
-void backward_behind(const HeadLoss& head, const Tensor& added);
+void backward_from(const HeadLoss& head, const Tensor& added);
 
-/// head_loss() and, if it is finite, backward_behind(): adds the gradients, times `scale`, to the
+/// head_loss() and, if it is finite, backward_from(): adds the gradients, times `scale`, to the
 /// parameters. `added` is not in the result.
 TokenLosses loss_and_backward(const model::Model& model,
                               const Tensor& hidden_ND,

@@ -13,8 +13,8 @@ namespace tessera::train {
 namespace {
 
 template <class A, class B>
-void check_sizes(const A& truth, const B& said) {
-  require(truth.size() == said.size(), "metrics", "{} answers; expected {}", said.size(),
+void check_sizes(const A& truth, const B& predicted) {
+  require(truth.size() == predicted.size(), "metrics", "{} answers; expected {}", predicted.size(),
           truth.size());
 }
 
@@ -32,76 +32,76 @@ size_t most_likely(const std::vector<int64_t>& members, std::span<const double> 
 
 }  // namespace
 
-double accuracy(std::span<const int64_t> truth, std::span<const int64_t> said) {
-  check_sizes(truth, said);
+double accuracy(std::span<const int64_t> truth, std::span<const int64_t> predicted) {
+  check_sizes(truth, predicted);
   int64_t hits = 0;
-  for (size_t i = 0; i < truth.size(); ++i) hits += truth[i] == said[i] ? 1 : 0;
+  for (size_t i = 0; i < truth.size(); ++i) hits += truth[i] == predicted[i] ? 1 : 0;
   return ratio(static_cast<double>(hits), static_cast<double>(truth.size()));
 }
 
 double f1_of_class(std::span<const int64_t> truth,
-                   std::span<const int64_t> said,
+                   std::span<const int64_t> predicted,
                    int64_t positive) {
-  check_sizes(truth, said);
+  check_sizes(truth, predicted);
   Overlap overlap;
   for (size_t i = 0; i < truth.size(); ++i) {
     overlap.truth += truth[i] == positive ? 1 : 0;
-    overlap.said += said[i] == positive ? 1 : 0;
-    overlap.hits += truth[i] == positive && said[i] == positive ? 1 : 0;
+    overlap.predicted += predicted[i] == positive ? 1 : 0;
+    overlap.hits += truth[i] == positive && predicted[i] == positive ? 1 : 0;
   }
   return overlap.f1();
 }
 
-double macro_f1(std::span<const int64_t> truth, std::span<const int64_t> said) {
+double macro_f1(std::span<const int64_t> truth, std::span<const int64_t> predicted) {
   std::set<int64_t> classes(truth.begin(), truth.end());
-  classes.insert(said.begin(), said.end());
+  classes.insert(predicted.begin(), predicted.end());
   double sum = 0;
-  for (const int64_t one : classes) sum += f1_of_class(truth, said, one);
+  for (const int64_t one : classes) sum += f1_of_class(truth, predicted, one);
   return ratio(sum, static_cast<double>(classes.size()));
 }
 
 double micro_f1(std::span<const std::vector<int64_t>> truth,
-                std::span<const std::vector<int64_t>> said) {
-  check_sizes(truth, said);
+                std::span<const std::vector<int64_t>> predicted) {
+  check_sizes(truth, predicted);
   Overlap overlap;
   for (size_t i = 0; i < truth.size(); ++i) {
     overlap.truth += std::ssize(truth[i]);
-    overlap.said += std::ssize(said[i]);
-    for (const int64_t one : said[i])
+    overlap.predicted += std::ssize(predicted[i]);
+    for (const int64_t one : predicted[i])
       overlap.hits += std::count(truth[i].begin(), truth[i].end(), one);
   }
   return overlap.f1();
 }
 
-double matthews(std::span<const int64_t> truth, std::span<const int64_t> said) {
-  check_sizes(truth, said);
-  std::map<int64_t, double> of_truth, of_said;
+double matthews(std::span<const int64_t> truth, std::span<const int64_t> predicted) {
+  check_sizes(truth, predicted);
+  std::map<int64_t, double> of_truth, of_predicted;
   double hits = 0;
   for (size_t i = 0; i < truth.size(); ++i) {
     ++of_truth[truth[i]];
-    ++of_said[said[i]];
-    hits += truth[i] == said[i] ? 1 : 0;
+    ++of_predicted[predicted[i]];
+    hits += truth[i] == predicted[i] ? 1 : 0;
   }
   const auto n = static_cast<double>(truth.size());
-  double by_chance = 0, true_squares = 0, said_squares = 0;
+  double by_chance = 0, true_squares = 0, predicted_squares = 0;
   for (const auto& [one, count] : of_truth) {
     true_squares += count * count;
-    if (const auto found = of_said.find(one); found != of_said.end())
+    if (const auto found = of_predicted.find(one); found != of_predicted.end())
       by_chance += count * found->second;
   }
-  for (const auto& [one, count] : of_said) said_squares += count * count;
+  for (const auto& [one, count] : of_predicted) predicted_squares += count * count;
   return ratio(hits * n - by_chance,
-               std::sqrt(n * n - true_squares) * std::sqrt(n * n - said_squares));
+               std::sqrt(n * n - true_squares) * std::sqrt(n * n - predicted_squares));
 }
 
-double pearson(std::span<const double> truth, std::span<const double> said) {
-  check_sizes(truth, said);
+double pearson(std::span<const double> truth, std::span<const double> predicted) {
+  check_sizes(truth, predicted);
   const auto n = static_cast<double>(std::max<size_t>(1, truth.size()));
   const double mean_a = std::accumulate(truth.begin(), truth.end(), 0.0) / n;
-  const double mean_b = std::accumulate(said.begin(), said.end(), 0.0) / n;
+  const double mean_b = std::accumulate(predicted.begin(), predicted.end(), 0.0) / n;
   double ab = 0, aa = 0, bb = 0;
   for (size_t i = 0; i < truth.size(); ++i) {
-    const double a = truth[i] - mean_a, b = said[i] - mean_b;
+    const double a = truth[i] - mean_a, b = predicted[i] - mean_b;
     ab += a * b, aa += a * a, bb += b * b;
   }
   return ratio(ab, std::sqrt(aa) * std::sqrt(bb));
@@ -121,8 +121,8 @@ std::vector<double> average_ranks(std::span<const double> values) {
   return ranks;
 }
 
-double spearman(std::span<const double> truth, std::span<const double> said) {
-  return pearson(average_ranks(truth), average_ranks(said));
+double spearman(std::span<const double> truth, std::span<const double> predicted) {
+  return pearson(average_ranks(truth), average_ranks(predicted));
 }
 
 int64_t right_choices(const Groups& groups,
@@ -196,22 +196,22 @@ std::vector<Entity> entities(std::span<const std::string> labels) {
 }
 
 double Overlap::precision() const {
-  return ratio(static_cast<double>(hits), static_cast<double>(said));
+  return ratio(static_cast<double>(hits), static_cast<double>(predicted));
 }
 double Overlap::recall() const {
   return ratio(static_cast<double>(hits), static_cast<double>(truth));
 }
 double Overlap::f1() const {
-  return ratio(2 * static_cast<double>(hits), static_cast<double>(said + truth));
+  return ratio(2 * static_cast<double>(hits), static_cast<double>(predicted + truth));
 }
 Overlap& Overlap::operator+=(const Overlap& other) {
-  hits += other.hits, said += other.said, truth += other.truth;
+  hits += other.hits, predicted += other.predicted, truth += other.truth;
   return *this;
 }
 
-Overlap entity_overlap(std::span<const std::string> truth, std::span<const std::string> said) {
-  check_sizes(truth, said);
-  const std::vector<Entity> right = entities(truth), found = entities(said);
+Overlap entity_overlap(std::span<const std::string> truth, std::span<const std::string> predicted) {
+  check_sizes(truth, predicted);
+  const std::vector<Entity> right = entities(truth), found = entities(predicted);
   Overlap out{0, std::ssize(found), std::ssize(right)};
   for (const Entity& one : found) out.hits += std::count(right.begin(), right.end(), one);
   return out;

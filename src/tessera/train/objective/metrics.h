@@ -11,23 +11,25 @@
 namespace tessera::train {
 
 /// Share of equal values; 0 for none.
-double accuracy(std::span<const int64_t> truth, std::span<const int64_t> said);
+double accuracy(std::span<const int64_t> truth, std::span<const int64_t> predicted);
 
 /// F1 of one class: 2 hits / (predicted + true); 0 if it is neither.
-double f1_of_class(std::span<const int64_t> truth, std::span<const int64_t> said, int64_t positive);
+double f1_of_class(std::span<const int64_t> truth,
+                   std::span<const int64_t> predicted,
+                   int64_t positive);
 /// Mean of the F1 of all true or predicted classes.
-double macro_f1(std::span<const int64_t> truth, std::span<const int64_t> said);
+double macro_f1(std::span<const int64_t> truth, std::span<const int64_t> predicted);
 /// F1 over all (text, class) pairs; 0 without any.
 double micro_f1(std::span<const std::vector<int64_t>> truth,
-                std::span<const std::vector<int64_t>> said);
+                std::span<const std::vector<int64_t>> predicted);
 
 /// Matthews correlation for any number of classes (Gorodkin 2004); 0 if either side has only one.
-double matthews(std::span<const int64_t> truth, std::span<const int64_t> said);
+double matthews(std::span<const int64_t> truth, std::span<const int64_t> predicted);
 
 /// Linear correlation; 0 if either side is constant.
-double pearson(std::span<const double> truth, std::span<const double> said);
+double pearson(std::span<const double> truth, std::span<const double> predicted);
 /// Rank correlation; equal values have the mean of their ranks.
-double spearman(std::span<const double> truth, std::span<const double> said);
+double spearman(std::span<const double> truth, std::span<const double> predicted);
 /// Ranks from 1; equal values have the mean of theirs.
 std::vector<double> average_ranks(std::span<const double> values);
 
@@ -63,13 +65,13 @@ std::vector<Entity> entities(std::span<const std::string> labels);
 
 /// Hits among predictions and truth, over all texts.
 struct Overlap {
-  int64_t hits = 0, said = 0, truth = 0;
+  int64_t hits = 0, predicted = 0, truth = 0;
   double precision() const;
   double recall() const;
   double f1() const;
   Overlap& operator+=(const Overlap& other);
 };
 /// Entity level: a hit has the same words and type.
-Overlap entity_overlap(std::span<const std::string> truth, std::span<const std::string> said);
+Overlap entity_overlap(std::span<const std::string> truth, std::span<const std::string> predicted);
 
 }  // namespace tessera::train

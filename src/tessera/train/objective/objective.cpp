@@ -138,16 +138,16 @@ class CrossEntropy final : public Objective {
       add(loss.share());
     }
     add(parts.weighted());
-    if (terms.behind) add(terms.behind());
+    if (terms.after_forward) add(terms.after_forward());
     if (!weights.empty()) options.scale *= weights.back();
     Tensor nll_N;
     if (!policies.empty() || !packed.kinds.empty()) options.nll_N = &nll_N;
-    options.beside = terms.of_logits;
+    options.added_loss = terms.of_logits;
     const HeadLoss head = head_loss(model, hidden, targets, options);
     const TokenLosses& own = head.sums;
     for (const Tensor& policy_N : policies)
       add(policy_loss(policy_N, nll_N, targets, whole.divisor(kNextToken)));
-    if (std::isfinite(own.smoothed)) backward_behind(head, added);
+    if (std::isfinite(own.smoothed)) backward_from(head, added);
     sums[kNextToken] = own.nll;
     if (loss_.smoothing.share > 0) sums[kSmoothed] = own.smoothed;
     if (loss_.z_loss > 0) sums[kZLoss] = own.z;

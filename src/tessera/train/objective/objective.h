@@ -57,7 +57,7 @@ struct PassTerms {
   std::function<Tensor(const Tensor& logits_NC, const Tensor& rows_N, const Tensor& targets_N)>
       of_logits = nullptr;
   /// Called after the forward pass: a scalar whose gradients are those of the terms; may be empty.
-  std::function<Tensor()> behind = nullptr;
+  std::function<Tensor()> after_forward = nullptr;
 };
 
 /// A micro-batch of an update; refers to its members during forward_backward().

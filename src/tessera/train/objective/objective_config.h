@@ -39,7 +39,7 @@ class ObjectiveConfig {
   /// Recipe keys of further inputs apart from the data: "objective.teacher".
   virtual std::vector<std::string> reads() const { return {}; }
   /// Writes settings for inference next to a checkpoint's model and tokenizer.
-  virtual void write_beside(const Recipe&, const std::filesystem::path& /*checkpoint*/) const {}
+  virtual void write_settings(const Recipe&, const std::filesystem::path& /*checkpoint*/) const {}
 };
 
 /// One type of the table.

@@ -32,7 +32,7 @@ Adafactor::Adafactor(std::vector<ParameterInfo> slots, AdafactorSettings setting
     : slots_(std::move(slots)), settings_(settings) {
   for (const ParameterInfo& slot : slots_) {
     const auto n = [](int64_t elements) { return static_cast<size_t>(elements); };
-    Kept kept;
+    ParameterState kept;
     if (slot.shape.size() >= 2) {
       kept.rows.resize(n(slot.matrices() * slot.rows()));
       kept.columns.resize(n(slot.matrices() * slot.columns()));
@@ -46,7 +46,7 @@ Adafactor::Adafactor(std::vector<ParameterInfo> slots, AdafactorSettings setting
 
 /// Updates R and K, or V, with the squares of the gradient.
 void Adafactor::gather(const ParameterInfo& slot,
-                       Kept& kept,
+                       ParameterState& kept,
                        const Factors& f,
                        const float* g) const {
   const auto fresh = static_cast<float>(f.fresh);
@@ -92,7 +92,7 @@ void Adafactor::gather(const ParameterInfo& slot,
 
 void Adafactor::over_rows(
     const ParameterInfo& slot,
-    const Kept& kept,
+    const ParameterState& kept,
     const Factors& f,
     const float* g,
     const std::function<void(int64_t row, std::span<const float> u)>& body) const {
@@ -126,7 +126,7 @@ void Adafactor::update(std::span<const Parameter> parameters, const Step& step) 
     const Parameter& parameter = parameters[s];
     if (parameter.gradient == nullptr) continue;
     const ParameterInfo& slot = slots_[s];
-    Kept& kept = kept_[s];
+    ParameterState& kept = kept_[s];
     Factors f{.fresh = c,
               .added = settings_.torch_form ? 0 : 1e-30,
               .least_mean = eps,
@@ -176,7 +176,7 @@ std::vector<RuleState> Adafactor::state() {
   std::vector<RuleState> out;
   for (size_t s = 0; s < slots_.size(); ++s) {
     const ParameterInfo& slot = slots_[s];
-    Kept& kept = kept_[s];
+    ParameterState& kept = kept_[s];
     const auto add = [&](const char* what, std::vector<int64_t> shape, std::vector<float>& values) {
       if (!values.empty())
         out.push_back({std::string(what) + "." + slot.name, slot.name, std::move(shape), DType::f32,

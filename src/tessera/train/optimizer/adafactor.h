@@ -29,23 +29,26 @@ class Adafactor final : public UpdateRule {
   std::vector<RuleState> state() override;
 
  private:
-  struct Kept {
+  struct ParameterState {
     std::vector<float> rows, columns;  // of matrices
     std::vector<float> whole;          // of other parameters
     std::vector<float> moment;
   };
   struct Factors;
-  void gather(const ParameterInfo& slot, Kept& kept, const Factors& f, const float* g) const;
+  void gather(const ParameterInfo& slot,
+              ParameterState& kept,
+              const Factors& f,
+              const float* g) const;
   /// Calls `body(row, U of it)` for every row; the result does not depend on the number of threads.
   void over_rows(const ParameterInfo& slot,
-                 const Kept& kept,
+                 const ParameterState& kept,
                  const Factors& f,
                  const float* g,
                  const std::function<void(int64_t row, std::span<const float> u)>& body) const;
 
   std::vector<ParameterInfo> slots_;
   AdafactorSettings settings_;
-  std::vector<Kept> kept_;
+  std::vector<ParameterState> kept_;
 };
 
 }  // namespace tessera::train

@@ -73,7 +73,7 @@ std::unique_ptr<UpdateRule> make_rule(const RuleKeys& rule,
 }
 
 /// The rule for parameters that `recipe`'s own rule does not cover; nullopt if it covers all.
-std::optional<RuleRecipe> rule_beside(const RuleRecipe& recipe) {
+std::optional<RuleRecipe> rule_of_others(const RuleRecipe& recipe) {
   const auto adam = [](double lr, const std::vector<double>& betas, double eps) {
     AdamWKeys keys;
     keys.betas = betas;
@@ -111,8 +111,8 @@ Optimizer::Optimizer(const OptimizerRecipe& recipe, const ParameterSet& paramete
     entries[rule].push_back(i);
   }
   for (size_t r = 0; r < rules.size(); ++r) {
-    const auto beside = rule_beside(rules[r]);
-    if (!beside) {
+    const auto others_rule = rule_of_others(rules[r]);
+    if (!others_rule) {
       add_rule(rules[r], entries[r]);
       continue;
     }
@@ -120,12 +120,12 @@ Optimizer::Optimizer(const OptimizerRecipe& recipe, const ParameterSet& paramete
     for (const size_t i : entries[r])
       (is_matrix(parameters.trained()[i].decl) ? matrices : others).push_back(i);
     add_rule(rules[r], std::move(matrices));
-    add_rule(*beside, std::move(others));
+    add_rule(*others_rule, std::move(others));
   }
   if (!average_) return;
   for (size_t i = 0; i < parameters.trained().size(); ++i) {
     const std::span<float> w = weights(i);
-    beside_.emplace_back(w.begin(), w.end());
+    swapped_.emplace_back(w.begin(), w.end());
   }
 }
 
@@ -185,9 +185,9 @@ void Optimizer::update(double factor, double scale) {
   if (!average_) return;
   const bool begins = updates_ <= average_->from;
   const auto decay = static_cast<float>(average_->decay);
-  for (size_t i = 0; i < beside_.size(); ++i) {
+  for (size_t i = 0; i < swapped_.size(); ++i) {
     const std::span<const float> w = weights(i);
-    float* e = beside_[i].data();
+    float* e = swapped_[i].data();
     parallel_for(std::ssize(w), 16384, [&](int64_t begin, int64_t end) {
       for (int64_t k = begin; k < end; ++k) {
         const float now = w[static_cast<size_t>(k)];
@@ -206,16 +206,16 @@ void Optimizer::show_average() {
   require(!shown_, "optimizer", "the average is shown already");
   shown_ = true;
   if (average_) {
-    for (size_t i = 0; i < beside_.size(); ++i)
-      std::swap_ranges(beside_[i].begin(), beside_[i].end(), weights(i).begin());
+    for (size_t i = 0; i < swapped_.size(); ++i)
+      std::swap_ranges(swapped_[i].begin(), swapped_[i].end(), weights(i).begin());
     return;
   }
-  beside_.resize(parameters_.trained().size());
+  swapped_.resize(parameters_.trained().size());
   for (const Member& member : members_) {
     if (!member.rule->averages()) continue;
     for (size_t s = 0; s < member.entries.size(); ++s) {
       const std::span<float> w = weights(member.entries[s]);
-      beside_[member.entries[s]].assign(w.begin(), w.end());
+      swapped_[member.entries[s]].assign(w.begin(), w.end());
       member.rule->to_average(s, w);
     }
   }
@@ -225,13 +225,13 @@ void Optimizer::hide_average() {
   require(shown_, "optimizer", "no average is shown");
   shown_ = false;
   if (average_) {
-    for (size_t i = 0; i < beside_.size(); ++i)
-      std::swap_ranges(beside_[i].begin(), beside_[i].end(), weights(i).begin());
+    for (size_t i = 0; i < swapped_.size(); ++i)
+      std::swap_ranges(swapped_[i].begin(), swapped_[i].end(), weights(i).begin());
     return;
   }
-  for (size_t i = 0; i < beside_.size(); ++i)
-    std::copy(beside_[i].begin(), beside_[i].end(), weights(i).begin());
-  beside_.clear();
+  for (size_t i = 0; i < swapped_.size(); ++i)
+    std::copy(swapped_[i].begin(), swapped_[i].end(), weights(i).begin());
+  swapped_.clear();
 }
 
 std::vector<Optimizer::StateTensor> Optimizer::state() {
@@ -241,11 +241,11 @@ std::vector<Optimizer::StateTensor> Optimizer::state() {
       out.push_back({state.parameter.empty() ? fmt::format("rule{}.{}", m, state.name) : state.name,
                      state.parameter,
                      at::from_blob(state.data, state.shape, ops::scalar_type_of(state.dtype))});
-  for (size_t i = 0; i < beside_.size(); ++i) {
-    if (beside_[i].empty()) continue;
+  for (size_t i = 0; i < swapped_.size(); ++i) {
+    if (swapped_[i].empty()) continue;
     const spec::ParamDecl& decl = parameters_.trained()[i].decl;
     out.push_back({(shown_ ? "trained." : "average.") + decl.name, decl.name,
-                   at::from_blob(beside_[i].data(), decl.shape, at::kFloat)});
+                   at::from_blob(swapped_[i].data(), decl.shape, at::kFloat)});
   }
   return out;
 }
@@ -254,7 +254,7 @@ std::string Optimizer::memory_text() {
   std::map<std::string, int64_t> bytes;
   for (const Member& member : members_)
     for (const RuleState& state : member.rule->state()) bytes[member.name] += state.bytes();
-  for (const std::vector<float>& of : beside_)
+  for (const std::vector<float>& of : swapped_)
     bytes["average"] += static_cast<int64_t>(of.size() * sizeof(float));
   std::string text;
   for (const auto& [name, n] : bytes)

@@ -60,7 +60,7 @@ class Optimizer {
   int64_t updates_ = 0;
   /// For every trained parameter: its average, or the trained values while the average is shown.
   /// Without an average in the recipe, only while shown, for rules with an average of their own.
-  std::vector<std::vector<float>> beside_;
+  std::vector<std::vector<float>> swapped_;
   bool shown_ = false;
 };
 

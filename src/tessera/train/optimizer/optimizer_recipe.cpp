@@ -33,10 +33,10 @@ struct Whole : R {
 
 /// The optimizer of a group.
 template <class R>
-struct Part : R {
+struct GroupOptimizer : R {
   double lr = R::kRate;
   static constexpr auto fields() {
-    using C = Part;
+    using C = GroupOptimizer;
     using spec::field;
     return std::tuple_cat(
         std::tuple{field("lr", &C::lr, "its base rate; the schedule multiplies it", {.min = 0})},
@@ -45,7 +45,7 @@ struct Part : R {
 };
 
 using Wholes = spec::WrappedUnion<Whole, RuleKeys>;
-using Parts = spec::WrappedUnion<Part, RuleKeys>;
+using GroupOptimizers = spec::WrappedUnion<GroupOptimizer, RuleKeys>;
 
 void check_share(double value, const Scope& scope) {
   if (!(value >= 0 && value < 1))
@@ -86,11 +86,11 @@ void check_keys(const RuleKeys& rule, const Scope& scope) {
 RuleRecipe read_part(const Json& json, const Scope& scope) {
   RuleRecipe out;
   std::visit(
-      [&]<class R>(const Part<R>& part) {
+      [&]<class R>(const GroupOptimizer<R>& part) {
         out.lr = part.lr;
         out.keys = R(part);
       },
-      spec::read_union<Parts>(json, scope));
+      spec::read_union<GroupOptimizers>(json, scope));
   check_keys(out.keys, scope);
   return out;
 }
@@ -104,10 +104,10 @@ Json dump_part(const RuleRecipe& recipe) {
   Json json;
   std::visit(
       [&]<class R>(const R& keys) {
-        Part<R> part;
+        GroupOptimizer<R> part;
         static_cast<R&>(part) = keys;
         part.lr = recipe.lr;
-        json = spec::dump_union(Parts(part));
+        json = spec::dump_union(GroupOptimizers(part));
       },
       recipe.keys);
   leave_out_defaults(json);
@@ -196,7 +196,7 @@ Json dump_optimizer(const OptimizerRecipe& recipe) {
 }
 
 Json optimizer_schema() {
-  const Json parts = spec::type_schemas<Parts>();
+  const Json parts = spec::type_schemas<GroupOptimizers>();
   Json schema = spec::union_schema<Wholes>("how parameters are updated");
   for (Json& whole : schema["anyOf"])
     whole["properties"]["groups"]["items"]["properties"]["optimizer"] = {

@@ -68,8 +68,11 @@ void move(Tensor& m, const Tensor& g, double beta) {
   m.mul_(beta).add_(g, 1 - beta);
 }
 
-template <class Kept>
-void append(const ParameterInfo& slot, Kept& kept, const char* turn, std::vector<RuleState>& out) {
+template <class ParameterState>
+void append(const ParameterInfo& slot,
+            ParameterState& kept,
+            const char* turn,
+            std::vector<RuleState>& out) {
   const auto add = [&](const std::string& what, const Tensor& tensor) {
     if (tensor.defined())
       out.push_back({what + "." + slot.name, slot.name, tensor.sizes().vec(), DType::f32,
@@ -111,7 +114,7 @@ void Soap::update(std::span<const Parameter> parameters, const Step& step) {
   for (size_t s = 0; s < slots_.size(); ++s) {
     if (parameters[s].gradient == nullptr) continue;
     const ParameterInfo& slot = slots_[s];
-    Kept& kept = kept_[s];
+    ParameterState& kept = kept_[s];
     const Tensor g =
         at::from_blob(const_cast<float*>(parameters[s].gradient), as_matrices(slot), at::kFloat) *
         step.scale;
@@ -162,7 +165,7 @@ void Shampoo::update(std::span<const Parameter> parameters, const Step& step) {
   for (size_t s = 0; s < slots_.size(); ++s) {
     if (parameters[s].gradient == nullptr) continue;
     const ParameterInfo& slot = slots_[s];
-    Kept& kept = kept_[s];
+    ParameterState& kept = kept_[s];
     const Tensor g =
         at::from_blob(const_cast<float*>(parameters[s].gradient), as_matrices(slot), at::kFloat) *
         step.scale;

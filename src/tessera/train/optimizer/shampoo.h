@@ -30,13 +30,13 @@ class Soap final : public UpdateRule {
   std::vector<RuleState> state() override;
 
  private:
-  struct Kept {
+  struct ParameterState {
     Tensor m, v;
     MatrixSide left, right;
   };
   std::vector<ParameterInfo> slots_;
   SoapKeys keys_;
-  std::vector<Kept> kept_;
+  std::vector<ParameterState> kept_;
 };
 
 class Shampoo final : public UpdateRule {
@@ -46,13 +46,13 @@ class Shampoo final : public UpdateRule {
   std::vector<RuleState> state() override;
 
  private:
-  struct Kept {
+  struct ParameterState {
     Tensor m, v;
     MatrixSide left, right;
   };
   std::vector<ParameterInfo> slots_;
   ShampooKeys keys_;
-  std::vector<Kept> kept_;
+  std::vector<ParameterState> kept_;
 };
 
 }  // namespace tessera::train

@@ -21,6 +21,7 @@ constexpr RecipeAlias kAliases[] = {
     {"optimizer", "ema", "average"},
     {"stop", "target", "reach"},
     {"objective", "length_normalized", "by_length"},
+    {"objective", "label_smoothing", "smoothing"},
     {"objective", "cmlm", "mask_predict", "type"},
     {"objective", "electra", "replaced_token", "type"},
     {"objective", "xlnet", "permutation", "type"},

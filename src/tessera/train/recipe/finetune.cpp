@@ -86,7 +86,7 @@ FinetunePlan Planner::plan() {
     plan_training();
     return std::move(out_);
   }
-  if (out_.task != kText) guess();
+  if (out_.task != kText) infer_task();
   if (out_.task == kText)
     plan_text();
   else if (out_.task == kChat)
@@ -446,9 +446,20 @@ std::vector<std::pair<std::string, std::string>> finetune_tasks() {
           {kText, "language modeling"}};
 }
 
+std::vector<std::pair<std::string, std::string>> finetune_task_aliases() {
+  return {{"token_classification", kWords},
+          {"ner", kWords},
+          {"question_answering", kAnswers},
+          {"contrastive", kTogether},
+          {"seq2seq", kPairs},
+          {"sft", kChat},
+          {"dpo", kPreference},
+          {"language_modeling", kText}};
+}
+
 FinetunePlan plan_finetune(const FinetuneOptions& options) {
+  FinetuneOptions how = options;
   if (const LabelBenchmark* benchmark = find_label_benchmark(options.task)) {
-    FinetuneOptions how = options;
     how.task = benchmark->regression ? kNumber : kClasses;
     // vectors have similarities
     if (benchmark->regression && options.measured != nullptr &&
@@ -456,16 +467,18 @@ FinetunePlan plan_finetune(const FinetuneOptions& options) {
       how.task = kSimilarity;
     return Planner(how, benchmark).plan();
   }
-  if (!options.task.empty()) {
+  for (const auto& [alias, name] : finetune_task_aliases())
+    if (options.task == alias) how.task = name;
+  if (!how.task.empty()) {
     std::vector<std::string> names;
     for (const auto& [name, what] : finetune_tasks()) names.push_back(name);
-    if (options.measured != nullptr) names.emplace_back(kSimilarity);
-    if (std::find(names.begin(), names.end(), options.task) == names.end())
-      fail(ErrorKind::usage, options.measured != nullptr ? "eval" : "finetune",
-           "--task {}; expected one of {}, or a benchmark: {}, ...", options.task,
+    if (how.measured != nullptr) names.emplace_back(kSimilarity);
+    if (std::find(names.begin(), names.end(), how.task) == names.end())
+      fail(ErrorKind::usage, how.measured != nullptr ? "eval" : "finetune",
+           "--task {}; expected one of {}, or a benchmark: {}, ...", how.task,
            fmt::join(names, ", "), label_benchmarks().front().name);
   }
-  return Planner(options).plan();
+  return Planner(how).plan();
 }
 
 }  // namespace tessera::train

@@ -30,7 +30,8 @@ struct FinetuneOptions {
   std::string model;
   std::vector<std::string> data, valid,
       labels;          // labels: files with one label a line, for each of data
-  std::string task;    // one of finetune_tasks() or a benchmark (label_benchmarks.h); "" = detected
+  std::string task;    // of finetune_tasks(), an alias, or a benchmark (label_benchmarks.h); "" =
+                       // detected
   std::string format;  // of data; "" = by file name
   std::vector<std::string> columns;  // column names of files without a header
   std::string separator;
@@ -51,10 +52,13 @@ struct FinetuneOptions {
 
 /// Tasks and how each is detected, for help.
 std::vector<std::pair<std::string, std::string>> finetune_tasks();
+/// Other names of tasks, each with the one of finetune_tasks().
+std::vector<std::pair<std::string, std::string>> finetune_task_aliases();
 
 struct FinetunePlan {
   spec::Json recipe;
-  std::vector<std::string> said;  // choices made, and the option that changes each, a line each
+  std::vector<std::string>
+      choices;  // made from the data, and the option that changes each, a line each
   std::string task;
   std::string benchmark;            // "glue:cola", or ""
   std::vector<std::string> scores;  // of a benchmark: those that it reports

@@ -49,7 +49,7 @@ class Planner {
  private:
   template <class... Args>
   void say(fmt::format_string<Args...> format, Args&&... args) {
-    out_.said.push_back(fmt::format(format, std::forward<Args>(args)...));
+    out_.choices.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
 
   /// The command that is running, for errors, and its name of an option of `finetune` ("--text").
@@ -93,14 +93,14 @@ class Planner {
   void freeze();
   bool is_product() const { return o_.adapter == "lora" || o_.adapter == "dora"; }
 
-  // finetune_guess.cpp: the task
+  // finetune_task.cpp: the task
   bool is_talk(const Peek& data) const;
   /// The task of an evaluated model's head; "" for tokens.
   std::string task_of_head(const Peek& data) const;
   /// True if each example has two texts and a number.
   bool is_scored_pair(const Peek& data) const;
-  void guess();
-  void guess_together();
+  void infer_task();
+  void infer_contrastive();
   void draft_columns(const Peek& data);
   std::string described() const;
   /// The task by the values of a label.

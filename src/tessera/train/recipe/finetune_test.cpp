@@ -94,7 +94,7 @@ TEST_F(Finetune, SaysWhatHuggingFaceFilesCannotHold) {
   for (const char* name : {"config.json", "model.safetensors"})
     std::filesystem::copy_file(base / name, folder_ / "bert" / name);
   folder_.write("bert/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ngood\nbad\nso\n");
-  const auto said = [&] { return fmt::format("{}", fmt::join(plan_finetune(how).said, "\n")); };
+  const auto said = [&] { return fmt::format("{}", fmt::join(plan_finetune(how).choices, "\n")); };
   EXPECT_EQ(said().find("convert --to hf"), std::string::npos) << said();
   folder_.write("bert/1_Pooling/config.json",
                 R"({"word_embedding_dimension": 8, "pooling_mode_mean_tokens": true})");
@@ -117,7 +117,7 @@ TEST_F(Finetune, RecognisesWhatDataSetsHave) {
     return out;
   };
   const auto said = [](const FinetunePlan& plan) {
-    return fmt::format("{}", fmt::join(plan.said, "\n"));
+    return fmt::format("{}", fmt::join(plan.choices, "\n"));
   };
   struct Case {
     const char *line, *format, *sample;
@@ -230,7 +230,7 @@ TEST_F(Finetune, TablesAreReadAsTheirLinesAre) {
       return plan_finetune(how);
     };
     const auto first_example = [](const FinetunePlan& plan) {
-      for (const std::string& line : plan.said)
+      for (const std::string& line : plan.choices)
         if (line.starts_with("first example: ")) return line;
       return std::string();
     };
@@ -311,7 +311,7 @@ TEST_F(Finetune, MakesARecipeThatIsRead) {
   EXPECT_EQ(recipe.train.batch, 32);
   EXPECT_EQ(recipe.train.length, 4);
   EXPECT_EQ(recipe.optimizer.lr, 1e-4);
-  const auto said = fmt::format("{}", fmt::join(plan.said, "\n"));
+  const auto said = fmt::format("{}", fmt::join(plan.choices, "\n"));
   EXPECT_NE(said.find("classification of \"sentence\" by \"label\" (--task, --text"),
             std::string::npos)
       << said;
@@ -348,6 +348,8 @@ TEST_F(Finetune, TextsThatBelongTogether) {
       options("p.tsv", table("anchor\tpositive\tnegative", {"one\tb\tc", "two\tfour\tf"}));
   const Recipe recipe = read_recipe(plan_finetune(how).recipe, "");
   EXPECT_EQ(recipe.objective->type(), "contrastive");
+  how.task = "contrastive";  // another name of "together"
+  EXPECT_EQ(plan_finetune(how).task, "together");
   const Json objective = recipe.objective->dump();
   EXPECT_EQ(objective["positive_key"], "positive");
   EXPECT_EQ(objective["negatives_key"], "negative");
@@ -361,7 +363,7 @@ TEST_F(Finetune, TextsThatBelongTogether) {
   EXPECT_EQ(plan_finetune(how).recipe["objective"]["pooling"], "cls");
   // and what it does after the pooling is not trained
   const auto says = [](const FinetunePlan& plan, const std::string& words) {
-    return std::any_of(plan.said.begin(), plan.said.end(), [&](const std::string& line) {
+    return std::any_of(plan.choices.begin(), plan.choices.end(), [&](const std::string& line) {
       return line.find(words) != std::string::npos;
     });
   };
@@ -417,7 +419,7 @@ TEST_F(Finetune, PairsTuneAnEncoderDecoder) {
   how.model = model("encoder_decoder", R"("tied")");
   const FinetunePlan plan = plan_finetune(how);
   EXPECT_EQ(plan.task, "pairs");
-  EXPECT_EQ(plan.said.at(1),
+  EXPECT_EQ(plan.choices.at(1),
             "task: sequence to sequence, source \"question\", target \"answer\" (--text, --label)");
   const Recipe recipe = read_recipe(plan.recipe, "");
   EXPECT_EQ(recipe.objective->type(), "seq2seq");

@@ -125,7 +125,7 @@ std::vector<std::string> seeds_of(const std::vector<RunRecord>& runs) {
 Rows rows_of(const std::vector<RunRecord>& runs) {
   const std::string unit = common_unit(runs);
   Rows rows{{"run", "state", "step", "loss", "best valid", "at step", "accuracy", "bits/byte", unit,
-             unit + "/s", "time", "left", "parameters", "FLOPs", "rate"}};
+             unit + "/s", "time", "left", "parameters", "FLOPs", "lr"}};
   for (const RunRecord& run : runs) {
     std::vector<std::string> row(rows[0].size());
     row[0] = run.name;

@@ -103,8 +103,8 @@ Rows filled(Rows rows) {
 
 /// A row with the names, then one for every entry: sizes and costs of the models.
 Rows cost_rows(const Study& study, const StudyResult& result) {
-  Rows rows{{"entry", "parameters", "body", study.equal.key, "FLOPs/token", "state", "rate",
-             "steps", "tokens", "seconds", "decode/s"}};
+  Rows rows{{"entry", "parameters", "body", study.equal.key, "FLOPs/token", "state", "lr", "steps",
+             "tokens", "seconds", "decode/s"}};
   for (size_t i = 0; i < study.entries.size(); ++i) {
     const StudyEntry& entry = study.entries[i];
     const EntryResult& own = result.entries[i];
@@ -260,7 +260,7 @@ std::string forest_of(const Study& study, const std::vector<Comparison>& compare
 
 /// Rates by entry, with the loss after each share of the budget.
 Rows rate_rows(const Study& study, const StudyResult& result) {
-  Rows rows{{"entry", "rate", "budget", "valid loss"}};
+  Rows rows{{"entry", "lr", "budget", "valid loss"}};
   for (size_t i = 0; i < study.entries.size(); ++i)
     for (const RateTrial& trial : result.entries[i].trials)
       rows.push_back({study.entries[i].name, fmt::format("{:.4g}", trial.rate),

@@ -59,7 +59,7 @@ Tensor HeavyKeys::attend(const Tensor& q_THD,
     Tensor sums = row_.fixed_in_place(kSums).narrow(1, 0, places_before + n);
     out.push_back(ops::attention_with_weights(q_THD.narrow(0, at - start, n), places(at, n),
                                               places_before, options, sums));
-    if ((at + n) % who_.every == 0) let_go(at + n);
+    if ((at + n) % who_.every == 0) evict(at + n);
   }
   return out.size() == 1 ? out[0] : at::cat(out);
 }
@@ -79,7 +79,7 @@ std::vector<ops::KeyValues> HeavyKeys::places(int64_t length, int64_t fresh) con
 }
 
 /// Once `length` tokens are there, a multiple of `every`.
-void HeavyKeys::let_go(int64_t length) {
+void HeavyKeys::evict(int64_t length) {
   const int64_t before = length - who_.every, first = who_.first_of_last(before),
                 heavy = held(before), leaving = who_.first_of_last(length) - first;
   if (leaving == 0) return;

@@ -31,7 +31,7 @@ class HeavyKeys {
   int64_t held(int64_t length) const { return std::min(who_.keep, who_.first_of_last(length)); }
   /// Keys and values that queries after `length` tokens see, `fresh` new tokens included.
   std::vector<ops::KeyValues> places(int64_t length, int64_t fresh) const;
-  void let_go(int64_t length);
+  void evict(int64_t length);
 
   const HeavyHitters& who_;
   RowState& row_;

@@ -110,12 +110,12 @@ class Memorizing final : public Mixer {
 
   /// What queries can read; and the buckets of its keys, as keys and values, where these are
   /// searched by them.
-  struct Known {
+  struct ReadableKeys {
     Parts entries, buckets;
   };
 
   /// All that the queries of a call can read: what the row holds, as it is, and the call's own.
-  Known remembered(const ops::KeyValues& own, RowState* row) const {
+  ReadableKeys remembered(const ops::KeyValues& own, RowState* row) const {
     ops::KeyValues hashed;
     if (config_.hashes()) {
       const Tensor buckets = ops::key_buckets(own.k_SGD, rotations_);
@@ -124,7 +124,7 @@ class Memorizing final : public Mixer {
     if (row == nullptr)
       return {in_pieces(own.k_SGD, own.v_SGD, own.first, config_.segment),
               config_.hashes() ? Parts{hashed} : Parts{}};
-    Known out{after_past(own, row->tokens(0), row->tokens(1)), {}};
+    ReadableKeys out{after_past(own, row->tokens(0), row->tokens(1)), {}};
     if (config_.hashes()) out.buckets = after_past(hashed, row->tokens(2), row->tokens(2));
     return out;
   }
@@ -163,7 +163,7 @@ class Memorizing final : public Mixer {
                   const WeightDropout& dropout,
                   const Segment& segment) const {
     const int64_t start = own.first;
-    const Known known = remembered(own, row);
+    const ReadableKeys known = remembered(own, row);
     const Parts& all = known.entries;
     const std::vector<Stretch> segments = stretches(start, q_THD.size(0), config_.segment);
     const std::vector<Tensor> queries = by_stretch(q_THD.unsqueeze(0), segments);
@@ -173,7 +173,7 @@ class Memorizing final : public Mixer {
       const auto far = [&](const Parts& parts) {
         return still(cut(parts, s.segment - config_.memory, s.segment));
       };
-      const Known memory{far(all), far(known.buckets)};
+      const ReadableKeys memory{far(all), far(known.buckets)};
       Parts local = still(cut(all, s.segment - config_.mem_len, s.segment));
       for (const ops::KeyValues& part : cut(all, s.segment, s.end)) local.push_back(part);
       if (memory.entries.empty() || config_.combine == MemoryCombine::gate) {
@@ -210,7 +210,7 @@ class Memorizing final : public Mixer {
 
   /// One softmax over the nearest keys of the memory and, causally, those of `local`.
   Read by_blocks(const Tensor& q_THD,
-                 const Known& memory,
+                 const ReadableKeys& memory,
                  const Parts& local,
                  int64_t start,
                  const ops::ScoreOptions& how) const {

@@ -46,7 +46,8 @@ class ChatObjective final : public ObjectiveOf<ChatRecipe> {
   }
 
   /// A tokenizer without the format's template or its stop tokens.
-  void write_beside(const Recipe& recipe, const std::filesystem::path& checkpoint) const override {
+  void write_settings(const Recipe& recipe,
+                      const std::filesystem::path& checkpoint) const override {
     write_chat_format(keys_, recipe.data.files(), checkpoint);
   }
 };

@@ -19,11 +19,11 @@ constexpr const char *kLossName = "loss", *kAccuracy = "accuracy", *kTokens = "t
 
 /// Of an update: sums and gradients of each micro-batch, by the number of its first sample.
 struct CachedGradients final : UpdateView {
-  struct Part {
+  struct MicroBatchResult {
     LossSums sums;
     Tensor gradient_ND;
   };
-  std::map<int64_t, Part> parts;
+  std::map<int64_t, MicroBatchResult> parts;
 };
 
 /// Sums over the samples from `first` on.
@@ -57,9 +57,10 @@ class Contrastive final : public Objective {
       if (micro.update->view == nullptr)
         micro.update->view = cached(model, micro.update->packed, micro.forward);
       const auto& all = dynamic_cast<const CachedGradients&>(*micro.update->view);
-      const CachedGradients::Part& part = all.parts.at(micro.packed.first_sample);
+      const CachedGradients::MicroBatchResult& part = all.parts.at(micro.packed.first_sample);
       return backward(model, micro, [&](const Tensor&) {
-        return CachedGradients::Part{part.sums, part.gradient_ND * micro.whole.loss_scale};
+        return CachedGradients::MicroBatchResult{part.sums,
+                                                 part.gradient_ND * micro.whole.loss_scale};
       });
     }
     return backward(model, micro, [&](const Tensor& vectors_ND) {
@@ -68,7 +69,7 @@ class Contrastive final : public Objective {
       const Tensor own = vectors_ND.detach().requires_grad_(true);
       const ContrastLosses losses = contrast(own, layout, how_);
       (losses.loss_B.sum() / micro.whole.divisor(kLossName)).backward();
-      return CachedGradients::Part{sums_of(losses, 0, layout.samples()), own.grad()};
+      return CachedGradients::MicroBatchResult{sums_of(losses, 0, layout.samples()), own.grad()};
     });
   }
 
@@ -185,7 +186,7 @@ class Contrastive final : public Objective {
     model::ForwardOptions forward = micro.forward;
     forward.add_loss = parts.sink();
     const Tensor vectors = vectors_of(model, micro.packed, micro.batch, forward);
-    CachedGradients::Part part = loss(vectors);
+    CachedGradients::MicroBatchResult part = loss(vectors);
     for (const auto& [name, sum] : parts.sums()) part.sums[name] = sum.template item<double>();
     if (!std::isfinite(part.sums.at(kLossName)) || !vectors.requires_grad()) return part.sums;
     std::vector<Tensor> roots{vectors}, gradients{part.gradient_ND};

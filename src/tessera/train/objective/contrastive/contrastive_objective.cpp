@@ -78,7 +78,7 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
     const auto* lora = plan.adapter ? adapter_keys<LoraAdapter>(*plan.adapter) : nullptr;
     if (source->unsupervised() && !(lora && lora->dropout > 0) && !drops(model::resolve(plan.spec)))
       fail(ErrorKind::spec, "spec",
-           "no line has a \"{}\", so that every text is compared with itself under other dropout, "
+           "no line has a \"{}\", so each text is paired with itself under another dropout mask, "
            "and the spec has dropout 0; expected 0.1 or so",
            keys_.positive_key);
     return source;
@@ -86,7 +86,8 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
 
   /// Writes the sentence-transformers files of the model: those of the initial model if they agree,
   /// with its prompts and maximum length in any case.
-  void write_beside(const Recipe& recipe, const std::filesystem::path& checkpoint) const override {
+  void write_settings(const Recipe& recipe,
+                      const std::filesystem::path& checkpoint) const override {
     if (keys_.pooling == TextVector::pooler) return;  // sentence-transformers has no such pooling
     convert::SentenceModules modules;
     modules.poolings = {convert::pooling_named(spec::enum_name(keys_.pooling))};

@@ -105,7 +105,7 @@ TEST(ContrastiveSource, SaysWhatIsWrong) {
   bad(good, ErrorKind::input, "1 example to learn from; expected at least 2");
   const Setting alone("{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
   expect_error(ErrorKind::spec,
-               "compared with itself under other dropout, and the spec has dropout",
+               "paired with itself under another dropout mask, and the spec has dropout",
                [&] { alone.open({"data.valid_fraction=0"}); });
 }
 
@@ -117,7 +117,7 @@ TEST(Contrastive, ACheckpointSaysHowItsVectorsAreMade) {
     return convert::sentence_modules_of(s.run(name));
   };
   const convert::SentenceModules first = trained("cls", {"objective.pooling=\"cls\""});
-  EXPECT_TRUE(first.said);
+  EXPECT_TRUE(first.stated);
   EXPECT_EQ(first.poolings, (std::vector{convert::Pooling::cls}));
   EXPECT_TRUE(first.normalize);
   EXPECT_EQ(convert::poolings_of_folder(s.run("cls")), (std::vector{convert::Pooling::cls}));
@@ -182,7 +182,7 @@ TEST(Contrastive, WhatComesAfterThePoolingIsLeftOutAndTheRestKept) {
   other.json.erase("spec");
   other.json["init"] = {{"from", start.path().string()}};
   const Recipe recipe = other.recipe();
-  recipe.objective->write_beside(recipe, out.path());
+  recipe.objective->write_settings(recipe, out.path());
   const convert::SentenceModules said = convert::sentence_modules_of(out.path());
   EXPECT_TRUE(said.layers.empty());
   EXPECT_EQ(said.poolings, (std::vector{convert::Pooling::mean}));
@@ -321,7 +321,7 @@ TEST(Contrastive, LearnsWhatBelongsTogetherAndGoesOnBitForBit) {
         << file;
   // who embeds with the run pools as it was trained
   const convert::SentenceModules said = convert::sentence_modules_of(s.run("whole"));
-  EXPECT_TRUE(said.said);
+  EXPECT_TRUE(said.stated);
   EXPECT_EQ(said.poolings, std::vector{convert::Pooling::mean});
   EXPECT_TRUE(said.normalize);
 }
@@ -333,7 +333,7 @@ TEST(Contrastive, CheckpointsSayHowTheyPool) {
     s.json["objective"]["pooling"] = name;
     const TemporaryFolder out;
     const Recipe recipe = s.recipe();
-    recipe.objective->write_beside(recipe, out.path());
+    recipe.objective->write_settings(recipe, out.path());
     EXPECT_EQ(convert::sentence_modules_of(out.path()).poolings, std::vector{pooling}) << name;
   }
 }

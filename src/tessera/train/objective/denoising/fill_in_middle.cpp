@@ -103,10 +103,10 @@ std::optional<DenoisingExample> FillInMiddle::apply(const NoiseText& text,
   return all;
 }
 
-std::vector<int64_t> FillInMiddle::told(const NoiseDocument& document,
-                                        int64_t from,
-                                        int64_t to,
-                                        const RandomKey& key) const {
+std::vector<int64_t> FillInMiddle::transformed(const NoiseDocument& document,
+                                               int64_t from,
+                                               int64_t to,
+                                               const RandomKey& key) const {
   require(from >= 0 && to <= document.tokens, "fim", "tokens {} to {} of {}", from, to,
           document.tokens);
   const MiddleTokens& names = options_.tokens;
@@ -119,17 +119,18 @@ std::vector<int64_t> FillInMiddle::told(const NoiseDocument& document,
   const RandomKey cuts = key.fold("cut");
   const auto [a, b] = std::minmax({below(cuts, 0, kept + 1), below(cuts, 1, kept + 1)});
   // the result as runs: a marker, or tokens of the document
-  struct Run {
+  struct TokenRun {
     int64_t name = -1, begin = 0, length = 1;
   };
-  const Run prefix{-1, 0, a}, middle{-1, a, b - a}, suffix{-1, b, kept - b};
+  const TokenRun prefix{-1, 0, a}, middle{-1, a, b - a}, suffix{-1, b, kept - b};
   const bool spm = unit(key.fold("order"), 0) < options_.spm_rate;
-  const std::vector<Run> psm_runs = {{names.prefix}, prefix, {names.suffix}, suffix,
-                                     {names.middle}, middle, {names.eos}},
-                         spm_runs = {{names.prefix}, {names.suffix}, suffix,     {names.middle},
-                                     prefix,         middle,         {names.eos}};
+  const std::vector<TokenRun> psm_runs = {{names.prefix}, prefix, {names.suffix}, suffix,
+                                          {names.middle}, middle, {names.eos}},
+                              spm_runs = {{names.prefix}, {names.suffix}, suffix,
+                                          {names.middle}, prefix,         middle,
+                                          {names.eos}};
   int64_t at = 0;
-  for (const Run& run : spm ? spm_runs : psm_runs) {
+  for (const TokenRun& run : spm ? spm_runs : psm_runs) {
     for (int64_t i = std::max(from, at); i < std::min(to, at + run.length); ++i)
       out.push_back(run.name >= 0 ? run.name : document.at(run.begin + i - at));
     at += run.length;

@@ -41,11 +41,11 @@ class FillInMiddle final : public Noise {
 
   int64_t raw_length() const override { return raw_length_; }
   std::optional<DenoisingExample> apply(const NoiseText& text, const RandomKey& key) const override;
-  bool tells_documents() const override { return options_.documents; }
-  std::vector<int64_t> told(const NoiseDocument& document,
-                            int64_t from,
-                            int64_t to,
-                            const RandomKey& key) const override;
+  bool transforms_documents() const override { return options_.documents; }
+  std::vector<int64_t> transformed(const NoiseDocument& document,
+                                   int64_t from,
+                                   int64_t to,
+                                   const RandomKey& key) const override;
 
  private:
   struct Parts {

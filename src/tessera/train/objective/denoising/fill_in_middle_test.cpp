@@ -98,9 +98,9 @@ TEST(FillInMiddle, DocumentsAreToldAsWholesOfWhichWindowsShowParts) {
   std::map<std::string, int> seen;
   for (uint64_t i = 0; i < 200; ++i) {
     const RandomKey key = RandomKey(3).fold(i);
-    const Ids whole = noise.told(document, 0, 30, key);
-    Ids parts = noise.told(document, 0, 13, key);
-    const Ids rest = noise.told(document, 13, 30, key);
+    const Ids whole = noise.transformed(document, 0, 30, key);
+    Ids parts = noise.transformed(document, 0, 13, key);
+    const Ids rest = noise.transformed(document, 13, 30, key);
     parts.insert(parts.end(), rest.begin(), rest.end());
     EXPECT_EQ(parts, whole);
     if (whole == ids) {
@@ -133,7 +133,7 @@ TEST(FillInMiddle, DocumentsAreToldAsWholesOfWhichWindowsShowParts) {
   EXPECT_GT(seen["spm"], 40);
   EXPECT_GT(seen["psm"], 40);
   // too short to be cut
-  EXPECT_EQ(noise.told({4, document.at}, 0, 4, RandomKey(1)), range(10, 4));
+  EXPECT_EQ(noise.transformed({4, document.at}, 0, 4, RandomKey(1)), range(10, 4));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ int64_t longest_text(int64_t most, int64_t length, const std::function<bool(int6
   return found;
 }
 
-std::vector<int64_t> Noise::told(const NoiseDocument&, int64_t, int64_t, const RandomKey&) const {
+std::vector<int64_t> Noise::transformed(const NoiseDocument&, int64_t, int64_t, const RandomKey&) const {
   fail(ErrorKind::internal, "noise", "it tells no documents");
 }
 

@@ -55,11 +55,11 @@ class Noise {
   /// True if whole documents are transformed, with keys of their own, and windows show sections of
   /// the result. Then apply() is not called but this: tokens from .. to - 1 (at least 2) of the
   /// transformed document, which has as many tokens as the original.
-  virtual bool tells_documents() const { return false; }
-  virtual std::vector<int64_t> told(const NoiseDocument& document,
-                                    int64_t from,
-                                    int64_t to,
-                                    const RandomKey& key) const;
+  virtual bool transforms_documents() const { return false; }
+  virtual std::vector<int64_t> transformed(const NoiseDocument& document,
+                                           int64_t from,
+                                           int64_t to,
+                                           const RandomKey& key) const;
 };
 
 /// The largest text length in 2 .. `most` for which fits(n) holds (monotonic except for rounding);

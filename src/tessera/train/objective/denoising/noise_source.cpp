@@ -101,12 +101,12 @@ PackedBatch NoiseSource::valid(const std::vector<int64_t>& samples) const {
   return pack_noised(std::move(pieces), options_.start, options_.length);
 }
 
-std::vector<NoiseSource::Part> NoiseSource::parts(const TokenSplit& split,
-                                                  const Window& window) const {
-  std::vector<Part> out;
+std::vector<NoiseSource::DocumentPart> NoiseSource::parts(const TokenSplit& split,
+                                                          const Window& window) const {
+  std::vector<DocumentPart> out;
   for (int64_t at = window.begin, end = window.begin + window.length; at < end;) {
     const int64_t document_end = split.document_end(at);
-    Part part;
+    DocumentPart part;
     part.ends = document_end <= end;
     part.ids.resize(static_cast<size_t>(std::min(document_end, end) - at));
     split.read(at, part.ids);
@@ -135,8 +135,8 @@ void NoiseSource::add(std::vector<NoisedPiece>& to,
                       const Keys& keys) const {
   const Noise& noise = *noises_[number];
   const int64_t kind = noises_.size() > 1 ? static_cast<int64_t>(number) : -1;
-  if (!noise.tells_documents()) {
-    const std::vector<Part> all = parts(split, window);
+  if (!noise.transforms_documents()) {
+    const std::vector<DocumentPart> all = parts(split, window);
     for (size_t i = 0; i < all.size(); ++i)
       if (auto text = noise.apply({all[i].ids, all[i].ends}, keys.sample.fold(i)))
         to.push_back({row, std::move(*text), kind});
@@ -153,7 +153,7 @@ void NoiseSource::add(std::vector<NoisedPiece>& to,
                                      split.read(first + i, std::span(&id, 1));
                                      return id;
                                    }};
-      const std::vector<int64_t> ids = noise.told(
+      const std::vector<int64_t> ids = noise.transformed(
           document, at - begin, until - begin, keys.documents.fold(static_cast<uint64_t>(index)));
       to.push_back({row, {{ids.front()}, {ids.begin() + 1, ids.end()}}, kind});
     }

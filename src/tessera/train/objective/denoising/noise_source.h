@@ -33,11 +33,11 @@ class NoiseSource final : public Dataset {
  private:
   size_t draw(const RandomKey& key) const;
   /// The documents of a window, or their parts in it, without separators.
-  struct Part {
+  struct DocumentPart {
     std::vector<int64_t> ids;
     bool ends = false;
   };
-  std::vector<Part> parts(const TokenSplit& split, const Window& window) const;
+  std::vector<DocumentPart> parts(const TokenSplit& split, const Window& window) const;
   /// True if a document of the window can have a target.
   bool has_text(const TokenSplit& split, const Window& window) const;
   /// The examples of a window, by the key of its sample; `documents`: key of documents that are

@@ -182,7 +182,7 @@ class Distillation final : public Objective {
                               const Tensor& targets_N) {
           return of_logits(pass, logits_NC, rows_N, targets_N);
         };
-      if (seen.any()) terms.behind = [&] { return of_layers(pass, seen, false); };
+      if (seen.any()) terms.after_forward = [&] { return of_layers(pass, seen, false); };
       for (const auto& [loss, sum] :
            own_->forward_backward(model, {packed, batch, watched, whole, update, &terms}))
         sums[loss] += sum;

@@ -65,22 +65,22 @@ class ScoreWriter {
   template <class T>
   void of_pairs(const std::string& name,
                 const std::vector<T>& truth,
-                const std::vector<T>& said,
+                const std::vector<T>& predicted,
                 const Groups& parts,
                 double (*score)(std::span<const T>, std::span<const T>)) {
-    result.scores[name] = score(truth, said);
+    result.scores[name] = score(truth, predicted);
     if (!seed_ || parts.empty()) return;
-    std::vector<T> some_truth, some_said;
+    std::vector<T> some_truth, some_predicted;
     result.intervals[name] =
         infer::bootstrap(std::ssize(parts), *seed_, [&](std::span<const int64_t> chosen) {
           some_truth.clear();
-          some_said.clear();
+          some_predicted.clear();
           for (const int64_t part : chosen)
             for (const int64_t i : parts[static_cast<size_t>(part)]) {
               some_truth.push_back(truth[static_cast<size_t>(i)]);
-              some_said.push_back(said[static_cast<size_t>(i)]);
+              some_predicted.push_back(predicted[static_cast<size_t>(i)]);
             }
-          return score(some_truth, some_said);
+          return score(some_truth, some_predicted);
         });
   }
 
@@ -209,29 +209,29 @@ class ClassWeights {
   std::vector<double> weights_;
 };
 
-double f1_of_second(std::span<const int64_t> truth, std::span<const int64_t> said) {
-  return f1_of_class(truth, said, 1);
+double f1_of_second(std::span<const int64_t> truth, std::span<const int64_t> predicted) {
+  return f1_of_class(truth, predicted, 1);
 }
 
 /// Accuracy and metrics for unbalanced classes. `parts`: the examples that are resampled together.
 void add_class_scores(const std::vector<int64_t>& truth,
-                      const std::vector<int64_t>& said,
+                      const std::vector<int64_t>& predicted,
                       int64_t classes,
                       const Groups& parts,
                       ScoreWriter& scores) {
   scores.result.tokens = std::ssize(truth);
   int64_t hits = 0;
-  for (size_t i = 0; i < truth.size(); ++i) hits += truth[i] == said[i] ? 1 : 0;
+  for (size_t i = 0; i < truth.size(); ++i) hits += truth[i] == predicted[i] ? 1 : 0;
   if (parts.size() == truth.size())
     scores.share("accuracy", hits, std::ssize(truth));
   else
-    scores.of_pairs("accuracy", truth, said, parts, accuracy);
+    scores.of_pairs("accuracy", truth, predicted, parts, accuracy);
   scores.result.accuracy = scores.result.scores["accuracy"];
   if (classes == 2)
-    scores.of_pairs("f1", truth, said, parts, f1_of_second);
+    scores.of_pairs("f1", truth, predicted, parts, f1_of_second);
   else
-    scores.of_pairs("macro_f1", truth, said, parts, macro_f1);
-  scores.of_pairs("matthews", truth, said, parts, matthews);
+    scores.of_pairs("macro_f1", truth, predicted, parts, macro_f1);
+  scores.of_pairs("matthews", truth, predicted, parts, matthews);
 }
 
 class OneClass final : public LabelledObjective {
@@ -242,14 +242,14 @@ class OneClass final : public LabelledObjective {
         layout_(recipe.data.labels()->layout) {}
 
  private:
-  class Said final : public Answers {
+  class Predictions final : public Answers {
    public:
-    Said(int64_t classes, std::optional<RecordLayout> layout, const LabelDataset* samples)
+    Predictions(int64_t classes, std::optional<RecordLayout> layout, const LabelDataset* samples)
         : classes_(classes), layout_(layout), samples_(samples) {}
     void add(const Tensor& logits,
              const PackedBatch& packed,
              const std::vector<int64_t>& numbers) override {
-      for (const int64_t one : best_classes(logits)) said_.push_back(one);
+      for (const int64_t one : best_classes(logits)) predicted_.push_back(one);
       for (const int64_t one : whole_labels(packed, 0)) truth_.push_back(one);
       if (!layout_ || classes_ != 2) return;
       const std::vector<double> margins = doubles_of(logits.select(1, 1) - logits.select(1, 0));
@@ -267,21 +267,21 @@ class OneClass final : public LabelledObjective {
       if (layout_ == RecordLayout::copa)
         scores.share("choice_accuracy", right_choices(parts, truth_, margins_), n);
       if (layout_ == RecordLayout::multirc)
-        scores.share("exact_match", right_groups(parts, truth_, said_), n);
+        scores.share("exact_match", right_groups(parts, truth_, predicted_), n);
       if (layout_ == RecordLayout::record) {
         const CandidateScores of = candidate_scores(parts, truth_, margins_, candidates_);
         scores.mean("exact_match", of.exact_match);
         scores.mean("answer_f1", of.f1);
       }
       if (parts.empty()) parts = single_parts(truth_.size());
-      add_class_scores(truth_, said_, classes_, parts, scores);
+      add_class_scores(truth_, predicted_, classes_, parts, scores);
     }
 
    private:
     int64_t classes_;
     std::optional<RecordLayout> layout_;
     const LabelDataset* samples_;
-    std::vector<int64_t> truth_, said_;
+    std::vector<int64_t> truth_, predicted_;
     std::vector<double> margins_;  // logit of class 1 - logit of class 0
     std::vector<std::string> candidates_;
     std::map<std::string, std::vector<int64_t>> groups_;
@@ -296,7 +296,7 @@ class OneClass final : public LabelledObjective {
   std::unique_ptr<Answers> begin_answers() const override {
     const auto* samples = dynamic_cast<const LabelDataset*>(&source());
     require(samples != nullptr, "objective", "a source without labelled texts");
-    return std::make_unique<Said>(task().classes.size(), layout_, samples);
+    return std::make_unique<Predictions>(task().classes.size(), layout_, samples);
   }
 
   ClassWeights weights_;
@@ -308,24 +308,24 @@ class SeveralClasses final : public LabelledObjective {
   using LabelledObjective::LabelledObjective;
 
  private:
-  class Said final : public Answers {
+  class Predictions final : public Answers {
    public:
     void add(const Tensor& logits,
              const PackedBatch& packed,
              const std::vector<int64_t>&) override {
       const Tensor above = (logits > 0).to(at::kDouble);  // a probability above one half
       for (size_t row = 0; row < packed.labels.size(); ++row) {
-        said_.push_back(chosen_of(doubles_of(above[static_cast<int64_t>(row)])));
+        predicted_.push_back(chosen_of(doubles_of(above[static_cast<int64_t>(row)])));
         truth_.push_back(chosen_of(packed.labels[row]));
       }
     }
     void end(ScoreWriter& scores) const override {
       scores.result.tokens = std::ssize(truth_);
       int64_t right = 0;
-      for (size_t i = 0; i < truth_.size(); ++i) right += truth_[i] == said_[i] ? 1 : 0;
+      for (size_t i = 0; i < truth_.size(); ++i) right += truth_[i] == predicted_[i] ? 1 : 0;
       scores.share("accuracy", right, std::ssize(truth_));
       scores.result.accuracy = scores.result.scores["accuracy"];
-      scores.of_pairs("micro_f1", truth_, said_, single_parts(truth_.size()), micro_f1);
+      scores.of_pairs("micro_f1", truth_, predicted_, single_parts(truth_.size()), micro_f1);
     }
 
    private:
@@ -335,7 +335,7 @@ class SeveralClasses final : public LabelledObjective {
         if (classes[i] > 0) out.push_back(static_cast<int64_t>(i));
       return out;
     }
-    std::vector<std::vector<int64_t>> truth_, said_;
+    std::vector<std::vector<int64_t>> truth_, predicted_;
   };
 
   double asked(const PackedBatch& packed) const override {
@@ -344,7 +344,9 @@ class SeveralClasses final : public LabelledObjective {
   Tensor loss_of(const Tensor& logits, const PackedBatch& packed) const override {
     return classes_loss(logits, matrix_of(packed.labels));
   }
-  std::unique_ptr<Answers> begin_answers() const override { return std::make_unique<Said>(); }
+  std::unique_ptr<Answers> begin_answers() const override {
+    return std::make_unique<Predictions>();
+  }
 };
 
 class Scores final : public LabelledObjective {
@@ -352,29 +354,31 @@ class Scores final : public LabelledObjective {
   using LabelledObjective::LabelledObjective;
 
  private:
-  class Said final : public Answers {
+  class Predictions final : public Answers {
    public:
     void add(const Tensor& logits,
              const PackedBatch& packed,
              const std::vector<int64_t>&) override {
-      for (const double one : doubles_of(logits)) said_.push_back(one);
+      for (const double one : doubles_of(logits)) predicted_.push_back(one);
       for (const std::vector<double>& label : packed.labels) truth_.push_back(label.at(0));
     }
     void end(ScoreWriter& scores) const override {
       scores.result.tokens = std::ssize(truth_);
       const Groups parts = single_parts(truth_.size());
-      scores.of_pairs("pearson", truth_, said_, parts, pearson);
-      scores.of_pairs("spearman", truth_, said_, parts, spearman);
+      scores.of_pairs("pearson", truth_, predicted_, parts, pearson);
+      scores.of_pairs("spearman", truth_, predicted_, parts, spearman);
     }
 
    private:
-    std::vector<double> truth_, said_;
+    std::vector<double> truth_, predicted_;
   };
 
   Tensor loss_of(const Tensor& logits, const PackedBatch& packed) const override {
     return score_loss(logits.squeeze(-1), matrix_of(packed.labels).squeeze(-1));
   }
-  std::unique_ptr<Answers> begin_answers() const override { return std::make_unique<Said>(); }
+  std::unique_ptr<Answers> begin_answers() const override {
+    return std::make_unique<Predictions>();
+  }
 };
 
 class Words final : public LabelledObjective {
@@ -383,13 +387,13 @@ class Words final : public LabelledObjective {
       : LabelledObjective(recipe, std::move(source)), weights_(task().class_weights) {}
 
  private:
-  class Said final : public Answers {
+  class Predictions final : public Answers {
    public:
-    explicit Said(const ClassNames& classes) : classes_(classes) {}
+    explicit Predictions(const ClassNames& classes) : classes_(classes) {}
     void add(const Tensor& logits,
              const PackedBatch& packed,
              const std::vector<int64_t>&) override {
-      const std::vector<int64_t> said = best_classes(logits);
+      const std::vector<int64_t> predicted = best_classes(logits);
       size_t next = 0;
       for (const PackedDocument& piece : packed.pieces) {
         std::vector<std::string> right, found;
@@ -399,20 +403,20 @@ class Words final : public LabelledObjective {
           if (truth < 0) continue;
           parts_.back().push_back(std::ssize(truth_));
           truth_.push_back(truth);
-          said_.push_back(said.at(next));
+          predicted_.push_back(predicted.at(next));
           right.push_back(classes_.names()[static_cast<size_t>(truth)]);
-          found.push_back(classes_.names()[static_cast<size_t>(said[next++])]);
+          found.push_back(classes_.names()[static_cast<size_t>(predicted[next++])]);
         }
         entities_.push_back(entity_overlap(right, found));
       }
     }
     void end(ScoreWriter& scores) const override {
       if (!is_iob2(classes_.names())) {
-        add_class_scores(truth_, said_, classes_.size(), parts_, scores);
+        add_class_scores(truth_, predicted_, classes_.size(), parts_, scores);
         return;
       }
       scores.result.tokens = std::ssize(truth_);
-      scores.of_pairs("accuracy", truth_, said_, parts_, accuracy);
+      scores.of_pairs("accuracy", truth_, predicted_, parts_, accuracy);
       scores.result.accuracy = scores.result.scores["accuracy"];
       add_entity_score("entity_f1", &Overlap::f1, scores);
       add_entity_score("entity_precision", &Overlap::precision, scores);
@@ -436,7 +440,7 @@ class Words final : public LabelledObjective {
     }
 
     const ClassNames& classes_;
-    std::vector<int64_t> truth_, said_;
+    std::vector<int64_t> truth_, predicted_;
     Groups parts_;                   // words of each sentence
     std::vector<Overlap> entities_;  // of each sentence
   };
@@ -459,7 +463,7 @@ class Words final : public LabelledObjective {
     return class_loss(logits, at::tensor(classes_in(packed), at::kLong), weights_.tensor());
   }
   std::unique_ptr<Answers> begin_answers() const override {
-    return std::make_unique<Said>(task().classes);
+    return std::make_unique<Predictions>(task().classes);
   }
 
   ClassWeights weights_;
@@ -473,9 +477,9 @@ class AnswersInTexts final : public LabelledObjective {
  private:
   const AnswerSource& asks() const { return static_cast<const AnswerSource&>(source()); }
 
-  class Said final : public Answers {
+  class Predictions final : public Answers {
    public:
-    explicit Said(const AnswersInTexts& objective) : objective_(objective) {}
+    explicit Predictions(const AnswersInTexts& objective) : objective_(objective) {}
     void add(const Tensor& logits,
              const PackedBatch& packed,
              const std::vector<int64_t>& numbers) override {
@@ -491,13 +495,13 @@ class AnswersInTexts final : public LabelledObjective {
         const infer::SpanAnswer answer =
             infer::best_answer(asked.windows, of_windows, objective_.task().max_answer,
                                objective_.asks().some_lack(), objective_.causal_);
-        const std::string said =
+        const std::string predicted =
             answer.found ? asked.question.context.substr(answer.begin, answer.end - answer.begin)
                          : std::string();
         std::vector<std::string> truths;
         for (const Answer& truth : asked.question.answers) truths.push_back(truth.text);
-        exact_ += text::best_exact_match(truths, said) > 0 ? 1 : 0;
-        f1_.push_back(text::best_answer_f1(truths, said));
+        exact_ += text::best_exact_match(truths, predicted) > 0 ? 1 : 0;
+        f1_.push_back(text::best_answer_f1(truths, predicted));
       }
     }
     void end(ScoreWriter& scores) const override {
@@ -528,7 +532,9 @@ class AnswersInTexts final : public LabelledObjective {
     }
     return sum;
   }
-  std::unique_ptr<Answers> begin_answers() const override { return std::make_unique<Said>(*this); }
+  std::unique_ptr<Answers> begin_answers() const override {
+    return std::make_unique<Predictions>(*this);
+  }
 
   bool causal_;
 };

@@ -98,7 +98,7 @@ class Preference final : public Objective {
     const HeadLoss head = head_loss(
         model, hidden, targets,
         {.scale = 1 / whole.divisor("loss"), .weight_N = at::tensor(factors, at::kDouble)});
-    backward_behind(head, parts.weighted());
+    backward_from(head, parts.weighted());
     return sums;
   }
 

@@ -62,7 +62,8 @@ class PreferenceObjective final : public ObjectiveOf<PreferenceRecipe> {
     return open_pairs(plan, keys_, open_tokenizer(plan.data), cancel);
   }
 
-  void write_beside(const Recipe& recipe, const std::filesystem::path& checkpoint) const override {
+  void write_settings(const Recipe& recipe,
+                      const std::filesystem::path& checkpoint) const override {
     write_chat_format({.format = keys_.format}, recipe.data.files(), checkpoint);
   }
 };

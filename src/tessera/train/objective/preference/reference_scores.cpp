@@ -34,23 +34,23 @@ std::string key_of(const model::Model& model) {
   return key.finish();
 }
 
-struct Kept {
+struct CachedScores {
   std::vector<PairScore> scores;
   std::string model;
 };
 
-std::optional<Kept> read(const fs::path& file, const std::string& data, int64_t pairs) {
+std::optional<CachedScores> read(const fs::path& file, const std::string& data, int64_t pairs) {
   try {
     const format::TensorFile tensors = format::open_safetensors(file);
-    const auto said = [&](const char* key) {
+    const auto metadata = [&](const char* key) {
       const auto found = tensors.metadata().find(key);
       return found == tensors.metadata().end() ? std::string() : found->second;
     };
     const format::TensorView& view = tensors.at(kTensor);
-    if (said("data") != data || view.dtype != DType::f64 ||
+    if (metadata("data") != data || view.dtype != DType::f64 ||
         view.shape != std::vector<int64_t>{pairs, 2})
       return std::nullopt;
-    Kept kept{std::vector<PairScore>(static_cast<size_t>(pairs)), said("model")};
+    CachedScores kept{std::vector<PairScore>(static_cast<size_t>(pairs)), metadata("model")};
     std::memcpy(kept.scores.data(), view.data.data(), view.data.size());
     return kept;
   } catch (const Error&) {  // incomplete: rebuild the cache
@@ -59,16 +59,16 @@ std::optional<Kept> read(const fs::path& file, const std::string& data, int64_t 
 }
 
 /// The newest file for the data and, if it is known, the model.
-std::optional<Kept> find(const fs::path& cache,
-                         const std::string& data,
-                         const std::optional<std::string>& model,
-                         int64_t pairs) {
-  std::optional<Kept> newest;
+std::optional<CachedScores> find(const fs::path& cache,
+                                 const std::string& data,
+                                 const std::optional<std::string>& model,
+                                 int64_t pairs) {
+  std::optional<CachedScores> newest;
   fs::file_time_type written;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(cache, ignored)) {
     if (!entry.path().filename().string().starts_with(kPrefix)) continue;
-    std::optional<Kept> kept = read(entry.path(), data, pairs);
+    std::optional<CachedScores> kept = read(entry.path(), data, pairs);
     if (!kept || (model && kept->model != *model)) continue;
     if (newest && entry.last_write_time() <= written) continue;
     newest = std::move(kept);
@@ -77,7 +77,7 @@ std::optional<Kept> find(const fs::path& cache,
   return newest;
 }
 
-void write(const fs::path& cache, const std::string& data, const Kept& kept) {
+void write(const fs::path& cache, const std::string& data, const CachedScores& kept) {
   create_folder(cache);
   const fs::path file =
       cache / fmt::format("{}{}.safetensors", kPrefix, sha256(data + kept.model).substr(0, 16));
@@ -116,7 +116,7 @@ std::vector<PairScore> reference_scores(const Recipe& recipe,
   const int64_t size = recipe.train.batch, pairs = source.pairs();
   const std::string data = key_of_data(recipe, source);
   const std::vector<int64_t> needed = groups_needed(recipe, source);
-  const auto missing = [&](const Kept& kept) {
+  const auto missing = [&](const CachedScores& kept) {
     std::vector<int64_t> out;
     for (const int64_t group : needed)
       if (std::isnan(kept.scores[static_cast<size_t>(group * size)][0])) out.push_back(group);
@@ -130,10 +130,10 @@ std::vector<PairScore> reference_scores(const Recipe& recipe,
   const model::Model model = start_model(recipe);
   const std::string name = key_of(model);
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-  Kept kept =
+  CachedScores kept =
       find(options.cache, data, name, pairs)
-          .value_or(
-              Kept{std::vector<PairScore>(static_cast<size_t>(pairs), {kUnknown, kUnknown}), name});
+          .value_or(CachedScores{
+              std::vector<PairScore>(static_cast<size_t>(pairs), {kUnknown, kUnknown}), name});
   const std::vector<int64_t> groups = missing(kept);
   if (groups.empty()) return kept.scores;
   const auto say = [&](const std::string& line) {
@@ -142,7 +142,7 @@ std::vector<PairScore> reference_scores(const Recipe& recipe,
   say(fmt::format("reference model: log-probabilities of {} of {} pairs, before the first step",
                   std::min(std::ssize(groups) * size, pairs), pairs));
   using Clock = std::chrono::steady_clock;
-  auto said = Clock::now();
+  auto metadata = Clock::now();
   for (size_t i = 0; i < groups.size(); ++i) {
     if (options.cancel != nullptr) options.cancel->check("reference");
     std::vector<int64_t> numbers;
@@ -152,8 +152,8 @@ std::vector<PairScore> reference_scores(const Recipe& recipe,
         answer_log_p(model, source.numbered_pairs(numbers), recipe.train.precision);
     for (size_t row = 0; row < numbers.size(); ++row)
       kept.scores[static_cast<size_t>(numbers[row])] = {log_p[2 * row], log_p[2 * row + 1]};
-    if (Clock::now() - said > std::chrono::seconds(20)) {
-      said = Clock::now();
+    if (Clock::now() - metadata > std::chrono::seconds(20)) {
+      metadata = Clock::now();
       say(fmt::format("reference: {} of {} batches", i + 1, groups.size()));
     }
   }

@@ -14,8 +14,8 @@ namespace {
 
 constexpr const char *kFound = "loss", *kGenerator = "generator", *kDifference = "difference";
 
-struct Found {
-  double hits = 0, said = 0, truth = 0, right = 0;
+struct DetectionCounts {
+  double hits = 0, predicted = 0, truth = 0, right = 0;
 };
 
 /// Names of parameters that both stacks may share.
@@ -119,7 +119,7 @@ class ReplacedToken final : public Objective {
     Tensor added = losses_N.sum() * (how_.weight / whole.divisor(kFound));
     for (const PartLosses* of : {&parts, &parts_of_generator})
       if (of->weighted().defined()) added = added + of->weighted();
-    backward_behind(hidden_tokens, added);
+    backward_from(hidden_tokens, added);
     for (const Table& table : tables_) {
       Tensor &from = Tensor(table.own).mutable_grad(),
              &to = Tensor(table.difference).mutable_grad();
@@ -134,7 +134,7 @@ class ReplacedToken final : public Objective {
     derive();
     double nats = 0, of_generator = 0;
     int64_t tokens = 0, asked = 0;
-    Found sum;
+    DetectionCounts sum;
     for (const std::vector<int64_t>& pass : passes_of(source().valid_samples(), options)) {
       if (options.cancel != nullptr) options.cancel->check("evaluate");
       const PackedBatch packed = source().valid(pass);
@@ -157,7 +157,7 @@ class ReplacedToken final : public Objective {
     out.accuracy = share(sum.right, static_cast<double>(tokens));
     out.losses[kGenerator] = share(of_generator, static_cast<double>(asked));
     out.scores = {{"accuracy", out.accuracy},
-                  {"precision", share(sum.hits, sum.said)},
+                  {"precision", share(sum.hits, sum.predicted)},
                   {"recall", share(sum.hits, sum.truth)}};
     return out;
   }
@@ -217,14 +217,14 @@ class ReplacedToken final : public Objective {
   static Tensor found(const model::Model& model,
                       const Tensor& hidden_ND,
                       const Tensor& is_other_N,
-                      Found* count) {
+                      DetectionCounts* count) {
     const Tensor z_N = model.logits(hidden_ND).squeeze(-1).to(at::kDouble);
     if (count != nullptr) {
-      const Tensor said = (z_N.detach() > 0).to(at::kDouble);
-      count->hits += (said * is_other_N).sum().item<double>();
-      count->said += said.sum().item<double>();
+      const Tensor predicted = (z_N.detach() > 0).to(at::kDouble);
+      count->hits += (predicted * is_other_N).sum().item<double>();
+      count->predicted += predicted.sum().item<double>();
       count->truth += is_other_N.sum().item<double>();
-      count->right += (said == is_other_N).sum().item<double>();
+      count->right += (predicted == is_other_N).sum().item<double>();
     }
     return nats_of_found(z_N, is_other_N);
   }

@@ -87,7 +87,7 @@ std::string Planner::task_of_head(const Peek& data) const {
   return !label.empty() && by_values(data, label) == kSeveral ? kSeveral : kClasses;
 }
 
-void Planner::guess() {
+void Planner::infer_task() {
   if (is_plain_text() && o_.task.empty()) {
     out_.task = kText;
     say("task: language modeling on plain text (--task; --labels FILE or --columns for labelled "
@@ -117,7 +117,7 @@ void Planner::guess() {
     return;
   }
   if (task == kTogether) {
-    guess_together();
+    infer_contrastive();
     return;
   }
   if (task == kWords) {
@@ -132,7 +132,7 @@ void Planner::guess() {
   draft_columns(data);
 }
 
-void Planner::guess_together() {
+void Planner::infer_contrastive() {
   keyed_format(o_.data.front());
   const std::string text = role(o_.text, kAnchors, "text"),
                     positive = role(o_.text_b, kPositives, "text-b"),
