@@ -1,5 +1,6 @@
-// Rows of whole models: what experts cost in decoding, their products in training beside one dense
-// product, and what computing layers again saves and costs in training.
+// Rows of whole models: what experts cost in decoding, decoding steps by kind of model, experts'
+// products in training beside one dense product, and what computing layers again saves and costs in
+// training.
 //   models_rows [ROW ...] [--repeats N] [--json] [--list]
 #include <fmt/format.h>
 
@@ -10,6 +11,7 @@
 #include "rows.h"
 #include "tessera/model/model.h"
 #include "tessera/model/plan.h"
+#include "tessera/model/step_plan.h"
 #include "tessera/ops/weights/weight.h"
 #include "tessera/train/objective/loss.h"
 
@@ -22,11 +24,24 @@ model::Model model_of(const std::string& layers) {
   return {spec, model::Weights::initial(spec, 1)};
 }
 
+/// The same with its matrices in Q4_0, activations in 15 bits.
+model::Model quantized_model_of(const std::string& layers) {
+  const model::Model plain = model_of(layers);
+  std::map<std::string, model::WeightPtr> weights;
+  for (const auto& [decl, weight] : plain.weights().all()) {
+    const bool rounds =
+        decl.quantises() && decl.kind == spec::ParamKind::matrix && decl.shape.back() % 32 == 0;
+    weights[decl.name] =
+        std::make_shared<const ops::Weight>((rounds ? weight->converted(DType::q4_0) : *weight)
+                                                .multiplied_in(kernels::Arithmetic::int15));
+  }
+  return {plain.spec(), model::Weights::check(plain.spec(), std::move(weights))};
+}
+
 /// Token after token of one row, without gradients.
 class Decoding {
  public:
-  explicit Decoding(const std::string& layers)
-      : model_(model_of(layers)), state_(model_.spec(), 1) {}
+  explicit Decoding(model::Model model) : model_(std::move(model)), state_(model_.spec(), 1) {}
   void operator()() {
     const at::NoGradGuard no_gradients;
     model::ForwardOptions options;
@@ -47,9 +62,10 @@ void experts(Report& report) {
   report.group("experts/decode", [&] {
     const std::string around = R"("d_model": 512, "layers": [{"repeat": 4}],
         "mixer": {"type": "attention", "n_heads": 8, "position": "rope"}, "ffn": )";
-    Decoding some(around + R"({"type": "moe", "n_experts": 64, "router": {"type": "top_k", "k": 8},
-                              "expert": {"type": "glu", "d_hidden": 256}})"),
-        dense(around + R"({"type": "glu", "d_hidden": 16384})");
+    Decoding some(model_of(around + R"({"type": "moe", "n_experts": 64,
+                                       "router": {"type": "top_k", "k": 8},
+                                       "expert": {"type": "glu", "d_hidden": 256}})")),
+        dense(model_of(around + R"({"type": "glu", "d_hidden": 16384})"));
     const auto s = report.seconds({[&] { some(); }, [&] { dense(); }});
     report.add({"experts/decode", s[0] / s[1], "x", Aim::at_most, 0.3,
                 fmt::format("8 of 64 experts {}, dense {} a token; {:.0f} and {:.0f} M parameters",
@@ -57,6 +73,46 @@ void experts(Report& report) {
                             static_cast<double>(some.parameters()) / 1e6,
                             static_cast<double>(dense.parameters()) / 1e6)});
   });
+}
+
+/// Kinds of models whose parts offer decoding steps, each of 70 to 110 M parameters.
+const std::pair<const char*, const char*> kStepped[] = {
+    {"attention", R"("d_model": 768, "layers": [{"repeat": 12}], "mixer": {"type": "attention",
+        "n_heads": 12, "n_kv_heads": 4, "position": "rope"}, "ffn": {"type": "glu", "d_hidden": 2048})"},
+    {"mamba2", R"("d_model": 768, "layers": [{"repeat": 24, "ffn": null}],
+        "mixer": {"type": "mamba2", "n_heads": 24, "d_state": 128})"},
+    {"gated_delta_net", R"("d_model": 768, "layers": [{"repeat": 12}],
+        "mixer": {"type": "gated_delta_net", "n_heads": 6}, "ffn": {"type": "glu", "d_hidden": 2048})"},
+    {"retention", R"("d_model": 768, "layers": [{"repeat": 12}],
+        "mixer": {"type": "retention", "n_heads": 6}, "ffn": {"type": "glu", "d_hidden": 2048})"},
+    {"experts", R"("d_model": 512, "layers": [{"repeat": 12}], "mixer": {"type": "attention",
+        "n_heads": 8, "n_kv_heads": 4, "position": "rope"}, "ffn": {"type": "moe", "n_experts": 16,
+        "router": {"type": "top_k", "k": 4}, "expert": {"type": "glu", "d_hidden": 256}})"},
+    {"rwkv7", R"("d_model": 768, "layers": [{"repeat": 12, "branches": [
+        {"name": "time", "mixer": {"type": "rwkv7", "n_heads": 12}},
+        {"name": "channel", "mixer": {"type": "rwkv_channel_mix"}}]}], "norm": "layer_norm")"},
+    {"latent_attention", R"("d_model": 768, "layers": [{"repeat": 12}], "mixer": {
+        "type": "latent_attention", "n_heads": 12, "q_lora_rank": 384, "kv_lora_rank": 256,
+        "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "position": "rope"},
+        "ffn": {"type": "glu", "d_hidden": 2048})"}};
+
+/// The time of a token by tensors, by that of decoding steps (model/step_plan.h).
+void steps(Report& report) {
+  for (const auto& [kind, layers] : kStepped) {
+    const std::string row = fmt::format("decode/steps/{}", kind);
+    report.group(row, [&report, &row, layers = layers] {
+      const model::Model model = quantized_model_of(layers);
+      Decoding by_tensors(model), by_steps(model);
+      const auto s = report.seconds({[&] {
+                                       const model::StepPlan::Off off;
+                                       by_tensors();
+                                     },
+                                     [&] { by_steps(); }});
+      report.add({row, s[0] / s[1], "x", Aim::at_least, 1.3,
+                  fmt::format("{:.0f} and {:.0f} tokens/s; {:.0f} M parameters, Q4_0", 1 / s[0],
+                              1 / s[1], static_cast<double>(by_steps.parameters()) / 1e6)});
+    });
+  }
 }
 
 /// y = x w^T for rows sorted by expert, and its gradients, beside one matrix for all of them.
@@ -141,5 +197,5 @@ void recompute(Report& report) {
 
 int main(int argc, char** argv) {
   using namespace tessera::bench;
-  return run(argc, argv, "models", {experts, grouped, recompute});
+  return run(argc, argv, "models", {experts, steps, grouped, recompute});
 }
