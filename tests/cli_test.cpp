@@ -552,6 +552,21 @@ TEST_F(Cli, FinetunesAndScoresBenchmarks) {
   EXPECT_EQ(own["scores"], (spec::Json{{"accuracy", plain["scores"]["accuracy"]}}));
   EXPECT_EQ(own["intervals"]["accuracy"]["value"], plain["scores"]["accuracy"]);
   EXPECT_EQ(plain["intervals"]["matthews"]["interval"], "bootstrap");
+  // an interrupted evaluation continues from its stored logits, here the first of four model calls
+  const std::string stored = (folder_ / "sst2.out").string(),
+                    resumed = out + "/latest --task glue:sst2 --batch 8 --data " + train +
+                              " --out " + stored;
+  const spec::Json whole = scored(resumed);
+  EXPECT_EQ(whole["scores"], own["scores"]);
+  std::string lines = read_text_file(stored);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 5);
+  lines.resize(lines.find('\n', lines.find('\n') + 1) + 1);
+  std::ofstream(stored, std::ios::trunc) << lines;
+  EXPECT_NE(run("eval " + resumed).err.find("1 of 4 model calls from"), std::string::npos);
+  EXPECT_EQ(scored(resumed), whole);
+  expect_refused(
+      "eval " + out + "/latest --task glue:sst2 --batch 4 --data " + train + " --out " + stored, 2,
+      "holds results of another evaluation: batch = 8, here 4");
   expect_refused("eval " + out + "/latest --task rte --data " +
                      folder_.write("rte.tsv",
                                    "index\tsentence1\tsentence2\tlabel\n0\ta\tb\t"

@@ -176,6 +176,7 @@ int evaluate(EvalArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   if (o.data.given() && !o.task.is_benchmark()) {
     o.data.how.seed = o.task.options.seed;
+    o.data.how.out = o.task.out();
     o.data.how.data.model = o.model;
     o.data.how.adapters = o.adapters;
     o.data.how.loading = o.loading.options();

@@ -213,7 +213,8 @@ void EvalTask::add(CLI::App& app, std::string& task) {
       ->capture_default_str()
       ->check(not_negative());
   add_out(app, out_,
-          "results of each example as JSON lines, from which an interrupted evaluation continues")
+          "results of each example as JSON lines, of labelled data logits; an interrupted "
+          "evaluation continues from them")
       ->needs(name);
   add("--at-once", options.at_once, "examples per batch")->capture_default_str()->check(positive());
   app.add_flag("--add-bos", options.bos,
@@ -371,6 +372,8 @@ int evaluate_task(EvalTask& o,
   o.options.few_shot.seed = o.options.seed;
   const int64_t context = infer::longest_sequence(spec, 0);
   if (o.reads_text()) {
+    if (!o.out_.empty())
+      fail(ErrorKind::usage, "eval", "--out with --task {}; expected it with examples", kPositions);
     if (o.lengths_.size() > 1)
       fail(ErrorKind::usage, "eval", "{} trained lengths; expected one under --lengths",
            o.lengths_.size());

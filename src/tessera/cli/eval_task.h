@@ -21,6 +21,8 @@ struct EvalTask {
   /// Adds the options; `task` is set by --task, which --data has too.
   void add(CLI::App& app, std::string& task);
   bool given() const { return task_ != nullptr && !task_->empty(); }
+  /// The file of --out, or "".
+  const std::string& out() const { return out_; }
   /// Throws Error(usage), with the names, for a task that is neither known nor a file.
   void check() const;
   /// True for --task positions.

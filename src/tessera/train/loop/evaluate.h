@@ -10,6 +10,10 @@
 #include "tessera/model/model.h"
 #include "tessera/train/data/dataset.h"
 
+namespace tessera::infer {
+class ResultLines;
+}
+
 namespace tessera::train {
 
 struct Evaluation {
@@ -35,6 +39,9 @@ struct EvaluateOptions {
   /// Of labelled objectives: also the confidence intervals of the scores, with this seed of the
   /// bootstrap.
   std::optional<uint64_t> interval_seed = {};
+  /// Of labelled objectives: stored logits of each model call, which are not computed again;
+  /// nullptr = none.
+  infer::ResultLines* results = nullptr;
   /// Of objectives whose targets are tokens: nats and targets of each pass, in order.
   std::function<void(double nats, int64_t targets)> on_pass = {};
 };

@@ -5,6 +5,7 @@
 
 #include "tessera/infer/encoders/embed.h"
 #include "tessera/infer/evaluation/estimate.h"
+#include "tessera/infer/evaluation/result_lines.h"
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/train/data/label_examples.h"
 #include "tessera/train/data/listops.h"
@@ -87,6 +88,10 @@ Evaluation evaluate_similarity(const infer::LoadedModel& loaded,
   return out;
 }
 
+[[noreturn]] void refuse_out(const std::string& task) {
+  fail(ErrorKind::usage, "eval", "--out with task {}; expected it with labels", task);
+}
+
 /// The scores that a benchmark reports, and their mean.
 void keep_scores(const std::vector<std::string>& names, Evaluation& result) {
   if (names.empty()) return;
@@ -123,6 +128,7 @@ DataEvaluation evaluate_data(const DataEvaluationOptions& options) {
   plan.choices.insert(plan.choices.begin(), loaded.source.remarks.begin(),
                       loaded.source.remarks.end());
   if (plan.task == kSimilarity) {
+    if (!options.out.empty()) refuse_out(plan.task);
     DataEvaluation out{plan.task, plan.benchmark, std::move(plan.choices)};
     out.result = evaluate_similarity(loaded, options.adapters, how, plan.recipe, options.seed);
     out.examples = out.result.tokens;
@@ -136,9 +142,24 @@ DataEvaluation evaluate_data(const DataEvaluationOptions& options) {
                  out.said.push_back(line);
                }});
   out.examples = objective->source().valid_samples();
-  out.result = objective->evaluate(
-      loaded.model,
-      {.batch = recipe.train.batch, .cancel = how.cancel, .interval_seed = options.seed});
+  if (!options.out.empty() && recipe.data.labels() == nullptr) refuse_out(plan.task);
+  infer::ResultLines results;
+  if (!options.out.empty())
+    results = infer::ResultLines(options.out, {{"evaluation", "tessera eval --data"},
+                                               {"model", how.model},
+                                               {"adapters", options.adapters},
+                                               {"task", plan.task},
+                                               {"batch", recipe.train.batch},
+                                               {"data_sha256", objective->source().key()}});
+  if (!results.done().empty())
+    out.said.push_back(fmt::format("{} of {} model calls from {}", results.done().size(),
+                                   (out.examples + recipe.train.batch - 1) / recipe.train.batch,
+                                   options.out.string()));
+  out.result =
+      objective->evaluate(loaded.model, {.batch = recipe.train.batch,
+                                         .cancel = how.cancel,
+                                         .interval_seed = options.seed,
+                                         .results = options.out.empty() ? nullptr : &results});
   keep_scores(plan.scores, out.result);
   const LabelData* data = recipe.data.labels();
   if (data != nullptr && data->format == LabelFormat::listops)

@@ -19,6 +19,8 @@ struct DataEvaluationOptions {
                           // its adapters, or the one that its run was initialized from
   std::filesystem::path cache;  // cache for tokenized files
   uint64_t seed = 0;            // of bootstrap intervals
+  std::filesystem::path out;    // of labels: stored logits, from which an interrupted evaluation
+                                // continues; "" = none
 };
 
 struct DataEvaluation {
@@ -34,7 +36,8 @@ struct DataEvaluation {
 
 /// With labels and similarities, scores have confidence intervals; of a benchmark, the scores that
 /// it reports, and if there are several, "mean".
-/// Throws Error(usage) if the model has no head for such examples, and the errors of reading them.
+/// Throws Error(usage) if the model has no head for such examples or `out` has no meaning for them,
+/// and the errors of reading them.
 DataEvaluation evaluate_data(const DataEvaluationOptions& options);
 
 }  // namespace tessera::train

@@ -8,6 +8,7 @@
 
 #include "tessera/infer/encoders/answer.h"
 #include "tessera/infer/evaluation/estimate.h"
+#include "tessera/infer/evaluation/result_lines.h"
 #include "tessera/text/answer_scores.h"
 #include "tessera/train/loop/batch_tensors.h"
 #include "tessera/train/objective/labels/answer_source.h"
@@ -40,6 +41,23 @@ Tensor matrix_of(const std::vector<std::vector<double>>& rows) {
 std::vector<int64_t> best_classes(const Tensor& logits_NC) {
   const Tensor best = logits_NC.argmax(-1).contiguous();
   return {best.const_data_ptr<int64_t>(), best.const_data_ptr<int64_t>() + best.numel()};
+}
+
+/// Logits as lists, exactly.
+std::vector<std::vector<double>> rows_of(const Tensor& logits) {
+  std::vector<std::vector<double>> rows;
+  for (int64_t row = 0; row < logits.size(0); ++row) rows.push_back(doubles_of(logits[row]));
+  return rows;
+}
+
+/// The logits of a stored model call, in float32 as they were computed.
+Tensor stored_logits(const spec::Json& line) {
+  try {
+    return matrix_of(line.at("logits").get<std::vector<std::vector<double>>>()).to(at::kFloat);
+  } catch (const nlohmann::json::exception&) {
+    fail(ErrorKind::file, "eval",
+         "stored results have other values than this evaluation; expected another --out");
+  }
 }
 
 /// Adds scores of an evaluation, with their intervals if options ask for them.
@@ -139,10 +157,16 @@ class LabelledObjective : public Objective {
     Evaluation result;
     double loss = 0, denominator = 0;
     const auto answers = begin_answers();
+    size_t call = 0;
     for (const std::vector<int64_t>& pass : passes_of(source().valid_samples(), options)) {
       if (options.cancel != nullptr) options.cancel->check("evaluate");
       const PackedBatch packed = source().valid(pass);
-      const Tensor logits = logits_of(model, packed, batch_of(packed), {});
+      const bool stored = options.results != nullptr && call < options.results->done().size();
+      const Tensor logits = stored ? stored_logits(options.results->done()[call])
+                                   : logits_of(model, packed, batch_of(packed), {});
+      if (options.results != nullptr && !stored)
+        options.results->add({{"index", call}, {"logits", rows_of(logits)}});
+      ++call;
       denominator += asked(packed);
       if (logits.size(0) > 0) loss += loss_of(logits, packed).item<double>();
       answers->add(logits, packed, pass);
