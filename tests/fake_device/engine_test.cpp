@@ -6,7 +6,9 @@
 #include "fake_device/fake_device.h"
 #include "tessera/infer/engine/generate.h"
 #include "tessera/infer/infer_testing.h"
+#include "tessera/base/testing.h"
 #include "tessera/model/placement.h"
+#include "tessera/ops/device_name.h"
 #include "tessera/ops/weights/to_device.h"
 
 namespace tessera::infer::device_test {
@@ -44,6 +46,22 @@ TEST_F(OnDevice, WeightsKeepNumbersTypesAndGradients) {
   const ops::WeightPtr copy = ops::to_device(adapted, device_);
   EXPECT_EQ(copy->device(), device_);
   EXPECT_TRUE(at::allclose(copy->tensor().detach().cpu(), adapted->tensor().detach(), 1e-6, 1e-6));
+}
+
+TEST_F(OnDevice, DevicesHaveNames) {
+  EXPECT_EQ(ops::device_named("cpu"), at::Device(at::kCPU));
+  EXPECT_EQ(ops::device_named("fake"), fake_device::device(0));
+  EXPECT_EQ(ops::device_named("fake:1"), fake_device::device(1));
+  for (const char* name : {"", "tpu", "cpu:0", "fake:", "fake:x", "fake:-1", "fake:1000", "cuda:x"})
+    test::expect_error(ErrorKind::usage, "expected cpu, cuda or cuda:N",
+                       [&] { ops::device_named(name); });
+  test::expect_error(ErrorKind::usage,
+                     "[device] fake:2: there are 2 devices; expected fake:0 to fake:1",
+                     [] { ops::device_named("fake:2"); });
+  EXPECT_EQ(ops::devices().front(), "cpu");
+  if (const std::string reason = ops::no_cuda_reason(); !reason.empty())
+    test::expect_error(ErrorKind::usage, "[device] cuda:1: " + reason,
+                       [] { ops::device_named("cuda:1"); });
 }
 
 TEST_F(OnDevice, TextIsThatOfTheCpu) {

@@ -36,7 +36,7 @@ Tensor rows_with_targets(const Tensor& targets_N) {
 
 double sum_in_order(const Tensor& values) {
   // a sum by libtorch has as many parts as threads
-  const Tensor wide = values.to(at::kDouble).contiguous();
+  const Tensor wide = values.to(at::kCPU, at::kDouble).contiguous();
   const auto* at = wide.const_data_ptr<double>();
   double sum = 0;
   for (int64_t i = 0; i < wide.numel(); ++i) sum += at[i];
@@ -44,7 +44,7 @@ double sum_in_order(const Tensor& values) {
 }
 
 double nll_sum(const Tensor& logits_NC, const Tensor& targets_N) {
-  return sum_in_order(losses(logits_NC.to(at::kDouble), targets_N));
+  return sum_in_order(losses(logits_NC.to(at::kDouble), targets_N.to(logits_NC.device())));
 }
 
 Score score(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N) {
@@ -62,7 +62,7 @@ void Scorer::add(const Tensor& hidden_ND, const Tensor& targets_N) {
   for (int64_t begin = 0, n = 0; begin < rows.size(0); begin += n) {
     n = std::min(at_once_ - waiting_, rows.size(0) - begin);
     const Tensor some = rows.narrow(0, begin, n);
-    hidden_.push_back(hidden_ND.index_select(0, some));
+    hidden_.push_back(hidden_ND.index_select(0, some.to(hidden_ND.device())));
     targets_.push_back(targets_N.index_select(0, some));
     waiting_ += n;
     if (waiting_ == at_once_) score_waiting();
@@ -78,9 +78,9 @@ Score Scorer::finish(std::vector<double>* log_p, std::vector<std::vector<TokenLo
 
 void Scorer::score_waiting() {
   const at::NoGradGuard no_gradients;
-  const Tensor wanted = at::cat(targets_);
   const Tensor logits = model_->logits(at::cat(hidden_)).to(at::kDouble);
-  const Tensor nats = losses(logits, wanted).contiguous();
+  const Tensor wanted = at::cat(targets_).to(logits.device());
+  const Tensor nats = losses(logits, wanted).cpu().contiguous();
   sum_.nats += sum_in_order(nats);
   sum_.hits += logits.argmax(-1).eq(wanted).sum().item<int64_t>();
   sum_.targets += waiting_;

@@ -46,6 +46,8 @@ uint64_t sampled_hash(const ops::Weight& weight) {
     for (const ops::WeightPtr& part : parts->all()) all += fmt::format(" {}", sampled_hash(*part));
     return hash_name(all);
   }
+  if (!weight.device().is_cpu())
+    return sampled_hash(ops::Weight::dense(weight.name(), weight.dense_tensor().cpu()));
   constexpr int64_t kRuns = 64, kRun = 64;
   const std::string_view all(static_cast<const char*>(weight.data()),
                              static_cast<size_t>(weight.bytes()));

@@ -184,8 +184,9 @@ Tensor defined_attention(KeyCounts counted,
 
   const Tensor count = joined(counts);
   const Tensor hidden = count.eq(0);
-  if (options.visibility && count.gt(1).any().item<bool>())
-    scores = scores + count.to(type).clamp_min(1).log();
+  // on another device than the CPU, to look would wait for it: the result is the same either way
+  const auto any = [](const Tensor& which) { return !which.is_cpu() || which.any().item<bool>(); };
+  if (options.visibility && any(count.gt(1))) scores = scores + count.to(type).clamp_min(1).log();
   scores = scores.masked_fill(hidden, kMinusInfinity);
   const bool sinks = options.sinks_H.defined();
   if (sinks)
@@ -199,7 +200,7 @@ Tensor defined_attention(KeyCounts counted,
   } else {
     weights = ops::softmax(scores);
     // a row without keys: all its weights are 0, never NaN
-    if (hidden.all(-1).any().item<bool>()) weights = weights.masked_fill(hidden, 0);
+    if (any(hidden.all(-1))) weights = weights.masked_fill(hidden, 0);
   }
   if (options.dropout) weights = options.dropout(weights);
   Tensor out = ops::product(weights, v);

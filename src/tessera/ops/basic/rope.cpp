@@ -11,7 +11,12 @@ RotaryTable rotary_table(const Tensor& positions_N,
                          const std::vector<double>& omega,
                          double factor,
                          at::ScalarType type) {
-  const Tensor positions = positions_N.to(at::kCPU, at::kLong).contiguous();
+  if (!positions_N.is_cpu()) {  // there, without waiting for the positions
+    const Tensor angle_NR = positions_N.to(at::kDouble).unsqueeze(-1) *
+                            at::tensor(omega, at::kDouble).to(positions_N.device());
+    return {(angle_NR.cos() * factor).to(type), (angle_NR.sin() * factor).to(type)};
+  }
+  const Tensor positions = positions_N.to(at::kLong).contiguous();
   const auto pairs = static_cast<int64_t>(omega.size());
   const int64_t n = positions.numel();
   RotaryTable table{at::empty({n, pairs}, at::kDouble), at::empty({n, pairs}, at::kDouble)};

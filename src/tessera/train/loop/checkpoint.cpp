@@ -38,32 +38,46 @@ TensorView view_of(
           {}};
 }
 
-std::vector<TensorView> parameter_views(const model::Model& model) {
-  std::vector<TensorView> views;
-  for (const auto& [decl, weight] : model.weights().all())
-    views.push_back(
-        view_of(decl.name, decl.shape, weight->dtype(), weight->data(), weight->bytes()));
-  return views;
-}
+/// Views of tensors, in host memory: copies of those on another device.
+class TensorViews {
+ public:
+  void add(const std::string& name, const Tensor& tensor) {
+    const Tensor& here = owners_.emplace_back(tensor.detach().cpu().contiguous());
+    views_.push_back(view_of(name, here.sizes().vec(), ops::dtype_of(here.scalar_type()),
+                             here.const_data_ptr(), static_cast<int64_t>(here.nbytes())));
+  }
+  void add(const model::Model& model) {
+    for (const auto& [decl, weight] : model.weights().all())
+      if (weight->dense_tensor().defined())
+        add(decl.name, weight->dense_tensor());
+      else
+        views_.push_back(
+            view_of(decl.name, decl.shape, weight->dtype(), weight->data(), weight->bytes()));
+  }
+  const std::vector<TensorView>& all() const { return views_; }
 
-/// Copies a stored tensor over memory of a known shape.
-void restore(const format::TensorFile& file,
-             const std::string& name,
-             const std::vector<int64_t>& shape,
-             DType dtype,
-             void* to) {
+ private:
+  std::vector<TensorView> views_;
+  std::vector<Tensor> owners_;
+};
+
+/// Copies a stored tensor over one of the same shape.
+void restore(const format::TensorFile& file, const std::string& name, const Tensor& to) {
+  const std::vector<int64_t> shape = to.sizes().vec();
+  const DType dtype = ops::dtype_of(to.scalar_type());
   const TensorView& view = file.at(name);
   if (view.shape != shape || view.dtype != dtype)
     fail(ErrorKind::file, "checkpoint", "{}: tensor \"{}\" is {} {}; expected {} {}", file.file(),
          name, name_of(view.dtype), format::shape_text(view.shape), name_of(dtype),
          format::shape_text(shape));
-  std::memcpy(to, view.data.data(), view.data.size());
+  const Tensor here = to.is_cpu() ? to.detach() : at::empty(shape, to.scalar_type());
+  std::memcpy(here.mutable_data_ptr(), view.data.data(), view.data.size());
+  if (!to.is_cpu()) to.detach().copy_(here);
 }
 
 void restore_model(const format::TensorFile& file, const model::Model& model) {
   for (const auto& [decl, weight] : model.weights().all())
-    restore(file, decl.name, decl.shape, weight->dtype(),
-            weight->dense_tensor().mutable_data_ptr());
+    restore(file, decl.name, weight->dense_tensor());
 }
 
 /// Copies the tokenizer's files next to the model; returns the name in the model's metadata.
@@ -126,7 +140,9 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
     if (&model == &state.model) metadata.insert(state.origin.begin(), state.origin.end());
     if (recipe.data.task() == nullptr)
       metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer(), to);
-    format::write_safetensors(to / kModel, parameter_views(model), metadata);
+    TensorViews views;
+    views.add(model);
+    format::write_safetensors(to / kModel, views.all(), metadata);
   };
   if (state.adapters.empty()) {
     write_model(state.model, folder);
@@ -141,20 +157,16 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
     create_folder(folder / other.name);
     write_model(*other.model, folder / other.name);
   }
-  std::vector<TensorView> views;
+  TensorViews views;
   for (const Optimizer::StateTensor& kept : state.optimizer.state())
-    views.push_back(view_of(kept.name, kept.tensor.sizes().vec(),
-                            ops::dtype_of(kept.tensor.scalar_type()), kept.tensor.const_data_ptr(),
-                            static_cast<int64_t>(kept.tensor.nbytes())));
-  format::write_safetensors(folder / kOptimizer, views);
+    views.add(kept.name, kept.tensor);
+  format::write_safetensors(folder / kOptimizer, views.all());
   if (progress.carried) progress.carried->save(folder / kCarried);
   if (!state.auxiliary.parameters.empty()) {
-    std::vector<TensorView> auxiliary;
+    TensorViews auxiliary;
     for (const ParameterBeside& own : state.auxiliary.parameters)
-      auxiliary.push_back(view_of(own.decl.name, own.decl.shape, DType::f32,
-                                  own.tensor.const_data_ptr(),
-                                  static_cast<int64_t>(own.tensor.nbytes())));
-    format::write_safetensors(folder / kObjective, auxiliary);
+      auxiliary.add(own.decl.name, own.tensor);
+    format::write_safetensors(folder / kObjective, auxiliary.all());
   }
 
   Json trainer = {{"version", 1},
@@ -253,23 +265,20 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
   };
   if (adapts) {
     for (const ParameterSet::Entry& entry : state.parameters.trained())
-      if (!of_objective(entry))
-        restore(weights, entry.decl.name, entry.decl.shape, DType::f32,
-                entry.tensor.mutable_data_ptr());
+      if (!of_objective(entry)) restore(weights, entry.decl.name, entry.tensor);
   } else {
     restore_model(weights, state.model);
   }
   if (!auxiliary.parameters.empty()) {
     const format::TensorFile file = format::open_safetensors(folder / kObjective);
     for (const ParameterBeside& own : auxiliary.parameters)
-      restore(file, own.decl.name, own.decl.shape, DType::f32, own.tensor.mutable_data_ptr());
+      restore(file, own.decl.name, own.tensor);
   }
   if (auxiliary.companion.model != nullptr)
     restore_model(format::open_safetensors(folder / auxiliary.companion.name / kModel),
                   *auxiliary.companion.model);
   for (const Optimizer::StateTensor& tensor : state.optimizer.state())
-    restore(kept, tensor.name, tensor.tensor.sizes().vec(),
-            ops::dtype_of(tensor.tensor.scalar_type()), tensor.tensor.mutable_data_ptr());
+    restore(kept, tensor.name, tensor.tensor);
 
   Progress progress;
   progress.step = counter(trainer, "step", file);

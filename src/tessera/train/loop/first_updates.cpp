@@ -13,8 +13,11 @@ namespace {
 constexpr double kNoGradient = 1e-5, kSmallGradient = 0.1, kEven = 1e-3, kNoChange = 1e-4;
 constexpr int64_t kSample = 256;  // weights of each parameter
 
-const float* values_in(const ParameterSet::Entry& entry) {
-  return static_cast<const float*>(entry.tensor.const_data_ptr());
+/// The first values of a parameter, on the host.
+std::vector<float> sample_of(const ParameterSet::Entry& entry) {
+  const int64_t n = std::min(kSample, entry.decl.elements());
+  const Tensor values = entry.tensor.detach().flatten().narrow(0, 0, n).cpu();
+  return {values.const_data_ptr<float>(), values.const_data_ptr<float>() + n};
 }
 
 /// "a", "b" and 3 more.
@@ -29,7 +32,7 @@ std::string listed(const std::vector<std::string>& names) {
 
 /// Parameters whose gradient is missing or all zeros.
 std::vector<std::string> unreached(const ParameterSet& parameters) {
-  const std::vector<Gradient> gradients = parameters.gradients();
+  const std::vector<Gradient> gradients = parameters.host_gradients();
   std::vector<std::string> names;
   for (size_t i = 0; i < gradients.size(); ++i) {
     const Gradient& one = gradients[i];
@@ -69,10 +72,8 @@ std::vector<std::string> FirstUpdates::before(int64_t step,
                                 names.size(), parameters.trained().size(), listed(names)));
   samples_.clear();
   if (step != moving_) return out;
-  for (const ParameterSet::Entry& entry : parameters.trained()) {
-    const float* w = values_in(entry);
-    samples_.emplace_back(w, w + std::min(kSample, entry.decl.elements()));
-  }
+  for (const ParameterSet::Entry& entry : parameters.trained())
+    samples_.push_back(sample_of(entry));
   return out;
 }
 
@@ -80,7 +81,7 @@ std::vector<std::string> FirstUpdates::after(int64_t step, const ParameterSet& p
   if (step != moving_ || samples_.size() != parameters.trained().size()) return {};
   double size = 0, change = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
-    const float* now = values_in(parameters.trained()[i]);
+    const std::vector<float> now = sample_of(parameters.trained()[i]);
     for (size_t k = 0; k < samples_[i].size(); ++k) {
       const double before = samples_[i][k], moved = now[k] - before;
       size += before * before;

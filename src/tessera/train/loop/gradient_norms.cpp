@@ -29,14 +29,6 @@ double norm_of(const std::vector<size_t>& entries, const std::vector<Gradient>& 
   return train::norm_of(of);
 }
 
-std::vector<Gradient> weights_of(const ParameterSet& parameters) {
-  std::vector<Gradient> out;
-  for (const ParameterSet::Entry& entry : parameters.trained())
-    out.push_back(
-        {static_cast<const float*>(entry.tensor.const_data_ptr()), entry.decl.elements()});
-  return out;
-}
-
 }  // namespace
 
 std::string layer_of(const std::string& parameter) {
@@ -52,8 +44,8 @@ std::string layer_of(const std::string& parameter) {
   return parameter.substr(0, end);
 }
 
-std::pair<std::string, double> largest_gradient(const ParameterSet& parameters,
-                                                const std::vector<Gradient>& gradients) {
+std::pair<std::string, double> largest_gradient(const ParameterSet& parameters) {
+  const std::vector<Gradient> gradients = parameters.host_gradients();
   std::pair<std::string, double> out{"", -1};
   for (const auto& [layer, entries] : layers_of(parameters))
     if (const double norm = norm_of(entries, gradients); norm > out.second) out = {layer, norm};
@@ -61,20 +53,20 @@ std::pair<std::string, double> largest_gradient(const ParameterSet& parameters,
 }
 
 std::string first_nonfinite(const ParameterSet& parameters) {
-  const std::vector<Gradient> weights = weights_of(parameters);
+  const std::vector<Gradient> weights = parameters.host_values();
   for (size_t i = 0; i < weights.size(); ++i)
     if (!std::isfinite(train::norm_of({&weights[i], 1}))) return parameters.trained()[i].decl.name;
   return "";
 }
 
 GradientNorms::GradientNorms(const ParameterSet& parameters) : parameters_(parameters) {
-  for (const Gradient& weight : weights_of(parameters))
+  for (const Gradient& weight : parameters.host_values())
     before_.emplace_back(weight.data, weight.data + weight.elements);
 }
 
 Json GradientNorms::after() {
-  const std::vector<Gradient> gradients = parameters_.gradients(),
-                              weights = weights_of(parameters_);
+  const std::vector<Gradient> gradients = parameters_.host_gradients(),
+                              weights = parameters_.host_values();
   std::vector<Gradient> updates;
   for (size_t i = 0; i < before_.size(); ++i) {
     float* w = before_[i].data();

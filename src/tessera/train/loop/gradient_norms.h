@@ -10,8 +10,7 @@ namespace tessera::train {
 std::string layer_of(const std::string& parameter);
 
 /// The layer with the largest gradient norm, and that norm.
-std::pair<std::string, double> largest_gradient(const ParameterSet& parameters,
-                                                const std::vector<Gradient>& gradients);
+std::pair<std::string, double> largest_gradient(const ParameterSet& parameters);
 
 /// The name of the first parameter with an infinity or NaN; "" = none.
 std::string first_nonfinite(const ParameterSet& parameters);

@@ -159,7 +159,7 @@ LogLine Loop::update() {
   const WatchRecipe measured = recipe_.watch.value_or(WatchRecipe());
   const double asked = whole.of(objective_.main_loss());
   learner_->parameters.clear_gradients();
-  LossSums sums;
+  std::vector<LossSums> passes;
   Counts counts;
   std::vector<NoiseScale::Small> small;
   std::vector<std::vector<float>> before;  // the gradient of the micro-batches so far
@@ -168,20 +168,20 @@ LogLine Loop::update() {
   Update all{packed};
   for (int64_t micro = 0; micro < how.accumulate; ++micro) {
     const PackedBatch& batch = packed[static_cast<size_t>(micro)];
-    for (const auto& [name, sum] : pass(micro, batch, whole, all, carried, counts))
-      sums[name] += sum;
+    passes.push_back(pass(micro, batch, whole, all, carried, counts));
     if (!measures(measured.noise_scale)) continue;
     // their part of the total loss, rescaled to a mean of their own
     const double tokens = objective_.denominators(batch).of(objective_.main_loss()),
-                 share = norm_of_change(learner_->parameters.gradients(), before),
+                 share = norm_of_change(learner_->parameters.host_gradients(), before),
                  own = tokens > 0 ? share / loss_scale * asked / tokens : 0;
     small.push_back({own * own, tokens});
   }
   before.clear();
   if (scaler_) learner_->parameters.divide_gradients(loss_scale);
-  const std::vector<Gradient> gradients = learner_->parameters.gradients();
-  const double norm = norm_of(gradients);
-  if (!scaler_ && !std::isfinite(norm)) stop_at_gradient(gradients);
+  DeferredNumber norm_of_all = learner_->parameters.gradient_norm();
+  const LossSums sums = read_sums(packed, passes, norm_of_all);
+  const double norm = norm_of_all;
+  if (!scaler_ && !std::isfinite(norm)) stop_at_gradient();
   const bool made = !scaler_ || scaler_->update(std::isfinite(norm));
 
   const double factor = rate_factor(recipe_.schedule, progress_.step, how.steps);
@@ -195,7 +195,7 @@ LogLine Loop::update() {
     first.insert(first.end(), lines.begin(), lines.end());
   };
   if (asked > 0 && made) {
-    const double main = sums[objective_.main_loss()] / std::max(1.0, asked);
+    const double main = sums.at(objective_.main_loss()) / std::max(1.0, asked);
     add_first(first_.before(progress_.step, learner_->parameters, norm, main,
                             recipe_.data.labels() ? 0 : recipe_.spec.vocab));
     learner_->optimizer->update(factor, scale);
@@ -233,15 +233,15 @@ LogLine Loop::update() {
     for (const infer::ExpertUse::Collapse& collapse : counts.experts.collapsed())
       line.alarms.push_back(collapse.text());
   }
-  if (asked > 0 && made) watch(counts, gradients, line);
+  if (asked > 0 && made) watch(counts, line);
   if (recipe_.experts && recipe_.experts->changes()) change_experts(counts, line);
   return line;
 }
 
 /// Watches an update, and stops a run that diverges.
-void Loop::watch(const Counts& counts, const std::vector<Gradient>& gradients, LogLine& line) {
+void Loop::watch(const Counts& counts, LogLine& line) {
   if (const auto spike = watch_.spike(line.loss)) {
-    const auto [layer, norm] = largest_gradient(learner_->parameters, gradients);
+    const auto [layer, norm] = largest_gradient(learner_->parameters);
     line.warnings.push_back(
         fmt::format("the loss {:.4f} is {:.1f} deviations above its mean {:.4f}; the gradient's "
                     "norm is {:.3g}, largest in \"{}\" ({:.3g})",
@@ -253,7 +253,7 @@ void Loop::watch(const Counts& counts, const std::vector<Gradient>& gradients, L
         watch_.expert_loads(name.substr(0, name.size() - kLoad.size()), doubles_of(value));
     if (!text.empty()) line.warnings.push_back(text);
   }
-  if (const auto found = watch_.divergence(progress_.step)) stop_at_divergence(*found, gradients);
+  if (const auto found = watch_.divergence(progress_.step)) stop_at_divergence(*found);
 }
 
 /// Adds or removes experts by the recipe, after an update with router statistics `counts`.
@@ -297,12 +297,31 @@ LossSums Loop::pass(int64_t micro,
     };
   LossSums sums =
       objective_.forward_backward(learner_->model, {packed, batch, forward, whole, &update});
-  const double nats = sums.at(objective_.main_loss());
-  if (!std::isfinite(nats)) {
+  const DeferredNumber& nats = sums.at(objective_.main_loss());
+  if (nats.is_read() && !std::isfinite(double{nats})) {
     if (carried) *state = carried->enter(batch, packed, streams);
     stop_at_loss(nats, packed, batch, forward);
   }
   if (carried) carried->leave(*state, batch, packed, streams);
+  return sums;
+}
+
+/// Sums over the passes. What is unread is read here, with the norm: a step on a device waits for
+/// it once.
+LossSums Loop::read_sums(const std::vector<PackedBatch>& packed,
+                         std::vector<LossSums>& passes,
+                         DeferredNumber& norm) const {
+  std::vector<DeferredNumber*> numbers{&norm};
+  for (LossSums& pass : passes)
+    for (auto& [name, sum] : pass) numbers.push_back(&sum);
+  DeferredNumber::read(numbers);
+  LossSums sums;
+  for (size_t micro = 0; micro < passes.size(); ++micro) {
+    const double nats = passes[micro].at(objective_.main_loss());
+    if (!std::isfinite(nats))
+      stop_at_loss(nats, packed[micro], batch_of(packed[micro]), forward_options());
+    for (const auto& [name, sum] : passes[micro]) sums[name] += sum;
+  }
   return sums;
 }
 
@@ -345,17 +364,16 @@ void Loop::stop_at_loss(double nats,
        progress_.step + 1, number_text(nats), place.empty() ? "logits" : place, safe_place());
 }
 
-void Loop::stop_at_gradient(const std::vector<Gradient>& gradients) const {
-  const int64_t bad = last_nonfinite(gradients);
+void Loop::stop_at_gradient() const {
+  const int64_t bad = last_nonfinite(learner_->parameters.host_gradients());
   fail(ErrorKind::input, "train",
        "step {}: the gradient of \"{}\" is not finite: lower optimizer.lr; {}", progress_.step + 1,
        bad >= 0 ? learner_->parameters.trained()[static_cast<size_t>(bad)].decl.name : "?",
        safe_place());
 }
 
-void Loop::stop_at_divergence(const RunWatch::Divergence& found,
-                              const std::vector<Gradient>& gradients) const {
-  const auto [layer, norm] = largest_gradient(learner_->parameters, gradients);
+void Loop::stop_at_divergence(const RunWatch::Divergence& found) const {
+  const auto [layer, norm] = largest_gradient(learner_->parameters);
   fail(ErrorKind::input, "train",
        "step {}: the loss diverges: its running mean is {:.4f}, and was {:.4f} at step {}; the "
        "gradient is largest in \"{}\" (norm {:.3g}): lower optimizer.lr or train.clip_norm, or "

@@ -24,6 +24,9 @@ struct TrainOptions {
   /// Ring attention over simulated ranks in this process (ops/attention/ring_attention.h). Checked
   /// with check_split() before the folder is created.
   nn::SequenceSplit sequence = {};
+  /// Where model, gradients and optimizer are. Checked with check_device() before the folder is
+  /// created. A run can be resumed on another device; only the CPU gives the same bits.
+  at::Device device = at::kCPU;
   /// Folder of the token cache of the recipe's files; "" = in the run's folder.
   std::filesystem::path cache = {};
   /// Called after every step; `line` has validation losses if evaluated.
@@ -81,7 +84,7 @@ class Loop {
   LogLine update();
   /// True if the current update is a multiple of `every`.
   bool measures(int64_t every) const { return every > 0 && (progress_.step + 1) % every == 0; }
-  void watch(const Counts& counts, const std::vector<Gradient>& gradients, LogLine& line);
+  void watch(const Counts& counts, LogLine& line);
   void change_experts(const Counts& counts, LogLine& line);
   LossSums pass(int64_t micro,
                 const PackedBatch& packed,
@@ -89,15 +92,17 @@ class Loop {
                 Update& update,
                 std::optional<RecurrentStates>& carried,
                 Counts& counts);
+  LossSums read_sums(const std::vector<PackedBatch>& packed,
+                     std::vector<LossSums>& passes,
+                     DeferredNumber& norm) const;
   model::ForwardOptions forward_options() const;
   std::string safe_place() const;
   [[noreturn]] void stop_at_loss(double nats,
                                  const PackedBatch& packed,
                                  const nn::Batch& batch,
                                  model::ForwardOptions forward) const;
-  [[noreturn]] void stop_at_gradient(const std::vector<Gradient>& gradients) const;
-  [[noreturn]] void stop_at_divergence(const RunWatch::Divergence& found,
-                                       const std::vector<Gradient>& gradients) const;
+  [[noreturn]] void stop_at_gradient() const;
+  [[noreturn]] void stop_at_divergence(const RunWatch::Divergence& found) const;
   /// Throws if a trained parameter is not finite, and names it.
   void check_weights() const;
   void evaluate_and_judge(LogLine& line);

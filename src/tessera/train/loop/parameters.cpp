@@ -1,6 +1,9 @@
 #include "tessera/train/loop/parameters.h"
 
 #include <algorithm>
+#include <memory>
+
+#include <ATen/ATen.h>
 
 namespace tessera::train {
 namespace {
@@ -110,6 +113,9 @@ ParameterSet::ParameterSet(const model::Model& model,
     wanted.weight_decay = decl.decays() ? decay : 0;
     trained_.push_back({decl, std::move(tensor), group(std::move(wanted))});
   }
+  for (const Entry& entry : trained_)
+    require(entry.tensor.device() == device(), "parameters", "{} is on {}; expected {}",
+            entry.decl.name, entry.tensor.device().str(), device().str());
   for (size_t i = 0; i < used.size(); ++i)
     if (!used[i])
       fail(ErrorKind::spec, fmt::format("optimizer.groups[{}].match", i),
@@ -148,10 +154,43 @@ void ParameterSet::follow_rules(const std::map<std::string, Tensor>& counts) con
     const int64_t expected = rule.n_counts > 0 ? rule.n_counts : entry.decl.elements();
     require(sums.numel() == expected, "train", "{} counts of \"{}\" for {}; expected {}",
             sums.numel(), rule.statistic, entry.decl.name, expected);
-    rule.apply({static_cast<float*>(entry.tensor.mutable_data_ptr()),
-                static_cast<size_t>(entry.decl.elements())},
-               {sums.const_data_ptr<double>(), static_cast<size_t>(sums.numel())});
+    const Tensor values = entry.tensor.detach().cpu();  // a copy if they are on another device
+    rule.apply(
+        {static_cast<float*>(values.mutable_data_ptr()), static_cast<size_t>(values.numel())},
+        {sums.const_data_ptr<double>(), static_cast<size_t>(sums.numel())});
+    if (!entry.tensor.is_cpu()) entry.tensor.detach().copy_(values);
   }
+}
+
+namespace {
+
+Gradient on_host(const Tensor& values) {
+  if (!values.defined()) return {};
+  const auto owner = std::make_shared<const Tensor>(values.detach().cpu().contiguous());
+  return {owner->const_data_ptr<float>(), owner->numel(), owner};
+}
+
+}  // namespace
+
+std::vector<Gradient> ParameterSet::host_gradients() const {
+  std::vector<Gradient> out;
+  for (const Entry& entry : trained_) out.push_back(on_host(entry.tensor.grad()));
+  return out;
+}
+
+std::vector<Gradient> ParameterSet::host_values() const {
+  std::vector<Gradient> out;
+  for (const Entry& entry : trained_) out.push_back(on_host(entry.tensor));
+  return out;
+}
+
+DeferredNumber ParameterSet::gradient_norm() const {
+  if (device().is_cpu()) return norm_of(gradients());
+  std::vector<Tensor> all;
+  for (const Entry& entry : trained_)
+    if (const Tensor gradient = entry.tensor.grad(); gradient.defined()) all.push_back(gradient);
+  if (all.empty()) return 0;
+  return DeferredNumber(at::stack(at::_foreach_norm(all, 2, at::kDouble)).norm());
 }
 
 std::vector<Gradient> ParameterSet::gradients() const {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "tessera/model/weight_adapter.h"
+#include "tessera/train/loop/deferred_number.h"
 #include "tessera/train/optimizer/gradients.h"
 #include "tessera/train/recipe/recipe.h"
 
@@ -54,8 +55,9 @@ class ParameterSet {
     size_t group;
   };
   /// Throws Error(spec) if a rule of optimizer.groups matches no parameter, and if no parameter is
-  /// trained. `model` must outlive the set. Parameters of `adapters` follow those of the model,
-  /// named by their weight with a suffix of model::kOverlayParts; auxiliary parameters come last.
+  /// trained, Error(internal) for parameters on several devices. `model` must outlive the set.
+  /// Parameters of `adapters` follow those of the model, named by their weight with a suffix of
+  /// model::kOverlayParts; auxiliary parameters come last.
   ParameterSet(const model::Model& model,
                const OptimizerRecipe& recipe,
                const std::vector<model::WeightAdapter>& adapters = {},
@@ -76,8 +78,15 @@ class ParameterSet {
 
   void clear_gradients() const;
   void divide_gradients(double by) const;
-  /// Gradients of trained(), in that order.
+  /// The device of trained().
+  at::Device device() const { return trained_.front().tensor.device(); }
+  /// Gradients of trained(), in that order, in the memory of device().
   std::vector<Gradient> gradients() const;
+  /// Gradients and values of trained() in host memory: copies if they are on another device.
+  std::vector<Gradient> host_gradients() const;
+  std::vector<Gradient> host_values() const;
+  /// Euclidean norm of all gradients; not finite if a gradient is not.
+  DeferredNumber gradient_norm() const;
 
  private:
   size_t group(ParameterGroup wanted);

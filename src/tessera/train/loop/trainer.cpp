@@ -5,10 +5,13 @@
 #include "tessera/base/cpu.h"
 #include "tessera/base/threads.h"
 #include "tessera/kernels/weights/gemm.h"
+#include "tessera/model/placement.h"
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/ops/block_cache.h"
 #include "tessera/train/loop/adapter.h"
 #include "tessera/train/loop/init_weights.h"
+#include "tessera/train/objective/objective_config.h"
+#include "tessera/train/optimizer/device_rules.h"
 #include "tessera/train/recipe/recipe_defaults.h"
 #include "tessera/train/runs/run_folder.h"
 
@@ -64,6 +67,7 @@ std::unique_ptr<TrainState> first_learner(const Recipe& recipe,
                                           const TrainOptions& options) {
   if (!recipe.adapter) {
     FirstModel first = first_model(recipe, folder, options);
+    if (!options.device.is_cpu()) first.model = model::to_device(first.model, options.device);
     AuxiliaryParameters beside = objective.join(first.model);
     auto learner =
         std::make_unique<TrainState>(std::move(first.model), recipe.optimizer,
@@ -106,8 +110,38 @@ void check_precision(Precision precision, bool has_bf16_units) {
          cpu_info().model);
 }
 
+void check_device(const Recipe& recipe, const TrainOptions& options) {
+  if (options.device.is_cpu()) return;
+  const auto refuse = [&](const std::string& reason) {
+    fail(ErrorKind::usage, "device", "{}: {}, or device cpu", options.device.str(), reason);
+  };
+  if (options.sequence.ranks > 1)
+    refuse("the sequence is split over ranks on a CPU; expected no --sequence-parallel");
+  if (!computes_on_devices(recipe))
+    refuse(
+        fmt::format("objective \"{}\" trains on a CPU; expected one of target tokens, such as "
+                    "\"causal_lm\"",
+                    recipe.objective->type()));
+  if (recipe.adapter) refuse("adapters train on a CPU; expected no \"adapter\"");
+  if (recipe.train.precision != Precision::float32)
+    refuse(fmt::format("train.precision \"{}\" is available on a CPU; expected \"float32\"",
+                       spec::enum_name(recipe.train.precision)));
+  if (recipe.train.windows == WindowOrder::carried)
+    refuse("train.windows \"carried\" is available on a CPU; expected \"isolated\"");
+  if (recipe.optimizer.average) refuse("optimizer.average is available on a CPU; expected none");
+  if (recipe.experts && recipe.experts->changes())
+    refuse("\"experts\" changes their number on a CPU; expected a constant number");
+  if (const std::string reason = no_device_reason(recipe.optimizer.rule); !reason.empty())
+    refuse(reason);
+  for (const GroupRecipe& group : recipe.optimizer.groups)
+    if (group.optimizer)
+      if (const std::string reason = no_device_reason(group.optimizer->keys); !reason.empty())
+        refuse(reason);
+}
+
 TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptions& options) {
   check_split(recipe.spec, recipe.train, options.sequence);
+  check_device(recipe, options);
   check_precision(recipe.train.precision, kernels::has_bf16_units());
   RunLock lock(folder);
   if (const auto steps = checkpoint_steps(folder); !steps.empty()) {

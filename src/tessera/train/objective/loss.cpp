@@ -27,14 +27,18 @@ struct ScoredRows {
 /// Leaves out rows without target if they are the majority: a task scores few tokens.
 ScoredRows with_targets(const Tensor& hidden_ND, const Tensor& targets_N, const Tensor& weight_N) {
   const Tensor rows = infer::rows_with_targets(targets_N);
+  const auto there = [&](const Tensor& x) { return x.defined() ? x.to(hidden_ND.device()) : x; };
   if (2 * rows.size(0) > targets_N.size(0))
-    return {hidden_ND, targets_N, weight_N, at::arange(targets_N.size(0), at::kLong)};
-  return {hidden_ND.index_select(0, rows), targets_N.index_select(0, rows),
-          weight_N.defined() ? weight_N.index_select(0, rows) : Tensor(), rows};
+    return {hidden_ND, there(targets_N), there(weight_N),
+            at::arange(targets_N.size(0), at::TensorOptions(hidden_ND.device()).dtype(at::kLong))};
+  return {hidden_ND.index_select(0, there(rows)), there(targets_N.index_select(0, rows)),
+          weight_N.defined() ? there(weight_N.index_select(0, rows)) : Tensor(), there(rows)};
 }
 
-double masked_sum(const Tensor& values_N1, const Tensor& valid_N1) {
-  return infer::sum_in_order(at::where(valid_N1, values_N1.to(at::kDouble), 0.0));
+DeferredNumber masked_sum(const Tensor& values_N1, const Tensor& valid_N1) {
+  const Tensor values = at::where(valid_N1, values_N1.to(at::kDouble), 0.0);
+  return values.is_cpu() ? DeferredNumber(infer::sum_in_order(values))
+                         : DeferredNumber(values.sum());
 }
 
 }  // namespace
@@ -49,6 +53,10 @@ TokenLosses& TokenLosses::operator+=(const TokenLosses& other) {
   smoothed += other.smoothed;
   z += other.z;
   return *this;
+}
+
+bool TokenLosses::known_bad() const {
+  return smoothed.is_read() && !std::isfinite(double{smoothed});
 }
 
 TokenLosses cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOptions& options) {
@@ -66,8 +74,9 @@ TokenLosses cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const Los
   out.nll = masked_sum(nll, valid);
   if (options.nll_N != nullptr)
     *options.nll_N = at::where(valid, nll.to(at::kDouble), 0.0).squeeze(-1);
-  out.smoothed = e == 0 ? out.nll : (1 - e) * out.nll + e * masked_sum(lse - mean, valid);
-  if (options.z_loss != 0) out.z = options.z_loss * masked_sum(lse.square(), valid);
+  out.smoothed = out.nll;
+  if (e != 0) (out.smoothed = out.nll.times(1 - e)) += masked_sum(lse - mean, valid).times(e);
+  if (options.z_loss != 0) out.z = masked_sum(lse.square(), valid).times(options.z_loss);
   // softmax times the row's factor, minus the target distribution
   Tensor weight = valid.to(logits_NC.scalar_type()) * options.scale;
   if (options.weight_N.defined())
@@ -120,10 +129,9 @@ HeadLoss head_loss(const model::Model& model,
   if (has_body) out.root = scored;
   if (options.nll_N != nullptr) {
     const bool some = scored.size(0) < hidden_ND.size(0);
-    Tensor all = nll.empty() ? at::zeros({0}, at::kDouble) : at::cat(nll);
-    if (some)
-      all = at::zeros({hidden_ND.size(0)}, at::kDouble)
-                .index_copy(0, infer::rows_with_targets(targets_N), all);
+    const auto on = at::TensorOptions(hidden_ND.device()).dtype(at::kDouble);
+    Tensor all = nll.empty() ? at::zeros({0}, on) : at::cat(nll);
+    if (some) all = at::zeros({hidden_ND.size(0)}, on).index_copy(0, numbers, all);
     *options.nll_N = all;
   }
   return out;
@@ -148,7 +156,7 @@ TokenLosses loss_and_backward(const model::Model& model,
                               const LossOptions& options,
                               const Tensor& added) {
   const HeadLoss head = head_loss(model, hidden_ND, targets_N, options);
-  if (std::isfinite(head.sums.smoothed)) backward_from(head, added);
+  if (!head.sums.known_bad()) backward_from(head, added);
   return head.sums;
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "tessera/model/model.h"
+#include "tessera/train/loop/deferred_number.h"
 #include "tessera/train/objective/label_smoothing.h"
 
 namespace tessera::train {
@@ -30,10 +31,12 @@ struct LossOptions {
 
 /// Sums over rows, in double.
 struct TokenLosses {
-  double nll = 0;       // of l_i without smoothing
-  double smoothed = 0;  // of l_i with smoothing; equal without
-  double z = 0;         // of w lse^2
+  DeferredNumber nll;       // of l_i without smoothing
+  DeferredNumber smoothed;  // of l_i with smoothing; equal without
+  DeferredNumber z;         // of w lse^2
   TokenLosses& operator+=(const TokenLosses& other);
+  /// True if they are known to be infinite or NaN, without reading them.
+  bool known_bad() const;
 };
 
 /// Losses of the rows whose target is not negative, without the additional gradient. logits_NC is
@@ -59,8 +62,8 @@ HeadLoss head_loss(const model::Model& model,
 /// all parameters before it.
 void backward_from(const HeadLoss& head, const Tensor& added);
 
-/// head_loss() and, if it is finite, backward_from(): adds the gradients, times `scale`, to the
-/// parameters. `added` is not in the result.
+/// head_loss() and, unless it is known_bad(), backward_from(): adds the gradients, times `scale`,
+/// to the parameters. `added` is not in the result.
 TokenLosses loss_and_backward(const model::Model& model,
                               const Tensor& hidden_ND,
                               const Tensor& targets_N,

@@ -127,7 +127,7 @@ class CrossEntropy final : public Objective {
     };
     if (length_weight_) {
       const Tensor nll = length_nll(model.target_lengths(encoded), lengths_of(packed)).sum();
-      sums[kLengthLoss] = nll.item<double>();
+      sums[kLengthLoss] = DeferredNumber(nll);
       add(nll * (*length_weight_ * terms.own / whole.divisor(kLengthLoss)));
     }
     for (const auto& [layer, x_ND] : handed_on) {
@@ -147,7 +147,7 @@ class CrossEntropy final : public Objective {
     const TokenLosses& own = head.sums;
     for (const Tensor& policy_N : policies)
       add(policy_loss(policy_N, nll_N, targets, whole.divisor(kNextToken)));
-    if (std::isfinite(own.smoothed)) backward_from(head, added);
+    if (!own.known_bad()) backward_from(head, added);
     sums[kNextToken] = own.nll;
     if (loss_.smoothing.share > 0) sums[kSmoothed] = own.smoothed;
     if (loss_.z_loss > 0) sums[kZLoss] = own.z;
@@ -156,7 +156,7 @@ class CrossEntropy final : public Objective {
       sums[loss_of_kind(packed.kinds[i])] +=
           infer::sum_in_order(nll_N.narrow(0, piece.begin, piece.length));
     }
-    for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
+    for (const auto& [name, sum] : parts.sums()) sums[name] = DeferredNumber(sum);
     return sums;
   }
 
@@ -172,7 +172,7 @@ class CrossEntropy final : public Objective {
                             const Tensor& nll_N,
                             const Tensor& targets_N,
                             double divisor) {
-    const Tensor asked = (targets_N >= 0).to(at::kDouble);
+    const Tensor asked = (targets_N >= 0).to(nll_N.device(), at::kDouble);
     const double mean = infer::sum_in_order(nll_N) /
                         std::max(1.0, static_cast<double>(targets_N.ge(0).sum().item<int64_t>()));
     return ops::ordered_sum(policy_N * ((nll_N - mean) * asked / divisor).to(policy_N.options()));
@@ -197,9 +197,10 @@ class CrossEntropy final : public Objective {
       if (ahead.tokens.empty()) break;
       const bool chained =
           model.spec().predictors[index].reads == model::PredictorReads::previous && before;
-      const Tensor read_MD = chained
-                                 ? previous.index_select(0, rows_in(*before, ahead))
-                                 : trunk_ND.index_select(0, at::tensor(ahead.tokens, at::kLong));
+      const Tensor read_MD =
+          chained
+              ? previous.index_select(0, rows_in(*before, ahead).to(trunk_ND.device()))
+              : trunk_ND.index_select(0, at::tensor(ahead.tokens, at::kLong).to(trunk_ND.device()));
       previous = model.predict(index, read_MD, ahead.batch, forward);
       LossOptions options = loss_;
       options.scale = factor * ahead_weight_ / static_cast<double>(ahead_) / whole.divisor(name);
@@ -284,6 +285,11 @@ constexpr Maker kMakers[] = {
 };
 
 }  // namespace
+
+bool computes_on_devices(const Recipe& recipe) {
+  const std::optional<size_t> row = objective_row(recipe.objective->type());
+  return !row || kMakers[*row] == tokens;
+}
 
 std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveOptions& options) {
   auto source = open_source(recipe, options.cache, options.cancel);

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "tessera/train/data/dataset.h"
+#include "tessera/train/loop/deferred_number.h"
 #include "tessera/train/loop/evaluate.h"
 #include "tessera/train/loop/parameters.h"
 #include "tessera/train/recipe/recipe.h"
@@ -36,7 +37,7 @@ struct Denominators {
 };
 
 /// Sums of losses over one or several batches, by name.
-using LossSums = std::map<std::string, double>;
+using LossSums = std::map<std::string, DeferredNumber>;
 
 /// What an objective computes from all micro-batches of an update.
 class UpdateView {
@@ -95,7 +96,8 @@ class Objective {
   virtual double predicted(const Denominators& whole) const { return whole.of(main_loss()); }
   /// Forward and backward pass of a micro-batch: adds gradients of the sums, each over its
   /// denominator in `micro.whole`, to the parameters, and returns the sums of its own losses, those
-  /// of parts included. If the main loss is not finite, no gradient passes the hidden states.
+  /// of parts included. If the main loss is not finite, no gradient passes the hidden states; on
+  /// another device than the CPU, sums may be unread, and gradients pass in any case.
   virtual LossSums forward_backward(const model::Model& model, const MicroBatch& micro) const = 0;
   /// Evaluates the validation samples. Throws Error(cancelled) between passes.
   virtual Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const = 0;
@@ -110,6 +112,10 @@ std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr
 
 /// Throws Error(spec) if the head has fewer outputs than the vocabulary.
 void check_head_of_tokens(const Recipe& recipe);
+
+/// True if the objective of a recipe computes on other devices than the CPU: those of target
+/// tokens.
+bool computes_on_devices(const Recipe& recipe);
 
 /// Options of opening an objective.
 struct ObjectiveOptions {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace tessera::train {
 struct Gradient {
   const float* data = nullptr;
   int64_t elements = 0;
+  std::shared_ptr<const void> owner = nullptr;  // keeps a copy alive
 };
 
 /// Euclidean norm of all gradients, summed in double; not finite if a gradient is not.

@@ -5,6 +5,7 @@
 #include "tessera/ops/weights/weight.h"
 #include "tessera/train/optimizer/adafactor.h"
 #include "tessera/train/optimizer/adam_int8.h"
+#include "tessera/train/optimizer/device_rules.h"
 #include "tessera/train/optimizer/lion.h"
 #include "tessera/train/optimizer/muon.h"
 #include "tessera/train/optimizer/schedule_free.h"
@@ -93,6 +94,8 @@ std::optional<RuleRecipe> rule_of_others(const RuleRecipe& recipe) {
 
 Optimizer::Optimizer(const OptimizerRecipe& recipe, const ParameterSet& parameters)
     : parameters_(parameters), average_(recipe.average) {
+  require(!average_ || parameters.device().is_cpu(), "optimizer", "an average on {}",
+          parameters.device().str());
   // the recipe's rule first, then those of its groups
   std::vector<RuleRecipe> rules{{recipe.rule, recipe.lr}};
   std::vector<std::vector<size_t>> entries(1);
@@ -158,7 +161,9 @@ void Optimizer::add_rule(const RuleRecipe& recipe, std::vector<size_t> entries) 
   }
   Member member{spec::type_of(recipe.keys), recipe.lr, std::move(entries), nullptr};
   const std::vector<Parameter> memory = memory_of(member, {});
-  member.rule = make_rule(recipe.keys, std::move(slots), memory);
+  member.rule = parameters_.device().is_cpu()
+                    ? make_rule(recipe.keys, std::move(slots), memory)
+                    : device_rule(recipe.keys, std::move(slots), parameters_.device());
   members_.push_back(std::move(member));
 }
 
@@ -236,11 +241,15 @@ void Optimizer::hide_average() {
 
 std::vector<Optimizer::StateTensor> Optimizer::state() {
   std::vector<StateTensor> out;
+  const at::Device device = parameters_.device();
   for (size_t m = 0; m < members_.size(); ++m)
     for (const RuleState& state : members_[m].rule->state())
       out.push_back({state.parameter.empty() ? fmt::format("rule{}.{}", m, state.name) : state.name,
                      state.parameter,
-                     at::from_blob(state.data, state.shape, ops::scalar_type_of(state.dtype))});
+                     at::for_blob(state.data, state.shape)
+                         .options(at::TensorOptions(device).dtype(ops::scalar_type_of(state.dtype)))
+                         .target_device(device)
+                         .make_tensor()});
   for (size_t i = 0; i < swapped_.size(); ++i) {
     if (swapped_[i].empty()) continue;
     const spec::ParamDecl& decl = parameters_.trained()[i].decl;

@@ -11,7 +11,8 @@ namespace tessera::train {
 
 class Optimizer {
  public:
-  /// `parameters` must outlive it.
+  /// `parameters` must outlive it. On another device than the CPU, Error(usage) for rules that it
+  /// lacks (device_rules.h).
   Optimizer(const OptimizerRecipe& recipe, const ParameterSet& parameters);
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
@@ -31,7 +32,8 @@ class Optimizer {
   void hide_average();
 
   /// A tensor that the next update depends on, with its name in checkpoints; shares memory with the
-  /// optimizer. While an average is shown, the trained values are among them.
+  /// optimizer, on the parameters' device. While an average is shown, the trained values are among
+  /// them.
   struct StateTensor {
     std::string name;
     std::string parameter;  // its parameter; "" = none

@@ -14,8 +14,8 @@
 
 namespace tessera::train {
 
-/// One parameter in an update: its memory and its gradient; nullptr = no gradient, the parameter
-/// does not change.
+/// One parameter in an update: its memory and its gradient, on the device of the rule; nullptr = no
+/// gradient, the parameter does not change.
 struct Parameter {
   float* weight = nullptr;
   const float* gradient = nullptr;
@@ -37,7 +37,7 @@ struct ParameterInfo {
   int64_t matrices() const;
 };
 
-/// Memory that the next update depends on.
+/// Memory that the next update depends on, on the device of the rule.
 struct RuleState {
   std::string name;       // in checkpoints
   std::string parameter;  // its parameter; "" = of the whole rule

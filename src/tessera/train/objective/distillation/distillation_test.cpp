@@ -73,7 +73,7 @@ LossSums losses_of(const Objective& objective,
   model::ForwardOptions forward;
   forward.training = true;
   LossSums out = objective.forward_backward(model, {packed, batch_of(packed), forward, whole});
-  for (auto& [name, sum] : out) sum /= std::max(1.0, whole.of(name));
+  for (auto& [name, sum] : out) sum = sum / std::max(1.0, whole.of(name));
   return out;
 }
 

@@ -147,7 +147,7 @@ class LabelledObjective : public Objective {
       const Tensor share = loss / whole.divisor(kLoss);
       total = total.defined() ? total + share : share;
     }
-    if (std::isfinite(sums[kLoss]) && total.defined()) total.backward();
+    if (std::isfinite(double{sums[kLoss]}) && total.defined()) total.backward();
     for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
     return sums;
   }

@@ -6,7 +6,7 @@
 namespace tessera::train {
 
 Tensor length_nll(const Tensor& logits_RC, const std::vector<int64_t>& lengths) {
-  const Tensor classes = at::tensor(lengths, at::kLong) - 1;
+  const Tensor classes = at::tensor(lengths, at::kLong).to(logits_RC.device()) - 1;
   const at::ScalarType type = logits_RC.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return -at::log_softmax(logits_RC, -1, type).gather(-1, classes.unsqueeze(-1)).squeeze(-1);
 }
@@ -29,7 +29,7 @@ void evaluate_lengths(const model::Model& model,
     const std::vector<int64_t> lengths = lengths_of(packed);
     const Tensor logits = model.target_lengths(model.encode(sources_of(packed)));
     nats += infer::sum_in_order(length_nll(logits, lengths).to(at::kDouble));
-    hits += (logits.argmax(-1) + 1).eq(at::tensor(lengths, at::kLong)).sum().item<double>();
+    hits += (logits.argmax(-1) + 1).cpu().eq(at::tensor(lengths, at::kLong)).sum().item<double>();
     pairs += static_cast<double>(lengths.size());
   }
   out.losses[kLengthLoss] = nats / std::max(1.0, pairs);

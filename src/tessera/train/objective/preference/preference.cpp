@@ -90,7 +90,7 @@ class Preference final : public Objective {
     std::vector<double> slopes;
     LossSums sums = compare(packed, log_p_of(packed, nats_of(model, hidden, targets)), &slopes).of;
     for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
-    if (!std::isfinite(sums.at("loss"))) return sums;
+    if (!std::isfinite(double{sums.at("loss")})) return sums;
     std::vector<double> factors(packed.ids.size());
     for (size_t i = 0; i < packed.pieces.size(); ++i)
       // d/d nats = -d/d ln p

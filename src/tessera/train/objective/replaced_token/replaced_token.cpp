@@ -112,7 +112,7 @@ class ReplacedToken final : public Objective {
     for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
     for (const auto& [name, sum] : parts_of_generator.sums())
       sums[fmt::format("{}.{}", kGenerator, name)] = sum.item<double>();
-    if (!std::isfinite(sums[kFound]) || !std::isfinite(sums[kGenerator])) {
+    if (!std::isfinite(double{sums[kFound]}) || !std::isfinite(double{sums[kGenerator]})) {
       sums[kFound] = std::numeric_limits<double>::quiet_NaN();  // the run stops at either
       return sums;
     }

@@ -1,0 +1,204 @@
+// Generation on another device: every option gives the text of the CPU.
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "fake_device/fake_device.h"
+#include "tessera/infer/engine/beam.h"
+#include "tessera/infer/engine/generate.h"
+#include "tessera/infer/engine/prefix_cache.h"
+#include "tessera/infer/engine/session.h"
+#include "tessera/infer/evaluation/evaluate.h"
+#include "tessera/model/placement.h"
+#include "tessera/serve/scheduler.h"
+#include "tessera/serve/serve_testing.h"
+
+namespace tessera::infer::generation_device_test {
+namespace {
+
+using Prompts = std::vector<std::vector<int64_t>>;
+
+class GenerationOnDevice : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { fake_device::install(); }
+
+  static const std::string& layers(const std::string& kind) {
+    static const auto all = tiny_layers();
+    for (const auto& [name, text] : all)
+      if (name == kind) return text;
+    throw std::logic_error(kind);
+  }
+  /// `run` with a model on the CPU and on the device; the texts agree.
+  void expect_same(const std::string& what,
+                   const model::Model& model,
+                   const std::function<Generations(const model::Model&)>& run) const {
+    SCOPED_TRACE(what);
+    const Generations want = run(model), got = run(model::to_device(model, device_));
+    ASSERT_EQ(got.rows.size(), want.rows.size());
+    for (size_t r = 0; r < want.rows.size(); ++r) {
+      EXPECT_EQ(got.rows[r].token_ids, want.rows[r].token_ids) << r;
+      EXPECT_EQ(got.rows[r].finish_reason, want.rows[r].finish_reason) << r;
+      ASSERT_EQ(got.rows[r].logprobs.size(), want.rows[r].logprobs.size()) << r;
+      for (size_t i = 0; i < want.rows[r].logprobs.size(); ++i)
+        EXPECT_NEAR(got.rows[r].logprobs[i].chosen.log_p, want.rows[r].logprobs[i].chosen.log_p,
+                    1e-4);
+    }
+  }
+
+  const at::Device device_ = fake_device::device();
+  const Prompts prompts_{random_tokens(9, 1), random_tokens(31, 2)};
+};
+
+TEST_F(GenerationOnDevice, OptionsOfSamplingAndOfTheCache) {
+  for (const char* kind : {"attention", "hybrid"}) {
+    const model::Model model = tiny_model(layers(kind), 3);
+    const auto with = [&](const std::string& what,
+                          const std::function<void(GenerateOptions&)>& set) {
+      expect_same(std::string(kind) + ", " + what, model, [&](const model::Model& on) {
+        GenerateOptions options;
+        options.max_new_tokens = 20;
+        options.logprobs = 2;
+        set(options);
+        return generate(on, nullptr, prompts_, options);
+      });
+    };
+    with("sampled", [](GenerateOptions& o) {
+      o.choices = 3;
+      o.sampling = {.temperature = 0.8, .top_k = 9, .top_p = 0.9, .repetition_penalty = 1.2};
+      o.sampling.seed = 5;
+    });
+    with("chunked prefill", [](GenerateOptions& o) { o.prefill_chunk = 4; });
+    with("context shift", [](GenerateOptions& o) {
+      o.context = 40;
+      o.shift = true;
+    });
+    with("prompt lookup", [](GenerateOptions& o) { o.speculation.lookup = 3; });
+    if (std::string(kind) != "attention") continue;
+    with("f16 cache", [](GenerateOptions& o) { o.kv.type = spec::kv_type_named("f16"); });
+    with("int8 cache", [](GenerateOptions& o) { o.kv.type = spec::kv_type_named("int8"); });
+    with("contiguous cache", [](GenerateOptions& o) { o.kv.page = 0; });
+    with("tree by an early exit", [](GenerateOptions& o) {
+      o.speculation.exit_layer = 1;
+      o.speculation.tree_width = 2;
+    });
+  }
+}
+
+TEST_F(GenerationOnDevice, DraftModelsBeamsAndPrefixes) {
+  const model::Model model = tiny_model(layers("attention"), 3),
+                     draft = tiny_model(layers("mamba2"), 4);
+  GenerateOptions options;
+  options.max_new_tokens = 20;
+  expect_same("draft model", model, [&](const model::Model& on) {
+    const model::Model guesses = model::to_device(draft, model::device_of(on));
+    GenerateOptions own = options;
+    own.speculation.draft = &guesses;
+    return generate(on, nullptr, prompts_, own);
+  });
+  expect_same("beam search", model, [&](const model::Model& on) {
+    return beam_search(on, nullptr, prompts_, options, {.beams = 3});
+  });
+  expect_same("prefix cache", model, [&](const model::Model& on) {
+    PrefixCache cache(on, PrefixCacheOptions{.snapshot_every = 8});
+    GenerateOptions own = options;
+    own.prefix_cache = &cache;
+    generate(on, nullptr, prompts_, own);
+    const Generations again = generate(on, nullptr, prompts_, own);
+    EXPECT_GT(cache.stats().cached_tokens, 0);
+    return again;
+  });
+  expect_same("encoder-decoder", tiny_pair(R"({"type": "attention", "n_heads": 2})", 3),
+              [&](const model::Model& on) { return generate(on, nullptr, prompts_, options); });
+}
+
+TEST_F(GenerationOnDevice, ASessionContinuesOnEitherDevice) {
+  const test::TemporaryFolder folder;
+  const auto file = folder / "a.session";
+  const model::Model model = tiny_model(layers("hybrid"), 3),
+                     there = model::to_device(model, device_);
+  const std::string print = fingerprint(model, nullptr);
+  EXPECT_EQ(fingerprint(there, nullptr), print);
+  GenerateOptions options;
+  options.max_new_tokens = 10;
+  const auto half = [&](const model::Model& on, const Prompts& prompts, Session session) {
+    options.session = &session;
+    const Generations made = generate(on, nullptr, prompts, options);
+    save_session(file, session, print);
+    return made.rows[1].token_ids;
+  };
+  const Prompts none(2);
+  half(model, prompts_, {});
+  const auto want = half(model, none, load_session(file, model, print));
+  half(there, prompts_, {});
+  EXPECT_EQ(half(there, none, load_session(file, there, print)), want);
+  half(there, prompts_, {});
+  EXPECT_EQ(half(model, none, load_session(file, model, print)), want);
+}
+
+TEST_F(GenerationOnDevice, PerplexityIsThatOfTheCpu) {
+  for (const char* kind : {"attention", "mamba2"}) {
+    const model::Model model = tiny_model(layers(kind), 3);
+    EvalOptions options;
+    options.window = 16;
+    options.carry = true;
+    const std::vector<int64_t> ids = random_tokens(50, 4);
+    const double want = evaluate(model, ids, options).nll;
+    EXPECT_NEAR(evaluate(model::to_device(model, device_), ids, options).nll, want, 1e-5 * want);
+  }
+}
+
+TEST_F(GenerationOnDevice, ADecodingStepReadsTheLogitsAtOnce) {
+  const model::Model model = tiny_model(layers("attention"), 3),
+                     there = model::to_device(model, device_);
+  const auto reads = [&](int64_t tokens) {
+    GenerateOptions options;
+    options.max_new_tokens = tokens;
+    fake_device::reset_counts();
+    generate(there, nullptr, prompts_, options);
+    const fake_device::Counts counts = fake_device::counts();
+    return counts.scalars + counts.to_host;
+  };
+  EXPECT_EQ(reads(21) - reads(11), 10);
+}
+
+TEST_F(GenerationOnDevice, TheServersSchedulerDecodesThere) {
+  const auto served = [&](at::Device device) {
+    infer::LoadedModel loaded = serve::tiny_loaded("hybrid");
+    loaded.model = model::to_device(loaded.model, device);
+    return std::make_shared<serve::ServedModel>(serve::ModelEntry{.id = "a", .path = "a"},
+                                                std::move(loaded), serve::ModelOptions());
+  };
+  const auto texts = [&](at::Device device) {
+    serve::Metrics metrics;
+    serve::Scheduler scheduler({.parallel = 2, .priorities = true}, metrics);
+    const serve::ServedModelPtr model = served(device);
+    std::vector<std::promise<std::vector<int64_t>>> ends(4);
+    for (size_t i = 0; i < ends.size(); ++i) {
+      serve::ScheduledRequest job;
+      job.model = model;
+      job.prompt_tokens = 6 + static_cast<int64_t>(i);
+      job.row_bytes = model->state_bytes(job.prompt_tokens + 20, 0);
+      job.priority = -static_cast<int64_t>(i);  // later ones preempt
+      Request request{first_sequence(model->spec(),
+                                     random_tokens(job.prompt_tokens, i + 1, model->spec().vocab))};
+      request.decoding.max_new_tokens = 20;
+      request.decoding.sampling = {.temperature = i % 2 == 0 ? 0.0 : 0.9, .seed = i};
+      job.requests.push_back(std::move(request));
+      job.on_end = [&ends, i](std::vector<Generation> made, serve::FinishStatus,
+                              std::exception_ptr error) {
+        if (error)
+          ends[i].set_exception(error);
+        else
+          ends[i].set_value(made.at(0).token_ids);
+      };
+      scheduler.submit(std::move(job));
+    }
+    std::vector<std::vector<int64_t>> out;
+    for (auto& end : ends) out.push_back(end.get_future().get());
+    return out;
+  };
+  EXPECT_EQ(texts(device_), texts(at::kCPU));
+}
+
+}  // namespace
+}  // namespace tessera::infer::generation_device_test
