@@ -179,12 +179,20 @@ def longcat_flash():
     )
 
 
+SHARES = [
+    {"name": "partial_rotary_factor" + name, "base": base, "set": {path: 0.25}, "expect": "partial_rotary_factor", "why": "shapes disagree"}
+    for name, base, path in (("", "base", "rope_parameters.partial_rotary_factor"), ("_scaling", "every_yarn_attention_factor_scaling", "rope_scaling.partial_rotary_factor"),
+                             ("_outside", "every_yarn_attention_factor_scaling", "partial_rotary_factor"))
+]
+
+
 def cwm():
     family = dense(
         "cwm", "Cwm", SLIDES, [MLP_BIAS, WIDER, TIED, NARROWER, TURNED, Case("no_rope", {"rope_parameters": None}, text=False, why="the class stretches then")],
         classes=False, left=("layer_types",), whole=False,
     )
     family.cases.append(Rewrite("layer_types_absent", "base", without("layer_types"), same_result=False, why="the first of four layers sees all"))
+    family.rejects += SHARES
     return family
 
 
@@ -228,6 +236,7 @@ def solar_open():
         classes=False, whole=False, shapes=[name for name in MIXED_SHAPES if name not in ("first_k_dense_replace", "intermediate_size")], left=("num_experts_per_tok",),
         missing="mlp.shared_experts.down_proj.weight", acts=(),
     )
+    family.rejects += SHARES
     return family
 
 
