@@ -1623,6 +1623,27 @@ TEST_F(Cli, PlansASpecOfAGivenSize) {
                  "--parameters \"1X\"");
 }
 
+TEST_F(Cli, DevicesThatAreMissingAreRefused) {
+  const std::string generate = "generate " + kGoldens + "/llama/gguf/base.gguf --prompt '!' ",
+                    eval = "eval " + kGoldens + "/llama/gguf/base.gguf --text x ",
+                    train = "train recipe.json --out " + (folder_ / "run").string() + " ";
+  const Outcome plain = run(generate + "--max-new-tokens 4"),
+                named = run(generate + "--max-new-tokens 4 --device cpu");
+  EXPECT_EQ(named.code, 0) << named.err;
+  EXPECT_EQ(named.out, plain.out);
+  for (const std::string& verb : {generate, eval, train}) {
+    expect_refused(verb + "--device tpu", 2, "[device] \"tpu\"; expected cpu, cuda or cuda:N");
+    expect_refused(verb + "--device cuda:x", 2, "[device] \"cuda:x\"; expected");
+  }
+  const Outcome doctor = run("doctor --json");
+  const spec::Json report = spec::parse_json(doctor.out, "doctor");
+  EXPECT_EQ(report["devices"][0], "cpu");
+  if (report["cuda"] == "available") return;
+  for (const std::string& verb : {generate, eval, train})
+    expect_refused(verb + "--device cuda", 2,
+                   "[device] cuda: " + report["cuda"].get<std::string>());
+}
+
 TEST_F(Cli, TrainingFindsTheSequencesOfAPass) {
   std::ofstream(folder_ / "text.txt") << std::string(2000, 'a') << std::string(2000, 'b');
   std::ofstream(folder_ / "recipe.json") << R"({

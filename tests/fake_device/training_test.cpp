@@ -81,6 +81,20 @@ TEST_F(TrainingOnDevice, OptionsOfTrainingAreThoseOfTheCpu) {
                          R"(train.label_smoothing={"share": 0.1})"});
   expect_same("checkpointing", {R"(train.recompute={"of": "layers"})"});
   expect_same("watch", {"watch.norms=2", "watch.noise_scale=2", "train.accumulate=2"});
+  expect_same("dropout", {R"(spec.residual={"type": "pre_norm", "dropout": 0.2})",
+                          R"(spec.layers[0].mixer={"type": "attention", "n_heads": 2,
+                             "position": "rope", "dropout": 0.3})"});
+  expect_same("early exit", {R"(train.early_exit={"scale": 0.2})"});
+  expect_same("balanced experts",
+              {R"(spec.ffn={"type": "moe", "n_experts": 4, "expert": {"type": "glu", "d_hidden": 8},
+                            "router": {"type": "top_k", "k": 2, "score": "sigmoid", "balance": true}})"});
+  for (const char* predictors :
+       {R"([{"repeat": 2, "layers": [{"mixer": {"type": "attention", "n_heads": 2}}]}])",
+        R"([{"repeat": 2, "reads": "trunk", "token": false,
+             "layers": [{"mixer": {"type": "attention", "n_heads": 2}}]}])"}) {
+    json_["spec"]["predictors"] = json_of(predictors);
+    expect_same(predictors);
+  }
 }
 
 TEST_F(TrainingOnDevice, ObjectivesOfTokensAreThoseOfTheCpu) {

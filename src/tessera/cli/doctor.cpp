@@ -6,6 +6,7 @@
 #include "tessera/cli/cli.h"
 #include "tessera/kernels/targets.h"
 #include "tessera/kernels/tiles.h"
+#include "tessera/ops/device_name.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::cli {
@@ -15,6 +16,7 @@ int doctor(bool json) {
   const CpuInfo& cpu = cpu_info();
   // a product, so that the figure includes what libtorch loads on first use
   const float checksum = at::matmul(at::ones({64, 64}), at::ones({64, 64})).sum().item<float>();
+  const std::string cuda = ops::no_cuda_reason();
   const Json report = {
       {"cpu", cpu.model},
       {"instruction_sets", name_of(cpu.best)},
@@ -27,7 +29,8 @@ int doctor(bool json) {
        std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr ? std::getenv("ONEDNN_MAX_CPU_ISA") : ""},
       {"threads", thread_count()},
       {"libtorch", std::string(TORCH_VERSION)},
-      {"cuda", at::hasCUDA()},
+      {"devices", ops::devices()},
+      {"cuda", cuda.empty() ? "available" : cuda},
       {"resident_bytes", resident_bytes()},
       {"product_is_right", checksum == 64.0f * 64 * 64}};
   if (json)

@@ -7,6 +7,7 @@
 
 #include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/eval_data.h"
 #include "tessera/cli/eval_task.h"
 #include "tessera/cli/kv_flags.h"
@@ -29,6 +30,7 @@ struct EvalArgs {
   EvalTask task;
   KvFlags kv;
   ProductFlags products;
+  DeviceFlag device;
   int ngram = 0;
   double train_fraction = 0;
   bool json = false, no_special = false;
@@ -102,8 +104,10 @@ int64_t state_bytes_of(const model::ModelSpec& spec, const EvalArgs& o, int64_t 
 }
 
 infer::LoadedModel load(EvalArgs& o) {
+  o.device.device();
   infer::LoadedModel loaded =
       infer::load_model(o.model, o.kv.loading(o.loading), o.adapters, o.products.products());
+  if (!o.device.is_cpu()) loaded.model = o.device.placed(loaded.model);
   say_differences(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
@@ -264,10 +268,12 @@ std::function<int()> add_eval(CLI::App& app) {
       ->check(fraction());
   group(app, "Precision and performance");
   o->products.add(app);
+  auto* device = o->device.add(app);
+  for (const char* other : {"--data", "--task"}) device->excludes(app.get_option(other));
   add_threads(app, o->threads);
   for (CLI::Option* option : LoadFlags::of(app)) ngram->excludes(option);
   for (CLI::Option* option :
-       {model, adapter, window, stride, carry, special, app.get_option("--kv-type"),
+       {model, adapter, window, stride, carry, special, device, app.get_option("--kv-type"),
         app.get_option("--kv-page"), app.get_option("--keep-last"), app.get_option("--keep-first"),
         app.get_option("--keep-heavy"), app.get_option("--exact"), app.get_option("--fast"),
         app.get_option("--blocks"), app.get_option("--data"), app.get_option("--task")})

@@ -10,6 +10,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/answer_lines.h"
 #include "tessera/cli/constraint_flags.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/features.h"
 #include "tessera/cli/speculation_flags.h"
 #include "tessera/cli/kv_flags.h"
@@ -36,6 +37,7 @@ struct GenerateArgs {
   SpeculationFlags speculation;
   KvFlags kv;
   ProductFlags products;
+  DeviceFlag device;
   RetrieveFlags retrieve;
   SamplingFlags sampling;
   ConstraintFlags constraint;
@@ -393,8 +395,10 @@ int generate(GenerateArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   auto& g = o.generate;
   o.sampling.check();
-  const infer::LoadedModel loaded =
+  o.device.device();
+  infer::LoadedModel loaded =
       infer::load_model(o.model, o.kv.loading(o.loading), o.adapters, o.products.products());
+  if (!o.device.is_cpu()) loaded.model = o.device.placed(loaded.model);
   say_differences(loaded.source);
   const infer::DecodingDefaults defaults = settle_decoding(o, loaded);
   o.products.check(loaded.model);
@@ -402,7 +406,7 @@ int generate(GenerateArgs& o) {
   g.kv = o.kv.options();
   g.keep_first = o.kv.keep_first;
   const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
-  g.speculation = o.speculation.load(o.loading.options(), o.products.arithmetic());
+  g.speculation = o.speculation.load(o.loading.options(), o.products.arithmetic(), o.device);
   infer::Session session;
   std::string fingerprint;
   if (!o.session.empty()) {
@@ -609,12 +613,14 @@ std::function<int()> add_generate(CLI::App& app) {
       ->check(CLI::Range(1, 1024));
   group(app, "Precision and performance");
   o->products.add(app);
+  auto* device = o->device.add(app);
   add_threads(app, o->threads);
   app.add_option("--expert-memory", o->expert_mib,
                  "mixture of experts: maximum MiB of routed experts in RAM; the least used are "
                  "read again; 0 = no limit")
       ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->excludes(device);
   group(app, "Model");
   add_adapters(app, o->adapters);
   o->loading.add(app);

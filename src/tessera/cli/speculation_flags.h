@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "tessera/cli/device_flag.h"
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/infer/speculation/drafter.h"
 
@@ -90,11 +91,15 @@ class SpeculationFlags {
     }
   }
   /// The checked options with the loaded draft model, which lives as long as this object.
-  infer::Speculation load(const convert::LoadOptions& loading, kernels::Arithmetic arithmetic) {
+  infer::Speculation load(const convert::LoadOptions& loading,
+                          kernels::Arithmetic arithmetic,
+                          const DeviceFlag& device = {}) {
     if (!draft_.empty()) {
       convert::LoadOptions own = loading;
       own.spec.clear();  // of the model, not of its draft
-      how_.draft = &loaded_.emplace(infer::load_model(draft_, own, arithmetic)).model;
+      loaded_.emplace(infer::load_model(draft_, own, arithmetic));
+      if (!device.is_cpu()) loaded_->model = device.placed(loaded_->model);
+      how_.draft = &loaded_->model;
     }
     return how_;
   }

@@ -5,6 +5,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/out_place.h"
 #include "tessera/cli/temporary_cache.h"
@@ -26,6 +27,7 @@ struct TrainArgs {
   nn::SequenceSplit sequence = {};
   bool resume = false, json = false, find_batch = false, force = false;
   std::string memory;
+  DeviceFlag device;
   int threads = 0;
 };
 
@@ -107,6 +109,7 @@ int train_model(const TrainArgs& o) {
     fail(ErrorKind::usage, "train", "--out is missing; expected the folder of the run");
   if (!o.memory.empty() && !o.find_batch)
     fail(ErrorKind::usage, "train", "--memory has no meaning without --find-batch");
+  const at::Device device = o.device.device();
   check_out_place("train", o.out, o.force, is_run_folder);
   train::Recipe recipe = train::load_recipe(o.recipe, o.overrides, o.ignore_keys);
   train::check_split(recipe.spec, recipe.train, o.sequence);
@@ -132,6 +135,7 @@ int train_model(const TrainArgs& o) {
   train::TrainOptions options;
   options.resume = o.resume;
   options.sequence = o.sequence;
+  options.device = device;
   options.cancel = &cancel_token();
   options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
   options.on_start = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
@@ -170,15 +174,17 @@ std::function<int()> add_train(CLI::App& app) {
   add_ignore_key(app, o->ignore_keys);
   app.add_flag("--json", o->json, "result as JSON");
   group(app, "Batch size and memory");
-  app.add_flag("--find-batch", o->find_batch,
-               "find the largest micro-batch that fits --memory; gradient accumulation keeps the "
-               "batch size. Without --out only this");
+  auto* find = app.add_flag(
+      "--find-batch", o->find_batch,
+      "find the largest micro-batch that fits --memory; gradient accumulation keeps the "
+      "batch size. Without --out only this");
   app.add_option("--memory", o->memory,
                  "memory limit of --find-batch, such as 8G; without it four fifths of free memory");
   group(app, "Parallelism");
   auto* split = app.add_option("--sequence-parallel", o->split,
                                "sequence parallelism (ring attention) over P simulated ranks: P or "
                                "P:ring, P:zigzag, P:striped");
+  o->device.add(app)->excludes(find);
   add_threads(app, o->threads);
   examples(app,
            {"tessera train examples/recipes/shakespeare.json --out out/shakespeare",
