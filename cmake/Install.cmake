@@ -10,8 +10,26 @@ install(FILES ${_sources}/base/error_type.h DESTINATION ${CMAKE_INSTALL_INCLUDED
 install(FILES ${_sources}/api/tessera_c.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} RENAME tessera.h)
 
 set(_package ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
+
+# find_package(tessera COMPONENTS plugin): the headers that a plugin includes (nn/plugin.h), of the layers
+# whose symbols tessera-tensors shows, apart from the public ones, and the text of the recipe that
+# `tessera new` writes
+install(DIRECTORY ${_sources}/base ${_sources}/spec ${_sources}/kernels ${_sources}/format ${_sources}/ops ${_sources}/nn
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera-plugin/tessera
+        FILES_MATCHING PATTERN "*.h" PATTERN "slots.def" PATTERN "*_testing.h" EXCLUDE PATTERN "testing.h" EXCLUDE
+        PATTERN "*_inl.h" EXCLUDE)
+install(FILES ${CMAKE_SOURCE_DIR}/examples/data/shakespeare.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera)
+set(TESSERA_PLUGIN_HEADERS ${CMAKE_INSTALL_INCLUDEDIR}/tessera-plugin)
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/tesseraPlugin.cmake.in ${CMAKE_BINARY_DIR}/install/tesseraPlugin.cmake
+                              INSTALL_DESTINATION ${_package} PATH_VARS TESSERA_PLUGIN_HEADERS NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+install(FILES ${CMAKE_BINARY_DIR}/install/tesseraPlugin.cmake DESTINATION ${_package})
+
 install(EXPORT tessera NAMESPACE tessera:: FILE tesseraTargets.cmake DESTINATION ${_package})
-file(WRITE ${CMAKE_BINARY_DIR}/install/tesseraConfig.cmake "include(\"\${CMAKE_CURRENT_LIST_DIR}/tesseraTargets.cmake\")\n")
+file(WRITE ${CMAKE_BINARY_DIR}/install/tesseraConfig.cmake "include(\"\${CMAKE_CURRENT_LIST_DIR}/tesseraTargets.cmake\")
+if(\"plugin\" IN_LIST tessera_FIND_COMPONENTS)
+  include(\"\${CMAKE_CURRENT_LIST_DIR}/tesseraPlugin.cmake\")
+endif()
+")
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/install/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/install/tesseraConfig.cmake ${CMAKE_BINARY_DIR}/install/tesseraConfigVersion.cmake
         DESTINATION ${_package})

@@ -493,21 +493,24 @@ TEST_F(CliFlags, TheHelpHasGroupsInTheirOrder) {
        {"Examples", "Arguments", "Input", "Output", "Length and stopping", "Sampling",
         "Constrained decoding", "Beam search", "Speculative decoding", "Context and KV cache",
         "Caching and sessions", "Retrieval (RAG)", "Batch files", "Encoder-decoder and speech",
-        "Precision and performance", "Model", "Help"}},
+        "Precision and performance", "Model", "Plugins", "Help"}},
       {"chat",
        {"Examples", "Arguments", "Conversation", "Sampling", "Constrained decoding",
         "Speculative decoding", "Context and KV cache", "Retrieval (RAG)",
-        "Precision and performance", "Model", "Help"}},
+        "Precision and performance", "Model", "Plugins", "Help"}},
       {"serve",
        {"Examples", "Arguments", "Models", "Network and access", "Scheduling and memory",
         "API defaults", "Speculative decoding", "KV cache", "Retrieval (RAG)",
-        "Limits and timeouts", "Logging and metrics", "Precision and performance", "Help"}},
+        "Limits and timeouts", "Logging and metrics", "Precision and performance", "Plugins",
+        "Help"}},
       {"finetune",
-       {"Examples", "Arguments", "Data", "Task", "Method", "Hyperparameters", "Run", "Help"}},
-      {"train", {"Examples", "Arguments", "Run", "Batch size and memory", "Parallelism", "Help"}},
+       {"Examples", "Arguments", "Data", "Task", "Method", "Hyperparameters", "Run", "Plugins",
+        "Help"}},
+      {"train",
+       {"Examples", "Arguments", "Run", "Batch size and memory", "Parallelism", "Plugins", "Help"}},
       {"eval",
        {"Examples", "Arguments", "Input", "Labelled data", "Tasks", "Windows", "KV cache",
-        "n-gram baseline", "Precision and performance", "Help"}}};
+        "n-gram baseline", "Precision and performance", "Plugins", "Help"}}};
   for (const auto& [verb, names] : expected) EXPECT_EQ(groups(help(verb)), names) << verb;
   std::vector<std::string> all = verbs();
   for (const char* below : {"mixers", "quant", "sampling", "grammar", "guesses"})

@@ -4,9 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <string>
+#include <tuple>
+#include <utility>
 
 #include "tessera/base/testing.h"
 
@@ -32,6 +39,11 @@ Ran run(const std::string& command) {
   return ran;
 }
 
+std::string bytes_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 /// One installation for all tests, gone when they end; a tiny untrained model in it.
 class Install : public testing::Test {
  protected:
@@ -55,6 +67,35 @@ class Install : public testing::Test {
     expected_ = text.out;
   }
   static void TearDownTestSuite() { delete folder_; }
+
+  static std::string tessera(const std::string& arguments) {
+    return "'" + prefix_ + "/bin/tessera' " + arguments;
+  }
+  static fs::path folder_of(const std::string& name) { return folder_->path() / name; }
+  static Ran build(const std::string& name) {
+    const std::string folder = folder_of(name).string();
+    return run("cmake -S '" + folder + "' -B '" + folder + "/build' -DCMAKE_PREFIX_PATH='" +
+               prefix_ + "' && cmake --build '" + folder + "/build'");
+  }
+  /// The sources of `tessera new SLOT NAME`, built against the installation: the plugin's path.
+  static std::string made(const std::string& slot, const std::string& name) {
+    const std::string plugin = (folder_of(name) / "build" / (name + ".so")).string();
+    if (fs::exists(plugin)) return plugin;
+    const Ran written =
+        run(tessera("new " + slot + " " + name + " --out '" + folder_of(name).string() + "'"));
+    EXPECT_EQ(written.status, 0) << written.out;
+    const Ran built = build(name);
+    EXPECT_EQ(built.status, 0) << built.out;
+    EXPECT_EQ(built.out.find("warning"), std::string::npos) << built.out;
+    return plugin;
+  }
+  /// One line on standard error, with that exit code.
+  static void expect_refused(const std::string& arguments, int status, const std::string& part) {
+    const Ran ran = run(tessera(arguments));
+    EXPECT_EQ(ran.status, status) << arguments << "\n" << ran.out;
+    EXPECT_NE(ran.out.find(part), std::string::npos) << arguments << "\n" << ran.out;
+    EXPECT_EQ(ran.out.find('\n'), ran.out.size() - 1) << ran.out;
+  }
 
   static tessera::test::TemporaryFolder* folder_;
   static std::string prefix_, model_, expected_;
@@ -163,6 +204,130 @@ else:
                       prefix_ + "' -name libtessera.so) python3 '" + script + "' '" + model_ + "'");
   EXPECT_EQ(ran.status, 0) << ran.out;
   EXPECT_EQ(ran.out, expected_);
+}
+
+TEST_F(Install, APluginGetsFromNewToATrainedModel) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::string plugin = made("mixer", "my_mean");
+  const std::string folder = folder_of("my_mean").string();
+  const std::string with = " --plugin '" + plugin + "'";
+  // a run of 300 steps on Shakespeare; its loss of bytes begins at ln 256 = 5.5
+  const Ran trained =
+      run(tessera("train '" + folder + "/recipe.json' --out '" + folder + "/run'" + with));
+  ASSERT_EQ(trained.status, 0) << trained.out;
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  EXPECT_LT(seconds, 300);
+  std::smatch loss;
+  ASSERT_TRUE(std::regex_search(trained.out, loss, std::regex("300/300 .* valid ([0-9.]+)")))
+      << trained.out;
+  EXPECT_LT(std::stod(loss[1]), 2.3);
+  // every verb that reads specs knows it, by option or environment
+  const std::string spec = "'" + folder + "/spec.json'", text = "'" + folder + "/shakespeare.txt'";
+  const std::pair<std::string, std::string> verbs[] = {
+      {"list", "mixer         my_mean "},
+      {"plan " + spec, "228 k"},
+      {"show " + spec + " --resolved", "\"chunk\": 64"},
+      {"generate '" + folder + "/run' ROMEO: -n 8 --temperature 0", "ROMEO:"},
+      {"eval '" + folder + "/run' --text " + text + " --max-tokens 2000", "perplexity"},
+      {"docs --out '" + folder + "/docs'", "mixer.md"},
+      {"verify '" + folder + "/run' --tokens 32", "holds"}};
+  for (const auto& [verb, part] : verbs) {
+    const Ran ran = run(tessera(verb + with));
+    EXPECT_EQ(ran.status, 0) << verb << "\n" << ran.out;
+    EXPECT_NE(ran.out.find(part), std::string::npos) << verb << "\n" << ran.out;
+  }
+  EXPECT_NE(run("TESSERA_PLUGINS='" + plugin + "' " + tessera("plan " + spec)).out.find("228 k"),
+            std::string::npos);
+  EXPECT_NE(bytes_of(folder + "/docs/mechanisms/mixer.md").find("## my_mean"), std::string::npos);
+  EXPECT_NE(bytes_of(folder + "/docs/spec.schema.json").find("my_mean"), std::string::npos);
+  expect_refused("plan " + spec, 2, "unknown mixer \"my_mean\"");
+}
+
+TEST_F(Install, PluginsAreTestedByTheContractSuite) {
+  for (const auto& [slot, name] : {std::pair{"mixer", "my_mean"}, std::pair{"ffn", "my_square"},
+                                   std::pair{"norm", "my_norm"}}) {
+    const std::string plugin = made(slot, name);
+    const Ran ran =
+        run(tessera(std::string("verify --mechanism ") + name + " --plugin '" + plugin + "'"));
+    EXPECT_EQ(ran.status, 0) << ran.out;
+    EXPECT_NE(ran.out.find("20 of 20 checks hold"), std::string::npos) << ran.out;
+  }
+  // a mixer that forgets its state in the kernels alone
+  ASSERT_EQ(
+      run(tessera("new mixer forgetful --out '" + folder_of("forgetful").string() + "'")).status,
+      0);
+  const fs::path source = folder_of("forgetful") / "forgetful.cpp";
+  std::string text = bytes_of(source);
+  const std::string state = "(*rows)[i]->fixed_in_place(kH)";
+  ASSERT_NE(text.find(state), std::string::npos);
+  text.replace(text.find(state), state.size(), "at::zeros({config_.width}, a.options())");
+  std::ofstream(source) << text;
+  const Ran built = build("forgetful");
+  ASSERT_EQ(built.status, 0) << built.out;
+  const std::string plugin = (folder_of("forgetful") / "build/forgetful.so").string();
+  const Ran ran = run(tessera("verify --mechanism forgetful --plugin '" + plugin + "'"));
+  EXPECT_EQ(ran.status, 1) << ran.out;
+  for (const char* check : {"same_bits", "state", "generate"})
+    EXPECT_TRUE(std::regex_search(ran.out, std::regex(std::string(check) + " .*DOES NOT HOLD")))
+        << check << "\n"
+        << ran.out;
+  EXPECT_TRUE(std::regex_search(ran.out, std::regex("gradients .* holds"))) << ran.out;
+}
+
+TEST_F(Install, PluginsOfAnotherBuildAreRefused) {
+  const std::string plugin = made("norm", "my_norm");
+  const std::string bytes = bytes_of(plugin), magic("tessera plugin\n", 16);
+  const size_t record = bytes.find(magic);
+  ASSERT_NE(record, std::string::npos);
+  // fields of the record in nn/plugin.h: version, libtorch, compiler ABI, layout of the headers
+  const std::tuple<size_t, std::string, const char*> others[] = {
+      {16, std::string("9.9.9\0", 6), "built with tessera 9.9.9; expected "},
+      {40, std::string("1.13.1\0", 7), "built with libtorch 1.13.1; expected "},
+      {64, std::string("\1\0\0\0", 4), "built with compiler ABI 1; expected "},
+      {68, std::string("\7\0\0\0", 4), "built with headers of tessera with layout 7; expected "}};
+  for (const auto& [at, value, message] : others) {
+    std::string other = bytes;
+    other.replace(record + at, value.size(), value);
+    const std::string file = folder_->write("other.so", other);
+    expect_refused("list --plugin '" + file + "'", 1, "[plugin] " + file + ": " + message);
+  }
+  const std::string none = (folder_->path() / "none.so").string();
+  expect_refused("list --plugin '" + none + "'", 1,
+                 "[plugin] " + none + ": no such file; expected");
+  const std::string library = run("find '" + prefix_ + "' -name libtessera.so").out;
+  for (const std::string& file :
+       {folder_->write("text.so", "no library"), folder_->write("empty.so", ""),
+        folder_->path().string(), library.substr(0, library.size() - 1)})
+    expect_refused("list --plugin '" + file + "'", 1,
+                   "[plugin] " + file + ": not a plugin of tessera; expected");
+  // cut at any place, also after the record
+  for (const size_t size : {size_t{20}, size_t{100}, record, record + 100, bytes.size() / 2}) {
+    const std::string torn = folder_->write("torn.so", bytes.substr(0, size));
+    expect_refused("list --plugin '" + torn + "'", 1, "[plugin] " + torn + ": not a plugin");
+  }
+  // a name that exists, in a file of another name
+  fs::copy_file(plugin, folder_->path() / "copy.so");
+  expect_refused(
+      "list --plugin '" + plugin + "' --plugin '" + (folder_->path() / "copy.so").string() + "'", 1,
+      "my_norm is registered twice");
+  // twice the same file is once
+  EXPECT_EQ(
+      run("TESSERA_PLUGINS='" + plugin + "::' " + tessera("list --plugin '" + plugin + "'")).status,
+      0);
+}
+
+TEST_F(Install, NewAndVerifyRefuseNames) {
+  expect_refused("new router my_router", 2,
+                 "no template for slot \"router\"; expected one of: ffn, mixer, norm");
+  expect_refused("new mixer attention", 2, "mixer \"attention\" exists");
+  for (const char* name : {"My_mixer", "2d", "a-b", "../a", "_a"})
+    expect_refused(std::string("new mixer ") + name, 2, "is not a name for specs");
+  folder_->write("full/file", "x");
+  expect_refused("new mixer full_one --out '" + (folder_->path() / "full").string() + "'", 2,
+                 "--force");
+  expect_refused("verify", 2, "neither a model nor --mechanism");
+  expect_refused("verify --mechanism mamba_2", 2, "did you mean \"mamba2\"?");
 }
 
 // the wheel next to a torch, as pip lays them

@@ -208,9 +208,10 @@ TEST(Layers, NoModelTypeStandsInTheCode) {
   ASSERT_GE(types.size(), 12u);
   ASSERT_TRUE(types.count("llama"));
   // mechanisms of those names exist: nn/mixer/scan/mamba.h, mamba2.h, nn/mixer/linear/rwkv6.h,
-  // rwkv7.h, delta_net.h, gla.h, hgrn2.h, kda.h, scan/hgrn.h, nn/position/t5.h, deberta.h
+  // rwkv7.h, delta_net.h, gla.h, hgrn2.h, kda.h, scan/hgrn.h, nn/position/t5.h, deberta.h,
+  // nn/pattern/longformer.h, big_bird.h
   for (const char* mechanism : {"mamba", "mamba2", "rwkv6", "rwkv7", "delta_net", "gla", "hgrn",
-                                "hgrn2", "kda", "t5", "deberta"})
+                                "hgrn2", "kda", "t5", "deberta", "longformer", "big_bird"})
     types.erase(mechanism);
   // file formats: format/llama2c.h, ggmf.h
   types.erase("llama2c");

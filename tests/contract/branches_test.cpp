@@ -3,7 +3,7 @@
 // states, documents and bits is the suite's case shared_blocks.
 #include <gtest/gtest.h>
 
-#include "kit.h"
+#include "tessera/analysis/contract/kit.h"
 
 namespace tessera::contract::branches_test {
 namespace {

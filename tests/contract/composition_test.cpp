@@ -14,8 +14,8 @@
 
 #include <fmt/ranges.h>
 
-#include "exceptions.h"
-#include "kit.h"
+#include "tessera/analysis/contract/exceptions.h"
+#include "tessera/analysis/contract/kit.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/base/testing.h"

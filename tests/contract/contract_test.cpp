@@ -5,46 +5,31 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <span>
 #include <sstream>
+#include <vector>
 
-#include "checks.h"
-#include "exceptions.h"
-#include "order_watch.h"
+#include "device_checks.h"
+#include "fake_device/fake_device.h"
+#include "tessera/analysis/contract/exceptions.h"
+#include "tessera/analysis/contract/order_watch.h"
+#include "tessera/analysis/contract/suite.h"
 #include "tessera/nn/forgetful_rows.h"
 #include "tessera/ops/basic/ordered_sum.h"
-#include "fake_device/fake_device.h"
 
 namespace tessera::contract::contract_test {
 namespace {
 
-struct Check {
-  const char* name;
-  void (*run)(const Case&, Report&);
-};
-
-constexpr Check kChecks[] = {
-    {"config", check_config},
-    {"parameters", check_parameters},
-    {"initial", check_initial},
-    {"refusals", check_refusals},
-    {"types", check_types},
-    {"unwritten", check_unwritten},
-    {"fast_path", check_fast_path},
-    {"gradients", check_gradients},
-    {"causality", check_causality},
-    {"documents", check_documents},
-    {"forms", check_forms},
-    {"same_bits", check_same_bits},
-    {"threads", check_threads},
-    {"state", check_state},
-    {"roll_back", check_roll_back},
-    {"generate", check_generate},
-    {"prefix_cache", check_prefix_cache},
-    {"speculation", check_speculation},
-    {"beams", check_beams},
-    {"session", check_session},
-    {"device", check_device},
-};
+/// The checks of the library, and those that need the test device.
+const std::vector<Check>& all_checks() {
+  static const std::vector<Check> list = [] {
+    const std::span<const Check> own = checks();
+    std::vector<Check> out(own.begin(), own.end());
+    out.push_back({"device", "results on another device are those of the CPU", check_device});
+    return out;
+  }();
+  return list;
+}
 
 struct Item {
   const Case* part;
@@ -64,7 +49,7 @@ void PrintTo(const Item& item, std::ostream* out) {
 std::vector<Item> items() {
   std::vector<Item> all;
   for (const Case& c : cases())
-    for (const Check& check : kChecks) all.push_back({&c, &check});
+    for (const Check& check : all_checks()) all.push_back({&c, &check});
   return all;
 }
 
@@ -84,17 +69,12 @@ class Contract : public testing::TestWithParam<Item> {};
 TEST_P(Contract, Holds) {
   const auto& [part, check] = GetParam();
   ASSERT_EQ(part->problem, "");
-  Report report;
-  try {
-    check->run(*part, report);
-  } catch (const std::exception& e) {
-    report.expect(false, "{}", e.what());
-  }
-  if (const ExceptionEntry* exception = find_exception(part->name, check->name)) {
-    EXPECT_FALSE(report.ok()) << "the exception is not needed any more; it says: "
-                              << exception->reason;
+  const Result result = run_check(*part, *check);
+  if (result.exception != nullptr) {
+    EXPECT_FALSE(result.holds) << "the exception is not needed any more; it says: "
+                               << result.exception;
   } else {
-    EXPECT_TRUE(report.ok()) << report.text();
+    EXPECT_TRUE(result.holds) << result.failures;
   }
 }
 
@@ -146,19 +126,20 @@ const Case& case_named(const std::string& name) {
   return *found;
 }
 
+const Check& check_named(const std::string& name) {
+  const auto found = std::find_if(all_checks().begin(), all_checks().end(),
+                                  [&](const Check& check) { return name == check.name; });
+  require(found != all_checks().end(), "contract", "no check {}", name);
+  return *found;
+}
+
 // a state that nobody writes: entries per token, of fixed size, and several of both
 TEST(ContractSuite, ChecksOfStatesSeeOneThatIsLost) {
   for (const char* name : {"mixer_attention", "mixer_mamba2", "mixer_rwkv7"})
-    for (const auto& check : {Check{"state", check_state}, Check{"session", check_session},
-                              Check{"same_bits", check_same_bits}}) {
+    for (const char* check : {"state", "session", "same_bits"}) {
       const nn::ForgetfulRows lost;
-      Report report;
-      try {
-        check.run(case_named(name), report);
-      } catch (const std::exception& e) {
-        report.expect(false, "{}", e.what());
-      }
-      EXPECT_FALSE(report.ok()) << name << " passes " << check.name;
+      EXPECT_FALSE(run_check(case_named(name), check_named(check)).holds)
+          << name << " passes " << check;
     }
 }
 
@@ -193,13 +174,13 @@ TEST(ContractSuite, CausalityIsSeenByItsValues) {
 TEST(ContractSuite, ExceptionsAreThoseOfTheGoldenFile) {
   std::string text =
       "# part, check, reason: where a part does not hold to the contract "
-      "(tests/contract/exceptions.h)\n";
+      "(src/tessera/analysis/contract/exceptions.h)\n";
   for (const ExceptionEntry& entry : exceptions()) {
     text += fmt::format("{}\t{}\t{}\n", entry.name, entry.check, entry.reason);
     EXPECT_TRUE(std::any_of(cases().begin(), cases().end(),
                             [&](const Case& c) { return c.name == entry.name; }))
         << entry.name << " is no case";
-    EXPECT_TRUE(std::any_of(std::begin(kChecks), std::end(kChecks), [&](const Check& c) {
+    EXPECT_TRUE(std::any_of(all_checks().begin(), all_checks().end(), [&](const Check& c) {
       return std::string(c.name) == entry.check;
     })) << entry.check;
   }

@@ -10,7 +10,7 @@
 // largest gradient.
 #include <algorithm>
 
-#include "checks.h"
+#include "device_checks.h"
 #include "fake_device/fake_device.h"
 #include "tessera/model/placement.h"
 

@@ -3,10 +3,10 @@
 #include <chrono>
 #include <filesystem>
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "tessera/base/cpu.h"
+#include "tessera/base/temporary_folder.h"
 #include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/load_flags.h"
@@ -37,30 +37,6 @@ const std::vector<std::string> kDefaultTypes = {"Q8_0", "Q6_K", "Q5_K_M", "Q4_K_
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-/// A folder for the files, removed with what is in it.
-class WorkFolder {
- public:
-  explicit WorkFolder(const std::string& parent) {
-    std::string pattern =
-        ((parent.empty() ? fs::temp_directory_path() : fs::path(parent)) / "tessera-XXXXXX")
-            .string();
-    if (mkdtemp(pattern.data()) == nullptr)
-      fail(ErrorKind::resource, "bench", "no folder can be made as {}; expected --work DIR",
-           pattern);
-    path_ = pattern;
-  }
-  ~WorkFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  WorkFolder(const WorkFolder&) = delete;
-  WorkFolder& operator=(const WorkFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 /// One row of the table.
 struct Variant {
@@ -287,7 +263,7 @@ int bench_quant(BenchQuantArgs& o) {
     measured = importance_meter()(
         {o.model, o.calibration_text, o.loading.options(), o.calibration_tokens});
 
-  const WorkFolder work(o.work);
+  const TemporaryFolder work(o.work);
   for (size_t i = 0; i < all.size(); ++i) {
     progress(o.types[i]);
     convert::GgufModel changed = source;

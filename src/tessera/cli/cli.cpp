@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <sstream>
@@ -270,9 +271,22 @@ void add_overrides(CLI::App& app, std::vector<std::string>& overrides, const std
 
 namespace {
 
+/// Of the verb that runs.
+std::vector<std::string>& plugin_files() {
+  static std::vector<std::string> files;
+  return files;
+}
+
 /// Adds the options of a verb, its help as the last.
 std::function<int()> add(CLI::App& app, const Verb& verb) {
-  const auto with_help = [](CLI::App& of) {
+  const auto with_help = [&](CLI::App& of) {
+    if (takes_plugins(verb.name)) {
+      group(of, "Plugins");
+      of.add_option("--plugin", plugin_files(),
+                    "shared library with mechanisms of your own (`tessera new`); repeatable; in "
+                    "addition to those of TESSERA_PLUGINS")
+          ->allow_extra_args(false);
+    }
     group(of, "Help");
     of.set_help_flag("-h,--help", "print this help");
   };
@@ -284,7 +298,25 @@ std::function<int()> add(CLI::App& app, const Verb& verb) {
 
 }  // namespace
 
-int run(const std::vector<std::string>& args, const std::vector<Verb>& verbs) {
+bool takes_plugins(std::string_view verb) {
+  constexpr std::string_view kWithoutSpecs[] = {"runs", "train-tokenizer", "tokenize", "new",
+                                                "pull", "models",          "rm",       "doctor"};
+  return std::find(std::begin(kWithoutSpecs), std::end(kWithoutSpecs), verb) ==
+         std::end(kWithoutSpecs);
+}
+
+std::vector<std::string> plugins_of_environment() {
+  std::vector<std::string> files;
+  const char* const list = std::getenv("TESSERA_PLUGINS");
+  std::istringstream stream(list == nullptr ? "" : list);
+  for (std::string file; std::getline(stream, file, ':');)
+    if (!file.empty()) files.push_back(file);
+  return files;
+}
+
+int run(const std::vector<std::string>& args,
+        const std::vector<Verb>& verbs,
+        void (*load_plugin)(const std::filesystem::path&)) {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   // a closed pipe and a file at its limit are errors of the call that writes
@@ -328,6 +360,10 @@ int run(const std::vector<std::string>& args, const std::vector<Verb>& verbs) {
   try {
     for (const auto& [sub, verb] : runs)
       if (sub->parsed()) {
+        if (load_plugin != nullptr && takes_plugins(sub->get_name())) {
+          for (const std::string& file : plugins_of_environment()) load_plugin(file);
+          for (const std::string& file : plugin_files()) load_plugin(file);
+        }
         find_named_models();
         const int code = verb();
         flush_output();

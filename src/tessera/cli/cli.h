@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -29,8 +30,16 @@ struct Verb {
   std::function<int()> (*add)(CLI::App& app);
 };
 
-/// Parses and runs; prints help on request. `args`: the program first.
-int run(const std::vector<std::string>& args, const std::vector<Verb>& verbs);
+/// Parses and runs; prints help on request. `args`: the program first. `load_plugin` gets each file
+/// of TESSERA_PLUGINS and --plugin before a verb runs; without it, the other program loads plugins.
+int run(const std::vector<std::string>& args,
+        const std::vector<Verb>& verbs,
+        void (*load_plugin)(const std::filesystem::path&) = nullptr);
+
+/// Whether a verb reads specs, so that it has --plugin.
+bool takes_plugins(std::string_view verb);
+/// The files of the environment variable TESSERA_PLUGINS, which has `:` between them.
+std::vector<std::string> plugins_of_environment();
 
 /// Requested by SIGINT and SIGTERM.
 CancelToken& cancel_token();
@@ -109,6 +118,7 @@ std::function<int()> add_runs(CLI::App&);
 std::function<int()> add_pull(CLI::App&);
 std::function<int()> add_models(CLI::App&);
 std::function<int()> add_rm(CLI::App&);
+std::function<int()> add_new_plugin(CLI::App&);
 // Commands that load libtorch.
 std::function<int()> add_generate(CLI::App&);
 std::function<int()> add_chat(CLI::App&);

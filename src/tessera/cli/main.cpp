@@ -17,6 +17,8 @@
 
 namespace {
 
+constexpr const char* kPlugin = "--plugin";
+
 bool needs_tensors(const std::vector<std::string>& args) {
   using namespace tessera::cli;
   if (args.size() < 2) return false;
@@ -29,6 +31,9 @@ bool needs_tensors(const std::vector<std::string>& args) {
       return std::find(options.begin(), options.end(), option_name(arg)) != options.end();
     });
   };
+  // plugins compute
+  if (takes_plugins(verb) && (asks_for({&kPlugin, 1}) || !plugins_of_environment().empty()))
+    return true;
   return (verb == "convert" && asks_for(kTensorOptions)) ||
          (verb == "families" && asks_for({&kProofText, 1})) ||
          (verb == "quantize" && asks_for({&kImportance, 1}));

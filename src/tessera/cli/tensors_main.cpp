@@ -5,6 +5,7 @@
 #include "tessera/base/cpu.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/nn/plugins.h"
 #include "tessera/ops/block_cache.h"
 
 int main(int argc, char** argv) {
@@ -26,5 +27,5 @@ int main(int argc, char** argv) {
 #define TESSERA_SPLIT_VERB(name, typed, group, summary, add) {typed, group, summary, add},
 #include "tessera/cli/verbs.def"
   };
-  return run({argv, argv + argc}, verbs);
+  return run({argv, argv + argc}, verbs, nn::load_plugin);
 }

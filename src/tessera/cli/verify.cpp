@@ -1,5 +1,10 @@
 #include "tessera/infer/evaluation/verify.h"
 
+#include <sstream>
+
+#include <fmt/ranges.h>
+
+#include "tessera/analysis/contract/suite.h"
 #include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
@@ -7,6 +12,8 @@
 #include "tessera/cli/model_source.h"
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/model/call_plan.h"
+#include "tessera/nn/registry.h"
+#include "tessera/spec/names.h"
 
 namespace tessera::cli {
 namespace {
@@ -14,6 +21,7 @@ namespace {
 struct VerifyArgs {
   LoadFlags loading;
   std::string model, text;
+  std::string mechanism, config;
   infer::VerifyOptions verify;
   // design: float32 forms agree to 1e-5 of the largest value; whole models to 1e-4
   double bound = 1e-5, logits_bound = 1e-4;
@@ -101,8 +109,100 @@ void print_worst(const std::vector<infer::Difference>& differences,
   }
 }
 
+/// The mechanism called NAME or SLOT/NAME.
+const spec::Mechanism& mechanism_named(const std::string& name) {
+  nn::register_mechanisms();
+  std::vector<const spec::Mechanism*> found;
+  std::vector<std::string> known, slots;
+  for (const spec::Mechanism& m : spec::mechanisms()) {
+    known.push_back(m.name);
+    const std::string with_slot = fmt::format("{}/{}", spec::name_of(m.slot), m.name);
+    if (name != m.name && name != with_slot) continue;
+    found.push_back(&m);
+    slots.push_back(with_slot);
+  }
+  if (found.empty())
+    fail(ErrorKind::usage, "verify", "no mechanism is called \"{}\"{}; `tessera list` has them all",
+         name, spec::did_you_mean(name, known));
+  if (found.size() > 1)
+    fail(ErrorKind::usage, "verify", "{} slots have a mechanism \"{}\"; expected one of: {}",
+         found.size(), name, fmt::join(slots, ", "));
+  return *found[0];
+}
+
+/// The failures of a check: of a configuration each, the first ones in full.
+void print_failures(const contract::Case& part, const contract::Result& result) {
+  constexpr int kShown = 5;
+  fmt::print("  {} {}\n", part.part.dump(),
+             result.holds ? fmt::format("holds; expected a failure: {}", result.exception) : "");
+  std::istringstream lines(result.failures);
+  int n = 0;
+  for (std::string line; std::getline(lines, line); ++n)
+    if (n < kShown) fmt::print("  {}\n", line);
+  if (n > kShown) fmt::print("    and {} more\n", n - kShown);
+}
+
+/// The contract suite on one mechanism: a row for each check over all configurations.
+int verify_mechanism(const VerifyArgs& o) {
+  const spec::Mechanism& mechanism = mechanism_named(o.mechanism);
+  const Json fields = o.config.empty() ? Json::object() : spec::parse_json(o.config, "--config");
+  if (!fields.is_object())
+    fail(ErrorKind::usage, "verify", "--config {}: found {}; expected an object of fields",
+         o.config, spec::kind_of(fields));
+  const std::vector<contract::Case> cases = contract::cases_of(mechanism, fields);
+  Json configs = Json::array(), rows = Json::array();
+  for (const contract::Case& c : cases) {
+    if (!c.problem.empty()) fail(ErrorKind::spec, "verify", "{}: {}", c.name, c.problem);
+    configs.push_back(c.part);
+  }
+  if (!o.json)
+    fmt::print("{} {}, configurations: {}\n{:<13} {:<45} {}\n", spec::name_of(mechanism.slot),
+               mechanism.name, cases.size(), "check", "what holds", "result");
+  size_t failed = 0;
+  for (const contract::Check& check : contract::checks()) {
+    std::vector<std::pair<const contract::Case*, contract::Result>> unexpected;
+    size_t excepted = 0;
+    for (const contract::Case& c : cases) {
+      if (cancel_token().requested()) fail(ErrorKind::cancelled, "verify", "cancelled");
+      contract::Result result = contract::run_check(c, check);
+      rows.push_back({{"check", check.name},
+                      {"config", c.part},
+                      {"holds", result.holds},
+                      {"as_expected", result.as_expected()},
+                      {"failures", result.failures}});
+      excepted += result.exception != nullptr;
+      if (!result.as_expected()) unexpected.emplace_back(&c, std::move(result));
+    }
+    failed += !unexpected.empty();
+    if (o.json) continue;
+    const std::string exceptions =
+        excepted == 0 ? "" : fmt::format(", {} excepted by design", excepted);
+    fmt::print("{:<13} {:<45} {}{}\n", check.name, check.what,
+               unexpected.empty()
+                   ? "holds"
+                   : fmt::format("DOES NOT HOLD in {} of {}", unexpected.size(), cases.size()),
+               exceptions);
+    for (const auto& [c, result] : unexpected) print_failures(*c, result);
+    std::fflush(stdout);
+  }
+  if (o.json)
+    print_json({{"mechanism", mechanism.name},
+                {"slot", spec::name_of(mechanism.slot)},
+                {"holds", failed == 0},
+                {"configs", configs},
+                {"checks", rows}});
+  else
+    fmt::print("{} of {} checks hold\n", contract::checks().size() - failed,
+               contract::checks().size());
+  return failed == 0 ? kExitOk : kExitFailed;
+}
+
 int verify(VerifyArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
+  if (o.model.empty() == o.mechanism.empty())
+    fail(ErrorKind::usage, "verify", "{}; expected one of them",
+         o.model.empty() ? "neither a model nor --mechanism" : "a model and --mechanism");
+  if (!o.mechanism.empty()) return verify_mechanism(o);
   const infer::LoadedModel loaded = infer::load_model(o.model, o.loading.options());
   say_differences(loaded.source);
   o.verify.cancel = &cancel_token();
@@ -141,7 +241,13 @@ int verify(VerifyArgs& o) {
 std::function<int()> add_verify(CLI::App& app) {
   auto o = std::make_shared<VerifyArgs>();
   group(app, "Input");
-  add_model(app, o->model);
+  add_model(app, o->model)->required(false);
+  app.add_option("--mechanism", o->mechanism,
+                 "instead of a model: run the contract suite on this mechanism (gradient check, "
+                 "causality, forms, state, determinism); NAME or SLOT/NAME");
+  app.add_option("--config", o->config,
+                 "with --mechanism: fields of the mechanism, JSON, in addition to those derived "
+                 "from its options");
   app.add_option("--text,-f", o->text,
                  "file with the text; - = standard input; without it random tokens");
   app.add_option("--tokens", o->tokens, "maximum number of tokens")
@@ -167,7 +273,8 @@ std::function<int()> add_verify(CLI::App& app) {
   group(app, "Precision and performance");
   add_threads(app, o->threads);
   examples(app, {"tessera verify out/shakespeare/latest --text examples/data/shakespeare.txt",
-                 "tessera verify model.gguf --tokens 64 --json"});
+                 "tessera verify model.gguf --tokens 64 --json",
+                 "tessera verify --mechanism my_mixer --plugin build/my_mixer.so"});
   return [o] { return verify(*o); };
 }
 

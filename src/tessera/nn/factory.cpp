@@ -1,21 +1,13 @@
 // From configs to parts. Every mechanism's .cpp defines build(const Config&, const Builder&);
 // generated files, one for each folder of mechanisms, call it by the mechanism's name
 // (CMakeLists.txt), and are found here.
+#include <map>
+#include <string>
+
 #include "tessera/nn/parts.h"
+#include "tessera/nn/plugin.h"
 
 namespace tessera::nn {
-namespace {
-
-template <spec::Slot>
-struct InterfaceOf {};
-#define TESSERA_SLOT(name, Interface)    \
-  template <>                            \
-  struct InterfaceOf<spec::Slot::name> { \
-    using type = Interface;              \
-  };
-#include "tessera/spec/slots.def"
-
-}  // namespace
 
 #define TESSERA_BUILT(slot, name, Interface) \
   std::unique_ptr<Interface> build_##slot##_##name(const spec::AnyPart&, const Builder&);
@@ -23,6 +15,13 @@ struct InterfaceOf {};
 #undef TESSERA_BUILT
 
 namespace {
+
+/// Of mechanisms that plugins have added.
+template <spec::Slot S>
+std::map<std::string, BuildPart<S>, std::less<>>& added_builders() {
+  static std::map<std::string, BuildPart<S>, std::less<>> builders;
+  return builders;
+}
 
 template <spec::Slot S>
 std::unique_ptr<typename InterfaceOf<S>::type> build_any(const spec::AnyPart& part,
@@ -32,12 +31,20 @@ std::unique_ptr<typename InterfaceOf<S>::type> build_any(const spec::AnyPart& pa
     if (part.type() == #name) return build_##slot##_##name(part, builder);
 #include "tessera/nn/built_mechanisms.def"
 #undef TESSERA_BUILT
-  fail(ErrorKind::internal, "factory", "no code for {}", part.type());
+  const auto added = added_builders<S>().find(part.type());
+  require(added != added_builders<S>().end(), "factory", "no code for {}", part.type());
+  return added->second(part, builder);
 }
 
 }  // namespace
 
+template <spec::Slot S>
+void add_builder(std::string_view name, BuildPart<S> build) {
+  added_builders<S>()[std::string(name)] = build;
+}
+
 #define TESSERA_SLOT(name, Interface)                                                          \
+  template void add_builder<spec::Slot::name>(std::string_view, BuildPart<spec::Slot::name>);  \
   std::unique_ptr<Interface> build_##name(const spec::AnyPart& part, const Builder& builder) { \
     return build_any<spec::Slot::name>(part, builder);                                         \
   }

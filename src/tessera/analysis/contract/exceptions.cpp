@@ -1,4 +1,4 @@
-#include "exceptions.h"
+#include "tessera/analysis/contract/exceptions.h"
 
 namespace tessera::contract {
 

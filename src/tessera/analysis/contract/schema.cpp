@@ -1,4 +1,4 @@
-#include "schema.h"
+#include "tessera/analysis/contract/schema.h"
 
 #include <algorithm>
 #include <set>

@@ -1,6 +1,6 @@
-#include "checks.h"
+#include "tessera/analysis/contract/checks.h"
 #include "tessera/base/finest_grain.h"
-#include "tessera/base/testing.h"
+#include "tessera/base/temporary_folder.h"
 #include "tessera/infer/engine/generate.h"
 #include "tessera/model/call_plan.h"
 #include "tessera/model/kv_quantization.h"
@@ -94,7 +94,7 @@ void compare(const Run& got,
 }
 
 void check_files(const Rig& rig, const model::State& state, const Ids& next, Report& report) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const auto path = folder / "state.safetensors";
   state.save(path, "model A");
   model::State loaded(rig.spec(), state.rows());
@@ -177,7 +177,7 @@ void check_rows(const Rig& rig, Report& report) {
   fork.detach();
   fork.to(at::kCPU);
   expect_rows(fork, {true, false}, "fork");
-  expect_rows(fork = state.fork(), {true, false}, "fork of a state whose fork went on");
+  expect_rows(fork = state.fork(), {true, false}, "fork of a state whose fork continued");
   state.detach();
   fork = state.fork();
   expect_rows(state, {true, false}, "the forked state");
@@ -291,7 +291,7 @@ void check_kv_types(const Rig& rig, Report& report) {
         model::make_plan(rig.spec(), kTokens, rig.spec().encoder ? kSource : 0, type).state_bytes;
     report.expect(state.bytes() == planned || !sees_all(rig.spec()),
                   "{}: {} bytes; the plan says {}", name_of(type), state.bytes(), planned);
-    const test::TemporaryFolder folder;
+    const TemporaryFolder folder;
     const auto path = folder / "state.safetensors";
     state.save(path, "model A");
     other = state_of(type);
@@ -345,8 +345,8 @@ void check_one_roll_back(const Rig& rig,
   model::State copy = state.fork();
   const Tensor want = feed(rig, straight, {{0, next}});
   report.expect(same_bits(feed(rig, state, {{0, next}}), want),
-                "{}: goes on with other bits than without the dropped tokens", story);
-  report.expect(same_bits(feed(rig, copy, {{0, next}}), want), "{}: a fork goes on with other bits",
+                "{}: continues with other bits than without the dropped tokens", story);
+  report.expect(same_bits(feed(rig, copy, {{0, next}}), want), "{}: a fork continues with other bits",
                 story);
   model::State after_fork = copy.fork();
   report.expect(same_bits(feed(rig, after_fork, {{0, next}}), feed(rig, straight, {{0, next}})),
@@ -354,7 +354,7 @@ void check_one_roll_back(const Rig& rig,
 }
 
 void check_saved_roll_back(const Rig& rig, Report& report) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const auto path = folder / "state.safetensors";
   model::State state(rig.spec(), 1, 4);
   feed(rig, state, {{0, random_ids(6, 1)}});
@@ -380,7 +380,7 @@ void check_pending_limits(const Rig& rig, Report& report) {
   report.refuses(ErrorKind::input, "at most 3", "a fourth pending token", [&] {
     feed(rig, state, {{0, next}}, true);
   });
-  report.refuses(ErrorKind::input, "commit", "new tokens behind pending ones", [&] {
+  report.refuses(ErrorKind::input, "commit", "new tokens after pending ones", [&] {
     feed(rig, state, {{0, next}});
   });
   report.refuses(ErrorKind::input, "commit of 3", "a commit of more than is pending",
@@ -533,7 +533,7 @@ void check_cut(const Rig& rig, Report& report) {
     report.expect(cut.length(0) == n && cut.bytes() == straight.bytes(),
                   "cut after {}: {} tokens, {} bytes", n, cut.length(0), cut.bytes());
     report.expect(same_bits(feed(rig, cut, {{0, next}}), feed(rig, straight, {{0, next}})),
-                  "cut after {}: goes on with other bits", n);
+                  "cut after {}: continues with other bits", n);
   }
   report.expect(!state.can_truncate(0, 15) && !state.can_truncate(0, -1),
                 "cut outside of what it holds");
@@ -541,7 +541,7 @@ void check_cut(const Rig& rig, Report& report) {
   two.put(1, state);
   model::State copy = state.fork();
   report.expect(same_bits(feed(rig, two, {{1, next}}), feed(rig, copy, {{0, next}})),
-                "a row put elsewhere goes on with other bits");
+                "a row put elsewhere continues with other bits");
   report.expect(two.length(0) == 0 && state.length(0) == 14, "put changed another row");
 }
 

@@ -1,4 +1,4 @@
-#include "kit.h"
+#include "tessera/analysis/contract/kit.h"
 
 #include <limits>
 

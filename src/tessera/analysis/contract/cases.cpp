@@ -1,10 +1,10 @@
-#include "cases.h"
+#include "tessera/analysis/contract/cases.h"
 
 #include <optional>
 #include <set>
 #include <utility>
 
-#include "schema.h"
+#include "tessera/analysis/contract/schema.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/nn/registry.h"
 
@@ -164,7 +164,7 @@ constexpr Sample kSamples[] = {
         "proj_bias": true, "dt_min": 0.01, "dt_max": 0.4})"},
     {Slot::mixer, "mamba2", "unnormed", R"({"n_heads": 2, "d_state": 4, "norm_groups": 0})"},
     {Slot::mixer, "mamba2", "one_tap", R"({"n_heads": 2, "d_state": 4, "d_conv": 1})"},
-    {Slot::mixer, "mamba2", "beside",
+    {Slot::mixer, "mamba2", "ungated_part",
      R"({"n_heads": 5, "head_dim": 3, "d_ssm": 6, "d_state": 4, "chunk": 3, "d_per_channel": true})"},
     {Slot::mixer, "differential_attention", "", R"({"n_heads": 2, "position": "rope"})"},
     {Slot::mixer, "differential_attention", "grouped",
@@ -685,7 +685,7 @@ Case make_case(const spec::Mechanism& mechanism,
     c.decoder = std::exchange(c.encoder, nullptr);
     return c;
   }
-  c.problem = fmt::format("{}; add a sample of ({}, {}) to tests/contract/cases.cpp: {}",
+  c.problem = fmt::format("{}; expected fields that fit (--config of `tessera verify`, or a sample of ({}, {}) in analysis/contract/cases.cpp): {}",
                           problem.empty() ? "the derived config is refused" : problem,
                           name_of(mechanism.slot), mechanism.name, no_decoder);
   return c;
@@ -698,27 +698,8 @@ std::vector<Case> make_cases() {
   const auto add = [&](Case c) {
     if (names.insert(c.name).second) out.push_back(std::move(c));
   };
-  for (const spec::Mechanism& mechanism : spec::mechanisms()) {
-    std::string problem, unused;
-    const Json required = derived(mechanism, unused), base = base_part(mechanism, problem);
-    add(make_case(mechanism, "", base, problem));
-    out.back().chosen = true;
-    if (!out.back().problem.empty()) continue;
-    const Json completed =
-        spec::dump_part(spec::read_part(mechanism.slot, base, scope_for(out.back())));
-    // a sample named as a variant stands in its place
-    for (const Sample& sample : kSamples)
-      if (sample.slot == mechanism.slot && mechanism.name == sample.mechanism &&
-          *sample.label != '\0') {
-        Json part = required;
-        part.update(parse(sample.fields));
-        Case combined = make_case(mechanism, sample.label, part, "");
-        combined.chosen = true;
-        add(std::move(combined));
-      }
-    for (const auto& [label, part] : variants(mechanism, base, completed))
-      add(make_case(mechanism, label, part, ""));
-  }
+  for (const spec::Mechanism& mechanism : spec::mechanisms())
+    for (Case& c : cases_of(mechanism)) add(std::move(c));
   for (const auto& [name, decoder] :
        {std::pair{"hybrid", hybrid()}, std::pair{"shared_blocks", shared_blocks()},
         std::pair{"per_layer", per_layer()}}) {
@@ -748,6 +729,36 @@ void lengthen(Json& json, int64_t length) {
 }
 
 }  // namespace
+
+std::vector<Case> cases_of(const spec::Mechanism& mechanism, const Json& fields) {
+  std::vector<Case> out;
+  std::set<std::string> names;
+  const auto add = [&](Case c) {
+    if (names.insert(c.name).second) out.push_back(std::move(c));
+  };
+  std::string problem, unused;
+  const Json required = derived(mechanism, unused);
+  Json base = base_part(mechanism, problem);
+  base.update(fields);
+  add(make_case(mechanism, "", base, fields.empty() ? problem : ""));
+  out.back().chosen = true;
+  if (!out.back().problem.empty()) return out;
+  const Json completed =
+      spec::dump_part(spec::read_part(mechanism.slot, base, scope_for(out.back())));
+  // a sample named as a variant stands in its place
+  for (const Sample& sample : kSamples)
+    if (sample.slot == mechanism.slot && mechanism.name == sample.mechanism &&
+        *sample.label != '\0') {
+      Json part = required;
+      part.update(parse(sample.fields));
+      Case combined = make_case(mechanism, sample.label, part, "");
+      combined.chosen = true;
+      add(std::move(combined));
+    }
+  for (const auto& [label, part] : variants(mechanism, base, completed))
+    add(make_case(mechanism, label, part, ""));
+  return out;
+}
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = make_cases();

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "checks.h"
+#include "tessera/analysis/contract/checks.h"
 #include "tessera/nn/head/head_config.h"
 
 namespace tessera::contract {
@@ -187,7 +187,7 @@ void check_unwritten(const Case& c, Report& report) {
       report.expect(same_bits(feed_split(rig, state, 0, rows[0],
                                          random_split(static_cast<int64_t>(rows[0].size()), 9)),
                               want.narrow(0, 0, static_cast<int64_t>(rows[0].size()))),
-                    "a state holds memory that nobody wrote");
+                    "a state holds memory that was not written");
     }
   }
 }

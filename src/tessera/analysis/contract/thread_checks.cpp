@@ -1,7 +1,7 @@
 // Training gives the same bits for any number of threads: by experiment at sizes at which threads
 // share the work of libtorch's operations too, and by looking at which operations it consists of.
-#include "checks.h"
-#include "order_watch.h"
+#include "tessera/analysis/contract/checks.h"
+#include "tessera/analysis/contract/order_watch.h"
 
 namespace tessera::contract {
 namespace {

@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "cases.h"
+#include "tessera/analysis/contract/cases.h"
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scratch.h"
 #include "tessera/model/model.h"
@@ -40,7 +40,7 @@ class Report {
   std::vector<std::string> failures_;
 };
 
-/// A model and the tensors behind its weights. Matrices have deviation 0.3, everything else is
+/// A model and the tensors of its weights. Matrices have deviation 0.3, everything else is
 /// random around its initial value: at the usual 0.02 a wrong cap or activation would hide in the
 /// tolerance.
 struct Rig {
@@ -60,7 +60,7 @@ Ids random_ids(int64_t n, uint64_t seed);
 /// n positive parts of `total`.
 std::vector<int64_t> random_split(int64_t total, uint64_t seed);
 
-/// What the encoder beside a decoder makes of the sources of those rows that have none in `state`
+/// What the encoder of a decoder makes of the sources of those rows that have none in `state`
 /// yet (all without a state); nothing where there is no encoder. All rows read the same source, so
 /// that they can be compared.
 std::optional<nn::Encoded> encode_sources(const Rig& rig,

@@ -28,12 +28,15 @@ struct Case {
   Json part;                                   // {"type": ..., ...}
   Json decoder;                                // of what refuses decoders, the encoder
   Json encoder;               // null when the mechanism refuses encoders, or nothing else
-  bool encoder_only = false;  // its refusal of decoders says that it needs an encoder, or
-  bool asked_whole = false;   // it is a head of no tokens: a decoder with it goes on with nothing
+  bool encoder_only = false;  // it is refused in decoders since it needs an encoder, or
+  bool asked_whole = false;   // it is a head of no tokens, so that a decoder has no next token
   bool chosen = false;        // the derived config or a sample: no variant in one field alone
   std::string problem;        // why no model could be made; names the line to add
 };
 
+/// Those of one mechanism; `fields` are added to its derived config.
+std::vector<Case> cases_of(const spec::Mechanism& mechanism, const Json& fields = Json::object());
+/// Those of all mechanisms, and whole specs.
 const std::vector<Case>& cases();
 
 /// How large the models are.
@@ -60,7 +63,7 @@ Json hybrid();
 /// A pair whose decoder sees targets whole, by attention and by Mamba-2 both ways.
 Json whole_targets();
 /// A block of attention and feed-forward layer that two layers share and adapt, over the stream and
-/// the embedding side by side, read by Mamba.
+/// the embedding, concatenated, read by Mamba.
 Json shared_blocks();
 
 /// Heads of two sizes, keys and values that later layers use, per-layer embeddings of stream and

@@ -1,4 +1,4 @@
-#include "order_watch.h"
+#include "tessera/analysis/contract/order_watch.h"
 
 #include <omp.h>
 

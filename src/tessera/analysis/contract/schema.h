@@ -1,4 +1,4 @@
-// Just enough of JSON Schema to validate what the toolkit's own schemas say.
+// Just enough of JSON Schema to validate the toolkit's own schemas.
 #pragma once
 
 #include <string>

@@ -2,7 +2,7 @@
 // program, so that an exception can be shown to be necessary.
 #pragma once
 
-#include "kit.h"
+#include "tessera/analysis/contract/kit.h"
 
 namespace tessera::contract {
 
@@ -33,12 +33,9 @@ void check_prefix_cache(const Case& c,
                         Report& report);  // text with a cache of prefixes is text without one
 
 // The same text as by plain generation (text_checks.cpp):
-void check_speculation(const Case& c, Report& report);  // guessed by a draft or by look-up
+void check_speculation(const Case& c, Report& report);  // by a draft model or prompt lookup
 void check_beams(const Case& c, Report& report);        // the beams of a search without a state
 void check_session(const Case& c, Report& report);      // saved to a file and resumed
-
-void check_device(const Case& c,
-                  Report& report);  // results of a model on another device (device_checks.cpp)
 
 /// How the past of `json`'s model depends on the future, by experiment.
 spec::Causality shown_causality(const Json& json);

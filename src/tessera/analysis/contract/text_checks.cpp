@@ -1,8 +1,8 @@
 // Text by every way that goes through a state: guessed ahead and rolled back, by beams that part
 // and are dropped, and in parts with a file between them. Mixers and whole specs only: the other
 // slots keep no state of their own.
-#include "checks.h"
-#include "tessera/base/testing.h"
+#include "tessera/analysis/contract/checks.h"
+#include "tessera/base/temporary_folder.h"
 #include "tessera/infer/engine/beam.h"
 #include "tessera/infer/engine/generate.h"
 
@@ -48,10 +48,10 @@ void expect_drafted(const Rig& rig,
   options.speculation = how;
   const auto got = infer::generate(rig.model, nullptr, prompts(), options);
   report.expect(said(got) == want, "{}: {}; plain {}", what, text_of(said(got)), text_of(want));
-  report.expect(got.drafted_tokens > 0, "{}: nothing was guessed", what);
+  report.expect(got.drafted_tokens > 0, "{}: no draft tokens", what);
   if (how.draft == &rig.model)
     report.expect(got.accepted_tokens == got.drafted_tokens,
-                  "{}: {} of {} guesses of the model itself were right", what, got.accepted_tokens,
+                  "{}: {} of {} draft tokens of the model itself were accepted", what, got.accepted_tokens,
                   got.drafted_tokens);
 }
 
@@ -138,7 +138,7 @@ void check_session(const Case& c, Report& report) {
       const Rows more = said(infer::generate(rig.model, nullptr, next, options));
       for (size_t r = 0; r < got.size(); ++r)
         got[r].insert(got[r].end(), more[r].begin(), more[r].end());
-      const test::TemporaryFolder folder;
+      const TemporaryFolder folder;
       infer::save_session(folder / "session", session, print);
       session = infer::load_session(folder / "session", rig.model, print,
                                     options.speculation.max_pending());

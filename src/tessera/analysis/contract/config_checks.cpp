@@ -2,8 +2,8 @@
 #include <limits>
 #include <set>
 
-#include "checks.h"
-#include "schema.h"
+#include "tessera/analysis/contract/checks.h"
+#include "tessera/analysis/contract/schema.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::contract {

@@ -9,10 +9,10 @@
 namespace tessera::contract {
 
 enum class Exception {
-  angles_change_at_trained_length,  // a sequence that crosses it must be computed anew
+  angles_change_at_trained_length,  // a sequence that crosses it is computed again
   a_prefix_comes_whole,             // its tokens see each other, so no call may end inside it
   gradients_stop_at_a_memory,       // so that they are no derivative of a pass over many segments
-  scores_sums_held_constant,        // what a row is divided by, which a norm behind it undoes
+  scores_sums_held_constant,        // divisors of rows, which a later norm cancels
   learns_from_its_own_loss,         // the output's gradient stops before it
   acts_in_training_alone,           // so that no gradient reaches it outside
   depends_on_threads,               // in digits of double that float32 does not keep
