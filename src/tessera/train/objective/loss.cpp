@@ -99,7 +99,8 @@ HeadLoss head_loss(const model::Model& model,
       with_targets(hidden_ND, targets_N, options.weight_N);
   const int64_t n = scored.size(0), width = infer::head_width(model.spec()),
                 chunk = loss_chunk(width);
-  const bool learns = options.gradients && (options.scale != 0 || options.added_loss != nullptr);
+  const bool learns =
+      options.gradients && (options.scale != 0 || options.added_gradient != nullptr);
   const bool has_body = learns && scored.requires_grad();  // otherwise only the head is trained
   HeadLoss out;
   if (has_body) out.gradient = at::zeros(scored.sizes(), scored.options());
@@ -115,13 +116,13 @@ HeadLoss head_loss(const model::Model& model,
     if (weights.defined()) here.weight_N = weights.narrow(0, begin, length);
     Tensor gradient = logits.detach();
     if (gradient.scalar_type() != ops::wide(gradient)) gradient = gradient.to(ops::wide(gradient));
-    Tensor added_loss;
-    if (options.added_loss)
-      added_loss = options.added_loss(gradient, numbers.narrow(0, begin, length),
-                                      targets.narrow(0, begin, length));
+    Tensor added_gradient;
+    if (options.added_gradient)
+      added_gradient = options.added_gradient(gradient, numbers.narrow(0, begin, length),
+                                              targets.narrow(0, begin, length));
     out.sums += cross_entropy_(gradient, targets.narrow(0, begin, length), here);
     if (of_chunk.defined()) nll.push_back(of_chunk);
-    if (added_loss.defined()) gradient.add_(added_loss);
+    if (added_gradient.defined()) gradient.add_(added_gradient);
     if (!learns || !logits.requires_grad()) continue;
     logits.backward(gradient.to(logits.scalar_type()));
     if (has_body) out.gradient.narrow(0, begin, length).copy_(rows.grad());

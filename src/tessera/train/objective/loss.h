@@ -26,7 +26,7 @@ struct LossOptions {
   /// If set: an additional gradient for a chunk of logits, which must not be written to (undefined
   /// = none). `rows_N`: the rows of the hidden states in the chunk.
   std::function<Tensor(const Tensor& logits_NC, const Tensor& rows_N, const Tensor& targets_N)>
-      added_loss = nullptr;
+      added_gradient = nullptr;
 };
 
 /// Sums over rows, in double.

@@ -142,7 +142,7 @@ class CrossEntropy final : public Objective {
     if (!weights.empty()) options.scale *= weights.back();
     Tensor nll_N;
     if (!policies.empty() || !packed.kinds.empty()) options.nll_N = &nll_N;
-    options.added_loss = terms.of_logits;
+    options.added_gradient = terms.of_logits;
     const HeadLoss head = head_loss(model, hidden, targets, options);
     const TokenLosses& own = head.sums;
     for (const Tensor& policy_N : policies)

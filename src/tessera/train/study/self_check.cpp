@@ -39,7 +39,7 @@ struct KnownModel {
 };
 
 /// Results of the literature, at sizes that train in seconds. Limits lie between what models reach
-/// that can do the task and those that cannot, over seeds 1 to 5; checks of one folder share runs.
+/// that can do the task and those that cannot, over seeds 1 to 3; checks of one folder share runs.
 struct KnownResult {
   const char* name;
   const char* claim;

@@ -192,7 +192,8 @@ TEST_F(Distillation, RowsOfAHeadInSeveralChunksKnowTheirNumbers) {
     std::vector<int64_t> seen;
     LossOptions options;
     options.scale = 0;
-    options.added_loss = [&](const Tensor& logits_NC, const Tensor& rows_N, const Tensor& targets_N) {
+    options.added_gradient = [&](const Tensor& logits_NC, const Tensor& rows_N,
+                                 const Tensor& targets_N) {
       EXPECT_TRUE(at::equal(logits_NC, model.logits(hidden.index_select(0, rows_N))));
       EXPECT_TRUE(at::equal(targets_N, targets.index_select(0, rows_N)));
       for (int64_t i = 0; i < rows_N.numel(); ++i) seen.push_back(rows_N[i].item<int64_t>());
