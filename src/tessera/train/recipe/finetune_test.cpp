@@ -350,6 +350,7 @@ TEST_F(Finetune, TextsThatBelongTogether) {
   EXPECT_EQ(recipe.objective->type(), "contrastive");
   how.task = "contrastive";  // another name of "together"
   EXPECT_EQ(plan_finetune(how).task, "together");
+  how.task = "";
   const Json objective = recipe.objective->dump();
   EXPECT_EQ(objective["positive_key"], "positive");
   EXPECT_EQ(objective["negatives_key"], "negative");
