@@ -131,7 +131,7 @@ def bailing_hybrid():
                     why="two dense layers, a decay of at least exp(-5)"),
         ],
         shape_keys=LATENT_SHAPES + ["head_dim", "num_experts", "num_shared_experts", "moe_intermediate_size"],
-        missing="model.layers.1.self_attn.kv_b_proj.weight",
+        missing="model.layers.1.attention.kv_b_proj.weight",
         padding="none",
         rejects=[
             {"name": "kda_lower_bound", "set": {"kda_lower_bound": 0.5}, "expect": "kda_lower_bound", "why": "a decay above one"},
@@ -201,7 +201,7 @@ def flex_olmo():
     return dense(
         "flex_olmo", "FlexOlmo", {**{k: "absent" for k in ("head_dim",)}, **settings},
         [
-            BIAS, TIED, MORE, Case("norm_topk_prob", {"norm_topk_prob": True}),
+            BIAS, TIED, MORE, Case("norm_topk_prob", {"norm_topk_prob": True}), Case("head_dim", {"head_dim": 6}),
             Rewrite("num_local_experts", "base", without("num_experts", num_local_experts=4), why="its other name"),
         ],
         rotary=4, classes=False, shapes=[name for name in HEADS if name != "head_dim"] + ["num_experts"], left=("num_experts_per_tok", "pad_token_id"), missing="post_feedforward_layernorm.weight",

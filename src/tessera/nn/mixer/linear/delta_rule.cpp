@@ -111,6 +111,7 @@ class DeltaRuleCall final : public StepCall {
     q_ = rows_of(s_.q.rows()), k_ = rows_of(s_.k.rows()), v_ = rows_of(s_.v.rows());
     beta_ = rows_of(s_.beta.rows());
     decay_ = rows_of(s_.decay.rows()), gate_ = rows_of(s_.gate.rows());
+    bounded_ = rows_of(c_.lower_bound < 0 ? s_.decay.rows() : 0);
     low_[0] = rows_of(s_.decay.rank()), low_[1] = rows_of(s_.gate.rank());
     joined_ = rows_of(s_.channels()), mixed_ = rows_of(s_.channels());
     y_ = rows_of(c_.n_heads * c_.value_dim);
@@ -190,10 +191,14 @@ class DeltaRuleCall final : public StepCall {
     const int64_t per_head = s_.decay.rows() / c_.n_heads;
     const auto bound = static_cast<float>(c_.lower_bound);
     if (bound < 0) {
-      for (int64_t j = 0; j < s_.decay.rows(); ++j)
-        decay[j] = -((decay[j] + s_.dt_bias.data()[j]) * s_.rate.data()[j / per_head]);
-      kernels::act(kernels::Activation::sigmoid, decay, s_.decay.rows(), decay);
-      for (int64_t j = 0; j < s_.decay.rows(); ++j) decay[j] *= bound;
+      const int64_t rows = s_.decay.rows();
+      float* x = memory + bounded_ + i * rows;
+      for (int64_t j = 0; j < rows; ++j) {
+        x[j] = -((decay[j] + s_.dt_bias.data()[j]) * s_.rate.data()[j / per_head]);
+        decay[j] = x[j] > 0 ? -x[j] : x[j];
+      }
+      kernels::act(kernels::Activation::sigmoid, decay, rows, decay);
+      for (int64_t j = 0; j < rows; ++j) decay[j] = (x[j] > 0 ? 1 - decay[j] : decay[j]) * bound;
       return;
     }
     for (int64_t j = 0; j < s_.decay.rows(); ++j)
@@ -235,7 +240,7 @@ class DeltaRuleCall final : public StepCall {
   const StateRows& rows_;
   int64_t n_;
   std::vector<float*> states_;  // by row, once it has been prepared
-  int64_t input_, q_, k_, v_, beta_, decay_, gate_, joined_, mixed_, y_;
+  int64_t input_, q_, k_, v_, beta_, decay_, bounded_, gate_, joined_, mixed_, y_;
   int64_t low_input_[2], low_[2];  // of the products of low rank: decay, gate
 };
 
@@ -307,9 +312,12 @@ class DeltaRule final : public Mixer {
     const auto type = ops::wide(raw);
     const Tensor z = raw.to(type) + ops::spread(dt_bias_->tensor().to(type), raw);
     const Tensor rate = ops::repeat_each(ops::minus_exp(a_log_->tensor().to(type)), per_head, 0);
-    if (options_.lower_bound < 0)
-      return ops::activate(-(z * ops::spread(rate, z)), ops::Activation::sigmoid) *
-             options_.lower_bound;
+    if (options_.lower_bound < 0) {
+      // 1 - sigmoid(-x) above 0, where the derivative of sigmoid(x) would be rounded away
+      const Tensor x = -(z * ops::spread(rate, z)), above = x > 0;
+      const Tensor s = ops::activate(at::where(above, -x, x), ops::Activation::sigmoid);
+      return at::where(above, 1 - s, s) * options_.lower_bound;
+    }
     const Tensor step = ops::softplus(z);
     return step * ops::spread(rate, step);
   }
