@@ -41,7 +41,7 @@ model::WeightPtr weight_of(const TensorView& view) {
   return std::make_shared<const ops::Weight>(ops::Weight::stored(view));
 }
 
-/// The metadata of an adapter file.
+/// The metadata of an adapter file; its spec with all options that this version knows.
 Json about_in(const format::TensorFile& file) {
   const auto text = file.metadata().find(kAbout);
   if (text == file.metadata().end())
@@ -50,6 +50,7 @@ Json about_in(const format::TensorFile& file) {
   for (const char* key : {"spec", "base", "products"})
     if (!about.is_object() || !about.contains(key) || !about[key].is_object())
       fail(ErrorKind::file, file.file(), "\"{}\" has no object \"{}\"", kAbout, key);
+  about["spec"] = model::resolve(model::read_model_spec(about["spec"]));
   return about;
 }
 
@@ -101,7 +102,8 @@ std::vector<AdapterTensors> read_own(const fs::path& path,
     return path.find("losses") != std::string::npos;
   };
   Json print = about["base"];
-  if (const auto differs = spec::first_difference(about["spec"], base.spec_json, of_training)) {
+  if (const auto differs =
+          spec::first_difference(about["spec"], model::resolve(base.spec), of_training)) {
     auto reformed = convert::in_form_of(tensors, about["spec"], base, options);
     if (!reformed)
       fail(ErrorKind::usage, "adapter",
@@ -219,12 +221,12 @@ convert::Checkpoint with_head_of(convert::Checkpoint base, const fs::path& path)
     for (const char* key : {"head", "heads"}) spec.erase(key);
     return spec;
   };
-  const Json own = without_heads(base.spec_json), asked = without_heads(about["spec"]);
+  const Json present = model::resolve(base.spec), own = without_heads(present),
+             asked = without_heads(about["spec"]);
   const auto of_training = [](const std::string& at) {
     return at.find("losses") != std::string::npos;
   };
-  if (about["spec"] == base.spec_json || spec::first_difference(asked, own, of_training))
-    return base;
+  if (about["spec"] == present || spec::first_difference(asked, own, of_training)) return base;
   model::ModelSpec spec = model::read_model_spec(about["spec"]);
   std::vector<TensorView> tensors;
   for (const spec::ParamDecl& decl : model::parameters(spec)) {

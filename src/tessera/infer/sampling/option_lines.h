@@ -1,5 +1,5 @@
 // Doc lines of decoding options other than sampling fields (sampling.h) that flags and requests
-// share. Each line stands here once; what a consumer alone accepts (a repeatable flag, the bounds
+// share. Each line is written once; what a consumer alone accepts (a repeatable flag, the bounds
 // of requests) follows it there. Torch-free.
 #pragma once
 

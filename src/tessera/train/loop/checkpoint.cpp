@@ -209,7 +209,7 @@ bool is_longer(const Json& before, const Json& now) {
 }
 
 void check_recipe(const Json& trainer, const Recipe& recipe, const fs::path& folder) {
-  Json before = trainer["recipe"];
+  Json before = with_present_defaults(trainer["recipe"]);
   const Json now = resolve(recipe);
   if (is_longer(before, now)) {
     // a warm-up may be a share of the steps

@@ -19,9 +19,7 @@ struct Setting {
     json["spec"]["ffn"]["d_hidden"] = 256;
     return read_recipe(json, "", {"train.batch=6", "train.accumulate=2", "train.length=256"});
   }();
-  BatchSearch find(int64_t budget) const {
-    return find_batch(recipe, folder / "cache", budget);
-  }
+  BatchSearch find(int64_t budget) const { return find_batch(recipe, folder / "cache", budget); }
 };
 
 TEST(FindBatch, TakesTheMostThatFits) {

@@ -55,8 +55,8 @@ StartWeights start_weights(const Recipe& recipe) {
   const convert::Checkpoint checkpoint = load_start(*recipe.init);
   InitReport report;
   report.from = recipe.init->from;
-  report.differs =
-      differing_key({{"spec", checkpoint.spec_json}}, {{"spec", model::resolve(recipe.spec)}});
+  report.differs = differing_key({{"spec", model::resolve(checkpoint.spec)}},
+                                 {{"spec", model::resolve(recipe.spec)}});
   for (const auto& [decl, weight] : out.weights.all()) {
     const auto found =
         std::find_if(checkpoint.tensors.begin(), checkpoint.tensors.end(),

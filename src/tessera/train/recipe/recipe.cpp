@@ -684,6 +684,14 @@ Json resolve(const Recipe& recipe) {
   return json;
 }
 
+Json with_present_defaults(const Json& stored) {
+  try {
+    return resolve(read_recipe(stored, ""));
+  } catch (const Error&) {
+    return stored;
+  }
+}
+
 std::string differing_key(const Json& before, const Json& now) {
   const auto constant = [](const Json& json) {
     // `before` is from a file

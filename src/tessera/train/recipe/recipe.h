@@ -177,6 +177,10 @@ Json merged_recipe(const std::filesystem::path& path);
 /// The recipe with every default, the spec inline. read_recipe(resolve(r), "") equals r.
 Json resolve(const Recipe& recipe);
 
+/// A resolved recipe that this version or an earlier one has stored, with the options added since
+/// at their defaults; as it is if it cannot be read.
+Json with_present_defaults(const Json& stored);
+
 /// The first key, such as "optimizer.lr", by which two resolved recipes define different runs; ""
 /// if none. Keys of reporting, saving and speed may differ, and so may the paths of the data (their
 /// content is compared elsewhere) and, with a constant schedule, the number of steps.

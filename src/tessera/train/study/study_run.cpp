@@ -132,7 +132,8 @@ class StudyRunner {
   std::optional<Ended> known(const fs::path& folder, const Recipe& recipe) const {
     if (!fs::exists(folder / "recipe.json")) return std::nullopt;
     const RunRecord found = read_runs({folder}).at(0);
-    if (const std::string key = differing_key(found.recipe, resolve(recipe)); !key.empty())
+    if (const std::string key = differing_key(with_present_defaults(found.recipe), resolve(recipe));
+        !key.empty())
       fail(ErrorKind::usage, "compare",
            "{} is a run of another recipe ({} differs); expected another --out, or that folder "
            "removed",
