@@ -283,9 +283,10 @@ TEST_F(CliFlags, EveryVerbThatWritesHasOneNameForIt) {
                 text.find("--output,") != std::string::npos)
         << verb;
   }
-  EXPECT_EQ(writes, (std::set<std::string>{"advise", "compare", "convert", "data", "docs", "embed",
-                                           "eval", "finetune", "forward", "index", "init", "plan",
-                                           "quantize", "sweep", "train", "train-tokenizer"}));
+  EXPECT_EQ(writes,
+            (std::set<std::string>{"advise", "compare", "convert", "data", "docs", "embed", "eval",
+                                   "finetune", "forward", "index", "init", "new", "plan",
+                                   "quantize", "sweep", "train", "train-tokenizer"}));
   int made = 0;
   for (const char* option : {"--out ", "-o ", "--output ", "--outfile ", "--output="}) {
     const std::string to = (folder_ / fmt::format("made{}", made++)).string();

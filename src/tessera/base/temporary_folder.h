@@ -15,14 +15,15 @@ namespace tessera {
 /// Removed with its contents on destruction.
 class TemporaryFolder {
  public:
-  /// In `parent`; by default where the system has temporary files. Throws Error(resource).
-  explicit TemporaryFolder(std::filesystem::path parent = {}) {
+  /// In `parent`; by default where the system has temporary files. Throws Error(resource), which
+  /// expects a writable folder, given by `option`.
+  explicit TemporaryFolder(std::filesystem::path parent = {},
+                           const std::string& option = "TMPDIR") {
     if (parent.empty()) parent = std::filesystem::temp_directory_path();
     std::string pattern = (parent / "tessera-XXXXXX").string();
     if (mkdtemp(pattern.data()) == nullptr)
       fail(ErrorKind::resource, "folder",
-           "cannot make a temporary folder {}; expected a writable folder {}", pattern,
-           parent.string());
+           "cannot make a temporary folder {}; expected {}, a writable folder", pattern, option);
     path_ = pattern;
   }
   ~TemporaryFolder() {

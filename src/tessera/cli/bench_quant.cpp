@@ -263,7 +263,7 @@ int bench_quant(BenchQuantArgs& o) {
     measured = importance_meter()(
         {o.model, o.calibration_text, o.loading.options(), o.calibration_tokens});
 
-  const TemporaryFolder work(o.work);
+  const TemporaryFolder work(o.work, "--work DIR");
   for (size_t i = 0; i < all.size(); ++i) {
     progress(o.types[i]);
     convert::GgufModel changed = source;

@@ -30,9 +30,8 @@ struct LinearFfnConfig final : spec::Config {
     if (!identity) return;
     if (bias) fail(ErrorKind::spec, scope.path, "bias with identity; leave one of them out");
     if (scope.input_width() != scope.d_model)
-      fail(ErrorKind::spec, scope.path,
-           "identity of {} channels, where d_model = {}; expected one input", scope.input_width(),
-           scope.d_model);
+      fail(ErrorKind::spec, scope.path, "identity: it reads {} channels and adds to {}",
+           scope.input_width(), scope.d_model);
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     if (identity) return;
