@@ -145,6 +145,19 @@ TEST(Advise, MemoryExcludesWhatNeedsMore) {
                              static_cast<double>(state.plan.state_bytes));
 }
 
+// the figures of docs/guide/choosing.md
+TEST(Advise, TheWorkedCaseOfLongDocuments) {
+  const std::vector<Candidate> all = advise({.task = "summarization",
+                                             .length = 100000,
+                                             .parameters = 5e8,
+                                             .memory = 4e9,
+                                             .needs = {"exact_recall"}});
+  EXPECT_EQ(all.front().name, "hybrid_mamba2");
+  EXPECT_NEAR(all.front().time.value(), 0.14, 0.005);
+  EXPECT_NEAR(all.front().bytes, 1.3e9, 0.05e9);
+  EXPECT_THAT(named(all, "transformer_mha").excluded, HasSubstr("1.083e+10 bytes of memory"));
+}
+
 TEST(Advise, LearnedPositionsExcludeLongerTexts) {
   const std::vector<Candidate> all = advise({.task = "classification", .length = 1024});
   EXPECT_EQ(named(all, "encoder_fourier").excluded, "at most 512 tokens");

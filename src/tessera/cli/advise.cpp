@@ -88,7 +88,7 @@ void print_table(const std::vector<Candidate>& candidates, bool training) {
   }
   fmt::print(
       "state: bytes of a sequence; memory: bytes of weights (bf16) and of all states; {}: time of\n"
-      "the mixers at this length, full attention = 1 (~ extrapolated); rules: for less against;\n"
+      "the mixers at this length, full attention = 1 (~ extrapolated); rules: for minus against;\n"
       "* = no other one is better in one of these and as good in the rest\n",
       training ? "train time" : "mixer time");
 }

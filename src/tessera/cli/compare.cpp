@@ -4,11 +4,11 @@
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
+#include "tessera/base/temporary_folder.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/amount.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/out_place.h"
-#include "tessera/cli/temporary_cache.h"
 #include "tessera/cli/train_progress.h"
 #include "tessera/train/runs/sweep.h"
 #include "tessera/train/study/self_check.h"
@@ -211,7 +211,7 @@ std::optional<Compared> run_search(const CompareArgs& o,
 int self_check(const CompareArgs& o) {
   if (!o.files.empty())
     fail(ErrorKind::usage, "compare", "--self-check has studies of its own; expected no file");
-  std::optional<TemporaryCache> temporary;
+  std::optional<TemporaryFolder> temporary;
   const fs::path out = o.out.empty() ? temporary.emplace().path() : fs::path(o.out);
   create_folder(out);
   train::SelfCheckOptions options;
@@ -278,7 +278,7 @@ int compare(const CompareArgs& o) {
   if (scales && searches)
     fail(ErrorKind::usage, "compare",
          "a scaling law and a layout search; expected one of \"scaling\" and \"search\"");
-  std::optional<TemporaryCache> temporary;
+  std::optional<TemporaryFolder> temporary;
   const fs::path out = o.out.empty() ? temporary.emplace().path() : fs::path(o.out);
   create_folder(out);
   train::StudyOptions options;

@@ -2,9 +2,9 @@
 
 #include "tessera/base/output_file.h"
 #include "tessera/base/rng.h"
+#include "tessera/base/temporary_folder.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/load_flags.h"
-#include "tessera/cli/temporary_cache.h"
 #include "tessera/train/data/image_files.h"
 #include "tessera/train/data/listops.h"
 #include "tessera/train/data/pathfinder.h"
@@ -130,7 +130,7 @@ int generate_data(const DataArgs& o) {
 int show_data(const DataArgs& o) {
   const train::Recipe recipe = train::load_recipe(o.recipe, o.overrides, o.ignore_keys);
   for (const std::string& note : recipe.notes) fmt::print(stderr, "tessera: {}\n", note);
-  std::optional<TemporaryCache> own;
+  std::optional<TemporaryFolder> own;
   const fs::path cache = o.cache.empty() ? own.emplace().path() : fs::path(o.cache);
   const auto source = train::open_source(recipe, cache, &cancel_token());
   std::optional<text::Tokenizer> known;

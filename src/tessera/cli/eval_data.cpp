@@ -1,8 +1,7 @@
+#include "tessera/base/temporary_folder.h"
 #include "tessera/cli/eval_data.h"
 
 #include <cmath>
-
-#include "tessera/cli/temporary_cache.h"
 
 namespace tessera::cli {
 
@@ -34,7 +33,7 @@ void EvalData::add(CLI::App& app) {
 }
 
 int evaluate_data(EvalData& o, bool json) {
-  const TemporaryCache cache;
+  const TemporaryFolder cache;
   o.how.cache = cache.path();
   o.how.data.cancel = &cancel_token();
   const train::DataEvaluation got = train::evaluate_data(o.how);

@@ -1,3 +1,4 @@
+#include "tessera/base/temporary_folder.h"
 #include "tessera/cli/families.h"
 
 #include <map>
@@ -7,7 +8,6 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/cli/cli.h"
-#include "tessera/cli/temporary_cache.h"
 #include "tessera/convert/propose.h"
 #include "tessera/convert/tensor_roles.h"
 #include "tessera/format/file_source.h"
@@ -180,7 +180,7 @@ int propose(const ProposeArgs& o, const FamilyProver& prover) {
   }
   fmt::print(report, "dry run: every tensor is mapped and every shape fits\n");
   if (o.text.empty()) return kExitOk;
-  const TemporaryCache scratch;
+  const TemporaryFolder scratch;
   if (!o.families.empty())
     fs::copy(o.families, scratch.path(),
              fs::copy_options::recursive | fs::copy_options::overwrite_existing);

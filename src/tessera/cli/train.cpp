@@ -3,12 +3,12 @@
 #include <map>
 #include <optional>
 
+#include "tessera/base/temporary_folder.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/device_flag.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/out_place.h"
-#include "tessera/cli/temporary_cache.h"
 #include "tessera/cli/train_progress.h"
 #include "tessera/model/plan.h"
 #include "tessera/train/loop/find_batch.h"
@@ -86,7 +86,7 @@ void find_batch(const TrainArgs& o, train::Recipe& recipe) {
     fail(ErrorKind::usage, "train", "free memory is unknown on this system; expected --memory");
   fmt::print(stderr, "effective batch size {}, memory limit {:.0f} MB:\n",
              recipe.train.batch * recipe.train.accumulate, static_cast<double>(budget) * 1e-6);
-  std::optional<TemporaryCache> own;
+  std::optional<TemporaryFolder> own;
   std::optional<train::RunLock> lock;
   if (!o.out.empty()) lock.emplace(o.out);
   const train::BatchSearch search = train::find_batch(

@@ -221,7 +221,7 @@ constexpr PlantedFault kFaults[] = {
          "entries": [{"name": "a"}, {"name": "b", "set": ["spec.ffn.d_hidden=96"]}]})",
      "equality"},
     {"planted rate",
-     "a model whose best learning rate is at an end of those that were tried is found",
+     "a model whose best learning rate is the lowest or highest of those tried is found",
      R"({"learning_rates": [1e-6, 2e-6], "budget": {"steps": 16},
          "entries": [{"name": "a"}, {"name": "b", "spec": {"ffn": {"act": "gelu"}}}]})",
      "rate", true},
