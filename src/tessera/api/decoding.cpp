@@ -126,13 +126,7 @@ DecodingSettings read_decoding_settings(std::string_view text,
   const bool goes_on = settings.flag("ignore_eos").value_or(false);
   settings.done();
   if (!goes_on) options.stop_ids = infer::eos_ids(loaded);
-  if (options.constraint) return asked;
-  if (loaded.model.spec().encoder && defaults.forced_begin)
-    options.forced_begin = {*defaults.forced_begin};
-  if (!goes_on && defaults.forced_end) {
-    options.forced_end = defaults.forced_end;
-    options.stop_ids.push_back(*defaults.forced_end);
-  }
+  infer::take_forced_tokens(defaults, loaded.model.spec().encoder != nullptr, !goes_on, options);
   return asked;
 }
 

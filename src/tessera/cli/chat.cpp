@@ -159,8 +159,7 @@ class Chat {
       if (std::find(g.stop_ids.begin(), g.stop_ids.end(), id) == g.stop_ids.end())
         g.stop_ids.push_back(id);
     g.constraint = args_.constraint.make(args_.model, &*loaded_.tokenizer);
-    if (!g.constraint) g.forced_end = defaults.forced_end;
-    if (g.forced_end) g.stop_ids.push_back(*g.forced_end);
+    infer::take_forced_tokens(defaults, false, true, g);
     SamplingFlags::print(g, std::nullopt, defaults);
     if (args_.cache_mib > 0 && loaded_.model.spec().no_state_reason().empty())
       g.prefix_cache = &cache_.emplace(

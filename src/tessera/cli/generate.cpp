@@ -149,15 +149,17 @@ void keep(const GenerateArgs& o, const infer::Session& session, const std::strin
   }
 }
 
-/// Forced tokens exclude constraints, and a forced last token a session, which may continue
-/// beyond this length.
-void settle_forced(infer::GenerateOptions& options, const infer::LoadedModel& loaded, bool given) {
-  if (given && !loaded.model.spec().encoder)
+/// No forced last token with a session, which may continue beyond this length.
+void settle_forced(const GenerateArgs& o,
+                   const infer::DecodingDefaults& defaults,
+                   const infer::LoadedModel& loaded,
+                   infer::GenerateOptions& options) {
+  const bool encoder = loaded.model.spec().encoder != nullptr;
+  if (o.sampling.given("--answer-prefix") && !encoder)
     fail(ErrorKind::usage, "generate",
          "--answer-prefix is for models that answer a source; write it into the prompt");
-  if (options.constraint && !given) options.forced_begin.clear();
-  if (options.constraint || options.session != nullptr) options.forced_end.reset();
-  if (options.forced_end) options.stop_ids.push_back(*options.forced_end);
+  infer::take_forced_tokens(defaults, encoder, !o.ignore_eos && options.session == nullptr,
+                            options);
 }
 
 /// Tokens a second; none where no time was measured, as where nothing was computed.
@@ -375,9 +377,6 @@ infer::DecodingDefaults settle_decoding(GenerateArgs& o, const infer::LoadedMode
     fail(ErrorKind::usage, "generate",
          "--min-new-tokens {} is more than --max-new-tokens {}; expected at most as many",
          o.generate.min_new_tokens, o.generate.max_new_tokens);
-  o.generate.forced_end = defaults.forced_end;
-  if (o.generate.forced_begin.empty() && defaults.forced_begin && loaded.model.spec().encoder)
-    o.generate.forced_begin = {*defaults.forced_begin};
   if (o.beams.beams > 1 || o.generate.sampling.temperature > 0) return defaults;
   if (const std::string choice = o.sampling.filter_given(); !choice.empty())
     fail(ErrorKind::usage, "generate",
@@ -426,8 +425,7 @@ int generate(GenerateArgs& o) {
     g.features.push_back(spectrogram(file, loaded.model.spec(), "generate"));
   if (!o.ignore_eos) g.stop_ids = o.sampling.ends(loaded);
   g.constraint = o.constraint.make(o.model, tokenizer);
-  if (o.ignore_eos) g.forced_end.reset();
-  settle_forced(g, loaded, o.sampling.given("--answer-prefix"));
+  settle_forced(o, defaults, loaded, g);
   // once, and not before what is refused is refused
   bool printed = loaded.model.spec().mask.has_value();
   g.on_start = [&] {
@@ -635,7 +633,8 @@ std::function<int()> add_generate(CLI::App& app) {
        "tessera generate model.gguf --prompt 'Once upon a time' --temperature 1 --mirostat 2",
        "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3",
        "tessera generate run --prompt 'Once upon a time' --predictors --temperature 0",
-       "tessera generate run --prompt 'Once upon a time' --predictors --draft-tokens 3 --branches 3",
+       "tessera generate run --prompt 'Once upon a time' --predictors --draft-tokens 3 --branches "
+       "3",
        "tessera generate model.gguf --prompt 'Once upon a time' --temperature 1 --choices 3",
        "tessera generate model.gguf --prompt 'Once upon a time' --json --logprobs 5",
        "tessera generate model.gguf --prompt 'A person as JSON: ' --json-schema '{\"type\": "

@@ -22,34 +22,32 @@ std::vector<int64_t> plain_ids(const ServedModel& model, const std::string& text
   return widened(model.tokenizer().encode(text, {.add_special = false}));
 }
 
-/// The samplers of the request, or else the model's.
+/// Whether the request sets an option of infer::take_defaults().
+bool is_given(const GenerationBody& body, std::string_view name) {
+  if (name == "max_new_tokens") return true;  // room_for() counts the rows of the server too
+  if (name == "min_new_tokens") return body.min_tokens > 0;
+  if (name == "stop") return !body.stop.empty();
+  if (name == "samplers") return body.samplers.has_value();
+  return body.sampled(name).has_value();
+}
+
+/// Sampling options of the request alone.
 infer::SamplingOptions sampling_of(const GenerationBody& body,
                                    const ServedModel& model,
-                                   bool config,
                                    uint64_t seed) {
-  infer::SamplingOptions out = model.decoding(config).sampling;
+  infer::SamplingOptions out;
   for (const auto& [field, value] : body.sampling)
     field->set(out, std::max(value, field->least));  // -1 of a request is 0 here
   if (body.dry_sequence_breakers) out.dry_sequence_breakers = *body.dry_sequence_breakers;
   if (body.samplers) out.samplers = *body.samplers;
   out.bad_words = body.bad_words;
-  if (model.loaded.tokenizer) infer::find_ids(out, *model.loaded.tokenizer);
-  if (out.mirostat == 1) refuse("mirostat", "mirostat is 1; expected 0 (off) or 2");
-  // clients send the options of all samplers, most of them switched off
-  const std::string conflict = infer::conflict_among(out, [&](const infer::SamplingField& field) {
-    const bool range = field.filters && field.sampler == infer::Sampler::temperature;
-    return body.sampled(field.name) && (range           ? out.dynatemp_range > 0
-                                        : field.sampler ? infer::acts(*field.sampler, out)
-                                                        : true);
-  });
-  if (!conflict.empty()) refuse(out.mirostat != 0 ? "mirostat" : "samplers", conflict);
   const auto known = [&](int64_t id, const char* field) {
     if (id >= model.spec().vocab)
       refuse(field,
              fmt::format("{} names token {}; expected 0 to {}", field, id, model.spec().vocab - 1));
   };
   for (const auto& [id, bias] : body.logit_bias) known(id, "logit_bias");
-  out.logit_bias.insert(out.logit_bias.end(), body.logit_bias.begin(), body.logit_bias.end());
+  out.logit_bias = body.logit_bias;
   for (const auto& [text, bias] : body.text_bias)
     for (const int64_t id : plain_ids(model, text)) out.logit_bias.emplace_back(id, bias);
   for (const int64_t id : body.allowed_token_ids.value_or(std::vector<int64_t>()))
@@ -57,10 +55,23 @@ infer::SamplingOptions sampling_of(const GenerationBody& body,
   out.allowed_ids = body.allowed_token_ids;
   for (const auto& [ids, bias] : body.sequence_bias)
     for (const int64_t id : ids) known(id, "sequence_bias");
-  out.sequence_bias.insert(out.sequence_bias.end(), body.sequence_bias.begin(),
-                           body.sequence_bias.end());
+  out.sequence_bias = body.sequence_bias;
   out.seed = seed;
   return out;
+}
+
+/// Refuses options of samplers that exclude each other.
+void check_samplers(const GenerationBody& body, const infer::SamplingOptions& options) {
+  if (options.mirostat == 1) refuse("mirostat", "mirostat is 1; expected 0 (off) or 2");
+  // clients send the options of all samplers, most of them switched off
+  const std::string conflict =
+      infer::conflict_among(options, [&](const infer::SamplingField& field) {
+        const bool range = field.filters && field.sampler == infer::Sampler::temperature;
+        return body.sampled(field.name) && (range           ? options.dynatemp_range > 0
+                                            : field.sampler ? infer::acts(*field.sampler, options)
+                                                            : true);
+      });
+  if (!conflict.empty()) refuse(options.mirostat != 0 ? "mirostat" : "samplers", conflict);
 }
 
 infer::BeamOptions beams_of(const SearchBody& body) {
@@ -133,19 +144,20 @@ infer::DecodingOptions writing_of(const GenerationBody& body,
                                   uint64_t seed) {
   const ServedModel& model = *asked.model;
   infer::DecodingOptions out;
-  out.sampling = sampling_of(body, model, config, seed);
+  out.sampling = sampling_of(body, model, seed);
+  out.min_new_tokens = body.min_tokens;
+  out.stop_strings = body.stop;
   const infer::DecodingDefaults defaults = model.decoding(config);
-  out.begin_suppress = defaults.begin_suppress;
-  out.min_new_tokens = std::max(body.min_tokens, defaults.min_new_tokens);
-  out.min_length = defaults.min_length;
+  infer::take_defaults(
+      defaults, [&](std::string_view name) { return is_given(body, name); }, out);
+  check_samplers(body, out.sampling);
+  if (model.loaded.tokenizer) infer::find_ids(out.sampling, *model.loaded.tokenizer);
   // a marker of tool calls may be a special token
   if (asked.reply && asked.reply->format != nullptr) {
     const text::ToolCallFormat& format = *asked.reply->format;
     const auto id = model.tokenizer().id(format.open.empty() ? format.before : format.open);
     out.show_special = id && model.tokenizer().is_special(*id);
   }
-  out.stop_strings = body.stop;
-  if (out.stop_strings.empty()) out.stop_strings = defaults.stop_strings;
   out.keep_stop = body.keep_stop;
   if (!body.ignore_eos) out.stop_ids = asked.chat ? asked.ends : model.ends;
   for (const int64_t id : body.stop_token_ids)
@@ -162,9 +174,7 @@ infer::DecodingOptions writing_of(const GenerationBody& body,
   out.reasoning = asked.reasoning_budget;
   out.line_limit = std::chrono::milliseconds(std::max<int64_t>(0, body.line_limit_ms));
   out.context = model.longest;
-  if (out.constraint) return out;
-  if (model.spec().encoder && defaults.forced_begin) out.forced_begin = {*defaults.forced_begin};
-  if (!body.ignore_eos) out.forced_end = defaults.forced_end;
+  infer::take_forced_tokens(defaults, model.spec().encoder != nullptr, !body.ignore_eos, out);
   return out;
 }
 
@@ -563,18 +573,6 @@ std::optional<int64_t> language_token(const ServedModel& model,
          "unknown_language");
 }
 
-/// Copies the model's own settings for translation; the length only if the request has none.
-void decode_by(const infer::DecodingDefaults& defaults,
-               bool bounded,
-               infer::DecodingOptions& decoding) {
-  decoding.sampling = defaults.sampling;
-  decoding.begin_suppress = defaults.begin_suppress;
-  decoding.min_new_tokens = defaults.min_new_tokens;
-  decoding.min_length = defaults.min_length;
-  if (!bounded && defaults.max_length > 1)
-    decoding.max_new_tokens = std::min(decoding.max_new_tokens, defaults.max_length - 1);
-}
-
 /// Translation with an encoder-decoder. A token for the target language precedes the source
 /// (">>de<<") or begins the target ("__de__", "de_DE").
 void translate(ServiceState& state,
@@ -602,18 +600,20 @@ void translate(ServiceState& state,
     if (source) ids.insert(ids.begin(), *source);
     infer::Request request{infer::first_sequence(model->spec(), ids)};
     infer::DecodingOptions& decoding = request.decoding;
+    // the limit of length is set below: the server's counts too
+    if (!model->spec().mask)
+      infer::take_defaults(
+          defaults, [](std::string_view name) { return name == "max_new_tokens"; }, decoding);
     decoding.max_new_tokens =
         room_for(limits, *model, infer::size_of(ids),
                  defaults.max_new_tokens.value_or(state.options.max_tokens), "input");
     decoding.stop_ids = model->ends;
     decoding.context = model->longest;
     decoding.mask_predict = mask_predict;
-    if (target && !before)
-      decoding.forced_begin = {*target};
-    else if (defaults.forced_begin)
-      decoding.forced_begin = {*defaults.forced_begin};
-    decoding.forced_end = defaults.forced_end;
-    if (!model->spec().mask) decode_by(defaults, body.max_tokens.has_value(), decoding);
+    if (!model->spec().mask && !body.max_tokens && defaults.max_length > 1)
+      decoding.max_new_tokens = std::min(decoding.max_new_tokens, defaults.max_length - 1);
+    if (target && !before) decoding.forced_begin = {*target};
+    infer::take_forced_tokens(defaults, true, true, decoding);
     if (body.searches()) request.beams = beams_of(body);
     if (!body.beams && !model->spec().mask) request.beams = defaults.beams;
     beams = request.beams ? request.beams->beams : 1;

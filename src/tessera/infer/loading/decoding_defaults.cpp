@@ -1,5 +1,6 @@
 #include "tessera/infer/loading/decoding_defaults.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/ranges.h>
@@ -104,6 +105,20 @@ void take_defaults(const DecodingDefaults& defaults,
     decoding.min_length = defaults.min_length;
   }
   if (!given("stop")) decoding.stop_strings = defaults.stop_strings;
+}
+
+void take_forced_tokens(const DecodingDefaults& defaults,
+                        bool encoder_decoder,
+                        bool ends,
+                        DecodingOptions& decoding) {
+  if (decoding.constraint) return;
+  if (encoder_decoder && decoding.forced_begin.empty() && defaults.forced_begin)
+    decoding.forced_begin = {*defaults.forced_begin};
+  if (!ends || !defaults.forced_end) return;
+  decoding.forced_end = defaults.forced_end;
+  std::vector<int64_t>& stops = decoding.stop_ids;
+  if (std::find(stops.begin(), stops.end(), *defaults.forced_end) == stops.end())
+    stops.push_back(*defaults.forced_end);
 }
 
 std::string describe(const DecodingOptions& decoding, const std::optional<BeamOptions>& beams) {

@@ -45,6 +45,14 @@ void take_defaults(const DecodingDefaults& defaults,
                    const IsGiven& given,
                    DecodingOptions& decoding);
 
+/// Sets the model's forced tokens, unless there is a constraint, which excludes them: for an
+/// encoder-decoder the first token, where the user forces none, and if the text may end before its
+/// limit (`ends`), the last one, which is an end of text too.
+void take_forced_tokens(const DecodingDefaults& defaults,
+                        bool encoder_decoder,
+                        bool ends,
+                        DecodingOptions& decoding);
+
 /// For people: "greedy", "temperature 0.7, min-p 0.05, seed 3" or "beam search with 4 beams", then
 /// penalties and limits that are set.
 std::string describe(const DecodingOptions& decoding, const std::optional<BeamOptions>& beams);
