@@ -390,6 +390,91 @@ TEST_F(Pull, TheTokenGoesToTheEndpointAlone) {
   EXPECT_EQ(hub_.requests("moved").at(0).header("authorization"), "Bearer secret");
 }
 
+/// As the hub answers for a file in Xet storage: headers for clients of the Xet protocol, and a
+/// redirect to the bridge, which serves the same bytes over HTTP.
+class PullFromXet : public Pull {
+ protected:
+  PullFromXet() {
+    options_.hub.token = "secret";
+    hub_.faults([this](const HubRequest& request, HubReply& reply) { as_xet(request, reply); });
+  }
+
+  void as_xet(const HubRequest& request, HubReply& reply) const {
+    if (request.target.starts_with("/api")) {
+      spec::Json listing = hub_.listing();
+      listing["siblings"][1]["xetHash"] = kXetHash;
+      reply.body = listing.dump();
+    } else if (reply.status == 302) {
+      reply.headers["X-Xet-Hash"] = kXetHash;
+      reply.headers["Link"] =
+          fmt::format(R"(<{0}/api/models/org/name/xet-read-token/{1}>; rel="xet-auth", )"
+                      R"(<{0}/reconstruction/{2}>; rel="xet-reconstruction-info")",
+                      hub_.endpoint(), hub_.commit(), kXetHash);
+      reply.headers["Location"] = fmt::format(
+          "{}{}?X-Amz-Expires=3600&X-Amz-Signature={}&response-content-disposition=inline%3B+"
+          "filename%3D%22model.safetensors%22%3B&X-Xet-Cas-Uid=public&try={}",
+          hub_.store(), kBridge, std::string(1500, 'f'), request.times);
+      reply.body = "Found. Redirecting";
+    } else if (request.store && request.target.starts_with(kBridge)) {
+      reply = at_the_bridge(request);
+    }
+  }
+  HubReply at_the_bridge(const HubRequest& request) const {
+    const std::string content = hub_.file("model.safetensors").content,
+                      range = request.header("range");
+    const size_t begin = range.empty() ? 0 : std::stoul(range.substr(6));
+    HubReply reply{range.empty() ? 200 : 206,
+                   {{"ETag", fmt::format("\"{}\"", kXetHash)}, {"Accept-Ranges", "bytes"}},
+                   content.substr(begin)};
+    if (!range.empty())
+      reply.headers["Content-Range"] =
+          fmt::format("bytes {}-{}/{}", begin, content.size() - 1, content.size());
+    return reply;
+  }
+
+  static constexpr const char* kXetHash =
+      "9e1a7f0c55d24b1f8a3c6e2d4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a6978";
+  static constexpr const char* kBridge = "/xet-bridge-us/64f1/2bd8";
+};
+
+TEST_F(PullFromXet, FilesComeOverHttpAndTheTokenStaysWithTheHub) {
+  EXPECT_EQ(pull().downloaded, 300'022u);
+  expect_whole();
+  const auto bridged = hub_.requests(kBridge);
+  ASSERT_EQ(bridged.size(), 1u);
+  EXPECT_TRUE(bridged[0].store);
+  for (const HubRequest& request : hub_.requests()) {
+    EXPECT_EQ(request.header("authorization"), request.store ? "" : "Bearer secret")
+        << request.target;
+    // nothing of the Xet protocol is requested
+    EXPECT_EQ(request.target.find("xet-read-token"), std::string::npos);
+    EXPECT_EQ(request.target.find("reconstruction"), std::string::npos);
+  }
+}
+
+TEST_F(PullFromXet, ACutDownloadGoesOnAtANewAddress) {
+  hub_.faults([this](const HubRequest& request, HubReply& reply) {
+    as_xet(request, reply);
+    if (request.store && request.header("range").empty()) reply.cut = 131'072;
+  });
+  EXPECT_EQ(pull().downloaded, 300'022u);
+  expect_whole();
+  const auto bridged = hub_.requests(kBridge);
+  ASSERT_EQ(bridged.size(), 2u);
+  EXPECT_EQ(bridged[1].header("range"), "bytes=131072-");
+  // addresses are signed for an hour: each attempt asks the hub for one
+  EXPECT_NE(bridged[0].target, bridged[1].target);
+}
+
+TEST_F(PullFromXet, OtherBytesAreNotKept) {
+  hub_.faults([this](const HubRequest& request, HubReply& reply) {
+    as_xet(request, reply);
+    if (request.store) reply.body[1000] ^= 1;
+  });
+  expect_error(ErrorKind::file, "its hash is ", [&] { pull(); });
+  expect_invisible();
+}
+
 TEST_F(Pull, RedirectsEndSomewhereOnTheWeb) {
   const auto refused = [&](const std::string& to, const std::string& words) {
     hub_.faults([to](const HubRequest&, HubReply& reply) {
