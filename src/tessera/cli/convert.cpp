@@ -19,7 +19,7 @@ const std::map<std::string, convert::PoolHeads> kPools = {{"mean", convert::Pool
 struct ConvertArgs {
   LoadFlags loading;
   std::string model, out, to, tokenizer, family, pool = "mean", dtype;
-  std::string use, text, merge_adapter, unmerge_adapter, export_adapter;
+  std::string reference, use, text, merge_adapter, unmerge_adapter, export_adapter;
   int64_t kv_heads = 0, upcycle = 0, k = 2, every = 1, keep_experts = 0, grow_experts = 0;
   int64_t steps = 500, tokens = 16384, part_mib = 0;
   uint64_t shard_bytes = 0;
@@ -43,8 +43,9 @@ convert::HfOptions hf_options(const ConvertArgs& o) {
 }
 
 void refuse_hf_options(const ConvertArgs& o, const char* format) {
-  for (const auto& [given, option] :
-       {std::pair{!o.dtype.empty(), "--dtype"}, {o.shard_bytes > 0, "--shard-size"}})
+  for (const auto& [given, option] : {std::pair{!o.dtype.empty(), "--dtype"},
+                                      {o.shard_bytes > 0, "--shard-size"},
+                                      {!o.reference.empty(), "--reference"}})
     if (given)
       fail(ErrorKind::usage, option,
            "is of Hugging Face folders (--to hf); this one is written as {}", format);
@@ -161,7 +162,13 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
   if (!to_hf) refuse_hf_options(o, "tessera");
   check_other_folder(o, checkpoint, to_hf ? "hf" : "tessera");
   if (to_hf) {
-    for (const std::string& line : convert::write_hf_folder(checkpoint, o.out, hf_options(o)))
+    convert::HfOptions options = hf_options(o);
+    convert::Checkpoint reference;
+    if (!o.reference.empty()) {
+      reference = convert::load_checkpoint(o.reference, o.loading.options());
+      options.reference = &reference;
+    }
+    for (const std::string& line : convert::write_hf_folder(checkpoint, o.out, options))
       fmt::print(stderr, "tessera: {}\n", line);
   } else {
     convert::write_tessera_folder(checkpoint, o.out);
@@ -222,6 +229,10 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
                  "(500MB, 5GB; KiB, MiB and GiB are powers of 1024); default 5GiB")
       ->transform(CLI::AsSizeValue(true))
       ->check(positive());
+  names_model(app.add_option("--reference", o->reference,
+                             "model before quantization: the model card of a Hugging Face folder "
+                             "gets the error of the weights relative to it"),
+              o->reference);
   group(app, "Attention heads");
   app.add_option(
          "--kv-heads", o->kv_heads,
@@ -308,6 +319,7 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
   examples(app,
            {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories",
             "tessera convert model.gguf --to hf --out folder",
+            "tessera convert model.Q4_K_M.gguf --reference org/name --to hf --out folder",
             "tessera convert SmolLM2-135M --to gguf --out smol.gguf",
             "tessera convert Llama-2-7b --kv-heads 8 --out llama-gqa",
             "tessera convert SmolLM2-135M --upcycle 8 --experts-per-token 2 --out smol-experts",

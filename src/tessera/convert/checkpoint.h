@@ -76,6 +76,8 @@ struct HfOptions {
   std::optional<DType> dtype = {};  // f32, bf16 or f16 of all weights instead
   int64_t max_shard_bytes = int64_t{5} << 30;
   std::filesystem::path tokenizer = {};  // a model, a tokenizer file, "bytes"; empty = its own
+  /// The model before quantization, which the model card measures the weights' error against.
+  const Checkpoint* reference = nullptr;
 };
 
 /// What transformers opens: config.json and model.safetensors as the family's other readers know

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <map>
 
+#include <fmt/ranges.h>
+
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
@@ -155,6 +157,49 @@ Exported exported_as(const Family& family,
   }
 }
 
+/// The tensor of that name and shape in the model before quantization.
+const TensorView& exact_of(const TensorView& written,
+                           const std::map<std::string_view, TensorView>& exact) {
+  const auto found = exact.find(written.name);
+  if (found == exact.end())
+    fail(ErrorKind::usage, "reference",
+         "no tensor {}; expected the model before quantization, of the same architecture",
+         format::in_quotes(written.name));
+  if (found->second.shape != written.shape)
+    fail(ErrorKind::usage, "reference",
+         "tensor {} has shape [{}]; expected [{}], as in the model that is converted",
+         format::in_quotes(written.name), fmt::join(found->second.shape, ", "),
+         fmt::join(written.shape, ", "));
+  return found->second;
+}
+
+/// Rounds the tensors to the type that is written. Returns their error by groups: against the
+/// reference, or against what was read where rounding changed it.
+std::vector<GroupError> round_tensors(std::vector<TensorView>& tensors,
+                                      const HfOptions& options,
+                                      const Family& family,
+                                      FamilySet& families) {
+  if (!options.dtype && options.reference == nullptr) return {};
+  Exported reference;
+  std::map<std::string_view, TensorView> exact;
+  if (options.reference != nullptr) {
+    reference = export_checkpoint(family, "hf", *options.reference, families, /*float32=*/false);
+    for (const TensorView& tensor : reference.tensors) exact.emplace(tensor.name, tensor);
+  }
+  std::vector<GroupError> errors;
+  bool differs = false;
+  for (TensorView& tensor : tensors) {
+    const TensorView written = options.dtype ? rounded_to(tensor, *options.dtype) : tensor;
+    const WeightError error =
+        error_of(written, options.reference != nullptr ? exact_of(written, exact) : tensor);
+    differs = differs || error.errors > 0;
+    add_error(errors, written.name, error);
+    tensor = written;
+  }
+  if (!differs && options.reference == nullptr) errors.clear();
+  return errors;
+}
+
 }  // namespace
 
 std::vector<std::string> write_hf_folder(const Checkpoint& checkpoint,
@@ -163,10 +208,7 @@ std::vector<std::string> write_hf_folder(const Checkpoint& checkpoint,
   FamilySet families = FamilySet::load(options.families);
   const Family& family = family_for(checkpoint, families, options);
   Exported exported = exported_as(family, checkpoint, families, options.float32);
-  RoundingError rounding;
-  if (options.dtype)
-    for (TensorView& tensor : exported.tensors)
-      tensor = rounded_to(tensor, *options.dtype, rounding);
+  const std::vector<GroupError> errors = round_tensors(exported.tensors, options, family, families);
   create_folder(folder);
   format::write_safetensors_folder(folder, exported.tensors, {{"format", "pt"}},
                                    options.max_shard_bytes);
@@ -191,7 +233,8 @@ std::vector<std::string> write_hf_folder(const Checkpoint& checkpoint,
   if (const fs::path card = folder / kCard; !fs::exists(card))
     write_file_atomically(card, model_card(checkpoint, {.family = family.name,
                                                         .dtype = float_type_of(exported.tensors),
-                                                        .rounding = rounding.relative(),
+                                                        .errors = errors,
+                                                        .reference = options.reference,
                                                         .lost = lines}));
   return lines;
 }

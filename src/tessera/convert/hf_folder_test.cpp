@@ -18,6 +18,7 @@
 #include "tessera/format/gguf.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/format/test_support.h"
+#include "tessera/kernels/weights/quantize.h"
 
 namespace tessera::convert::hf_folder_test {
 namespace {
@@ -27,6 +28,7 @@ using test::TemporaryFolder;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 fs::path golden(const std::string& family) {
   return fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families" / family;
@@ -84,17 +86,17 @@ TEST(HfFolder, AllWeightsHaveTheTypeThatIsAskedFor) {
     }
     const std::string card = read_text_file(out / "README.md");
     EXPECT_THAT(card, HasSubstr(std::string("- Weights: ") + name));
-    EXPECT_EQ(card.find("Rounding error") != card.npos, dtype != DType::f32) << card;
+    EXPECT_EQ(card.find("## Measured error of the weights") != card.npos, dtype != DType::f32)
+        << card;
   }
 }
 
 TEST(HfFolder, NumbersBeyondFloat16AreRefused) {
-  RoundingError error;
   const std::vector<float> numbers = {1.0F, 65519.0F, -70000.0F};
   const TensorView tensor{"w", DType::f32, {3}, std::as_bytes(std::span(numbers))};
   test::expect_error(ErrorKind::usage, "tensor \"w\" holds -70000, which f16 cannot hold",
-                     [&] { rounded_to(tensor, DType::f16, error); });
-  EXPECT_EQ(rounded_to(tensor, DType::bf16, error).dtype, DType::bf16);
+                     [&] { rounded_to(tensor, DType::f16); });
+  EXPECT_EQ(rounded_to(tensor, DType::bf16).dtype, DType::bf16);
 }
 
 TEST(HfFolder, ShardsHaveAtMostTheSizeThatIsAskedFor) {
@@ -108,8 +110,7 @@ TEST(HfFolder, ShardsHaveAtMostTheSizeThatIsAskedFor) {
       ++n;
       int64_t bytes = 0;
       const format::TensorFile shard = format::open_safetensors(out / name);
-      for (const TensorView& tensor : shard.tensors())
-        bytes += std::ssize(tensor.data);
+      for (const TensorView& tensor : shard.tensors()) bytes += std::ssize(tensor.data);
       EXPECT_LE(bytes, 10'000) << name;
     }
   EXPECT_GT(n, 1u);
@@ -143,6 +144,66 @@ TEST(HfFolder, TheCardCarriesTheLicenceOver) {
   write_hf_folder(gguf, scratch / "hf");
   EXPECT_THAT(read_text_file(scratch / "hf/README.md"),
               AllOf(HasSubstr("license: \"apache-2.0\"\n"), HasSubstr("# Quill\n")));
+}
+
+TensorView q8_of(const TensorView& tensor) {
+  const auto count = format::element_count(tensor.shape);
+  std::vector<float> numbers(static_cast<size_t>(count));
+  std::memcpy(numbers.data(), tensor.data.data(), numbers.size() * sizeof(float));
+  auto bytes = std::make_shared<std::vector<std::byte>>(
+      static_cast<size_t>(storage_bytes(DType::q8_0, count)));
+  kernels::quantize(DType::q8_0, numbers.data(), count, bytes->data());
+  return {tensor.name, DType::q8_0, tensor.shape, *bytes, bytes};
+}
+
+// The error of a quantization, against sums over the written numbers.
+TEST(HfFolder, TheCardHasTheErrorOfAQuantization) {
+  const TemporaryFolder scratch;
+  const Checkpoint exact = load_checkpoint(golden("llama") / "base");
+  const format::GgufFile base = format::open_gguf(golden("llama") / "gguf/base.gguf");
+  std::vector<TensorView> tensors;
+  for (const TensorView& tensor : base.tensors.tensors())
+    tensors.push_back(tensor.name.find("ffn_up") == std::string::npos ? tensor : q8_of(tensor));
+  format::write_gguf(scratch / "q8.gguf", base.metadata.entries(), tensors);
+  const Checkpoint quantized = load_checkpoint(scratch / "q8.gguf");
+  write_hf_folder(quantized, scratch / "alone");
+  EXPECT_THAT(
+      read_text_file(scratch / "alone/README.md"),
+      AllOf(HasSubstr("- Quantized where they come from: q8_0 ("),
+            HasSubstr("the error of that was not measured"), Not(HasSubstr("## Measured error"))));
+  HfOptions options;
+  options.reference = &exact;
+  write_hf_folder(quantized, scratch / "measured", options);
+  const std::string card = read_text_file(scratch / "measured/README.md");
+  EXPECT_THAT(card, Not(HasSubstr("not measured")));
+  const format::TensorFile written =
+                               format::open_safetensors(scratch / "measured/model.safetensors"),
+                           original =
+                               format::open_safetensors(golden("llama") / "base/model.safetensors");
+  double squares = 0, errors = 0, largest = 0;
+  int64_t numbers = 0;
+  for (const TensorView& tensor : written.tensors()) {
+    if (tensor.name.find("mlp.up_proj") == std::string::npos) continue;
+    for (size_t i = 0; i < tensor.data.size() / sizeof(float); ++i, ++numbers) {
+      float is, was;
+      std::memcpy(&is, tensor.data.data() + i * sizeof(float), sizeof(float));
+      std::memcpy(&was, original.at(tensor.name).data.data() + i * sizeof(float), sizeof(float));
+      squares += was * static_cast<double>(was);
+      errors += (is - was) * static_cast<double>(is - was);
+      largest = std::max(largest, std::abs(static_cast<double>(is) - was));
+    }
+  }
+  EXPECT_GT(errors, 0);
+  EXPECT_THAT(card, HasSubstr(fmt::format("| `model.layers.*.mlp.up_proj.weight` | {} | {:.2e} | "
+                                          "{:.2e} |\n",
+                                          numbers, std::sqrt(errors / squares), largest)));
+  EXPECT_THAT(card, HasSubstr("| `model.layers.*.mlp.down_proj.weight` | "));
+  EXPECT_THAT(card, HasSubstr("\n| all | "));
+  const Checkpoint other = load_checkpoint(golden("llama") / "num_key_value_heads");
+  options.reference = &other;
+  test::expect_error(ErrorKind::usage, "k_proj.weight\" has shape [",
+                     [&] { write_hf_folder(quantized, scratch / "other", options); });
+  EXPECT_FALSE(fs::exists(scratch / "other"));
 }
 
 TEST(HfFolder, AGgufFileKeepsItsSpecialTokens) {

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <map>
+
+#include <fmt/ranges.h>
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/format/file_source.h"
@@ -106,7 +110,66 @@ std::string front_matter(const Checkpoint& checkpoint, const std::string& name) 
   return out + "library_name: transformers\n---\n";
 }
 
+/// "q4_1 (71 % of the numbers), q6_k (20 %)", of block types; "" without any.
+std::string quantized_types(const Checkpoint& checkpoint) {
+  std::map<std::string, int64_t> numbers;
+  int64_t all = 0;
+  for (const TensorView& tensor : checkpoint.tensors) {
+    const int64_t count = format::element_count(tensor.shape);
+    all += count;
+    if (is_block_type(tensor.dtype)) numbers[std::string(name_of(tensor.dtype))] += count;
+  }
+  std::vector<std::string> types;
+  for (const auto& [type, count] : numbers)
+    types.push_back(
+        fmt::format("{} ({} % of the numbers)", type,
+                    std::llround(100.0 * static_cast<double>(count) / static_cast<double>(all))));
+  return fmt::format("{}", fmt::join(types, ", "));
+}
+
+std::string error_row(const std::string& names, const WeightError& error) {
+  return fmt::format("| {} | {} | {:.2e} | {:.2e} |\n", names, error.numbers, error.relative(),
+                     error.largest);
+}
+
+/// The measured error by groups, and of all weights.
+std::string error_table(const std::vector<GroupError>& groups, const std::string& exact) {
+  std::string out = fmt::format(
+      "\n## Measured error of the weights\n\nRelative to the weights of {}: root mean square of "
+      "the differences by that of the weights, and the largest difference.\n\n"
+      "| weights | numbers | relative error | largest difference |\n|---|---|---|---|\n",
+      format::printable(exact));
+  WeightError all;
+  for (const GroupError& group : groups) {
+    out += error_row(fmt::format("`{}`", format::printable(group.names)), group.error);
+    all.add(group.error);
+  }
+  return out + error_row("all", all);
+}
+
+/// A tensor's name with `*` for every number between dots.
+std::string without_numbers(std::string_view name) {
+  std::string out;
+  while (true) {
+    const size_t dot = std::min(name.find('.'), name.size());
+    const std::string_view piece = name.substr(0, dot);
+    const bool number = !piece.empty() && piece.find_first_not_of("0123456789") == piece.npos;
+    out += number ? "*" : piece;
+    if (dot == name.size()) return out;
+    out += '.';
+    name.remove_prefix(dot + 1);
+  }
+}
+
 }  // namespace
+
+void add_error(std::vector<GroupError>& groups, std::string_view tensor, const WeightError& error) {
+  if (error.numbers == 0) return;
+  const std::string names = without_numbers(tensor);
+  for (GroupError& group : groups)
+    if (group.names == names) return group.error.add(error);
+  groups.push_back({names, error});
+}
 
 std::string model_card(const Checkpoint& checkpoint, const CardFacts& facts) {
   const std::string name = name_of_source(checkpoint);
@@ -115,11 +178,17 @@ std::string model_card(const Checkpoint& checkpoint, const CardFacts& facts) {
   out += fmt::format("This folder was converted by tessera from {}, a model of family {}.\n\n",
                      format::printable(name), facts.family);
   out += fmt::format("- Weights: {}\n", facts.dtype);
-  if (facts.rounding > 0)
-    out += fmt::format("- Rounding error of the weights (root mean square, relative): {:.2e}\n",
-                       facts.rounding);
+  if (const std::string types = quantized_types(checkpoint); !types.empty())
+    out += fmt::format("- Quantized where they come from: {}{}\n", types,
+                       facts.reference != nullptr
+                           ? ""
+                           : "; the error of that was not measured (`tessera convert --reference "
+                             "MODEL`, the model before quantization)");
   for (const std::string& line : facts.lost)
     out += fmt::format("- {}\n", format::printable(line, 1000));
+  if (!facts.errors.empty())
+    out += error_table(facts.errors,
+                       facts.reference != nullptr ? name_of_source(*facts.reference) : name);
   return out;
 }
 

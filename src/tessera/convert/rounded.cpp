@@ -17,42 +17,77 @@ std::span<const float> float_span_of(const TensorView& tensor) {
   return {reinterpret_cast<const float*>(tensor.data.data()), tensor.data.size() / sizeof(float)};
 }
 
+bool holds_numbers(const TensorView& tensor) {
+  return layout_of(tensor.dtype).is_float || is_block_type(tensor.dtype);
+}
+
+/// Calls `body` with the index of the first number and the numbers of each part of a float32
+/// tensor, which may lie at any address.
+template <class Body>
+void for_each_part(const TensorView& wide, const Body& body) {
+  const auto count = static_cast<size_t>(format::element_count(wide.shape));
+  std::vector<float> part;
+  for (size_t at = 0; at < count; at += kNumbersAtOnce) {
+    part.resize(std::min(kNumbersAtOnce, count - at));
+    std::memcpy(part.data(), wide.data.data() + at * sizeof(float), part.size() * sizeof(float));
+    body(at, std::span<const float>(part));
+  }
+}
+
 }  // namespace
 
-double RoundingError::relative() const {
+void WeightError::add(double exact, double written) {
+  const double off = exact - written;
+  ++numbers;
+  squares += exact * exact;
+  errors += off * off;
+  largest = std::max(largest, std::abs(off));
+}
+
+void WeightError::add(const WeightError& other) {
+  numbers += other.numbers;
+  squares += other.squares;
+  errors += other.errors;
+  largest = std::max(largest, other.largest);
+}
+
+double WeightError::relative() const {
   return squares > 0 ? std::sqrt(errors / squares) : 0;
 }
 
-TensorView rounded_to(const TensorView& tensor, DType dtype, RoundingError& error) {
-  const bool numbers = layout_of(tensor.dtype).is_float || is_block_type(tensor.dtype);
-  if (!numbers || tensor.dtype == dtype) return tensor;
+TensorView rounded_to(const TensorView& tensor, DType dtype) {
+  if (!holds_numbers(tensor) || tensor.dtype == dtype) return tensor;
   const TensorView wide = as_float32(tensor);
   if (dtype == DType::f32) return wide;
   const auto count = static_cast<size_t>(format::element_count(wide.shape));
   const auto width = static_cast<size_t>(storage_bytes(dtype, 1));
   auto bytes = std::make_shared<std::vector<std::byte>>(count * width);
-  for (size_t at = 0; at < count; at += kNumbersAtOnce) {
-    const size_t n = std::min(kNumbersAtOnce, count - at);
-    // a view may lie at any address
-    std::vector<float> part(n);
-    std::memcpy(part.data(), wide.data.data() + at * sizeof(float), n * sizeof(float));
+  for_each_part(wide, [&](size_t at, std::span<const float> part) {
     const std::vector<double> values(part.begin(), part.end());
-    const TensorView narrow = from_doubles("", dtype, {static_cast<int64_t>(n)}, values);
-    std::memcpy(bytes->data() + at * width, narrow.data.data(), n * width);
+    const TensorView narrow = from_doubles("", dtype, {static_cast<int64_t>(part.size())}, values);
+    std::memcpy(bytes->data() + at * width, narrow.data.data(), part.size() * width);
     const TensorView back = as_float32(narrow);
     const auto rounded = float_span_of(back);
-    for (size_t i = 0; i < n; ++i) {
-      if (!std::isfinite(values[i])) continue;
-      if (!std::isfinite(rounded[i]))
+    for (size_t i = 0; i < part.size(); ++i)
+      if (std::isfinite(values[i]) && !std::isfinite(rounded[i]))
         fail(ErrorKind::usage, "dtype",
              "tensor {} holds {}, which {} cannot hold; expected bfloat16 or float32",
              format::in_quotes(tensor.name), values[i], name_of(dtype));
-      const double off = values[i] - static_cast<double>(rounded[i]);
-      error.squares += values[i] * values[i];
-      error.errors += off * off;
-    }
-  }
+  });
   return {tensor.name, dtype, tensor.shape, *bytes, bytes};
+}
+
+WeightError error_of(const TensorView& written, const TensorView& exact) {
+  WeightError error;
+  if (!holds_numbers(written) || !holds_numbers(exact)) return error;
+  const TensorView wide = as_float32(written);
+  for_each_part(as_float32(exact), [&](size_t at, std::span<const float> part) {
+    std::vector<float> other(part.size());
+    std::memcpy(other.data(), wide.data.data() + at * sizeof(float), part.size_bytes());
+    for (size_t i = 0; i < part.size(); ++i)
+      if (std::isfinite(part[i]) && std::isfinite(other[i])) error.add(part[i], other[i]);
+  });
+  return error;
 }
 
 }  // namespace tessera::convert

@@ -1,19 +1,27 @@
-// Tensors in another floating-point type, and what that costs.
+// Tensors in another floating-point type, and the error of weights.
 #pragma once
 
 #include "tessera/convert/tensor_ops.h"
 
 namespace tessera::convert {
 
-/// Sums over all numbers that were rounded.
-struct RoundingError {
-  double squares = 0, errors = 0;  // of the numbers, and of what rounding changed
-  /// Root of the mean square error relative to that of the numbers; 0 where nothing changed.
+/// Sums over numbers and their differences from the exact ones.
+struct WeightError {
+  int64_t numbers = 0;
+  double squares = 0, errors = 0;  // of the exact numbers, and of the differences
+  double largest = 0;              // absolute difference
+  void add(double exact, double written);
+  void add(const WeightError& other);
+  /// Root of the mean square difference by that of the exact numbers; 0 where nothing differs.
   double relative() const;
 };
 
 /// A tensor of floats or blocks as f32, f16 or bf16, rounded to the nearest (ties to even); others
 /// stay. Throws Error(usage) where a finite number is beyond the type.
-TensorView rounded_to(const TensorView& tensor, DType dtype, RoundingError& error);
+TensorView rounded_to(const TensorView& tensor, DType dtype);
+
+/// Differences of a tensor from another of the same shape. Numbers that are not finite in one of
+/// them are left out, as are tensors of integers.
+WeightError error_of(const TensorView& written, const TensorView& exact);
 
 }  // namespace tessera::convert
