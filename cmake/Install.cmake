@@ -14,10 +14,18 @@ set(_package ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
 # find_package(tessera COMPONENTS plugin): the headers that a plugin includes (nn/plugin.h), of the layers
 # whose symbols tessera-tensors shows, apart from the public ones, and the text of the recipe that
 # `tessera new` writes
-install(DIRECTORY ${_sources}/base ${_sources}/spec ${_sources}/kernels ${_sources}/format ${_sources}/ops ${_sources}/nn
+list(TRANSFORM TESSERA_PLUGIN_LAYERS PREPEND ${_sources}/ OUTPUT_VARIABLE _layers)
+install(DIRECTORY ${_layers}
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera-plugin/tessera
         FILES_MATCHING PATTERN "*.h" PATTERN "slots.def" PATTERN "*_testing.h" EXCLUDE PATTERN "testing.h" EXCLUDE
         PATTERN "*_inl.h" EXCLUDE)
+# fmt and nlohmann-json as tessera was compiled with them: another version has another ABI
+get_target_property(_fmt fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+get_target_property(_json nlohmann_json::nlohmann_json INTERFACE_INCLUDE_DIRECTORIES)
+list(GET _fmt 0 _fmt)
+list(GET _json 0 _json)
+install(DIRECTORY ${_fmt}/fmt ${_json}/nlohmann DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera-plugin
+        FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
 install(FILES ${CMAKE_SOURCE_DIR}/examples/data/shakespeare.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera)
 set(TESSERA_PLUGIN_HEADERS ${CMAKE_INSTALL_INCLUDEDIR}/tessera-plugin)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/tesseraPlugin.cmake.in ${CMAKE_BINARY_DIR}/install/tesseraPlugin.cmake
@@ -25,7 +33,12 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/tesseraPlugin.cmake.in $
 install(FILES ${CMAKE_BINARY_DIR}/install/tesseraPlugin.cmake DESTINATION ${_package})
 
 install(EXPORT tessera NAMESPACE tessera:: FILE tesseraTargets.cmake DESTINATION ${_package})
-file(WRITE ${CMAKE_BINARY_DIR}/install/tesseraConfig.cmake "include(\"\${CMAKE_CURRENT_LIST_DIR}/tesseraTargets.cmake\")
+file(WRITE ${CMAKE_BINARY_DIR}/install/tesseraConfig.cmake "if(EXISTS \"\${CMAKE_CURRENT_LIST_DIR}/tesseraTargets.cmake\")
+  include(\"\${CMAKE_CURRENT_LIST_DIR}/tesseraTargets.cmake\")
+elseif(NOT \"plugin\" IN_LIST tessera_FIND_COMPONENTS)
+  set(tessera_FOUND FALSE)
+  set(tessera_NOT_FOUND_MESSAGE \"the wheel builds plugins alone (COMPONENTS plugin); the C++ and C libraries are those of make install\")
+endif()
 if(\"plugin\" IN_LIST tessera_FIND_COMPONENTS)
   include(\"\${CMAKE_CURRENT_LIST_DIR}/tesseraPlugin.cmake\")
 endif()

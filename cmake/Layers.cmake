@@ -116,6 +116,23 @@ function(tessera_layer name)
   endif()
 endfunction()
 
+# tessera_hold_for_plugins(<target> [libraries...]): plugins (nn/plugin.h) find what they call in the program or
+# library that loads them. It holds all of the layers whose headers are installed for them, also what it does
+# not call itself, and of the libraries.
+set(TESSERA_PLUGIN_LAYERS base spec kernels format ops nn)
+function(tessera_hold_for_plugins target)
+  set(held ${ARGN})
+  foreach(layer IN LISTS TESSERA_PLUGIN_LAYERS)
+    foreach(library tessera_${layer} tessera_${layer}_tensors)
+      if(TARGET ${library})
+        list(APPEND held ${library})
+      endif()
+    endforeach()
+  endforeach()
+  list(JOIN held "," held)
+  set_property(TARGET ${target} PROPERTY LINK_LIBRARY_OVERRIDE "WHOLE_ARCHIVE,${held}")
+endfunction()
+
 # What the layers of TESSERA_SANITIZE_LAYERS are compiled with; programs that hold them are linked so too.
 set(TESSERA_SANITIZED -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 function(tessera_sanitize target)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A wheel of what is built: the module, the library, the commands. It holds no libtorch: it depends on
-# PyPI's torch of the version that it was built with, whose libraries it finds next to itself.
+# A wheel of what is built: the module, the library, the commands, what plugins are built with, and the shared
+# libraries that they link but libtorch and those of every Linux. It depends on PyPI's torch of the version
+# that it was built with, whose libraries it finds next to itself.
 #
 #   scripts/package.sh BUILD PYTHON OUT     PYTHON has the package `wheel`
 set -euo pipefail
@@ -20,9 +21,33 @@ rm -rf "$root/tessera/__pycache__"
 mkdir "$root/tessera/bin" "$root/tessera/lib"
 cp "$work/prefix/bin/tessera" "$work/prefix/bin/tessera-tensors" "$root/tessera/bin"
 cp -L "$(find "$work/prefix" -name libtessera.so)" "$root/tessera/lib/libtessera.so"
+# what plugins are built with (find_package(tessera COMPONENTS plugin))
+mkdir -p "$root/tessera/include" "$root/tessera/lib/cmake/tessera" "$root/tessera/share"
+cp -r "$work/prefix/include/tessera-plugin" "$root/tessera/include"
+cp -r "$work/prefix/share/tessera" "$root/tessera/share"
+for file in tesseraConfig tesseraConfigVersion tesseraPlugin; do
+  cp "$(find "$work/prefix" -name "$file.cmake")" "$root/tessera/lib/cmake/tessera"
+done
 # of this machine nothing stays: libtorch is that of the environment that the wheel is installed in
-patchelf --set-rpath '$ORIGIN/../../torch/lib' "$root/tessera/bin/tessera-tensors" "$root/tessera/lib/libtessera.so"
+sed -i 's/^set(_tessera_torch ".*")$/set(_tessera_torch "")/' "$root/tessera/lib/cmake/tessera/tesseraPlugin.cmake"
 cp LICENSE "$info/LICENSE"
+mkdir "$info/licenses"
+torch_folder=$(dirname "$(sed -nE 's/^Torch_LIBRARY:FILEPATH=//p' "$build/CMakeCache.txt")")
+ldd "$root/tessera/lib/libtessera.so" "$root/tessera/bin/tessera" "$root/tessera/bin/tessera-tensors" |
+  sed -nE 's/^\t.* => (\/[^ ]+) .*/\1/p' | sort -u | while read -r library; do
+  case $library in
+    "$torch_folder"/*|*/libcudart.so.*|*/libcupti.so.*) continue ;;
+    */libc.so.6|*/libm.so.6|*/libdl.so.2|*/librt.so.1|*/libpthread.so.0|*/libutil.so.1|*/ld-linux*) continue ;;
+    */libstdc++.so.6|*/libgcc_s.so.1|*/libgomp.so.1) continue ;;
+  esac
+  name=$(basename "$library")
+  cp -L "$library" "$root/tessera/lib/$name"
+  patchelf --set-rpath '$ORIGIN' "$root/tessera/lib/$name"
+  package=$(dpkg -S "*/$(basename "$(readlink -f "$library")")" | head -n 1 | cut -d: -f1)
+  cp "/usr/share/doc/$package/copyright" "$info/licenses/$package"
+done
+patchelf --set-rpath '$ORIGIN/../lib:$ORIGIN/../../torch/lib' "$root/tessera/bin/tessera" "$root/tessera/bin/tessera-tensors"
+patchelf --set-rpath '$ORIGIN:$ORIGIN/../../torch/lib' "$root/tessera/lib/libtessera.so"
 mkdir "$info/sboms"
 python3 scripts/sbom.py "$build" >"$info/sboms/tessera.cdx.json"
 cat >"$info/METADATA" <<END

@@ -11,9 +11,11 @@
 #include <fstream>
 #include <iterator>
 #include <regex>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "tessera/base/testing.h"
 
@@ -125,6 +127,35 @@ TEST_F(Install, HasCommandsPagesAndCompletion) {
   EXPECT_NE(page.out.find("\\-\\-decode"), std::string::npos);
 }
 
+// The program alone in a folder: nothing that links libtorch is there to be started.
+TEST_F(Install, VerbsWithoutTensorsStartWithoutLibtorch) {
+  const Ran linked = run("ldd '" + prefix_ + "/bin/tessera'");
+  EXPECT_EQ(linked.out.find("torch"), std::string::npos) << linked.out;
+  fs::create_directories(folder_->path() / "alone");
+  fs::copy_file(prefix_ + "/bin/tessera", folder_->path() / "alone/tessera");
+  const std::string alone = "HF_HUB_CACHE='" + (folder_->path() / "hub").string() +
+                            "' HF_HUB_OFFLINE=1 '" + (folder_->path() / "alone/tessera").string() +
+                            "' ",
+                    spec = "'" + (folder_->path() / "spec.json").string() + "'";
+  const std::pair<std::string, std::string> verbs[] = {
+      {"list", "mamba2"},
+      {"show " + spec + " --resolved", "d_state"},
+      {"plan " + spec, "parameters"},
+      {"tokenize '" + model_ + "' Once", "79"},
+      {"models", ""},
+      {"runs '" + folder_->path().string() + "'", ""},
+      {"convert --help", "--reference"}};
+  for (const auto& [verb, part] : verbs) {
+    const Ran ran = run(alone + verb);
+    EXPECT_EQ(ran.out.find("tessera-tensors"), std::string::npos) << verb << "\n" << ran.out;
+    EXPECT_NE(ran.out.find(part), std::string::npos) << verb << "\n" << ran.out;
+  }
+  EXPECT_NE(run(alone + "pull org/name").out.find("[pull] HF_HUB_OFFLINE is set"),
+            std::string::npos);
+  EXPECT_NE(run(alone + "generate '" + model_ + "' Once").out.find("tessera-tensors"),
+            std::string::npos);
+}
+
 TEST_F(Install, ProgramsBuildAndRunOnIt) {
   const std::string work = (folder_->path() / "programs").string();
   const Ran built = run("cmake -S '" TESSERA_SOURCE_DIR "/examples/library' -B '" + work +
@@ -153,12 +184,15 @@ TEST_F(Install, PkgConfigSaysHowToCompile) {
   EXPECT_EQ(ran.out, expected_);
 }
 
-TEST_F(Install, TheLibraryShowsItsHeadersAlone) {
-  const Ran symbols = run("nm -D --defined-only -C $(find '" + prefix_ + "' -name libtessera.so)");
+TEST_F(Install, TheLibraryShowsItsOwnSymbolsAlone) {
+  const Ran symbols =
+      run("nm -D --defined-only $(find '" + prefix_ + "' -name libtessera.so) | sed 's/.* //'");
   ASSERT_EQ(symbols.status, 0);
-  EXPECT_NE(symbols.out.find("tessera::Model::generate"), std::string::npos);
-  for (const char* hidden : {"tessera::infer", "tessera::nn", "fmt::", "nlohmann"})
-    EXPECT_EQ(symbols.out.find(hidden), std::string::npos) << hidden;
+  EXPECT_NE(symbols.out.find("_ZNK7tessera5Model8generate"), std::string::npos);
+  // those of a library that is compiled in would meet another version of it in the program
+  std::istringstream names(symbols.out);
+  for (std::string name; std::getline(names, name);)
+    EXPECT_TRUE(name.starts_with("tessera_") || name.find("7tessera") != std::string::npos) << name;
 }
 
 TEST_F(Install, PythonHasTheSame) {
@@ -317,6 +351,101 @@ TEST_F(Install, PluginsOfAnotherBuildAreRefused) {
       0);
 }
 
+// The same files, by a program in C++ and one in C, and in Python: by a call and by the
+// environment.
+TEST_F(Install, ProgramsAndPythonLoadPlugins) {
+  const std::string plugin = made("mixer", "my_mean"), norm = made("norm", "my_norm");
+  const std::string folder = folder_of("my_mean").string(), model = folder + "/model";
+  const Ran init = run(
+      tessera("init '" + folder + "/spec.json' --out '" + model + "' --plugin '" + plugin + "'"));
+  ASSERT_EQ(init.status, 0) << init.out;
+  const Ran text =
+      run(tessera("generate '" + model + "' Once -n 16 --temperature 0 --no-echo --plugin '" +
+                  plugin + "' 2>/dev/null"));
+  ASSERT_EQ(text.status, 0) << text.out;
+  folder_->write("load.cpp", R"program(#include <iostream>
+#include <tessera/tessera.h>
+int main(int argc, char** argv) {
+  try {
+    for (int i = 2; i < argc; ++i) tessera::load_plugin(argv[i]);
+    const tessera::Model model(argv[1]);
+    std::cout << model.generate("Once", R"({"max_new_tokens": 16, "temperature": 0})").text << "\n";
+  } catch (const tessera::Error& error) {
+    std::cerr << error.what() << "\n";
+    return 1;
+  }
+}
+)program");
+  folder_->write("load.c", R"(#include <stdio.h>
+#include <tessera.h>
+static int on_text(const char* text, int64_t bytes, void* user) {
+  (void)user;
+  return fwrite(text, 1, bytes, stdout) == (size_t)bytes;
+}
+int main(int argc, char** argv) {
+  tessera_model* model;
+  int i;
+  for (i = 2; i < argc; ++i)
+    if (tessera_load_plugin(argv[i]) != 0) return fprintf(stderr, "%s\n", tessera_error()), 1;
+  model = tessera_load(argv[1], NULL);
+  if (model == NULL) return fprintf(stderr, "%s\n", tessera_error()), 1;
+  tessera_free(tessera_generate(model, "Once", "{\"max_new_tokens\": 16, \"temperature\": 0}", on_text, NULL));
+  tessera_close(model);
+  puts("");
+  return 0;
+}
+)");
+  folder_->write("load.py", R"(import sys
+import tessera
+try:
+    for plugin in sys.argv[2:]:
+        tessera.load_plugin(plugin)
+    print(tessera.load(sys.argv[1]).generate("Once", max_new_tokens=16, temperature=0))
+except tessera.Error as error:
+    sys.exit(str(error))
+)");
+  const std::string at = folder_->path().string();
+  const Ran built =
+      run("PKG_CONFIG_PATH=$(dirname $(find '" + prefix_ +
+          "' -name tessera.pc)) && export PKG_CONFIG_PATH && FLAGS=$(pkg-config --cflags "
+          "--libs tessera) && cd '" +
+          at + "' && c++ -std=c++17 load.cpp $FLAGS -o load_cpp && cc load.c $FLAGS -o load_c");
+  ASSERT_EQ(built.status, 0) << built.out;
+  const std::string library = "$(find '" + prefix_ + "' -name libtessera.so)";
+  std::vector<std::string> programs = {
+      "LD_LIBRARY_PATH=$(dirname " + library + ") '" + at + "/load_cpp'",
+      "LD_LIBRARY_PATH=$(dirname " + library + ") '" + at + "/load_c'"};
+  if (run("python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))'").status == 0)
+    programs.push_back("PYTHONPATH='" TESSERA_SOURCE_DIR "/python' TESSERA_LIBRARY=" + library +
+                       " python3 '" + at + "/load.py'");
+  // a file of another version, made as PluginsOfAnotherBuildAreRefused does
+  std::string bytes = bytes_of(norm);
+  bytes.replace(bytes.find(std::string("tessera plugin\n", 16)) + 16, 6, std::string("9.9.9\0", 6));
+  const std::string other = folder_->write("of_another_version.so", bytes);
+  for (const std::string& program : programs) {
+    SCOPED_TRACE(program);
+    const std::string call = program + " '" + model + "'";
+    const Ran by_call = run(call + " '" + norm + "' '" + plugin + "' '" + plugin + "'");
+    EXPECT_EQ(by_call.status, 0) << by_call.out;
+    EXPECT_EQ(by_call.out, text.out);
+    const Ran by_environment = run("export TESSERA_PLUGINS='" + norm + ":" + plugin + "'; " + call);
+    EXPECT_EQ(by_environment.out, text.out);
+    // one line, the same as the command's
+    const std::pair<std::string, std::string> refused[] = {
+        {call, "unknown mixer \"my_mean\""},
+        {call + " '" + other + "'", "[plugin] " + other + ": built with tessera 9.9.9; expected "},
+        {call + " '" + at + "/none.so'", "[plugin] " + at + "/none.so: no such file; expected "},
+        {call + " '" + at + "/load.c'", "[plugin] " + at + "/load.c: not a plugin of tessera; "},
+        {"export TESSERA_PLUGINS='" + at + "/none.so'; " + call, "/none.so: no such file"}};
+    for (const auto& [command, part] : refused) {
+      const Ran ran = run(command);
+      EXPECT_EQ(ran.status, 1) << command << "\n" << ran.out;
+      EXPECT_NE(ran.out.find(part), std::string::npos) << ran.out;
+      EXPECT_EQ(ran.out.find('\n'), ran.out.size() - 1) << ran.out;
+    }
+  }
+}
+
 TEST_F(Install, NewAndVerifyRefuseNames) {
   expect_refused("new router my_router", 2,
                  "no template for slot \"router\"; expected one of: ffn, mixer, norm");
@@ -382,8 +511,42 @@ TEST_F(Install, AWheelHasTheCommandAndTheModule) {
   EXPECT_EQ(command.out, expected_);
   for (const char* file : {"bin/tessera-tensors", "lib/libtessera.so"}) {
     const Ran dynamic = run("readelf -d '" + site + "/tessera/" + file + "'");
-    EXPECT_NE(dynamic.out.find("[$ORIGIN/../../torch/lib]"), std::string::npos) << dynamic.out;
+    EXPECT_NE(dynamic.out.find("$ORIGIN/../../torch/lib]"), std::string::npos) << dynamic.out;
+    // every library is torch's, the wheel's own, or on every Linux
+    const Ran others =
+        run("env -u LD_LIBRARY_PATH ldd '" + site + "/tessera/" + file +
+            "' | sed -nE 's/.* => (\\/[^ ]*) .*/\\1/p' | grep -v -e \"^" + site +
+            "/\" -e /nvidia/ -e \"^$(readlink -f '" + site +
+            "/torch')/\" | xargs -n 1 basename | grep -v -E "
+            "'^(libc|libm|libdl|librt|libpthread|libutil|libstdc\\+\\+|libgcc_s|libgomp)\\.so'");
+    EXPECT_EQ(others.out, "");
   }
+  // a plugin, from `tessera new` of the wheel to a plan and a step of training in Python
+  const std::string python_path = "cd / && export PYTHONPATH='" + site + "'; ",
+                    wheel_command = "python3 -c 'from tessera.command import main; main()' ",
+                    folder = folder_of("of_wheel").string();
+  const Ran written =
+      run(python_path + wheel_command + "new mixer of_wheel --out '" + folder + "'");
+  ASSERT_EQ(written.status, 0) << written.out;
+  const std::string prefix =
+      run(python_path + "python3 -c 'import tessera; print(tessera.cmake_prefix(), end=\"\")'").out;
+  EXPECT_EQ(prefix, site + "/tessera");
+  EXPECT_NE(written.out.find("-DCMAKE_PREFIX_PATH=" + prefix), std::string::npos) << written.out;
+  const Ran built = run("cd '" + folder + "' && cmake -B build -DCMAKE_PREFIX_PATH='" + prefix +
+                        "' && cmake --build build");
+  ASSERT_EQ(built.status, 0) << built.out;
+  EXPECT_EQ(built.out.find("warning"), std::string::npos) << built.out;
+  const std::string script = folder_->write("of_wheel.py", R"(import sys
+import tessera
+folder = sys.argv[1]
+tessera.load_plugin(folder + "/build/of_wheel.so")
+print(tessera.plan(folder + "/spec.json", context=64)["parameters"])
+checkpoint = tessera.train(folder + "/recipe.json", folder + "/run", set=["train.steps=2"])
+print(len(tessera.load(checkpoint).generate("ROMEO:", max_new_tokens=4, ignore_eos=True).token_ids))
+)");
+  const Ran trained = run(python_path + "python3 '" + script + "' '" + folder + "'");
+  EXPECT_EQ(trained.status, 0) << trained.out;
+  EXPECT_TRUE(trained.out.ends_with("\n4\n")) << trained.out;
 }
 
 // types for editors and checkers (py.typed): every function, method and property of the module

@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # nn is imported at its first use
 
     from . import nn
 
-__all__ = ["Completion", "Drawing", "Error", "Matrix", "Model", "draw", "load", "plan", "set_threads", "train",
-           "version"]
+__all__ = ["Completion", "Drawing", "Error", "Matrix", "Model", "cmake_prefix", "draw", "load",
+           "load_plugin", "plan", "set_threads", "train", "version"]
 
 _CODES = ["ok", "usage", "spec", "file", "input", "resource", "cancelled", "internal"]
 _ON_TEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
@@ -72,7 +72,7 @@ def _open() -> ctypes.CDLL:
     for name, result, arguments in [
             ("version", text, []), ("error", text, []), ("error_code", c.c_int, []),
             ("set_threads", None, [c.c_int]), ("free", None, [pointer]),
-            ("load", pointer, [text, text]), ("close", None, [pointer]),
+            ("load_plugin", c.c_int, [text]), ("load", pointer, [text, text]), ("close", None, [pointer]),
             ("generate", pointer, [pointer, text, text, _ON_TEXT, pointer]),
             ("generate_ids", pointer, [pointer, _I64P, i64, text, _ON_TEXT, pointer]),
             ("chat", pointer, [pointer, text, text, _ON_TEXT, pointer]),
@@ -358,6 +358,24 @@ class Model:
 def load(path: str | os.PathLike[str], **settings: Any) -> Model:
     """Loads a model: a Hugging Face folder, a GGUF file, a run's folder, or a name in the cache."""
     return Model(path, **settings)
+
+
+def load_plugin(file: str | os.PathLike[str]) -> None:
+    """Loads a plugin, a shared library with mechanisms of your own: specs and models may use them from now on.
+
+    Those of the environment variable TESSERA_PLUGINS are loaded by the first call that reads a spec or a model.
+    """
+    if _lib.tessera_load_plugin(_bytes(os.fsencode(file), "plugin")) != 0:
+        _fail()
+
+
+def cmake_prefix() -> str:
+    """The folder for CMAKE_PREFIX_PATH of a plugin's build: where headers and find_package(tessera) are."""
+    for prefix in (Path(__file__).parent, *list(Path(_lib._name).resolve().parents)[:3]):
+        if (prefix / "include" / "tessera-plugin").is_dir():
+            return str(prefix)
+    raise Error(f"[plugin] {_lib._name}: no headers of plugins are installed with it; expected those of the wheel or of "
+                "`make install`", "file")
 
 
 def _given(spec: dict[str, Any] | str | os.PathLike[str]) -> bytes:

@@ -132,6 +132,10 @@ void tessera_free(void* memory) {
   std::free(memory);
 }
 
+int tessera_load_plugin(const char* file) {
+  return guarded([&] { return tessera::load_plugin(given(file, "file")), 0; }, -1);
+}
+
 tessera_model* tessera_load(const char* path, const char* settings) {
   return guarded(
       [&] { return new tessera_model{tessera::Model(given(path, "path"), or_empty(settings))}; },

@@ -4,6 +4,7 @@
 #include "tessera/api/tessera.h"
 #include "tessera/api/decoding.h"
 #include "tessera/api/loaded_access.h"
+#include "tessera/api/plugins.h"
 #include "tessera/hub/find_model.h"
 #include "tessera/infer/encoders/embed.h"
 #include "tessera/infer/engine/conversation.h"
@@ -89,6 +90,7 @@ struct Model::State {
 };
 
 Model::Model(const std::string& path, std::string_view settings) {
+  api::load_plugins_of_environment();
   const std::string found = hub::find_model(path).path;
   state_.reset(new State{open(found, settings), found, {}});
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tessera/api/plugins.h"
 #include "tessera/base/threads.h"
 #include "tessera/model/branches.h"
 #include "tessera/model/padding.h"
@@ -154,6 +155,7 @@ const char* name_of(ModuleKind kind) {
 }
 
 ModuleSpec ModuleSpec::read(const Json& json, const ModuleScope& scope) {
+  load_plugins_of_environment();
   nn::register_mechanisms();
   ModuleSpec out;
   const bool object = json.is_object();

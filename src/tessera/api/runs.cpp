@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/spec/settings.h"
+#include "tessera/api/plugins.h"
 #include "tessera/api/tessera.h"
 #include "tessera/base/threads.h"
 #include "tessera/base/version.h"
@@ -14,6 +15,7 @@ namespace tessera {
 namespace {
 
 model::ModelSpec spec_of_any(const std::string& given, const char* where) {
+  api::load_plugins_of_environment();
   const size_t first = given.find_first_not_of(" \t\r\n");
   if (first == std::string::npos)
     fail(ErrorKind::usage, where, "an empty spec; expected JSON, a file or a model");
@@ -57,6 +59,7 @@ std::string train_recipe(const std::string& recipe,
                          const std::string& folder,
                          std::string_view text,
                          const OnStep& on_step) {
+  api::load_plugins_of_environment();
   spec::Settings settings(text, "train");
   const std::vector<std::string> overrides = settings.texts("set");
   CancelToken stopped;

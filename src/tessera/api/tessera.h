@@ -104,6 +104,14 @@ class Model {
   std::unique_ptr<State> state_;
 };
 
+/// Loads a plugin, a shared library with mechanisms of your own (docs/guide/plugins.md): specs and
+/// models read from now on may use them. Nothing if it is loaded already; it stays loaded. The
+/// first call that reads a spec or a model loads those of the environment variable TESSERA_PLUGINS.
+/// Call it while no other thread is in the library. Throws Error(file) for a file that is no
+/// plugin, was built with another tessera, libtorch or compiler ABI, or has a mechanism of a name
+/// that exists.
+void load_plugin(const std::string& file);
+
 /// Costs of an architecture as JSON: parameters, FLOPs per token, bytes of state. `spec` is a spec
 /// in JSON, a spec file, or a model, whose weights are not read. Without `context` at most 2,048
 /// tokens.

@@ -39,6 +39,11 @@ tessera_code tessera_error_code(void);
 void tessera_set_threads(int count);
 void tessera_free(void* memory);
 
+/* Loads a plugin, a shared library with mechanisms of your own: specs and models read from now on
+ * may use them. 0, or -1. The first call that reads a spec or a model loads those of the
+ * environment variable TESSERA_PLUGINS. Call it while no other thread is in the library. */
+int tessera_load_plugin(const char* file);
+
 tessera_model* tessera_load(const char* path, const char* settings);
 void tessera_close(tessera_model* model);
 

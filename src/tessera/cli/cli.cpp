@@ -6,7 +6,6 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -22,6 +21,7 @@
 #include "tessera/cli/typed.h"
 #include "tessera/format/file_source.h"
 #include "tessera/hub/find_model.h"
+#include "tessera/spec/plugin_files.h"
 
 namespace tessera::cli {
 namespace {
@@ -305,15 +305,6 @@ bool takes_plugins(std::string_view verb) {
          std::end(kWithoutSpecs);
 }
 
-std::vector<std::string> plugins_of_environment() {
-  std::vector<std::string> files;
-  const char* const list = std::getenv("TESSERA_PLUGINS");
-  std::istringstream stream(list == nullptr ? "" : list);
-  for (std::string file; std::getline(stream, file, ':');)
-    if (!file.empty()) files.push_back(file);
-  return files;
-}
-
 int run(const std::vector<std::string>& args,
         const std::vector<Verb>& verbs,
         void (*load_plugin)(const std::filesystem::path&)) {
@@ -361,7 +352,7 @@ int run(const std::vector<std::string>& args,
     for (const auto& [sub, verb] : runs)
       if (sub->parsed()) {
         if (load_plugin != nullptr && takes_plugins(sub->get_name())) {
-          for (const std::string& file : plugins_of_environment()) load_plugin(file);
+          for (const std::string& file : spec::plugins_of_environment()) load_plugin(file);
           for (const std::string& file : plugin_files()) load_plugin(file);
         }
         find_named_models();

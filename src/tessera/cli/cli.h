@@ -38,8 +38,6 @@ int run(const std::vector<std::string>& args,
 
 /// Whether a verb reads specs, so that it has --plugin.
 bool takes_plugins(std::string_view verb);
-/// The files of the environment variable TESSERA_PLUGINS, which has `:` between them.
-std::vector<std::string> plugins_of_environment();
 
 /// Requested by SIGINT and SIGTERM.
 CancelToken& cancel_token();

@@ -14,6 +14,7 @@
 #include "tessera/cli/families.h"
 #include "tessera/cli/quantize.h"
 #include "tessera/cli/typed.h"
+#include "tessera/spec/plugin_files.h"
 
 namespace {
 
@@ -32,7 +33,8 @@ bool needs_tensors(const std::vector<std::string>& args) {
     });
   };
   // plugins compute
-  if (takes_plugins(verb) && (asks_for({&kPlugin, 1}) || !plugins_of_environment().empty()))
+  if (takes_plugins(verb) &&
+      (asks_for({&kPlugin, 1}) || !tessera::spec::plugins_of_environment().empty()))
     return true;
   return (verb == "convert" && asks_for(kTensorOptions)) ||
          (verb == "families" && asks_for({&kProofText, 1})) ||

@@ -67,12 +67,32 @@ void check_name(const std::string& slot, const std::string& name) {
       fail(ErrorKind::usage, "new", "{} \"{}\" exists; expected a name that is free", slot, name);
 }
 
+/// The folder that tessera is installed in.
+fs::path prefix() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).parent_path().parent_path();
+}
+
 /// The text that the recipe trains on, as it is installed; empty where it is not.
 fs::path installed_text() {
   std::error_code error;
-  const fs::path text = fs::read_symlink("/proc/self/exe", error).parent_path().parent_path() /
-                        "share/tessera/shakespeare.txt";
+  const fs::path text = prefix() / "share/tessera/shakespeare.txt";
   return fs::exists(text, error) ? text : fs::path();
+}
+
+/// The command that builds what was written, or what it needs.
+void print_build(const fs::path& folder) {
+  std::error_code error;
+  if (fs::exists(prefix() / "include/tessera-plugin", error))
+    fmt::print(stderr,
+               "tessera: build: cd {} && cmake -B build -DCMAKE_PREFIX_PATH={} && cmake --build "
+               "build\n",
+               folder.string(), prefix().string());
+  else
+    fmt::print(stderr,
+               "tessera: [new] the headers that plugins need are not installed in {}; expected "
+               "those of `make install` or of the wheel\n",
+               prefix().string());
 }
 
 int new_plugin(NewPluginArgs& o) {
@@ -99,6 +119,7 @@ int new_plugin(NewPluginArgs& o) {
     fmt::print(stderr, "tessera: [new] no shakespeare.txt is installed; put a text for {} there\n",
                (folder / "recipe.json").string());
   }
+  print_build(folder);
   return kExitOk;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -58,14 +59,23 @@ std::string_view text_of(const char (&field)[N]) {
   return {field, static_cast<size_t>(std::find(field, field + N, '\0') - field)};
 }
 
+/// "2.15" of "2.15.1": a wheel takes every patch release of the libtorch that it was built with.
+std::string_view release_of(std::string_view version) {
+  const size_t minor = version.find('.');
+  return version.substr(0, minor == version.npos ? minor : version.find('.', minor + 1));
+}
+
 void check_record(const Plugin& plugin, const std::string& file) {
+  const auto refuse = [&](auto found, auto expected, const char* of) {
+    fail(ErrorKind::file, "plugin", "{}: built with {} {}; expected {} (build it again)", file, of,
+         found, expected);
+  };
   const auto expect = [&](auto found, auto expected, const char* of) {
-    if (found != expected)
-      fail(ErrorKind::file, "plugin", "{}: built with {} {}; expected {} (build it again)", file,
-           of, found, expected);
+    if (found != expected) refuse(found, expected, of);
   };
   expect(text_of(plugin.version), std::string_view(kVersion), "tessera");
-  expect(text_of(plugin.torch), std::string_view(TORCH_VERSION), "libtorch");
+  if (release_of(text_of(plugin.torch)) != release_of(TORCH_VERSION))
+    refuse(text_of(plugin.torch), std::string_view(TORCH_VERSION), "libtorch");
   expect(plugin.compiler, uint32_t{__GXX_ABI_VERSION}, "compiler ABI");
   expect(plugin.layout, plugin_layout(), "headers of tessera with layout");
 }
@@ -81,7 +91,9 @@ std::string loader_error(const std::string& file) {
 }  // namespace
 
 void load_plugin(const std::filesystem::path& path) {
+  static std::mutex mutex;
   static std::set<std::filesystem::path> loaded;
+  const std::lock_guard lock(mutex);
   std::error_code ignored;
   const std::filesystem::path real = std::filesystem::canonical(path, ignored);
   if (!real.empty() && loaded.contains(real)) return;
