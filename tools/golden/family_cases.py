@@ -4751,6 +4751,11 @@ import family_cases_decoders_late  # noqa: E402
 FAMILIES += family_cases_decoders_late.FAMILIES
 FEW_TOKENS.update(family_cases_decoders_late.FEW_TOKENS)
 
+import family_cases_decoders_sparse  # noqa: E402
+
+FAMILIES += family_cases_decoders_sparse.FAMILIES
+FEW_TOKENS.update(family_cases_decoders_sparse.FEW_TOKENS)
+
 
 import family_cases_encoders  # noqa: E402  (its families use the above)
 
