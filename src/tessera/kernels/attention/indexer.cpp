@@ -32,7 +32,6 @@ constexpr int64_t kKeysAtOnce = 64;  // stay in the first cache while all heads 
 // keys [begin, end) of query t
 void score_keys(const IndexScores& a, int64_t t, int64_t begin, int64_t end) {
   const float* q = a.q + t * a.H * a.D;
-  const float* weights = a.weights + t * a.H;
   float* out = a.out + t * a.out_stride;
   const V32 scale = all(a.scale);
   const IndexKeys* span = a.spans;
@@ -46,10 +45,16 @@ void score_keys(const IndexScores& a, int64_t t, int64_t begin, int64_t end) {
       while (s + j >= span_first + span->count) span_first += (span++)->count;
       rows[j] = span->k + (s + j - span_first) * a.D;
     }
+    if (a.weights == nullptr) {
+      products_of_rows(q, a.D, rows, n, products);
+      for (int64_t j = 0; j < n; j += kLanes) store(hn::Mul(scale, load(products + j)), sums + j);
+      std::copy(sums, sums + n, out + s);
+      continue;
+    }
     std::fill(sums, sums + kKeysAtOnce, 0.0f);
     for (int64_t h = 0; h < a.H; ++h) {
       products_of_rows(q + h * a.D, a.D, rows, n, products);
-      const V32 weight = all(weights[h]);
+      const V32 weight = all(a.weights[t * a.H + h]);
       for (int64_t j = 0; j < n; j += kLanes)
         store(
             hn::MulAdd(weight, hn::Max(zero(), hn::Mul(scale, load(products + j))), load(sums + j)),
@@ -74,6 +79,7 @@ void index_scores(const IndexScores& a) {
   require(held >= a.first + a.T && a.out_stride >= a.first + a.T, "indexer",
           "{} keys and rows of {} scores for queries up to {}", held, a.out_stride,
           a.first + a.T - 1);
+  require(a.weights != nullptr || a.H == 1, "indexer", "{} heads without weights", a.H);
   if (a.T == 0) return;
   cap_targets();
   const int64_t pieces = (a.first + a.T + kKeysOfPiece - 1) / kKeysOfPiece;

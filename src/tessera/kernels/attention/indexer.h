@@ -1,5 +1,5 @@
 // Index scores: what a lightning indexer gives the keys of a query (nn/select/indexer.h).
-//   I_ts = sum_h w_th max(0, scale q_th . k_s)
+//   I_ts = sum_h w_th max(0, scale q_th . k_s), or scale q_t . k_s of one head without weights
 //
 // Goals: the scores of a query depend on that query and its keys alone, whatever else a call
 // computes; no memory beyond the scores. float32; the last axes are dense.
@@ -18,7 +18,7 @@ struct IndexKeys {
 struct IndexScores {
   int64_t T = 0, H = 0, D = 0;
   const float* q = nullptr;        // [T, H, D]
-  const float* weights = nullptr;  // [T, H]
+  const float* weights = nullptr;  // [T, H]; null: H is 1, and products are the scores
   float scale = 1;
   const IndexKeys* spans = nullptr;  // keys 0, 1, .., ascending
   int64_t n_spans = 0;

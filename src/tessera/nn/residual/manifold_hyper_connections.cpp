@@ -43,20 +43,24 @@ class ManifoldHyperConnections final : public Residual {
     const Branch& f = branches[0];
     const int64_t n = h_NSD.size(0), s = config_.streams;
     const auto type = h_NSD.scalar_type();
-    const Tensor z = mixed(mixing_, h_NSD, {s, s, s * s});
+    const Tensor z =
+        mixed(mixing_, h_NSD, config_.mix ? std::vector{s, s, s * s} : std::vector{s, s});
     const Tensor gates = ops::activate(z, ops::Activation::sigmoid);
     const Tensor pre_NS = (gates.narrow(1, 0, s) + config_.eps).to(type);
-    const Tensor post_NS = (2 * gates.narrow(1, s, s)).to(type);
-    const Tensor mix_NSS = ops::doubly_stochastic(z.narrow(1, 2 * s, s * s).reshape({n, s, s}),
-                                                  config_.iterations, config_.eps)
-                               .to(type);
+    const Tensor of_branch_NS = config_.magnitude * gates.narrow(1, s, s);
+    const Tensor post_NS = (config_.mix ? of_branch_NS : of_branch_NS + config_.eps).to(type);
+    Tensor mix_NSS;
+    if (config_.mix)
+      mix_NSS = ops::doubly_stochastic(z.narrow(1, 2 * s, s * s).reshape({n, s, s}),
+                                       config_.iterations, config_.eps)
+                    .to(type);
     const Tensor u_ND = weighed_sum(pre_NS, h_NSD);
     const Tensor y_ND =
         damped(config_, f.run(f.norms[0]->forward(u_ND, context), context), f, context);
     std::vector<Tensor> next;
     for (int64_t t = 0; t < s; ++t)
       next.push_back(post_NS.select(1, t).unsqueeze(-1) * y_ND +
-                     weighed_sum(mix_NSS.select(2, t), h_NSD));
+                     (config_.mix ? weighed_sum(mix_NSS.select(2, t), h_NSD) : h_NSD.select(1, t)));
     return {at::stack(next, 1)};
   }
 

@@ -19,7 +19,7 @@ void declare_mixing(spec::ParamList& list, int64_t made, int64_t read, int64_t s
 
 void ManifoldHyperConnectionsConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   ResidualConfig::params(list, scope);
-  declare_mixing(list, (2 + streams) * streams, streams * scope.d_model, 3);
+  declare_mixing(list, (mix ? 2 + streams : 2) * streams, streams * scope.d_model, mix ? 3 : 2);
 }
 
 void ManifoldHyperConnectionsConfig::leave_params(spec::ParamList& list,

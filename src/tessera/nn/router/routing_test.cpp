@@ -99,6 +99,19 @@ TEST(TopKRouter, DeepSeekV2sGolden) {
   expect_near(16 * r.weight_NK, tensor({6.51685800, 2.39741808, 2.16927358}, {1, 3}), 1e-7);
 }
 
+TEST(TopKRouter, OutsideOfGroupsAScoreOf0BeatsNegativeOnes) {
+  // of two groups the first is kept, whose second expert has a score below 0
+  const std::string json = R"({"type": "top_k", "k": 2, "score": "sigmoid", "balance": true, "n_groups": 2,
+                    "keep_groups": 1)";
+  const std::map<std::string, Tensor> bias{{"balance", tensor({.4, -.9, 0, 0}, {4})}};
+  const Tensor x = tensor({1, 0, .2, -.1}, {1, 4});
+  const auto chosen = [&](const std::string& more) {
+    return Tested(json + more + "}", 4, bias).route(x).expert_NK;
+  };
+  expect_choices(chosen(""), choices({0, 1}, 2));
+  expect_choices(chosen(R"(, "outside_groups": "zero")"), choices({0, 2}, 2));
+}
+
 TEST(TopKRouter, CapsLogitsSoftly) {
   // sigmoid(0.5 tanh(z / 0.5)) of z = 2, 0.5
   const Routing r = Tested(R"({"type": "top_k", "k": 2, "score": "sigmoid", "softcap": 0.5})", 3)

@@ -78,7 +78,7 @@ class TopKRouter final : public LearnedRouter {
                              : w_NK.norm(at::Scalar(config_.norm), {-1}, /*keepdim=*/true);
   }
 
-  /// What is chosen by: scores with the balancing bias, -inf outside the groups that are kept.
+  /// What is chosen by: scores with the balancing bias, -inf or 0 outside the groups that are kept.
   Tensor candidates(const Tensor& scores_NE) const {
     Tensor c = scores_NE;
     if (balance_) c = c + balance_->tensor().to(c.options());
@@ -91,7 +91,8 @@ class TopKRouter final : public LearnedRouter {
     const Tensor kept = largest(of_groups, config_.keep_groups).to(c.device());
     const Tensor outside =
         at::ones(of_groups.sizes(), c.options().dtype(at::kBool)).scatter(1, kept, false);
-    return c_NGE.masked_fill(outside.unsqueeze(-1), kNone).reshape({n, -1});
+    const double fill = config_.outside_groups == OutsideGroups::zero ? 0 : kNone;
+    return c_NGE.masked_fill(outside.unsqueeze(-1), fill).reshape({n, -1});
   }
 
   TopKConfig config_;

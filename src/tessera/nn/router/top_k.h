@@ -1,12 +1,12 @@
 // The k experts with the largest scores, for every token separately: nothing is dropped.
-//   z = logit_scale W x (+ b) in float32, z <- c tanh(z / c) where softcap is c > 0;  s = softmax(z),
-//   or sigmoid(z)
-//   chosen: the k largest of s (of s + balance where there is a balancing bias), lowest index first
-//   among equals;  w = s of the chosen / (q-norm of these + 1e-20) where norm is q > 0
-//   softmax_of_chosen: the k largest of z, w = softmax over these k
-//   with expert_scale the weight of expert e is w g_e, g learned (Gemma 4)
+//   z = logit_scale W x (+ b) in float32, z <- c tanh(z / c) where softcap is c > 0;  s =
+//   softmax(z), or sigmoid(z) chosen: the k largest of s (of s + balance where there is a balancing
+//   bias), lowest index first among equals;  w = s of the chosen / (q-norm of these + 1e-20) where
+//   norm is q > 0 softmax_of_chosen: the k largest of z, w = softmax over these k with expert_scale
+//   the weight of expert e is w g_e, g learned (Gemma 4)
 // With n_groups the experts are in groups of equals, of which the keep_groups best offer
-// candidates: by their best expert, or by the sum of their two best.
+// candidates: by their best expert, or by the sum of their two best. The others are never chosen,
+// or with outside_groups zero have the score 0 (A.X-K2).
 //
 // Mixtral: Jiang et al. 2024, arXiv:2401.04088; DeepSeek-V2 (groups, group_score max):
 // arXiv:2405.04434; DeepSeek-V3 (sigmoid, balance, group_score sum_of_two): arXiv:2412.19437;
@@ -21,6 +21,7 @@ namespace tessera::nn {
 
 enum class RouterScore { softmax, softmax_of_chosen, sigmoid };
 enum class GroupScore { max, sum_of_two };
+enum class OutsideGroups { never, zero };
 
 struct TopKConfig final : LearnedRouterConfig {
   int64_t k = 2;
@@ -34,6 +35,7 @@ struct TopKConfig final : LearnedRouterConfig {
   int64_t n_groups = 1;
   int64_t keep_groups = 1;
   GroupScore group_score = GroupScore::max;
+  OutsideGroups outside_groups = OutsideGroups::never;
   double softcap = 0;
 
   static constexpr auto fields() {
@@ -60,6 +62,9 @@ struct TopKConfig final : LearnedRouterConfig {
             spec::field("keep_groups", &C::keep_groups, "groups whose experts are candidates",
                         {.min = 1}),
             spec::field("group_score", &C::group_score, "what a group is chosen by"),
+            spec::field("outside_groups", &C::outside_groups,
+                        "when experts of other groups are chosen: never, or as if their score with "
+                        "the balancing bias were 0"),
             spec::field("softcap", &C::softcap, "c in c * tanh(z / c) on the logits; 0 = none",
                         {.min = 0})},
         common_fields<C>());
@@ -92,4 +97,9 @@ struct tessera::spec::EnumNames<tessera::nn::GroupScore> {
   using G = nn::GroupScore;
   static constexpr std::array names{std::pair{G::max, "max"},
                                     std::pair{G::sum_of_two, "sum_of_two"}};
+};
+template <>
+struct tessera::spec::EnumNames<tessera::nn::OutsideGroups> {
+  using O = nn::OutsideGroups;
+  static constexpr std::array names{std::pair{O::never, "never"}, std::pair{O::zero, "zero"}};
 };

@@ -4,6 +4,7 @@
 
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/nn/parts.h"
+#include "tessera/nn/select/index_keys.h"
 #include "tessera/ops/attention/indexer.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/rope.h"
@@ -21,7 +22,7 @@ class Indexer final : public Select {
     weights_ = Linear(builder, "weights");
     spec::Scope of_keys = builder.scope();
     of_keys.width = config.head_dim;
-    k_norm_ = build_norm(IndexerConfig::key_norm(of_keys), builder.under("k_norm", of_keys));
+    k_norm_ = build_norm(config.key_norm(of_keys), builder.under("k_norm", of_keys));
   }
 
   Tensor choose(const SelectInput& input,
@@ -29,31 +30,12 @@ class Indexer final : public Select {
                 const StateRows* rows,
                 size_t slot) const override {
     const Batch& batch = *context.batch;
-    if (!context.causal || batch.in_order())
-      fail(ErrorKind::input, name_, "found tokens {}; expected causal tokens in order",
-           context.causal ? "that are given in an order" : "that see later ones");
+    check_indexed_call(name_, context, rows, config_.share.empty() ? config_.kl_loss : 0);
     if (!config_.share.empty()) return shared(context);
-    if (rows != nullptr && context.training && context.add_loss && config_.kl_loss > 0)
-      fail(ErrorKind::spec, name_,
-           "found a state that training carries on, and the KL loss (kl_loss = {}) is of whole "
-           "documents; expected windows \"isolated\", or kl_loss 0",
-           config_.kl_loss);
     const at::NoGradGuard no_gradients;
-    const Tensor k_ND = keys(input, context);
+    const std::vector<std::vector<Tensor>> held =
+        held_index_keys(keys(input, context), batch, rows, slot);
     const BySegment part(batch);
-    std::vector<std::vector<Tensor>> held;
-    for (size_t i = 0; i < batch.segments.size(); ++i) {
-      if (rows == nullptr) {
-        held.push_back({part(k_ND, i)});
-        continue;
-      }
-      TokenBuffer& kept = (*rows)[i]->tokens(slot);
-      require(kept.length() == batch.segments[i].start, "indexer",
-              "the state holds {} keys, the call starts at {}", kept.length(),
-              batch.segments[i].start);
-      kept.append(part(k_ND, i));
-      held.push_back(kept.spans(0, kept.length()));
-    }
     Tensor key_NK;
     if (batch.longest() > config_.top_k) {
       const Tensor q_NHD = queries(input, context), w_NH = weights(input);
@@ -111,7 +93,12 @@ class Indexer final : public Select {
   Tensor rotated(const Tensor& x_NHD, Side side, const Position& position, Context& context) const {
     if (config_.rotary_dim == 0) return x_NHD;
     const Rotation by = position.rotation(side, config_.rotary_dim, ops::wide(x_NHD), context);
-    return ops::rope(x_NHD, *by.table, config_.layout == RopeLayout::interleaved);
+    const bool pairs = config_.layout == RopeLayout::interleaved;
+    if (config_.rotated == RotatedChannels::first) return ops::rope(x_NHD, *by.table, pairs);
+    const int64_t still = config_.head_dim - config_.rotary_dim;
+    return at::cat({x_NHD.narrow(2, 0, still),
+                    ops::rope(x_NHD.narrow(2, still, config_.rotary_dim), *by.table, pairs)},
+                   2);
   }
 
   IndexerConfig config_;

@@ -1,7 +1,7 @@
 // Lightning indexer: DeepSeek sparse attention (DSA). A second, cheap attention of a few heads with
 // one key for all of them scores the keys of every query, and the main one reads those of greatest
 // score.
-//   qI = W_q c per head;  kI = LN(W_k x);  the first rotary_dim channels of both rotated
+//   qI = W_q c per head;  kI = LN(W_k x);  the first or last rotary_dim channels of both rotated
 //   w_t = n_heads^-1/2 W_w x_t;  I_ts = sum_h w_th max(0, head_dim^-1/2 qI_th . kI_s)
 //   S_t = the min(top_k, t + 1) keys s <= t of greatest I_ts, the same for all heads
 // c: what the mixer's queries are projected from (the normed latent of latent_attention). max(0, .)
@@ -22,12 +22,26 @@
 
 namespace tessera::nn {
 
+enum class RotatedChannels { first, last };
+
+}  // namespace tessera::nn
+
+template <>
+struct tessera::spec::EnumNames<tessera::nn::RotatedChannels> {
+  using R = nn::RotatedChannels;
+  static constexpr std::array names{std::pair{R::first, "first"}, std::pair{R::last, "last"}};
+};
+
+namespace tessera::nn {
+
 struct IndexerConfig final : SelectConfig {
   int64_t n_heads = 0;
   int64_t head_dim = 0;
   int64_t top_k = 2048;
   int64_t rotary_dim = 0;
+  RotatedChannels rotated = RotatedChannels::first;
   RopeLayout layout = RopeLayout::half;
+  double norm_eps = 1e-6;
   double kl_loss = 1;
   std::string name;
   std::string share;
@@ -40,11 +54,15 @@ struct IndexerConfig final : SelectConfig {
         field("head_dim", &C::head_dim, "width of one of them, and of its keys; 0 with share",
               {.min = 0}),
         field("top_k", &C::top_k, "keys that a query attends to", {.min = 1}),
-        field("rotary_dim", &C::rotary_dim,
-              "channels that rotate, the first of each head, by the angles of the mixer's rope; 0 "
-              "= as many as rotate there",
-              {.min = 0}),
+        field(
+            "rotary_dim", &C::rotary_dim,
+            "channels of each head that rotate, by the angles of the mixer's rope; 0 = as many as "
+            "rotate there",
+            {.min = 0}),
+        field("rotated", &C::rotated, "which channels these are (Hy4: the last)"),
         field("layout", &C::layout, "which channels form a pair"),
+        field("norm_eps", &C::norm_eps, "added to the variance in the norm of its keys",
+              {.min = 0}),
         field("kl_loss", &C::kl_loss,
               "factor on the KL divergence of its scores from the attention's weights, from which "
               "it learns; 0 = it does not learn",
@@ -77,8 +95,8 @@ struct IndexerConfig final : SelectConfig {
   void check_behind(const std::vector<spec::Placed>& before,
                     const spec::Scope& scope) const override;
 
-  /// The norm of its keys: with mean and bias, eps 1e-6.
-  static spec::AnyPart key_norm(const spec::Scope& scope);
+  /// The norm of its keys: with mean and bias.
+  spec::AnyPart key_norm(const spec::Scope& scope) const;
 };
 
 }  // namespace tessera::nn

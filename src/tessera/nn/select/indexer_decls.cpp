@@ -2,8 +2,8 @@
 
 namespace tessera::nn {
 
-spec::AnyPart IndexerConfig::key_norm(const spec::Scope& scope) {
-  return spec::read_part(spec::Slot::norm, {{"type", "layer_norm"}, {"eps", 1e-6}}, scope);
+spec::AnyPart IndexerConfig::key_norm(const spec::Scope& scope) const {
+  return spec::read_part(spec::Slot::norm, {{"type", "layer_norm"}, {"eps", norm_eps}}, scope);
 }
 
 void IndexerConfig::check(const spec::Scope& scope) const {

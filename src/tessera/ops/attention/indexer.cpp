@@ -51,18 +51,55 @@ void choose(T* scores, int64_t stride, int64_t start, int64_t first, int64_t n, 
   });
 }
 
-/// Which of keys [0, s) queries [first, first + t) do not have, [t, s].
-Tensor keys_hidden(const Tensor& key_TK, int64_t first, int64_t t, int64_t s, at::Device device) {
+/// The same for blocks of `size` keys: their best keys, the `local` last ones first of all.
+template <class T>
+void choose_blocks(const T* scores,
+                   int64_t stride,
+                   int64_t start,
+                   int64_t first,
+                   int64_t n,
+                   int64_t size,
+                   int64_t local,
+                   int64_t group,
+                   const Tensor& out) {
+  const int64_t groups = out.size(1), k = out.size(2);
+  auto* blocks = out.data_ptr<int32_t>();
+  parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+    std::vector<T> best, copy;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t keys = start + first + i + 1, count = (keys + size - 1) / size;
+      best.assign(static_cast<size_t>(count), -std::numeric_limits<T>::infinity());
+      for (int64_t s = 0; s < keys; ++s) {
+        T& of_block = best[static_cast<size_t>(s / size)];
+        // no number is not greater
+        if (const T score = scores[i * stride + s]; score > of_block) of_block = score;
+      }
+      std::fill(best.end() - std::min(local, count), best.end(),
+                std::numeric_limits<T>::infinity());
+      greatest(best.data(), count, k, copy, blocks + ((first + i) * groups + group) * k);
+    }
+  });
+}
+
+/// Which of keys [0, s) queries [first, first + t) do not have, [t, s]; key_TK: numbers of blocks
+/// of `size` keys.
+Tensor keys_hidden(const Tensor& key_TK,
+                   int64_t first,
+                   int64_t t,
+                   int64_t s,
+                   at::Device device,
+                   int64_t size = 1) {
   Tensor hidden = at::ones({t, s}, at::kBool);
   auto* out = hidden.data_ptr<bool>();
   for (int64_t i = 0; i < t; ++i, out += s) {
     const int64_t all = first + i + 1;
-    if (!key_TK.defined() || key_TK.size(1) >= all) {
+    if (!key_TK.defined() || key_TK.size(1) * size >= all) {
       std::fill(out, out + all, false);
       continue;
     }
     const int32_t* keys = key_TK.const_data_ptr<int32_t>() + (first + i) * key_TK.size(1);
-    for (int64_t j = 0; j < key_TK.size(1); ++j) out[keys[j]] = false;
+    for (int64_t j = 0; j < key_TK.size(1); ++j)
+      std::fill(out + keys[j] * size, out + std::min((keys[j] + 1) * size, all), false);
   }
   return hidden.to(device);
 }
@@ -139,6 +176,42 @@ Tensor top_keys(const IndexedQueries& of, int64_t top_k) {
   return out;
 }
 
+Tensor top_blocks(const BlockQueries& of, int64_t top_k, int64_t size, int64_t local) {
+  const at::NoGradGuard no_gradients;
+  const int64_t t = of.q_TGD.size(0), groups = of.q_TGD.size(1), keys = of.start + t;
+  Tensor out = at::zeros({t, groups, top_k}, at::kInt);
+  const bool fast = use_kernels(of.q_TGD);
+  std::vector<Tensor> parts;
+  for (const Tensor& part : of.k_SD) parts.push_back(part.to(wide(of.q_TGD)).contiguous());
+  if (!fast) parts = {at::cat(parts)};
+  std::vector<kernels::IndexKeys> spans;
+  if (fast)
+    for (const Tensor& part : parts) spans.push_back({part.const_data_ptr<float>(), part.size(0)});
+  const int64_t at_once = queries_at_once(keys);
+  for (int64_t g = 0; g < groups; ++g) {
+    const Tensor q = of.q_TGD.select(1, g).contiguous();
+    for (int64_t first = 0; first < t; first += at_once) {
+      const int64_t n = std::min(at_once, t - first), seen = of.start + first + n;
+      if (fast) {
+        Tensor scores = at::empty({n, seen}, q.options());
+        kernels::index_scores({n, 1, q.size(1), q.const_data_ptr<float>() + first * q.size(1),
+                               nullptr, 1.0f, spans.data(), static_cast<int64_t>(spans.size()),
+                               of.start + first, scores.data_ptr<float>(), seen});
+        choose_blocks(scores.const_data_ptr<float>(), seen, of.start, first, n, size, local, g,
+                      out);
+      } else {
+        const Tensor scores =
+            product(q.narrow(0, first, n).to(wide(q)), parts[0].narrow(0, 0, seen).t())
+                .to(at::kCPU, at::kDouble)
+                .contiguous();
+        choose_blocks(scores.const_data_ptr<double>(), seen, of.start, first, n, size, local, g,
+                      out);
+      }
+    }
+  }
+  return out;
+}
+
 Tensor index_loss(const Tensor& q_THD,
                   const Tensor& k_SD,
                   const Tensor& w_TH,
@@ -165,6 +238,55 @@ Tensor index_loss(const Tensor& q_THD,
   return by_query_blocks(std::move(blocks),
                          {q_THD.transpose(0, 1).unsqueeze(0), k_SD.unsqueeze(0).unsqueeze(0),
                           w_TH.t().unsqueeze(0).unsqueeze(-1)})
+      .flatten();
+}
+
+Tensor block_index_loss(const Tensor& q_TGD,
+                        const Tensor& k_SD,
+                        double scale,
+                        const Tensor& block_TGK,
+                        int64_t size,
+                        const IndexTarget& target) {
+  const int64_t t = q_TGD.size(0), groups = q_TGD.size(1), heads = target.q_THK.size(1),
+                share = heads / groups, of_key = heads / target.k_SGK.size(1),
+                at_once = queries_at_once(t * std::max(groups, heads));
+  ByQueryBlocks blocks;
+  for (int64_t first = 0; first < t; first += at_once) {
+    const int64_t n = std::min(at_once, t - first);
+    blocks.blocks.push_back({first, n, {{0, first + n}}, {0}});
+  }
+  blocks.reads = {BlockReads::queries, BlockReads::keys};
+  // of each head its share of the target's heads, with the keys of each
+  std::vector<IndexTarget> of_heads;
+  std::vector<Tensor> of_blocks;
+  for (int64_t g = 0; g < groups; ++g) {
+    IndexTarget own{target.q_THK.detach().narrow(1, g * share, share),
+                    target.k_SGK.detach().index_select(
+                        1, (at::arange(g * share, (g + 1) * share, at::kLong) / of_key)
+                               .floor()
+                               .to(target.k_SGK.device(), at::kLong)),
+                    target.how};
+    if (own.how.sinks_H.defined()) own.how.sinks_H = own.how.sinks_H.narrow(0, g * share, share);
+    of_heads.push_back(std::move(own));
+    of_blocks.push_back(block_TGK.defined() ? block_TGK.select(1, g).contiguous() : block_TGK);
+  }
+  blocks.run = [scale, size, of_heads, of_blocks](const QueryBlock& b,
+                                                  const std::vector<Tensor>& cuts) {
+    const auto type = wide(cuts[0]);
+    const Tensor k = cuts[1].squeeze(0).squeeze(0).to(type);
+    Tensor sum;
+    for (size_t g = 0; g < of_heads.size(); ++g) {
+      const Tensor q = cuts[0].squeeze(0)[static_cast<int64_t>(g)].to(type);
+      const Tensor hidden =
+          keys_hidden(of_blocks[g], b.query, b.queries, k.size(0), q.device(), size);
+      const Tensor one = divergence(weights_of_heads(of_heads[g], b.query, hidden),
+                                    product(q, k.t()) * scale, hidden);
+      sum = sum.defined() ? sum + one : one;
+    }
+    return sum.reshape({1, 1, -1, 1});
+  };
+  return by_query_blocks(std::move(blocks),
+                         {q_TGD.transpose(0, 1).unsqueeze(0), k_SD.unsqueeze(0).unsqueeze(0)})
       .flatten();
 }
 

@@ -1,5 +1,5 @@
-// What a lightning indexer computes (nn/select/indexer.h): scores of keys, the keys of greatest
-// score, and the loss by which it learns the weights of the attention that reads them.
+// What indexers compute (nn/select): scores of keys, the keys or blocks of keys of greatest score,
+// and the loss by which they learn the weights of the attention that reads them.
 //   I_ts = sum_h w_th max(0, scale q_th . k_s)
 //   S_t  = the top_k keys s <= t of greatest I_ts; of equal ones the earlier win
 //   loss_t = KL(p_t || softmax_s I_ts), s in S_t, p_t the weights of full attention, summed
@@ -29,6 +29,19 @@ struct IndexedQueries {
 /// do not depend on the others. A score that is no number counts as least.
 Tensor top_keys(const IndexedQueries& of, int64_t top_k);
 
+/// Heads that choose blocks of keys apart, at positions start, start + 1, .., and all keys up to
+/// the last of them, in parts that follow one another.
+struct BlockQueries {
+  Tensor q_TGD;
+  std::vector<Tensor> k_SD;
+  int64_t start = 0;
+};
+
+/// Of every query and head the blocks of `size` keys whose best key has the greatest q . k; the own
+/// block and the `local` - 1 before it come first. int32 [T, G, top_k] on the CPU: the query at
+/// position p has min(top_k, p / size + 1) of them, ascending, then zeros. Otherwise as top_keys.
+Tensor top_blocks(const BlockQueries& of, int64_t top_k, int64_t size, int64_t local);
+
 /// The attention whose weights an indexer learns: of one whole document.
 struct IndexTarget {
   Tensor q_THK, k_SGK;
@@ -43,5 +56,14 @@ Tensor index_loss(const Tensor& q_THD,
                   double scale,
                   const Tensor& key_TK,
                   const IndexTarget& target);
+
+/// The same of heads that choose apart, summed over them: each learns the weights of its share of
+/// the target's heads, by softmax_s scale q . k. block_TGK: as of top_blocks.
+Tensor block_index_loss(const Tensor& q_TGD,
+                        const Tensor& k_SD,
+                        double scale,
+                        const Tensor& block_TGK,
+                        int64_t size,
+                        const IndexTarget& target);
 
 }  // namespace tessera::ops

@@ -112,15 +112,20 @@ ops::ScoreOptions PatternedScores::in_document(const BySegment& part, size_t seg
   return own;
 }
 
-void PatternedScores::choose(const Tensor& key_NK, const Batch& batch) {
+void PatternedScores::choose(const Select& select,
+                             const Tensor& key_NK,
+                             int64_t n_heads,
+                             const Batch& batch) {
   if (!key_NK.defined()) return;
-  top_k = key_NK.size(1);
+  top_k = key_NK.size(-1) * select.block();
+  const int64_t heads = n_heads / (key_NK.dim() == 3 ? key_NK.size(1) : 1);
   const BySegment part(batch);
   for (size_t i = 0; i < batch.segments.size(); ++i) {
     const Segment& s = batch.segments[i];
-    chosen.push_back(s.start + s.length <= top_k
-                         ? nullptr
-                         : std::make_shared<SelectedKeys>(part(key_NK, i), s.start));
+    chosen.push_back(
+        s.start + s.length <= top_k
+            ? nullptr
+            : std::make_shared<SelectedKeys>(part(key_NK, i), s.start, select.block(), heads));
   }
 }
 

@@ -95,8 +95,8 @@ struct PatternedScores {
   std::vector<std::shared_ptr<const kernels::Visibility>> chosen = {};
   int64_t top_k = 0;  // keys of a query that are chosen
 
-  /// Takes over what `select` has chosen for the queries of the call.
-  void choose(const Tensor& key_NK, const Batch& batch);
+  /// Takes over what `select` has chosen for the queries of the call, which have `n_heads` heads.
+  void choose(const Select& select, const Tensor& key_NK, int64_t n_heads, const Batch& batch);
   /// With the pattern of the document of `segment`.
   ops::ScoreOptions in_document(const BySegment& part, size_t segment) const;
   /// Whether one document's pattern is every document's.

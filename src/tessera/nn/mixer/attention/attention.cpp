@@ -126,7 +126,7 @@ class Attention final : public Mixer {
               const StateRows* rows) const {
     const SelectInput input{x_ND, x_ND, position_.get()};
     const Tensor key_NK = select_->choose(input, context, rows, kSelectSlot);
-    scores.choose(key_NK, *context.batch);
+    scores.choose(*select_, key_NK, config_.n_heads, *context.batch);
     if (rows == nullptr) select_->learn(input, key_NK, {x.q_NHD, x.k_NGD, scores.how}, context);
   }
 

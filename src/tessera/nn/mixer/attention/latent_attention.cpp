@@ -39,14 +39,19 @@ class LatentAttention final : public Mixer {
     }
     if (config.gate != OutputGate::none) gate_ = Linear(builder, "gate");
     if (config.latent_norm) kv_norm_ = build_norm(config.latent_norm, builder.under("kv_norm"));
+    if (config.rope_norm)
+      rope_norm_ =
+          build_norm(config.rope_norm,
+                     builder.under("rope_norm", config.child_scope(builder.scope(), "rope_norm")));
+    if (config.sinks) sinks_ = builder.weight("sinks");
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), nope = config_.qk_nope_head_dim,
                   rope = config_.qk_rope_head_dim;
-    const Tensor latent_NQ = query_latent(x_ND),
-                 q_NHK = tempered(queries_of(latent_NQ), config_.temperature, context);
-    Choice choice{{x_ND, latent_NQ, position_.get()}, {}};
+    const QueryInput from = query_input(x_ND);
+    const Tensor q_NHK = tempered(queries_of(from.read_NQ), config_.temperature, context);
+    Choice choice{{x_ND, from.normed_NQ, position_.get()}, {}};
     if (select_) choice.key_NK = select_->choose(choice.input, context, rows, kSelectSlot);
     const Tensor unrotated = q_NHK.narrow(2, nope, rope);
     Queries q{q_NHK.narrow(2, 0, nope), rotated(unrotated, Side::query, context)};
@@ -54,16 +59,17 @@ class LatentAttention final : public Mixer {
     // the latent and the rotary key that all heads share
     const Tensor a_NA = kv_a_(x_ND);
     const Tensor c_NC = kv_latent(a_NA.narrow(1, 0, config_.kv_lora_rank));
-    const Tensor r_N1R =
-        rotated(a_NA.narrow(1, config_.kv_lora_rank, rope).unsqueeze(1), Side::key, context);
+    const Tensor r_N1R = rotated(rotary_key(a_NA).unsqueeze(1), Side::key, context);
 
     Tensor o_NHV = rows == nullptr && !ops::use_kernels(x_ND)
                        ? expanded(q, c_NC, r_N1R, choice, context)
                        : absorbed(q, c_NC, r_N1R, choice, context, rows);
-    if (gate_.weight)
+    if (gate_.weight) {
+      const Tensor& read = config_.gate_of == LatentGateSource::input ? x_ND : from.read_NQ;
       o_NHV =
           o_NHV *
-          ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, config_.n_heads, -1});
+          ops::activate(gate_(read), ops::Activation::sigmoid).reshape({n, config_.n_heads, -1});
+    }
     return o_(o_NHV.reshape({n, config_.n_heads * config_.v_head_dim}));
   }
   std::shared_ptr<const PartStep> step() const override {
@@ -79,6 +85,10 @@ class LatentAttention final : public Mixer {
     SelectInput input;
     Tensor key_NK;
   };
+  /// What queries are projected from, and its normed part, which `select` reads.
+  struct QueryInput {
+    Tensor normed_NQ, read_NQ;
+  };
   /// Queries by heads: channels that meet the latent, and those that are rotated, perhaps also as
   /// the first keys of a document meet them.
   struct Queries {
@@ -92,7 +102,7 @@ class LatentAttention final : public Mixer {
                          Context& context) const {
     PatternedScores out = mask_.scores(
         options(context), context, q.far_NHR.defined() ? at::cat({n, q.far_NHR}, -1) : q.far_NHR);
-    out.choose(choice.key_NK, *context.batch);
+    if (select_) out.choose(*select_, choice.key_NK, config_.n_heads, *context.batch);
     return out;
   }
 
@@ -103,17 +113,24 @@ class LatentAttention final : public Mixer {
     return config_.qk_rope_head_dim > 0 ? position_->rotate(x_NHR, side, context) : x_NHR;
   }
 
-  Tensor query_latent(const Tensor& x_ND) const {
-    return q_a_.weight ? times(normed(q_a_(x_ND), q_norm_.get()), config_.q_latent_scale) : x_ND;
+  QueryInput query_input(const Tensor& x_ND) const {
+    if (!q_a_.weight) return {x_ND, x_ND};
+    const Tensor raw = q_a_(x_ND),
+                 latent = times(normed(raw, q_norm_.get()), config_.q_latent_scale);
+    return {latent, config_.q_latent == QueryLatent::normed ? latent : at::cat({latent, raw}, 1)};
+  }
+  /// The channels of [N, kv_lora_rank + qk_rope_head_dim] that are to be rotated.
+  Tensor rotary_key(const Tensor& a_NA) const {
+    return normed(a_NA.narrow(1, config_.kv_lora_rank, config_.qk_rope_head_dim), rope_norm_.get());
   }
   Tensor kv_latent(const Tensor& a_NC) const {
     return times(normed(a_NC, kv_norm_.get()), config_.kv_latent_scale);
   }
   static Tensor times(const Tensor& x, double factor) { return factor == 1 ? x : x * factor; }
-  Tensor queries_of(const Tensor& latent_NQ) const {
-    return q_(latent_NQ).reshape({latent_NQ.size(0), config_.n_heads, config_.head_dim()});
+  Tensor queries_of(const Tensor& read_NQ) const {
+    return q_(read_NQ).reshape({read_NQ.size(0), config_.n_heads, config_.head_dim()});
   }
-  Tensor queries(const Tensor& x_ND) const { return queries_of(query_latent(x_ND)); }
+  Tensor queries(const Tensor& x_ND) const { return queries_of(query_input(x_ND).read_NQ); }
 
   /// Entries [S, c + r] as the keys of every head, [H, S, D].
   static Tensor expanded_keys(const Tensor& entries_SE, const Tensor& k_b, int64_t heads) {
@@ -129,14 +146,16 @@ class LatentAttention final : public Mixer {
   /// The keys of inputs [R, d_model] without positions.
   Tensor unplaced_keys(const Tensor& x) const {
     const Tensor a = kv_a_(x);
-    const int64_t c = config_.kv_lora_rank;
-    const Tensor latent = kv_latent(a.narrow(1, 0, c));
-    const Tensor entries = at::cat({latent, a.narrow(1, c, a.size(1) - c)}, 1);
+    const Tensor latent = kv_latent(a.narrow(1, 0, config_.kv_lora_rank));
+    const Tensor entries = at::cat({latent, rotary_key(a)}, 1);
     return expanded_keys(entries, k_b_->tensor(), config_.n_heads).transpose(0, 1);
   }
 
   ops::ScoreOptions options(Context& context) const {
-    return with_term({.scale = config_.score_scale(), .causal = context.causal}, *position_,
+    return with_term({.scale = config_.score_scale(),
+                      .causal = context.causal,
+                      .sinks_H = sinks_ ? sinks_->tensor() : Tensor()},
+                     *position_,
                      {.n_heads = config_.n_heads,
                       .head_dim = config_.head_dim(),
                       .longest = context.batch->longest(),
@@ -229,8 +248,8 @@ class LatentAttention final : public Mixer {
   LatentAttentionConfig config_;
   std::string name_;
   Linear q_a_, q_, kv_a_, o_, gate_;
-  WeightPtr k_b_, v_b_;
-  std::unique_ptr<Norm> q_norm_, kv_norm_;
+  WeightPtr k_b_, v_b_, sinks_;
+  std::unique_ptr<Norm> q_norm_, kv_norm_, rope_norm_;
   std::unique_ptr<Position> position_;
   std::unique_ptr<Select> select_;
   PatternMask mask_;

@@ -4,7 +4,9 @@
 //   q = W_qb norm(W_qa x) -> (q_n, q_r) per head;  (c, r) = W_kva x;  c <- norm(c)
 //   where they are scaled, by factors of both normed latents (LongCat-Flash, arXiv:2509.01322)
 //   k_n = W_kb c, v = W_vb c per head;  q_r, r rotated;  s_ij = scale (q_n,i . k_n,j + q_r,i . r_j)
-// with a gate the heads' outputs are multiplied by sigmoid(W_g x), as in attention.h (Ling 3).
+// with a gate the heads' outputs are multiplied by sigmoid(W_g x), as in attention.h (Ling 3), or
+// by a sigmoid of what the queries are projected from. q_latent normed_and_raw: q = W_qb [norm(a);
+// a], a = W_qa x (A.X-K2). rope_norm: r is normed before it is rotated (dots 3).
 // DeepSeek-AI 2024, arXiv:2405.04434, sec. 2.1. Golden: attention G3.
 //
 // Forms: training expands keys and values; inference absorbs W_kb into the query and W_vb into the
@@ -24,6 +26,9 @@
 
 namespace tessera::nn {
 
+enum class QueryLatent { normed, normed_and_raw };
+enum class LatentGateSource { input, query_latent };
+
 enum class LatentScale {
   rsqrt_head_dim,  // (qk_nope_head_dim + qk_rope_head_dim)^-1/2
   yarn_mscale,     // that times m^2, m = 0.1 mscale_all_dim ln(factor) + 1 of the yarn scaling
@@ -40,6 +45,20 @@ struct tessera::spec::EnumNames<tessera::nn::LatentScale> {
                                     std::pair{S::value, "value"}};
 };
 
+template <>
+struct tessera::spec::EnumNames<tessera::nn::QueryLatent> {
+  using Q = nn::QueryLatent;
+  static constexpr std::array names{std::pair{Q::normed, "normed"},
+                                    std::pair{Q::normed_and_raw, "normed_and_raw"}};
+};
+
+template <>
+struct tessera::spec::EnumNames<tessera::nn::LatentGateSource> {
+  using G = nn::LatentGateSource;
+  static constexpr std::array names{std::pair{G::input, "input"},
+                                    std::pair{G::query_latent, "query_latent"}};
+};
+
 namespace tessera::nn {
 
 struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts {
@@ -52,11 +71,15 @@ struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   spec::Part<spec::Slot::norm> latent_norm;
   double q_latent_scale = 1;
   double kv_latent_scale = 1;
+  QueryLatent q_latent = QueryLatent::normed;
+  spec::Part<spec::Slot::norm> rope_norm;
   bool bias = false;
   OutputGate gate = OutputGate::none;
+  LatentGateSource gate_of = LatentGateSource::input;
   QueryTemperature temperature;
   LatentScale scale = LatentScale::rsqrt_head_dim;
   double scale_value = 1;
+  bool sinks = false;
   spec::Part<spec::Slot::pattern> pattern;
   spec::Part<spec::Slot::position> position;
   spec::Part<spec::Slot::select> select;
@@ -82,13 +105,21 @@ struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts {
               {.part = "rms_norm"}),
         field("q_latent_scale", &C::q_latent_scale, "factor on the normed query latent"),
         field("kv_latent_scale", &C::kv_latent_scale, "factor on the normed latent that is cached"),
+        field("q_latent", &C::q_latent,
+              "what q_b reads: the normed query latent, or this and the latent before its norm"),
+        field("rope_norm", &C::rope_norm,
+              "norm of the rotary key that all heads share, before its rotation; null = none"),
         field("bias", &C::bias, "bias of the projections to the latents and of the output"),
         field("gate", &C::gate,
               "a projection of the input through a sigmoid, as a factor on the heads' outputs"),
+        field("gate_of", &C::gate_of,
+              "what the gate is projected from: the mixer's input, or what q_b reads"),
         field("temperature", &C::temperature,
               "growth of the queries with their position (Mistral 4)"),
         field("scale", &C::scale, "factor on the scores"),
         field("scale_value", &C::scale_value, "the number that `value` takes"),
+        field("sinks", &C::sinks,
+              "a learned logit per head that takes weight and gives nothing (gpt-oss, Hy4)"),
         field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
         field("position", &C::position,
               "how order enters; a rotation turns the qk_rope_head_dim channels", {.part = "none"}),
@@ -109,19 +140,27 @@ struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts {
             .forms = {.recurrent = true}};
   }
   int64_t head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
+  /// Channels that queries are projected from.
+  int64_t query_width(const spec::Scope& scope) const {
+    if (q_lora_rank == 0) return scope.d_model;
+    return q_latent == QueryLatent::normed ? q_lora_rank : 2 * q_lora_rank;
+  }
   /// Numbers kept per token.
   int64_t entry() const { return kv_lora_rank + qk_rope_head_dim; }
 
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     if (name == "latent_norm") scope.width = kv_lora_rank;
+    if (name == "rope_norm") scope.width = qk_rope_head_dim;
     if (name == "position") {
       scope.width = head_dim();
       scope.rotated = qk_rope_head_dim;
       scope.n_heads = n_heads;
       scope.places = {.rotation = true, .score_bias = true};
     }
-    if (name == "select")
+    if (name == "select") {
+      scope.n_heads = n_heads;
       return select_scope(scope, q_lora_rank > 0 ? q_lora_rank : scope.d_model, position);
+    }
     return scope;
   }
   void complete(const spec::Scope&) override {

@@ -37,6 +37,17 @@ void LatentAttentionConfig::check(const spec::Scope& scope) const {
          "qk_rope_head_dim = 0 leaves position \"{}\" nothing to rotate; give it channels, or "
          "position \"none\"",
          position.type());
+  if (q_latent != QueryLatent::normed && q_lora_rank == 0)
+    fail(ErrorKind::spec, scope.path,
+         "q_latent {} without a query latent; set q_lora_rank, or leave it out",
+         spec::enum_name(q_latent));
+  if (gate_of != LatentGateSource::input && gate == OutputGate::none)
+    fail(ErrorKind::spec, scope.path,
+         "gate_of {} without a gate; set gate headwise or elementwise, or leave it out",
+         spec::enum_name(gate_of));
+  if (rope_norm && qk_rope_head_dim == 0)
+    fail(ErrorKind::spec, scope.path,
+         "rope_norm with qk_rope_head_dim = 0, which leaves it nothing to norm; leave it out");
   temperature.check(scope);
   check_pattern(pattern, position, n_heads, scope);
   check_one_projection(pattern, "latent_attention", scope);
@@ -56,14 +67,12 @@ void LatentAttentionConfig::params(spec::ParamList& list, const spec::Scope& sco
     if (!latent_norm) return;
     spec::Scope norm_scope = scope;
     norm_scope.width = width;
-    spec::ParamList child = list.under(name);
-    latent_norm.config->params(child, norm_scope);
-    list.append(child);
+    latent_norm.config->params_under(list, name, norm_scope);
   };
   if (q_lora_rank > 0) {
     list.linear("q_a", q_lora_rank, scope.d_model, bias);
     norm("q_norm", q_lora_rank);
-    list.linear("q_b", n_heads * head_dim(), q_lora_rank, false);
+    list.linear("q_b", n_heads * head_dim(), query_width(scope), false);
   } else {
     list.linear("q", n_heads * head_dim(), scope.d_model, false, spec::Init::query(head_dim()));
   }
@@ -77,7 +86,14 @@ void LatentAttentionConfig::params(spec::ParamList& list, const spec::Scope& sco
               spec::Init::into_stream(scope.n_layers));
   if (gate != OutputGate::none)
     list.linear("gate", gate == OutputGate::headwise ? n_heads : n_heads * v_head_dim,
-                scope.d_model, false);
+                gate_of == LatentGateSource::input ? scope.d_model : query_width(scope), false);
+  if (rope_norm) rope_norm.config->params_under(list, "rope_norm", child_scope(scope, "rope_norm"));
+  if (sinks)
+    list.add({"sinks",
+              {n_heads},
+              spec::Init::normal(0.02),
+              spec::ParamKind::structural,
+              {spec::Role::head}});
   if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
   if (select) select.config->params_under(list, "select", child_scope(scope, "select"));
 }
