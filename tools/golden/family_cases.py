@@ -4782,7 +4782,7 @@ def with_body(family):
     body = family.architecture
     for head in ("ForCausalLM", "LMHeadModel", "ModelWithLMHead"):
         body = body.removesuffix(head)
-    several = {"Llama4": "Llama4Text", "Gemma3": "Gemma3Text", "Qwen3_5": "Qwen3_5Text", "Qwen3_5Moe": "Qwen3_5MoeText", "Gemma3n": "Gemma3nText", "Gemma4": "Gemma4Text"}  # whose Model reads images too
+    several = {"MiniMaxM3VL": "MiniMaxM3VLText", "Dots3Note": "Dots3NoteText", "Llama4": "Llama4Text", "Gemma3": "Gemma3Text", "Qwen3_5": "Qwen3_5Text", "Qwen3_5Moe": "Qwen3_5MoeText", "Gemma3n": "Gemma3nText", "Gemma4": "Gemma4Text"}  # whose Model reads images too
     body = several.get(body, body) + "Model"
     known = any(case.name == "body" for case in family.cases)
     if not (known or family.pair or body == family.architecture or family.name in HEADED):
