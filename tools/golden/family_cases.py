@@ -660,6 +660,7 @@ def gpt2():
             Case(
                 "tie_word_embeddings", {"tie_word_embeddings": False, "n_inner": 20}, of="n_inner"
             ),
+            Rewrite("gpt_sw3", "base", lambda config: {**config, "model_type": "gpt-sw3"}, why="under the name of its tokenizer's type"),
             Rewrite(
                 "defaults", "base", keep("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")
             ),
@@ -4769,12 +4770,16 @@ import family_cases_encoders_more  # noqa: E402  (its families use all of them)
 
 FAMILIES += family_cases_encoders_more.FAMILIES
 
+import family_cases_kin  # noqa: E402  (its families use all of them)
+
+FAMILIES += family_cases_kin.FAMILIES
+
 import family_cases_released  # noqa: E402
 
 FAMILIES += family_cases_released.FAMILIES
 
 # families whose files are read with their head alone; Zamba's is always tied
-HEADED = ("exaone", "mamba", "falcon_mamba", "mamba2", "fla_mamba", "fla_mamba2", "mamba_ssm", "mamba2_ssm", "internlm2", "qwen", "chatglm", "minicpm", "baichuan", "openelm", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
+HEADED = ("exaone", "mamba", "falcon_mamba", "mamba2", "fla_mamba", "fla_mamba2", "mamba_ssm", "mamba2_ssm", "internlm2", "qwen", "chatglm", "minicpm", "baichuan", "openelm", "torchscale_retnet", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
 
 
 def with_body(family):
@@ -4782,7 +4787,7 @@ def with_body(family):
     body = family.architecture
     for head in ("ForCausalLM", "LMHeadModel", "ModelWithLMHead"):
         body = body.removesuffix(head)
-    several = {"MiniMaxM3VL": "MiniMaxM3VLText", "Dots3Note": "Dots3NoteText", "Llama4": "Llama4Text", "Gemma3": "Gemma3Text", "Qwen3_5": "Qwen3_5Text", "Qwen3_5Moe": "Qwen3_5MoeText", "Gemma3n": "Gemma3nText", "Gemma4": "Gemma4Text"}  # whose Model reads images too
+    several = {"MiniMaxM3VL": "MiniMaxM3VLText", "Dots3Note": "Dots3NoteText", "Llama4": "Llama4Text", "Gemma3": "Gemma3Text", "Qwen3_5": "Qwen3_5Text", "Qwen3_5Moe": "Qwen3_5MoeText", "Gemma3n": "Gemma3nText", "Gemma4": "Gemma4Text", "Gemma4Unified": "Gemma4UnifiedText", "CohereCompass": "CohereCompassText"}  # whose Model reads images too
     body = several.get(body, body) + "Model"
     known = any(case.name == "body" for case in family.cases)
     if not (known or family.pair or body == family.architecture or family.name in HEADED):

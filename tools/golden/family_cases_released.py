@@ -257,6 +257,38 @@ def flat_family(name, architecture, settings, cases, shapes, missing, kept=None,
     )
 
 
+def linear_attn():
+    return fla(
+        "linear_attn", "LinearAttention", {"num_heads": 2},
+        [
+            Case("num_heads", {"num_heads": 4}), Case("expand_k", {"expand_k": 0.5}), Case("expand_v", {"expand_v": 2.0}),
+            Case("tie_feature_map_qk", {"tie_feature_map_qk": True}), Case("elu", {"feature_map": "elu"}),
+            Case("norm_k", {"norm_k": True}, of="elu"), Case("relu", {"feature_map": "relu"}, of="elu"), Case("identity", {"feature_map": "identity"}, of="elu"),
+            Case("norm_q", {"norm_q": True}, of="identity", why="a negative sum turns a head's output around"),
+            Case("elu_eps", {"norm_eps": 0.05}, of="elu", why="the norm then sees how large its input is"),
+            Case("norm_feature_map", {"norm_feature_map": True}, of="elu_eps"), Case("num_kv_heads", {"num_kv_heads": 2}, neutral=True, why="as many as queries"),
+        ],
+        shapes=("num_heads", "expand_k"),
+        rejects=[
+            {"name": "feature_map", "set": {"feature_map": "hedgehog"}, "expect": "feature_map", "why": "a softmax of both signs"},
+            {"name": "num_kv_heads", "set": {"num_kv_heads": 1}, "expect": "num_kv_heads", "why": "keys and values that heads share"},
+            {"name": "norm_feature_map", "set": {"norm_feature_map": True}, "expect": "norm_feature_map", "why": "sums of either sign cannot divide"},
+        ],
+    )
+
+
+def forgetting_transformer():
+    return fla(
+        "forgetting_transformer", "ForgettingTransformer", {"num_heads": 4, "num_kv_heads": 2},
+        [
+            Case("num_heads", {"num_heads": 2}, why="heads of another width"), Case("num_kv_heads", {"num_kv_heads": None}), Case("qkv_bias", {"qkv_bias": True}),
+            Case("qk_norm", {"qk_norm": True}), Case("use_output_gate", {"use_output_gate": True}),
+        ],
+        shapes=("num_heads", "num_kv_heads"), hybrid=False,
+        rejects=[{"name": "window_size", "set": {"window_size": 4}, "expect": "window_size", "why": "the class trims its cache alone"}],
+    )
+
+
 def internlm2():
     dynamic = {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
     return flat_family(
@@ -402,6 +434,28 @@ def mamba2_ssm():
     )
 
 
+def torchscale_retnet():
+    sizes = dict(vocab_size=40, decoder_embed_dim=16, decoder_value_embed_dim=24, decoder_retention_heads=2, decoder_ffn_embed_dim=20, decoder_layers=2)
+    family = flat_family(
+        "torchscale_retnet", "TorchscaleRetNet", sizes,
+        [
+            Case("layernorm_eps", {"layernorm_eps": 0.05}), Case("decoder_retention_heads", {"decoder_retention_heads": 4}), Case("decoder_value_embed_dim", {"decoder_value_embed_dim": 32}),
+            Case("activation_fn_swish", {"activation_fn": "swish"}), Case("activation_fn_relu", {"activation_fn": "relu"}), Case("no_scale_embedding", {"no_scale_embedding": False}),
+            Case("layernorm_embedding", {"layernorm_embedding": True}), Case("share_decoder_input_output_embed", {"share_decoder_input_output_embed": True}),
+        ],
+        list(sizes), "layers.1.retention.out_proj.weight",
+        rejects=[
+            {"name": "decoder_normalize_before", "set": {"decoder_normalize_before": False}, "expect": "decoder_normalize_before", "why": "norms after the branches"},
+            {"name": "deepnorm", "set": {"deepnorm": True}, "expect": "deepnorm", "why": "norms after the branches"},
+            {"name": "moe_freq", "set": {"moe_freq": 2}, "expect": "moe_freq", "why": "layers of experts"},
+        ],
+    )
+    family.model_type = ""
+    family.cases[-1].config = lambda config: {key: config[key] for key in sizes}
+    family.cases[-1].same_result = True
+    return family
+
+
 def samba():
     bare = {"layers": [1], "num_heads": 2}
     sizes = [*SHAPES, "hidden_ratio", "attn", "state_size"]
@@ -423,5 +477,5 @@ def samba():
 
 
 FAMILIES = [base_text(make()) for make in (
-    transformer, mla, retnet, gla, delta_net, gated_deltanet, kda, hgrn, hgrn2, fla_mamba, fla_mamba2, rwkv6, rwkv7, internlm2, qwen, chatglm, minicpm, baichuan, openelm, mamba_ssm, mamba2_ssm, samba,
+    transformer, linear_attn, forgetting_transformer, mla, retnet, gla, delta_net, gated_deltanet, kda, hgrn, hgrn2, fla_mamba, fla_mamba2, rwkv6, rwkv7, internlm2, qwen, chatglm, minicpm, baichuan, openelm, mamba_ssm, mamba2_ssm, torchscale_retnet, samba,
 )]

@@ -253,6 +253,92 @@ class GatedLinearAttention(Retention):
         return recurrence(q, k, v, log.exp(), scale=q.shape[-1] ** -0.5)
 
 
+class FeatureProduct(nn.Module):
+    """The product of two learned maps of a head's channels."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.layer1, self.layer2 = linear(width, width, True), linear(width, width, True)
+
+    def forward(self, x):
+        return self.layer1(x) * self.layer2(x)
+
+
+class LinearAttention(nn.Module):
+    """Sums of keys and values under a feature map, and a norm of each head's output."""
+
+    maps = {"elu": lambda x: F.elu(x) + 1, "relu": F.relu, "identity": lambda x: x}
+
+    def __init__(self, c, layer):
+        super().__init__()
+        require(c, elementwise_affine=True)
+        if c.num_kv_heads not in (None, c.num_heads):
+            raise ValueError(f"num_kv_heads {c.num_kv_heads}")
+        self.count, self.sums, self.divides = c.num_heads, (c.norm_q, c.norm_k), c.norm_feature_map
+        keys, values = int(c.hidden_size * c.expand_k), int(c.hidden_size * c.expand_v)
+        self.q_proj, self.k_proj, self.v_proj = (linear(c.hidden_size, n) for n in (keys, keys, values))
+        self.o_proj = linear(values, c.hidden_size)
+        if c.feature_map == "elementwise_product":
+            self.feature_map_q = FeatureProduct(keys // c.num_heads)
+            if not c.tie_feature_map_qk:
+                self.feature_map_k = FeatureProduct(keys // c.num_heads)
+        else:
+            self.feature_map_q = self.feature_map_k = self.maps[c.feature_map]
+        self.norm = RMSNorm(values // c.num_heads, c.norm_eps)
+
+    def forward(self, x):
+        q, k, v = (heads(p(x), self.count) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = self.feature_map_q(q).double(), getattr(self, "feature_map_k", self.feature_map_q)(k).double()
+        q, k = (y / (y.sum(-1, True) + 1e-4) if summed else y for y, summed in zip((q, k), self.sums))
+        scale = q.shape[-1] ** -0.5
+        o = recurrence(q, k, v, scale=scale).double()
+        if self.divides:
+            o = o / ((scale * q * k.cumsum(1)).sum(-1, True) + 1e-10)
+        return self.o_proj(self.norm(o).flatten(2))
+
+
+class HeadRms(nn.Module):
+    """An RMS norm of every head with weights of its own, by the default eps."""
+
+    def __init__(self, count, width):
+        super().__init__()
+        self.count, self.weight = count, nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        y = heads(x.double(), self.count)
+        return (y / (y.pow(2).mean(-1, True) + 1e-5).sqrt()).flatten(2).float() * self.weight
+
+
+class Forgetting(nn.Module):
+    """Softmax attention with a forget gate of each head, without positions."""
+
+    def __init__(self, c, layer):
+        super().__init__()
+        require(c, window_size=None)
+        self.count, self.groups, width = c.num_heads, c.num_kv_heads or c.num_heads, c.hidden_size
+        keys = self.groups * (width // self.count)
+        self.q_proj, self.k_proj, self.v_proj = (linear(width, n, c.qkv_bias) for n in (width, keys, keys))
+        self.f_proj, self.o_proj = linear(width, self.count, True), linear(width, width)
+        if c.use_output_gate:
+            self.g_proj = linear(width, width)
+        if c.qk_norm:
+            self.q_norm, self.k_norm = HeadRms(self.count, width), HeadRms(self.groups, keys)
+
+    def forward(self, x):
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        if hasattr(self, "q_norm"):
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = heads(q, self.count).double(), heads(k, self.groups).double(), heads(v, self.groups).double()
+        k, v = (y.repeat_interleave(self.count // self.groups, 2) for y in (k, v))
+        gone = F.logsigmoid(self.f_proj(x).double()).cumsum(1).transpose(1, 2)
+        scores = torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(q.shape[-1]) + gone[..., :, None] - gone[..., None, :]
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        o = torch.einsum("bhts,bshd->bthd", scores.masked_fill(later, -math.inf).softmax(-1), v).flatten(2)
+        if hasattr(self, "g_proj"):
+            o = o * self.g_proj(x).double().sigmoid()
+        return self.o_proj(o.float())
+
+
 class DeltaRule(nn.Module):
     """Unit queries and keys through short convolutions, beta, a norm of heads with or without a gate."""
 
@@ -972,6 +1058,53 @@ def minicpm_logits(c, t, ids):
     return F.linear(x, t["model.embed_tokens.weight" if c.tie_word_embeddings else "lm_head.weight"])
 
 
+# torchscale's RetNet: rows divided by the root of their decays' sum, a norm of heads without a weight, and its recurrence
+
+
+def retnet_shapes(c):
+    d, v, f = c.decoder_embed_dim, c.decoder_value_embed_dim, c.decoder_ffn_embed_dim
+    shapes = {"embed_tokens.weight": (c.vocab_size, d), "layer_norm.weight": (d,)}
+    if c.layernorm_embedding:
+        shapes["layernorm_embedding.weight"] = (d,)
+    if not c.share_decoder_input_output_embed:
+        shapes["output_projection.weight"] = (c.vocab_size, d)
+    for i in range(c.decoder_layers):
+        at = f"layers.{i}."
+        shapes.update({f"{at}retention.{n}_proj.weight": size for n, size in (("q", (d, d)), ("k", (d, d)), ("v", (v, d)), ("g", (v, d)), ("out", (d, v)))})
+        shapes.update({at + "retention_layer_norm.weight": (d,), at + "final_layer_norm.weight": (d,), at + "ffn.fc2.weight": (d, f)})
+        shapes.update({f"{at}ffn.{n}.weight": (f, d) for n in ("fc1", "gate")})
+    return shapes
+
+
+def retnet_logits(c, t, ids):
+    require(c, decoder_normalize_before=True, deepnorm=False, moe_freq=0, multiway=False, no_output_layer=False)
+    count, width = c.decoder_retention_heads, c.decoder_embed_dim // c.decoder_retention_heads
+    fade = 1 - 2.0 ** -(5 + torch.arange(count).double())
+    angle = torch.arange(ids.shape[1]).double()[:, None, None] * 10000 ** -torch.linspace(0, 1, width // 2).double()
+    act = {"gelu": F.gelu, "swish": F.silu, "relu": F.relu}[c.activation_fn]
+
+    def turned(x):
+        a, b = x.double()[..., ::2], x.double()[..., 1::2]
+        return torch.stack([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1).flatten(-2)
+
+    x = t["embed_tokens.weight"][ids] * (1 if c.no_scale_embedding else math.sqrt(c.decoder_embed_dim))
+    if c.layernorm_embedding:
+        x = rms(x, t["layernorm_embedding.weight"], c.layernorm_eps)
+    for i in range(c.decoder_layers):
+        at = f"layers.{i}."
+        h = rms(x, t[at + "retention_layer_norm.weight"], c.layernorm_eps)
+        q, k, v, g = (heads(F.linear(h, t[f"{at}retention.{n}_proj.weight"]), count) for n in "qkvg")
+        o = recurrence(turned(q), turned(k), v, fade[None, None, :, None].expand(*q.shape[:3], 1), scale=width ** -0.5).double()
+        sums = torch.stack([(fade[:, None] ** torch.arange(n + 1)).sum(-1) for n in range(ids.shape[1])])
+        o = o / sums.sqrt()[None, :, :, None]
+        o = o / (o.pow(2).mean(-1, keepdim=True) + c.layernorm_eps).sqrt()
+        x = x + F.linear((F.silu(g) * o.float()).flatten(2), t[at + "retention.out_proj.weight"])
+        h, ffn = rms(x, t[at + "final_layer_norm.weight"], c.layernorm_eps), at + "ffn."
+        x = x + F.linear(act(F.linear(h, t[ffn + "fc1.weight"])) * F.linear(h, t[ffn + "gate.weight"]), t[ffn + "fc2.weight"])
+    x = rms(x, t["layer_norm.weight"], c.layernorm_eps)
+    return F.linear(x, t["embed_tokens.weight" if c.share_decoder_input_output_embed else "output_projection.weight"])
+
+
 # Baichuan: a Llama with one matrix of queries, keys and values; the larger ones have ALiBi, the second ones a head of rows of length 1
 
 
@@ -1120,6 +1253,11 @@ released("hgrn", "HGRN", lambda c: Decoder(c, Hgrn), dict(
     HYBRID, expand_ratio=1, use_short_conv=False, conv_size=4, use_lower_bound=True, elementwise_affine=True, attn_mode="fused_recurrent"))
 released("hgrn2", "HGRN2", lambda c: Decoder(c, Hgrn2), dict(
     HYBRID, num_heads=None, expand_ratio=128, use_short_conv=False, conv_size=4, use_lower_bound=True, elementwise_affine=True))
+released("linear_attn", "LinearAttention", lambda c: Decoder(c, LinearAttention), dict(
+    HYBRID, attn_mode="fused_chunk", expand_k=1.0, expand_v=1.0, num_heads=4, num_kv_heads=None, feature_map="elementwise_product", tie_feature_map_qk=False, norm_q=False,
+    norm_k=False, norm_feature_map=False, elementwise_affine=True))
+released("forgetting_transformer", "ForgettingTransformer", lambda c: Decoder(c, Forgetting), dict(
+    GATED, num_heads=32, num_kv_heads=None, qkv_bias=False, qk_norm=False, window_size=None, use_output_gate=False, elementwise_affine=True))
 released("mla", "MLA", lambda c: Decoder(c, MultiLatent), dict(
     GATED, num_heads=16, q_lora_rank=64, qk_rope_head_dim=64, kv_lora_rank=512, v_head_dim=128, qk_nope_head_dim=128, qk_head_dim=192, window_size=None, rope_theta=10000.0,
     rope_scaling=None, elementwise_affine=True))
@@ -1162,6 +1300,11 @@ flat("openelm", "OpenELMForCausalLM", openelm_shapes, openelm_logits, "OpenELM (
      vocab_size=32000, max_context_length=2048, num_transformer_layers=12, model_dim=2048, head_dim=128, qkv_multipliers=1.0, num_query_heads=None, num_gqa_groups=1, ffn_multipliers=4.0,
      ffn_with_glu=True, ffn_dim_divisor=256, activation_fn_name="swish", normalization_layer_name="rms_norm", normalize_qk_projections=False, share_input_output_layers=False,
      rope_freq_constant=10000, rope_max_length=4096, initializer_range=0.02, bos_token_id=1, eos_token_id=2)
+flat("", "TorchscaleRetNet", retnet_shapes, retnet_logits, "torchscale (architecture/retnet.py)",
+     vocab_size=-1, decoder_embed_dim=768, decoder_value_embed_dim=1280, decoder_retention_heads=3, decoder_ffn_embed_dim=1280, decoder_layers=12, decoder_normalize_before=True,
+     activation_fn="gelu", dropout=0.0, drop_path_rate=0.0, activation_dropout=0.0, no_scale_embedding=True, layernorm_embedding=False, moe_freq=0, deepnorm=False, subln=True,
+     multiway=False, share_decoder_input_output_embed=False, max_target_positions=1024, no_output_layer=False, layernorm_eps=1e-6, chunkwise_recurrent=False,
+     recurrent_chunk_size=512)
 flat("minicpm", "MiniCPMForCausalLM", minicpm_shapes, minicpm_logits, "MiniCPM (modeling_minicpm.py)",
      **LLAMA, attention_bias=False, tie_word_embeddings=True, scale_emb=1, scale_depth=1, dim_model_base=1)
 
