@@ -203,6 +203,7 @@ std::string study_tables() {
   using namespace train;
   return table_of_struct<EqualRecipe>("`equal`") + table_of_struct<BudgetRecipe>("`budget`") +
          table_of_struct<EvaluateRecipe>("`evaluate`") +
+         table_of_struct<ClaimRecipe>("`claims`, each") +
          table_of_struct<ScalingRecipe>("`scaling`") + table_of_struct<SearchRecipe>("`search`");
 }
 
@@ -294,9 +295,12 @@ constexpr std::string_view kBegin = "<!-- table: ", kClose = " -->\n",
 }  // namespace
 
 Tables doc_tables(const CLI::App& app) {
-  Tables out = {{"sampling", sampling_table()}, {"recipe", recipe_tables()},
-                {"study", study_tables()},      {"aliases", alias_table()},
-                {"requests", request_tables()}, {"model_types", model_type_table()},
+  Tables out = {{"sampling", sampling_table()},
+                {"recipe", recipe_tables()},
+                {"study", study_tables()},
+                {"aliases", alias_table()},
+                {"requests", request_tables()},
+                {"model_types", model_type_table()},
                 {"options", option_tables(app)},
                 {"advice_rules", analysis::rules_markdown(analysis::advice_data())},
                 {"crossovers", analysis::crossovers_markdown(analysis::shipped_costs())}};

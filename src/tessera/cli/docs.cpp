@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 
 #include "tessera/base/mapped_file.h"
@@ -5,6 +6,8 @@
 #include "tessera/cli/cli.h"
 #include "tessera/cli/doc_tables.h"
 #include "tessera/model/mechanism_pages.h"
+#include "tessera/spec/json.h"
+#include "tessera/train/study/study_page.h"
 
 namespace tessera::cli {
 namespace {
@@ -21,12 +24,39 @@ int write_pages(const std::string& out) {
   return kExitOk;
 }
 
-/// Writes those pages of the folder whose tables are others than the program's.
+using Files = std::vector<std::pair<fs::path, std::string>>;
+
+/// Tables "results NAME" and figures NAME.svg of the studies of FOLDER/studies/results/NAME.json,
+/// which are the report.json of compare. Adds figures that are not as they should be to `changed`.
+std::vector<std::pair<std::string, std::string>> study_results(const fs::path& folder,
+                                                               Files& changed) {
+  std::vector<std::pair<std::string, std::string>> out;
+  const fs::path results = folder / "studies" / "results";
+  if (!fs::exists(results)) return out;
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(results))
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  for (const fs::path& file : files) {
+    const Json report = spec::read_json_file(file);
+    const std::string name = file.stem().string();
+    out.emplace_back("results " + name, train::study_markdown(report, file.string()));
+    const fs::path figure = folder / "studies" / (name + ".svg");
+    std::string svg = train::study_figure(report, file.string());
+    if (!fs::exists(figure) || read_text_file(figure) != svg)
+      changed.emplace_back(figure, std::move(svg));
+  }
+  return out;
+}
+
+/// Writes those pages of the folder whose tables are others than the program's, and figures of
+/// studies.
 int write_tables(const std::string& folder, const CLI::App& app) {
-  const auto tables = doc_tables(app);
+  auto tables = doc_tables(app);
+  Files changed;
+  for (auto& table : study_results(folder, changed)) tables.push_back(std::move(table));
   std::vector<std::string> missing;
   for (const auto& [name, table] : tables) missing.push_back(name);
-  std::vector<std::pair<fs::path, std::string>> changed;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (entry.path().extension() != ".md") continue;
     const std::string before = read_text_file(entry.path());
@@ -52,7 +82,7 @@ std::function<int()> add_docs(CLI::App& app) {
   add_out(app, *out, "folder to write")->capture_default_str();
   app.add_flag("--tables", *tables,
                "update the tables in the pages of the folder instead: sampling options, recipe "
-               "keys, request fields, command-line options, released models");
+               "keys, request fields, command-line options, released models, results of studies");
   examples(app, {"tessera docs --out docs", "tessera docs --out docs --tables"});
   const CLI::App* program = app.get_parent();
   return

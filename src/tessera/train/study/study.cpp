@@ -237,6 +237,22 @@ void read_rates(const Json& json, Study& study) {
   if (study.rate_grid.size() == 1) study.rates = RateMode::shared;
 }
 
+std::vector<ClaimRecipe> read_claims(const Json& json, const EvaluateRecipe& evaluate) {
+  if (!json.is_array())
+    fail(ErrorKind::spec, "claims", "found {}; expected a list of claims", spec::kind_of(json));
+  std::vector<ClaimRecipe> claims;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const std::string where = fmt::format("claims[{}]", i);
+    claims.push_back(spec::read_struct<ClaimRecipe>(json[i], spec::Scope().at(where)));
+    const int64_t length = claims.back().length;
+    const std::vector<int64_t>& lengths = evaluate.lengths;
+    if (length > 0 && std::find(lengths.begin(), lengths.end(), length) == lengths.end())
+      fail(ErrorKind::spec, where, "length {} is not evaluated; expected one of evaluate.lengths",
+           length);
+  }
+  return claims;
+}
+
 /// Size and steps of an entry from its recipe; solves for those that it should have.
 StudyEntry planned(const WrittenEntry& written, Json recipe, Study& study) {
   StudyEntry entry{.name = written.name, .recipe = std::move(recipe)};
@@ -298,9 +314,9 @@ int64_t StudyEntry::steps_of(double part) const {
   return std::max<int64_t>(1, std::llround(part * static_cast<double>(steps)));
 }
 
-size_t Study::reference_index() const {
+size_t Study::index_of(const std::string& name) const {
   for (size_t i = 0; i < entries.size(); ++i)
-    if (entries[i].name == reference) return i;
+    if (entries[i].name == name) return i;
   return 0;
 }
 
@@ -316,16 +332,19 @@ std::vector<double> Study::rates_of(const StudyEntry& entry) const {
 
 Study read_study(const Json& json, const fs::path& folder, size_t fewest) {
   nn::register_mechanisms();
-  spec::check_keys(
-      json,
-      {"base", "entries", "equal", "budget", "learning_rates", "seeds", "reference", "evaluate"},
-      "study");
+  spec::check_keys(json,
+                   {"base", "entries", "equal", "budget", "learning_rates", "seeds", "reference",
+                    "evaluate", "claims"},
+                   "study");
   Study study;
   const spec::Scope top;
   const auto section = [&](const char* key) { return json.value(key, Json::object()); };
   study.equal = spec::read_struct<EqualRecipe>(section("equal"), top.at("equal"));
   study.budget = spec::read_struct<BudgetRecipe>(section("budget"), top.at("budget"));
   study.evaluate = spec::read_struct<EvaluateRecipe>(section("evaluate"), top.at("evaluate"));
+  for (const int64_t length : study.evaluate.lengths)
+    if (length < 1)
+      fail(ErrorKind::spec, "evaluate.lengths", "found {}; expected tokens, from 1", length);
   const BudgetRecipe& budget = study.budget;
   if ((budget.tokens ? 1 : 0) + (budget.steps ? 1 : 0) + (budget.flops ? 1 : 0) > 1)
     fail(ErrorKind::spec, "budget", "several budgets; expected one of tokens, steps and flops");
@@ -363,9 +382,16 @@ Study read_study(const Json& json, const fs::path& folder, size_t fewest) {
                         : study.entries.front().name;
   std::vector<std::string> names;
   for (const StudyEntry& entry : study.entries) names.push_back(entry.name);
-  if (std::find(names.begin(), names.end(), study.reference) == names.end())
-    fail(ErrorKind::spec, "reference", "no entry is named \"{}\"{}", study.reference,
-         spec::did_you_mean(study.reference, names));
+  const auto check_name = [&](const std::string& where, const std::string& name) {
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      fail(ErrorKind::spec, where, "no entry is named \"{}\"{}", name,
+           spec::did_you_mean(name, names));
+  };
+  check_name("reference", study.reference);
+  study.claims = read_claims(json.value("claims", Json::array()), study.evaluate);
+  for (size_t i = 0; i < study.claims.size(); ++i)
+    for (const std::string& name : {study.claims[i].better, study.claims[i].than})
+      check_name(fmt::format("claims[{}]", i), name);
   return study;
 }
 

@@ -34,6 +34,12 @@ enum class RateMode {
   shared,  // the recipe's rate, or the one that is given, for all
 };
 
+/// What a claim is about.
+enum class ClaimOf {
+  loss,      // of validation, the lower the better
+  accuracy,  // of validation, the higher the better
+};
+
 }  // namespace tessera::train
 
 template <>
@@ -48,6 +54,12 @@ template <>
 struct tessera::spec::EnumNames<tessera::train::RateMode> {
   using E = tessera::train::RateMode;
   static constexpr std::array names{std::pair{E::tune, "tune"}, std::pair{E::shared, "shared"}};
+};
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::ClaimOf> {
+  using E = tessera::train::ClaimOf;
+  static constexpr std::array names{std::pair{E::loss, "loss"}, std::pair{E::accuracy, "accuracy"}};
 };
 
 namespace tessera::train {
@@ -95,13 +107,37 @@ struct BudgetRecipe {
 struct EvaluateRecipe {
   bool decode = false;
   int64_t context = 0;
+  std::vector<int64_t> lengths = {};
 
   static constexpr auto fields() {
     using C = EvaluateRecipe;
     using spec::field;
     return std::tuple{
         field("decode", &C::decode, "measure decoding speed, tokens/s after `context` tokens"),
-        field("context", &C::context, "tokens; 0 = train.length", {.min = 0})};
+        field("context", &C::context, "tokens; 0 = train.length", {.min = 0}),
+        field("lengths", &C::lengths,
+              "length extrapolation: sequence lengths, tokens, at which every trained model is "
+              "evaluated on the validation data, too")};
+  }
+};
+
+/// An order of two entries that a paper claims.
+struct ClaimRecipe {
+  std::string better, than;
+  ClaimOf of = ClaimOf::loss;
+  int64_t length = 0;
+  std::string paper;
+
+  static constexpr auto fields() {
+    using C = ClaimRecipe;
+    using spec::field;
+    return std::tuple{
+        field("better", &C::better, "name of the entry that the paper finds better",
+              {.required = true}),
+        field("than", &C::than, "name of the other entry", {.required = true}),
+        field("of", &C::of, "what is better: a lower loss or a higher accuracy"),
+        field("length", &C::length, "one of evaluate.lengths; 0 = train.length", {.min = 0}),
+        field("paper", &C::paper, "the source, such as \"arXiv:2002.05202\"")};
   }
 };
 
@@ -134,8 +170,10 @@ struct Study {
   std::vector<int64_t> seeds;
   std::string reference;  // name of the entry that others are compared with
   EvaluateRecipe evaluate;
+  std::vector<ClaimRecipe> claims;
 
-  size_t reference_index() const;
+  size_t index_of(const std::string& name) const;  // 0 without such an entry
+  size_t reference_index() const { return index_of(reference); }
   /// Steps that every entry makes: with a budget of FLOPs some make more.
   int64_t common_steps() const;
   /// Whether rates are searched for.

@@ -93,11 +93,70 @@ std::string size_text(int64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
+/// "layers.3" of "layers.3.mixer"; other modules as they are.
+std::string layer_of_module(const std::string& module) {
+  const size_t at = module.find("layers.");
+  if (at == std::string::npos) return module;
+  const size_t end = module.find('.', at + 7);
+  return module.substr(0, end);
+}
+
+std::string claim_text(const ClaimRecipe& claim) {
+  return fmt::format("{} better than {} in {}{}", claim.better, claim.than,
+                     spec::enum_name(claim.of),
+                     claim.length > 0 ? fmt::format(" at {} tokens", claim.length) : "");
+}
+
 /// Without the columns that no entry fills.
 Rows filled(Rows rows) {
   for (size_t c = rows[0].size(); c-- > 1;)
     if (std::all_of(rows.begin() + 1, rows.end(), [&](const auto& row) { return row[c].empty(); }))
       for (auto& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(c));
+  return rows;
+}
+
+/// What tells models apart: of a text the loss, of a task the accuracy.
+ClaimOf told_by(const EntryResult& result) {
+  const Summary bits = summary_of(bits_of(result));
+  return bits.count > 0 ? ClaimOf::loss : ClaimOf::accuracy;
+}
+
+/// Gradient norms by layer at each measurement, of the first run that has them: modules
+/// "layers.N..." as layer N, others by their name.
+Json gradient_norms_of(const EntryResult& result) {
+  for (const std::optional<RunRecord>& run : result.runs) {
+    Json out = Json::array();
+    if (!run) continue;
+    for (const LogLine& line : run->lines) {
+      if (!line.norms.is_object() || line.norms.empty()) continue;
+      std::map<std::string, double> squares;
+      for (const auto& [module, norms] : line.norms.items()) {
+        if (!norms.contains("gradient") || !norms["gradient"].is_number()) continue;
+        const double norm = norms["gradient"].get<double>();
+        squares[layer_of_module(module)] += norm * norm;
+      }
+      Json layers = Json::object();
+      for (const auto& [layer, square] : squares) layers[layer] = std::sqrt(square);
+      out.push_back({{"step", line.step}, {"layers", std::move(layers)}});
+    }
+    if (!out.empty()) return out;
+  }
+  return Json::array();
+}
+
+/// A row with the names, then one for every claim.
+Rows claim_rows(const Study& study, const StudyResult& result) {
+  Rows rows{{"claim", "source", "difference", "95 % interval", "found"}};
+  for (const ClaimCheck& check : claims_of(study, result)) {
+    std::vector<std::string> row(rows[0].size());
+    row[0] = claim_text(check.claim);
+    row[1] = check.claim.paper;
+    if (check.difference) row[2] = fmt::format("{:+.4f}", check.difference->mean);
+    if (check.interval)
+      row[3] = fmt::format("[{:+.4f}, {:+.4f}]", check.interval->first, check.interval->second);
+    row[4] = check.found;
+    rows.push_back(std::move(row));
+  }
   return rows;
 }
 
@@ -122,8 +181,10 @@ Rows cost_rows(const Study& study, const StudyResult& result) {
 
 /// The same of what they reach.
 Rows loss_rows(const Study& study, const StudyResult& result) {
-  Rows rows{
-      {"entry", "valid loss", "std", "bits/byte", "difference", "95 % interval", "p", "verdict"}};
+  Rows rows{{"entry", "valid loss", "std", "bits/byte", "accuracy", "difference", "95 % interval",
+             "p", "verdict"}};
+  for (const int64_t length : study.evaluate.lengths)
+    rows[0].push_back(fmt::format("at {}", length));
   const std::vector<Comparison> compared = comparisons_of(study, result);
   for (size_t i = 0; i < study.entries.size(); ++i) {
     const StudyEntry& entry = study.entries[i];
@@ -135,14 +196,22 @@ Rows loss_rows(const Study& study, const StudyResult& result) {
       row[1] = fmt::format("{:.4f}", loss.mean);
       if (loss.count > 1) row[2] = fmt::format("{:.4f}", loss.deviation);
     }
-    if (const Summary bits = summary_of(bits_of(own)); bits.count > 0 && bits.mean > 0)
+    const ClaimOf of = told_by(own);
+    if (const Summary bits = summary_of(bits_of(own)); of == ClaimOf::loss && bits.count > 0)
       row[3] = fmt::format("{:.4f}", bits.mean);
+    if (const Summary hits = summary_of(own.values(ClaimOf::accuracy, 0));
+        of == ClaimOf::accuracy && hits.count > 0)
+      row[4] = fmt::format("{:.4f}", hits.mean);
     if (against.verdict != "reference" && against.difference.pairs > 0) {
-      row[4] = fmt::format("{:+.4f}", against.difference.mean);
-      row[5] = interval_text(against);
-      if (against.p) row[6] = fmt::format("{:.3g}", *against.p);
+      row[5] = fmt::format("{:+.4f}", against.difference.mean);
+      row[6] = interval_text(against);
+      if (against.p) row[7] = fmt::format("{:.3g}", *against.p);
     }
-    row[7] = against.verdict;
+    row[8] = against.verdict;
+    for (size_t l = 0; l < study.evaluate.lengths.size(); ++l)
+      if (const Summary there = summary_of(own.values(of, study.evaluate.lengths[l]));
+          there.count > 0)
+        row[9 + l] = fmt::format("{:.4f}", there.mean);
     rows.push_back(std::move(row));
   }
   return filled(std::move(rows));
@@ -292,6 +361,59 @@ std::vector<std::optional<double>> EntryResult::losses() const {
   return out;
 }
 
+std::vector<std::optional<double>> EntryResult::values(ClaimOf of, int64_t length) const {
+  std::vector<std::optional<double>> out;
+  for (size_t s = 0; s < runs.size(); ++s) {
+    std::optional<double> value;
+    if (length == 0) {
+      if (const LogLine* line = runs[s] ? last_evaluation(*runs[s]) : nullptr)
+        value = of == ClaimOf::loss ? line->valid_loss : line->accuracy;
+    } else if (s < lengths.size()) {
+      for (const LengthResult& one : lengths[s])
+        if (one.length == length) value = of == ClaimOf::loss ? one.loss : one.accuracy;
+    }
+    out.push_back(value);
+  }
+  return out;
+}
+
+std::vector<ClaimCheck> claims_of(const Study& study, const StudyResult& result) {
+  std::vector<ClaimCheck> out;
+  for (const ClaimRecipe& claim : study.claims) {
+    ClaimCheck check;
+    check.claim = claim;
+    const EntryResult &own = result.entries[study.index_of(claim.better)],
+                      &other = result.entries[study.index_of(claim.than)];
+    const auto better = own.values(claim.of, claim.length),
+               than = other.values(claim.of, claim.length);
+    std::vector<double> first, second;
+    for (size_t s = 0; s < better.size(); ++s)
+      if (better[s] && than[s]) first.push_back(*better[s]), second.push_back(*than[s]);
+    if (first.empty()) {
+      check.found = "failed";
+      out.push_back(std::move(check));
+      continue;
+    }
+    check.difference = paired_difference(first, second);
+    check.interval = check.difference->interval;
+    // blocks are those of the loss at the trained length
+    if (claim.of == ClaimOf::loss && claim.length == 0)
+      if (const auto blocks = block_differences(own, other); !blocks.empty()) {
+        const CrossedInterval crossed = crossed_interval(blocks);
+        check.interval = {crossed.low, crossed.high};
+      }
+    if (!check.interval)
+      check.found = "one run";
+    else if (check.interval->first <= 0 && check.interval->second >= 0)
+      check.found = "not significant";
+    else
+      check.found =
+          (check.difference->mean < 0) == (claim.of == ClaimOf::loss) ? "appears" : "opposite";
+    out.push_back(std::move(check));
+  }
+  return out;
+}
+
 std::vector<Comparison> comparisons_of(const Study& study, const StudyResult& result) {
   const size_t reference = study.reference_index();
   const std::vector<std::optional<double>> base = result.entries[reference].losses();
@@ -408,6 +530,7 @@ std::string report_text(const Study& study, const StudyResult& result) {
     if (!part.note.empty()) text += part.note + "\n\n";
   }
   text += aligned(loss_rows(study, result)) + "\n" + aligned(cost_rows(study, result));
+  if (!study.claims.empty()) text += "\n" + aligned(claim_rows(study, result));
   text += fmt::format("\n{}; seeds {}; difference: valid loss minus that of {}\n{}\n",
                       equal_text(study), fmt::join(study.seeds, ", "), study.reference,
                       interval_method(study, comparisons_of(study, result)));
@@ -418,7 +541,7 @@ std::string report_text(const Study& study, const StudyResult& result) {
 
 Json report_json(const Study& study, const StudyResult& result) {
   Json json = {{"reference", study.reference},
-               {"equal", {{"by", spec::enum_name(study.equal.by)}}},
+               {"equal", {{"by", spec::enum_name(study.equal.by)}, {"text", equal_text(study)}}},
                {"seeds", study.seeds},
                {"entries", Json::array()},
                {"findings", Json::array()}};
@@ -440,6 +563,7 @@ Json report_json(const Study& study, const StudyResult& result) {
                 {"steps", entry.steps},
                 {"tokens", entry.steps * entry.tokens_per_step},
                 {"seconds_per_step", own.step_seconds},
+                {"seconds", own.seconds},
                 {"learning_rate", own.facts.rate},
                 {"runs", Json::array()},
                 {"curve", Json::array()},
@@ -450,6 +574,14 @@ Json report_json(const Study& study, const StudyResult& result) {
     for (size_t s = 0; s < losses.size(); ++s) {
       const int64_t seed = study.seeds[s];
       Json run = {{"seed", seed}, {"valid_loss", losses[s] ? Json(*losses[s]) : Json()}};
+      const LogLine* last = own.runs[s] ? last_evaluation(*own.runs[s]) : nullptr;
+      if (last != nullptr && last->accuracy) run["accuracy"] = *last->accuracy;
+      if (last != nullptr && last->valid_bits_per_byte)
+        run["bits_per_byte"] = *last->valid_bits_per_byte;
+      if (s < own.lengths.size())
+        for (const LengthResult& at : own.lengths[s])
+          run["lengths"].push_back(
+              {{"length", at.length}, {"valid_loss", at.loss}, {"accuracy", at.accuracy}});
       if (const auto order = own.facts.orders.find(seed); order != own.facts.orders.end())
         run["order"] = order->second;
       if (const auto why = own.facts.failed.find(seed); why != own.facts.failed.end())
@@ -465,6 +597,8 @@ Json report_json(const Study& study, const StudyResult& result) {
            {"fraction", trial.fraction},
            {"valid_loss", std::isfinite(trial.loss) ? Json(trial.loss) : Json()}});
     one["rate_at_end"] = own.facts.rate_at_end;
+    if (Json norms = gradient_norms_of(own); !norms.empty())
+      one["gradient_norms"] = std::move(norms);
     if (compared[i].verdict != "reference" && compared[i].difference.pairs > 0) {
       const PairedDifference& difference = compared[i].difference;
       one["difference"] = {{"mean", difference.mean}, {"pairs", difference.pairs}};
@@ -483,6 +617,13 @@ Json report_json(const Study& study, const StudyResult& result) {
         {{"check", finding.check}, {"unfair", finding.unfair}, {"text", finding.text}});
   }
   json["fair"] = fair;
+  for (const ClaimCheck& check : claims_of(study, result)) {
+    Json one = spec::dump_struct(check.claim);
+    if (check.difference) one["difference"] = check.difference->mean;
+    if (check.interval) one["interval"] = {check.interval->first, check.interval->second};
+    one["found"] = check.found;
+    json["claims"].push_back(std::move(one));
+  }
   for (const ReportPart& part : result.parts) json[part.key] = part.json;
   json["intervals"] = interval_method(study, compared);
   for (const KeyDifference& key : differences_of(result))
@@ -519,6 +660,8 @@ std::string report_page(const Study& study, const StudyResult& result) {
   for (const Finding& finding : all_findings(study, result))
     html += fmt::format("<p class=\"warn\">{}: {}</p>\n", finding.unfair ? "unfair" : "note",
                         escaped(finding.text));
+  if (!study.claims.empty())
+    html += "<h2>Claims of papers</h2>\n" + html_table(claim_rows(study, result), false);
   html += "<h2>Validation loss</h2><p>Means over the seeds.</p>\n";
   html += plot_by(study, result, "tokens", [](const StudyEntry& entry, const EntryResult&) {
     return static_cast<double>(entry.tokens_per_step);

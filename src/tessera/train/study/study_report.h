@@ -16,6 +16,12 @@
 
 namespace tessera::train {
 
+/// Of a trained model, on validation sequences of another length.
+struct LengthResult {
+  int64_t length = 0;  // tokens
+  double loss = 0, accuracy = 0;
+};
+
 /// Of one entry, by the seeds of the study.
 struct EntryResult {
   EntryFacts facts = {};
@@ -24,11 +30,16 @@ struct EntryResult {
   /// Of each seed, the mean loss of every block of validation (TrainOptions::on_block), of all
   /// entries over the same windows; none of failed runs and of objectives that have none.
   std::vector<std::vector<double>> blocks = {};
+  /// Of each seed, at evaluate.lengths; without lengths that the model has no positions for.
+  std::vector<std::vector<LengthResult>> lengths = {};
   double step_seconds = 0;  // of an update, measured apart from the runs
+  double seconds = 0;       // of all runs, search and evaluation during training included
   std::optional<double> decode_tokens_per_s = {};
 
   /// Losses of validation at the end, nothing of failed runs.
   std::vector<std::optional<double>> losses() const;
+  /// Losses or accuracies at the end, at a length of `lengths` or, 0, of training.
+  std::vector<std::optional<double>> values(ClaimOf of, int64_t length) const;
 };
 
 /// A further part of a report: of a scaling law, of a layout search.
@@ -58,6 +69,17 @@ struct Comparison {
   std::string verdict;
 };
 std::vector<Comparison> comparisons_of(const Study& study, const StudyResult& result);
+
+/// A claim of the study against its result.
+struct ClaimCheck {
+  ClaimRecipe claim;
+  std::optional<PairedDifference> difference = {};  // of better minus than; nothing without pairs
+  std::optional<std::pair<double, double>> interval = {};  // the one that counts
+  /// "appears", "opposite" (both: the interval is without 0), "not significant", "one run",
+  /// "failed"
+  std::string found;
+};
+std::vector<ClaimCheck> claims_of(const Study& study, const StudyResult& result);
 
 /// How the intervals of a report came about: of the pairs that the comparisons have.
 std::string interval_method(const Study& study, const std::vector<Comparison>& compared);

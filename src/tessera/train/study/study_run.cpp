@@ -1,13 +1,16 @@
 #include "tessera/train/study/study_run.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "tessera/base/cpu.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/base/sha256.h"
 #include "tessera/base/threads.h"
+#include "tessera/infer/loading/load_model.h"
 #include "tessera/model/model.h"
 #include "tessera/model/state.h"
 #include "tessera/train/loop/trainer.h"
@@ -59,6 +62,7 @@ class StudyRunner {
           loss_of(entry, {entry.steps_of(trial->fraction), trial->rate, kSearchSeed, false}));
     }
     result.trials = search.trials();
+    result.seconds += take_seconds();
     result.facts.rate = search.best();
     result.facts.rate_at_end = search.at_end();
     say(fmt::format("{}: learning rate {:g}{}", entry.name, search.best(),
@@ -77,6 +81,7 @@ class StudyRunner {
     const Recipe recipe = recipe_of(entry, which);
     if (const std::optional<Ended> done = known(folder, recipe)) {
       tell(entry, which, *done, "already trained");
+      add_seconds(*done);
       return *done;
     }
     const auto begin = std::chrono::steady_clock::now();
@@ -108,10 +113,70 @@ class StudyRunner {
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     tell(entry, which, ended, fmt::format("{:.0f} s", seconds.count()));
+    add_seconds(ended);
     return ended;
   }
 
+  /// Seconds of the runs since the last call.
+  double take_seconds() { return std::exchange(seconds_, 0); }
+
+  /// Evaluates a run that has ended at evaluate.lengths, or reads what it has found.
+  std::vector<LengthResult> lengths(const StudyEntry& entry, const StudyRun& which) const {
+    const fs::path folder = out_ / "runs" / name_of(entry, which), file = folder / "lengths.json";
+    std::vector<LengthResult> out, known;
+    if (fs::exists(file))
+      for (const Json& one : spec::read_json_file(file))
+        known.push_back({one.at("length").get<int64_t>(), one.at("valid_loss").get<double>(),
+                         one.at("accuracy").get<double>()});
+    std::optional<infer::LoadedModel> loaded;
+    for (const int64_t length : study_.evaluate.lengths) {
+      const auto found = std::find_if(known.begin(), known.end(), [&](const LengthResult& one) {
+        return one.length == length;
+      });
+      if (found != known.end()) {
+        out.push_back(*found);
+        continue;
+      }
+      if (!loaded) loaded = infer::load_model(folder / "latest");
+      if (const auto one = at_length(entry, which, loaded->model, length)) out.push_back(*one);
+    }
+    Json json = Json::array();
+    for (const LengthResult& one : out)
+      json.push_back(
+          {{"length", one.length}, {"valid_loss", one.loss}, {"accuracy", one.accuracy}});
+    if (loaded) write_file_atomically(file, json.dump() + "\n");
+    return out;
+  }
+
  private:
+  /// Nothing for a length that the model has no positions for.
+  std::optional<LengthResult> at_length(const StudyEntry& entry,
+                                        const StudyRun& which,
+                                        const model::Model& model,
+                                        int64_t length) const {
+    StudyEntry other = entry;
+    other.recipe["train"]["length"] = length;
+    try {
+      const Recipe recipe = recipe_of(other, which);
+      const auto objective = open_objective(recipe, cache_of(out_, options_), options_.cancel);
+      // as many tokens in a call as in training
+      const int64_t batch = std::max<int64_t>(1, recipe.train.batch * entry.length / length);
+      const Evaluation found =
+          objective->evaluate(model, {.batch = batch, .cancel = options_.cancel});
+      say(fmt::format("{}  at {} tokens: valid loss {:.4f}, accuracy {:.4f}", entry.name, length,
+                      found.loss, found.accuracy));
+      return LengthResult{length, found.loss, found.accuracy};
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::cancelled) throw;
+      say(fmt::format("{}  at {} tokens: {}", entry.name, length, error.what()));
+      return std::nullopt;
+    }
+  }
+
+  void add_seconds(const Ended& ended) {
+    if (ended.run && !ended.run->lines.empty()) seconds_ += ended.run->lines.back().seconds;
+  }
+
   void say(const std::string& line) const {
     if (options_.say) options_.say(line);
   }
@@ -155,6 +220,7 @@ class StudyRunner {
   const Study& study_;
   const fs::path& out_;
   const StudyOptions& options_;
+  double seconds_ = 0;
 };
 
 /// Of times.json; nothing where a value is missing.
@@ -262,7 +328,8 @@ StudyResult run_study(const Study& study, const fs::path& out, const StudyOption
   const std::vector<TrialTimes> times =
       options.times ? times_of(study, out, options) : std::vector<TrialTimes>(study.entries.size());
   const std::vector<EntryFacts> facts = orders_of(study, cache_of(out, options), options.cancel);
-  result.machine = fmt::format("{}, {} threads", cpu_info().model, thread_count());
+  result.machine = fmt::format("{}, {} thread{}", cpu_info().model, thread_count(),
+                               thread_count() == 1 ? "" : "s");
   StudyRunner runner(study, out, options);
   for (size_t i = 0; i < study.entries.size(); ++i) {
     EntryResult entry{.facts = facts[i], .step_seconds = times[i].update_seconds};
@@ -274,7 +341,10 @@ StudyResult run_study(const Study& study, const fs::path& out, const StudyOption
     for (size_t i = 0; i < study.entries.size(); ++i) {
       const StudyEntry& entry = study.entries[i];
       EntryResult& own = result.entries[i];
-      Ended ended = runner.run(entry, {entry.steps, own.facts.rate, seed, true});
+      const StudyRun which{entry.steps, own.facts.rate, seed, true};
+      Ended ended = runner.run(entry, which);
+      own.seconds += runner.take_seconds();
+      own.lengths.push_back(ended.run ? runner.lengths(entry, which) : std::vector<LengthResult>());
       if (!ended.failure.empty()) own.facts.failed[seed] = ended.failure;
       own.runs.push_back(std::move(ended.run));
       own.blocks.push_back(std::move(ended.blocks));

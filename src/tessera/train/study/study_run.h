@@ -7,7 +7,8 @@
 //   OUT/runs/NAME/seed=S,lr=L,steps=N  a run that is compared
 //   OUT/runs/NAME/part,seed=S,...      a run of a part of the budget, of a scaling law
 //   OUT/size-N/                        such a folder for every size of a scaling law
-// In a run's folder: failed.txt, why it ended without a result; blocks.json, EntryResult::blocks.
+// In a run's folder: failed.txt, why it ended without a result; blocks.json, EntryResult::blocks;
+// lengths.json, EntryResult::lengths.
 #pragma once
 
 #include <filesystem>

@@ -23,7 +23,7 @@ const char* const kPair = R"("entries": [{"name": "silu"}, {"name": "gelu",
 
 /// Without what differs from run to run.
 Json timeless(Json report) {
-  for (Json& entry : report["entries"]) entry.erase("seconds_per_step");
+  for (Json& entry : report["entries"]) entry.erase("seconds_per_step"), entry.erase("seconds");
   return report;
 }
 
@@ -96,6 +96,71 @@ TEST_F(StudyRuns, AKilledStudyIsResumedAndADoneOneIsReused) {
   other.entries[0].recipe["train"]["clip_norm"] = 3;
   expect_error(ErrorKind::usage, "is a run of another recipe (train.clip_norm differs)",
                [&] { run_study(other, folder_ / "cut"); });
+}
+
+TEST_F(StudyRuns, TrainedModelsAreEvaluatedAtOtherLengths) {
+  const Study longer = study(R"("entries": [{"name": "rope"}, {"name": "learned", "spec": {"embed":
+    {"type": "token", "position": {"type": "learned", "n_positions": 16}}},
+    "set": ["spec.layers[0].mixer.position=none"]}], "equal": {"by": "none"}, "seeds": 2,
+    "learning_rates": "shared", "evaluate": {"lengths": [16, 32]},
+    "claims": [{"better": "rope", "than": "learned", "paper": "a paper"},
+               {"better": "rope", "than": "learned", "length": 32}])");
+  std::vector<std::string> said;
+  StudyOptions options;
+  options.say = [&](const std::string& line) { said.push_back(line); };
+  const StudyResult result = run_study(longer, folder_ / "out", options);
+  const EntryResult &rope = result.entries[0], &learned = result.entries[1];
+  ASSERT_EQ(rope.lengths.size(), 2u);
+  ASSERT_EQ(rope.lengths[1].size(), 2u);
+  // windows of the trained length are those of the last evaluation
+  EXPECT_EQ(rope.lengths[1][0].loss, *rope.losses()[1]);
+  EXPECT_NE(rope.lengths[1][1].loss, *rope.losses()[1]);
+  EXPECT_EQ(rope.values(ClaimOf::loss, 32)[1], rope.lengths[1][1].loss);
+  EXPECT_EQ(rope.values(ClaimOf::accuracy, 16)[0], rope.values(ClaimOf::accuracy, 0)[0]);
+  // a table of 16 positions has no more
+  ASSERT_EQ(learned.lengths[0].size(), 1u);
+  EXPECT_FALSE(learned.values(ClaimOf::loss, 32)[0]);
+  EXPECT_GT(rope.seconds, 0);
+  const std::vector<ClaimCheck> claims = claims_of(longer, result);
+  EXPECT_NEAR(claims.at(0).difference->mean, comparisons_of(longer, result)[1].difference.mean * -1,
+              1e-12);
+  EXPECT_TRUE(claims[0].interval);
+  EXPECT_EQ(claims.at(1).found, "failed");
+  const Json report = report_json(longer, result);
+  EXPECT_EQ(report["claims"][0]["better"], "rope");
+  EXPECT_EQ(report["entries"][0]["runs"][1]["lengths"][1]["valid_loss"], rope.lengths[1][1].loss);
+  EXPECT_NE(report_text(longer, result).find("at 32"), std::string::npos);
+  EXPECT_NE(report_page(longer, result).find("Claims of papers"), std::string::npos);
+  // what is known is not evaluated again
+  const auto evaluations = [&] {
+    return std::count_if(said.begin(), said.end(), [](const std::string& line) {
+      return line.find("rope  at ") != std::string::npos;
+    });
+  };
+  EXPECT_EQ(evaluations(), 4);
+  EXPECT_EQ(run_study(longer, folder_ / "out", options).entries[0].lengths[0][1].loss,
+            rope.lengths[0][1].loss);
+  EXPECT_EQ(evaluations(), 4);
+}
+
+TEST_F(StudyRuns, TasksHaveAccuraciesAndLayersGradientNorms) {
+  folder_.write("task.json", R"({"extends": "base.json", "data": {"type": "parity", "valid": 32,
+    "train": null, "valid_fraction": null},
+    "spec": {"vocab": 4}, "watch": {"norms": 4}})");
+  const Study task =
+      read_study(json_of(R"({"base": "task.json", "budget": {"steps": 8}, "equal": {"by": "none"},
+        "entries": [{"name": "a"}, {"name": "b", "set": ["spec.ffn.d_hidden=64"]}], "seeds": 1,
+        "learning_rates": "shared", "claims": [{"better": "b", "than": "a", "of": "accuracy"}]})"),
+                 folder_.path());
+  const StudyResult result = run_study(task, folder_ / "task");
+  const Json report = report_json(task, result);
+  const Json& entry = report["entries"][0];
+  EXPECT_EQ(entry["runs"][0]["accuracy"], *result.entries[0].values(ClaimOf::accuracy, 0)[0]);
+  EXPECT_FALSE(entry["runs"][0].contains("bits_per_byte"));
+  EXPECT_EQ(report["claims"][0]["found"], "one run");
+  ASSERT_GE(entry["gradient_norms"].size(), 2u);
+  EXPECT_GT(entry["gradient_norms"][0]["layers"]["layers.1"], 0);
+  EXPECT_NE(report_text(task, result).find("accuracy"), std::string::npos);
 }
 
 TEST_F(StudyRuns, EveryEntryGetsItsOwnRate) {

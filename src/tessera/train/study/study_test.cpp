@@ -176,5 +176,26 @@ TEST_F(StudyFiles, BadStudiesGiveOneLine) {
           "entry \"b\": ");
 }
 
+TEST_F(StudyFiles, ClaimsNameEntriesAndLengths) {
+  const std::string pair = R"("base": "base.json", "equal": {"by": "none"},
+    "entries": [{"name": "rope"}, {"name": "none", "set": ["spec.layers[0].mixer.position=none"]}])";
+  const Study study = read("{" + pair + R"(, "evaluate": {"lengths": [32]},
+    "claims": [{"better": "rope", "than": "none", "paper": "arXiv:2104.09864"},
+               {"better": "none", "than": "rope", "of": "accuracy", "length": 32}]})");
+  ASSERT_EQ(study.claims.size(), 2u);
+  EXPECT_EQ(study.claims[0].of, ClaimOf::loss);
+  EXPECT_EQ(study.claims[1].length, 32);
+  EXPECT_EQ(study.index_of("none"), 1u);
+  const auto wrong = [&](const std::string& more, std::string_view part) {
+    refused(ErrorKind::spec, "{" + pair + ", " + more + "}", part);
+  };
+  wrong(R"("claims": [{"better": "rop", "than": "none"}])", "did you mean \"rope\"");
+  wrong(R"("claims": [{"better": "rope"}])", "\"than\" is missing");
+  wrong(R"("claims": [{"better": "rope", "than": "none", "length": 64}])",
+        "[claims[0]] length 64 is not evaluated; expected one of evaluate.lengths");
+  wrong(R"("claims": {})", "[claims] found an object; expected a list of claims");
+  wrong(R"("evaluate": {"lengths": [0]})", "[evaluate.lengths] found 0; expected tokens, from 1");
+}
+
 }  // namespace
 }  // namespace tessera::train
