@@ -10,6 +10,7 @@
 #include "tessera/infer/loading/weights_fingerprint.h"
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/kernels/weights/quantize.h"
+#include "tessera/ops/weights/to_device.h"
 #include "tessera/spec/json_difference.h"
 
 namespace tessera::infer {
@@ -26,7 +27,9 @@ bool is_peft(const fs::path& folder) {
   return fs::exists(folder / convert::kPeftConfig);
 }
 
-TensorView view_of(std::string name, const model::WeightPtr& weight) {
+/// In host memory: a copy of a weight on another device.
+TensorView view_of(std::string name, const model::WeightPtr& given) {
+  const model::WeightPtr weight = ops::to_device(given, at::kCPU);
   return {std::move(name),
           weight->dtype(),
           weight->shape(),

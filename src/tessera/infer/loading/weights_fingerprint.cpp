@@ -27,7 +27,8 @@ std::vector<double> numbers_of(const ops::Weight& weight) {
   const at::NoGradGuard guard;
   std::vector<int64_t> ids;
   for (int64_t k = 0; k < kNumbers; ++k) ids.push_back(k * (weight.size(0) - 1) / (kNumbers - 1));
-  const Tensor rows = ops::rows(weight, at::tensor(ids, at::kLong)).to(at::kCPU, at::kDouble);
+  const Tensor rows =
+      ops::rows(weight, at::tensor(ids, at::kLong).to(weight.device())).to(at::kCPU, at::kDouble);
   std::vector<double> out;
   for (int64_t k = 0; k < kNumbers; ++k)
     out.push_back(rows[k][k * (weight.size(1) - 1) / (kNumbers - 1)].item<double>());

@@ -214,10 +214,17 @@ struct InPlaceProduct : torch::autograd::Function<InPlaceProduct> {
 /// x_NI b_KN of rounded factors.
 struct RoundedProduct : torch::autograd::Function<RoundedProduct> {
   static Tensor of(const Tensor& a, const Tensor& b, ProductType type) {
+    if (!a.is_cpu()) return on_device(a.detach(), b.detach(), type);
     Tensor y = at::empty({a.size(0), b.size(1)}, a.options());
     if (a.size(1) == 0) return y.zero_();
     multiply_into(y, a.detach(), b.detach(), /*add=*/false, type);
     return y;
+  }
+  /// Sums are float32. CUDA's products take factors of 16 bits as they are, other devices' do not.
+  static Tensor on_device(const Tensor& a, const Tensor& b, ProductType type) {
+    const auto half = type == ProductType::bf16 ? at::kBFloat16 : at::kHalf;
+    const Tensor x = a.to(half), y = b.to(half);
+    return x.is_cuda() ? at::mm(x, y, at::kFloat) : at::mm(x.to(at::kFloat), y.to(at::kFloat));
   }
   static Tensor forward(AutogradContext* context,
                         const Tensor& a,

@@ -563,10 +563,12 @@ Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
     const Tensor y = product(input, matrix.t());
     return b.defined() ? y + spread(b, y) : y;
   }
-  if (!input.device().is_cpu() || product_type != at::kFloat || !at::GradMode::is_enabled())
+  if (product_type != at::kFloat || !at::GradMode::is_enabled() ||
+      (!input.is_cpu() && TrainingProducts::type() == ProductType::float32))
     return at::linear(input, matrix, b).to(x.scalar_type());
-  const bool in_place = InPlaceGradients::active() && input.dim() == 2 && matrix.is_leaf() &&
-                        matrix.requires_grad() && matrix.is_same(w.dense_tensor());
+  const bool in_place = InPlaceGradients::active() && input.is_cpu() && input.dim() == 2 &&
+                        matrix.is_leaf() && matrix.requires_grad() &&
+                        matrix.is_same(w.dense_tensor());
   const ProductType type = TrainingProducts::type();
   const Tensor y = in_place                       ? product_in_place(input, matrix, type)
                    : type == ProductType::float32 ? product(input, matrix.t())

@@ -4,6 +4,8 @@
 
 #include "tessera/convert/checkpoint.h"
 #include "tessera/infer/loading/load_model.h"
+#include "tessera/model/placement.h"
+#include "tessera/ops/weights/to_device.h"
 #include "tessera/train/data/token_cache.h"
 #include "tessera/train/loop/parameters.h"
 #include "tessera/train/loop/init_weights.h"
@@ -161,8 +163,8 @@ model::Model start_model(const Recipe& recipe) {
   return {recipe.spec, infer::weights_of(base, recipe.spec)};
 }
 
-AdapterInit adapter_start(const Recipe& recipe) {
-  const model::Model frozen = start_model(recipe);
+AdapterInit adapter_start(const Recipe& recipe, at::Device device) {
+  model::Model frozen = start_model(recipe);
   std::vector<model::WeightAdapter> adapters = fresh(recipe, frozen);
   const size_t matrices = adapters.size();
   std::vector<std::string> saved =
@@ -188,6 +190,14 @@ AdapterInit adapter_start(const Recipe& recipe) {
   if (adapters.size() > matrices)
     line += fmt::format(", {} parameter tensors in full", adapters.size() - matrices);
   line += fmt::format("; base model {} frozen", recipe.init->from);
+  if (!device.is_cpu()) {
+    frozen = model::to_device(frozen, device);
+    for (model::WeightAdapter& adapter : adapters) {
+      for (const model::OverlayPart& part : model::kOverlayParts)
+        adapter.*part.part = ops::to_device(adapter.*part.part, device);
+      adapter.whole = ops::to_device(adapter.whole, device);
+    }
+  }
   model::Model model = model::with_adapters(frozen, adapters);
   return {std::move(model), std::move(adapters), std::move(line)};
 }

@@ -13,10 +13,10 @@ struct AdapterInit {
 };
 
 /// Creates the recipe's "adapter" on the model in its "init": a Hugging Face folder, a GGUF file or
-/// a run. The base model stays memory-mapped, without a float copy of its weights. Throws
-/// Error(usage) if a target matches no matrix, Error(file) if the model's parameters are not those
-/// of the recipe's spec.
-AdapterInit adapter_start(const Recipe& recipe);
+/// a run. On the CPU the base model stays memory-mapped, without a float copy of its weights.
+/// Throws Error(usage) if a target matches no matrix, Error(file) if the model's parameters are not
+/// those of the recipe's spec.
+AdapterInit adapter_start(const Recipe& recipe, at::Device device = at::kCPU);
 
 /// The model before the first step: the base model of an adapter, otherwise that of
 /// start_weights().

@@ -65,8 +65,16 @@ ParameterSet::ParameterSet(const model::Model& model,
     return std::find(auxiliary.derived.begin(), auxiliary.derived.end(), name) !=
            auxiliary.derived.end();
   };
+  // all that is trained of a model with adapters
+  const auto frozen = [&](const std::string& name) {
+    return !adapters.empty() &&
+           std::none_of(adapters.begin(), adapters.end(), [&](const model::WeightAdapter& adapter) {
+             return adapter.weight == name && adapter.whole != nullptr;
+           });
+  };
   for (const auto& [decl, weight] : model.weights().all())
-    if (!derived(decl.name)) all.emplace_back(decl, weight->dense_tensor());
+    if (!derived(decl.name))
+      all.emplace_back(decl, frozen(decl.name) ? Tensor() : weight->dense_tensor());
   for (const model::WeightAdapter& adapter : adapters)
     for (auto& parameter : parameters_of(adapter)) all.push_back(std::move(parameter));
   for (const ParameterBeside& parameter : auxiliary.parameters)

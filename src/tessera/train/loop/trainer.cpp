@@ -75,7 +75,7 @@ std::unique_ptr<TrainState> first_learner(const Recipe& recipe,
     learner->origin = std::move(first.origin);
     return learner;
   }
-  AdapterInit start = adapter_start(recipe);
+  AdapterInit start = adapter_start(recipe, options.device);
   if (options.on_start) options.on_start(start.line);
   AuxiliaryParameters beside = objective.join(start.model);
   return std::make_unique<TrainState>(std::move(start.model), recipe.optimizer,
@@ -119,16 +119,11 @@ void check_device(const Recipe& recipe, const TrainOptions& options) {
     refuse("the sequence is split over ranks on a CPU; expected no --sequence-parallel");
   if (!computes_on_devices(recipe))
     refuse(
-        fmt::format("objective \"{}\" trains on a CPU; expected one of target tokens, such as "
-                    "\"causal_lm\"",
+        fmt::format("objective \"{}\" trains on a CPU; expected one of target tokens or labels, "
+                    "such as \"causal_lm\"",
                     recipe.objective->type()));
-  if (recipe.adapter) refuse("adapters train on a CPU; expected no \"adapter\"");
-  if (recipe.train.precision != Precision::float32)
-    refuse(fmt::format("train.precision \"{}\" is available on a CPU; expected \"float32\"",
-                       spec::enum_name(recipe.train.precision)));
   if (recipe.train.windows == WindowOrder::carried)
     refuse("train.windows \"carried\" is available on a CPU; expected \"isolated\"");
-  if (recipe.optimizer.average) refuse("optimizer.average is available on a CPU; expected none");
   if (recipe.experts && recipe.experts->changes())
     refuse("\"experts\" changes their number on a CPU; expected a constant number");
   if (const std::string reason = no_device_reason(recipe.optimizer.rule); !reason.empty())
@@ -142,7 +137,7 @@ void check_device(const Recipe& recipe, const TrainOptions& options) {
 TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptions& options) {
   check_split(recipe.spec, recipe.train, options.sequence);
   check_device(recipe, options);
-  check_precision(recipe.train.precision, kernels::has_bf16_units());
+  check_precision(recipe.train.precision, !options.device.is_cpu() || kernels::has_bf16_units());
   RunLock lock(folder);
   if (const auto steps = checkpoint_steps(folder); !steps.empty()) {
     if (!options.resume)

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "tessera/base/threads.h"
+#include "tessera/model/placement.h"
 #include "tessera/ops/block_cache.h"
 #include "tessera/train/loop/adapter.h"
 #include "tessera/train/loop/loop.h"
@@ -39,14 +40,17 @@ double median_seconds(const std::function<void(int64_t)>& run, int64_t most = kM
 
 }  // namespace
 
-std::unique_ptr<TrainState> any_learner(const Recipe& recipe, Objective& objective) {
+std::unique_ptr<TrainState> any_learner(const Recipe& recipe,
+                                        Objective& objective,
+                                        at::Device device) {
   if (recipe.adapter) {
-    AdapterInit start = adapter_start(recipe);
+    AdapterInit start = adapter_start(recipe, device);
     AuxiliaryParameters beside = objective.join(start.model);
     return std::make_unique<TrainState>(std::move(start.model), recipe.optimizer,
                                         std::move(start.adapters), std::move(beside));
   }
-  model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 0));
+  model::Model model =
+      model::to_device({recipe.spec, model::Weights::initial(recipe.spec, 0)}, device);
   AuxiliaryParameters beside = objective.join(model);
   return std::make_unique<TrainState>(std::move(model), recipe.optimizer,
                                       std::vector<model::WeightAdapter>(), std::move(beside));
@@ -54,17 +58,19 @@ std::unique_ptr<TrainState> any_learner(const Recipe& recipe, Objective& objecti
 
 TrialTimes trial_times(const Recipe& recipe,
                        const std::filesystem::path& cache,
-                       const CancelToken* cancel) {
+                       const CancelToken* cancel,
+                       at::Device device) {
   at::set_num_threads(thread_count());
   ops::use_block_cache();
   Recipe some = recipe;
   some.optimizer.lr = 1e-9;  // that no update diverges
   some.watch.reset();
   const auto objective = open_objective(some, cache, cancel);
-  auto learner = any_learner(some, *objective);
+  auto learner = any_learner(some, *objective, device);
   const model::Model& model = learner->model;
   TrainOptions options;
   options.cancel = cancel;
+  options.device = device;
   Loop loop(some, cache, *objective, std::move(learner), options);
   TrialTimes times;
   times.update_seconds = median_seconds([&](int64_t updates) {

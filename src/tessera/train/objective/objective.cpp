@@ -288,7 +288,7 @@ constexpr Maker kMakers[] = {
 
 bool computes_on_devices(const Recipe& recipe) {
   const std::optional<size_t> row = objective_row(recipe.objective->type());
-  return !row || kMakers[*row] == tokens;
+  return !row || kMakers[*row] == tokens || kMakers[*row] == labelled_objective;
 }
 
 std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveOptions& options) {

@@ -113,8 +113,8 @@ std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr
 /// Throws Error(spec) if the head has fewer outputs than the vocabulary.
 void check_head_of_tokens(const Recipe& recipe);
 
-/// True if the objective of a recipe computes on other devices than the CPU: those of target
-/// tokens.
+/// True if the objective of a recipe computes on other devices than the CPU: those of target tokens
+/// and labels.
 bool computes_on_devices(const Recipe& recipe);
 
 /// Options of opening an objective.

@@ -1,8 +1,15 @@
 #include "tessera/train/optimizer/device_rules.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
 #include <ATen/ATen.h>
 
 #include "tessera/train/optimizer/adamw.h"
+#include "tessera/train/optimizer/memory_tensor.h"
+#include "tessera/train/optimizer/muon.h"
 
 namespace tessera::train {
 namespace {
@@ -17,25 +24,22 @@ class DeviceRule : public UpdateRule {
              at::Device device,
              const std::vector<std::string>& moments)
       : slots_(std::move(slots)), device_(device) {
-    for (const std::string& name : moments) {
-      moments_.push_back({name, {}});
-      for (const ParameterInfo& slot : slots_)
-        moments_.back().second.push_back(
-            at::zeros(slot.shape, at::TensorOptions(device_).dtype(at::kFloat)));
-    }
+    for (const std::string& name : moments)
+      add_moment(name, [](const ParameterInfo& slot) { return std::optional(slot.shape); });
   }
 
   void update(std::span<const Parameter> parameters, const Step& step) final {
     require(parameters.size() == slots_.size(), "optimizer", "{} parameters; expected {}",
             parameters.size(), slots_.size());
     const at::NoGradGuard no_graph;
+    begin(step);
     Update update{.step = step};
     update.moments.resize(moments_.size());
     for (size_t s = 0; s < slots_.size(); ++s) {
       if (parameters[s].gradient == nullptr) continue;
       update.slots.push_back(s);
-      update.weights.push_back(tensor_of(parameters[s].weight, slots_[s]));
-      update.gradients.push_back(tensor_of(const_cast<float*>(parameters[s].gradient), slots_[s]));
+      update.weights.push_back(memory_tensor(parameters[s].weight, slots_[s].shape, device_));
+      update.gradients.push_back(memory_tensor(parameters[s].gradient, slots_[s].shape, device_));
       for (size_t m = 0; m < moments_.size(); ++m)
         update.moments[m].push_back(moments_[m].second[s]);
     }
@@ -44,12 +48,13 @@ class DeviceRule : public UpdateRule {
     apply(update);
   }
 
-  std::vector<RuleState> state() final {
+  std::vector<RuleState> state() override {
     std::vector<RuleState> out;
     for (const auto& [name, tensors] : moments_)
       for (size_t s = 0; s < slots_.size(); ++s)
-        out.push_back({name + "." + slots_[s].name, slots_[s].name, slots_[s].shape, DType::f32,
-                       tensors[s].mutable_data_ptr()});
+        if (tensors[s].defined())
+          out.push_back({name + "." + slots_[s].name, slots_[s].name, tensors[s].sizes().vec(),
+                         DType::f32, tensors[s].mutable_data_ptr()});
     return out;
   }
 
@@ -61,7 +66,22 @@ class DeviceRule : public UpdateRule {
     Tensors weights = {}, gradients = {};
     std::vector<Tensors> moments = {};
   };
-  virtual void apply(Update& update) const = 0;
+  virtual void apply(Update& update) = 0;
+  /// Called once per update, before apply(), which parameters without gradients do not reach.
+  virtual void begin(const Step& /*step*/) {}
+
+  /// A moment of zeros; shape_of(parameter) is its shape, or none.
+  template <class ShapeOf>
+  void add_moment(const std::string& name, const ShapeOf& shape_of) {
+    moments_.push_back({name, {}});
+    for (const ParameterInfo& slot : slots_) {
+      const std::optional<std::vector<int64_t>> shape = shape_of(slot);
+      moments_.back().second.push_back(
+          shape ? at::zeros(*shape, at::TensorOptions(device_).dtype(at::kFloat)) : Tensor());
+    }
+  }
+  Tensors& moment(size_t which) { return moments_[which].second; }
+  const Tensors& moment(size_t which) const { return moments_[which].second; }
 
   /// A number for each of the update's parameters.
   template <class Number>
@@ -70,15 +90,10 @@ class DeviceRule : public UpdateRule {
     for (const size_t s : update.slots) out.emplace_back(number(slots_[s]));
     return out;
   }
+  const std::vector<ParameterInfo>& slots() const { return slots_; }
+  at::Device device() const { return device_; }
 
  private:
-  Tensor tensor_of(float* data, const ParameterInfo& slot) const {
-    return at::for_blob(data, slot.shape)
-        .options(at::TensorOptions(device_).dtype(at::kFloat))
-        .target_device(device_)
-        .make_tensor();
-  }
-
   std::vector<ParameterInfo> slots_;
   at::Device device_;
   std::vector<std::pair<std::string, Tensors>> moments_;
@@ -96,7 +111,7 @@ class DeviceAdam final : public DeviceRule {
         settings_(settings) {}
 
  private:
-  void apply(Update& u) const override {
+  void apply(Update& u) override {
     const auto constants = [&](const ParameterInfo& slot) {
       return AdamConstants(settings_, u.step, slot);
     };
@@ -131,7 +146,7 @@ class DeviceSgd final : public DeviceRule {
         keys_(keys) {}
 
  private:
-  void apply(Update& u) const override {
+  void apply(Update& u) override {
     add_decay(u.gradients, u.weights,
               each(u, [](const ParameterInfo& slot) { return slot.weight_decay; }));
     Tensors steps = u.gradients;
@@ -154,7 +169,7 @@ class DeviceLion final : public DeviceRule {
       : DeviceRule(std::move(slots), device, {"first_moment"}), keys_(keys) {}
 
  private:
-  void apply(Update& u) const override {
+  void apply(Update& u) override {
     const double beta1 = keys_.betas[0], beta2 = keys_.betas[1];
     Tensors& m = u.moments[0];
     Tensors mixed = at::_foreach_mul(m, beta1);
@@ -170,35 +185,207 @@ class DeviceLion final : public DeviceRule {
   LionKeys keys_;
 };
 
+class DeviceMuon final : public DeviceRule {
+ public:
+  DeviceMuon(std::vector<ParameterInfo> slots, at::Device device, const MuonKeys& keys)
+      : DeviceRule(std::move(slots), device, {"momentum"}), keys_(keys) {}
+
+ private:
+  void apply(Update& u) override {
+    Tensors& b = u.moments[0];
+    const Tensors fresh = at::_foreach_mul(u.gradients, 1 - keys_.momentum);
+    at::_foreach_mul_(b, keys_.momentum);
+    at::_foreach_add_(b, fresh);
+    const Tensors along = keys_.nesterov ? at::_foreach_add(fresh, b, keys_.momentum) : b;
+    for (size_t i = 0; i < u.slots.size(); ++i) {
+      const ParameterInfo& slot = slots()[u.slots[i]];
+      const double lr = u.step.lr * slot.lr_factor;
+      u.weights[i]
+          .mul_(1 - lr * slot.weight_decay)
+          .sub_(orthogonalised(along[i], keys_.iterations), lr * muon_scale(keys_.scale, slot));
+    }
+  }
+  MuonKeys keys_;
+};
+
+class DeviceAdafactor final : public DeviceRule {
+ public:
+  DeviceAdafactor(std::vector<ParameterInfo> slots, at::Device device, const AdafactorKeys& keys)
+      : DeviceRule(std::move(slots), device, {}), keys_(keys) {
+    const auto without = [](const ParameterInfo& slot, int64_t axis) {
+      std::vector<int64_t> shape = slot.shape;
+      if (shape.size() >= 2) shape.erase(shape.end() + axis);
+      return shape.size() < slot.shape.size() ? std::optional(shape) : std::nullopt;
+    };
+    add_moment("row_moment", [&](const ParameterInfo& slot) { return without(slot, -1); });
+    add_moment("column_moment", [&](const ParameterInfo& slot) { return without(slot, -2); });
+    add_moment("second_moment", [](const ParameterInfo& slot) {
+      return slot.shape.size() < 2 ? std::optional(slot.shape) : std::nullopt;
+    });
+    add_moment("first_moment", [&](const ParameterInfo& slot) {
+      return keys.beta1 > 0 ? std::optional(slot.shape) : std::nullopt;
+    });
+  }
+
+ private:
+  /// Root of the mean square, a scalar in double.
+  static Tensor rms(const Tensor& x) {
+    return at::linalg_vector_norm(x, 2, std::nullopt, false, at::kDouble) /
+           std::sqrt(static_cast<double>(std::max<int64_t>(1, x.numel())));
+  }
+
+  void apply(Update& u) override {
+    const bool torch_form = keys_.form == AdafactorForm::torch;
+    const double eps = torch_form ? std::numeric_limits<float>::epsilon() : 0,
+                 least = torch_form ? eps * eps : 1e-38,
+                 fresh = std::pow(static_cast<double>(u.step.t), -keys_.decay_power);
+    const auto mean = [](const Tensor& x, int64_t axis, bool keep) {
+      return x.mean(axis, keep, at::kDouble);
+    };
+    const auto move = [fresh](const Tensor& moment, const Tensor& to) {
+      moment.add_(to.to(at::kFloat) - moment, fresh);
+    };
+    for (size_t i = 0; i < u.slots.size(); ++i) {
+      const ParameterInfo& slot = slots()[u.slots[i]];
+      const Tensor &w = u.weights[i], &g = u.gradients[i];
+      const Tensor squares = torch_form ? g.square() : g.square() + 1e-30;
+      Tensor second = u.moments[2][i];
+      if (second.defined()) {
+        move(second, squares);
+      } else {
+        const Tensor &rows = u.moments[0][i], &columns = u.moments[1][i];
+        move(rows, mean(squares, -1, false));
+        move(columns, mean(squares, -2, false));
+        const Tensor by = rows / mean(rows, -1, true).clamp_min(eps);
+        second = by.to(at::kFloat).unsqueeze(-1) * columns.unsqueeze(-2);
+      }
+      const Tensor along = g / second.clamp_min(least).sqrt();
+      const double lr = u.step.lr * slot.lr_factor;
+      // scalars that depend on numbers of the device
+      Tensor rate = at::full({}, lr, at::TensorOptions(device()).dtype(at::kDouble)), keep;
+      if (torch_form)
+        rate = rms(w).clamp_min(keys_.smallest_rms) *
+               std::min(lr, 1 / std::sqrt(static_cast<double>(u.step.t)));
+      else if (keys_.scale_parameter)
+        rate = rms(w).clamp_min(keys_.smallest_rms) * lr;
+      keep = torch_form ? at::full_like(rate, 1 - lr * slot.weight_decay)
+                        : 1 - rate * slot.weight_decay;
+      Tensor step = along * (rate / (rms(along) / keys_.clip).clamp_min(1));
+      if (const Tensor& first = u.moments[3][i]; first.defined())
+        step = first.mul_(keys_.beta1).add_(step, 1 - keys_.beta1);
+      w.mul_(keep).sub_(step);
+    }
+  }
+  AdafactorKeys keys_;
+};
+
+class DeviceScheduleFree final : public DeviceRule {
+ public:
+  DeviceScheduleFree(std::vector<ParameterInfo> slots,
+                     at::Device device,
+                     const ScheduleFreeKeys& keys,
+                     std::span<const Parameter> weights)
+      : DeviceRule(std::move(slots), device, {"free", "second_moment"}), keys_(keys) {
+    for (size_t s = 0; s < this->slots().size(); ++s)
+      moment(0)[s].copy_(weight(s, weights[s].weight));
+  }
+
+  std::vector<RuleState> state() override {
+    std::vector<RuleState> out = DeviceRule::state();
+    out.push_back({"schedule_free.sums", "", {2}, DType::f64, sums_, true});
+    return out;
+  }
+  bool averages() const override { return true; }
+  void to_average(size_t slot, float* weights) const override {
+    const at::NoGradGuard no_graph;
+    const Tensor y = weight(slot, weights);
+    y.add_(moment(0)[slot] - y, 1 - 1 / keys_.betas[0]);
+  }
+
+ private:
+  Tensor weight(size_t slot, const float* data) const {
+    return memory_tensor(data, slots()[slot].shape, device());
+  }
+  void begin(const Step& step) override {
+    sums_[1] = std::max(sums_[1], step.lr);
+    const double own = std::pow(sums_[1], keys_.weight_power);
+    sums_[0] += own;
+    share_ = sums_[0] > 0 ? own / sums_[0] : 0;
+  }
+  void apply(Update& u) override {
+    const double beta1 = keys_.betas[0], beta2 = keys_.betas[1];
+    Tensors &z = u.moments[0], &v = u.moments[1], &y = u.weights;
+    at::_foreach_mul_(v, beta2);
+    at::_foreach_addcmul_(v, u.gradients, u.gradients, 1 - beta2);
+    Tensors size = at::_foreach_sqrt(v);
+    at::_foreach_mul_(size, 1 / std::sqrt(1 - std::pow(beta2, static_cast<double>(u.step.t))));
+    at::_foreach_add_(size, keys_.eps);
+    const Tensors d = at::_foreach_add(
+        at::_foreach_div(u.gradients, size),
+        at::_foreach_mul(y, each(u, [](const ParameterInfo& slot) { return slot.weight_decay; })));
+    const auto rate = [&](const ParameterInfo& slot) { return u.step.lr * slot.lr_factor; };
+    at::_foreach_add_(y, at::_foreach_sub(z, y), share_);
+    at::_foreach_add_(y, at::_foreach_mul(d, each(u, [&](const ParameterInfo& slot) {
+                                            return rate(slot) * (beta1 * (1 - share_) - 1);
+                                          })));
+    at::_foreach_sub_(z, at::_foreach_mul(d, each(u, rate)));
+  }
+  ScheduleFreeKeys keys_;
+  double sums_[2] = {0, 0};  // sum of the weights of updates; the largest rate
+  double share_ = 0;         // of z in the average, in this update
+};
+
 }  // namespace
 
 std::string no_device_reason(const RuleKeys& rule) {
   const auto* adamw = std::get_if<AdamWKeys>(&rule);
   if (adamw == nullptr) adamw = std::get_if<AdamKeys>(&rule);
-  if (adamw != nullptr)
-    return adamw->moments == MomentStorage::float32
-               ? ""
-               : "optimizer.moments \"int8\" computes on a CPU; expected \"float32\"";
-  if (std::holds_alternative<SgdKeys>(rule) || std::holds_alternative<LionKeys>(rule)) return "";
-  return fmt::format(
-      "optimizer \"{}\" computes on a CPU; expected \"adamw\", \"adam\", \"sgd\" or \"lion\"",
-      spec::type_of(rule));
+  if (adamw != nullptr && adamw->moments == MomentStorage::int8)
+    return "optimizer.moments \"int8\" computes on a CPU; expected \"float32\"";
+  // eigenvectors of moments without full rank follow from rounding: other sums, another training
+  if (std::holds_alternative<SoapKeys>(rule) || std::holds_alternative<ShampooKeys>(rule))
+    return fmt::format(
+        "optimizer \"{}\" computes on a CPU; expected another, such as \"adamw\" or \"muon\"",
+        spec::type_of(rule));
+  return "";
 }
 
 std::unique_ptr<UpdateRule> device_rule(const RuleKeys& rule,
                                         std::vector<ParameterInfo> slots,
-                                        at::Device device) {
+                                        at::Device device,
+                                        std::span<const Parameter> weights) {
   if (const std::string reason = no_device_reason(rule); !reason.empty())
     fail(ErrorKind::usage, "optimizer", "device {}: {}", device.str(), reason);
-  if (const auto* sgd = std::get_if<SgdKeys>(&rule))
-    return std::make_unique<DeviceSgd>(std::move(slots), device, *sgd);
-  if (const auto* lion = std::get_if<LionKeys>(&rule))
-    return std::make_unique<DeviceLion>(std::move(slots), device, *lion);
-  const auto* adam = std::get_if<AdamKeys>(&rule);
-  const AdamWKeys& keys = adam != nullptr ? *adam : std::get<AdamWKeys>(rule);
-  return std::make_unique<DeviceAdam>(
-      std::move(slots), device,
-      AdamWSettings{keys.betas[0], keys.betas[1], keys.eps, adam != nullptr});
+  using Rule = std::unique_ptr<UpdateRule>;
+  struct Maker {
+    std::vector<ParameterInfo>& slots;
+    at::Device device;
+    std::span<const Parameter> weights;
+    Rule adam(const AdamWKeys& keys, bool coupled) const {
+      return std::make_unique<DeviceAdam>(
+          std::move(slots), device, AdamWSettings{keys.betas[0], keys.betas[1], keys.eps, coupled});
+    }
+    Rule operator()(const AdamWKeys& keys) const { return adam(keys, false); }
+    Rule operator()(const AdamKeys& keys) const { return adam(keys, true); }
+    Rule operator()(const SgdKeys& keys) const {
+      return std::make_unique<DeviceSgd>(std::move(slots), device, keys);
+    }
+    Rule operator()(const LionKeys& keys) const {
+      return std::make_unique<DeviceLion>(std::move(slots), device, keys);
+    }
+    Rule operator()(const AdafactorKeys& keys) const {
+      return std::make_unique<DeviceAdafactor>(std::move(slots), device, keys);
+    }
+    Rule operator()(const MuonKeys& keys) const {
+      return std::make_unique<DeviceMuon>(std::move(slots), device, keys);
+    }
+    Rule operator()(const SoapKeys&) const { return nullptr; }
+    Rule operator()(const ShampooKeys&) const { return nullptr; }
+    Rule operator()(const ScheduleFreeKeys& keys) const {
+      return std::make_unique<DeviceScheduleFree>(std::move(slots), device, keys, weights);
+    }
+  };
+  return std::visit(Maker{slots, device, weights}, rule);
 }
 
 }  // namespace tessera::train

@@ -7,21 +7,13 @@
 namespace tessera::train {
 namespace {
 
-double scale_of(MuonScale scale, const ParameterInfo& slot) {
-  const auto rows = static_cast<double>(slot.rows()), columns = static_cast<double>(slot.columns());
-  switch (scale) {
-    case MuonScale::original:
-      return std::sqrt(std::max(1.0, rows / columns));
-    case MuonScale::match_rms_adamw:
-      return 0.2 * std::sqrt(std::max(rows, columns));
-    case MuonScale::spectral:
-      return std::sqrt(rows / columns);
-  }
-  fail(ErrorKind::internal, "muon", "unknown scale");
-}
-
 /// X / |X| for each matrix; norms are summed in a fixed order for any number of threads.
 void normalise(Tensor& x) {
+  if (!x.is_cpu()) {
+    x.div_(at::linalg_vector_norm(x, 2, std::vector<int64_t>{1, 2}, true, at::kDouble)
+               .clamp_min(1e-7));
+    return;
+  }
   const int64_t matrices = x.size(0), n = x.size(1) * x.size(2);
   float* all = x.mutable_data_ptr<float>();
   parallel_for(matrices, 1, [&](int64_t begin, int64_t end) {
@@ -36,6 +28,19 @@ void normalise(Tensor& x) {
 }
 
 }  // namespace
+
+double muon_scale(MuonScale scale, const ParameterInfo& slot) {
+  const auto rows = static_cast<double>(slot.rows()), columns = static_cast<double>(slot.columns());
+  switch (scale) {
+    case MuonScale::original:
+      return std::sqrt(std::max(1.0, rows / columns));
+    case MuonScale::match_rms_adamw:
+      return 0.2 * std::sqrt(std::max(rows, columns));
+    case MuonScale::spectral:
+      return std::sqrt(rows / columns);
+  }
+  fail(ErrorKind::internal, "muon", "unknown scale");
+}
 
 Tensor orthogonalised(const Tensor& u, int64_t iterations) {
   const at::NoGradGuard no_gradients;
@@ -75,7 +80,7 @@ void Muon::update(std::span<const Parameter> parameters, const Step& step) {
     const Tensor o = orthogonalised(u, keys_.iterations).contiguous();
     const double lr = step.lr * slot.lr_factor;
     const auto keep = static_cast<float>(1 - lr * slot.weight_decay),
-               rate = static_cast<float>(lr * scale_of(keys_.scale, slot));
+               rate = static_cast<float>(lr * muon_scale(keys_.scale, slot));
     const float* along = o.const_data_ptr<float>();
     parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) w[i] = keep * w[i] - rate * along[i];

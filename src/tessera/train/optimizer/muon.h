@@ -12,8 +12,11 @@
 
 namespace tessera::train {
 
-/// O of u [.., rows, columns].
+/// O of u [.., rows, columns], on its device.
 Tensor orthogonalised(const Tensor& u, int64_t iterations);
+
+/// k of a parameter.
+double muon_scale(MuonScale scale, const ParameterInfo& slot);
 
 class Muon final : public UpdateRule {
  public:

@@ -7,6 +7,7 @@
 #include "tessera/train/optimizer/adam_int8.h"
 #include "tessera/train/optimizer/device_rules.h"
 #include "tessera/train/optimizer/lion.h"
+#include "tessera/train/optimizer/memory_tensor.h"
 #include "tessera/train/optimizer/muon.h"
 #include "tessera/train/optimizer/schedule_free.h"
 #include "tessera/train/optimizer/sgd.h"
@@ -94,8 +95,6 @@ std::optional<RuleRecipe> rule_of_others(const RuleRecipe& recipe) {
 
 Optimizer::Optimizer(const OptimizerRecipe& recipe, const ParameterSet& parameters)
     : parameters_(parameters), average_(recipe.average) {
-  require(!average_ || parameters.device().is_cpu(), "optimizer", "an average on {}",
-          parameters.device().str());
   // the recipe's rule first, then those of its groups
   std::vector<RuleRecipe> rules{{recipe.rule, recipe.lr}};
   std::vector<std::vector<size_t>> entries(1);
@@ -126,10 +125,7 @@ Optimizer::Optimizer(const OptimizerRecipe& recipe, const ParameterSet& paramete
     add_rule(*others_rule, std::move(others));
   }
   if (!average_) return;
-  for (size_t i = 0; i < parameters.trained().size(); ++i) {
-    const std::span<float> w = weights(i);
-    swapped_.emplace_back(w.begin(), w.end());
-  }
+  for (size_t i = 0; i < parameters.trained().size(); ++i) swapped_.push_back(values(i).clone());
 }
 
 Optimizer::~Optimizer() = default;
@@ -163,21 +159,23 @@ void Optimizer::add_rule(const RuleRecipe& recipe, std::vector<size_t> entries) 
   const std::vector<Parameter> memory = memory_of(member, {});
   member.rule = parameters_.device().is_cpu()
                     ? make_rule(recipe.keys, std::move(slots), memory)
-                    : device_rule(recipe.keys, std::move(slots), parameters_.device());
+                    : device_rule(recipe.keys, std::move(slots), parameters_.device(), memory);
   members_.push_back(std::move(member));
 }
 
-std::span<float> Optimizer::weights(size_t entry) const {
-  const ParameterSet::Entry& of = parameters_.trained()[entry];
-  return {static_cast<float*>(of.tensor.mutable_data_ptr()),
-          static_cast<size_t>(of.decl.elements())};
+Tensor Optimizer::values(size_t entry) const {
+  return parameters_.trained()[entry].tensor.detach();
+}
+
+float* Optimizer::weights(size_t entry) const {
+  return static_cast<float*>(parameters_.trained()[entry].tensor.mutable_data_ptr());
 }
 
 std::vector<Parameter> Optimizer::memory_of(const Member& member,
                                             const std::vector<Gradient>& gradients) const {
   std::vector<Parameter> memory;
   for (const size_t i : member.entries)
-    memory.push_back({weights(i).data(), gradients.empty() ? nullptr : gradients[i].data});
+    memory.push_back({weights(i), gradients.empty() ? nullptr : gradients[i].data});
   return memory;
 }
 
@@ -190,14 +188,20 @@ void Optimizer::update(double factor, double scale) {
   if (!average_) return;
   const bool begins = updates_ <= average_->from;
   const auto decay = static_cast<float>(average_->decay);
+  if (!parameters_.device().is_cpu()) {
+    const at::NoGradGuard no_graph;
+    std::vector<Tensor> now;
+    for (size_t i = 0; i < swapped_.size(); ++i) now.push_back(values(i));
+    if (begins) return at::_foreach_copy_(swapped_, now);
+    at::_foreach_mul_(swapped_, decay);
+    return at::_foreach_add_(swapped_, now, 1 - decay);
+  }
   for (size_t i = 0; i < swapped_.size(); ++i) {
-    const std::span<const float> w = weights(i);
-    float* e = swapped_[i].data();
-    parallel_for(std::ssize(w), 16384, [&](int64_t begin, int64_t end) {
-      for (int64_t k = begin; k < end; ++k) {
-        const float now = w[static_cast<size_t>(k)];
-        e[k] = begins ? now : decay * e[k] + (1 - decay) * now;
-      }
+    const float* w = weights(i);
+    float* e = swapped_[i].mutable_data_ptr<float>();
+    parallel_for(swapped_[i].numel(), 16384, [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k)
+        e[k] = begins ? w[k] : decay * e[k] + (1 - decay) * w[k];
     });
   }
 }
@@ -207,21 +211,25 @@ bool Optimizer::averages() const {
                                  [](const Member& member) { return member.rule->averages(); });
 }
 
+void Optimizer::swap_average() {
+  for (size_t i = 0; i < swapped_.size(); ++i) {
+    const Tensor w = values(i), before = w.clone();
+    w.copy_(swapped_[i]);
+    swapped_[i].copy_(before);
+  }
+}
+
 void Optimizer::show_average() {
   require(!shown_, "optimizer", "the average is shown already");
   shown_ = true;
-  if (average_) {
-    for (size_t i = 0; i < swapped_.size(); ++i)
-      std::swap_ranges(swapped_[i].begin(), swapped_[i].end(), weights(i).begin());
-    return;
-  }
+  if (average_) return swap_average();
   swapped_.resize(parameters_.trained().size());
   for (const Member& member : members_) {
     if (!member.rule->averages()) continue;
     for (size_t s = 0; s < member.entries.size(); ++s) {
-      const std::span<float> w = weights(member.entries[s]);
-      swapped_[member.entries[s]].assign(w.begin(), w.end());
-      member.rule->to_average(s, w);
+      const size_t entry = member.entries[s];
+      swapped_[entry] = values(entry).clone();
+      member.rule->to_average(s, weights(entry));
     }
   }
 }
@@ -229,32 +237,25 @@ void Optimizer::show_average() {
 void Optimizer::hide_average() {
   require(shown_, "optimizer", "no average is shown");
   shown_ = false;
-  if (average_) {
-    for (size_t i = 0; i < swapped_.size(); ++i)
-      std::swap_ranges(swapped_[i].begin(), swapped_[i].end(), weights(i).begin());
-    return;
-  }
+  if (average_) return swap_average();
   for (size_t i = 0; i < swapped_.size(); ++i)
-    std::copy(swapped_[i].begin(), swapped_[i].end(), weights(i).begin());
+    if (swapped_[i].defined()) values(i).copy_(swapped_[i]);
   swapped_.clear();
 }
 
 std::vector<Optimizer::StateTensor> Optimizer::state() {
   std::vector<StateTensor> out;
-  const at::Device device = parameters_.device();
   for (size_t m = 0; m < members_.size(); ++m)
     for (const RuleState& state : members_[m].rule->state())
       out.push_back({state.parameter.empty() ? fmt::format("rule{}.{}", m, state.name) : state.name,
                      state.parameter,
-                     at::for_blob(state.data, state.shape)
-                         .options(at::TensorOptions(device).dtype(ops::scalar_type_of(state.dtype)))
-                         .target_device(device)
-                         .make_tensor()});
+                     memory_tensor(state.data, state.shape,
+                                   state.on_host ? at::Device(at::kCPU) : parameters_.device(),
+                                   ops::scalar_type_of(state.dtype))});
   for (size_t i = 0; i < swapped_.size(); ++i) {
-    if (swapped_[i].empty()) continue;
-    const spec::ParamDecl& decl = parameters_.trained()[i].decl;
-    out.push_back({(shown_ ? "trained." : "average.") + decl.name, decl.name,
-                   at::from_blob(swapped_[i].data(), decl.shape, at::kFloat)});
+    if (!swapped_[i].defined()) continue;
+    const std::string& name = parameters_.trained()[i].decl.name;
+    out.push_back({(shown_ ? "trained." : "average.") + name, name, swapped_[i]});
   }
   return out;
 }
@@ -263,8 +264,8 @@ std::string Optimizer::memory_text() {
   std::map<std::string, int64_t> bytes;
   for (const Member& member : members_)
     for (const RuleState& state : member.rule->state()) bytes[member.name] += state.bytes();
-  for (const std::vector<float>& of : swapped_)
-    bytes["average"] += static_cast<int64_t>(of.size() * sizeof(float));
+  for (const Tensor& of : swapped_)
+    if (of.defined()) bytes["average"] += static_cast<int64_t>(of.nbytes());
   std::string text;
   for (const auto& [name, n] : bytes)
     text += fmt::format("{}{} {:.3g} MB", text.empty() ? "" : ", ", name,

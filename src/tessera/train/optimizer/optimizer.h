@@ -32,8 +32,8 @@ class Optimizer {
   void hide_average();
 
   /// A tensor that the next update depends on, with its name in checkpoints; shares memory with the
-  /// optimizer, on the parameters' device. While an average is shown, the trained values are among
-  /// them.
+  /// optimizer, on the parameters' device or the host. While an average is shown, the trained
+  /// values are among them.
   struct StateTensor {
     std::string name;
     std::string parameter;  // its parameter; "" = none
@@ -54,15 +54,18 @@ class Optimizer {
   void add_rule(const RuleRecipe& recipe, std::vector<size_t> entries);
   std::vector<Parameter> memory_of(const Member& member,
                                    const std::vector<Gradient>& gradients) const;
-  std::span<float> weights(size_t entry) const;
+  Tensor values(size_t entry) const;
+  float* weights(size_t entry) const;
+  void swap_average();
 
   const ParameterSet& parameters_;
   std::optional<AverageRecipe> average_;
   std::vector<Member> members_;
   int64_t updates_ = 0;
   /// For every trained parameter: its average, or the trained values while the average is shown.
-  /// Without an average in the recipe, only while shown, for rules with an average of their own.
-  std::vector<std::vector<float>> swapped_;
+  /// Without an average in the recipe, only while shown, for rules with an average of their own;
+  /// undefined for parameters of other rules.
+  std::vector<Tensor> swapped_;
   bool shown_ = false;
 };
 

@@ -76,10 +76,10 @@ std::vector<RuleState> ScheduleFree::state() {
   return out;
 }
 
-void ScheduleFree::to_average(size_t slot, std::span<float> weights) const {
+void ScheduleFree::to_average(size_t slot, float* weights) const {
   const float* z = z_.at(slot);
   const auto share = static_cast<float>(1 - 1 / settings_.beta1);
-  for (size_t i = 0; i < weights.size(); ++i) weights[i] += share * (z[i] - weights[i]);
+  for (int64_t i = 0; i < slots_[slot].elements(); ++i) weights[i] += share * (z[i] - weights[i]);
 }
 
 }  // namespace tessera::train

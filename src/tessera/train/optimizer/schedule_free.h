@@ -23,7 +23,7 @@ class ScheduleFree final : public UpdateRule {
   void update(std::span<const Parameter> parameters, const Step& step) override;
   std::vector<RuleState> state() override;
   bool averages() const override { return true; }
-  void to_average(size_t slot, std::span<float> weights) const override;
+  void to_average(size_t slot, float* weights) const override;
 
  private:
   std::vector<ParameterInfo> slots_;

@@ -44,6 +44,7 @@ struct RuleState {
   std::vector<int64_t> shape;
   DType dtype;
   void* data;
+  bool on_host = false;  // in host memory, whatever the device of the rule
   int64_t bytes() const;
 };
 
@@ -61,8 +62,9 @@ class UpdateRule {
 
   /// True if the evaluated and saved values are not those at which gradients are taken.
   virtual bool averages() const { return false; }
-  /// Replaces the trained values of a parameter by the averaged ones.
-  virtual void to_average(size_t /*slot*/, std::span<float> /*weights*/) const {}
+  /// Replaces the trained values of a parameter, at `weights` on the device of the rule, by the
+  /// averaged ones.
+  virtual void to_average(size_t /*slot*/, float* /*weights*/) const {}
 };
 
 /// Chunks of parameters, the same for any number of threads.

@@ -89,6 +89,7 @@ class StudyRunner {
     TrainOptions train_options;
     train_options.resume = true;
     train_options.cancel = options_.cancel;
+    train_options.device = options_.device;
     train_options.on_step = options_.on_step;
     train_options.cache = cache_of(out_, options_);
     std::vector<Block> blocks;
@@ -288,14 +289,15 @@ std::vector<TrialTimes> times_of(const Study& study,
   for (const StudyEntry& entry : study.entries) {
     const Recipe recipe = recipe_of(entry, {entry.steps, entry.rate, kSearchSeed, false});
     const std::string key =
-        sha256(resolve(recipe).dump() + std::to_string(thread_count()) + cpu_info().model);
+        sha256(resolve(recipe).dump() + std::to_string(thread_count()) + cpu_info().model +
+               (options.device.is_cpu() ? "" : options.device.str()));
     if (const auto read = times_in(known.value(key, Json()))) {
       times.push_back(*read);
       continue;
     }
     if (options.say)
       options.say(fmt::format("{}: timing a few updates and evaluations", entry.name));
-    times.push_back(trial_times(recipe, cache_of(out, options), options.cancel));
+    times.push_back(trial_times(recipe, cache_of(out, options), options.cancel, options.device));
     known[key] = {{"update_seconds", times.back().update_seconds},
                   {"pass_seconds", times.back().pass_seconds},
                   {"passes", times.back().passes}};

@@ -27,6 +27,8 @@ struct StudyOptions {
   std::function<void(const std::string&)> say = {};
   /// TrainOptions::on_step of every run.
   std::function<void(const LogLine& line, int64_t steps)> on_step = {};
+  /// TrainOptions::device of every run, and that of trial_times().
+  at::Device device = at::kCPU;
   /// Measure times_of() first; without them the seconds of the result are 0.
   bool times = true;
   /// Folder of the tokens of the recipes' files; "" = OUT/cache.

@@ -143,12 +143,13 @@ class LabelledObjective : public Objective {
     Tensor total = parts.weighted();
     if (logits.size(0) > 0) {
       const Tensor loss = loss_of(logits, packed);
-      sums[kLoss] = loss.item<double>();
+      sums[kLoss] = DeferredNumber(loss);
       const Tensor share = loss / whole.divisor(kLoss);
       total = total.defined() ? total + share : share;
     }
-    if (std::isfinite(double{sums[kLoss]}) && total.defined()) total.backward();
-    for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
+    const DeferredNumber& nats = sums[kLoss];
+    if (total.defined() && (!nats.is_read() || std::isfinite(double{nats}))) total.backward();
+    for (const auto& [name, sum] : parts.sums()) sums[name] = DeferredNumber(sum);
     return sums;
   }
 
@@ -163,7 +164,7 @@ class LabelledObjective : public Objective {
       const PackedBatch packed = source().valid(pass);
       const bool stored = options.results != nullptr && call < options.results->done().size();
       const Tensor logits = stored ? stored_logits(options.results->done()[call])
-                                   : logits_of(model, packed, batch_of(packed), {});
+                                   : logits_of(model, packed, batch_of(packed), {}).cpu();
       if (options.results != nullptr && !stored)
         options.results->add({{"index", call}, {"logits", rows_of(logits)}});
       ++call;
@@ -480,8 +481,9 @@ class Words final : public LabelledObjective {
                    const PackedBatch& packed,
                    const nn::Batch& batch,
                    const model::ForwardOptions& forward) const override {
-    const Tensor rows = (targets_of(packed) >= 0).nonzero().squeeze(1);
-    return model.logits(hidden_of(model, packed, batch, forward).index_select(0, rows));
+    const Tensor rows = (targets_of(packed) >= 0).nonzero().squeeze(1),
+                 hidden = hidden_of(model, packed, batch, forward);
+    return model.logits(hidden.index_select(0, rows.to(hidden.device())));
   }
   Tensor loss_of(const Tensor& logits, const PackedBatch& packed) const override {
     return class_loss(logits, at::tensor(classes_in(packed), at::kLong), weights_.tensor());
@@ -547,7 +549,7 @@ class AnswersInTexts final : public LabelledObjective {
     return model.logits(hidden_of(model, packed, batch, forward));
   }
   Tensor loss_of(const Tensor& logits, const PackedBatch& packed) const override {
-    Tensor sum = at::zeros({}, at::kDouble);
+    Tensor sum = at::zeros({}, at::TensorOptions(logits.device()).dtype(at::kDouble));
     for (size_t i = 0; i < packed.pieces.size(); ++i) {
       const PackedDocument& piece = packed.pieces[i];
       sum = sum + answer_loss(logits.narrow(0, piece.begin, piece.length),
