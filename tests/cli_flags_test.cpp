@@ -239,8 +239,12 @@ TEST_F(CliFlags, AnUnknownOptionGetsTheNearest) {
 
 TEST_F(CliFlags, OptionsOfOtherProgramsSayWhatToDo) {
   const std::map<std::string, std::string> said = {
-      {"generate m -ngl 99 -p x", "-ngl: tessera computes on the CPU"},
-      {"serve m --n_gpu_layers 99", "--n-gpu-layers: tessera computes on the CPU"},
+      {"generate m -ngl 99 -p x",
+       "-ngl: expected --device cuda, which computes all layers on a GPU"},
+      {"serve m --n_gpu_layers 99", "--n-gpu-layers: expected --device cuda"},
+      {"index m --n-gpu-layers 99", "--n-gpu-layers: index computes on the CPU; leave it out"},
+      {"chat m -sm row", "-sm: a model computes on one device; expected --device cuda:N"},
+      {"chat m -cmoe", "-cmoe: weights and KV cache are on one device (--device); leave it out"},
       {"serve m -fa", "-fa: attention never stores all scores"},
       {"generate m --flash-attn on", "--flash-attn: attention never stores all scores"},
       {"generate m --mlock", "--mlock: weights are memory-mapped"},
@@ -261,6 +265,8 @@ TEST_F(CliFlags, OptionsOfOtherProgramsSayWhatToDo) {
       {"quantize m --tensor-type a=q8_0", "expected --rule NAMES=TYPE"},
       {"convert m --outtype f16", "`tessera quantize --type TYPE`"}};
   for (const auto& [arguments, words] : said) expect_refused(arguments, 2, words);
+  expect_refused("generate " + model() + " -p x -dev tpu", 2,
+                 "[device] \"tpu\"; expected cpu, cuda or cuda:N");
   // a verb's own option of that name is its own
   expect_refused("bench /no/such/model -b 2", 1, "/no/such/model");
   const Outcome served = run("serve /no/such/model --jinja --api-key secret -np 2 --timeout 9");

@@ -1631,7 +1631,21 @@ TEST_F(Cli, DevicesThatAreMissingAreRefused) {
                 named = run(generate + "--max-new-tokens 4 --device cpu");
   EXPECT_EQ(named.code, 0) << named.err;
   EXPECT_EQ(named.out, plain.out);
-  for (const std::string& verb : {generate, eval, train}) {
+  const std::string model = kGoldens + "/llama/base ";
+  const std::vector<std::string> verbs = {
+      generate,
+      eval,
+      train,
+      "chat " + model + "-p x ",
+      "serve " + model + "--port 0 ",
+      "embed " + model + "-p x ",
+      "classify " + model + "-p x ",
+      "forward " + model + "--input x --out " + (folder_ / "x").string() + " ",
+      "finetune " + model + "--data x --out " + (folder_ / "run").string() + " ",
+      "compare recipe.json --out " + (folder_ / "run").string() + " ",
+      "bench " + model,
+      "verify " + model};
+  for (const std::string& verb : verbs) {
     expect_refused(verb + "--device tpu", 2, "[device] \"tpu\"; expected cpu, cuda or cuda:N");
     expect_refused(verb + "--device cuda:x", 2, "[device] \"cuda:x\"; expected");
   }
@@ -1639,7 +1653,7 @@ TEST_F(Cli, DevicesThatAreMissingAreRefused) {
   const spec::Json report = spec::parse_json(doctor.out, "doctor");
   EXPECT_EQ(report["devices"][0], "cpu");
   if (report["cuda"] == "available") return;
-  for (const std::string& verb : {generate, eval, train})
+  for (const std::string& verb : verbs)
     expect_refused(verb + "--device cuda", 2,
                    "[device] cuda: " + report["cuda"].get<std::string>());
 }

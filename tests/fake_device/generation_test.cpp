@@ -3,7 +3,9 @@
 
 #include <future>
 
-#include "fake_device/fake_device.h"
+#include "fake_device/tested_device.h"
+#include "tessera/infer/encoders/classify.h"
+#include "tessera/infer/encoders/judge_testing.h"
 #include "tessera/infer/engine/beam.h"
 #include "tessera/infer/engine/generate.h"
 #include "tessera/infer/engine/prefix_cache.h"
@@ -12,6 +14,7 @@
 #include "tessera/model/placement.h"
 #include "tessera/serve/scheduler.h"
 #include "tessera/serve/serve_testing.h"
+#include "tessera/text/tokenizer_files/vocab_file.h"
 
 namespace tessera::infer::generation_device_test {
 namespace {
@@ -20,8 +23,6 @@ using Prompts = std::vector<std::vector<int64_t>>;
 
 class GenerationOnDevice : public testing::Test {
  protected:
-  static void SetUpTestSuite() { fake_device::install(); }
-
   static const std::string& layers(const std::string& kind) {
     static const auto all = tiny_layers();
     for (const auto& [name, text] : all)
@@ -45,7 +46,7 @@ class GenerationOnDevice : public testing::Test {
     }
   }
 
-  const at::Device device_ = fake_device::device();
+  const at::Device device_ = test::tested_device();
   const Prompts prompts_{random_tokens(9, 1), random_tokens(31, 2)};
 };
 
@@ -148,6 +149,7 @@ TEST_F(GenerationOnDevice, PerplexityIsThatOfTheCpu) {
 }
 
 TEST_F(GenerationOnDevice, ADecodingStepReadsTheLogitsAtOnce) {
+  if (!test::is_test_device()) GTEST_SKIP() << "copies are counted on the test device";
   const model::Model model = tiny_model(layers("attention"), 3),
                      there = model::to_device(model, device_);
   const auto reads = [&](int64_t tokens) {
@@ -198,6 +200,112 @@ TEST_F(GenerationOnDevice, TheServersSchedulerDecodesThere) {
     return out;
   };
   EXPECT_EQ(texts(device_), texts(at::kCPU));
+}
+
+/// An encoder of kWords with these heads.
+infer::LoadedModel encoder(const std::string& heads) {
+  const text::Tokenizer words = text::tokenizer_from_vocab(kWords, "words");
+  return {
+      tiny_model_of(fmt::format(R"({{"tessera": 1, "arch": "encoder", "vocab": {}, "d_model": 16,
+                  "embed": {{"type": "token", "position": {{"type": "learned", "n_positions": 16}},
+                             "n_types": 2}},
+                  "norm": "layer_norm", "ffn": {{"type": "mlp", "d_hidden": 24}},
+                  "layers": [{{"repeat": 2, "mixer": {{"type": "attention", "n_heads": 2}}}}],
+                  "heads": [{}]}})",
+                                words.vocab_size(), heads),
+                    3),
+      words,
+      {},
+      {}};
+}
+
+TEST_F(GenerationOnDevice, ClassesAndAnswers) {
+  const auto on = [](const char* heads, at::Device device) {
+    LoadedModel loaded = encoder(heads);
+    loaded.model = model::to_device(loaded.model, device);
+    return loaded;
+  };
+  constexpr const char *kTexts = R"({"type": "classifier", "n_labels": 3}, "pooler")",
+                       *kWordHead = R"({"type": "classifier", "n_labels": 4, "of": "tokens"})",
+                       *kSpans = R"({"type": "span"})";
+  const std::vector<ClassifierPair> pairs = {{"cat dog"}, {"cat", "sun moon"}};
+  const auto want = classify_texts(on(kTexts, at::kCPU), pairs, {}),
+             got = classify_texts(on(kTexts, device_), pairs, {});
+  for (size_t i = 0; i < pairs.size(); ++i)
+    for (size_t c = 0; c < 3; ++c)
+      EXPECT_NEAR(got[i].probabilities[c], want[i].probabilities[c], 1e-6);
+  const auto want_words = classify_words(on(kWordHead, at::kCPU), {"cat", "sun"}, {}),
+             got_words = classify_words(on(kWordHead, device_), {"cat", "sun"}, {});
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(got_words[i].best, want_words[i].best);
+    EXPECT_NEAR(got_words[i].probability, want_words[i].probability, 1e-6);
+  }
+  const auto want_answer = find_answer(on(kSpans, at::kCPU), "cat", "dog sun moon", {}),
+             got_answer = find_answer(on(kSpans, device_), "cat", "dog sun moon", {});
+  EXPECT_EQ(got_answer.begin, want_answer.begin);
+  EXPECT_NEAR(got_answer.score, want_answer.score, 1e-6);
+}
+
+/// Numbers that are close, and all else equal.
+void expect_near(const spec::Json& got, const spec::Json& want, const std::string& where) {
+  if (want.is_number_float()) {
+    ASSERT_TRUE(got.is_number()) << where;
+    EXPECT_NEAR(got.get<double>(), want.get<double>(), 1e-5) << where;
+  } else if (want.is_structured() && got.type() == want.type() && got.size() == want.size()) {
+    for (auto a = got.begin(), b = want.begin(); b != want.end(); ++a, ++b)
+      expect_near(*a, *b, where + (want.is_object() ? "." + b.key() : ""));
+  } else {
+    EXPECT_EQ(got, want) << where;
+  }
+}
+
+TEST_F(GenerationOnDevice, TheServerComputesThere) {
+  const auto answers = [](at::Device device) {
+    serve::ServiceOptions options =
+        serve::options_of({"hybrid", "classes", "words", "fits", "mask", "vectors"});
+    options.models.device = device;
+    options.models.load = [](const serve::ModelEntry& entry) {
+      const std::string& name = entry.path;
+      return name == "hybrid"    ? serve::tiny_loaded(name)
+             : name == "classes" ? encoder(R"({"type": "classifier", "n_labels": 3}, "pooler")")
+             : name == "words" ? encoder(R"({"type": "classifier", "n_labels": 4, "of": "tokens"})")
+             : name == "fits"  ? encoder(R"({"type": "classifier", "n_labels": 1}, "pooler")")
+                               : encoder(R"({"type": "linear"})");
+    };
+    serve::Running server(options);
+    serve::Client client = server.client();
+    spec::Json all;
+    const auto ask = [&](const std::string& route, spec::Json body, const char* of) {
+      const serve::Client::Reply reply = client.post(route, body);
+      EXPECT_EQ(reply.status, 200) << route << " " << reply.body;
+      all[route + " " + body.value("model", "")] = reply.json().value(of, spec::Json());
+    };
+    ask("/v1/completions",
+        {{"model", "hybrid"},
+         {"prompt", "ab"},
+         {"max_tokens", 12},
+         {"logprobs", 2},
+         {"temperature", 0}},
+        "choices");
+    ask("/v1/chat/completions",
+        {{"model", "hybrid"},
+         {"messages", serve::user("hi")},
+         {"max_tokens", 12},
+         {"temperature", 0.8},
+         {"seed", 3}},
+        "choices");
+    ask("/v1/embeddings", {{"model", "vectors"}, {"input", {"cat dog", "sun"}}}, "data");
+    ask("/v1/classify", {{"model", "classes"}, {"input", {"cat dog", "sun"}}}, "data");
+    ask("/v1/classify", {{"model", "words"}, {"input", {"cat dog"}}}, "data");
+    ask("/v1/rerank", {{"model", "fits"}, {"query", "cat"}, {"documents", {"dog sun", "moon"}}},
+        "results");
+    ask("/v1/fill-mask", {{"model", "mask"}, {"input", "the [MASK]"}, {"top_k", 3}}, "data");
+    return all;
+  };
+  const spec::Json want = answers(at::kCPU);
+  fake_device::reset_counts();
+  expect_near(answers(device_), want, "");
+  if (test::is_test_device()) EXPECT_GT(fake_device::counts().operators, 100);
 }
 
 }  // namespace

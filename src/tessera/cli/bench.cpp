@@ -1,9 +1,11 @@
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "tessera/base/cpu.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/bench_limits.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
@@ -21,6 +23,7 @@ struct BenchArgs {
   std::vector<int64_t> depths = {0};
   KvFlags kv;
   ProductFlags products;
+  DeviceFlag device;
   int threads = 0, repeats = 3;
   bool json = false;
 };
@@ -54,7 +57,8 @@ double feed(const model::Model& model, model::State* state, const std::vector<in
     last.push_back(segment.begin + segment.length - 1);
   }
   const Tensor hidden = model.hidden(batch, options);
-  model.logits(hidden.index_select(0, at::tensor(last, at::kLong)));
+  // a copy to the host waits for a device, as sampling does
+  model.logits(hidden.index_select(0, at::tensor(last, at::kLong).to(hidden.device()))).cpu();
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -150,7 +154,7 @@ void check_stateless(const BenchArgs& o, const std::string& reason) {
 
 Json measure(const BenchArgs& o,
              const model::Model& model,
-             const Limits& limits,
+             const std::optional<Limits>& limits,
              int64_t depth,
              bool stateful) {
   const int64_t vocab = model.spec().vocab;
@@ -161,7 +165,9 @@ Json measure(const BenchArgs& o,
       prefill.push_back(feed(model, nullptr, some_ids(o.prefill, vocab)));
       continue;
     }
-    model::State state(model.spec(), 1, 0, at::TensorOptions().dtype(at::kFloat), o.kv.options());
+    model::State state(model.spec(), 1, 0,
+                       at::TensorOptions(model::device_of(model)).dtype(at::kFloat),
+                       o.kv.options());
     depths.push_back(fill(model, state, depth, o.fill));
     if (o.prefill > 0) {
       model::State copy = state.fork();
@@ -187,14 +193,16 @@ Json measure(const BenchArgs& o,
   if (!prefill.empty()) {
     const double seconds = median(prefill);
     row["prefill_tokens_per_s"] = static_cast<double>(o.prefill) / seconds;
-    row["prefill_limits"] =
-        Work::of_call(model, 1, o.prefill, depth + o.prefill / 2, 0).as_json(seconds, limits);
+    if (limits)
+      row["prefill_limits"] =
+          Work::of_call(model, 1, o.prefill, depth + o.prefill / 2, 0).as_json(seconds, *limits);
   }
   if (!decode.empty()) {
     const double seconds = median(decode);
     row["decode_tokens_per_s"] = static_cast<double>(o.decode * o.rows) / seconds;
-    row["decode_limits"] = Work::of_call(model, o.rows, 1, depth + o.decode / 2, state_bytes)
-                               .as_json(seconds / static_cast<double>(o.decode), limits);
+    if (limits)
+      row["decode_limits"] = Work::of_call(model, o.rows, 1, depth + o.decode / 2, state_bytes)
+                                 .as_json(seconds / static_cast<double>(o.decode), *limits);
   }
   return row;
 }
@@ -229,8 +237,9 @@ int bench(BenchArgs& o) {
   if (o.model.empty())
     fail(ErrorKind::usage, "bench", "model is required; `tessera bench --help` shows examples");
   if (o.threads > 0) set_thread_count(o.threads);
-  const infer::LoadedModel loaded =
-      infer::load_model(o.model, o.kv.loading(o.loading), {}, o.products.products());
+  const infer::LoadedModel loaded = o.device.loaded([&] {
+    return infer::load_model(o.model, o.kv.loading(o.loading), {}, o.products.products());
+  });
   say_differences(loaded.source);
   o.products.check(loaded.model);
   const model::Model& model = loaded.model;
@@ -249,19 +258,25 @@ int bench(BenchArgs& o) {
   if (left_out)
     fmt::print(stderr, "no decode: this model cannot continue from a state: {}\n", stateless);
   const at::NoGradGuard no_gradients;
-  const Limits limits = Limits::measure(model);
+  // limits of the processor
+  std::optional<Limits> limits;
+  const at::Device device = model::device_of(model);
+  if (device.is_cpu()) limits = Limits::measure(model);
   Json rows = Json::array();
   for (const int64_t depth : o.depths) {
     rows.push_back(measure(o, model, limits, depth, stateless.empty()));
     if (!o.json) print_row(o, rows.back());
   }
-  if (o.json)
-    print_json({{"rows", rows},
-                {"model", o.model},
-                {"read_bytes_per_s", limits.read_bytes_per_s},
-                {"flops_per_s", limits.flops_per_s},
-                {"cpu", cpu_info().model},
-                {"target", name_of(cpu_info().allowed)}});
+  Json report = {{"rows", rows},
+                 {"model", o.model},
+                 {"device", device.str()},
+                 {"cpu", cpu_info().model},
+                 {"target", name_of(cpu_info().allowed)}};
+  if (limits) {
+    report["read_bytes_per_s"] = limits->read_bytes_per_s;
+    report["flops_per_s"] = limits->flops_per_s;
+  }
+  if (o.json) print_json(report);
   return kExitOk;
 }
 
@@ -299,6 +314,7 @@ std::function<int()> add_bench(CLI::App& app) {
   o->kv.add(app);
   group(app, "Precision and performance");
   o->products.add(app);
+  o->device.add(app);
   add_threads(app, o->threads);
   group(app, "Model");
   o->loading.add(app);

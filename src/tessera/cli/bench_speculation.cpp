@@ -3,6 +3,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/speculation_flags.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/product_flags.h"
@@ -13,6 +14,7 @@ namespace tessera::cli {
 namespace {
 
 struct BenchSpeculationArgs {
+  DeviceFlag device;
   std::string model, text;
   LoadFlags loading;
   SpeculationFlags who;
@@ -62,9 +64,9 @@ std::vector<int64_t> prompt_of(const BenchSpeculationArgs& o, const infer::Loade
 int bench_speculation(BenchSpeculationArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   auto& g = o.generate;
-  const infer::LoadedModel loaded =
-      infer::load_model(o.model, o.loading.options(), {}, o.products.products());
-  g.speculation = o.who.load(o.loading.others(), o.products.arithmetic());
+  const infer::LoadedModel loaded = o.device.loaded(
+      [&] { return infer::load_model(o.model, o.loading.options(), {}, o.products.products()); });
+  g.speculation = o.who.load(o.loading.others(), o.products.arithmetic(), o.device);
   if (!g.speculation.on()) g.speculation.lookup = 3;
   g.cancel = &cancel_token();
   const std::vector<int64_t> prompt = prompt_of(o, loaded);
@@ -146,6 +148,7 @@ std::function<int()> add_bench_speculation(CLI::App& app) {
   app.add_flag("--json", o->json, "rows as JSON");
   group(app, "Precision and performance");
   o->products.add(app);
+  o->device.add(app);
   add_threads(app, o->threads);
   examples(app, {"tessera bench speculative model.gguf --text notes.txt",
                  "tessera bench speculative run --text examples/data/shakespeare.txt --predictors "

@@ -16,6 +16,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/constraint_flags.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/speculation_flags.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/line_editor.h"
@@ -42,6 +43,7 @@ struct ChatArgs {
   SpeculationFlags speculation;
   KvFlags kv;
   ProductFlags products;
+  DeviceFlag device;
   RetrieveFlags retrieve;
   SamplingFlags sampling;
   ConstraintFlags constraint;
@@ -143,8 +145,10 @@ class Chat {
  public:
   explicit Chat(ChatArgs& args)
       : args_(args),
-        loaded_(infer::load_model(
-            args.model, args.kv.loading(args.loading), args.adapters, args.products.products())),
+        loaded_(args.device.loaded([&] {
+          return infer::load_model(args.model, args.kv.loading(args.loading), args.adapters,
+                                   args.products.products());
+        })),
         prompts_(make_prompts()) {
     say_differences(loaded_.source);
     args_.products.check(loaded_.model);
@@ -152,7 +156,8 @@ class Chat {
     auto& g = args_.generate;
     const auto defaults = args_.sampling.fill(loaded_.generation, infer::TextKind::conversation, g);
     g.kv = args_.kv.options();
-    g.speculation = args_.speculation.load(args_.loading.options(), args_.products.arithmetic());
+    g.speculation =
+        args_.speculation.load(args_.loading.options(), args_.products.arithmetic(), args_.device);
     g.keep_first = args_.kv.keep_first;
     g.stop_ids = prompts_.ends();
     for (const int64_t id : args_.sampling.ends(loaded_))
@@ -605,6 +610,7 @@ std::function<int()> add_chat(CLI::App& app) {
   o->retrieve.add(app);
   group(app, "Precision and performance");
   o->products.add(app);
+  o->device.add(app);
   add_threads(app, o->threads);
   group(app, "Model");
   add_adapters(app, o->adapters);

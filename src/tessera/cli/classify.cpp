@@ -6,6 +6,7 @@
 #include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
@@ -21,6 +22,7 @@ struct ClassifyArgs {
   int64_t top = 1;
   infer::ClassifyOptions how;
   ProductFlags products;
+  DeviceFlag device;
   int threads = 0;
 };
 
@@ -160,8 +162,9 @@ int find_answers(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
 
 int classify(const ClassifyArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
-  const infer::LoadedModel loaded =
-      infer::load_model(o.model, o.loading.options(), o.adapters, o.products.products());
+  const infer::LoadedModel loaded = o.device.loaded([&] {
+    return infer::load_model(o.model, o.loading.options(), o.adapters, o.products.products());
+  });
   say_differences(loaded.source);
   o.products.check(loaded.model);
   switch (infer::classification_task_of(loaded)) {
@@ -205,6 +208,7 @@ std::function<int()> add_classify(CLI::App& app) {
   app.add_flag("--json", o->json, "results as JSON");
   group(app, "Precision and performance");
   o->products.add(app);
+  o->device.add(app);
   add_threads(app, o->threads);
   group(app, "Model");
   add_adapters(app, o->adapters);

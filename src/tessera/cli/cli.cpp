@@ -253,6 +253,11 @@ void add_threads(CLI::App& app, int& threads) {
       ->check(CLI::Range(0, 4096));
 }
 
+std::string device_of_environment() {
+  const char* const name = std::getenv("TESSERA_DEVICE");
+  return name == nullptr || *name == '\0' ? "cpu" : name;
+}
+
 CLI::Option* add_families(CLI::App& app, std::string& folder) {
   return app.add_option("--families", folder, "folder with more model family files");
 }
@@ -294,6 +299,16 @@ std::function<int()> add(CLI::App& app, const Verb& verb) {
   with_help(app);
   for (CLI::App* below : app.get_subcommands(nullptr)) with_help(*below);
   return runs;
+}
+
+/// Of a verb with tensors that computes without --device.
+void note_device(const CLI::App& verb) {
+  const std::string device = device_of_environment(), name = verb.get_name();
+  if (device == "cpu" || name == "doctor" || name == "docs" ||
+      verb.get_option_no_throw("--device") != nullptr)
+    return;
+  fmt::print(stderr, "tessera: {} computes on the CPU; TESSERA_DEVICE={} has no effect on it\n",
+             name, device);
 }
 
 }  // namespace
@@ -355,6 +370,7 @@ int run(const std::vector<std::string>& args,
           for (const std::string& file : spec::plugins_of_environment()) load_plugin(file);
           for (const std::string& file : plugin_files()) load_plugin(file);
         }
+        if (load_plugin != nullptr) note_device(parsed_verb(*sub));
         find_named_models();
         const int code = verb();
         flush_output();

@@ -92,6 +92,8 @@ CLI::Option* add_out(CLI::App& app,
                      const std::string& help,
                      const std::string& names = "");
 void add_threads(CLI::App& app, int& threads);
+/// TESSERA_DEVICE; "cpu" without it.
+std::string device_of_environment();
 CLI::Option* add_families(CLI::App& app, std::string& folder);
 CLI::Option* add_adapters(CLI::App& app, std::vector<std::string>& adapters);
 /// --set, for recipes and specs.

@@ -8,6 +8,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/amount.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/out_place.h"
 #include "tessera/cli/train_progress.h"
 #include "tessera/train/runs/sweep.h"
@@ -20,6 +21,7 @@ namespace compare_verb {
 namespace fs = std::filesystem;
 
 struct CompareArgs {
+  DeviceFlag device;
   std::vector<std::string> files;
   std::string out, equal, key, tokens, flops, rates, reference;
   std::optional<int64_t> steps, multiple, seeds;
@@ -266,6 +268,7 @@ int self_check(const CompareArgs& o) {
 
 int compare(const CompareArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
+  const at::Device device = o.device.device();
   if (!o.out.empty()) check_out_place("compare", o.out, o.force, is_study_folder);
   if (o.self_check) return self_check(o);
   if (o.files.empty())
@@ -283,6 +286,7 @@ int compare(const CompareArgs& o) {
   create_folder(out);
   train::StudyOptions options;
   options.cancel = &cancel_token();
+  options.device = device;
   options.say = [](const std::string& line) {
     fmt::print(stderr, "{}\n", line);
     std::fflush(stderr);
@@ -380,6 +384,8 @@ std::function<int()> add_compare(CLI::App& app) {
   app.add_flag("--json", o->json, "report as JSON");
   app.add_flag("--verbose,-v", o->verbose, "progress of every run");
   group(app, "Precision and performance");
+  o->device.add(app);
+  o->device.excludes(app.get_option("--self-check"));
   add_threads(app, o->threads);
   examples(app, {"tessera compare study.json --out study --dry-run",
                  "tessera compare recipe.json mamba2.json rwkv7.json --tokens 2M --out study",

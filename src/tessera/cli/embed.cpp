@@ -3,6 +3,7 @@
 #include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/out_place.h"
@@ -23,6 +24,7 @@ struct EmbedArgs {
   bool prompt_given = false, force = false;
   int64_t max_tokens = 0, dimensions = 0;
   ProductFlags products;
+  DeviceFlag device;
   int threads = 0;
 };
 
@@ -95,8 +97,9 @@ int embed(const EmbedArgs& o) {
   options.file = o.file == "-" ? "standard input" : o.file;
   const std::vector<std::string> texts =
       o.file.empty() ? o.texts : lines_of(read_text_input(o.file, &cancel_token()));
-  const infer::LoadedModel loaded =
-      infer::load_model(o.model, o.loading.options(), o.adapters, o.products.products());
+  const infer::LoadedModel loaded = o.device.loaded([&] {
+    return infer::load_model(o.model, o.loading.options(), o.adapters, o.products.products());
+  });
   say_differences(loaded.source);
   o.products.check(loaded.model);
   if (!o.prompt_given && loaded.tokenizer) check_prompt(*loaded.tokenizer, options);
@@ -165,6 +168,7 @@ std::function<int()> add_embed(CLI::App& app) {
   app.add_flag("--json", o->json, "vectors, or with --out facts about them, as JSON");
   group(app, "Precision and performance");
   o->products.add(app);
+  o->device.add(app);
   add_threads(app, o->threads);
   group(app, "Model");
   add_adapters(app, o->adapters);

@@ -104,10 +104,9 @@ int64_t state_bytes_of(const model::ModelSpec& spec, const EvalArgs& o, int64_t 
 }
 
 infer::LoadedModel load(EvalArgs& o) {
-  o.device.device();
-  infer::LoadedModel loaded =
-      infer::load_model(o.model, o.kv.loading(o.loading), o.adapters, o.products.products());
-  if (!o.device.is_cpu()) loaded.model = o.device.placed(loaded.model);
+  infer::LoadedModel loaded = o.device.loaded([&] {
+    return infer::load_model(o.model, o.kv.loading(o.loading), o.adapters, o.products.products());
+  });
   say_differences(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
@@ -179,6 +178,7 @@ Report evaluate_model(EvalArgs& o) {
 int evaluate(EvalArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   if (o.data.given() && !o.task.is_benchmark()) {
+    o.device.device();
     o.data.how.seed = o.task.options.seed;
     o.data.how.out = o.task.out();
     o.data.how.data.model = o.model;
@@ -269,7 +269,7 @@ std::function<int()> add_eval(CLI::App& app) {
   group(app, "Precision and performance");
   o->products.add(app);
   auto* device = o->device.add(app);
-  for (const char* other : {"--data", "--task"}) device->excludes(app.get_option(other));
+  o->device.excludes(app.get_option("--data"));
   add_threads(app, o->threads);
   for (CLI::Option* option : LoadFlags::of(app)) ngram->excludes(option);
   for (CLI::Option* option :

@@ -7,6 +7,7 @@
 #include "tessera/base/output_file.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/out_place.h"
 #include "tessera/cli/train_progress.h"
@@ -22,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct FinetuneArgs {
+  DeviceFlag device;
   train::FinetuneOptions how;
   std::string out;
   std::vector<std::string> overrides;
@@ -141,6 +143,7 @@ void report(const FinetuneArgs& o,
 
 int finetune(const FinetuneArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
+  const at::Device device = o.device.device();
   if (!o.recipe) check_out_place("finetune", o.out, o.force, is_run_folder);
   train::FinetunePlan plan = train::plan_finetune(o.how);
   for (const std::string& assignment : o.overrides) model::apply_override(plan.recipe, assignment);
@@ -155,6 +158,7 @@ int finetune(const FinetuneArgs& o) {
   TrainProgress progress(train::unit_of(recipe.objective->type()));
   train::TrainOptions options;
   options.resume = o.resume;
+  options.device = device;
   options.cancel = &cancel_token();
   options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
   options.on_start = [](const std::string& line) { fmt::print(stderr, "tessera: {}\n", line); };
@@ -239,6 +243,7 @@ std::function<int()> add_finetune(CLI::App& app) {
   add_ignore_key(app, how.ignore_keys);
   app.add_flag("--recipe", o->recipe, "print the recipe and exit");
   app.add_flag("--resume", o->resume, "resume from the newest checkpoint of --out");
+  o->device.add(app);
   add_threads(app, o->threads);
   app.add_flag("--json", o->json, "result as JSON");
   examples(app,

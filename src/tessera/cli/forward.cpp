@@ -1,5 +1,6 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/features.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
@@ -19,6 +20,7 @@ namespace tessera::cli {
 namespace {
 
 struct ForwardArgs {
+  DeviceFlag device;
   LoadFlags loading;
   std::string model, input, audio, output;
   std::vector<std::string> adapters;
@@ -131,10 +133,12 @@ Input target_of(const format::TensorFile& file, const Input& source) {
 
 int forward(const ForwardArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
+  o.device.device();  // before there are files to read
   check_out_place("forward", o.output, o.force, holds_array("last_hidden_state"));
   const format::TensorFile file =
       o.input.empty() ? format::TensorFile() : format::open_safetensors(o.input);
-  const infer::LoadedModel loaded = infer::load_model(o.model, o.loading.options(), o.adapters);
+  const infer::LoadedModel loaded =
+      o.device.loaded([&] { return infer::load_model(o.model, o.loading.options(), o.adapters); });
   say_differences(loaded.source);
   const bool pair = loaded.model.spec().encoder != nullptr;
   if (o.audio.empty()) check_names(file, loaded.model.spec());
@@ -158,12 +162,12 @@ int forward(const ForwardArgs& o) {
   options.cancel = &cancel_token();
   options.probe = [&](const std::string& name, const Tensor& value) {
     if (std::find(o.probes.begin(), o.probes.end(), name) != o.probes.end())
-      out.emplace_back(name, stack->padded(value));
+      out.emplace_back(name, stack->padded(value.cpu()));
   };
   nn::Encoded encoded;
   if (pair) {
     encoded = loaded.model.encode(source.batch, options);
-    out.emplace_back("encoder_last_hidden_state", source.padded(encoded.x_SD));
+    out.emplace_back("encoder_last_hidden_state", source.padded(encoded.x_SD.cpu()));
     options.encoded = &encoded;
     stack = &read;
   }
@@ -181,10 +185,10 @@ int forward(const ForwardArgs& o) {
   if (spec.head) {
     const bool of_documents = spec.head.as<nn::HeadConfig>().reads() == nn::HeadInput::pooled;
     const Tensor logits = loaded.model.logits(of_documents ? pooled : hidden);
-    out.emplace_back("logits", of_documents ? logits : read.padded(logits));
+    out.emplace_back("logits", of_documents ? logits : read.padded(logits.cpu()));
   }
   if (pooled.defined()) out.emplace_back("pooler_output", pooled);
-  out.emplace_back("last_hidden_state", read.padded(hidden));
+  out.emplace_back("last_hidden_state", read.padded(hidden.cpu()));
   infer::write_tensors(o.output, out);
   return kExitOk;
 }
@@ -219,6 +223,7 @@ std::function<int()> add_forward(CLI::App& app) {
   add_adapters(app, o->adapters);
   o->loading.add(app);
   group(app, "Precision and performance");
+  o->device.add(app);
   add_threads(app, o->threads);
   examples(app, {"tessera forward folder --input in.safetensors --out out.safetensors --probe "
                  "layers.0.mixer.out"});

@@ -394,10 +394,9 @@ int generate(GenerateArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   auto& g = o.generate;
   o.sampling.check();
-  o.device.device();
-  infer::LoadedModel loaded =
-      infer::load_model(o.model, o.kv.loading(o.loading), o.adapters, o.products.products());
-  if (!o.device.is_cpu()) loaded.model = o.device.placed(loaded.model);
+  infer::LoadedModel loaded = o.device.loaded([&] {
+    return infer::load_model(o.model, o.kv.loading(o.loading), o.adapters, o.products.products());
+  });
   say_differences(loaded.source);
   const infer::DecodingDefaults defaults = settle_decoding(o, loaded);
   o.products.check(loaded.model);
@@ -611,14 +610,14 @@ std::function<int()> add_generate(CLI::App& app) {
       ->check(CLI::Range(1, 1024));
   group(app, "Precision and performance");
   o->products.add(app);
-  auto* device = o->device.add(app);
+  o->device.add(app);
   add_threads(app, o->threads);
-  app.add_option("--expert-memory", o->expert_mib,
-                 "mixture of experts: maximum MiB of routed experts in RAM; the least used are "
-                 "read again; 0 = no limit")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
-      ->excludes(device);
+  o->device.excludes(
+      app.add_option("--expert-memory", o->expert_mib,
+                     "mixture of experts: maximum MiB of routed experts in RAM; the least used are "
+                     "read again; 0 = no limit")
+          ->capture_default_str()
+          ->check(CLI::Range(int64_t{0}, int64_t{1} << 40)));
   group(app, "Model");
   add_adapters(app, o->adapters);
   o->loading.add(app);

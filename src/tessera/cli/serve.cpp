@@ -16,6 +16,7 @@
 #include "tessera/base/heap.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/speculation_flags.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/load_flags.h"
@@ -34,6 +35,7 @@ struct ServeArgs {
   SpeculationFlags speculation;
   KvFlags kv;
   ProductFlags products;
+  DeviceFlag device;
   RetrieveFlags retrieve;
   std::string template_file, key, generation_config = "model", log = "text",
                                   template_date = "today";
@@ -170,6 +172,7 @@ std::vector<std::string> urls_of(const serve::ServiceOptions& s, int port) {
 int serve(ServeArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   serve::ServiceOptions& s = o.service;
+  s.models.device = o.device.device();
   serve::Limits& limits = s.server.limits;
   limits.waiting_tokens = o.queue_tokens;
   limits.body_bytes = static_cast<size_t>(o.body_mib) << 20;
@@ -185,7 +188,7 @@ int serve(ServeArgs& o) {
   s.generation_config = o.generation_config == "model";
   s.models.loading = o.loading.options();
   s.models.arithmetic = o.products.arithmetic();
-  s.models.speculation = o.speculation.load(o.loading.options(), o.products.arithmetic());
+  s.models.speculation = o.speculation.load(o.loading.options(), o.products.arithmetic(), o.device);
   if (const model::Model* draft = s.models.speculation.draft; draft != nullptr)
     s.model_bytes = std::max<int64_t>(1, s.model_bytes - draft->weights().bytes());
   s.models.context = o.context;
@@ -401,6 +404,7 @@ std::function<int()> add_serve(CLI::App& app) {
       ->check(CLI::IsMember({"vllm", "llamacpp"}));
   group(app, "Precision and performance");
   o->products.add_arithmetic(app);
+  o->device.add(app);
   add_threads(app, o->threads);
   app.footer(
       "Fixed limits: request head 16 KiB and 100 fields, path 2 KiB, JSON depth 64. Timeouts: head "

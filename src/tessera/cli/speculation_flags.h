@@ -93,12 +93,11 @@ class SpeculationFlags {
   /// The checked options with the loaded draft model, which lives as long as this object.
   infer::Speculation load(const convert::LoadOptions& loading,
                           kernels::Arithmetic arithmetic,
-                          const DeviceFlag& device = {}) {
+                          const DeviceFlag& device) {
     if (!draft_.empty()) {
       convert::LoadOptions own = loading;
       own.spec.clear();  // of the model, not of its draft
-      loaded_.emplace(infer::load_model(draft_, own, arithmetic));
-      if (!device.is_cpu()) loaded_->model = device.placed(loaded_->model);
+      loaded_.emplace(device.loaded([&] { return infer::load_model(draft_, own, arithmetic); }));
       how_.draft = &loaded_->model;
     }
     return how_;

@@ -3,6 +3,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/train_progress.h"
 #include "tessera/train/loop/trainer.h"
@@ -15,6 +16,7 @@ namespace sweep_verb {
 namespace fs = std::filesystem;
 
 struct SweepArgs {
+  DeviceFlag device;
   std::string recipe, out, number = "valid_loss";
   std::vector<std::string> grids, overrides, ignore_keys;
   int64_t seeds = 1;
@@ -54,6 +56,7 @@ Outcome run_one(const SweepArgs& o,
   TrainProgress progress(train::unit_of(recipe.objective->type()));
   train::TrainOptions options;
   options.resume = true;
+  options.device = o.device.device();
   options.cancel = &cancel_token();
   if (o.verbose)
     options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
@@ -123,6 +126,7 @@ void print_table(const train::Sweep& sweep,
 
 int sweep(const SweepArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
+  o.device.device();  // before the first run
   const train::Sweep sweep = train::plan_sweep(o.grids, o.seeds);
   const train::SweepGoal goal = train::goal_of(o.number);
   // all recipes are read before the first run begins
@@ -193,6 +197,7 @@ std::function<int()> add_sweep(CLI::App& app) {
   app.add_flag("--json", o->json, "result as JSON: mean and standard deviation per combination");
   app.add_flag("--verbose,-v", o->verbose, "progress of every run");
   group(app, "Precision and performance");
+  o->device.add(app);
   add_threads(app, o->threads);
   examples(
       app,

@@ -184,7 +184,8 @@ std::function<int()> add_train(CLI::App& app) {
   auto* split = app.add_option("--sequence-parallel", o->split,
                                "sequence parallelism (ring attention) over P simulated ranks: P or "
                                "P:ring, P:zigzag, P:striped");
-  o->device.add(app)->excludes(find);
+  o->device.add(app);
+  o->device.excludes(find);
   add_threads(app, o->threads);
   examples(app,
            {"tessera train examples/recipes/shakespeare.json --out out/shakespeare",

@@ -17,22 +17,32 @@ namespace {
 constexpr std::pair<std::string_view, std::string_view> kRewritten[] = {
     {"-np", "--parallel"},      {"-md", "--draft"},         {"-sys", "--system"},
     {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}, {"-jf", "--json-schema"},
-    {"-to", "--deadline"},      {"-st", "--single-turn"},
+    {"-to", "--deadline"},      {"-st", "--single-turn"},   {"-dev", "--device"},
 };
 
 struct Foreign {
   std::vector<std::string_view> names;
   const char* instead;
   const char* in_chat = nullptr;  // the message there, if another
+  /// The message is this one for verbs with --device, for others that they compute on the CPU.
+  const char* with_device = nullptr;
 };
 /// Options that people type who come from elsewhere, and that mean nothing here; a verb may have
 /// one of its own by such a name.
 const std::vector<Foreign>& foreign() {
   static const std::vector<Foreign> all = {
-      {{"-ngl", "--gpu-layers", "--n-gpu-layers", "-sm", "--split-mode", "-mg", "--main-gpu",
-        "-dev", "--device", "-ts", "--tensor-split", "-nkvo", "--no-kv-offload", "-ot",
-        "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"},
-       "tessera computes on the CPU; leave it out"},
+      {.names = {"-ngl", "--gpu-layers", "--n-gpu-layers"},
+       .instead = nullptr,
+       .with_device = "expected --device cuda, which computes all layers on a GPU"},
+      {.names = {"-sm", "--split-mode", "-mg", "--main-gpu", "-ts", "--tensor-split",
+                 "--tensor-parallel-size"},
+       .instead = nullptr,
+       .with_device = "a model computes on one device; expected --device cuda:N"},
+      {.names = {"-nkvo", "--no-kv-offload", "-ot", "--override-tensor", "-cmoe", "--cpu-moe",
+                 "-ncmoe", "--n-cpu-moe", "--gpu-memory-utilization"},
+       .instead = nullptr,
+       .with_device = "weights and KV cache are on one device (--device); leave it out"},
+      {.names = {"--device"}, .instead = nullptr, .with_device = ""},
       {{"-b", "--batch-size", "-ub", "--ubatch-size"},
        "tessera chooses how many tokens of a prompt are read at once (in serve by --step-ms); "
        "leave "
@@ -68,8 +78,6 @@ const std::vector<Foreign>& foreign() {
       {{"--tensor-type"}, "expected --rule NAMES=TYPE (in NAMES '*' is any text)"},
       {{"--outtype"}, "convert keeps the stored types; expected `tessera quantize --type TYPE`"},
       {{"--lora-scaled", "--lora-init-without-apply"}, "expected --adapter FOLDER"},
-      {{"--tensor-parallel-size", "--gpu-memory-utilization"},
-       "tessera computes on the CPU; leave it out"},
   };
   return all;
 }
@@ -134,14 +142,30 @@ std::vector<Item> items_of(const CLI::App& app, const std::vector<std::string>& 
   return items;
 }
 
-void refuse_foreign(const std::vector<Item>& items) {
+/// True if the verb of these items has --device.
+bool has_device(const CLI::App& app, const std::vector<Item>& items) {
+  const CLI::App* at = &app;
+  for (const Item& item : items)
+    for (const CLI::App* below : at->get_subcommands(nullptr))
+      if (item.name.empty() && below->check_name(item.words[0])) {
+        at = below;
+        break;
+      }
+  return at->get_option_no_throw("--device") != nullptr;
+}
+
+void refuse_foreign(const CLI::App& app, const std::vector<Item>& items) {
   if (items.empty()) return;
   const std::string verb = items[0].name.empty() ? items[0].words[0] : "tessera";
   for (const Item& item : items)
     for (const Foreign& one : foreign())
       if (!item.own && std::find(one.names.begin(), one.names.end(), item.name) != one.names.end())
         fail(ErrorKind::usage, verb, "{}: {}", item.name,
-             verb == "chat" && one.in_chat != nullptr ? one.in_chat : one.instead);
+             one.with_device != nullptr                 ? has_device(app, items)
+                                                              ? one.with_device
+                                                              : verb + " computes on the CPU; leave it out"
+             : verb == "chat" && one.in_chat != nullptr ? one.in_chat
+                                                        : one.instead);
 }
 
 /// -m FILE and --model FILE to the front: a positional argument would take the model's place.
@@ -226,7 +250,7 @@ std::string option_name(const std::string& arg) {
 
 std::vector<std::string> as_tessera(const CLI::App& app, std::vector<std::string> args) {
   std::vector<Item> items = items_of(app, args);
-  refuse_foreign(items);
+  refuse_foreign(app, items);
   model_first(items);
   merge_cache_types(items);
   args.resize(1);

@@ -8,6 +8,7 @@
 #include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/device_flag.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/infer/loading/load_model.h"
@@ -19,6 +20,7 @@ namespace tessera::cli {
 namespace {
 
 struct VerifyArgs {
+  DeviceFlag device;
   LoadFlags loading;
   std::string model, text;
   std::string mechanism, config;
@@ -202,8 +204,12 @@ int verify(VerifyArgs& o) {
   if (o.model.empty() == o.mechanism.empty())
     fail(ErrorKind::usage, "verify", "{}; expected one of them",
          o.model.empty() ? "neither a model nor --mechanism" : "a model and --mechanism");
-  if (!o.mechanism.empty()) return verify_mechanism(o);
-  const infer::LoadedModel loaded = infer::load_model(o.model, o.loading.options());
+  if (!o.mechanism.empty()) {
+    o.device.device();
+    return verify_mechanism(o);
+  }
+  const infer::LoadedModel loaded =
+      o.device.loaded([&] { return infer::load_model(o.model, o.loading.options()); });
   say_differences(loaded.source);
   o.verify.cancel = &cancel_token();
   const Tokens tokens = tokens_of(o, loaded);
@@ -271,6 +277,8 @@ std::function<int()> add_verify(CLI::App& app) {
   group(app, "Output");
   app.add_flag("--json", o->json, "every branch and form as JSON");
   group(app, "Precision and performance");
+  o->device.add(app);
+  o->device.excludes(app.get_option("--mechanism"));
   add_threads(app, o->threads);
   examples(app, {"tessera verify out/shakespeare/latest --text examples/data/shakespeare.txt",
                  "tessera verify model.gguf --tokens 64 --json",

@@ -240,7 +240,7 @@ Rows encoded(const ServedModel& model, const std::vector<std::string>& texts, bo
 
 /// Probabilities of rows of logits, in double.
 Tensor softmax(const Tensor& logits_RC) {
-  return at::softmax(logits_RC.to(at::kDouble), -1).contiguous();
+  return at::softmax(logits_RC.to(at::kCPU, at::kDouble), -1).contiguous();
 }
 
 std::string label_of(const ServedModel& model, int64_t index) {
@@ -401,8 +401,8 @@ void fill_mask(ServiceState& state,
         for (size_t r = 0; r < rows.size(); ++r)
           for (const int64_t place : masks_of(*model, rows[r]))
             places.push_back(batch.segments[r].begin + place);
-        return softmax(
-            model->loaded.model.logits(hidden_ND.index_select(0, at::tensor(places, at::kLong))));
+        const Tensor some = at::tensor(places, at::kLong).to(hidden_ND.device());
+        return softmax(model->loaded.model.logits(hidden_ND.index_select(0, some)));
       },
       [targets, k = body.top_k](const Reading& done) {
         const Tensor all_RC = at::cat(done.parts).contiguous();

@@ -39,7 +39,7 @@ Tensor MixingMap::outputs(const std::vector<int64_t>& without) const {
     return x;
   };
   options.probe = [&](const std::string& name, const Tensor& y) {
-    if (name == name_ + ".out") out = y.to(at::kFloat).clone();
+    if (name == name_ + ".out") out = y.to(at::kCPU, at::kFloat).clone();
   };
   run(batch, std::move(options));
   if (!out.defined() || out.size(0) != copies * n)
@@ -62,9 +62,9 @@ std::vector<std::vector<std::vector<double>>> MixingMap::weights() const {
   const at::NoGradGuard constants;
   Tensor shown_HTT;
   model::ForwardOptions options;
-  options.probe =
-      nn::Probe([&](const std::string&, const Tensor& w) { shown_HTT = w.to(at::kDouble); },
-                [&](const std::string& name) { return name == name_ + ".weights"; });
+  options.probe = nn::Probe(
+      [&](const std::string&, const Tensor& w) { shown_HTT = w.to(at::kCPU, at::kDouble); },
+      [&](const std::string& name) { return name == name_ + ".weights"; });
   run(nn::Batch::of(std::vector<std::vector<int64_t>>{ids_}), std::move(options));
   std::vector<std::vector<std::vector<double>>> out;
   if (!shown_HTT.defined()) return out;

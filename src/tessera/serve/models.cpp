@@ -8,6 +8,7 @@
 
 #include "tessera/base/cpu.h"
 #include "tessera/infer/loading/weights_fingerprint.h"
+#include "tessera/model/placement.h"
 #include "tessera/model/plan.h"
 #include "tessera/nn/head/classifier.h"
 #include "tessera/serve/api_error.h"
@@ -513,6 +514,7 @@ ServedModelPtr ModelPool::load(const ModelEntry& entry) {
   infer::LoadedModel model = options_.load ? options_.load(entry)
                                            : infer::load_model(entry.path, options_.loading,
                                                                entry.adapters, options_.arithmetic);
+  if (!options_.device.is_cpu()) model.model = model::to_device(model.model, options_.device);
   const auto served = std::make_shared<ServedModel>(entry, std::move(model), options_);
   const std::lock_guard lock(mutex_);
   loaded_.push_front(served);

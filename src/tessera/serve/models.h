@@ -36,6 +36,7 @@ struct ModelEntry {
 
 struct ModelOptions {
   convert::LoadOptions loading = {};  // how their files are read
+  at::Device device = at::kCPU;       // where they compute
   std::string chat_template;          // replaces the models' chat templates
   kernels::Arithmetic arithmetic = kernels::Arithmetic::float32;
   /// KV cache options of a model.

@@ -51,7 +51,7 @@ struct TextRows {
 };
 
 std::vector<double> doubles_of(const Tensor& values) {
-  const Tensor x = values.to(at::kDouble).contiguous();
+  const Tensor x = values.to(at::kCPU, at::kDouble).contiguous();
   return {x.const_data_ptr<double>(), x.const_data_ptr<double>() + x.numel()};
 }
 
@@ -98,7 +98,7 @@ Tensor classifier_logits(const LoadedModel& loaded,
   model::ForwardOptions call;
   call.cancel = cancel;
   return loaded.model.logits(loaded.model.pooled(loaded.model.hidden(batch, call), batch))
-      .to(at::kDouble);
+      .to(at::kCPU, at::kDouble);
 }
 
 std::vector<ClassPrediction> classify_texts(const LoadedModel& loaded,
@@ -163,7 +163,7 @@ std::vector<WordPrediction> classify_words(const LoadedModel& loaded,
   call.cancel = options.cancel;
   const Tensor logits_NC = loaded.model.logits(
       loaded.model.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{judged.ids}), call));
-  const Tensor p_NC = logits_NC.to(at::kDouble).softmax(-1);
+  const Tensor p_NC = logits_NC.to(at::kCPU, at::kDouble).softmax(-1);
   for (size_t i = 0; i < out.size(); ++i) {
     // words past the end or before the begin, and words without tokens
     const size_t next = i + 1 < out.size() ? firsts[i + 1] : ids.size();

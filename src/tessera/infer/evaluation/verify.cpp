@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tessera/model/call_plan.h"
+#include "tessera/model/placement.h"
 
 namespace tessera::infer {
 namespace {
@@ -166,7 +167,8 @@ Activations compute(const model::Model& model,
   if (!form.steps.empty()) {
     int64_t longest = 0;
     for (const Step& step : form.steps) longest = std::max(longest, step.length);
-    state = model::State(model.spec(), 1, form.pending ? longest : 0);
+    state = model::State(model.spec(), 1, form.pending ? longest : 0,
+                         at::TensorOptions(model::device_of(model)).dtype(at::kFloat));
     forward.state = &state;
   }
   for (const Step& step : form.steps.empty() ? whole : form.steps) {
