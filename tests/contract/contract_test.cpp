@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device_checks.h"
-#include "fake_device/fake_device.h"
+#include "fake_device/tested_device.h"
 #include "tessera/analysis/contract/exceptions.h"
 #include "tessera/analysis/contract/order_watch.h"
 #include "tessera/analysis/contract/suite.h"
@@ -56,6 +56,7 @@ std::vector<Item> items() {
 // a backend has to be there before the first backward pass
 class WithTestDevice final : public testing::Environment {
   void SetUp() override {
+    if (!test::is_test_device()) return;
     fake_device::Options options;
     options.survey = true;
     fake_device::install(options);

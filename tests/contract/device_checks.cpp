@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "device_checks.h"
-#include "fake_device/fake_device.h"
+#include "fake_device/tested_device.h"
 #include "tessera/model/placement.h"
 
 namespace tessera::contract {
@@ -66,7 +66,7 @@ double largest_of(const Tensor& values) {
 }
 
 void check_spec(const Json& json, at::ScalarType type, bool with_state, Report& report) {
-  const at::Device device = fake_device::device();
+  const at::Device device = test::tested_device();
   const Rig rig = make_rig(json, type), there = placed(rig, device);
   fake_device::clear_findings();
   const auto compare = [&](const std::string& name, const Tensor& got, const Tensor& want,
