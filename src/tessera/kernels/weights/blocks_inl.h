@@ -330,10 +330,10 @@ struct MxFp4 {
   static constexpr int elements = 32, bytes = 17;
   static constexpr int run = 32, offset = 16;
   static constexpr bool minimum = false;
+  HWY_ALIGN static constexpr uint8_t kCodes[16] = {16, 17, 18, 19, 20, 22, 24, 28,
+                                                   16, 15, 14, 13, 12, 10, 8,  4};
   static HWY_INLINE VB codes(const uint8_t* b, int, int i) {
-    HWY_ALIGN static constexpr uint8_t kTwice[16] = {16, 17, 18, 19, 20, 22, 24, 28,
-                                                     16, 15, 14, 13, 12, 10, 8,  4};
-    return hn::TableLookupBytes(hn::LoadDup128(Bytes(), kTwice), nibble_codes(b + 1, i));
+    return hn::TableLookupBytes(hn::LoadDup128(Bytes(), kCodes), nibble_codes(b + 1, i));
   }
   static HWY_INLINE VI twice(VI q) {
     const VI m = low_bits(q, 7), zero = int_all(0);
@@ -422,10 +422,10 @@ template <class Block>
 concept HasZero = Block::has_zero;
 
 // iq4_nl, iq4_xs: of 32 codes of four bits, kLevels as bytes of offset 128
+HWY_ALIGN inline constexpr uint8_t kLevelCodes[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                                      129, 141, 153, 166, 181, 197, 217, 241};
 HWY_INLINE VB level_codes(const uint8_t* p, int i) {
-  HWY_ALIGN static constexpr uint8_t kCodes[16] = {1,   24,  45,  63,  79,  93,  106, 118,
-                                                   129, 141, 153, 166, 181, 197, 217, 241};
-  return hn::TableLookupBytes(hn::LoadDup128(Bytes(), kCodes), nibble_codes(p, i));
+  return hn::TableLookupBytes(hn::LoadDup128(Bytes(), kLevelCodes), nibble_codes(p, i));
 }
 
 // --- 256-element blocks --------------------------------------------------------------------------

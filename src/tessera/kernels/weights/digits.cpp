@@ -13,6 +13,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <type_traits>
 
@@ -21,6 +22,7 @@
 #include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
 #include "tessera/kernels/weights/digit_tiles.h"
+#include "tessera/kernels/weights/digit_lanes_inl.h"
 #include "tessera/kernels/weights/digits_inl.h"
 #include "tessera/kernels/weights/matmul.h"
 
@@ -176,6 +178,14 @@ HWY_INLINE V fused(V a, V b, V c) {
 
 // --- few rows: columns in the lanes of a vector --------------------------------------------------
 
+// From more rows on a panel is worth its packing; on a target of narrow vectors never.
+constexpr int64_t kFewRows = kBytewise ? 8 : 4;
+constexpr bool kPanels = kSide == 8;
+
+HWY_INLINE VI four_bytes(const uint8_t* p) {
+  return hn::Set(I32(), static_cast<int32_t>(word_at(p)));
+}
+
 constexpr int kParts = 32 / kBytes;
 using Words = hn::CappedTag<int16_t, kBytes / 2>;
 
@@ -292,7 +302,7 @@ HWY_INLINE V add_run(V sum, I integers, V d, V m, const RoundedBlock& x, int t) 
 
 // Rows of w end after a few hundred bytes, before hardware has seen a stream in them: while some
 // are multiplied later ones are asked for, block by block (matmul.cpp, multiply_group).
-constexpr int64_t kAhead = 1600, kStream = 6144;
+constexpr int64_t kAhead = 1600;
 
 template <class Block, bool two, int rows>
 HWY_INLINE void multiply_side(
@@ -312,9 +322,8 @@ HWY_INLINE void multiply_side(
     blocks[i] = p.x.blocks + at * (p.x.k / 32);
     sum[i] = hn::Zero(F8());
   }
-  const bool ask = p.row_bytes < kStream;
   const int64_t together = kSide * p.row_bytes;
-  const uint8_t* ahead = w[0] + (ask ? (kAhead + together - 1) / together * together : 0);
+  const uint8_t* ahead = w[0] + (kAhead + together - 1) / together * together;
   int64_t b = 0;
   for (int64_t c = 0; c < p.x.k; c += Block::elements) {
     const SideFactors<Block> factors(w);
@@ -322,7 +331,7 @@ HWY_INLINE void multiply_side(
     for (int g = 0; g < kGroups; ++g, ++b) {
       constexpr int kAsk = kSide * Block::bytes / kGroups;
       ask_for<kAsk>(ahead);
-      ahead += ask ? kAsk : 0;
+      ahead += kAsk;
       Codes codes[kSide];
 #pragma GCC unroll 8
       for (int r = 0; r < kSide; ++r) codes[r] = codes_of<Block>(w[r], g);
@@ -357,6 +366,90 @@ HWY_INLINE void multiply_sides(const DigitProblem& p, int64_t begin, int64_t end
                                       std::min<int64_t>(kSide, end - j));
 }
 
+#if HWY_TARGET == HWY_AVX3_DL
+// --- few rows: sixteen columns in the lanes of a vector, whose codes are transposed --------------
+
+// sum += the part of run t of group g, which begins at x and of_x
+template <class Block, bool two, int t>
+HWY_INLINE V32
+add_lanes(V32 sum, const VI (&codes)[8], V32 d, V32 m, const uint8_t* x, const RoundedBlock& of_x) {
+  constexpr int kRuns = 32 / Block::run, kEach = 8 / kRuns;
+  VI integers = int_all(0);
+#pragma GCC unroll 8
+  for (int u = t * kEach; u < (t + 1) * kEach; ++u)
+    integers = add_products(integers, codes[u], four_bytes(x + 4 * u));
+  if constexpr (two) {
+    VI second = int_all(0);
+#pragma GCC unroll 8
+    for (int u = t * kEach; u < (t + 1) * kEach; ++u)
+      second = add_products(second, codes[u], four_bytes(x + 32 + 4 * u));
+    integers = hn::Add(hn::ShiftLeft<7>(integers), second);
+  }
+  if constexpr (Block::offset != 0) {
+    constexpr int kBits = std::countr_zero(static_cast<unsigned>(Block::offset));
+    const VI of_run = hn::Set(I32(), kRuns == 1 ? of_x.sum : of_x.half_sum[t]);
+    integers = hn::Sub(integers, hn::ShiftLeft<kBits>(of_run));
+  }
+  return add_run<Block>(sum, integers, d, m, of_x, t);
+}
+
+// y[...][first ... first + kLanes] of one row of x, or of up to kFewRows
+template <class Block, bool two, bool one>
+HWY_INLINE void multiply_lanes(const DigitProblem& p, int64_t first, bool last) {
+  constexpr int64_t kStep = codes_of_block(two);
+  constexpr int kGroups = Block::elements / 32, kRuns = 32 / Block::run;
+  const int64_t m = one ? 1 : p.x.m, n_blocks = p.x.k / 32;
+  LaneRows w(p.w + first * p.row_bytes, p.row_bytes);
+  // the next sixteen rows are asked for, block by block, as these are multiplied (multiply_side)
+  const uint8_t* ahead = p.w + (first + (last ? 0 : kLanes)) * p.row_bytes;
+  const uint8_t* x = p.x.codes;
+  const RoundedBlock* blocks = p.x.blocks;
+  V32 sum[one ? 1 : kFewRows];
+  for (int64_t i = 0; i < m; ++i) sum[i] = zero();
+  for (int64_t c = 0; c < p.x.k; c += Block::elements) {
+    const LaneBlock<Block> lanes(w);
+    lanes.each_group(
+        w, [&](auto g, const VI(&codes)[8]) HWY_ATTR __attribute__((always_inline)) {
+          constexpr int kAsk = kLanes * Block::bytes / kGroups;
+          ask_for<kAsk>(ahead + kAsk * g);
+          each_constant<kRuns>([&](auto t) HWY_ATTR __attribute__((always_inline)) {
+            constexpr int kRun = g * kRuns + t;
+            const V32 d = lanes.template factor<kRun>(), m_of_run = lanes.template minimum<kRun>();
+            const auto add = [&](int64_t i) HWY_ATTR __attribute__((always_inline)) {
+              sum[i] = add_lanes<Block, two, t>(sum[i], codes, d, m_of_run,
+                                                x + i * p.x.row_codes + g * kStep,
+                                                blocks[i * n_blocks + g]);
+            };
+            if constexpr (one) {
+              add(0);
+            } else {
+#pragma GCC unroll 1
+              for (int64_t i = 0; i < m; ++i) add(i);
+            }
+          });
+        });
+    w.advance(Block::bytes);
+    ahead += last ? 0 : kLanes * Block::bytes;
+    x += kGroups * kStep;
+    blocks += kGroups;
+  }
+  for (int64_t i = 0; i < m; ++i)
+    store(p.bias ? hn::Add(sum[i], load(p.bias + first)) : sum[i], p.y + i * p.y_stride + first);
+}
+
+// Not inlined: a function that held those of all types would take the compiler minutes.
+template <class Block, bool two>
+HWY_NOINLINE void multiply_few(const DigitProblem& p, int64_t begin, int64_t end) {
+  if (end - begin < kLanes) return multiply_sides<Block, two, 1>(p, begin, end);
+  for (int64_t j = begin; j < end; j += kLanes) {
+    // the last ones overlap with those before
+    const int64_t first = std::min(j, end - kLanes);
+    const bool last = j + kLanes >= end;
+    p.x.m == 1 ? multiply_lanes<Block, two, true>(p, first, last)
+               : multiply_lanes<Block, two, false>(p, first, last);
+  }
+}
+#else
 // Not inlined: a function that held those of all types would take the compiler minutes.
 template <class Block, bool two>
 HWY_NOINLINE void multiply_few(const DigitProblem& p, int64_t begin, int64_t end) {
@@ -364,6 +457,7 @@ HWY_NOINLINE void multiply_few(const DigitProblem& p, int64_t begin, int64_t end
     if (p.x.m > 1) return multiply_sides<Block, two, 4>(p, begin, end);
   multiply_sides<Block, two, 1>(p, begin, end);
 }
+#endif
 
 // --- many rows: a panel of columns, packed once --------------------------------------------------
 
@@ -405,10 +499,6 @@ HWY_NOINLINE void pack(const DigitProblem& p, int64_t first, int64_t count, cons
         transpose_four_rows(units[j], kUnits, kUnits, codes + j, kPanelColumns);
     }
   }
-}
-
-HWY_INLINE VI four_bytes(const uint8_t* p) {
-  return hn::Set(I32(), static_cast<int32_t>(word_at(p)));
 }
 
 // What of a block type products with a panel depend on.
@@ -503,10 +593,6 @@ HWY_NOINLINE void multiply_panel(
 }
 
 // --- both ----------------------------------------------------------------------------------------
-
-// From more rows on a panel is worth its packing; on a target of narrow vectors never.
-constexpr int64_t kFewRows = 4;
-constexpr bool kPanels = kSide == 8;
 
 template <class Block, bool two>
 HWY_INLINE void multiply_many(const DigitProblem& p, int64_t begin, int64_t end) {

@@ -61,9 +61,9 @@ struct Blocking {
 };
 
 // Bytes of a row of w from which on two large blocks are faster than four, as four
-// rows and the next four leave the first cache level; and from which on a row is a stream that
-// hardware follows: with prefetches too, rows would push each other out.
-constexpr int64_t kWideRow = 1280, kStream = 6144;
+// rows and the next four leave the first cache level; and up to which they are: beyond, neither
+// stays there.
+constexpr int64_t kWideRow = 1280, kWidest = 6144;
 // Bytes that have to be on their way while others are multiplied.
 constexpr int64_t kAhead = 1600;
 // Rows of x that are multiplied without a panel, and at a time. With 32 registers the sums of eight
@@ -236,9 +236,8 @@ HWY_INLINE void multiply_group(
     for (int i = 0; i < rows; ++i) sum[i][j] = zero();
   }
   const int64_t group_bytes = std::max<int64_t>(1, columns * p.row_bytes);
-  const bool ask = p.row_bytes < kStream;
-  const uint8_t* ahead = w[0] + (ask ? (kAhead + group_bytes - 1) / group_bytes * group_bytes : 0);
-  const int64_t step = ask ? columns * Block::bytes : 0;
+  const uint8_t* ahead = w[0] + (kAhead + group_bytes - 1) / group_bytes * group_bytes;
+  constexpr int64_t step = columns * Block::bytes;
   int64_t c = 0;
   for (; c + Block::elements <= p.k; c += Block::elements, ahead += step) {
     add_blocks<Block>(x, c, w, ahead, sum);
@@ -297,7 +296,7 @@ HWY_NOINLINE void multiply_few(const MatmulProblem& p, int64_t begin, int64_t en
   }
   if (p.m > 1) return multiply_groups<Block, 2, 2>(p, begin, end);
   if constexpr (Block::elements > 32)
-    if (p.row_bytes > kWideRow && p.row_bytes < kStream)
+    if (p.row_bytes > kWideRow && p.row_bytes < kWidest)
       return multiply_groups<Block, 1, 2>(p, begin, end);
   multiply_groups<Block, 1, 4>(p, begin, end);
 }
