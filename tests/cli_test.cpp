@@ -2399,9 +2399,19 @@ TEST_F(Cli, BenchChecksEveryDepthFirst) {
   EXPECT_FALSE(row.contains("decode_tokens_per_s"));
   expect_refused(lsh + "--depth 4", 2, "needs a model with a state, but lsh_attention");
   // a limit is named where speed comes near one
-  const Outcome speeds = run(gpt2 + "--prefill 8 --decode 2 --json");
+  const Outcome speeds = run(gpt2 + "--prefill 8 --decode 2 --matrices --json");
   ASSERT_EQ(speeds.code, 0) << speeds.err;
-  const spec::Json rows = spec::parse_json(speeds.out, "stdout")["rows"];
+  const spec::Json measured = spec::parse_json(speeds.out, "stdout"), rows = measured["rows"];
+  // every kind of matrix once, the head too, which is the table of embeddings here
+  std::set<std::string> kinds;
+  for (const spec::Json& matrix : measured["matrices"]) {
+    EXPECT_TRUE(kinds.insert(matrix["name"]).second) << matrix;
+    EXPECT_EQ(matrix["types"], spec::Json::array({"f32"})) << matrix;
+    EXPECT_GT(matrix["bytes"], 0) << matrix;
+    EXPECT_GT(matrix["read_share"], 0) << matrix;
+  }
+  EXPECT_EQ(kinds.count("head"), 1u);
+  EXPECT_EQ(kinds.count("mixer.o"), 1u);
   for (const char* what : {"prefill_limits", "decode_limits"}) {
     const spec::Json& at = rows[0][what];
     const double read = at["read_share"], done = at["flops_share"];

@@ -25,7 +25,7 @@ struct BenchArgs {
   ProductFlags products;
   DeviceFlag device;
   int threads = 0, repeats = 3;
-  bool json = false;
+  bool json = false, matrices = false;
 };
 
 using Clock = std::chrono::steady_clock;
@@ -232,6 +232,16 @@ void print_row(const BenchArgs& o, const Json& row) {
     }
 }
 
+void print_matrices(const std::vector<MatrixRate>& rates, const Limits& limits) {
+  fmt::print("memory bandwidth {:.1f} GB/s ({} threads); products of one row by matrix:\n",
+             limits.read_bytes_per_s / 1e9, thread_count());
+  for (const MatrixRate& rate : rates)
+    fmt::print("  {:<24} {:<12} {:>8.1f} MB {:>6.1f} GB/s {:>4.0f} %\n", rate.name,
+               fmt::format("{}", fmt::join(rate.types, ", ")),
+               static_cast<double>(rate.bytes) / 1e6, rate.read_bytes_per_s / 1e9,
+               100 * rate.read_bytes_per_s / limits.read_bytes_per_s);
+}
+
 int bench(BenchArgs& o) {
   // not required by the parser: `bench mixers` has none
   if (o.model.empty())
@@ -262,6 +272,9 @@ int bench(BenchArgs& o) {
   std::optional<Limits> limits;
   const at::Device device = model::device_of(model);
   if (device.is_cpu()) limits = Limits::measure(model);
+  if (o.matrices && !limits)
+    fail(ErrorKind::usage, "bench",
+         "--matrices measures memory bandwidth on a CPU; found device {}", device.str());
   Json rows = Json::array();
   for (const int64_t depth : o.depths) {
     rows.push_back(measure(o, model, limits, depth, stateless.empty()));
@@ -275,6 +288,12 @@ int bench(BenchArgs& o) {
   if (limits) {
     report["read_bytes_per_s"] = limits->read_bytes_per_s;
     report["flops_per_s"] = limits->flops_per_s;
+  }
+  if (o.matrices) {
+    Json& matrices = report["matrices"] = Json::array();
+    const std::vector<MatrixRate> rates = MatrixRate::measure(model);
+    if (!o.json) print_matrices(rates, *limits);
+    for (const MatrixRate& rate : rates) matrices.push_back(rate.as_json(*limits));
   }
   if (o.json) print_json(report);
   return kExitOk;
@@ -309,6 +328,8 @@ std::function<int()> add_bench(CLI::App& app) {
   app.add_option("--repeats,-r,--repetitions", o->repeats, "repetitions (median)")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
+  app.add_flag("--matrices", o->matrices,
+               "memory bandwidth reached by products of one row, by kind of matrix");
   app.add_flag("--json", o->json, "rows as JSON");
   group(app, "KV cache");
   o->kv.add(app);
@@ -323,7 +344,8 @@ std::function<int()> add_bench(CLI::App& app) {
       {"tessera bench model.gguf --prefill 512 --decode 64 --depth 0,4096 --threads 2 --json",
        "tessera bench model.gguf --prefill 0 --depth 8192 --kv-type int8",
        "tessera bench model.gguf --prefill 0 --depth 131072 --fill 1024",
-       "tessera bench model.gguf --prefill 0 --rows 8", "tessera bench sampling --vocab 131072",
+       "tessera bench model.gguf --prefill 0 --rows 8",
+       "tessera bench model.gguf --prefill 0 --matrices", "tessera bench sampling --vocab 131072",
        "tessera bench grammar model.gguf", "tessera bench speculative model.gguf --text notes.txt",
        "tessera bench mixers --only mamba2,attention",
        "tessera bench quant SmolLM2-135M --text wiki.txt"});

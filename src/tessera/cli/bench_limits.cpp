@@ -34,10 +34,14 @@ double read_rate() {
   const double seconds = best_of(kTimes, [&] {
     work_together([&](Team& team) {
       const Team::Share share = team.share(kNumbers);
-      // sums that do not wait for one another
+      // sums that do not wait for one another, of a cache line each; hardware alone asks for too
+      // few lines at a time
+      constexpr int64_t kAhead = 1024;
       uint64_t own[8] = {};
-      for (int64_t i = share.begin; i + 8 <= share.end; i += 8)
+      for (int64_t i = share.begin; i + 8 <= share.end; i += 8) {
+        __builtin_prefetch(memory.data() + i + kAhead);
         for (int64_t j = 0; j < 8; ++j) own[j] += memory[static_cast<size_t>(i + j)];
+      }
       sum += std::accumulate(std::begin(own), std::end(own), uint64_t{0});
     });
   });
@@ -58,7 +62,67 @@ double product_rate(const model::Model& model) {
   return 2.0 * static_cast<double>(kRows * largest->elements()) / seconds;
 }
 
+/// Whether the head multiplies by the table of token embeddings.
+bool is_tied_table(const model::ModelSpec& spec,
+                   const spec::ParamDecl& decl,
+                   const ops::Weight& weight) {
+  const auto* head = dynamic_cast<const nn::HeadConfig*>(spec.head.config.get());
+  return head != nullptr && head->tied() && decl.kind == spec::ParamKind::embedding &&
+         weight.shape().size() == 2 && weight.size(0) == spec.vocab;
+}
+
+/// "layers.7.ffn.down.weight" is "ffn.down".
+std::string kind_of_matrix(std::string_view name) {
+  constexpr std::string_view kWeight = ".weight";
+  if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
+  for (size_t at = 0; (at = name.find('.', at)) != std::string_view::npos;) {
+    const size_t begin = ++at;
+    while (at < name.size() && name[at] >= '0' && name[at] <= '9') ++at;
+    if (at > begin && at < name.size() && name[at] == '.') return std::string(name.substr(at + 1));
+  }
+  return std::string(name);
+}
+
 }  // namespace
+
+std::vector<MatrixRate> MatrixRate::measure(const model::Model& model) {
+  std::vector<MatrixRate> rates;
+  std::vector<std::vector<const ops::Weight*>> matrices;
+  for (const auto& [decl, weight] : model.weights().all()) {
+    const bool table = is_tied_table(model.spec(), decl, *weight);
+    if ((decl.kind != spec::ParamKind::matrix && !table) || weight->shape().size() != 2) continue;
+    const std::string name = table ? "head" : kind_of_matrix(decl.name);
+    const auto found = std::find_if(rates.begin(), rates.end(),
+                                    [&](const MatrixRate& rate) { return rate.name == name; });
+    const auto at = static_cast<size_t>(found - rates.begin());
+    if (found == rates.end()) {
+      rates.push_back({name, {}, 0, 0});
+      matrices.emplace_back();
+    }
+    const std::string type(name_of(weight->dtype()));
+    std::vector<std::string>& types = rates[at].types;
+    if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+    rates[at].bytes += weight->bytes();
+    matrices[at].push_back(weight.get());
+  }
+  for (size_t i = 0; i < rates.size(); ++i) {
+    std::vector<Tensor> x;
+    for (const ops::Weight* weight : matrices[i]) x.push_back(at::randn({1, weight->size(1)}));
+    const double seconds = best_of(kTimes, [&] {
+      for (size_t j = 0; j < x.size(); ++j) ops::linear(x[j], *matrices[i][j]);
+    });
+    rates[i].read_bytes_per_s = static_cast<double>(rates[i].bytes) / seconds;
+  }
+  return rates;
+}
+
+Json MatrixRate::as_json(const Limits& limits) const {
+  return {{"name", name},
+          {"types", types},
+          {"bytes", bytes},
+          {"read_bytes_per_s", read_bytes_per_s},
+          {"read_share", read_bytes_per_s / limits.read_bytes_per_s}};
+}
 
 Limits Limits::measure(const model::Model& model) {
   return {read_rate(), product_rate(model)};
@@ -67,13 +131,9 @@ Limits Limits::measure(const model::Model& model) {
 Work Work::of_call(
     const model::Model& model, int64_t rows, int64_t tokens, int64_t context, int64_t state_bytes) {
   const model::ModelSpec& spec = model.spec();
-  const auto* head = dynamic_cast<const nn::HeadConfig*>(spec.head.config.get());
-  const bool tied = head != nullptr && head->tied();
   Work work;
   for (const auto& [decl, weight] : model.weights().all()) {
-    const bool table = tied && decl.kind == spec::ParamKind::embedding &&
-                       weight->shape().size() == 2 && weight->size(0) == spec.vocab;
-    if (decl.kind != spec::ParamKind::matrix && !table) continue;
+    if (decl.kind != spec::ParamKind::matrix && !is_tied_table(spec, decl, *weight)) continue;
     // every token chooses experts of its own
     const double used =
         std::min(1.0, decl.share * static_cast<double>(decl.share < 1 ? rows * tokens : 1));

@@ -14,6 +14,21 @@ struct Limits {
   static Limits measure(const model::Model& model);
 };
 
+/// The products of one row of activations with the matrices of one kind: those of all layers with
+/// one name.
+struct MatrixRate {
+  std::string name;                // "ffn.down"
+  std::vector<std::string> types;  // "q4_k", "q6_k"
+  int64_t bytes = 0;
+  double read_bytes_per_s = 0;
+
+  /// Every kind, in the order of the model: its matrices are multiplied one after another on all
+  /// threads, so that caches hold no more of them than in decoding; the best of some rounds.
+  static std::vector<MatrixRate> measure(const model::Model& model);
+  /// {"name", "types", "bytes", "read_bytes_per_s", "read_share"}
+  Json as_json(const Limits& limits) const;
+};
+
 /// Minimum cost of calls with that many tokens: every matrix in use, and the state, are read once.
 struct Work {
   double bytes = 0, flops = 0;
