@@ -100,7 +100,8 @@ TEST_F(TrainingOnDevice, AdaptersAreThoseOfTheCpu) {
         R"({"type": "prompt", "tokens": 3})",
         R"({"rank": 2, "targets": ["mixer.q"], "save": ["*norm*"]})"}) {
     json_["adapter"] = json_of(adapter);
-    expect_same(adapter, {"train.steps=20"});
+    // the gradients of DoRA's norms of rows are small differences of large sums
+    expect_same(adapter, {"train.steps=20"}, {.loss = 1e-5, .norm = 1e-3});
   }
   // what a device has trained is an adapter of the stored model
   const infer::LoadedModel merged =
