@@ -31,7 +31,9 @@ TEST_P(FamilyOnDevice, LogitsAndGreedyText) {
   const at::Device device = test::tested_device();
   fake_device::reset_counts();
   family_parity::expect_parity(GetParam(), device);
-  if (test::is_test_device()) EXPECT_GT(fake_device::counts().operators, 0);
+  if (test::is_test_device()) {
+    EXPECT_GT(fake_device::counts().operators, 0);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens,
