@@ -479,6 +479,8 @@ constexpr Sample kSamples[] = {
     {Slot::ffn, "linear", "identity_true", R"({"identity": true})"},
     {Slot::ffn, "chunked", "", R"({"chunk": 3, "inner": {"type": "glu", "d_hidden": 10}})"},
     {Slot::ffn, "chunked", "one_token",
+    {Slot::head, "masked_lm", "hidden",
+     R"({"d_hidden": 5, "norm": null, "transform_bias": false})"},
      R"({"chunk": 1, "inner": {"type": "mlp", "d_hidden": 12, "act": "relu"}})"},
     {Slot::ffn, "moe", "", R"({"n_experts": 4, "expert": {"type": "glu", "d_hidden": 5}})"},
     {Slot::ffn, "moe", "shared_gate_true",
@@ -547,6 +549,8 @@ constexpr Sample kSamples[] = {
     {Slot::residual, "manifold_hyper_connections", "three", R"({"streams": 3, "iterations": 5})"},
 };
 
+    {Slot::router, "top_k", "sigmoid_of_chosen",
+     R"({"k": 3, "score": "sigmoid_of_chosen", "balance": true})"},
 Json parse(const char* text) {
   return spec::parse_json(text, "sample");
 }

@@ -148,14 +148,18 @@ class MaskedLmHead final : public Head {
         logits_(config,
                 config.is_tied ? builder.absolute("embed.token.weight") : builder.weight("weight"),
                 builder.optional("bias"),
-                builder.optional("rest.weight")) {}
+                builder.optional("rest.weight")) {
+    if (config.d_hidden > 0) hidden_ = Linear(builder, "hidden");
+  }
   Tensor forward(const Tensor& h_ND) const override {
-    return logits_.forward(norm_->forward(ops::activate(transform_(h_ND), act_)));
+    const Tensor below = hidden_.weight ? ops::activate(hidden_(h_ND), act_) : h_ND;
+    const Tensor x = ops::activate(transform_(below), act_);
+    return logits_.forward(norm_ ? norm_->forward(x) : x);
   }
 
  private:
   ops::Activation act_;
-  Linear transform_;
+  Linear hidden_, transform_;
   std::unique_ptr<Norm> norm_;
   LogitHead logits_;
 };

@@ -1,7 +1,9 @@
 // BERT's head: logits = W N(act(T h + t)) + b (t and b optional), W the token embedding or a matrix
 // of its own. With a rest, the transform makes further channels, which a second matrix R reads:
-// logits = [W, R] N(act(T h + t)) + b. Devlin et al. 2018, arXiv:1810.04805, sec. 3.1; the rest:
-// Sun et al. 2020, arXiv:2004.02984 (MobileBERT, whose token vectors are narrower than d_model).
+// logits = [W, R] N(act(T h + t)) + b. With d_hidden another layer stands before the transform:
+// act(T act(U h + u) + t), where u is there if t is (UltraBERT). Devlin et al. 2018,
+// arXiv:1810.04805, sec. 3.1; the rest: Sun et al. 2020, arXiv:2004.02984 (MobileBERT, whose token
+// vectors are narrower than d_model).
 #pragma once
 
 #include "tessera/nn/activation.h"
@@ -13,7 +15,7 @@ struct MaskedLmHeadConfig final : HeadConfig {
   Activation act = Activation::gelu;
   spec::Part<spec::Slot::norm> norm;
   bool is_tied = true;
-  int64_t width = 0, rest = 0;
+  int64_t width = 0, rest = 0, d_hidden = 0;
   bool transform_bias = true, bias = true;
 
   bool tied() const override { return is_tied; }
@@ -23,7 +25,8 @@ struct MaskedLmHeadConfig final : HeadConfig {
     return std::tuple_cat(
         std::tuple{
             spec::field("act", &C::act, "activation of the transform"),
-            spec::field("norm", &C::norm, "norm of the transform", {.part = "layer_norm"}),
+            spec::field("norm", &C::norm, "norm of the transform; null = none",
+                        {.part = "layer_norm"}),
             spec::field("tied", &C::is_tied, "whether the token embedding is the output matrix"),
             spec::field("width", &C::width,
                         "width after the transform (ALBERT, ELECTRA: that of the token vectors); "
@@ -32,6 +35,9 @@ struct MaskedLmHeadConfig final : HeadConfig {
             spec::field("rest", &C::rest,
                         "further channels of the transform, which an output matrix of their own "
                         "reads (MobileBERT: d_model - width); 0 = none",
+                        {.min = 0}),
+            spec::field("d_hidden", &C::d_hidden,
+                        "width of a layer before the transform, with the same activation; 0 = none",
                         {.min = 0}),
             spec::field("transform_bias", &C::transform_bias, "bias of the transform"),
             spec::field("bias", &C::bias, "bias of the logits")},
@@ -51,14 +57,10 @@ struct MaskedLmHeadConfig final : HeadConfig {
   void complete(const spec::Scope& scope) override {
     if (width == 0) width = scope.d_model;
   }
-  void check(const spec::Scope& scope) const override {
-    if (!norm) fail(ErrorKind::spec, scope.at("norm").path, "found null; expected a norm");
-  }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    list.linear("transform", width + rest, scope.d_model, transform_bias);
-    spec::ParamList child = list.under("norm");
-    norm.config->params(child, child_scope(scope, "norm"));
-    list.append(child);
+    if (d_hidden > 0) list.linear("hidden", d_hidden, scope.d_model, transform_bias);
+    list.linear("transform", width + rest, d_hidden > 0 ? d_hidden : scope.d_model, transform_bias);
+    if (norm) norm.config->params_under(list, "norm", child_scope(scope, "norm"));
     if (!is_tied)
       list.add({"weight",
                 {scope.vocab, width},

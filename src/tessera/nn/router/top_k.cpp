@@ -27,10 +27,8 @@ class TopKRouter final : public LearnedRouter {
     const Scores s = scores(logits(x_ND, context));
     const Tensor expert_NK = chosen(context, [&] { return experts(s); }),
                  w_NK = weights(s, expert_NK);
-    report(
-        s.z_NE,
-        config_.score == RouterScore::sigmoid ? s.s_NE / s.s_NE.sum(-1, /*keepdim=*/true) : s.s_NE,
-        expert_NK, context);
+    report(s.z_NE, of_sigmoid() ? s.s_NE / s.s_NE.sum(-1, /*keepdim=*/true) : s.s_NE, expert_NK,
+           context);
     return {expert_NK, w_NK};
   }
 
@@ -39,6 +37,15 @@ class TopKRouter final : public LearnedRouter {
  private:
   class Step;
 
+  bool of_sigmoid() const {
+    return config_.score == RouterScore::sigmoid || config_.score == RouterScore::sigmoid_of_chosen;
+  }
+  /// Whether experts are chosen by their logits, and scores are of the chosen alone.
+  bool by_logits() const {
+    return config_.score == RouterScore::softmax_of_chosen ||
+           config_.score == RouterScore::sigmoid_of_chosen;
+  }
+
   /// The logits, scaled and capped, and their scores.
   struct Scores {
     Tensor z_NE, s_NE;
@@ -46,14 +53,12 @@ class TopKRouter final : public LearnedRouter {
   Scores scores(Tensor z_NE) const {
     if (config_.logit_scale != 1) z_NE = z_NE * config_.logit_scale;
     z_NE = ops::softcap(z_NE, config_.softcap);
-    return {z_NE, config_.score == RouterScore::sigmoid
-                      ? ops::activate(z_NE, ops::Activation::sigmoid)
-                      : ops::softmax(z_NE)};
+    return {z_NE,
+            of_sigmoid() ? ops::activate(z_NE, ops::Activation::sigmoid) : ops::softmax(z_NE)};
   }
   Tensor experts(const Scores& of) const {
     const at::NoGradGuard no_gradients;
-    return largest(candidates(config_.score == RouterScore::softmax_of_chosen ? of.z_NE : of.s_NE),
-                   config_.k);
+    return largest(candidates(by_logits() ? of.z_NE : of.s_NE), config_.k);
   }
   Tensor weights(const Scores& of, const Tensor& expert_NK) const {
     const Tensor at_NK = expert_NK.to(of.z_NE.device());

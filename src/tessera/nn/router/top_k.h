@@ -3,6 +3,7 @@
 //   softmax(z), or sigmoid(z) chosen: the k largest of s (of s + balance where there is a balancing
 //   bias), lowest index first among equals;  w = s of the chosen / (q-norm of these + 1e-20) where
 //   norm is q > 0 softmax_of_chosen: the k largest of z, w = softmax over these k with expert_scale
+//   sigmoid_of_chosen: the k largest of z (of z + balance), w = sigmoid(z) of these
 //   the weight of expert e is w g_e, g learned (Gemma 4)
 // With n_groups the experts are in groups of equals, of which the keep_groups best offer
 // candidates: by their best expert, or by the sum of their two best. The others are never chosen,
@@ -10,16 +11,16 @@
 //
 // Mixtral: Jiang et al. 2024, arXiv:2401.04088; DeepSeek-V2 (groups, group_score max):
 // arXiv:2405.04434; DeepSeek-V3 (sigmoid, balance, group_score sum_of_two): arXiv:2412.19437;
-// gpt-oss and Granite: softmax_of_chosen; DBRX: norm; Laguna: softcap. The balancing bias learns
-// from counts, not from gradients: after every update b_i grows by bias_rate * sign(mean of counts
-// - count_i). Wang et al. 2024, arXiv:2408.15664, alg. 1.
+// gpt-oss and Granite: softmax_of_chosen; Kolibri: sigmoid_of_chosen; DBRX: norm; Laguna: softcap.
+// The balancing bias learns from counts, not from gradients: after every update b_i grows by
+// bias_rate * sign(mean of counts - count_i). Wang et al. 2024, arXiv:2408.15664, alg. 1.
 #pragma once
 
 #include "tessera/nn/router/router_config.h"
 
 namespace tessera::nn {
 
-enum class RouterScore { softmax, softmax_of_chosen, sigmoid };
+enum class RouterScore { softmax, softmax_of_chosen, sigmoid, sigmoid_of_chosen };
 enum class GroupScore { max, sum_of_two };
 enum class OutsideGroups { never, zero };
 
@@ -90,7 +91,8 @@ struct tessera::spec::EnumNames<tessera::nn::RouterScore> {
   using S = nn::RouterScore;
   static constexpr std::array names{std::pair{S::softmax, "softmax"},
                                     std::pair{S::softmax_of_chosen, "softmax_of_chosen"},
-                                    std::pair{S::sigmoid, "sigmoid"}};
+                                    std::pair{S::sigmoid, "sigmoid"},
+                                    std::pair{S::sigmoid_of_chosen, "sigmoid_of_chosen"}};
 };
 template <>
 struct tessera::spec::EnumNames<tessera::nn::GroupScore> {
