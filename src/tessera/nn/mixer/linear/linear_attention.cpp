@@ -16,7 +16,16 @@ class LinearAttention final : public Mixer {
         q_(builder, "q"),
         k_(builder, "k"),
         v_(builder, "v"),
-        o_(builder, "o") {}
+        o_(builder, "o") {
+    if (config.feature == FeatureMap::hadamard) {
+      feature_q_ = {builder, "feature_q"};
+      feature_k_ = config.tied_features ? feature_q_ : Product{builder, "feature_k"};
+    }
+    if (config.head_norm)
+      head_norm_ =
+          build_norm(config.head_norm,
+                     builder.under("head_norm", config.child_scope(builder.scope(), "head_norm")));
+  }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
@@ -33,12 +42,22 @@ class LinearAttention final : public Mixer {
     });
     Tensor y_NHV = y_NE.reshape({n, h, config_.columns()});
     if (normalised) y_NHV = y_NHV.narrow(2, 0, v) / (y_NHV.narrow(2, v, 1) + config_.eps);
+    if (head_norm_) y_NHV = head_norm_->forward(y_NHV);
     const Tensor heads_NE = y_NHV.reshape({n, h * v});
     show(q_NE, k_NE, heads_NE, context);
     return o_(heads_NE.to(x_ND.scalar_type()));
   }
 
  private:
+  /// (A x + a) * (B x + b) of every head's channels.
+  struct Product {
+    Product() = default;
+    Product(const Builder& builder, const std::string& name)
+        : first(builder, name + ".first"), second(builder, name + ".second") {}
+    Tensor operator()(const Tensor& x_NHK) const { return first(x_NHK) * second(x_NHK); }
+    Linear first, second;
+  };
+
   /// What a probe may ask for by name, as mixer "attention" shows it: the heads, and for every
   /// document the matrices [H, T, T] that mix its values.
   void show(const Tensor& q_NE,
@@ -63,12 +82,23 @@ class LinearAttention final : public Mixer {
   }
 
   Tensor queries(const Tensor& x_NE) const {
-    if (config_.feature != FeatureMap::softmax) return feature(x_NE);
-    return ops::softmax(x_NE.to(ops::wide(x_NE)).unflatten(1, {config_.n_heads, config_.key_dim}))
-        .flatten(1);
+    if (config_.feature != FeatureMap::softmax)
+      return summed(feature(x_NE, feature_q_), config_.sum_norm_q);
+    return ops::softmax(by_heads(x_NE.to(ops::wide(x_NE)))).flatten(1);
+  }
+  Tensor by_heads(const Tensor& x_NE) const {
+    return x_NE.unflatten(1, {config_.n_heads, config_.key_dim});
+  }
+  /// Divided by the sum of each head's channels, where asked for.
+  Tensor summed(const Tensor& x_NE, bool asked) const {
+    constexpr double kSumEps = 1e-4;
+    if (!asked) return x_NE;
+    const Tensor x_NHK = by_heads(x_NE);
+    return (x_NHK / (x_NHK.sum(-1, /*keepdim=*/true) + kSumEps)).flatten(1);
   }
   Tensor keys(const Tensor& x_NE, const Batch& batch) const {
-    if (config_.feature != FeatureMap::softmax) return feature(x_NE);
+    if (config_.feature != FeatureMap::softmax)
+      return summed(feature(x_NE, feature_k_), config_.sum_norm_k);
     const Tensor wide = x_NE.to(ops::wide(x_NE));
     const BySegment part(batch);
     return over_segments(batch, [&](size_t i, const Segment&) {
@@ -78,7 +108,7 @@ class LinearAttention final : public Mixer {
   }
 
   /// phi, in float32 at least: the sums of many keys follow.
-  Tensor feature(const Tensor& x) const {
+  Tensor feature(const Tensor& x, const Product& learned) const {
     const Tensor wide = x.to(ops::wide(x));
     switch (config_.feature) {
       case FeatureMap::elu1:
@@ -88,6 +118,8 @@ class LinearAttention final : public Mixer {
         return at::relu(wide);
       case FeatureMap::exp:
         return -ops::minus_exp(wide);
+      case FeatureMap::hadamard:
+        return learned(by_heads(x)).to(ops::wide(x)).flatten(1);
       case FeatureMap::identity:
       case FeatureMap::softmax:
         return wide;
@@ -98,6 +130,8 @@ class LinearAttention final : public Mixer {
   LinearAttentionConfig config_;
   std::string name_;
   Linear q_, k_, v_, o_;
+  Product feature_q_, feature_k_;
+  std::unique_ptr<Norm> head_norm_;
 };
 
 }  // namespace
