@@ -263,9 +263,10 @@ Solution solve(const Json& spec, const SolveGoal& goal) {
                              number_text(*costs.at(found[i].second)));
     fail(ErrorKind::usage, "solve",
          "{} {} within {:g} % is out of reach of \"{}\" in multiples of {}: the nearest values are "
-         "{}; expected another goal, key, multiple or tolerance",
+         "{}; expected another goal, key, multiple or tolerance ({:.2g} takes {})",
          number_text(goal.target), name_of(goal.cost), 100 * goal.tolerance, goal.key,
-         goal.multiple, nearest);
+         goal.multiple, nearest, std::ceil(1000 * distance / goal.target) / 1000,
+         best * goal.multiple);
   }
   return {knob.with(best * goal.multiple), best * goal.multiple, *costs.at(best)};
 }

@@ -189,12 +189,27 @@ std::pair<double, double> next_size(const ScalingStudy& scaling, size_t entry) {
           scaling.how.tokens.value_or(static_cast<double>(last.steps * last.tokens_per_step))};
 }
 
+/// Of a fit in which the loss does not fall with one of the two; "" for others.
+std::string warning_of(const ScalingFit& fit, const std::string& entry) {
+  std::string out;
+  for (const auto& [exponent, name, what, remedy] :
+       {std::tuple(fit.alpha, "alpha", "larger models", "a larger budget or sizes further apart"),
+        std::tuple(fit.beta, "beta", "more tokens", "larger budgets")})
+    if (exponent <= 0)
+      out += fmt::format(
+          " {}: {} = {:.3g}, so {} have no lower loss in these runs and the prediction beyond them "
+          "has no meaning; expected {}.",
+          entry, name, exponent, what, remedy);
+  return out;
+}
+
 ReportPart scaling_part(const ScalingStudy& scaling, const ScalingResult& result) {
   const std::vector<StudyEntry>& entries = scaling.sizes.back().entries;
   Rows fits{{"entry", "E", "A", "alpha", "B", "beta", "next parameters", "tokens", "predicted loss",
              "95 % interval"}},
       runs{{"entry", "parameters", "tokens", "valid loss", "fitted"}};
   Json json = {{"entries", Json::array()}};
+  std::string warnings;
   std::vector<Predicted> all;
   for (size_t i = 0; i < entries.size(); ++i) {
     all.push_back(predicted(scaling, result, i));
@@ -202,6 +217,7 @@ ReportPart scaling_part(const ScalingStudy& scaling, const ScalingResult& result
     std::vector<std::string> row{entries[i].name};
     if (one.fit) {
       const ScalingFit& fit = *one.fit;
+      warnings += warning_of(fit, entries[i].name);
       row.insert(row.end(),
                  {number(fit.e), number(fit.a), number(fit.alpha), number(fit.b), number(fit.beta),
                   si_text(one.parameters), si_text(one.tokens), fmt::format("{:.4f}", one.loss),
@@ -229,15 +245,18 @@ ReportPart scaling_part(const ScalingStudy& scaling, const ScalingResult& result
     own["name"] = entries[i].name;
     json["entries"].push_back(std::move(own));
   }
-  return {.key = "scaling",
-          .title = "Scaling law L(N, D) = E + A/N^alpha + B/D^beta",
-          .json = std::move(json),
-          .note =
+  return {
+      .key = "scaling",
+      .title = "Scaling law L(N, D) = E + A/N^alpha + B/D^beta",
+      .json = std::move(json),
+      .note =
+          std::string(
               "N: parameters without token table and head; D: training tokens. The interval is "
               "for a run: bootstrap over the runs, with their residuals. The tables below are of "
-              "the largest size.",
-          .tables = {fits, runs},
-          .plot = plot_of_sizes(scaling, result, all)};
+              "the largest size.") +
+          warnings,
+      .tables = {fits, runs},
+      .plot = plot_of_sizes(scaling, result, all)};
 }
 
 StudyResult scaling_report(const ScalingStudy& scaling, const ScalingResult& result) {

@@ -454,6 +454,7 @@ std::string interval_method(const Study& study, const std::vector<Comparison>& c
                                        : without)
         .push_back(study.entries[i].name);
   }
+  if (compared.size() == 1) return "one model: no differences";
   constexpr const char* kBlocks = "crossed bootstrap over seeds and validation blocks";
   constexpr const char* kSeeds = "Student's t over the seeds";
   std::string text;
