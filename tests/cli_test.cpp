@@ -237,6 +237,29 @@ TEST_F(Cli, BenchmarksByName) {
   EXPECT_EQ(queries["cells"][5]["depth"], 1.0);
   expect_refused(bytes + "vt --depths 0", 2, "expected it with a task of needles");
   expect_refused(bytes + "cwe --lengths 300", 2, "expected at least");
+  // the documents of questions are in a file
+  const fs::path squad = folder_ / "squad.json";
+  std::ofstream(squad) << R"({"data": [{"paragraphs": [{"context": "Bern is the capital.",
+             "qas": [{"question": "Capital?", "answers": [{"text": "Bern"}, {"text": "b"}]}]}]}]})";
+  const auto asked =
+      of_bytes("qa_1 --data '" + squad.string() + "' --lengths 500,700 --examples 5 -n 2");
+  ASSERT_EQ(asked["cells"].size(), 2u);
+  EXPECT_EQ(asked["cells"][1]["answers"], 1);
+  EXPECT_FALSE(asked["cells"][1].contains("all_found"));
+  expect_refused(bytes + "qa_1", 2, "expected --data FILE, a file of SQuAD 2.0");
+  expect_refused(bytes + "qa_2 --data '" + squad.string() + "' --lengths 100", 2,
+                 "expected at least");
+  // what its log and recipe show
+  const Outcome checked = run("advise --check '" + run_of_bytes + "' --json");
+  ASSERT_EQ(checked.code, 0) << checked.err;
+  std::set<std::string> ids;
+  for (const spec::Json& one : spec::parse_json(checked.out, "advise")["findings"])
+    ids.insert(one["id"].get<std::string>());
+  EXPECT_TRUE(ids.contains("no_warmup")) << checked.out;
+  EXPECT_NE(run("advise --check '" + run_of_bytes + "'").out.find("source: arXiv:2002.04745"),
+            std::string::npos);
+  expect_refused("advise --check '" + run_of_bytes + "' --length 3", 2,
+                 "--length excludes --check");
 }
 
 TEST_F(Cli, LongRangeArenaIsGeneratedTrainedAndScored) {

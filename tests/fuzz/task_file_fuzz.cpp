@@ -4,6 +4,7 @@
 
 #include "tessera/infer/evaluation/choice_benchmarks.h"
 #include "tessera/infer/evaluation/result_lines.h"
+#include "tessera/infer/evaluation/ruler_questions.h"
 #include "tessera/infer/evaluation/task_file.h"
 
 using namespace tessera;
@@ -29,6 +30,15 @@ TESSERA_FUZZ_TARGET(task_file) {
     fuzz::run(
         [&] { benchmark.example(spec::parse_json(fuzz::text_of(input), "document"), "document"); },
         {ErrorKind::file});
+  fuzz::run(
+      [&] {
+        const infer::RulerQuestions questions = infer::read_ruler_questions(path);
+        for (const infer::RulerQuestions::Question& one : questions.questions)
+          fuzz::check(!one.answers.empty() && !one.documents.empty() &&
+                          one.documents[0] < questions.documents.size(),
+                      "a question has an answer and a document");
+      },
+      {ErrorKind::file, ErrorKind::input});
   fuzz::run([&] { infer::ResultLines(path, spec::Json::object()); },
             {ErrorKind::file, ErrorKind::input, ErrorKind::usage});
 }

@@ -36,7 +36,7 @@ def needles(values, queries, answers):
 
 
 NAMES = {"needles": "niah", "variables": "variable_tracking", "common_words": "common_words_extraction",
-         "frequent_words": "freq_words_extraction"}
+         "frequent_words": "freq_words_extraction", "questions": "qa"}
 story = {
     "reference": "RULER",
     "version": sys.argv[3] if len(sys.argv) > 3 else subprocess.run(
@@ -50,6 +50,7 @@ story = {
     "variables": template("variable_tracking").format(context="<context>", query="12345", num_v=5).rstrip(" "),
     "common_words": template("common_words_extraction").format(context="<context>", query="", num_cw=10),
     "frequent_words": template("freq_words_extraction").format(context="<context>", query=""),
+    "questions": template("qa").format(context="<context>", query="<query>"),
     "frequencies": {str(n): [int(c) for c in (n * (np.arange(1, 41) ** -2.0) / zeta(2.0)).astype(int)] for n in (64, 300, 1000)},
 }
 pathlib.Path(sys.argv[2]).write_text(json.dumps(story, indent=1) + "\n")

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "tessera/analysis/advice.h"
+#include "tessera/analysis/run_check.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/cli/amount.h"
@@ -21,6 +22,7 @@ using analysis::Candidate;
 struct AdviseArgs {
   analysis::Question question;
   std::string parameters = "100M", memory, train_tokens, costs, choose, out;
+  std::vector<std::string> check;  // folders of runs
   bool training = false, force = false, json = false;
 };
 
@@ -93,7 +95,42 @@ void print_table(const std::vector<Candidate>& candidates, bool training) {
       training ? "train time" : "mixer time");
 }
 
+/// The sources of a check: pages and papers.
+std::string sources_of(const analysis::CheckRule& rule) {
+  std::vector<std::string> texts;
+  for (const analysis::Evidence& one : rule.evidence)
+    texts.push_back(one.page.empty() ? one.text() : "docs/" + one.page);
+  return fmt::format("{}", fmt::join(texts, "; "));
+}
+
+int check_runs(const AdviseArgs& o) {
+  const std::vector<train::RunRecord> runs = train::read_runs({o.check.begin(), o.check.end()});
+  const std::vector<analysis::Finding> findings = analysis::check_runs(runs);
+  if (o.json) {
+    Json list = Json::array(), names = Json::array();
+    for (const train::RunRecord& run : runs) names.push_back(run.folder.string());
+    for (const analysis::Finding& one : findings)
+      list.push_back({{"id", one.rule->id},
+                      {"run", one.run},
+                      {"problem", one.rule->problem},
+                      {"found", one.found},
+                      {"remedy", one.rule->remedy},
+                      {"source", sources_of(*one.rule)}});
+    print_json({{"runs", names}, {"findings", list}});
+    return kExitOk;
+  }
+  for (const analysis::Finding& one : findings)
+    fmt::print("{}{} [{}]\n  found:  {}\n  remedy: {}\n  source: {}\n",
+               runs.size() > 1 ? one.run + ": " : "", one.rule->problem, one.rule->id, one.found,
+               one.rule->remedy, sources_of(*one.rule));
+  fmt::print("{}{} of {} checks found something in {} run{}\n", findings.empty() ? "" : "\n",
+             findings.size(), analysis::check_rules().size() * runs.size(), runs.size(),
+             runs.size() == 1 ? "" : "s");
+  return kExitOk;
+}
+
 int advise(AdviseArgs o) {
+  if (!o.check.empty()) return check_runs(o);
   check_out_place("advise", o.out, o.force);
   o.question.parameters = amount_of("--parameters", o.parameters);
   if (!o.memory.empty()) o.question.memory = amount_of("--memory", o.memory);
@@ -189,6 +226,11 @@ std::function<int()> add_advise(CLI::App& app) {
   group(app, "Training");
   app.add_option("--train-tokens", o->train_tokens, "training tokens, such as 5M");
   app.add_flag("--training", o->training, "compare times of training (with backward)");
+  group(app, "Runs");
+  auto* check = app.add_option(
+      "--check", o->check,
+      "check training runs instead: folders of runs, or folders above them (a sweep); each finding "
+      "with a remedy and its source");
   group(app, "Output");
   app.add_option("--costs", o->costs,
                  "cost.json of `tessera bench mixers` on this machine; default: that of the guide");
@@ -201,7 +243,11 @@ std::function<int()> add_advise(CLI::App& app) {
       {"tessera advise --task chat --length 2048",
        "tessera advise --task chat --length 32768 --need exact_recall --memory 2G",
        "tessera advise --task embeddings --length 512 --parameters 30M",
-       "tessera advise --parameters 3M --vocab 256 --train-tokens 2M --training --out spec.json"});
+       "tessera advise --parameters 3M --vocab 256 --train-tokens 2M --training --out spec.json",
+       "tessera advise --check out/run"});
+  for (CLI::Option* option : app.get_options())
+    if (option != check && option->get_name() != "--json" && option->get_name() != "--help")
+      check->excludes(option);
   return [o] { return advise(*o); };
 }
 

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "tessera/analysis/advice.h"
+#include "tessera/analysis/run_check.h"
 #include "tessera/base/error.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/help.h"
@@ -303,6 +304,7 @@ Tables doc_tables(const CLI::App& app) {
                 {"model_types", model_type_table()},
                 {"options", option_tables(app)},
                 {"advice_rules", analysis::rules_markdown(analysis::advice_data())},
+                {"run_checks", analysis::checks_markdown()},
                 {"crossovers", analysis::crossovers_markdown(analysis::shipped_costs())}};
   for (auto& table : preset_tables()) out.push_back(std::move(table));
   return out;

@@ -177,7 +177,7 @@ Report evaluate_model(EvalArgs& o) {
 
 int evaluate(EvalArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
-  if (o.data.given() && !o.task.is_benchmark()) {
+  if (o.data.given() && !o.task.is_benchmark() && !o.task.asks_questions()) {
     o.device.device();
     o.data.how.seed = o.task.options.seed;
     o.data.how.out = o.task.out();

@@ -4,6 +4,7 @@
 
 #include "tessera/base/sha256.h"
 #include "tessera/cli/eval_task.h"
+#include "tessera/infer/evaluation/ruler_questions.h"
 
 namespace tessera::cli {
 namespace {
@@ -55,7 +56,10 @@ std::vector<RulerCell> cells_of(const RulerTask& task,
       int64_t all = 0;
       for (size_t i = 0; i < places.size(); ++i) {
         if (places[i].length != l) continue;
-        const auto of_example = lines[i].at("found").get<std::vector<int64_t>>();
+        auto of_example = lines[i].at("found").get<std::vector<int64_t>>();
+        // of a question one of its answers is enough
+        if (task.kind == RulerTask::Kind::questions)
+          of_example = {*std::max_element(of_example.begin(), of_example.end())};
         std::vector<int64_t> own;
         for (size_t a = 0; a < of_example.size(); ++a)
           if (!task.by_depth() || places[i].depths.at(a) == d) own.push_back(of_example[a]);
@@ -67,7 +71,7 @@ std::vector<RulerCell> cells_of(const RulerTask& task,
       cell.recall = recall_of(found, seed);
       if (task.by_depth())
         cell.depth = depths[d];
-      else
+      else if (task.kind != RulerTask::Kind::questions)
         cell.all_found = infer::proportion(all, std::ssize(found));
       cells.push_back(std::move(cell));
     }
@@ -76,10 +80,10 @@ std::vector<RulerCell> cells_of(const RulerTask& task,
 
 void print_cells(const std::vector<RulerCell>& cells, const std::vector<int64_t>& lengths) {
   if (!cells.front().depth) {
-    fmt::print("{:>8}  {:<26}{}\n", "length", "recall", "all found");
+    fmt::print("{:>8}  {:<26}{}\n", "length", "recall", cells.front().all_found ? "all found" : "");
     for (const RulerCell& cell : cells)
       fmt::print("{:>8}  {:<26}{}\n", cell.length, with_interval(cell.recall),
-                 with_interval(*cell.all_found));
+                 cell.all_found ? with_interval(*cell.all_found) : "");
     return;
   }
   fmt::print("{:>8}", "depth");
@@ -124,6 +128,13 @@ int evaluate_ruler(EvalTask& o,
     fmt::print(stderr, "tessera: haystack: lines of filler (--text FILE for essays)\n");
   const std::vector<std::string> essay =
       o.haystack.empty() ? std::vector<std::string>() : infer::sentences_of(o.haystack);
+  const bool asks = task.kind == RulerTask::Kind::questions;
+  if (asks && o.data.data.size() != 1)
+    fail(ErrorKind::usage, "eval", "--task {} with {} files; expected --data FILE, a file of {}",
+         task.name, o.data.data.size(), task.name == "qa_1" ? "SQuAD 2.0" : "HotpotQA");
+  const infer::RulerQuestions questions =
+      asks ? infer::read_ruler_questions(o.data.data.front()) : infer::RulerQuestions();
+  if (asks) o.examples_ = std::min<int64_t>(o.examples_, std::ssize(questions.questions));
   infer::TaskFile file;
   file.kind = infer::TaskKind::retrieval;
   std::vector<RulerPlace> places;
@@ -140,9 +151,12 @@ int evaluate_ruler(EvalTask& o,
         place.depths.push_back(static_cast<size_t>((i + a) % n_depths));
         own.push_back(depths[place.depths.back()]);
       }
+      const RandomKey of_example = key.fold(static_cast<uint64_t>(i));
+      const int64_t length = lengths[l] - (o.options.bos ? 1 : 0);
       infer::RulerExample made =
-          infer::make_ruler(task, *loaded.tokenizer, lengths[l] - (o.options.bos ? 1 : 0), own,
-                            essay, key.fold(static_cast<uint64_t>(i)));
+          asks ? infer::make_ruler_question(questions, static_cast<size_t>(i), task,
+                                            *loaded.tokenizer, length, of_example)
+               : infer::make_ruler(task, *loaded.tokenizer, length, own, essay, of_example);
       file.examples.push_back(
           {.context = std::move(made.prompt), .answers = std::move(made.answers)});
       places.push_back(std::move(place));
@@ -154,6 +168,7 @@ int evaluate_ruler(EvalTask& o,
                      {"depths", depths},
                      {"examples", o.examples_},
                      {"haystack_sha256", o.haystack.empty() ? "" : sha256(o.haystack)}});
+  if (asks) evaluation["data_sha256"] = sha256_file(o.data.data.front());
   infer::ResultLines results =
       o.out_.empty() ? infer::ResultLines() : infer::ResultLines(o.out_, evaluation);
   o.options.progress = example_counter();
@@ -173,8 +188,10 @@ int evaluate_ruler(EvalTask& o,
       if (cell.all_found) one["all_found"] = cell.all_found->to_json();
       list.push_back(std::move(one));
     }
-    Json scores;
-    for (const auto& [name, score] : report.scores) scores[name] = score.to_json();
+    Json scores = Json::object();
+    // of questions, those of the cells
+    for (const auto& [name, score] : report.scores)
+      if (!asks) scores[name] = score.to_json();
     print_json({{"task", task.name},
                 {"seed", o.options.seed},
                 {"examples", report.examples},
@@ -182,8 +199,9 @@ int evaluate_ruler(EvalTask& o,
                 {"cells", list}});
     return kExitOk;
   }
-  fmt::print("{}, {} examples of {}; share of the answers found, with 95 % intervals\n", task.name,
-             o.examples_, task.by_depth() ? "each length and depth" : "each length");
+  fmt::print("{}, {} examples of {}; share of {}, with 95 % intervals\n", task.name, o.examples_,
+             task.by_depth() ? "each length and depth" : "each length",
+             asks ? "the questions of which an answer is found" : "the answers found");
   print_cells(cells, lengths);
   return kExitOk;
 }

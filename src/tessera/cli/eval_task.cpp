@@ -24,7 +24,8 @@ constexpr const char* kPositions = "positions";
 
 std::string ruler_names() {
   std::vector<std::string> names;
-  for (const infer::RulerTask& task : infer::ruler_tasks()) names.push_back(task.name);
+  for (const auto* tasks : {&infer::ruler_tasks(), &infer::ruler_question_tasks()})
+    for (const infer::RulerTask& task : *tasks) names.push_back(task.name);
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -157,6 +158,11 @@ bool EvalTask::reads_text() const {
 bool EvalTask::reads_haystack() const {
   const infer::RulerTask* task = infer::find_ruler_task(*task_);
   return task != nullptr && task->haystack == infer::RulerTask::Haystack::essay;
+}
+
+bool EvalTask::asks_questions() const {
+  const infer::RulerTask* task = given() ? infer::find_ruler_task(*task_) : nullptr;
+  return task != nullptr && task->kind == infer::RulerTask::Kind::questions;
 }
 
 bool EvalTask::is_benchmark() const {

@@ -29,6 +29,8 @@ struct EvalTask {
   bool reads_text() const;
   /// True for a task of RULER with essays, which takes a text.
   bool reads_haystack() const;
+  /// True for RULER's question answering, whose documents are in --data.
+  bool asks_questions() const;
   /// True for a benchmark of lm-evaluation-harness by name, whose documents are in --data.
   bool is_benchmark() const;
 

@@ -299,9 +299,18 @@ const std::vector<RulerTask>& ruler_tasks() {
   return tasks;
 }
 
+const std::vector<RulerTask>& ruler_question_tasks() {
+  constexpr int64_t kQuestionTokens = 32;
+  static const std::vector<RulerTask> tasks = {
+      {.name = "qa_1", .kind = Kind::questions, .answer_tokens = kQuestionTokens},
+      {.name = "qa_2", .kind = Kind::questions, .answer_tokens = kQuestionTokens}};
+  return tasks;
+}
+
 const RulerTask* find_ruler_task(const std::string& name) {
-  for (const RulerTask& task : ruler_tasks())
-    if (task.name == name) return &task;
+  for (const auto* tasks : {&ruler_tasks(), &ruler_question_tasks()})
+    for (const RulerTask& task : *tasks)
+      if (task.name == name) return &task;
   return nullptr;
 }
 
@@ -403,6 +412,8 @@ RulerExample make_ruler(const RulerTask& task,
       return common_words(units, length, draws);
     case Kind::frequent_words:
       break;
+    case Kind::questions:
+      require(false, "ruler", "{} has questions of a file", task.name);
   }
   return frequent_words(task, units, length, draws);
 }

@@ -23,7 +23,7 @@
 namespace tessera::infer {
 
 struct RulerTask {
-  enum class Kind { needles, variables, common_words, frequent_words };
+  enum class Kind { needles, variables, common_words, frequent_words, questions };
   enum class Haystack { noise, essay, needles };  // noise: five short sentences, repeated
   enum class Item { words, numbers, uuids };
 
@@ -40,8 +40,11 @@ struct RulerTask {
   int64_t n_answers() const { return n_values * n_queries; }
 };
 
+/// Those that are generated.
 const std::vector<RulerTask>& ruler_tasks();
-/// nullptr for another name.
+/// qa_1 and qa_2, whose documents are in files (ruler_questions.h).
+const std::vector<RulerTask>& ruler_question_tasks();
+/// Of both; nullptr for another name.
 const RulerTask* find_ruler_task(const std::string& name);
 
 struct RulerExample {

@@ -1,5 +1,6 @@
 #include "tessera/train/loop/evaluate_data.h"
 
+#include <algorithm>
 #include <map>
 #include <span>
 
@@ -116,6 +117,13 @@ std::map<std::string, double> baselines_of(const LabelData& data, const CancelTo
   return {{"majority", found.majority}, {"root_operator", found.root_operator}};
 }
 
+/// The examples are both splits of the recipe: each remark about them once, without a split.
+void say_of_evaluation(std::string line, std::vector<std::string>& said) {
+  for (const std::string_view split : {"train: ", "valid: "})
+    if (line.starts_with(split)) line.erase(0, split.size());
+  if (std::find(said.begin(), said.end(), line) == said.end()) said.push_back(std::move(line));
+}
+
 }  // namespace
 
 DataEvaluation evaluate_data(const DataEvaluationOptions& options) {
@@ -139,7 +147,7 @@ DataEvaluation evaluate_data(const DataEvaluationOptions& options) {
   DataEvaluation out{plan.task, plan.benchmark, std::move(plan.choices)};
   const auto objective = open_objective(
       recipe, {.cache = options.cache, .cancel = how.cancel, .say = [&](const std::string& line) {
-                 out.said.push_back(line);
+                 say_of_evaluation(line, out.said);
                }});
   out.examples = objective->source().valid_samples();
   if (!options.out.empty() && recipe.data.labels() == nullptr) refuse_out(plan.task);
