@@ -252,10 +252,7 @@ TEST_F(Cli, BenchmarksByName) {
   // what its log and recipe show
   const Outcome checked = run("advise --check '" + run_of_bytes + "' --json");
   ASSERT_EQ(checked.code, 0) << checked.err;
-  std::set<std::string> ids;
-  for (const spec::Json& one : spec::parse_json(checked.out, "advise")["findings"])
-    ids.insert(one["id"].get<std::string>());
-  EXPECT_TRUE(ids.contains("no_warmup")) << checked.out;
+  EXPECT_NE(checked.out.find("\"id\": \"no_warmup\""), std::string::npos) << checked.out;
   EXPECT_NE(run("advise --check '" + run_of_bytes + "'").out.find("source: arXiv:2002.04745"),
             std::string::npos);
   expect_refused("advise --check '" + run_of_bytes + "' --length 3", 2,

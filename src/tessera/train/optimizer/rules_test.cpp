@@ -125,7 +125,7 @@ TEST(ScheduleFree, AgainstTheAuthorsPackage) {
                     std::vector<Parameter>{{w.data(), nullptr}});
   std::vector<float> y = after_three(rule, 0.01);
   expect_near(y, {0.08158538, 0.55260685, 0.88835775, 1.00236247, 0.88233685, 0.52898740}, 3e-7);
-  rule.to_average(0, y);
+  rule.to_average(0, y.data());
   expect_near(y, {0.08207183, 0.55233524, 0.88736520, 1.00114428, 0.88159748, 0.52896925}, 3e-7);
 }
 
