@@ -326,6 +326,12 @@ TEST_F(Install, PluginsOfAnotherBuildAreRefused) {
     const std::string file = folder_->write("other.so", other);
     expect_refused("list --plugin '" + file + "'", 1, "[plugin] " + file + ": " + message);
   }
+  // a damaged list of segments, which the dynamic linker would follow
+  std::string damaged = bytes;
+  damaged.replace(64, 8, "AAAAAAAA");
+  const std::string broken = folder_->write("damaged.so", damaged);
+  expect_refused("list --plugin '" + broken + "'", 1,
+                 "[plugin] " + broken + ": not a plugin of tessera; expected");
   // a patch release of libtorch is the same release
   std::string patched = bytes;
   patched[patched.find('\0', record + 40) - 1] = '9';

@@ -105,6 +105,16 @@ std::string sources_of(const analysis::CheckRule& rule) {
 
 int check_runs(const AdviseArgs& o) {
   const std::vector<train::RunRecord> runs = train::read_runs({o.check.begin(), o.check.end()});
+  for (const train::RunRecord& run : runs) {
+    if (run.lines.empty())
+      fmt::print(stderr, "tessera: {}: no step in its log; checks of the log are left out\n",
+                 run.name);
+    if (train::costs_of(run).parameters <= 0)
+      fmt::print(stderr,
+                 "tessera: {}: its spec cannot be read; checks of the number of parameters are "
+                 "left out (--plugin FILE, if a plugin has its mechanisms)\n",
+                 run.name);
+  }
   const std::vector<analysis::Finding> findings = analysis::check_runs(runs);
   if (o.json) {
     Json list = Json::array(), names = Json::array();

@@ -216,7 +216,8 @@ void print_row(const BenchArgs& o, const Json& row) {
       fmt::print("{}{} {} tokens {:>8.1f} tokens/s", between, what, tokens, found->get<double>());
       between = ", ";
     }
-  fmt::print(" (medians of {}, {} threads)\n", o.repeats, thread_count());
+  fmt::print(" (medians of {}, {} thread{})\n", o.repeats, thread_count(),
+             thread_count() == 1 ? "" : "s");
   for (const char* what : {"prefill", "decode"})
     if (const auto found = row.find(std::string(what) + "_limits"); found != row.end()) {
       const Json& at = *found;
@@ -233,8 +234,10 @@ void print_row(const BenchArgs& o, const Json& row) {
 }
 
 void print_matrices(const std::vector<MatrixRate>& rates, const Limits& limits) {
-  fmt::print("memory bandwidth {:.1f} GB/s ({} threads); products of one row by matrix:\n",
-             limits.read_bytes_per_s / 1e9, thread_count());
+  fmt::print(
+      "memory bandwidth {:.1f} GB/s ({} thread{}); products of one row by matrix, of which "
+      "small ones come from a cache:\n",
+      limits.read_bytes_per_s / 1e9, thread_count(), thread_count() == 1 ? "" : "s");
   for (const MatrixRate& rate : rates)
     fmt::print("  {:<24} {:<12} {:>8.1f} MB {:>6.1f} GB/s {:>4.0f} %\n", rate.name,
                fmt::format("{}", fmt::join(rate.types, ", ")),

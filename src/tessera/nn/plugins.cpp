@@ -18,6 +18,14 @@
 namespace tessera::nn {
 namespace {
 
+/// Whether a segment that is mapped lies within a file of `size` bytes, at an address that fits.
+bool fits(const Elf64_Phdr& segment, size_t size) {
+  const uint64_t align = std::max<uint64_t>(segment.p_align, 1);
+  return segment.p_offset <= size && segment.p_filesz <= size - segment.p_offset &&
+         segment.p_filesz <= segment.p_memsz && (align & (align - 1)) == 0 &&
+         (segment.p_offset - segment.p_vaddr) % align == 0;
+}
+
 /// Whether a file is a shared library with all of its segments: the dynamic linker maps them
 /// without a look at the size of the file.
 bool is_library(std::span<const std::byte> bytes) {
@@ -29,14 +37,20 @@ bool is_library(std::span<const std::byte> bytes) {
       head.e_phoff > bytes.size() ||
       head.e_phnum > (bytes.size() - head.e_phoff) / sizeof(Elf64_Phdr))
     return false;
+  std::optional<Elf64_Phdr> mapped, dynamic;  // the last mapped segment
   for (size_t i = 0; i < head.e_phnum; ++i) {
-    Elf64_Phdr part;
-    std::memcpy(&part, bytes.data() + head.e_phoff + i * sizeof(part), sizeof(part));
-    if (part.p_type == PT_LOAD &&
-        (part.p_offset > bytes.size() || part.p_filesz > bytes.size() - part.p_offset))
-      return false;
+    Elf64_Phdr segment;
+    std::memcpy(&segment, bytes.data() + head.e_phoff + i * sizeof(segment), sizeof(segment));
+    if (segment.p_type == PT_DYNAMIC) dynamic = segment;
+    if (segment.p_type != PT_LOAD) continue;
+    // in the order of addresses, the first with the header
+    const bool next = mapped ? segment.p_vaddr >= mapped->p_vaddr + mapped->p_memsz
+                             : segment.p_offset == 0 && segment.p_vaddr == 0;
+    if (!next || !fits(segment, bytes.size())) return false;
+    mapped = segment;
   }
-  return true;
+  return mapped && dynamic && dynamic->p_vaddr < mapped->p_vaddr + mapped->p_memsz &&
+         dynamic->p_memsz <= mapped->p_vaddr + mapped->p_memsz - dynamic->p_vaddr;
 }
 
 /// The record in the bytes of a file, nullopt where there is none.

@@ -163,14 +163,15 @@ std::string claims_table(const Json& report) {
   return markdown_of(rows);
 }
 
-std::string cost_table(const Json& report) {
+std::string cost_table(const Json& report, const std::string& where) {
   Rows rows{{"entry", "parameters", "FLOPs per token", "state", "learning rate", "steps",
-             "relative time of a step", "relative decoding speed"}};
+             "relative decoding speed"}};
   const auto reference =
       std::find_if(report.at("entries").begin(), report.at("entries").end(),
                    [&](const Json& entry) { return entry.at("name") == report.at("reference"); });
   if (reference == report.at("entries").end())
-    fail(ErrorKind::file, "study", "no entry is the reference");
+    fail(ErrorKind::file, where, "reference {}: no entry has this name",
+         report.at("reference").dump());
   const auto ratio = [&](const Json& entry, const char* key) {
     if (!entry.contains(key) || !reference->contains(key)) return std::string();
     const double own = entry[key].get<double>(), base = (*reference)[key].get<double>();
@@ -182,8 +183,7 @@ std::string cost_table(const Json& report) {
                     bytes_text(entry.at("state_bytes").get<double>()),
                     fmt::format("{:g}{}", entry.at("learning_rate").get<double>(),
                                 entry.value("rate_at_end", false) ? " (end)" : ""),
-                    entry.at("steps").dump(), ratio(entry, "seconds_per_step"),
-                    ratio(entry, "decode_tokens_per_s")});
+                    entry.at("steps").dump(), ratio(entry, "decode_tokens_per_s")});
   return markdown_of(rows);
 }
 
@@ -253,8 +253,9 @@ std::string from_report(const std::string& where, Make&& make) {
   try {
     return make();
   } catch (const Json::exception& error) {
+    const std::string_view text = error.what();  // "[json.exception...] ", then the reason
     fail(ErrorKind::file, where, "no report of a study: {}; expected a report.json of compare",
-         error.what());
+         text.substr(std::min(text.find("] ") + 2, text.size())));
   }
 }
 
@@ -355,8 +356,11 @@ std::string study_markdown(const Json& report, const std::string& where) {
   return from_report(where, [&] {
     std::string out = "## Results\n\n" + result_table(report);
     if (report.contains("claims"))
-      out += "\n## The order that papers claim\n\n" + claims_table(report);
-    out += "\n## Size, learning rate, relative time\n\n" + cost_table(report);
+      out += "\n## The order that papers claim\n\n" + claims_table(report) +
+             "\nA claim is checked by its interval alone; verdicts of the results are adjusted for "
+             "the "
+             "number of entries\n(Holm), and so need more.\n";
+    out += "\n## Size and learning rate\n\n" + cost_table(report, where);
     if (const std::string norms = norms_table(report); !norms.empty())
       out += "\n## Gradient norms by layer\n\nBefore clipping, seed " +
              report.at("seeds").at(0).dump() + ":\n\n" + norms;
