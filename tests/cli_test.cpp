@@ -669,6 +669,11 @@ TEST_F(Cli, FinetunePrintsACommandThatRuns) {
                                  answers = {R"({"prompt": "a", "completion": "b"})"};
   EXPECT_EQ(verb(bytes, "a.tsv", "text\tlabel\n", labelled), "classify");
   EXPECT_EQ(verb(bytes, "c.tsv", "query\tpositive\n", labelled), "embed");
+  // a pretrained ViT gets a head for the classes of a list of images
+  folder_.write("a.pgm", "P2 2 2 9  9 9 0 0");
+  folder_.write("b.pgm", "P2 2 2 9  9 0 9 0");
+  const std::vector<std::string> images = {"a.pgm,lying", "b.pgm,standing"};
+  EXPECT_EQ(verb(kGoldens + "/vit/base", "list.csv", "file_name,label\n", images), "eval");
   EXPECT_EQ(verb(bytes, "pc.jsonl", "", answers), "generate");
   EXPECT_EQ(verb(bytes, "pc.jsonl", "", answers, " --lora 2"), "generate");
   const std::vector<std::string> talk = {

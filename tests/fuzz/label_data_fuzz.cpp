@@ -2,6 +2,8 @@
 // it holds is read as texts, words and questions.
 #include "files.h"
 
+#include <array>
+
 #include "tessera/text/utf8.h"
 #include "tessera/train/data/label_examples.h"
 
@@ -10,7 +12,8 @@ using namespace tessera;
 TESSERA_FUZZ_TARGET(label_data) {
   static const fuzz::Folder folder;
   if (input.empty()) return;
-  // below 128 the formats of texts; from there on ListOps, images and records of SuperGLUE
+  // below 128 the formats of texts; from there on ListOps, images and records of SuperGLUE; odd
+  // ones from 200 on are lists and files of images
   const int choice = std::to_integer<int>(input[0]);
   const int more = choice < 128 ? 0 : choice % 8;
   const int kind = choice < 128 ? choice % 6 : more < 3 ? 6 + more : 2;
@@ -19,6 +22,29 @@ TESSERA_FUZZ_TARGET(label_data) {
   data.format = static_cast<train::LabelFormat>(kind);
   if (choice >= 128 && more >= 3) data.layout = static_cast<train::RecordLayout>(more - 3);
   data.text_key = "t";
+  if (choice >= 200 && choice % 2 == 1) {
+    constexpr std::array kFeatures = {train::LabelFormat::csv, train::LabelFormat::jsonl,
+                                      train::LabelFormat::cifar, train::LabelFormat::cifar100,
+                                      train::LabelFormat::idx};
+    data.format = kFeatures[static_cast<size_t>(choice / 2) % kFeatures.size()];
+    data.layout.reset();
+    data.has_features = true;
+    fuzz::run(
+        [&] {
+          for (const auto& one :
+               train::read_texts(data, train::LabelSplit::train, train::LabelOf::one_class)) {
+            // a list names other files
+            if (*data.format == train::LabelFormat::csv ||
+                *data.format == train::LabelFormat::jsonl)
+              continue;
+            const format::Image image = one.file.image();
+            fuzz::check(std::ssize(image.pixels) == image.height * image.width * image.channels,
+                        "an image has all of its pixels");
+          }
+        },
+        {ErrorKind::file, ErrorKind::input});
+    return;
+  }
   const bool is_image = kind > 6;
   const auto read = [&](const std::function<void()>& body) {
     fuzz::run(body, {ErrorKind::file, ErrorKind::input});

@@ -10,7 +10,8 @@ void EvalData::add(CLI::App& app) {
   train::FinetuneOptions& data = how.data;
   auto* files =
       app.add_option("--data", data.data,
-                     "files of examples to score: labelled texts, words or questions, "
+                     "files of examples to score: labelled texts, words or questions, images or "
+                     "sounds, "
                      "conversations, preferences, pairs; what `tessera finetune` reads; with an "
                      "embedding model pairs and their similarity (STS)");
   const auto add = [&](const char* name, auto& value, const char* help) {
@@ -18,11 +19,11 @@ void EvalData::add(CLI::App& app) {
   };
   add("--labels", data.labels, "label files for .txt data");
   add("--format", data.format, "format of --data; default: by file extension")
-      ->check(CLI::IsMember(
-          {"tsv", "csv", "jsonl", "lines", "conll", "squad", "listops", "cifar", "idx"}));
+      ->check(CLI::IsMember({"tsv", "csv", "jsonl", "lines", "conll", "squad", "listops", "cifar",
+                             "cifar100", "idx", "folder"}));
   add("--columns", data.columns, "column names, where the first line has none")->delimiter(',');
   add("--separator", data.separator, "column separator; default: tab, comma");
-  add("--text-key", data.text, "column or key of the text");
+  add("--text-key", data.text, "column or key of the text, or of the file of an image");
   add("--text-b-key,--text-b", data.text_b, "column or key of the second text of a pair");
   add("--label-key,--label", data.label, "column or key of the label or number");
   add("--length", data.length, "maximum tokens per example; default: the longest")

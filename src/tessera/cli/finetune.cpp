@@ -68,7 +68,15 @@ Trial trial_of(const FinetuneArgs& o,
                const train::FinetunePlan& plan) {
   if (plan.task == "questions")
     return {"classify", " --question 'Where did Ada live?' --text 'Ada lived in London.'"};
-  if (recipe.data.labels() != nullptr)
+  const auto* labels = recipe.data.labels();
+  if (labels != nullptr && labels->has_features) {
+    std::string input = fmt::format(" --data {}", shell_word(o.how.data.front()));
+    if (!o.how.labels.empty())
+      input += fmt::format(" --labels {}", shell_word(o.how.labels.front()));
+    if (!o.how.format.empty()) input += fmt::format(" --format {}", o.how.format);
+    return {"eval", input};
+  }
+  if (labels != nullptr)
     return {"classify",
             std::string(" --text 'Ada lived in London.'") +
                 (plan.recipe["data"].contains("text_b_key") ? " --text-b 'It rains.'" : "")};
@@ -179,14 +187,16 @@ std::function<int()> add_finetune(CLI::App& app) {
   train::FinetuneOptions& how = o->how;
   group(app, "Data");
   add_model(app, how.model, "pretrained model: Hugging Face folder, GGUF file or run");
-  app.add_option("--data", how.data,
-                 "training files: .tsv, .csv, .jsonl, .json (a list, or SQuAD), .conll, .txt")
+  app.add_option(
+         "--data", how.data,
+         "training files: .tsv, .csv, .jsonl, .json (a list, or SQuAD), .conll, .txt; images or "
+         "sounds: CIFAR, IDX, a list of files, a folder of classes")
       ->required();
   app.add_option("--valid", how.valid, "validation files; default: a tenth of --data");
   app.add_option("--labels", how.labels, "label files for .txt data");
   app.add_option("--format", how.format, "file format; default by file extension")
-      ->check(CLI::IsMember(
-          {"tsv", "csv", "jsonl", "lines", "conll", "squad", "listops", "cifar", "idx"}));
+      ->check(CLI::IsMember({"tsv", "csv", "jsonl", "lines", "conll", "squad", "listops", "cifar",
+                             "cifar100", "idx", "folder"}));
   app.add_option("--columns", how.columns,
                  "column names of files without a header, comma-separated")
       ->delimiter(',');

@@ -8,6 +8,7 @@
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/loading/adapter.h"
+#include "tessera/nn/embed/feature_embed.h"
 #include "tessera/nn/head/head_config.h"
 
 namespace tessera::infer {
@@ -78,6 +79,9 @@ namespace {
 /// Remarks about a tokenizer that does not match its model.
 void add_remarks(const text::Tokenizer& tokenizer, convert::Checkpoint& source) {
   for (const std::string& note : tokenizer.notes()) source.remarks.push_back(note);
+  // a model of images or sounds reads no tokens
+  if (dynamic_cast<const nn::FeatureEmbedConfig*>(source.spec.embed.config.get()) != nullptr)
+    return;
   const int64_t rows = source.spec.vocab;
   if (tokenizer.vocab_size() <= rows) return;
   int32_t id = static_cast<int32_t>(rows);

@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "tessera/train/data/data_file.h"
-
 namespace tessera::train {
 namespace {
 
@@ -32,49 +30,79 @@ std::span<const std::byte> after_header(const DataFile& file, size_t header, uin
 
 }  // namespace
 
+format::Image StoredImage::read() const {
+  format::Image image{where, height, width, channels, {}};
+  const int64_t pixels = height * width;
+  image.pixels.reserve(bytes.size());
+  for (int64_t i = 0; i < pixels; ++i)
+    for (int64_t c = 0; c < channels; ++c)
+      image.pixels.push_back(std::to_integer<uint8_t>(
+          bytes[static_cast<size_t>(has_planes ? c * pixels + i : i * channels + c)]));
+  return image;
+}
+
+void for_each_cifar_record(const std::string& path,
+                           bool fine,
+                           const std::function<void(StoredImage image, int64_t label)>& visit) {
+  constexpr int64_t kSide = 32, kChannels = 3;
+  const size_t labels = fine ? 2 : 1, record = labels + kChannels * kSide * kSide;
+  const DataFile file = DataFile::of_bytes(path);
+  const auto bytes = file.raw();
+  if (bytes.empty() || bytes.size() % record != 0)
+    fail(ErrorKind::file, "data", "{}: {} bytes; expected records of {} (CIFAR-{}, binary version)",
+         path, bytes.size(), record, fine ? 100 : 10);
+  for (size_t i = 0; i < bytes.size() / record; ++i) {
+    const auto own = bytes.subspan(i * record, record);
+    visit({file, own.subspan(labels), kSide, kSide, kChannels, /*has_planes=*/true,
+           fmt::format("{}: image {}", path, i + 1)},
+          std::to_integer<int64_t>(own[labels - 1]));
+  }
+}
+
 void for_each_cifar_image(
     const std::string& path,
     const std::function<void(std::string pixels, int64_t label, const std::string& where)>& visit) {
-  constexpr size_t kPixels = 1024, kRecord = 1 + 3 * kPixels;
-  const DataFile file = DataFile::of_bytes(path);
-  const auto bytes = file.raw();
-  if (bytes.empty() || bytes.size() % kRecord != 0)
-    fail(ErrorKind::file, "data", "{}: {} bytes; expected records of {} (CIFAR-10, binary version)",
-         path, bytes.size(), kRecord);
-  for (size_t record = 0; record < bytes.size() / kRecord; ++record) {
-    const auto own = bytes.subspan(record * kRecord, kRecord);
-    const std::string where = fmt::format("{}: image {}", path, record + 1);
+  for_each_cifar_record(path, /*fine=*/false, [&](const StoredImage& image, int64_t label) {
+    const auto pixels = static_cast<size_t>(image.height * image.width);
     const auto value = [&](size_t plane, size_t pixel) {
-      return static_cast<double>(own[1 + plane * kPixels + pixel]);
+      return static_cast<double>(image.bytes[plane * pixels + pixel]);
     };
-    std::string pixels;
-    for (size_t i = 0; i < kPixels; ++i) {
+    std::string greys;
+    for (size_t i = 0; i < pixels; ++i) {
       const double grey = .2989 * value(0, i) + .5870 * value(1, i) + .1140 * value(2, i);
-      pixels += static_cast<char>(static_cast<uint8_t>(std::floor(grey / 255 * 255.5)));
+      greys += static_cast<char>(static_cast<uint8_t>(std::floor(grey / 255 * 255.5)));
     }
-    visit(std::move(pixels), static_cast<int64_t>(own[0]), where);
-  }
+    visit(std::move(greys), label, image.where);
+  });
+}
+
+void for_each_idx_record(const std::string& path,
+                         const std::function<void(StoredImage image)>& visit) {
+  const DataFile file = DataFile::of_bytes(path);
+  if (header_number(file.raw(), 0) != kIdxImages)
+    fail(ErrorKind::file, "data",
+         "{}: no IDX file of images; expected bytes in three dimensions, magic number 0x{:08X}{}",
+         path, kIdxImages,
+         header_number(file.raw(), 0) >> 16 == 0x1F8B ? " (gunzip unpacks it)" : "");
+  const uint64_t n = header_number(file.raw(), 1), rows = header_number(file.raw(), 2),
+                 columns = header_number(file.raw(), 3), pixels = rows * columns;
+  if (pixels == 0 || pixels > file.bytes() || n > file.bytes())
+    fail(ErrorKind::file, "data", "{}: {} images of {} pixels in {} bytes; expected the whole file",
+         path, n, pixels, file.bytes());
+  const auto bytes = after_header(file, 16, n * pixels);
+  for (uint64_t i = 0; i < n; ++i)
+    visit({file, bytes.subspan(i * pixels, pixels), static_cast<int64_t>(rows),
+           static_cast<int64_t>(columns), 1, /*has_planes=*/false,
+           fmt::format("{}: image {}", path, i + 1)});
 }
 
 void for_each_idx_image(
     const std::string& path,
     const std::function<void(std::string pixels, const std::string& where)>& visit) {
-  const DataFile file = DataFile::of_bytes(path);
-  if (header_number(file.raw(), 0) != kIdxImages)
-    fail(ErrorKind::file, "data",
-         "{}: no IDX file of images; expected bytes in three dimensions, magic number 0x{:08X}",
-         path, kIdxImages);
-  const uint64_t n = header_number(file.raw(), 1),
-                 pixels = uint64_t{header_number(file.raw(), 2)} * header_number(file.raw(), 3);
-  if (pixels == 0 || pixels > file.bytes() || n > file.bytes())
-    fail(ErrorKind::file, "data", "{}: {} images of {} pixels in {} bytes; expected the whole file",
-         path, n, pixels, file.bytes());
-  const auto bytes = after_header(file, 16, n * pixels);
-  for (uint64_t i = 0; i < n; ++i) {
-    const auto own = bytes.subspan(i * pixels, pixels);
-    visit(std::string(reinterpret_cast<const char*>(own.data()), own.size()),
-          fmt::format("{}: image {}", path, i + 1));
-  }
+  for_each_idx_record(path, [&](const StoredImage& image) {
+    visit(std::string(reinterpret_cast<const char*>(image.bytes.data()), image.bytes.size()),
+          image.where);
+  });
 }
 
 std::optional<std::vector<int64_t>> read_idx_labels(const std::string& path) {

@@ -1,5 +1,5 @@
-// Images as sequences of grey values, one byte a pixel, from the files of CIFAR-10 (binary version)
-// and in IDX format (MNIST). Torch-free.
+// Images in the files of CIFAR-10 and CIFAR-100 (binary version) and in IDX format (MNIST), and as
+// sequences of grey values, one byte a pixel. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,33 @@
 #include <string>
 #include <vector>
 
+#include "tessera/format/image.h"
+#include "tessera/train/data/data_file.h"
+
 namespace tessera::train {
+
+/// An image in a mapped file; copies keep the file open.
+struct StoredImage {
+  DataFile file;
+  std::span<const std::byte> bytes;
+  int64_t height = 0, width = 0, channels = 0;
+  bool has_planes = false;  // the channels one after another
+  std::string where;
+
+  format::Image read() const;
+};
+
+/// Visits the images of a CIFAR file in colours. Records are a label and planes of red, green and
+/// blue, 3,073 bytes, or with `fine` (CIFAR-100) a coarse and a fine label, 3,074 bytes. Throws
+/// Error(file) for another size.
+void for_each_cifar_record(const std::string& path,
+                           bool fine,
+                           const std::function<void(StoredImage image, int64_t label)>& visit);
+
+/// Visits the images of an IDX file of bytes in three dimensions. Throws Error(file) for another
+/// header or size.
+void for_each_idx_record(const std::string& path,
+                         const std::function<void(StoredImage image)>& visit);
 
 /// Visits the images of a CIFAR-10 file, records of 3,073 bytes: the label and the planes of red,
 /// green and blue. `pixels`: 1,024 grey values, floor((.2989 R + .5870 G + .1140 B) / 255 * 255.5).

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "tessera/format/file_source.h"
+#include "tessera/nn/embed/patches.h"
 #include "tessera/train/data/check_files.h"
 #include "tessera/train/data/data_file.h"
 #include "tessera/train/data/image_files.h"
@@ -20,6 +21,13 @@ constexpr std::pair<const char*, LabelFormat> kEndings[] = {
     {".json", LabelFormat::jsonl}, {".ndjson", LabelFormat::jsonl}, {".conll", LabelFormat::conll},
     {".iob2", LabelFormat::conll}, {".bio", LabelFormat::conll},    {".txt", LabelFormat::lines},
     {".bin", LabelFormat::cifar},  {"idx3-ubyte", LabelFormat::idx}};
+
+/// The formats of images, and of lists of their files or of sounds.
+bool may_hold_features(LabelFormat format) {
+  using enum LabelFormat;
+  return format == tsv || format == csv || format == jsonl || format == cifar ||
+         format == cifar100 || format == idx || format == folder;
+}
 
 std::string names_shown(const std::vector<std::string>& names) {
   std::vector<std::string> out;
@@ -306,11 +314,34 @@ void read_listops(const LabelData& data, const std::string& path, const Visit& v
   });
 }
 
+FeatureFile feature_at(const std::filesystem::path& path) {
+  return {[path] { return format::open_image(path); }, [path] { return format::open_wav(path); }};
+}
+
 void read_images(const LabelData& data,
                  const std::string& path,
-                 bool is_cifar,
+                 LabelFormat format,
                  const Visit& visit) {
-  if (is_cifar)
+  const bool fine = format == LabelFormat::cifar100;
+  const auto sound = [path]() -> format::Sound {
+    fail(ErrorKind::file, "data", "{}: images; expected sounds (WAV)", path);
+  };
+  if (!data.has_features && fine)
+    fail(ErrorKind::spec, "data.format",
+         "\"cifar100\" with a spec that reads tokens; expected an embedding \"patches\"");
+  if (data.has_features && format == LabelFormat::idx)
+    for_each_idx_record(path, [&](const StoredImage& image) {
+      visit({.where = image.where,
+             .values = Json::object(),
+             .file = {[image] { return image.read(); }, sound}});
+    });
+  else if (data.has_features)
+    for_each_cifar_record(path, fine, [&](const StoredImage& image, int64_t label) {
+      visit({.where = image.where,
+             .values = {{data.label_key, label}},
+             .file = {[image] { return image.read(); }, sound}});
+    });
+  else if (format == LabelFormat::cifar)
     for_each_cifar_image(path, [&](std::string pixels, int64_t label, const std::string& where) {
       visit({where, {{data.text_key, std::move(pixels)}, {data.label_key, label}}});
     });
@@ -320,17 +351,66 @@ void read_images(const LabelData& data,
     });
 }
 
+/// Files and folders in a folder by name, without hidden ones.
+std::vector<std::filesystem::path> sorted_entries(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> out;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (!entry.path().filename().string().starts_with('.')) out.push_back(entry.path());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+void read_folder(const LabelData& data, const std::string& path, const Visit& visit) {
+  if (!data.has_features)
+    fail(ErrorKind::spec, "data.format",
+         "\"folder\" with a spec that reads tokens; expected an embedding \"patches\" or "
+         "\"frames\"");
+  if (!std::filesystem::is_directory(path))
+    fail(ErrorKind::file, "data", "{}: no folder; expected one with a folder for each class", path);
+  for (const std::filesystem::path& own : sorted_entries(path)) {
+    if (!std::filesystem::is_directory(own))
+      fail(ErrorKind::file, "data",
+           "{}: a file between the folders of the classes; expected files in these", own.string());
+    for (const std::filesystem::path& file : sorted_entries(own))
+      visit({.where = file.string(),
+             .values = {{data.label_key, own.filename().string()}},
+             .is_table = true,
+             .file = feature_at(file)});
+  }
+}
+
+/// Adds the file that an example of a list names.
+Visit with_files(const LabelData& data, const std::string& path, const Visit& visit) {
+  return [&data, &visit, folder = std::filesystem::path(path).parent_path()](Record&& record) {
+    if (!record.values.contains(data.file_key)) {
+      std::vector<std::string> names;
+      for (const auto& [key, value] : record.values.items()) names.push_back(key);
+      fail(ErrorKind::file, "data",
+           "{}: no \"{}\"; found {}; expected the path of a file there, or data.file_key with the "
+           "name of another",
+           record.where, data.file_key, names_shown(names));
+    }
+    const std::string name = string_at(record.values, data.file_key, record.where);
+    if (name.empty() || name.find('\0') != std::string::npos)
+      fail(ErrorKind::file, "data", "{}: \"{}\" is {}; expected the path of a file", record.where,
+           data.file_key, format::in_quotes(name));
+    record.file = feature_at(folder / name);
+    visit(std::move(record));
+  };
+}
+
 }  // namespace
 
 LabelFormat LabelData::format_of(const std::string& path) const {
   if (format) return *format;
+  if (std::filesystem::is_directory(path)) return LabelFormat::folder;
   for (const auto& [ending, told] : kEndings)
     if (path.ends_with(ending)) return told;
   // for Parquet and other binary formats, how to convert them
   if (std::filesystem::is_regular_file(path)) DataFile{path};
   fail(ErrorKind::spec, "data.format",
        "not given, and the name \"{}\" does not tell; expected one of tsv, csv, jsonl, lines, "
-       "conll, squad, listops, cifar, idx (--format)",
+       "conll, squad, listops, cifar, cifar100, idx, folder (--format)",
        path);
 }
 
@@ -355,6 +435,7 @@ void check_label_data(const LabelData& data, const std::string& where) {
       if (format != LabelFormat::tsv && data.max_splits > 0) refuse("max_splits");
       if (!table && data.skip_incomplete) refuse("skip_incomplete");
       if (format != LabelFormat::jsonl && data.layout) refuse("layout");
+      if (data.has_features && !may_hold_features(format)) refuse("input");
       if (table && data.columns.empty() && data.header == false)
         fail(ErrorKind::spec, where + ".columns",
              "not given, and there is no header; expected the names of the columns of {}", path);
@@ -370,13 +451,15 @@ void check_label_data(const LabelData& data, const std::string& where) {
 void for_each_record(const LabelData& data,
                      const std::string& path,
                      const std::function<void(Record&&)>& visit) {
-  switch (data.format_of(path)) {
+  const LabelFormat format = data.format_of(path);
+  const Visit of_list = data.has_features ? with_files(data, path, visit) : visit;
+  switch (format) {
     case LabelFormat::tsv:
-      return read_tsv(data, path, visit);
+      return read_tsv(data, path, of_list);
     case LabelFormat::csv:
-      return read_csv(data, path, visit);
+      return read_csv(data, path, of_list);
     case LabelFormat::jsonl:
-      return read_jsonl(data, path, visit);
+      return read_jsonl(data, path, of_list);
     case LabelFormat::lines:
       return read_lines(data, path, visit);
     case LabelFormat::conll:
@@ -386,10 +469,24 @@ void for_each_record(const LabelData& data,
     case LabelFormat::listops:
       return read_listops(data, path, visit);
     case LabelFormat::cifar:
-      return read_images(data, path, true, visit);
+    case LabelFormat::cifar100:
     case LabelFormat::idx:
-      return read_images(data, path, false, visit);
+      return read_images(data, path, format, visit);
+    case LabelFormat::folder:
+      return read_folder(data, path, visit);
   }
+}
+
+infer::FeatureSettings feature_settings(const LabelData& data,
+                                        const nn::FeatureEmbedConfig& embed) {
+  const bool has_frames = dynamic_cast<const nn::PatchesConfig*>(&embed) == nullptr;
+  infer::FeatureSettings out{
+      data.input.value_or(has_frames ? infer::InputKind::audio : infer::InputKind::image),
+      data.image, data.audio};
+  out.complete(embed, "data");
+  if (out.kind == infer::InputKind::audio && (data.augment.flip || data.augment.crop_padding > 0))
+    fail(ErrorKind::spec, "data.augment", "given for sounds; expected images");
+  return out;
 }
 
 void for_each_row(const std::string& path, LabelFormat format, const Visit& visit) {

@@ -1,12 +1,12 @@
 // Labelled data files: tables (TSV, CSV), JSON lines, texts with a separate file of labels, CoNLL,
-// SQuAD. Torch-free.
+// SQuAD, images (CIFAR, IDX, folders, lists), lists of sounds. Torch-free.
 //
 //   "data": {"train": ["train.tsv"], "columns": ["label", "text"], "separator": " ",
 //            "max_splits": 1, "valid": ["dev.tsv"]}
 //
 // Each value of an example has a role (text, text_b, label, score, words, labels, context,
 // question, answers), and is read from the column or key of that name, or the one in ROLE_key.
-// answers), and is read from the column or key of that name, or the one that ROLE_key names.
+// With a spec that reads features, the text is an image or a sound: the file that `file_key` names.
 #pragma once
 
 #include <functional>
@@ -17,21 +17,24 @@
 #include "tessera/base/cancel.h"
 #include "tessera/spec/fields.h"
 #include "tessera/spec/json.h"
+#include "tessera/train/data/feature_input.h"
 
 namespace tessera::train {
 
 using spec::Json;
 
 enum class LabelFormat {
-  tsv,      // cells between separators, without quotes: a quote is a character (GLUE)
-  csv,      // RFC 4180: quoted cells may contain separators and line ends
-  jsonl,    // an object a line, or one list of them
-  lines,    // a text a line; labels are in separate files
-  conll,    // a word a line, its label in the last column; an empty line ends a sentence
-  squad,    // {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}
-  listops,  // a table of ListOps (Source, Target); a text has one character a token (listops.h)
-  cifar,    // CIFAR-10, binary version: a text is the grey values of an image (image_files.h)
-  idx,      // images in IDX format, their labels in separate files (MNIST)
+  tsv,       // cells between separators, without quotes: a quote is a character (GLUE)
+  csv,       // RFC 4180: quoted cells may contain separators and line ends
+  jsonl,     // an object a line, or one list of them
+  lines,     // a text a line; labels are in separate files
+  conll,     // a word a line, its label in the last column; an empty line ends a sentence
+  squad,     // {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}
+  listops,   // a table of ListOps (Source, Target); a text has one character a token (listops.h)
+  cifar,     // CIFAR-10, binary version: a text is the grey values of an image (image_files.h)
+  idx,       // images in IDX format, their labels in separate files (MNIST)
+  cifar100,  // CIFAR-100, binary version, with its fine labels
+  folder,    // a folder with a folder of files for each class
 };
 
 /// Records of SuperGLUE (Wang et al. 2019, arXiv:1905.00537) that become pairs of texts with the
@@ -44,9 +47,12 @@ template <>
 struct tessera::spec::EnumNames<tessera::train::LabelFormat> {
   using E = tessera::train::LabelFormat;
   static constexpr std::array names{
-      std::pair{E::tsv, "tsv"},         std::pair{E::csv, "csv"},     std::pair{E::jsonl, "jsonl"},
-      std::pair{E::lines, "lines"},     std::pair{E::conll, "conll"}, std::pair{E::squad, "squad"},
-      std::pair{E::listops, "listops"}, std::pair{E::cifar, "cifar"}, std::pair{E::idx, "idx"}};
+      std::pair{E::tsv, "tsv"},           std::pair{E::csv, "csv"},
+      std::pair{E::jsonl, "jsonl"},       std::pair{E::lines, "lines"},
+      std::pair{E::conll, "conll"},       std::pair{E::squad, "squad"},
+      std::pair{E::listops, "listops"},   std::pair{E::cifar, "cifar"},
+      std::pair{E::cifar100, "cifar100"}, std::pair{E::idx, "idx"},
+      std::pair{E::folder, "folder"}};
 };
 
 template <>
@@ -83,7 +89,14 @@ struct LabelData {
   std::string context_key = "context";
   std::string question_key = "question";
   std::string answers_key = "answers";
+  std::string file_key = "file_name";
+  std::optional<infer::InputKind> input = {};
+  infer::ImageSettings image = {};
+  infer::AudioSettings audio = {};
+  AugmentRecipe augment = {};
   std::string tokenizer = "bytes";
+  /// True if the model reads images or sounds; set by the reader of a recipe.
+  bool has_features = false;
 
   /// The format as given or by file name. Throws Error(spec) if neither determines it.
   LabelFormat format_of(const std::string& path) const;
@@ -125,10 +138,20 @@ struct LabelData {
         field("question_key", &C::question_key, "of the question"),
         field("answers_key", &C::answers_key,
               "of the answers, each with its first character in the context"),
+        field("file_key", &C::file_key,
+              "tsv, csv, jsonl: of the file of an image or sound, relative to the list"),
+        field("input", &C::input,
+              "what a spec of patches or frames reads; null = images of patches, sounds of frames"),
+        field("image", &C::image, "preprocessing of images"),
+        field("audio", &C::audio, "preprocessing of sounds"),
+        field("augment", &C::augment, "data augmentation of training images"),
         field("tokenizer", &C::tokenizer,
               "\"bytes\", or a tokenizer.json or vocab.txt, or its folder")};
   }
 };
+
+/// The settings for a spec's embedding, complete. Throws Error(spec) for those that do not fit.
+infer::FeatureSettings feature_settings(const LabelData& data, const nn::FeatureEmbedConfig& embed);
 
 /// Throws Error(spec) for keys that exclude each other; `where` is the path of the data.
 void check_label_data(const LabelData& data, const std::string& where);
@@ -142,6 +165,7 @@ struct Record {
   size_t offset = 0;  // of a table row: byte offset in the file
   /// With a layout: the question that the pair belongs to, and its answer.
   std::string group = {}, candidate = {};
+  FeatureFile file = {};  // with LabelData::has_features
 };
 
 /// Visits the examples of a file in order. Throws Error(file) naming file and line for text that is

@@ -305,9 +305,12 @@ std::vector<LabelledText> read_texts(const LabelData& data,
     one.where = record.where;
     one.group = std::move(record.group);
     one.candidate = std::move(record.candidate);
-    one.text = text_in(record, data.text_key, "text");
-    if (find(record, data.text_b_key) != nullptr)
-      one.text_b = text_in(record, data.text_b_key, "text_b");
+    one.file = std::move(record.file);
+    if (!data.has_features) {
+      one.text = text_in(record, data.text_key, "text");
+      if (find(record, data.text_b_key) != nullptr)
+        one.text_b = text_in(record, data.text_b_key, "text_b");
+    }
     if (kind == LabelOf::score) {
       one.score = score_in(record, data);
     } else if (kind == LabelOf::multi_label) {

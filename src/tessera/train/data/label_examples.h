@@ -12,6 +12,7 @@ struct LabelledText {
   std::vector<std::string> labels;  // class names; empty if `score` is used
   double score = 0;
   std::string group, candidate;  // of a Record with a layout
+  FeatureFile file = {};         // in place of a text
 };
 
 /// A sentence with one label per word.

@@ -28,7 +28,7 @@ double share_of(double weight, int64_t tokens, double temperature) {
 void append(PackedBatch& to, const PackedBatch& more, int64_t rows) {
   // structured binding of all members: a new one does not compile until it is appended here
   auto& [ids, targets, pieces, goes_on, sources, kinds, items, names, orders, types, labels,
-         n_targets, first_sample] = to;
+         features, n_targets, first_sample] = to;
   const bool both = !pieces.empty() && !more.pieces.empty();
   const auto tokens = std::ssize(ids);
   for (PackedDocument piece : more.pieces) {
@@ -50,6 +50,7 @@ void append(PackedBatch& to, const PackedBatch& more, int64_t rows) {
   add(orders, more.orders);
   add(types, more.types);
   add(labels, more.labels);
+  add(features, more.features);
   n_targets += more.n_targets;
 }
 

@@ -14,6 +14,7 @@
 
 #include "tessera/base/rng.h"
 #include "tessera/nn/token_order.h"
+#include "tessera/train/data/feature_input.h"
 #include "tessera/train/data/token_split.h"
 
 namespace tessera::train {
@@ -83,6 +84,7 @@ struct PackedBatch {
   /// Of each document its labels, else empty: the class number, a 1 or 0 for each of several
   /// classes, a score, or the first and the last token of an answer.
   std::vector<std::vector<double>> labels;
+  std::vector<FeatureInput> features;  // of each document, if the model reads no ids; else empty
   int64_t n_targets = 0;
   int64_t first_sample = 0;  // sample number of row 0; the other rows follow
 };

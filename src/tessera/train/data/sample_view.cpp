@@ -93,6 +93,12 @@ Json view_of(const PackedBatch& batch,
               {"reads", tokens_json(ids, tokenizer)},
               {"targets", std::vector<int64_t>(targets.begin(), targets.end())},
               {"asks", Json::array()}};
+  if (!batch.features.empty()) {
+    const FeatureInput& input = batch.features.at(index);
+    out["reads"] = {{"input", input.sound == nullptr ? "image" : "sound"},
+                    {"shape", input.shape},
+                    {"tokens", piece.length}};
+  }
   if (!batch.names.empty()) out["name"] = batch.names[index];
   if (!batch.sources.empty()) out["encoder_reads"] = tokens_json(batch.sources[index], tokenizer);
   if (piece.prefix > 1) out["prefix"] = piece.prefix;
@@ -119,7 +125,12 @@ std::vector<std::string> lines_of(const PackedBatch& batch,
   };
   if (view.contains("name")) out.push_back("  " + view["name"].get<std::string>());
   if (view.contains("encoder_reads")) add("encoder reads", view["encoder_reads"]);
-  add("reads", view["reads"]);
+  if (batch.features.empty())
+    add("reads", view["reads"]);
+  else
+    out.push_back(fmt::format("  {:<14}{} tokens: {} [{}]", "reads", batch.pieces.at(index).length,
+                              view["reads"]["input"].get<std::string>(),
+                              fmt::join(batch.features.at(index).shape, ", ")));
   if (view.contains("prefix"))
     out.push_back(
         fmt::format("  {:<14}the first {} tokens", "given", view["prefix"].get<int64_t>()));

@@ -1,6 +1,22 @@
 #include "tessera/train/loop/batch_tensors.h"
 
+#include "tessera/infer/encoders/log_mel.h"
+
 namespace tessera::train {
+namespace {
+
+Tensor feature_tensor(const FeatureInput& input) {
+  if (input.sound == nullptr) return at::tensor(input.values, at::kFloat).reshape(input.shape);
+  const int64_t rate = input.sound->rate;
+  return infer::log_mel(*input.sound, {.rate = rate,
+                                       .n_fft = rate / 40,
+                                       .hop = rate / 100,
+                                       .mels = input.mels,
+                                       .samples = 0})
+      .reshape(input.shape);
+}
+
+}  // namespace
 
 nn::Batch batch_of(const PackedBatch& packed) {
   nn::Batch batch;
@@ -17,6 +33,7 @@ nn::Batch batch_of(const PackedBatch& packed) {
                               .offset = piece.begin - row_begin});
   }
   batch.ids_N = at::tensor(packed.ids, at::kLong);
+  for (const FeatureInput& input : packed.features) batch.features.push_back(feature_tensor(input));
   if (!packed.types.empty()) batch.types_N = at::tensor(packed.types, at::kLong);
   batch.number();
   return batch;

@@ -11,6 +11,7 @@
 #include "tessera/convert/sentence_modules.h"
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/file_source.h"
+#include "tessera/nn/embed/feature_embed.h"
 #include "tessera/nn/head/classifier.h"
 #include "tessera/nn/registry.h"
 #include "tessera/train/data/data_file.h"
@@ -80,6 +81,11 @@ FinetunePlan Planner::plan() {
   if (!spec_.encoder && out_.task == kPairs)
     fail(ErrorKind::usage, verb(),
          "--task {}: {} is no encoder_decoder; expected one, or another task", kPairs, o_.model);
+  if (reads_features()) {
+    plan_features();
+    plan_training();
+    return std::move(out_);
+  }
   if (spec_.encoder) {
     out_.task = kPairs;
     plan_pairs();
@@ -132,6 +138,7 @@ void Planner::refuse_adapter() const {
 void Planner::open_model() {
   nn::register_mechanisms();
   const auto take_tokenizer = [&] {
+    if (reads_features()) return;
     tokenizer_.emplace(
         convert::find_tokenizer(tokenizer_of_start(o_.model), static_cast<int32_t>(spec_.vocab)));
   };
@@ -139,7 +146,7 @@ void Planner::open_model() {
     spec_ = *o_.measured;
     take_tokenizer();
     recipe_["spec"] = model::resolve(spec_);
-    data_["tokenizer"] = tokenizer_of_start(o_.model);
+    if (!reads_features()) data_["tokenizer"] = tokenizer_of_start(o_.model);
     return;
   }
   refuse_adapter();
@@ -164,8 +171,13 @@ void Planner::open_model() {
   if (!o_.ignore_keys.empty()) recipe_["init"]["ignore_keys"] = o_.ignore_keys;
 }
 
+bool Planner::reads_features() const {
+  return dynamic_cast<const nn::FeatureEmbedConfig*>(spec_.embed.config.get()) != nullptr;
+}
+
 LabelData Planner::label_data() const {
   LabelData data;
+  data.has_features = data_.contains("file_key");
   data.train = o_.data;
   data.valid = o_.valid;
   data.train_labels = o_.labels;
@@ -180,7 +192,8 @@ LabelData Planner::label_data() const {
   for (const auto& [key, to] :
        {std::pair("text_key", &data.text_key), std::pair("text_b_key", &data.text_b_key),
         std::pair("label_key", &data.label_key), std::pair("score_key", &data.score_key),
-        std::pair("words_key", &data.words_key), std::pair("labels_key", &data.labels_key)})
+        std::pair("words_key", &data.words_key), std::pair("labels_key", &data.labels_key),
+        std::pair("file_key", &data.file_key)})
     if (data_.contains(key)) *to = data_[key].get<std::string>();
   check_label_data(data, "data");
   return data;

@@ -5,7 +5,9 @@
 
 #include <fmt/ranges.h>
 
+#include "tessera/convert/checkpoint_place.h"
 #include "tessera/format/file_source.h"
+#include "tessera/nn/embed/feature_embed.h"
 #include "tessera/nn/head/classifier.h"
 #include "tessera/text/tokenizer/answer_windows.h"
 #include "tessera/text/tokenizer/text_pair.h"
@@ -22,6 +24,8 @@ const std::vector<std::string> kSources = {"source", "src",      "input",   "que
                                            "prompt", "document", "article", "text"};
 const std::vector<std::string> kTargets = {"target",  "tgt",         "output",  "answer",
                                            "summary", "translation", "response"};
+const std::vector<std::string> kFiles = {"file_name", "filename", "file", "path", "image", "audio"};
+const std::vector<std::string> kFileLabels = {"label", "labels", "class", "category", "target"};
 
 std::string shown_text(std::string_view text) {
   return format::in_quotes(excerpt(text));
@@ -181,6 +185,67 @@ void Planner::plan_similarity() {
   length_ = o_.length.value_or(0);
   batch_ = o_.batch.value_or(32);
   samples_ = 1;
+}
+
+void Planner::plan_features() {
+  const bool is_class = out_.task.empty() || out_.task == kClasses;
+  if (!is_class && out_.task != kNumber && out_.task != kSeveral)
+    fail(ErrorKind::usage, verb(), "--task {}: {} reads images or sounds; expected {}, {} or {}",
+         out_.task, o_.model, kClasses, kSeveral, kNumber);
+  // a list names its files; other formats have them
+  const std::string& path = o_.data.front();
+  const bool listed = is_keyed(path) && !std::filesystem::is_directory(path);
+  std::string file = "file_name", label = "label";
+  if (listed) {
+    names_ = peek().names;
+    file = role(o_.text, kFiles, "text");
+    label = o_.labels.empty() ? role(o_.label, kFileLabels, "label") : label;
+    if (file.empty()) missing("text", "the file of an image or sound");
+    if (label.empty()) missing("label", "the label");
+  }
+  data_["file_key"] = file;
+  const auto* head = dynamic_cast<const nn::ClassifierConfig*>(spec_.head.config.get());
+  if (out_.task.empty())
+    out_.task =
+        o_.measured != nullptr && head != nullptr && head->n_labels == 1 ? kNumber : kClasses;
+  data_[out_.task == kNumber ? "score_key" : "label_key"] = label;
+  if (const auto own = infer::read_feature_settings(
+          convert::checkpoint_place(std::filesystem::path(o_.model)))) {
+    data_["input"] = spec::enum_name(own->kind);
+    data_["image"] = spec::dump_struct(own->image);
+    data_["audio"] = spec::dump_struct(own->audio);
+  }
+  LabelData data = label_data();
+  const auto& embed = dynamic_cast<const nn::FeatureEmbedConfig&>(*spec_.embed.config);
+  if (data_.contains("input")) {
+    const spec::Scope scope = spec::Scope().at("data");
+    spec::detail::read_value(data_["input"], data.input, {}, scope.at("input"));
+    data.image = spec::read_struct<infer::ImageSettings>(data_["image"], scope.at("image"));
+    data.audio = spec::read_struct<infer::AudioSettings>(data_["audio"], scope.at("audio"));
+  }
+  const infer::FeatureSettings settings = feature_settings(data, embed);
+  const auto shape = settings.shape(embed);
+  say("task: {} of {}{}", out_.task == kNumber ? "regression" : "classification",
+      settings.kind == infer::InputKind::image ? "images" : "sounds",
+      shape ? fmt::format(", [{}]", fmt::join(*shape, ", ")) : "");
+  const LabelOf kind = out_.task == kNumber    ? LabelOf::score
+                       : out_.task == kSeveral ? LabelOf::multi_label
+                                               : LabelOf::one_class;
+  std::vector<std::string> labels;
+  const std::vector<LabelledText> all = read_texts(data, LabelSplit::train, kind, o_.cancel);
+  for (const LabelledText& one : all)
+    labels.insert(labels.end(), one.labels.begin(), one.labels.end());
+  Json objective = {{"type", out_.task == kNumber ? "regression" : "classification"}};
+  if (out_.task != kNumber) objective["labels"] = classes_of(labels, std::ssize(all));
+  if (out_.task == kSeveral) objective["multi_label"] = true;
+  say_export(objective);
+  recipe_["objective"] = std::move(objective);
+  constexpr int64_t kMostTokens = 4096;
+  const int64_t limit = spec_.longest_sequence();
+  length_ = o_.length.value_or(shape ? embed.tokens(*shape) : limit > 0 ? limit : kMostTokens);
+  hold_out(std::ssize(all));
+  batch_ = o_.batch.value_or(32);
+  samples_ = std::ssize(all);
 }
 
 void Planner::plan_pairs() {

@@ -91,6 +91,8 @@ class Planner {
   void plan_training();
   double usual_rate() const;
   void freeze();
+  /// True if the model reads images or sounds.
+  bool reads_features() const;
   bool is_product() const { return o_.adapter == "lora" || o_.adapter == "dora"; }
 
   // finetune_task.cpp: the task
@@ -122,6 +124,8 @@ class Planner {
   void plan_together();
   /// Scored pairs, for an evaluated model.
   void plan_similarity();
+  /// Images or sounds with labels, for a model that reads them.
+  void plan_features();
   /// Sources and targets.
   void plan_pairs();
   void plan_text();

@@ -3,10 +3,12 @@
 #include <fmt/ranges.h>
 
 #include "tessera/convert/checkpoint.h"
+#include "tessera/convert/checkpoint_place.h"
 #include "tessera/convert/experts.h"
 #include "tessera/hub/find_model.h"
 #include "tessera/model/call_plan.h"
 #include "tessera/model/virtual_tokens.h"
+#include "tessera/nn/embed/patches.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/nn/registry.h"
 #include "tessera/nn/router/router_config.h"
@@ -181,7 +183,53 @@ void take_from_model(Json& json, const fs::path& folder) {
   Json& data = *found;
   if (!data.is_object() || data.contains("tokenizer")) return;
   if (data.contains("type") && data["type"] != "text") return;
+  // a model of images or sounds has none
+  const Json embed = json["spec"].is_object() ? json["spec"].value("embed", Json()) : Json();
+  const Json type = embed.is_object() ? embed.value("type", Json()) : embed;
+  if (type == "patches" || type == "frames") return;
   data["tokenizer"] = tokenizer_of_start(model);
+}
+
+/// Settings of a model that the data leave open; `sizes`: those of images too.
+void take_settings(const infer::FeatureSettings& own, bool sizes, LabelData& data) {
+  if (!data.input) data.input = own.kind;
+  if (data.image.mean.empty()) data.image.mean = own.image.mean;
+  if (data.image.std.empty()) data.image.std = own.image.std;
+  if (sizes && data.image.height == 0) data.image.height = own.image.height;
+  if (sizes && data.image.width == 0) data.image.width = own.image.width;
+  if (data.audio.rate == 0) data.audio.rate = own.audio.rate;
+  if (data.audio.mels == 0) data.audio.mels = own.audio.mels;
+  if (data.audio.seconds == 0) data.audio.seconds = own.audio.seconds;
+}
+
+/// For a spec that reads images or sounds: completes their settings, from the initial model where
+/// there is one, and train.length if all inputs have one size.
+void take_features(Json& json, const fs::path& folder, Recipe& recipe) {
+  auto* labels = std::get_if<LabelData>(&recipe.data.of);
+  const auto* embed = dynamic_cast<const nn::FeatureEmbedConfig*>(recipe.spec.embed.config.get());
+  const auto* patches = dynamic_cast<const nn::PatchesConfig*>(embed);
+  if (labels == nullptr) return;
+  if (embed == nullptr) {
+    if (labels->input)
+      fail(ErrorKind::spec, "data.input",
+           "given for a spec that reads tokens; expected an embedding \"patches\" or \"frames\"");
+    return;
+  }
+  labels->has_features = true;
+  const Json init = json.value("init", Json());
+  const Json from = init.is_object() ? init.value("from", Json()) : Json();
+  if (from.is_string())
+    if (const auto own = infer::read_feature_settings(
+            convert::checkpoint_place(model_under(folder, from.get<std::string>()))))
+      take_settings(*own, patches == nullptr || patches->height == 0, *labels);
+  const infer::FeatureSettings settings = feature_settings(*labels, *embed);
+  labels->input = settings.kind;
+  labels->image = settings.image;
+  labels->audio = settings.audio;
+  const auto shape = settings.shape(*embed);
+  const auto train = json.find("train");
+  if (shape && train != json.end() && train->is_object() && !train->contains("length"))
+    (*train)["length"] = embed->tokens(*shape);
 }
 
 /// Names the labels in the spec of a labelled objective, and gives a model's spec the required
@@ -612,6 +660,7 @@ Recipe read_recipe(Json json,
     fail(ErrorKind::spec, "recipe", "\"data\" is missing; expected files to learn from, or a task");
   recipe.data = read_data(json["data"], labelled);
   json.erase("data");
+  take_features(json, folder, recipe);
   Json objective = json.value("objective", Json());
   for_each_objective_path(objective,
                           [&](Json& path) { path = model_under(folder, path.get<std::string>()); });

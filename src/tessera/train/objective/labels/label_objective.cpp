@@ -10,15 +10,17 @@
 namespace tessera::train {
 namespace {
 
-/// Checks the rest of a recipe, for all supervised objectives.
-void check_labelled(const Recipe& recipe, std::string_view type) {
+/// Checks the rest of a recipe, for all supervised objectives. `reads_features`: images and sounds
+/// may take the place of texts.
+void check_labelled(const Recipe& recipe, std::string_view type, bool reads_features = false) {
   require(recipe.data.labels() != nullptr, "recipe", "objective \"{}\" without labelled data",
           type);
   if (recipe.spec.encoder)
     fail(ErrorKind::spec, "spec.arch",
          "\"{}\" with objective \"{}\"; expected \"encoder\" or \"decoder\"",
          name_of(recipe.spec.arch), type);
-  if (dynamic_cast<const nn::FeatureEmbedConfig*>(recipe.spec.embed.config.get()) != nullptr)
+  if (!reads_features &&
+      dynamic_cast<const nn::FeatureEmbedConfig*>(recipe.spec.embed.config.get()) != nullptr)
     fail(ErrorKind::spec, "spec.embed",
          "\"{}\" reads no tokens, and objective \"{}\" has texts; expected \"token\"",
          recipe.spec.embed.type(), type);
@@ -103,13 +105,18 @@ class LabelObjective : public ObjectiveOf<C>, public Labelled {
                                 const CancelToken* cancel) const override {
     return open_labels(plan, task(plan.spec), open_tokenizer(plan.data), cancel);
   }
+  void write_settings(const Recipe& recipe, const std::filesystem::path& folder) const override {
+    if (const auto* embed =
+            dynamic_cast<const nn::FeatureEmbedConfig*>(recipe.spec.embed.config.get()))
+      infer::write_feature_settings(folder, feature_settings(*recipe.data.labels(), *embed));
+  }
 };
 
 class Classification final : public LabelObjective<ClassificationKeys> {
  public:
   using LabelObjective::LabelObjective;
   void check(const Recipe& recipe) const override {
-    check_labelled(recipe, type());
+    check_labelled(recipe, type(), /*reads_features=*/true);
     check_classifier(recipe, type(), nn::ClassifierOf::pooled, keys_.labels);
     check_weights(keys_.class_weights, classifier_of(recipe.spec)->n_labels);
     if (keys_.multi_label && !keys_.class_weights.empty())
@@ -128,7 +135,7 @@ class Regression final : public LabelObjective<RegressionKeys> {
  public:
   using LabelObjective::LabelObjective;
   void check(const Recipe& recipe) const override {
-    check_labelled(recipe, type());
+    check_labelled(recipe, type(), /*reads_features=*/true);
     check_classifier(recipe, type(), nn::ClassifierOf::pooled, {});
     if (const int64_t n = classifier_of(recipe.spec)->n_labels; n != 1)
       fail(ErrorKind::spec, "spec.head.n_labels", "found {}; objective \"regression\" needs 1", n);

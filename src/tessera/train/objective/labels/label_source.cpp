@@ -18,11 +18,14 @@ class LabelSource final : public LabelDataset {
               std::vector<LabelSample> valid,
               std::vector<std::string> notes,
               std::string key,
-              int64_t seed)
+              int64_t seed,
+              std::optional<FeatureMaker> features)
       : train_(std::move(train)),
         valid_(std::move(valid)),
         key_(std::move(key)),
-        order_(std::ssize(train_), static_cast<uint64_t>(seed)) {
+        order_(std::ssize(train_), static_cast<uint64_t>(seed)),
+        augment_(RandomKey(static_cast<uint64_t>(seed)).fold("augment")),
+        features_(std::move(features)) {
     for (std::string& line : notes) remark(std::move(line));
   }
 
@@ -30,13 +33,22 @@ class LabelSource final : public LabelDataset {
     std::vector<const LabelSample*> samples;
     for (int64_t sample = first; sample < first + count; ++sample)
       samples.push_back(&train_[static_cast<size_t>(order_.at(sample))]);
-    return numbered(packed_samples(samples), first);
+    PackedBatch out = numbered(packed_samples(samples), first);
+    if (features_)
+      for (size_t i = 0; i < samples.size(); ++i)
+        out.features.push_back(features_->input(*samples[i]->feature,
+                                                augment_.fold(static_cast<uint64_t>(first) + i)));
+    return out;
   }
   int64_t valid_samples() const override { return std::ssize(valid_); }
   PackedBatch valid(const std::vector<int64_t>& numbers) const override {
     std::vector<const LabelSample*> samples;
     for (const int64_t number : numbers) samples.push_back(&valid_.at(static_cast<size_t>(number)));
-    return packed_samples(samples);
+    PackedBatch out = packed_samples(samples);
+    if (features_)
+      for (const LabelSample* sample : samples)
+        out.features.push_back(features_->input(*sample->feature, std::nullopt));
+    return out;
   }
   const LabelSample& valid_sample(int64_t number) const override {
     return valid_.at(static_cast<size_t>(number));
@@ -48,13 +60,19 @@ class LabelSource final : public LabelDataset {
   std::vector<LabelSample> train_, valid_;
   std::string key_;
   PairOrder order_;
+  RandomKey augment_;
+  std::optional<FeatureMaker> features_;
 };
 
 /// Makes samples, and counts truncated texts and skipped words for notes().
 class SampleMaker {
  public:
-  SampleMaker(const DataPlan& plan, const LabelTask& task, const text::Tokenizer& tokenizer)
+  SampleMaker(const DataPlan& plan,
+              const LabelTask& task,
+              const text::Tokenizer& tokenizer,
+              const FeatureMaker* features)
       : length_(plan.train.length),
+        features_(features),
         task_(task),
         tokenizer_(tokenizer),
         words_(tokenizer),
@@ -65,15 +83,12 @@ class SampleMaker {
     LabelSample sample;
     sample.group = text.group;
     sample.candidate = text.candidate;
-    at(text.where, [&] {
-      const auto judged = text::classifier_input(
-          tokenizer_, text.text,
-          text.text_b.empty() ? std::nullopt : std::optional<std::string_view>(text.text_b),
-          length_);
-      sample.ids = judged.ids;
-      if (types_ > 1 && judged.second < judged.ids.size()) sample.types = types_of(judged);
-      cut_ += judged.cut ? 1 : 0;
-    });
+    if (features_ != nullptr) {
+      sample.feature = std::make_shared<const StoredFeature>(features_->stored(text.file));
+      sample.ids.assign(static_cast<size_t>(sample.feature->tokens), 0);
+    } else {
+      take_text(text, sample);
+    }
     if (task_.kind == LabelTask::Kind::score) {
       sample.label = {text.score};
       return sample;
@@ -134,6 +149,17 @@ class SampleMaker {
   }
 
  private:
+  void take_text(const LabelledText& text, LabelSample& sample) {
+    at(text.where, [&] {
+      const auto judged = text::classifier_input(
+          tokenizer_, text.text,
+          text.text_b.empty() ? std::nullopt : std::optional<std::string_view>(text.text_b),
+          length_);
+      sample.ids = judged.ids;
+      if (types_ > 1 && judged.second < judged.ids.size()) sample.types = types_of(judged);
+      cut_ += judged.cut ? 1 : 0;
+    });
+  }
   template <class Make>
   void at(const std::string& where, Make make) {
     try {
@@ -145,6 +171,7 @@ class SampleMaker {
   }
 
   int64_t length_;
+  const FeatureMaker* features_;
   const LabelTask& task_;
   const text::Tokenizer& tokenizer_;
   text::WordTokens words_;
@@ -173,8 +200,9 @@ std::unique_ptr<Dataset> source_of(const DataPlan& plan,
                                    const LabelTask& task,
                                    const text::Tokenizer& tokenizer,
                                    const std::pair<std::vector<Example>, std::vector<Example>>& all,
+                                   std::optional<FeatureMaker> features,
                                    const CancelToken* cancel) {
-  SampleMaker make(plan, task, tokenizer);
+  SampleMaker make(plan, task, tokenizer, features ? &*features : nullptr);
   Sha256 key;
   std::vector<std::string> notes;
   const auto samples_of = [&](const std::vector<Example>& examples, const char* split) {
@@ -203,7 +231,15 @@ std::unique_ptr<Dataset> source_of(const DataPlan& plan,
     notes.push_back(
         "a decoder classifies each word without the words after it; an encoder sees all");
   return std::make_unique<LabelSource>(std::move(train), std::move(valid), std::move(notes),
-                                       key.finish(), plan.train.seed);
+                                       key.finish(), plan.train.seed, std::move(features));
+}
+
+/// For a spec that reads images or sounds.
+std::optional<FeatureMaker> features_of(const DataPlan& plan) {
+  const auto* embed = dynamic_cast<const nn::FeatureEmbedConfig*>(plan.spec.embed.config.get());
+  if (embed == nullptr) return std::nullopt;
+  const LabelData& data = *plan.data.labels();
+  return FeatureMaker(*embed, feature_settings(data, *embed), data.augment, plan.train.length);
 }
 
 }  // namespace
@@ -242,6 +278,10 @@ void add_to_key(Sha256& key, const LabelSample& sample) {
   add(sample.types);
   add(sample.targets);
   add(sample.label);
+  if (sample.feature == nullptr) return;
+  add(sample.feature->shape);
+  add(sample.feature->pixels);
+  if (sample.feature->sound != nullptr) add(sample.feature->sound->samples);
 }
 
 int64_t token_types(const model::ModelSpec& spec) {
@@ -265,7 +305,7 @@ std::unique_ptr<Dataset> open_labels(const DataPlan& plan,
     return source_of(plan, task, tokenizer,
                      splits<LabelledWords>(
                          data, [&](LabelSplit split) { return read_words(data, split, cancel); }),
-                     cancel);
+                     std::nullopt, cancel);
   const LabelOf kind = task.kind == LabelTask::Kind::score         ? LabelOf::score
                        : task.kind == LabelTask::Kind::multi_label ? LabelOf::multi_label
                                                                    : LabelOf::one_class;
@@ -273,7 +313,7 @@ std::unique_ptr<Dataset> open_labels(const DataPlan& plan,
       plan, task, tokenizer,
       splits<LabelledText>(data,
                            [&](LabelSplit split) { return read_texts(data, split, kind, cancel); }),
-      cancel);
+      features_of(plan), cancel);
 }
 
 }  // namespace tessera::train
