@@ -191,8 +191,10 @@ TEST_F(Encoder, SearchFindsTheHowToPages) {
   ASSERT_EQ(made.code, 0) << made.err;
   size_t asked = 0, missed = 0;
   std::string wrong;
-  for (const Question& question : questions()) {
+  for (Question question : questions()) {
     if (std::none_of(question.places.begin(), question.places.end(), is_howto)) continue;
+    // passages have no headings: the page counts
+    for (std::string& place : question.places) place = place.substr(0, place.find('#'));
     ++asked;
     const Outcome found = run("search '" + index + "' '" + question.text + "' --top " +
                               std::to_string(kFirst) + " --json");

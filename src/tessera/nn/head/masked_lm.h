@@ -1,6 +1,6 @@
 // BERT's head: logits = W N(act(T h + t)) + b (t and b optional), W the token embedding or a matrix
 // of its own. With a rest, the transform makes further channels, which a second matrix R reads:
-// logits = [W, R] N(act(T h + t)) + b. With d_hidden another layer stands before the transform:
+// logits = [W, R] N(act(T h + t)) + b. With d_hidden another layer precedes the transform:
 // act(T act(U h + u) + t), where u is there if t is (UltraBERT). Devlin et al. 2018,
 // arXiv:1810.04805, sec. 3.1; the rest: Sun et al. 2020, arXiv:2004.02984 (MobileBERT, whose token
 // vectors are narrower than d_model).

@@ -34,13 +34,17 @@ TEST(StudyPage, TablesHaveTheNumbersOfTheReport) {
         "| `a` better than `b` in loss at 128 tokens | "
         "[arXiv:1706.03762](https://arxiv.org/abs/1706.03762) | -0.250 | \\[-0.500, +0.125\\] | "
         "did not appear: not significant |",
-        "| `b` | 12 | 4k | 0 B | 0.004 (end) | 4 | 3.00 |",
+        "| `b` | 12 | 4k | 0 B | 0.004 (end) | 4 |",
         "| entry | step | layer 1 | layer 2 | layer 3 | last / first |",
         "| `a` | 1 | 4 | 3 | 2 | 0.50 |", "    tessera compare s.json --out out/s",
         "took 2 minutes", "- unfair: b: at an end"})
     EXPECT_NE(page.find(line), std::string::npos) << line << "\n" << page;
   expect_error(ErrorKind::file, "x.json",
                [] { study_markdown(json_of(R"({"entries": 1})"), "x.json"); });
+  Json nobody = json_of(kReport);
+  nobody["reference"] = "c";
+  expect_error(ErrorKind::file, "x.json] reference \"c\": no entry has this name",
+               [&] { study_markdown(nobody, "x.json"); });
 }
 
 TEST(StudyPage, TheFigureHasTheBestFirst) {
