@@ -22,9 +22,9 @@ namespace fs = std::filesystem;
 using Dims = std::vector<int64_t>;
 
 constexpr size_t kMaxConfig = size_t{16} << 20;
-constexpr size_t kRefined = 16;  // bases whose names are matched
-constexpr size_t kSwitched = 3;  // bases whose switches are tried
-constexpr int kRounds = 4;       // names that are found lead to others
+constexpr size_t kRefined = 24;   // bases whose names are matched
+constexpr size_t kSwitched = 10;  // bases whose switches are tried
+constexpr int kRounds = 4;        // names that are found lead to others
 constexpr double kLeastLikeness = 0.2;
 constexpr double kEqual = 0.75;  // costs of bases that fit equally differ by less
 constexpr size_t kTold = 3;      // of them whose differences are reported
@@ -350,6 +350,13 @@ class Search {
     return keys;
   }
 
+  /// Whether a family has the key, other than the drafts, the last of which is in the set.
+  bool has_readers(const std::string& key) {
+    const std::vector<std::string> readers = set_.readers_of(kHf, key);
+    return std::any_of(readers.begin(), readers.end(),
+                       [&](const std::string& reader) { return reader != name_; });
+  }
+
   /// Keys that the base cannot do without, from keys of the config that no family has, by the
   /// nearest words.
   void infer_required(Draft& draft) {
@@ -361,7 +368,7 @@ class Search {
       double most = kLeastLikeness;
       for (const auto& [key, value] : config_.items()) {
         if (!value.is_number_integer() || claims(base.dialect(kHf), key) || is_value(keys, key) ||
-            !set_.readers_of(kHf, key).empty())
+            has_readers(key))
           continue;
         if (const double like = likeness_of_keys(wanted, key); like > most) {
           most = like;
