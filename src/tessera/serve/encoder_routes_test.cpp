@@ -246,6 +246,31 @@ TEST(EncoderRoutes, MasksAreFilled) {
             "targets");
 }
 
+TEST(EncoderRoutes, TranslationsEndAtTheStopStringsOfTheModel) {
+  const infer::LoadedModel alone = translator();
+  const auto ids = alone.tokenizer->encode("hello");
+  infer::GenerateOptions options;
+  options.max_new_tokens = 9;
+  options.stop_ids = infer::eos_ids(alone);
+  const std::string whole = infer::generate(alone.model, &*alone.tokenizer,
+                                            {std::vector<int64_t>(ids.begin(), ids.end())}, options)
+                                .rows[0]
+                                .text;
+  ASSERT_GE(whole.size(), 4u);
+  const std::string stop = whole.substr(2, 2);
+  ServiceOptions service = options_for({"translator"});
+  service.models.load = [&](const ModelEntry&) {
+    infer::LoadedModel model = translator();
+    model.generation.stop_strings = {stop};
+    return model;
+  };
+  Running server(std::move(service));
+  const Json got =
+      server.client().post("/v1/translate", {{"input", "hello"}, {"max_tokens", 9}}).json();
+  EXPECT_EQ(got["data"][0]["text"], whole.substr(0, whole.find(stop))) << got.dump();
+  EXPECT_EQ(got["data"][0]["finish_reason"], "stop");
+}
+
 TEST(EncoderRoutes, Translations) {
   Running server(options_for({"translator"}));
   const infer::LoadedModel alone = model_named("translator");

@@ -276,18 +276,11 @@ Generation decoded(const LoadedModel& loaded,
   const DecodingDefaults defaults =
       decoding_defaults(read(json, loaded.source.spec.vocab), TextKind::continuation);
   GenerateOptions options;
-  options.sampling = defaults.sampling;
-  options.begin_suppress = defaults.begin_suppress;
-  options.max_new_tokens = defaults.max_new_tokens.value_or(most);
-  if (defaults.max_length > 0) options.max_new_tokens = int64_t{1} << 40;
-  options.max_length = defaults.max_length;
-  options.min_new_tokens = defaults.min_new_tokens;
-  options.min_length = defaults.min_length;
-  options.forced_end = defaults.forced_end;
-  if (loaded.source.spec.encoder != nullptr && defaults.forced_begin)
-    options.forced_begin = {*defaults.forced_begin};
+  options.max_new_tokens = most;
   options.stop_ids = read(json, loaded.source.spec.vocab).ends;
-  if (options.forced_end) options.stop_ids.push_back(*options.forced_end);
+  take_defaults(
+      defaults, [](std::string_view) { return false; }, options);
+  take_forced_tokens(defaults, loaded.source.spec.encoder != nullptr, true, options);
   return run_requests(loaded.model, nullptr, {prompt}, options, defaults.beams).rows[0];
 }
 
