@@ -257,6 +257,8 @@ TEST_F(Cli, BenchmarksByName) {
             std::string::npos);
   expect_refused("advise --check '" + run_of_bytes + "' --length 3", 2,
                  "--length excludes --check");
+  expect_refused("advise --parameters 0", 2,
+                 "[--parameters] found \"0\"; expected a number above 0");
 }
 
 TEST_F(Cli, LongRangeArenaIsGeneratedTrainedAndScored) {

@@ -218,7 +218,8 @@ for piece in model.generate("Once", max_new_tokens=100000, temperature=0):
 twice = model.generate("Once", max_new_tokens=4)
 "".join(twice)
 assert list(twice) == []
-for call in (lambda: model.tokenize("a\0b"), lambda: model.detokenize([2**64 + 97]), lambda: tessera.set_threads(-5)):
+for call in (lambda: model.tokenize("a\0b"), lambda: model.detokenize([2**64 + 97]), lambda: tessera.set_threads(-5),
+             lambda: model.generate("Once", temperature=float("nan")).text):
     try:
         call()
     except tessera.Error:
@@ -275,7 +276,7 @@ TEST_F(Install, APluginGetsFromNewToATrainedModel) {
             std::string::npos);
   EXPECT_NE(bytes_of(folder + "/docs/mechanisms/mixer.md").find("## my_mean"), std::string::npos);
   EXPECT_NE(bytes_of(folder + "/docs/spec.schema.json").find("my_mean"), std::string::npos);
-  expect_refused("plan " + spec, 2, "unknown mixer \"my_mean\"");
+  expect_refused("plan " + spec, 2, "of a plugin: --plugin FILE.so or TESSERA_PLUGINS");
 }
 
 TEST_F(Install, PluginsAreTestedByTheContractSuite) {
@@ -443,7 +444,7 @@ except tessera.Error as error:
     EXPECT_EQ(by_environment.out, text.out);
     // one line, the same as the command's
     const std::pair<std::string, std::string> refused[] = {
-        {call, "unknown mixer \"my_mean\""},
+        {call, "of a plugin: --plugin FILE.so or TESSERA_PLUGINS"},
         {call + " '" + other + "'", "[plugin] " + other + ": built with tessera 9.9.9; expected "},
         {call + " '" + at + "/none.so'", "[plugin] " + at + "/none.so: no such file; expected "},
         {call + " '" + at + "/load.c'", "[plugin] " + at + "/load.c: not a plugin of tessera; "},

@@ -15,6 +15,7 @@ import atexit
 import ctypes
 import importlib
 import json
+import math
 import os
 import queue
 import sys
@@ -105,6 +106,9 @@ def _text(address: int | None) -> str:
 
 
 def _settings(settings: dict[str, Any]) -> bytes:
+    for key, value in settings.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise Error(f"[{key}] found {value}; expected a finite number", "usage")
     return json.dumps(settings).encode()
 
 

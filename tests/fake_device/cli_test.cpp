@@ -172,6 +172,9 @@ TEST_F(CliOnDevice, WhatComputesOnTheCpuIsNamed) {
   for (const char* verb : {"quantize m --type q8_0 --out x", "search x y", "convert m --to hf",
                            "plan m", "bench mixers"})
     expect_refused(std::string(verb) + " --device cuda", 2, "computes on the CPU; leave it out");
+  expect_refused("bench mixers --device cuda", 2, "--device: bench mixers computes on the CPU");
+  expect_refused("generate " + gguf_ + " --prompt '!' --device ''", 2,
+                 "[device] --device is empty");
   const Outcome noted = on_device("bench sampling --vocab 1000");
   EXPECT_NE(noted.err.find("sampling computes on the CPU; TESSERA_DEVICE=fake has no effect on it"),
             std::string::npos)

@@ -22,8 +22,8 @@ inline double amount_of(const std::string& option, const std::string& text) {
     if (const size_t at = kUnits.find(unit[0]); at != kUnits.npos) size = kSizes[at];
   const double amount = number * size;
   if (error != std::errc() || !(amount > 0) || !(amount < 1e30))
-    fail(ErrorKind::usage, "cli", "{} \"{}\"; expected a number such as 10M, 1.5e9 or 300k", option,
-         text);
+    fail(ErrorKind::usage, option,
+         "found \"{}\"; expected a number above 0, such as 10M, 1.5e9 or 300k", text);
   return amount;
 }
 

@@ -13,15 +13,18 @@ namespace tessera::cli {
 class DeviceFlag {
  public:
   CLI::Option* add(CLI::App& app) {
-    return app.add_option("--device", given_,
-                          "where to compute: cpu, cuda or cuda:N; default TESSERA_DEVICE, else "
-                          "cpu. Quantized weights are float32 on a GPU");
+    option_ = app.add_option("--device", given_,
+                             "where to compute: cpu, cuda or cuda:N; default TESSERA_DEVICE, else "
+                             "cpu. Quantized weights are float32 on a GPU");
+    return option_;
   }
   /// On another device than the CPU, this option is an error.
   void excludes(const CLI::Option* option) { on_cpu_.push_back(option); }
 
   /// Throws Error(usage) for a name or device that is not there, and for options of a CPU.
   at::Device device() const {
+    if (option_->count() > 0 && given_.empty())
+      fail(ErrorKind::usage, "device", "--device is empty; expected cpu, cuda or cuda:N");
     const std::string name = given_.empty() ? device_of_environment() : given_;
     const at::Device device = ops::device_named(name);
     for (const CLI::Option* option : on_cpu_)
@@ -41,6 +44,7 @@ class DeviceFlag {
   }
 
  private:
+  CLI::Option* option_ = nullptr;
   std::string given_;
   std::vector<const CLI::Option*> on_cpu_;
 };

@@ -20,6 +20,10 @@ struct PullArgs {
 class DownloadLine {
  public:
   void operator()(const hub::PullProgress& progress) {
+    if (progress.files == 0) {  // the list of files, of which a wait is all there is to say
+      fmt::print(stderr, "tessera: {}\n", format::printable(progress.waiting, 200));
+      return;
+    }
     const auto now = Clock::now();
     if (std::chrono::duration<double>(now - shown_).count() < (terminal_ ? 0.2 : 10)) return;
     shown_ = now;

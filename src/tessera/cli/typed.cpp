@@ -142,16 +142,23 @@ std::vector<Item> items_of(const CLI::App& app, const std::vector<std::string>& 
   return items;
 }
 
-/// True if the verb of these items has --device.
-bool has_device(const CLI::App& app, const std::vector<Item>& items) {
+struct Command {
+  std::string name;  // "bench quant"
+  bool has_device;
+};
+
+/// The verb of these items, with the verb below it.
+Command command_of(const CLI::App& app, const std::vector<Item>& items) {
   const CLI::App* at = &app;
+  std::string name;
   for (const Item& item : items)
     for (const CLI::App* below : at->get_subcommands(nullptr))
       if (item.name.empty() && below->check_name(item.words[0])) {
         at = below;
+        name += (name.empty() ? "" : " ") + item.words[0];
         break;
       }
-  return at->get_option_no_throw("--device") != nullptr;
+  return {name.empty() ? "tessera" : name, at->get_option_no_throw("--device") != nullptr};
 }
 
 void refuse_foreign(const CLI::App& app, const std::vector<Item>& items) {
@@ -159,13 +166,16 @@ void refuse_foreign(const CLI::App& app, const std::vector<Item>& items) {
   const std::string verb = items[0].name.empty() ? items[0].words[0] : "tessera";
   for (const Item& item : items)
     for (const Foreign& one : foreign())
-      if (!item.own && std::find(one.names.begin(), one.names.end(), item.name) != one.names.end())
+      if (!item.own &&
+          std::find(one.names.begin(), one.names.end(), item.name) != one.names.end()) {
+        const Command command = command_of(app, items);
         fail(ErrorKind::usage, verb, "{}: {}", item.name,
-             one.with_device != nullptr                 ? has_device(app, items)
+             one.with_device != nullptr                 ? command.has_device
                                                               ? one.with_device
-                                                              : verb + " computes on the CPU; leave it out"
+                                                              : command.name + " computes on the CPU; leave it out"
              : verb == "chat" && one.in_chat != nullptr ? one.in_chat
                                                         : one.instead);
+      }
 }
 
 /// -m FILE and --model FILE to the front: a positional argument would take the model's place.

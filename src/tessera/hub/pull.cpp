@@ -100,6 +100,8 @@ struct Work {
   void say(const std::string& why) {
     const std::lock_guard lock(mutex);
     waiting = why;
+    // before the downloads no other thread reports
+    if (active == 0 && !why.empty() && options.progress) options.progress({.waiting = why});
   }
   /// Throws when it is stopped meanwhile.
   void wait(double seconds, const std::string& why) {

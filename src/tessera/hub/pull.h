@@ -33,7 +33,7 @@ struct HubSettings {
 HubSettings settings_of_environment();
 
 struct PullProgress {
-  size_t files = 0, files_done = 0;
+  size_t files = 0, files_done = 0;    // 0 files: they are not known yet
   uint64_t bytes = 0, bytes_done = 0;  // of the files that are not in the cache yet
   std::string waiting;                 // why nothing happens; "" = it does
 };

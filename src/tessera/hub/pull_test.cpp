@@ -507,7 +507,14 @@ TEST_F(Pull, ATokenIsNotSentUnencrypted) {
 TEST_F(Pull, ARefusedConnectionIsTriedAgain) {
   options_.attempts = 2;
   options_.hub.endpoint = "http://127.0.0.1:1";
+  std::vector<std::string> said;
+  options_.progress = [&](const PullProgress& progress) {
+    EXPECT_EQ(progress.files, 0u);
+    said.push_back(progress.waiting);
+  };
   expect_error(ErrorKind::file, "2 attempts", [&] { pull(); });
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_THAT(said[0], HasSubstr("again in"));
   EXPECT_FALSE(fs::exists(options_.hub.cache));
 }
 

@@ -332,8 +332,9 @@ AnyPart read_part(Slot slot, const Json& json, const Scope& scope) {
     std::vector<std::string> known;
     for (const Mechanism& m : table())
       if (m.slot == slot) known.push_back(m.name);
-    fail(ErrorKind::spec, scope.path, "unknown {} \"{}\"{}; known: {}", name_of(slot), name,
-         did_you_mean(name, known), fmt::join(known, ", "));
+    fail(ErrorKind::spec, scope.path,
+         "unknown {} \"{}\"{}; known: {}; of a plugin: --plugin FILE.so or TESSERA_PLUGINS",
+         name_of(slot), name, did_you_mean(name, known), fmt::join(known, ", "));
   }
   AnyPart part;
   part.mechanism = mechanism;
