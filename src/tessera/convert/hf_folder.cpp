@@ -119,13 +119,24 @@ void write_ids(const Json& ids, Json& config, const fs::path& folder, bool repla
   write_file_atomically(file, generation.dump(2) + "\n");
 }
 
+/// The families whose configs can say this spec, for a model that came from none.
+std::string families_that_fit(const Checkpoint& checkpoint, FamilySet& families) {
+  std::vector<std::string> fitting;
+  for (const std::string& name : families.names())
+    if (why_not_exportable(families.named(name), "hf", checkpoint, families).empty())
+      fitting.push_back(name);
+  return fitting.empty() ? "no family's config can describe this spec; --to tessera writes it"
+                         : fmt::format("pass --family with one of those that can describe it: {}",
+                                       fmt::join(fitting, ", "));
+}
+
 const Family& family_for(const Checkpoint& checkpoint,
                          FamilySet& families,
                          const HfOptions& options) {
   const std::string name = options.family.empty() ? checkpoint.family : options.family;
   if (name.empty())
-    fail(ErrorKind::usage, "convert", "model family unknown; pass --family with one of {}",
-         fmt::join(families.names(), ", "));
+    fail(ErrorKind::usage, "convert", "model family unknown; {}",
+         families_that_fit(checkpoint, families));
   return families.named(name);
 }
 

@@ -318,6 +318,28 @@ TEST(HfFolder, TokenScoresBecomeATokenizerOfTheirs) {
   EXPECT_EQ(tokenizer.eos(), wanted.eos());
 }
 
+TEST(HfFolder, WithoutAFamilyThoseThatFitAreNamed) {
+  Checkpoint checkpoint = load_checkpoint(golden("gpt2") / "base");
+  checkpoint.family.clear();
+  const auto error = [&] {
+    try {
+      why_not_hf(checkpoint);
+    } catch (const Error& refused) {
+      EXPECT_EQ(refused.kind(), ErrorKind::usage);
+      return std::string(refused.what());
+    }
+    return std::string();
+  };
+  const std::string fitting = error();
+  EXPECT_THAT(fitting, AllOf(HasSubstr("pass --family with one of"), HasSubstr("gpt2")));
+  EXPECT_THAT(fitting, Not(HasSubstr("mamba2")));
+  Json spec = checkpoint.spec_json;
+  for (Json& layer : spec["layers"]) layer["mixer"] = {{"type", "hyena"}, {"max_length", 16}};
+  checkpoint.spec = model::read_model_spec(spec);
+  checkpoint.spec_json = model::resolve(checkpoint.spec);
+  EXPECT_THAT(error(), HasSubstr("no family's config can describe this spec; --to tessera"));
+}
+
 TEST(HfFolder, AHeadThatItsClassLacksIsToldBySpecAlone) {
   Checkpoint checkpoint = load_checkpoint(golden("bert") / "base");
   checkpoint.tensors.clear();

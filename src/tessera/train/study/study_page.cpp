@@ -178,12 +178,13 @@ std::string cost_table(const Json& report, const std::string& where) {
     return own > 0 && base > 0 ? fmt::format("{:.2f}", own / base) : std::string();
   };
   for (const Json& entry : report.at("entries"))
-    rows.push_back({name_cell(entry.at("name")), entry.at("parameters").dump(),
-                    si_text(entry.at("flops_per_token").get<double>()),
-                    bytes_text(entry.at("state_bytes").get<double>()),
-                    fmt::format("{:g}{}", entry.at("learning_rate").get<double>(),
-                                entry.value("rate_at_end", false) ? " (end)" : ""),
-                    entry.at("steps").dump(), ratio(entry, "decode_tokens_per_s")});
+    rows.push_back(
+        {name_cell(entry.at("name")), std::to_string(entry.at("parameters").get<int64_t>()),
+         si_text(entry.at("flops_per_token").get<double>()),
+         bytes_text(entry.at("state_bytes").get<double>()),
+         fmt::format("{:g}{}", entry.at("learning_rate").get<double>(),
+                     entry.value("rate_at_end", false) ? " (end)" : ""),
+         std::to_string(entry.at("steps").get<int64_t>()), ratio(entry, "decode_tokens_per_s")});
   return markdown_of(rows);
 }
 
