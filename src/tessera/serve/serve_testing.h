@@ -173,7 +173,7 @@ class Running {
   /// Whether the condition came to hold within a time that only a failure needs.
   template <class Condition>
   bool comes(const Condition& condition) {
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 10000; ++i) {
       if (condition()) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
