@@ -333,9 +333,10 @@ TEST(HfFolder, WithoutAFamilyThoseThatFitAreNamed) {
   const std::string fitting = error();
   EXPECT_THAT(fitting, AllOf(HasSubstr("pass --family with one of"), HasSubstr("gpt2")));
   EXPECT_THAT(fitting, Not(HasSubstr("mamba2")));
-  Json spec = checkpoint.spec_json;
-  for (Json& layer : spec["layers"]) layer["mixer"] = {{"type", "hyena"}, {"max_length", 16}};
-  checkpoint.spec = model::read_model_spec(spec);
+  checkpoint.spec = model::read_model_spec(spec::parse_json(R"({"tessera": 1, "arch": "decoder",
+      "vocab": 43, "d_model": 32, "layers": [{"mixer": {"type": "hyena", "max_length": 16},
+      "ffn": {"type": "glu", "d_hidden": 64}}]})",
+                                                            "test"));
   checkpoint.spec_json = model::resolve(checkpoint.spec);
   EXPECT_THAT(error(), HasSubstr("no family's config can describe this spec; --to tessera"));
 }

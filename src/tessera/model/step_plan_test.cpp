@@ -15,6 +15,8 @@
 #include "tessera/nn/mixer/linear/gated_delta_net.h"
 #include "tessera/nn/mixer/linear/kda.h"
 #include "tessera/nn/mixer/linear/retention.h"
+#include "tessera/nn/mixer/linear/rwkv5.h"
+#include "tessera/nn/mixer/linear/rwkv6.h"
 #include "tessera/nn/mixer/linear/rwkv7.h"
 #include "tessera/nn/mixer/linear/rwkv_channel_mix.h"
 #include "tessera/nn/mixer/scan/mamba2.h"
@@ -391,6 +393,14 @@ const std::map<std::string, std::string> kRecurrent = {
          "gate": false, "negative_eigenvalues": true})"},
     {"gated_delta_net", R"({"type": "gated_delta_net", "n_heads": 4, "n_key_heads": 2})"},
     {"kda", R"({"type": "kda", "n_heads": 4, "rank": 32})"},
+    {"rwkv5", R"({"type": "rwkv5", "n_heads": 4})"},
+    {"rwkv5, no gate",
+     R"({"type": "rwkv5", "n_heads": 2, "key_dim": 16, "value_dim": 48, "gate": false,
+         "norm_eps": 1e-3})"},
+    {"rwkv6", R"({"type": "rwkv6", "n_heads": 4})"},
+    {"rwkv6, other widths",
+     R"({"type": "rwkv6", "n_heads": 2, "key_dim": 16, "value_dim": 48, "mix_rank": 16,
+         "decay_rank": 24})"},
     {"rwkv7", R"({"type": "rwkv7", "n_heads": 4})"},
     {"rwkv7, other widths",
      R"({"type": "rwkv7", "n_heads": 2, "key_dim": 16, "value_dim": 48, "decay_rank": 64,
@@ -642,6 +652,8 @@ TEST(StepPlan, ServesEveryOptionOfRecurrences) {
     if (name == "gated_delta_net") walk<nn::GatedDeltaNetConfig>(base, at, taken);
     if (name == "kda") walk<nn::KdaConfig>(base, at, taken);
     if (name == "retention") walk<nn::RetentionConfig>(base, at, taken);
+    if (name == "rwkv5") walk<nn::Rwkv5Config>(base, at, taken);
+    if (name == "rwkv6") walk<nn::Rwkv6Config>(base, at, taken);
     if (name == "rwkv7") walk<nn::Rwkv7Config>(base, at, taken);
     if (name == "channel mixing, version 6") walk<nn::RwkvChannelMixConfig>(base, at, taken);
   }

@@ -40,6 +40,7 @@ struct HeadToken {
   const float* log_decay = nullptr;        // of the head, or of its channels
   const float* beta = nullptr;             // of the delta rule
   const float *a = nullptr, *b = nullptr;  // of rank one
+  const float* bonus = nullptr;            // of the present token
   float* state = nullptr;                  // [K, V]
   float* y = nullptr;
 };
@@ -50,6 +51,7 @@ inline void recur(const HeadToken& of) {
   r.decay = of.decay, r.log_decay = of.log_decay;
   r.beta = of.beta;
   r.a = of.a, r.b = of.b;
+  r.bonus = of.bonus;
   r.state = of.state;
   r.y = of.y;
   kernels::linear_recurrence(r);

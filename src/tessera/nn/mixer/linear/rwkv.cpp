@@ -2,9 +2,11 @@
 #include <cmath>
 #include <map>
 
+#include "tessera/nn/decode_step.h"
 #include "tessera/nn/mixer/linear/recurrence.h"
 #include "tessera/nn/mixer/linear/rwkv5.h"
 #include "tessera/nn/mixer/linear/rwkv6.h"
+#include "tessera/nn/mixer/linear/rwkv6_step.h"
 #include "tessera/nn/mixer/linear/rwkv7.h"
 #include "tessera/nn/mixer/linear/rwkv_channel_mix.h"
 #include "tessera/nn/mixer/linear/rwkv_step.h"
@@ -60,12 +62,12 @@ struct TimeMix {
 class Rwkv5 final : public Mixer {
  public:
   Rwkv5(const Rwkv5Config& config, const Builder& builder)
-      : base_(config, config.norm_eps, builder),
-        gated_(config.gate),
-        mix_(mixes(builder, gated_ ? "rkvg" : "rkv")),
+      : config_(config),
+        base_(config, config.norm_eps, builder),
+        mix_(mixes(builder, config.gate ? "rkvg" : "rkv")),
         decay_(builder.weight("decay")),
         bonus_(builder.weight("bonus")) {
-    if (gated_) g_ = Linear(builder, "g");
+    if (config.gate) g_ = Linear(builder, "g");
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
@@ -92,13 +94,20 @@ class Rwkv5 final : public Mixer {
                    base_.shape.chunk, kState);
     });
     const Tensor normed_NE = base_.normed(y_NE);
-    return base_.o(gated_ ? ops::gated(g_(mixed('g')), normed_NE, ops::Activation::silu)
-                          : normed_NE);
+    return base_.o(config_.gate ? ops::gated(g_(mixed('g')), normed_NE, ops::Activation::silu)
+                                : normed_NE);
+  }
+  std::shared_ptr<const PartStep> step() const override {
+    if (!others_at_default(config_,
+                           {"n_heads", "key_dim", "value_dim", "chunk", "gate", "norm_eps"}))
+      return nullptr;
+    return rwkv5_step({base_.shape, base_.norm_eps, base_.r, base_.k, base_.v, base_.o, g_, mix_,
+                       bonus_, base_.norm_weight, base_.norm_bias, decay_});
   }
 
  private:
+  Rwkv5Config config_;
   TimeMix base_;
-  bool gated_;
   Linear g_;
   std::map<char, WeightPtr> mix_;
   WeightPtr decay_, bonus_;
@@ -107,15 +116,16 @@ class Rwkv5 final : public Mixer {
 class Rwkv6 final : public Mixer {
  public:
   Rwkv6(const Rwkv6Config& config, const Builder& builder)
-      : base_(config, config.norm_eps, builder),
-        rank_(config.mix_rank),
+      : config_(config),
+        base_(config, config.norm_eps, builder),
         g_(builder, "g"),
         mix_down_(builder, "mix_down"),
         decay_down_(builder, "decay_down"),
         decay_up_(builder, "decay_up"),
         mix_(mixes(builder, "xwkvrg")),
         bonus_(builder.weight("bonus")) {
-    for (const char name : kMixed) mix_up_[name] = Linear(builder, std::string("mix_up_") + name);
+    for (const char name : kRwkv6Mixes)
+      mix_up_[name] = Linear(builder, std::string("mix_up_") + name);
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
@@ -127,8 +137,9 @@ class Rwkv6 final : public Mixer {
     // how far each input steps back is itself decided by the token
     const Tensor z = tanh_of(mix_down_(x_ND + step_ND * share('x')));
     const auto mixed = [&](char name) {
-      const auto j = static_cast<int64_t>(kMixed.find(name));
-      return x_ND + step_ND * (share(name) + mix_up_.at(name)(z.narrow(1, j * rank_, rank_)));
+      const auto j = static_cast<int64_t>(kRwkv6Mixes.find(name));
+      return x_ND + step_ND * (share(name) + mix_up_.at(name)(z.narrow(1, j * config_.mix_rank,
+                                                                       config_.mix_rank)));
     };
     const Tensor raw = decay_up_(tanh_of(decay_down_(mixed('w'))));
     const auto type = ops::wide(x_ND);
@@ -148,11 +159,18 @@ class Rwkv6 final : public Mixer {
     });
     return base_.o(ops::gated(g_(mixed('g')), base_.normed(y_NE), ops::Activation::silu));
   }
+  std::shared_ptr<const PartStep> step() const override {
+    if (!others_at_default(config_, {"n_heads", "key_dim", "value_dim", "chunk", "mix_rank",
+                                     "decay_rank", "norm_eps"}))
+      return nullptr;
+    const Rwkv6Parts follows{config_.mix_rank, mix_down_, decay_down_, decay_up_, mix_up_};
+    return rwkv5_step({base_.shape, base_.norm_eps, base_.r, base_.k, base_.v, base_.o, g_, mix_,
+                       bonus_, base_.norm_weight, base_.norm_bias, nullptr, &follows});
+  }
 
  private:
-  static constexpr std::string_view kMixed = "wkvrg";  // the order of mix_down's rows
+  Rwkv6Config config_;
   TimeMix base_;
-  int64_t rank_;
   Linear g_, mix_down_, decay_down_, decay_up_;
   std::map<char, WeightPtr> mix_;
   std::map<char, Linear> mix_up_;
