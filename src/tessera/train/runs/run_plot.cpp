@@ -16,15 +16,6 @@ constexpr double kWidth = 460, kHeight = 290, kLeft = 56, kRight = kWidth - 12, 
 // page may be dark
 constexpr std::array kColours{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
 
-/// 1, 2 or 5 times a power of ten, about a fifth of a range.
-double tick_of(double range) {
-  if (!(range > 0)) return 1;
-  const double size = std::pow(10.0, std::floor(std::log10(range / 5)));
-  for (const double by : {1.0, 2.0, 5.0})
-    if (range / (size * by) <= 6) return size * by;
-  return size * 10;
-}
-
 struct Axis {
   double low, high;
   double begin, end;  // on the page
@@ -63,13 +54,6 @@ std::vector<std::pair<double, double>> thinned(const std::vector<std::pair<doubl
     if (least != largest) out.push_back(all[std::max(least, largest)]);
   }
   return out;
-}
-
-std::string tick_text(double value) {
-  for (const auto& [unit, name] : {std::pair{1e9, "G"}, {1e6, "M"}, {1e3, "k"}})
-    if (std::fabs(value) >= 10 * unit || (unit > 1e3 && std::fabs(value) >= unit))
-      return fmt::format("{:.4g}{}", value / unit, name);
-  return fmt::format("{:.4g}", value);
 }
 
 std::string grid_of(const Axis& across, const Axis& up) {
@@ -133,6 +117,21 @@ std::string escaped(const std::string& text) {
 
 std::string colour_of(size_t run) {
   return kColours[run % kColours.size()];
+}
+
+double tick_of(double range) {
+  if (!(range > 0)) return 1;
+  const double size = std::pow(10.0, std::floor(std::log10(range / 5)));
+  for (const double by : {1.0, 2.0, 5.0})
+    if (range / (size * by) <= 6) return size * by;
+  return size * 10;
+}
+
+std::string tick_text(double value) {
+  for (const auto& [unit, name] : {std::pair{1e9, "G"}, {1e6, "M"}, {1e3, "k"}})
+    if (std::fabs(value) >= 10 * unit || (unit > 1e3 && std::fabs(value) >= unit))
+      return fmt::format("{:.4g}{}", value / unit, name);
+  return fmt::format("{:.4g}", value);
 }
 
 std::string plot_of(const std::string& x, const std::string& y, const std::vector<Curve>& curves) {

@@ -19,6 +19,11 @@ std::string escaped(const std::string& text);
 /// Colour of a run; later ones repeat it with dashes.
 std::string colour_of(size_t run);
 
+/// Distance of the ticks of an axis: 1, 2 or 5 times a power of ten, a third to a sixth of a range.
+double tick_of(double range);
+/// A tick's label: four digits, with k, M or G from 10,000 on.
+std::string tick_text(double value);
+
 /// `x` and `y` are the labels of the axes. What lies above the frame is cut off: it is as high as
 /// the curves are after their first twentieth. Curves of many points are thinned to what is seen.
 std::string plot_of(const std::string& x, const std::string& y, const std::vector<Curve>& curves);

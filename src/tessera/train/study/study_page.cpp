@@ -310,13 +310,16 @@ std::string figure_of(const Json& report) {
       "height=\"{1}\" role=\"img\" aria-label=\"{2} of every entry\">\n",
       kWidth, height, text ? "validation loss" : "accuracy");
   svg += kFigureStyle;
-  constexpr int kTicks = 5;
-  for (int i = 0; i <= kTicks; ++i) {
-    const double value = low + (high - low) * i / kTicks;
+  // ends that are ticks are inside, whatever the rounding
+  constexpr double kSlack = 1e-9;
+  const double by = tick_of(high - low);
+  const auto last_tick = std::llround(std::floor(high / by + kSlack));
+  for (auto i = std::llround(std::ceil(low / by - kSlack)); i <= last_tick; ++i) {
+    const double value = static_cast<double>(i) * by;
     svg += fmt::format(
         "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2:.1f}\" class=\"grid\"/>"
-        "<text x=\"{0:.1f}\" y=\"{3:.1f}\" text-anchor=\"middle\">{4:.2f}</text>\n",
-        at(value), kTop - 4, bottom, bottom + 16, value);
+        "<text x=\"{0:.1f}\" y=\"{3:.1f}\" text-anchor=\"middle\">{4}</text>\n",
+        at(value), kTop - 4, bottom, bottom + 16, tick_text(value));
   }
   const auto dot = [&](double value, double y, size_t series) {
     return fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\"/>\n", at(value), y,

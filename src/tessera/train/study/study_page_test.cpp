@@ -60,6 +60,39 @@ TEST(StudyPage, TheFigureHasTheBestFirst) {
   EXPECT_NE(task.find("accuracy; right is better"), std::string::npos);
 }
 
+/// Labels of the grid lines, from left to right.
+std::vector<std::string> ticks_of(const std::string& figure) {
+  std::vector<std::string> out;
+  const std::string mark = "class=\"grid\"/><text ";
+  for (size_t at = figure.find(mark); at != std::string::npos; at = figure.find(mark, at + 1)) {
+    const size_t begin = figure.find('>', at + mark.size()) + 1;
+    out.push_back(figure.substr(begin, figure.find('<', begin) - begin));
+  }
+  return out;
+}
+
+TEST(StudyPage, TicksAreRoundNumbers) {
+  using Ticks = std::vector<std::string>;
+  Json report = json_of(kReport);
+  const std::string figure = study_figure(report, "report.json");
+  EXPECT_EQ(ticks_of(figure), (Ticks{"2", "2.5", "3", "3.5"})) << figure;
+  // from 1.955 to 3.545, on a line of 190 to 656
+  EXPECT_NE(figure.find("<line x1=\"203.2\""), std::string::npos) << figure;
+  const auto with_losses = [&](double low, double high) {
+    for (Json& entry : report["entries"])
+      entry["runs"] = Json::array({Json{
+          {"seed", 1}, {"valid_loss", entry["name"] == "a" ? low : high}, {"bits_per_byte", 3}}});
+    return ticks_of(study_figure(report, "report.json"));
+  };
+  EXPECT_EQ(with_losses(0, 0.004), (Ticks{"0", "0.001", "0.002", "0.003", "0.004"}));
+  EXPECT_EQ(with_losses(2.18, 2.41), (Ticks{"2.2", "2.25", "2.3", "2.35", "2.4"}));
+  // accuracies: from 0 to 1
+  report["entries"][0]["runs"] = json_of(R"([{"seed": 1, "valid_loss": 1, "accuracy": 0.5}])");
+  report["entries"][1]["runs"] = report["entries"][0]["runs"];
+  EXPECT_EQ(ticks_of(study_figure(report, "report.json")),
+            (Ticks{"0", "0.2", "0.4", "0.6", "0.8", "1"}));
+}
+
 /// Every study of examples/studies can run, and its page has the result of that study.
 TEST(StudyPage, EveryStudyHasAPageAndAResult) {
   const fs::path source = TESSERA_SOURCE_DIR, studies = source / "examples" / "studies";
