@@ -73,10 +73,13 @@ class Judge {
       for (const auto& [seed, why] : facts_[i].failed)
         add("failed", true, "{}, seed {}: {}", study_.entries[i].name, seed, why);
     }
+    const bool one_rate =
+        std::all_of(study_.entries.begin(), study_.entries.end(),
+                    [&](const StudyEntry& entry) { return entry.rate == first_.rate; });
     if (!study_.tunes())
-      add("rate", false,
-          "one learning rate for all models favours those that it suits; \"learning_rates\": "
-          "\"tune\" searches a rate for each");
+      add("rate", false, "{}; \"learning_rates\": \"tune\" searches a rate for each",
+          one_rate ? "one learning rate for all models favours those that it suits"
+                   : "the learning rates are those of the recipes, without a search");
     if (study_.seeds.size() < 2)
       add("seeds", false, "one seed: differences have no interval");
     else if (study_.seeds.size() < 3)

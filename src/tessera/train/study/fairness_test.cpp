@@ -108,6 +108,12 @@ TEST_F(Fairness, FindsARateAtTheEndOfThoseTried) {
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].check, "rate");
   EXPECT_FALSE(found[0].unfair);
+  EXPECT_TRUE(found[0].text.starts_with("one learning rate for all models")) << found[0].text;
+  const Study given = study(R"("set": ["optimizer.lr=0.002"])", R"("learning_rates": "shared", )");
+  const auto rates = findings_of(given, facts_of(given));
+  ASSERT_EQ(rates.size(), 1u);
+  EXPECT_TRUE(rates[0].text.starts_with("the learning rates are those of the recipes"))
+      << rates[0].text;
 }
 
 TEST_F(Fairness, FindsFailedRunsFewSeedsAndOtherTraining) {
