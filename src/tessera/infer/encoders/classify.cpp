@@ -73,6 +73,10 @@ ClassificationTask classification_task_of(const LoadedModel& loaded) {
          "this model has {}; expected a classifier or a span head (`tessera finetune MODEL --data "
          "FILE` makes one)",
          spec.head ? fmt::format("the head \"{}\"", spec.head.type()) : "no head");
+  if (head->two_towers())
+    fail(ErrorKind::usage, "classify",
+         "this model compares two documents, each computed alone; expected `tessera eval MODEL "
+         "--data FILE` with pairs of texts");
   return head->of == nn::ClassifierOf::tokens ? ClassificationTask::words
                                               : ClassificationTask::texts;
 }

@@ -29,8 +29,7 @@ class LogitHead final : public Head {
     const auto channels = [&](int64_t begin, int64_t end) {
       return h_ND.narrow(-1, begin, end - begin).contiguous();
     };
-    Tensor logits =
-        ops::linear(channels(0, own), *weight_, scale_ == 1 ? bias_.get() : nullptr);
+    Tensor logits = ops::linear(channels(0, own), *weight_, scale_ == 1 ? bias_.get() : nullptr);
     if (rest_) logits = logits + ops::linear(channels(own, h_ND.size(-1)), *rest_);
     if (scale_ != 1) {
       logits = logits * scale_;
@@ -139,6 +138,30 @@ class TransformedHead final : public Head {
   LogitHead logits_;
 };
 
+/// Logits of pairs of documents, which are neighbouring rows.
+class PairHead final : public Head {
+ public:
+  PairHead(const ClassifierConfig& config, const Builder& builder)
+      : act_(kernel_of(config.act)),
+        first_(builder, "pair"),
+        second_(builder, "pair_2"),
+        logits_(config, builder.weight("weight"), builder.optional("bias")) {}
+  Tensor forward(const Tensor& h_RD) const override {
+    if (h_RD.size(0) % 2 != 0)
+      fail(ErrorKind::input, "head", "{} documents; expected pairs of them", h_RD.size(0));
+    const Tensor pairs = h_RD.reshape({-1, 2, h_RD.size(1)});
+    const Tensor u_RD = pairs.select(1, 0), v_RD = pairs.select(1, 1);
+    const Tensor x_RF =
+        ops::activate(first_(at::cat({u_RD, v_RD, u_RD * v_RD, u_RD - v_RD}, -1)), act_);
+    return logits_.forward(ops::activate(second_(x_RF), act_));
+  }
+
+ private:
+  ops::Activation act_;
+  Linear first_, second_;
+  LogitHead logits_;
+};
+
 class MaskedLmHead final : public Head {
  public:
   MaskedLmHead(const MaskedLmHeadConfig& config, const Builder& builder)
@@ -192,6 +215,7 @@ std::unique_ptr<Head> build(const PoolerConfig& config, const Builder& builder) 
   return std::make_unique<PoolerHead>(config, builder);
 }
 std::unique_ptr<Head> build(const ClassifierConfig& config, const Builder& builder) {
+  if (config.two_towers()) return std::make_unique<PairHead>(config, builder);
   return std::make_unique<TransformedHead>(config, builder);
 }
 std::unique_ptr<Head> build(const SpanHeadConfig& config, const Builder& builder) {

@@ -150,17 +150,23 @@ std::vector<LabelBenchmark> all_benchmarks() {
   const LabelData keys;
   std::vector<std::string> digits;
   for (int i = 0; i < 10; ++i) digits.push_back(std::to_string(i));
-  for (const char* name : {"lra:listops", "lra:text", "lra:image", "lra:pathfinder"}) {
+  for (const char* name :
+       {"lra:listops", "lra:text", "lra:image", "lra:pathfinder", "lra:retrieval"}) {
     LabelBenchmark one{.name = name, .metric = "accuracy", .text = {keys.text_key}};
     one.label = {keys.label_key};
     one.classes = digits;
     one.scores = {"accuracy"};
     all.push_back(std::move(one));
   }
-  const auto lra = std::span(all).last(4);
+  const auto lra = std::span(all).last(5);
   lra[0].format = LabelFormat::listops;
   lra[1].classes = {"negative", "positive"};
   lra[3].classes = {"0", "1"};
+  // new_aan_pairs.*.tsv have no line of names
+  lra[4].columns = {"label", "id1", "id2", "text1", "text2"};
+  lra[4].text = {"text1", keys.text_key};
+  lra[4].text_b = {"text2", keys.text_b_key};
+  lra[4].classes = {"0.0", "1.0"};
   for (LabelBenchmark& one : all) {
     if (!one.layout) continue;
     one.text = {keys.text_key};

@@ -57,6 +57,25 @@ std::string shown_pair(const LabelledText& one) {
          (one.candidate.empty() ? "" : " (" + one.candidate + ")");
 }
 
+TEST(LongRangeArena, PairsOfRetrievalHaveNoLineOfNames) {
+  const LabelBenchmark& retrieval = *find_label_benchmark("lra:retrieval");
+  const TemporaryFolder folder;
+  LabelData data;
+  data.train = {folder.write("new_aan_pairs.train.tsv",
+                             "1.0\tP10-1\tP11-2\tb'Parsing'\tb'Trees \"and\" rules'\n"
+                             "0.0\tP10-1\tW09-3\tb'Parsing'\tb'Speech'\n")};
+  data.columns = retrieval.columns;
+  data.text_key = retrieval.text.at(0);
+  data.text_b_key = retrieval.text_b.at(0);
+  data.label_key = retrieval.label.at(0);
+  check_label_data(data, "data");
+  const auto pairs = read_texts(data, LabelSplit::train, LabelOf::one_class);
+  ASSERT_EQ(pairs.size(), 2u);
+  EXPECT_EQ(shown_pair(pairs[0]), "b'Parsing' | b'Trees \"and\" rules' -> 1.0");
+  EXPECT_EQ(shown_pair(pairs[1]), "b'Parsing' | b'Speech' -> 0.0");
+  EXPECT_EQ(retrieval.classes, (Names{"0.0", "1.0"}));
+}
+
 TEST(SuperGlue, ChoicesOfCopa) {
   const auto pairs =
       pairs_of(RecordLayout::copa,

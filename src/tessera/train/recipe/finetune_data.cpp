@@ -71,6 +71,15 @@ void Planner::plan_labels() {
     const LabelOf kind = out_.task == kNumber    ? LabelOf::score
                          : out_.task == kSeveral ? LabelOf::multi_label
                                                  : LabelOf::one_class;
+    const auto* head = dynamic_cast<const nn::ClassifierConfig*>(spec_.head.config.get());
+    const bool two_towers = head != nullptr && head->two_towers();
+    const auto length_of = [&](const std::string& text, const std::string& second) {
+      return std::ssize(text::classifier_input(
+                            *tokenizer_, text,
+                            second.empty() ? std::nullopt : std::optional<std::string_view>(second),
+                            0)
+                            .ids);
+    };
     for (const LabelledText& one : read_texts(data, LabelSplit::train, kind, o_.cancel)) {
       if (n == 0)
         say("first example: {}{} -> {}", shown_text(one.text),
@@ -78,11 +87,8 @@ void Planner::plan_labels() {
             kind == LabelOf::score ? fmt::format("{}", one.score)
                                    : fmt::format("{}", fmt::join(one.labels, ", ")));
       labels.insert(labels.end(), one.labels.begin(), one.labels.end());
-      lengths.push_back(std::ssize(
-          text::classifier_input(
-              *tokenizer_, one.text,
-              one.text_b.empty() ? std::nullopt : std::optional<std::string_view>(one.text_b), 0)
-              .ids));
+      lengths.push_back(length_of(one.text, two_towers ? "" : one.text_b));
+      if (two_towers && !one.text_b.empty()) lengths.push_back(length_of(one.text_b, ""));
       ++n;
     }
   }

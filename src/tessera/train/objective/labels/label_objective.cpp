@@ -10,6 +10,10 @@
 namespace tessera::train {
 namespace {
 
+const nn::ClassifierConfig* classifier_of(const model::ModelSpec& spec) {
+  return dynamic_cast<const nn::ClassifierConfig*>(spec.head.config.get());
+}
+
 /// Checks the rest of a recipe, for all supervised objectives. `reads_features`: images and sounds
 /// may take the place of texts.
 void check_labelled(const Recipe& recipe, std::string_view type, bool reads_features = false) {
@@ -24,6 +28,9 @@ void check_labelled(const Recipe& recipe, std::string_view type, bool reads_feat
     fail(ErrorKind::spec, "spec.embed",
          "\"{}\" reads no tokens, and objective \"{}\" has texts; expected \"token\"",
          recipe.spec.embed.type(), type);
+  if (const auto* head = classifier_of(recipe.spec);
+      head != nullptr && head->two_towers() && recipe.data.labels()->has_features)
+    fail(ErrorKind::spec, "spec.head.documents", "2 with images or sounds; expected 1");
   const TrainRecipe& train = recipe.train;
   const auto refuse = [&](bool given, const char* key, const char* expected) {
     if (given)
@@ -36,10 +43,6 @@ void check_labelled(const Recipe& recipe, std::string_view type, bool reads_feat
   refuse(train.l2_wrap > 0, "train.l2_wrap", "0");
   refuse(train.label_smoothing.share > 0, "train.label_smoothing", "share 0");
   refuse(train.early_exit.scale > 0, "train.early_exit", "scale 0");
-}
-
-const nn::ClassifierConfig* classifier_of(const model::ModelSpec& spec) {
-  return dynamic_cast<const nn::ClassifierConfig*>(spec.head.config.get());
 }
 
 /// The classifier head of an objective;
@@ -126,8 +129,10 @@ class Classification final : public LabelObjective<ClassificationKeys> {
       fail(ErrorKind::spec, "objective.labels", "only one class; expected at least 2");
   }
   LabelTask task(const model::ModelSpec& spec) const override {
-    return {keys_.multi_label ? LabelTask::Kind::multi_label : LabelTask::Kind::one_class,
-            classes_of(spec), keys_.class_weights};
+    return {.kind = keys_.multi_label ? LabelTask::Kind::multi_label : LabelTask::Kind::one_class,
+            .classes = classes_of(spec),
+            .class_weights = keys_.class_weights,
+            .two_towers = classifier_of(spec)->two_towers()};
   }
 };
 
@@ -140,7 +145,9 @@ class Regression final : public LabelObjective<RegressionKeys> {
     if (const int64_t n = classifier_of(recipe.spec)->n_labels; n != 1)
       fail(ErrorKind::spec, "spec.head.n_labels", "found {}; objective \"regression\" needs 1", n);
   }
-  LabelTask task(const model::ModelSpec&) const override { return {LabelTask::Kind::score}; }
+  LabelTask task(const model::ModelSpec& spec) const override {
+    return {.kind = LabelTask::Kind::score, .two_towers = classifier_of(spec)->two_towers()};
+  }
 };
 
 class TokenClassification final : public LabelObjective<TokenClassificationKeys> {

@@ -85,6 +85,7 @@ struct LabelTask {
   ClassNames classes = {};  // empty for scores and answers
   std::vector<double> class_weights = {};
   int64_t stride = 0, max_answer = 0;
+  bool two_towers = false;  // both texts of a pair are documents of their own
 };
 LabelTask label_task(const Recipe& recipe);
 

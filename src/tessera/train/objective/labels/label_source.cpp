@@ -149,7 +149,23 @@ class SampleMaker {
   }
 
  private:
+  void take_pair(const LabelledText& text, LabelSample& sample) {
+    if (text.text_b.empty())
+      fail(ErrorKind::input, "data",
+           "{}: no second text, and the model compares two documents; expected it in "
+           "data.text_b_key",
+           text.where);
+    at(text.where, [&] {
+      for (const auto& [ids, own] :
+           {std::pair(&sample.ids, &text.text), std::pair(&sample.second, &text.text_b)}) {
+        const auto judged = text::classifier_input(tokenizer_, *own, std::nullopt, length_);
+        *ids = judged.ids;
+        cut_ += judged.cut ? 1 : 0;
+      }
+    });
+  }
   void take_text(const LabelledText& text, LabelSample& sample) {
+    if (task_.two_towers) return take_pair(text, sample);
     at(text.where, [&] {
       const auto judged = text::classifier_input(
           tokenizer_, text.text,
@@ -248,10 +264,15 @@ PackedBatch packed_samples(const std::vector<const LabelSample*>& samples) {
   PackedBatch out;
   const bool typed = std::any_of(samples.begin(), samples.end(),
                                  [](const LabelSample* sample) { return !sample->types.empty(); });
-  for (const LabelSample* sample : samples) {
-    const auto n = std::ssize(sample->ids);
-    out.pieces.push_back({std::ssize(out.pieces), std::ssize(out.ids), n});
-    out.ids.insert(out.ids.end(), sample->ids.begin(), sample->ids.end());
+  for (size_t row = 0; row < samples.size(); ++row) {
+    const LabelSample* sample = samples[row];
+    auto n = std::ssize(sample->ids);
+    for (const auto* ids : {&sample->ids, &sample->second}) {
+      if (ids == &sample->second && ids->empty()) continue;
+      out.pieces.push_back({static_cast<int64_t>(row), std::ssize(out.ids), std::ssize(*ids)});
+      out.ids.insert(out.ids.end(), ids->begin(), ids->end());
+    }
+    n += std::ssize(sample->second);
     const auto add = [&](std::vector<int64_t>& to, const std::vector<int64_t>& from,
                          int64_t otherwise) {
       if (from.empty())
@@ -278,6 +299,7 @@ void add_to_key(Sha256& key, const LabelSample& sample) {
   add(sample.types);
   add(sample.targets);
   add(sample.label);
+  if (!sample.second.empty()) add(sample.second);
   if (sample.feature == nullptr) return;
   add(sample.feature->shape);
   add(sample.feature->pixels);
@@ -290,10 +312,11 @@ int64_t token_types(const model::ModelSpec& spec) {
 }
 
 void check_vocabulary(int64_t vocab, const LabelSample& sample, const std::string& where) {
-  for (const int64_t id : sample.ids)
-    if (id >= vocab)
-      fail(ErrorKind::input, "data", "{}: token id {}; the spec has a vocabulary of {}", where, id,
-           vocab);
+  for (const auto* ids : {&sample.ids, &sample.second})
+    for (const int64_t id : *ids)
+      if (id >= vocab)
+        fail(ErrorKind::input, "data", "{}: token id {}; the spec has a vocabulary of {}", where,
+             id, vocab);
 }
 
 std::unique_ptr<Dataset> open_labels(const DataPlan& plan,

@@ -12,6 +12,7 @@ namespace tessera::train {
 /// A tokenized example.
 struct LabelSample {
   std::vector<int64_t> ids;
+  std::vector<int64_t> second;   // ids of the second document of two towers
   std::vector<int64_t> types;                              // of tokens, if used
   std::vector<int64_t> targets;                            // of tokens, for word labels; -1: none
   std::vector<double> label;                               // PackedBatch::labels
@@ -25,7 +26,7 @@ class LabelDataset : public Dataset {
   virtual const LabelSample& valid_sample(int64_t number) const = 0;
 };
 
-/// Every sample as a document of its own.
+/// Every sample as a document of its own, or as two.
 PackedBatch packed_samples(const std::vector<const LabelSample*>& samples);
 
 /// Hashes the tokens of all samples, for Dataset::key().

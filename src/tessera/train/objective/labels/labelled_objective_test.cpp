@@ -206,6 +206,82 @@ TEST(LabelledObjective, PairsHaveTypes) {
   EXPECT_EQ(*run(json, folder / "run").last->accuracy, 1);
 }
 
+Json two_towers(const std::string& file) {
+  return labelled_recipe(
+      file, R"({"type": "classification", "labels": ["other", "same"]})",
+      R"([{"type": "classifier", "n_labels": 2, "labels": ["other", "same"], "documents": 2, "act": "relu"},
+          {"type": "pooler", "of": "mean", "dense": false, "act": "identity"}])");
+}
+
+std::string pairs_of_letters() {
+  return lines_of(
+      [](int i) {
+        const int a = i % 3, b = i / 3 % 3;
+        return Json{{"text", word(i) + std::string(2, static_cast<char>('x' + a))},
+                    {"text_b", std::string(2, static_cast<char>('x' + b)) + word(i / 2)},
+                    {"label", a == b ? "same" : "other"}};
+      },
+      90);
+}
+
+TEST(LabelledObjective, TwoTowersCompareDocumentsThatAreComputedAlone) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("a.jsonl", pairs_of_letters());
+  Json json = two_towers(file);
+  json["train"]["steps"] = 300;
+  json["optimizer"]["lr"] = 0.005;
+  const TrainResult result = run(json, folder / "run");
+  EXPECT_GT(*result.last->accuracy, 0.9);
+  expect_error(ErrorKind::usage, "this model compares two documents",
+               [&] { infer::classification_task_of(infer::load_model(result.checkpoint)); });
+  // logits by the formula, of vectors of documents in batches of their own
+  const Recipe recipe = read_recipe(json, "");
+  const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 3));
+  const auto objective = open_objective(recipe, folder / "cache");
+  std::vector<int64_t> begun;
+  const PackedBatch packed = objective->source().train(0, 2, begun);
+  ASSERT_EQ(packed.pieces.size(), 4u);
+  EXPECT_EQ(packed.pieces[1].row, 0);
+  EXPECT_EQ(packed.labels.size(), 2u);
+  const at::NoGradGuard no_gradients;
+  const nn::Batch batch = batch_of(packed);
+  const Tensor got = model.logits(model.pooled(model.hidden(batch), batch));
+  const auto weight = [&](const std::string& name) {
+    for (const auto& [decl, one] : model.weights().all())
+      if (decl.name == name) return one->dense_tensor().to(at::kDouble);
+    throw std::runtime_error("no " + name);
+  };
+  for (int64_t pair = 0; pair < 2; ++pair) {
+    std::vector<Tensor> vectors;
+    for (const size_t piece : {static_cast<size_t>(2 * pair), static_cast<size_t>(2 * pair + 1)}) {
+      const auto begin = packed.ids.begin() + packed.pieces[piece].begin;
+      const nn::Batch alone = nn::Batch::of(
+          std::vector<std::vector<int64_t>>{{begin, begin + packed.pieces[piece].length}});
+      vectors.push_back(model.pooled(model.hidden(alone), alone)[0].to(at::kDouble));
+    }
+    const Tensor &u = vectors[0], &v = vectors[1];
+    const Tensor x = (weight("head.pair.weight").matmul(at::cat({u, v, u * v, u - v})) +
+                      weight("head.pair.bias"))
+                         .relu();
+    const Tensor y = (weight("head.pair_2.weight").matmul(x) + weight("head.pair_2.bias")).relu();
+    const Tensor want = weight("head.weight").matmul(y) + weight("head.bias");
+    EXPECT_TRUE(at::allclose(got[pair].to(at::kDouble), want, 1e-4, 1e-5));
+  }
+}
+
+TEST(LabelledObjective, TwoTowersNeedPairs) {
+  const TemporaryFolder folder;
+  const std::string message = test::error_of([&] {
+    run(two_towers(
+            folder.write("a.jsonl", lines_of([](int i) {
+                           return Json{{"text", word(i)}, {"label", i % 2 == 0 ? "same" : "other"}};
+                         }))),
+        folder / "run");
+  });
+  EXPECT_NE(message.find("no second text, and the model compares two documents"), std::string::npos)
+      << message;
+}
+
 TEST(LabelledObjective, SeveralClassesOrNone) {
   const TemporaryFolder folder;
   Json json = labelled_recipe(
