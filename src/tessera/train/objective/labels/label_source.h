@@ -13,10 +13,10 @@ namespace tessera::train {
 struct LabelSample {
   std::vector<int64_t> ids;
   std::vector<int64_t> second;   // ids of the second document of two towers
-  std::vector<int64_t> types;                              // of tokens, if used
-  std::vector<int64_t> targets;                            // of tokens, for word labels; -1: none
-  std::vector<double> label;                               // PackedBatch::labels
-  std::string group, candidate;                            // of a Record with a layout
+  std::vector<int64_t> types;    // of tokens, if used
+  std::vector<int64_t> targets;  // of tokens, for word labels; -1: none
+  std::vector<double> label;     // PackedBatch::labels
+  std::string group, candidate;  // of a Record with a layout
   std::shared_ptr<const StoredFeature> feature = nullptr;  // in place of ids, which are 0
 };
 
