@@ -4,6 +4,7 @@
 #include "tessera/spec/json.h"
 #include "tessera/text/tokenizer_files/sentence_piece.h"
 #include "tessera/text/tokenizer/tokenizer.h"
+#include "tessera/text/tokenizer_files/character_tokenizer.h"
 #include "tessera/text/tokenizer_files/companions.h"
 #include "tessera/text/tokenizer_files/rank_file.h"
 #include "tessera/text/tokenizer_files/score_file.h"
@@ -15,6 +16,7 @@ namespace tessera::text {
 namespace {
 
 constexpr size_t kMaxJsonBytes = size_t{256} << 20;
+constexpr const char* kConfig = "tokenizer_config.json";
 
 /// Templates may be in files of their own, which override the config.
 std::string with_templates(const std::string& config_text,
@@ -65,9 +67,9 @@ Tokenizer load_folder(const std::filesystem::path& folder) {
                                                   : std::string();
   };
   const std::string config =
-      with_templates(text_of("tokenizer_config.json"), text_of("chat_template.jinja"),
+      with_templates(text_of(kConfig), text_of("chat_template.jinja"),
                      text_of("additional_chat_templates/tool_use.jinja"),
-                     text_of("chat_template.json"), (folder / "tokenizer_config.json").string());
+                     text_of("chat_template.json"), (folder / kConfig).string());
   const std::string added = text_of("added_tokens.json");
   const std::string special = text_of("special_tokens_map.json");
   const TokenizerCompanions companions{config, added, special};
@@ -78,6 +80,7 @@ Tokenizer load_folder(const std::filesystem::path& folder) {
       return tokenizer_from_gguf(read_rank_file(file_text(mapped->bytes()), where), where);
     return tokenizer_from_sentence_piece(mapped->bytes(), where, companions);
   }
+  if (name == kConfig) return tokenizer_from_characters(config, where, companions);
   const std::string content = read_text_file(*file, kMaxJsonBytes);
   if (name == "vocab.json")
     return tokenizer_from_merges(content, text_of("merges.txt"), where, companions);
@@ -94,7 +97,8 @@ std::vector<std::filesystem::path> tokenizer_files_in(const std::filesystem::pat
   files.push_back(*file);
   if (file->filename() == "vocab.json") files.push_back(folder / "merges.txt");
   for (const char* name : kTokenizerCompanions)
-    if (std::filesystem::is_regular_file(folder / name)) files.push_back(folder / name);
+    if (*file != folder / name && std::filesystem::is_regular_file(folder / name))
+      files.push_back(folder / name);
   return files;
 }
 
@@ -105,6 +109,8 @@ std::optional<std::filesystem::path> tokenizer_file_in(const std::filesystem::pa
   for (const char* name : {"tokenizer.json", "vocab.txt", "tokenizer.model", "spiece.model"})
     if (there(name)) return folder / name;
   if (there("vocab.json") && there("merges.txt")) return folder / "vocab.json";
+  if (there(kConfig) && is_character_config(read_text_file(folder / kConfig, kMaxJsonBytes)))
+    return folder / kConfig;
   return std::nullopt;
 }
 
