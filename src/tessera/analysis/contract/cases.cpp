@@ -180,6 +180,8 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "mamba2", "one_tap", R"({"n_heads": 2, "d_state": 4, "d_conv": 1})"},
     {Slot::mixer, "mamba2", "ungated_part",
      R"({"n_heads": 5, "head_dim": 3, "d_ssm": 6, "d_state": 4, "chunk": 3, "d_per_channel": true})"},
+    {Slot::mixer, "mamba2", "levels",
+     R"({"n_heads": 4, "head_dim": 3, "d_state": 5, "n_groups": 2, "chunk": 4, "levels": 7})"},
     {Slot::mixer, "differential_attention", "", R"({"n_heads": 2, "position": "rope"})"},
     {Slot::mixer, "differential_attention", "grouped",
      R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 4, "layout": "halves", "lambda_init": 0.5,
@@ -327,6 +329,13 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "native_sparse_attention", "scored",
      R"({"n_heads": 4, "n_kv_heads": 2, "block": 4, "stride": 2, "select_block": 4, "n_selected": 3,
         "window": 4, "pool": "mean", "position": {"type": "xl"}})"},
+    {Slot::mixer, "native_sparse_attention", "shared_kv_true",
+     R"({"n_heads": 4, "n_kv_heads": 2, "block": 2, "stride": 2, "select_block": 2, "n_selected": 3,
+        "window": 3, "pool": "mean", "shared_kv": true, "gate_bias": false, "position": "rope",
+        "bias": {"q": true, "k": true, "v": true, "o": true}})"},
+    {Slot::mixer, "native_sparse_attention", "bias",
+     R"({"n_heads": 2, "block": 4, "stride": 2, "select_block": 4, "n_selected": 3, "window": 3,
+        "position": "rope", "bias": {"q": true, "k": true, "v": true, "o": true}})"},
     // state-space, convolution, gated-recurrence and Fourier mixers
     {Slot::mixer, "mamba", "", R"({"d_state": 4})"},
     {Slot::mixer, "mamba", "normed",
@@ -354,6 +363,8 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "hyena", "", R"({"max_length": 40, "filter_width": 6, "filter_layers": 1})"},
     {Slot::mixer, "hyena", "third_order",
      R"({"max_length": 40, "order": 3, "filter_width": 5, "filter_layers": 1, "bands": 3})"},
+    {Slot::mixer, "hyena", "shifted",
+     R"({"max_length": 40, "filter_width": 6, "filter_layers": 0, "bands": 2, "shift": 0.05})"},
     // linear recurrences; small chunks, so that 17 tokens cross several
     // heads this narrow may be nearly zero: a larger eps keeps norms and quotients well conditioned
     {Slot::mixer, "retention", "", R"({"n_heads": 2, "norm_eps": 0.1})"},

@@ -237,12 +237,14 @@ TEST(GmlpLayer, AgainstTheDefinition) {
 TEST(HyenaLayer, AgainstTheDirectConvolution) {
   for (const int64_t order : {2, 3}) {
     constexpr int64_t kL = 10;
+    const double shift = order == 2 ? 0.05 : 0;
     const MixerUnderTest mixer = golden_mixer({{"type", "hyena"},
                                                {"max_length", kL},
                                                {"order", order},
                                                {"filter_width", 5},
                                                {"filter_layers", 1},
-                                               {"bands", 2}},
+                                               {"bands", 2},
+                                               {"shift", shift}},
                                               kD);
     const Tensor u = golden_input(kT, kD);
     const Tensor projected = dense(mixer, "in", u);
@@ -268,7 +270,7 @@ TEST(HyenaLayer, AgainstTheDirectConvolution) {
         const double slow = std::log(1e-2) / 1.5, fast = std::log(1e-2) / 0.3;
         const double delta =
             slow + (fast - slow) * static_cast<double>(c) / static_cast<double>(channels - 1);
-        h[c] *= std::exp(-std::abs(delta) * static_cast<double>(t) / (kL - 1));
+        h[c] *= std::exp(-std::abs(delta) * static_cast<double>(t) / (kL - 1)) + shift;
       }
       k.push_back(h.reshape({kD, order - 1}));
     }

@@ -154,8 +154,6 @@ class NativeSparseAttention final : public Mixer {
         q_(builder, "q"),
         k_(builder, "k"),
         v_(builder, "v"),
-        k_window_(builder, "k_window"),
-        v_window_(builder, "v_window"),
         gate_(builder, "gate"),
         o_(builder, "o"),
         compress_k_(config, builder.under("compress_k")),
@@ -163,20 +161,27 @@ class NativeSparseAttention final : public Mixer {
         position_(build_position(
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))),
-        lists_(std::make_shared<const Lists>(config)) {}
+        lists_(std::make_shared<const Lists>(config)) {
+    if (config.shared_kv) return;
+    k_window_ = Linear(builder, "k_window");
+    v_window_ = Linear(builder, "v_window");
+  }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
                   d = config_.head_dim;
     const Tensor q = position_->rotate(q_(x_ND).reshape({n, h, d}), Side::query, context),
                  k = position_->rotate(k_(x_ND).reshape({n, g, d}), Side::key, context),
-                 v = v_(x_ND).reshape({n, g, d}),
-                 k_window =
-                     position_->rotate(k_window_(x_ND).reshape({n, g, d}), Side::key, context),
-                 v_window = v_window_(x_ND).reshape({n, g, d});
+                 v = v_(x_ND).reshape({n, g, d});
+    Tensor k_window = k, v_window = v;
+    if (!config_.shared_kv) {
+      k_window = position_->rotate(k_window_(x_ND).reshape({n, g, d}), Side::key, context);
+      v_window = v_window_(x_ND).reshape({n, g, d});
+    }
     const Tensor gates_NH3 =
         ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, h, 3});
-    const ops::ScoreOptions how = by_blocks(q, context), of_window = options(k_window_, context);
+    const ops::ScoreOptions how = by_blocks(q, context),
+                            of_window = options(config_.shared_kv ? k_ : k_window_, context);
     const BySegment part(*context.batch);
     const bool apart = ops::may_go_side_by_side(q, how) && ops::may_go_side_by_side(q, of_window);
     const auto of_segment = [&](size_t i, const Segment& s) {
@@ -245,10 +250,12 @@ class NativeSparseAttention final : public Mixer {
     const Tensor k_fresh = fresh(compress_k_, 0, k), v_fresh = fresh(compress_v_, 1, v);
     // the empty ones are never read
     if (row != nullptr) {
-      row->tokens(4).append(k_fresh);
-      row->tokens(5).append(v_fresh);
-      memory.k_blocks = row->tokens(4).spans(empty, last);
-      memory.v_blocks = row->tokens(5).spans(empty, last);
+      TokenBuffer &keys = row->tokens(config_.shared_kv ? 2 : 4),
+                  &values = row->tokens(config_.shared_kv ? 3 : 5);
+      keys.append(k_fresh);
+      values.append(v_fresh);
+      memory.k_blocks = keys.spans(empty, last);
+      memory.v_blocks = values.spans(empty, last);
     } else {
       memory.k_blocks = {k_fresh.narrow(0, empty, last - empty)};
       memory.v_blocks = {v_fresh.narrow(0, empty, last - empty)};
@@ -265,17 +272,18 @@ class NativeSparseAttention final : public Mixer {
     options.window = config_.window;
     std::vector<ops::KeyValues> kv;
     if (row != nullptr) {
-      TokenBuffer &keys = row->tokens(2), &values = row->tokens(3);
+      // the shared ones hold the call's tokens already
+      TokenBuffer &keys = row->tokens(config_.shared_kv ? 0 : 2),
+                  &values = row->tokens(config_.shared_kv ? 1 : 3);
       const int64_t from = std::max<int64_t>(0, start - config_.window + 1);
-      const auto k_spans = keys.spans(from, start), v_spans = values.spans(from, start);
-      std::vector<Tensor> all_k, all_v;
-      for (const Tensor& span : k_spans) all_k.push_back(span);
-      for (const Tensor& span : v_spans) all_v.push_back(span);
+      std::vector<Tensor> all_k = keys.spans(from, start), all_v = values.spans(from, start);
       all_k.push_back(k);
       all_v.push_back(v);
       kv.push_back({at::cat(all_k), at::cat(all_v), from});
-      keys.append(k);
-      values.append(v);
+      if (!config_.shared_kv) {
+        keys.append(k);
+        values.append(v);
+      }
     } else {
       kv.push_back({k, v, start});
     }

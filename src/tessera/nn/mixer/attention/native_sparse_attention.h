@@ -3,7 +3,7 @@
 //   compressed: keys of blocks of `block` tokens, one every `stride`, made by a pool
 //   selected:   raw tokens of the `n_selected` blocks of `select_block` tokens that matter most, by
 //               the compressed branch's weights, summed over the query heads of a kv head
-//   window:     the last `window` tokens, with keys and values of their own
+//   window:     the last `window` tokens, with keys and values of their own, or those of the others
 //   o = sum over branches of sigmoid(W_g x) o_branch
 // Yuan et al. 2025, arXiv:2502.11089.
 //
@@ -48,6 +48,9 @@ struct NativeSparseAttentionConfig final : spec::Config {
   int64_t n_initial = 1;
   int64_t n_local = 2;
   int64_t window = 512;
+  bool shared_kv = false;
+  AttentionBias bias;
+  bool gate_bias = true;
   spec::Part<spec::Slot::position> position;
 
   static constexpr auto fields() {
@@ -68,6 +71,10 @@ struct NativeSparseAttentionConfig final : spec::Config {
         field("n_local", &C::n_local, "of them the last ones, the query's own included",
               {.min = 1}),
         field("window", &C::window, "tokens of the window branch", {.min = 1}),
+        field("shared_kv", &C::shared_kv,
+              "whether the window branch reads the keys and values of the others"),
+        field("bias", &C::bias, "which projections have a bias"),
+        field("gate_bias", &C::gate_bias, "whether the projection of the gates has a bias"),
         field("position", &C::position, "how order enters", {.part = "none"})};
   }
   static spec::Json example(const spec::Scope&, int64_t) {

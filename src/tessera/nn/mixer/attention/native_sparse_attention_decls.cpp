@@ -30,11 +30,15 @@ void NativeSparseAttentionConfig::check(const spec::Scope& scope) const {
 
 void NativeSparseAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   const int64_t kv = n_kv_heads * head_dim;
-  list.linear("q", n_heads * head_dim, scope.d_model, false, spec::Init::query(head_dim));
-  for (const char* name : {"k", "v", "k_window", "v_window"})
-    list.linear(name, kv, scope.d_model, false);
-  list.linear("gate", 3 * n_heads, scope.d_model, true);
-  list.linear("o", scope.d_model, n_heads * head_dim, false,
+  list.linear("q", n_heads * head_dim, scope.d_model, bias.q, spec::Init::query(head_dim));
+  list.linear("k", kv, scope.d_model, bias.k);
+  list.linear("v", kv, scope.d_model, bias.v);
+  if (!shared_kv) {
+    list.linear("k_window", kv, scope.d_model, bias.k);
+    list.linear("v_window", kv, scope.d_model, bias.v);
+  }
+  list.linear("gate", 3 * n_heads, scope.d_model, gate_bias);
+  list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::into_stream(scope.n_layers));
   if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
   if (pool != BlockPool::mlp) return;
@@ -51,14 +55,16 @@ void NativeSparseAttentionConfig::params(spec::ParamList& list, const spec::Scop
 std::vector<spec::StateDecl> NativeSparseAttentionConfig::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
   const std::vector<int64_t> shape{n_kv_heads, head_dim};
-  std::vector<spec::StateDecl> out{{"k", Kind::per_token, shape},
-                                   {"v", Kind::per_token, shape},
-                                   {"k_window", Kind::per_token, shape, window},
-                                   {"v_window", Kind::per_token, shape, window},
-                                   {"k_block", Kind::per_token, shape},
-                                   {"v_block", Kind::per_token, shape}};
+  std::vector<spec::StateDecl> out{{"k", Kind::per_token, shape}, {"v", Kind::per_token, shape}};
+  if (!shared_kv) {
+    out.push_back({"k_window", Kind::per_token, shape, window});
+    out.push_back({"v_window", Kind::per_token, shape, window});
+  }
   // the block that ends with each stride; those that would begin before the document are empty
-  out[4].every = out[5].every = stride;
+  for (const char* name : {"k_block", "v_block"}) {
+    out.push_back({name, Kind::per_token, shape});
+    out.back().every = stride;
+  }
   return out;
 }
 

@@ -130,6 +130,30 @@ TEST(NativeSparseAttention, AgainstTheDefinition) {
   }
 }
 
+TEST(NativeSparseAttention, SharedKeysAndValuesAreThoseOfAWindowWithTheSameMatrices) {
+  const char* with = R"({{"type": "native_sparse_attention", "n_heads": 4, "n_kv_heads": 2,
+      "block": 2, "stride": 2, "select_block": 2, "n_selected": 3, "window": 3, "pool": "mean",
+      "position": "rope", "gate_bias": false, "shared_kv": {},
+      "bias": {{"q": true, "k": true, "v": true, "o": true}}}})";
+  MixerUnderTest own(fmt::format(fmt::runtime(with), false), 8),
+      shared(fmt::format(fmt::runtime(with), true), 8);
+  own.fill();
+  for (const char* name : {"k.weight", "k.bias", "v.weight", "v.bias"}) {
+    const std::string of_window = std::string(name).insert(1, "_window");
+    own.values[of_window] = own.values[name];
+  }
+  shared.values = own.values;
+  for (const char* name : {"k_window.weight", "k_window.bias", "v_window.weight", "v_window.bias"})
+    shared.values.erase(name);
+  const Tensor x = gen({23, 8}, 1.1, 0.3), want = own.run(x, at::kDouble);
+  ops::expect_both([&](at::ScalarType type) { return shared.run(x, type); }, want, 1e-13);
+  ops::expect_both(
+      [&](at::ScalarType type) {
+        return shared.run(x, type, {9, 1, 1, 12});
+      },
+      want, 1e-12);
+}
+
 TEST(NativeSparseAttention, EnoughBlocksAreFullAttention) {
   // the other two gates closed, the selected one open: q, k, v are those of plain attention
   MixerUnderTest m(R"({"type": "native_sparse_attention", "n_heads": 2, "block": 2, "stride": 2,

@@ -86,7 +86,7 @@ class Hyena final : public Mixer {
     }
     const Tensor decay = at::linspace(std::log(1e-2) / 1.5, std::log(1e-2) / 0.3,
                                       (config_.order - 1) * x.size(1), options);
-    const Tensor k = last_(h) * (t / (l - 1) * decay).exp();
+    const Tensor k = last_(h) * ((t / (l - 1) * decay).exp() + config_.shift);
     return k.reshape({end - first, x.size(1), config_.order - 1})
         .transpose(1, 2)
         .to(ops::wide(x))

@@ -11,6 +11,7 @@
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/basic/softplus.h"
+#include "tessera/ops/scan/log_linear.h"
 #include "tessera/ops/scan/mamba2.h"
 
 namespace tessera::nn {
@@ -166,11 +167,16 @@ class Mamba2 final : public Mixer {
         dt_bias_(builder.weight("dt_bias")),
         a_log_(builder.weight("a_log")),
         d_(builder.weight("d")),
-        norm_(builder.optional("norm.weight")) {}
+        norm_(builder.optional("norm.weight")),
+        level_scale_(builder.optional("level_scale")) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t e = config_.d_ssm, channels = config_.conv_channels(), h = config_.heads(),
                   beside = config_.beside();
+    if (const int64_t most = config_.max_positions(); most > 0 && context.batch->longest() > most)
+      fail(ErrorKind::input, "mamba2",
+           "a document has {} tokens; its {} levels cover {}; shorten the input",
+           context.batch->longest(), config_.levels, most);
     Tensor projected_NC = in_(x_ND), beside_NC;
     if (beside > 0) {
       const auto split =
@@ -178,11 +184,15 @@ class Mamba2 final : public Mixer {
       beside_NC = ops::gated(split[0], split[1], ops::Activation::silu);
       projected_NC = split[2];
     }
-    const auto parts = projected_NC.split_with_sizes({e, channels, h}, -1);
+    const auto parts = projected_NC.split_with_sizes({e, channels, h, h * config_.levels}, -1);
     const Tensor xbc_NC = conv_(parts[1], *context.batch, rows, kMamba2Conv);
     const Tensor dt_NH = step_sizes(parts[2]);
+    const Tensor weights_NHL = level_weights(parts[3]);
     Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
-      return scan(run, inputs(run.of(xbc_NC, {channels}), run.of(dt_NH, {h})));
+      const ops::Ssd in = inputs(run.of(xbc_NC, {channels}), run.of(dt_NH, {h}));
+      if (config_.levels == 0) return scan(run, in);
+      const int64_t start = run.row != nullptr ? context.batch->segments[run.index].start : 0;
+      return scan_levels(run, {in, run.of(weights_NHL, {h, config_.levels}), start});
     });
     if (config_.d_per_channel)
       y_NE = y_NE + (ops::spread(d_->tensor().to(ops::wide(x_ND)), y_NE) * xbc_NC.narrow(1, 0, e))
@@ -211,6 +221,14 @@ class Mamba2 final : public Mixer {
     if (config_.dt_min == 0 && !config_.dt_max) return dt;
     return at::clamp(dt, config_.dt_min,
                      config_.dt_max.value_or(std::numeric_limits<double>::infinity()));
+  }
+
+  /// Of every token's levels, from dl [N, H * L]: [N, H, L]; undefined without levels.
+  Tensor level_weights(const Tensor& raw_NC) const {
+    if (config_.levels == 0) return {};
+    const auto type = ops::wide(raw_NC);
+    const Tensor raw = raw_NC.to(type).reshape({-1, config_.heads(), config_.levels});
+    return ops::softplus(ops::spread(level_scale_->tensor().to(type), raw) * raw);
   }
 
   /// xbc_BTC, convolved, split into the inputs of the recurrence.
@@ -242,10 +260,25 @@ class Mamba2 final : public Mixer {
     return y;
   }
 
+  Tensor scan_levels(const Run& run, ops::LogLinear in) const {
+    in.of.documents = run.documents;
+    if (run.kernels) {
+      Tensor state =
+          run.row != nullptr
+              ? run.row->fixed_in_place(kMamba2State)
+              : at::zeros({config_.levels - 1, config_.heads(), config_.head_dim, config_.d_state});
+      return ops::log_linear_scan(in, state);
+    }
+    if (run.row != nullptr) in.state_BLHPN = run.row->fixed(kMamba2State).unsqueeze(0);
+    const Tensor y = ops::log_linear_y(in, config_.chunk);
+    if (run.row != nullptr) run.row->fixed(kMamba2State) = ops::log_linear_state(in).squeeze(0);
+    return y;
+  }
+
   Mamba2Config config_;
   Linear in_, out_;
   CausalConv conv_;
-  WeightPtr dt_bias_, a_log_, d_, norm_;
+  WeightPtr dt_bias_, a_log_, d_, norm_, level_scale_;
 };
 
 }  // namespace

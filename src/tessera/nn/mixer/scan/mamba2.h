@@ -6,6 +6,13 @@
 // With d_ssm below the inner width E, W_in gives [z0, x0] of E - d_ssm channels before them, and
 // silu(z0) x0 precedes y, normed, in what W_out reads. Dao, Gu 2024, arXiv:2405.21060; its
 // state-spaces/mamba. Forms: chunked without a state, recurrent with one.
+//
+// With `levels` L (log-linear attention, Guo et al. 2025, arXiv:2506.04761) the past of a token
+// lies in blocks of 1, 2, 4, ... tokens (a Fenwick tree), each with a state S^(l) and a weight that
+// the token chooses: W_in gives dl [H, L] after dt, and
+//   y_t = sum_l softplus(level_scale_l dl_tl) S_t^(l) C_t + D x_t
+// with level 0 for the token itself. A document has at most 2^(L - 1) tokens; after t tokens the
+// state holds a block for every bit of t.
 #pragma once
 
 #include "tessera/spec/fields.h"
@@ -26,6 +33,7 @@ struct Mamba2Config final : spec::Config {
   std::optional<double> dt_max;
   int64_t norm_groups = 1;
   double norm_eps = 1e-5;
+  int64_t levels = 0;
   int64_t chunk = 64;
 
   static constexpr auto fields() {
@@ -56,11 +64,18 @@ struct Mamba2Config final : spec::Config {
             "alone",
             {.min = 0}),
         field("norm_eps", &C::norm_eps, "added to its mean square", {.min = 0}),
+        field(
+            "levels", &C::levels,
+            "L, time scales of the state with a weight each (log-linear attention), for documents "
+            "of at most 2^(L - 1) tokens; 0 = one state of all tokens",
+            {.min = 0}),
         field("chunk", &C::chunk, "tokens per chunk of the chunked form", {.min = 1})};
   }
   static spec::Info info() {
     return {.summary = "Selective state-space layer whose decay is one scalar per head and token.",
-            .paper = "Dao, Gu: Transformers are SSMs, arXiv:2405.21060",
+            .paper =
+                "Dao, Gu: Transformers are SSMs, arXiv:2405.21060; Guo et al.: Log-Linear "
+                "Attention, arXiv:2506.04761",
             .year = 2024,
             .forms = {.parallel = true, .chunked = true, .recurrent = true}};
   }
@@ -71,6 +86,7 @@ struct Mamba2Config final : spec::Config {
 
   void complete(const spec::Scope& scope) override;
   void check(const spec::Scope& scope) const override;
+  int64_t max_positions() const override { return levels > 0 ? int64_t{1} << (levels - 1) : 0; }
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;

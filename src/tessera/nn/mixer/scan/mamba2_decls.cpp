@@ -1,5 +1,8 @@
 #include "tessera/nn/mixer/scan/mamba2.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "tessera/nn/mixer/convolution/causal_conv_decl.h"
 #include "tessera/nn/mixer/causal.h"
 
@@ -33,12 +36,18 @@ void Mamba2Config::check(const spec::Scope& scope) const {
          "norm_eps = {} without a norm; set norm_groups, or leave it out", norm_eps);
   if (dt_max && *dt_max < dt_min)
     fail(ErrorKind::spec, scope.path, "dt_max = {} is below dt_min = {}", *dt_max, dt_min);
+  if (levels == 1 || levels > 48)
+    fail(ErrorKind::spec, scope.path,
+         "levels = {}; expected 2 to 48 (documents of at most 2^(levels - 1) tokens), or 0 for one "
+         "state of all tokens",
+         levels);
 }
 
 void Mamba2Config::params(spec::ParamList& list, const spec::Scope& scope) const {
   using Kind = spec::ParamKind;
   const int64_t channels = conv_channels();
-  list.linear("in", 2 * beside() + d_ssm + channels + heads(), scope.d_model, proj_bias);
+  list.linear("in", 2 * beside() + d_ssm + channels + heads() * (1 + levels), scope.d_model,
+              proj_bias);
   const spec::Init conv = conv_init(d_conv);
   declare_conv(list, "conv", {channels, d_conv}, conv, conv_bias ? &conv : nullptr);
   list.add({"dt_bias",
@@ -52,17 +61,27 @@ void Mamba2Config::params(spec::ParamList& list, const spec::Scope& scope) const
             Kind::structural,
             {spec::Role::head}});
   list.add({"d", {d_per_channel ? d_ssm : heads()}, spec::Init::constant(1), Kind::structural});
+  list.add_if(levels > 0, {"level_scale",
+                           {heads(), levels},
+                           spec::Init::constant(1),
+                           Kind::structural,
+                           {spec::Role::head, spec::Role::none}});
   list.add_if(norm_groups > 0, {"norm.weight", {d_ssm}, spec::Init::constant(1), Kind::norm});
   list.linear("out", scope.d_model, inner(), proj_bias, spec::Init::into_stream(scope.n_layers));
 }
 
 std::vector<spec::StateDecl> Mamba2Config::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
-  return {{"ssm", Kind::fixed, {heads(), head_dim, d_state}}, conv_state(conv_channels(), d_conv)};
+  std::vector<int64_t> shape{heads(), head_dim, d_state};
+  if (levels > 0) shape.insert(shape.begin(), levels - 1);
+  return {{"ssm", Kind::fixed, shape}, conv_state(conv_channels(), d_conv)};
 }
 
-double Mamba2Config::extra_flops(const spec::Scope&, int64_t) const {
-  return 6.0 * static_cast<double>(d_ssm * d_state) +
+double Mamba2Config::extra_flops(const spec::Scope&, int64_t context) const {
+  // a token reads the blocks of the bits of its position, of which half are set
+  const double blocks =
+      levels == 0 ? 1 : 1 + std::log2(static_cast<double>(std::max<int64_t>(1, context))) / 2;
+  return 6.0 * blocks * static_cast<double>(d_ssm * d_state) +
          2.0 * static_cast<double>(conv_channels() * d_conv);
 }
 
