@@ -4779,7 +4779,7 @@ import family_cases_released  # noqa: E402
 FAMILIES += family_cases_released.FAMILIES
 
 # families whose files are read with their head alone; Zamba's is always tied
-HEADED = ("exaone", "mamba", "falcon_mamba", "mamba2", "fla_mamba", "fla_mamba2", "mamba_ssm", "mamba2_ssm", "internlm2", "qwen", "chatglm", "minicpm", "baichuan", "openelm", "torchscale_retnet", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
+HEADED = ("exaone", "mamba", "falcon_mamba", "mamba2", "fla_mamba", "fla_mamba2", "mamba_ssm", "mamba2_ssm", "internlm2", "qwen", "chatglm", "minicpm", "baichuan", "openelm", "torchscale_retnet", "hyenadna_lightning", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
 
 
 def with_body(family):

@@ -6,6 +6,7 @@ import torch
 
 from family_cases import Case, Family, Rewrite, keep, without
 from family_cases_decoders import base_text
+from released_models import hyena_files
 
 # hidden_ratio counts where intermediate_size is null, as in the released files
 SIZES = dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, intermediate_size=24, hidden_ratio=30, pad_token_id=0)
@@ -190,6 +191,23 @@ def fla_mamba2():
     )
 
 
+def log_linear_mamba2():
+    family = state_family(
+        "log_linear_mamba2", "LogLinearMamba2", "log_linear_mamba2", {"state_size": 8, "head_dim": 8, "n_groups": 2, "num_heads": 2},
+        [
+            Case("state_size", {"state_size": 4}), Case("head_dim", {"head_dim": 4, "num_heads": 4}), Case("n_groups", {"n_groups": 1}), Case("expand", {"expand": 4, "num_heads": 4}),
+            Case("rmsnorm", {"rmsnorm": False}), Case("D_has_hdim", {"D_has_hdim": True}), Case("num_heads_absent", {"num_heads": None}, neutral=True),
+        ],
+        ("state_size", "head_dim", "n_groups", "num_heads"),
+    )
+    family.settings["hidden_size"] = 8  # the feed-forward layer is 256 wide
+    family.rejects = [
+        {"name": "dt_limit", "set": {"dt_limit": [0.0, 0.5]}, "expect": "dt_limit", "why": "the class refuses it"},
+        {"name": "residual_in_fp32", "set": {"residual_in_fp32": True}, "expect": "residual_in_fp32", "why": "the class refuses it"},
+    ]
+    return family
+
+
 def gathered(tensors):
     """All shares of the step back as one, as the first files."""
     result = dict(tensors)
@@ -286,6 +304,22 @@ def forgetting_transformer():
         ],
         shapes=("num_heads", "num_kv_heads"), hybrid=False,
         rejects=[{"name": "window_size", "set": {"window_size": 4}, "expect": "window_size", "why": "the class trims its cache alone"}],
+    )
+
+
+def nsa():
+    return fla(
+        "nsa", "NSA", {"num_heads": 4, "num_kv_heads": 2, "head_dim": 6, "block_size": 2, "block_counts": 4, "window_size": 3, "rope_theta": 1000.0},
+        [
+            Case("num_heads", {"num_heads": 8}), Case("num_kv_heads", {"num_kv_heads": 1}), Case("num_kv_heads_null", {"num_kv_heads": None}), Case("head_dim", {"head_dim": 4}),
+            Case("qkv_bias", {"qkv_bias": True}), Case("block_size", {"block_size": 3}), Case("block_counts", {"block_counts": 3}), Case("window_size", {"window_size": 5}),
+            Case("rope_theta", {"rope_theta": 50.0}),
+        ],
+        shapes=("num_heads", "num_kv_heads", "head_dim"), hybrid=False, same=False,
+        rejects=[
+            {"name": "window_size", "set": {"window_size": 0}, "expect": "window_size", "why": "no third branch, whose gates remain"},
+            {"name": "block_counts", "set": {"block_counts": 2}, "expect": "block_counts", "why": "three blocks are always selected"},
+        ],
     )
 
 
@@ -456,6 +490,66 @@ def torchscale_retnet():
     return family
 
 
+def hyenadna():
+    sizes = dict(vocab_size=37, d_model=16, d_inner=24, n_layer=2, emb_dim=5, filter_order=8, max_seq_len=64, pad_vocab_size_multiple=8, tie_word_embeddings=False)
+    return Family(
+        name="hyenadna",
+        model_type="hyenadna",
+        architecture="HyenaDNAForCausalLM",
+        settings={**sizes, "num_inner_mlps": 1, "activation_freq": 10, "pad_token_id": 4},
+        cases=[
+            Case("base"), Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}), TIED, Case("d_inner", {"d_inner": None}, why="four times d_model"), Case("emb_dim", {"emb_dim": 7}),
+            Case("filter_order", {"filter_order": 6}), Case("num_inner_mlps", {"num_inner_mlps": 2}), Case("num_inner_mlps_0", {"num_inner_mlps": 0}, of="num_inner_mlps"),
+            Case("max_seq_len", {"max_seq_len": 32}),
+            Case("body", {"num_inner_mlps": 2}, architecture="HyenaDNAModel", text=False, why="bare names, last_hidden_state"),
+            Case("classifier", {"num_labels": 3}, architecture="HyenaDNAForSequenceClassification", text=False, why="classes of a row by its last token"),
+            Rewrite("without_tables", "base", tensors=without_tables, reference_refuses="they are buffers of the class", why="files without what the classes compute"),
+            Rewrite("defaults", "num_inner_mlps", keep(*sizes), same_result=True),
+        ],
+        shape_keys=[*(name for name in sizes if name not in ("tie_word_embeddings", "max_seq_len")), "num_inner_mlps"],
+        missing="hyena.backbone.layers.1.mixer.out_proj.weight",
+        padding="none",
+        gains={".freq": 6, "short_filter.weight": 2, "ln_f.weight": 2},
+        as_released=hyena_files,
+        rejects=[
+            {"name": "hyena_order", "set": {"hyena_order": 3}, "expect": "hyena_order", "why": "the class fails"},
+            {"name": "short_filter_order", "set": {"short_filter_order": 4}, "expect": "short_filter_order", "why": "the class pads for three taps"},
+            {"name": "train_freq", "set": {"train_freq": False}, "expect": "train_freq", "why": "frequencies that the files do not hold"},
+        ],
+    )
+
+
+def without_tables(tensors):
+    return {name: value for name, value in tensors.items() if not name.endswith(("pos_emb.z", "pos_emb.t", "modulation.deltas"))}
+
+
+def hyenadna_lightning():
+    layer = {"_name_": "hyena", "emb_dim": 5, "filter_order": 8, "short_filter_order": 3, "l_max": 64, "modulate": True, "w": 10, "lr": 6e-4, "wd": 0.0, "lr_pos_emb": 0.0}
+    sizes = dict(vocab_size=37, d_model=16, d_inner=24, n_layer=2, layer=layer, pad_vocab_size_multiple=8)
+    of_layer = lambda name, **changes: Case(name, {"layer": {**layer, **changes}})
+    return Family(
+        name="hyenadna_lightning",
+        model_type="",
+        architecture="LightningHyenaDNA",
+        settings=dict(sizes, resid_dropout=0.0, embed_dropout=0.1, fused_mlp=False, fused_dropout_add_ln=True, residual_in_fp32=True),
+        cases=[
+            Case("base"), Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}), of_layer("emb_dim", emb_dim=7), of_layer("filter_order", filter_order=6), of_layer("l_max", l_max=32),
+            of_layer("num_inner_mlps", num_inner_mlps=1), Case("checkpoint_mixer", {"checkpoint_mixer": True, "checkpoint_mlp": True}, why="tensors of other names, and other drawn numbers"),
+            Rewrite("defaults", "base", lambda config: {key: config[key] for key in sizes}, same_result=True),
+        ],
+        shape_keys=[*sizes, "layer.emb_dim", "layer.filter_order"],
+        missing="model.backbone.layers.1.mixer.out_proj.weight",
+        padding="none",
+        gains={".freq": 6, "short_filter.weight": 2, "ln_f.weight": 2, "out_proj.weight": 4, "fc2.weight": 4},
+        as_released=hyena_files,
+        rejects=[
+            {"name": "lr_pos_emb", "set": {"layer": {**layer, "lr_pos_emb": 1e-5}}, "expect": "layer.lr_pos_emb", "why": "a trained table of positions"},
+            {"name": "order", "set": {"layer": {**layer, "order": 3}}, "expect": "layer.order", "why": "no released checkpoint has it"},
+            {"name": "modulate", "set": {"layer": {**layer, "modulate": False}}, "expect": "layer.modulate", "why": "no released checkpoint has it"},
+        ],
+    )
+
+
 def samba():
     bare = {"layers": [1], "num_heads": 2}
     sizes = [*SHAPES, "hidden_ratio", "attn", "state_size"]
@@ -477,5 +571,5 @@ def samba():
 
 
 FAMILIES = [base_text(make()) for make in (
-    transformer, linear_attn, forgetting_transformer, mla, retnet, gla, delta_net, gated_deltanet, kda, hgrn, hgrn2, fla_mamba, fla_mamba2, rwkv6, rwkv7, internlm2, qwen, chatglm, minicpm, baichuan, openelm, mamba_ssm, mamba2_ssm, torchscale_retnet, samba,
+    transformer, linear_attn, forgetting_transformer, nsa, mla, retnet, gla, delta_net, gated_deltanet, kda, hgrn, hgrn2, fla_mamba, fla_mamba2, log_linear_mamba2, rwkv6, rwkv7, internlm2, qwen, chatglm, minicpm, baichuan, openelm, mamba_ssm, mamba2_ssm, torchscale_retnet, samba, hyenadna, hyenadna_lightning,
 )]

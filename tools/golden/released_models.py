@@ -339,6 +339,42 @@ class Forgetting(nn.Module):
         return self.o_proj(o.float())
 
 
+class SparseAttention(nn.Module):
+    """Means of blocks, the tokens of chosen blocks and a window, of the same queries, keys and values, each times a gate."""
+
+    def __init__(self, c, layer):
+        super().__init__()
+        self.count, self.groups = c.num_heads, c.num_kv_heads or c.num_heads
+        self.block, self.chosen, self.window, self.theta = c.block_size, c.block_counts, c.window_size, c.rope_theta
+        for name, n in (("q", self.count), ("k", self.groups), ("v", self.groups)):
+            self.add_module(f"{name}_proj", linear(c.hidden_size, n * c.head_dim, c.qkv_bias))
+        self.g_proj, self.o_proj = linear(c.hidden_size, 3 * self.count), linear(self.count * c.head_dim, c.hidden_size)
+
+    def forward(self, x):
+        q, k = rotate(heads(self.q_proj(x), self.count), self.theta), rotate(heads(self.k_proj(x), self.groups), self.theta)
+        v, gates = heads(self.v_proj(x), self.groups).double(), heads(self.g_proj(x), self.count).double().sigmoid()
+        out, per = torch.zeros_like(q), self.count // self.groups
+        for row in range(x.shape[0]):
+            for t in range(x.shape[1]):
+                own = t // self.block
+                for group in range(self.groups):
+                    mine = slice(group * per, (group + 1) * per)
+                    asked, keys, values, gate = q[row, t, mine] / math.sqrt(q.shape[-1]), k[row, : t + 1, group], v[row, : t + 1, group], gates[row, t, mine]
+                    importance, whole = torch.zeros(own + 1).double(), (t + 1) // self.block
+                    if whole > 0:
+                        mean_k, mean_v = (y[: whole * self.block].unflatten(0, (whole, self.block)).mean(1) for y in (keys, values))
+                        weights = (asked @ mean_k.T).softmax(-1)
+                        out[row, t, mine] += gate[:, :1] * (weights @ mean_v)
+                        importance[:whole] += weights.mean(0)
+                    importance[[0, max(own - 1, 0), own]] = 2.0
+                    best = importance.topk(min(self.chosen, own + 1)).indices
+                    seen = (torch.arange(t + 1)[:, None] // self.block == best).any(1)
+                    near = torch.arange(t + 1) > t - self.window
+                    for column, among in ((1, seen), (2, near)):
+                        out[row, t, mine] += gate[:, column, None] * ((asked @ keys[among].T).softmax(-1) @ values[among])
+        return self.o_proj(out.flatten(2).float())
+
+
 class DeltaRule(nn.Module):
     """Unit queries and keys through short convolutions, beta, a norm of heads with or without a gate."""
 
@@ -526,6 +562,62 @@ class Mamba2(nn.Module):
             y = heads(y, self.groups)
             y = (y / (y.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()).flatten(2) * self.norm.weight.double()
         return self.out_proj(y.float())
+
+
+def levelled(q, k, v, decay, weights):
+    """o_t = sum over s <= t of weights[t, level] decays (q_t k_s) v_s; the level of s is one more than the highest bit in which s and t differ.
+
+    q, k [B, T, H, K], v [B, T, H, V], decay [B, T, H], weights [B, T, H, L].
+    """
+    out, seen = [], torch.zeros(*k.shape[:3]).double()
+    for t in range(q.shape[1]):
+        levels = torch.tensor([(s ^ t).bit_length() for s in range(t + 1)])
+        seen[:, :t] *= decay[:, t, None]
+        seen[:, t] = 1.0
+        scores = torch.einsum("bhk,bshk->bsh", q[:, t], k[:, : t + 1]) * seen[:, : t + 1] * weights[:, t, :, levels].transpose(1, 2)
+        out.append(torch.einsum("bsh,bshv->bhv", scores, v[:, : t + 1]))
+    return torch.stack(out, 1)
+
+
+class LogLinearMamba2(Mamba2):
+    """Mamba-2 whose past lies in blocks of 1, 2, 4, ... tokens with weights."""
+
+    LEVELS = 15
+
+    def __init__(self, c, layer):
+        super().__init__(c, layer)
+        require(c, dt_limit=[0.0, math.inf], residual_in_fp32=False)
+        self.in_proj = linear(c.hidden_size, self.in_proj.out_features + self.count * self.LEVELS, c.use_bias)
+        self.L = nn.Parameter(torch.ones(self.count, self.LEVELS))
+
+    def forward(self, x):
+        z, mixed, step, level = self.in_proj(x).split([self.inner, self.conv1d.in_channels, self.count, self.count * self.LEVELS], -1)
+        mixed = F.silu(self.conv1d(mixed.transpose(1, 2))[..., : x.shape[1]].transpose(1, 2))
+        u, b, c = mixed.double().split([self.inner, self.groups * self.states, self.groups * self.states], -1)
+        step, weights = F.softplus((step + self.dt_bias).double()), F.softplus(self.L.double() * heads(level, self.count).double())
+        b, c = (heads(y, self.groups).repeat_interleave(self.count // self.groups, 2) for y in (b, c))
+        u = heads(u, self.count)
+        y = levelled(c, b, u * step[..., None], (-self.A_log.double().exp() * step).exp(), weights)
+        y = y + (heads(self.D.double(), self.count) if self.D.numel() == self.inner else self.D.double()[:, None]) * u
+        y = y.flatten(2) * F.silu(z.double())
+        if hasattr(self, "norm"):
+            y = heads(y, self.groups)
+            y = (y / (y.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()).flatten(2) * self.norm.weight.double()
+        return self.out_proj(y.float())
+
+
+class LogLinearBlock(nn.Module):
+    """x + mixer(norm x), x + mlp(norm x), of a width that no key says."""
+
+    def __init__(self, c, layer, mixer):
+        super().__init__()
+        require(c, attnres_block_size=None)
+        self.mixer_norm, self.mixer = RMSNorm(c.hidden_size, c.norm_eps), mixer(c, layer)
+        self.mlp_norm, self.mlp = RMSNorm(c.hidden_size, c.norm_eps), GatedMLP(Config(hidden_size=c.hidden_size, hidden_ratio=4, intermediate_size=None, hidden_act="swish"))
+
+    def forward(self, x):
+        x = x + self.mixer(self.mixer_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
 
 
 class LowRank(nn.Module):
@@ -872,7 +964,7 @@ class Flat(Released):
 
     @torch.no_grad()
     def forward(self, input_ids, **_):
-        return Output(logits=self.logits(self.config, self.table, input_ids))
+        return Output({"last_hidden_state" if self.headless else "logits": self.logits(self.config, self.table, input_ids)})
 
     @classmethod
     def from_files(cls, config, tensors, extra_allowed=False):
@@ -1206,6 +1298,94 @@ def openelm_logits(c, t, ids):
     return F.linear(rms(x, t["transformer.norm.weight"], 1e-6), t["transformer.token_embeddings.weight" if c.share_input_output_layers else "lm_head.weight"])
 
 
+# HyenaDNA: gates and a convolution over the whole past, whose filter a small network gives
+
+
+def hyena_settings(c):
+    """Both layouts under one set of names."""
+    if "layer" not in c:
+        require(c, hyena_order=2, short_filter_order=3, train_freq=True)
+        kind = c.architectures[0].removeprefix("HyenaDNA")
+        return Config(
+            c, d_inner=c.d_inner or 4 * c.d_model, base="backbone." if kind == "Model" else "hyena.backbone.", mixer="mixer.", mlp="mlp.", layer_eps=1e-5, copies=1,
+            head={"Model": None, "ForCausalLM": "lm_head.weight", "ForSequenceClassification": "score.weight"}[kind])
+    o = Config({"num_inner_mlps": 2, **c.layer})
+    require(o, order=2, short_filter_order=3, local_order=3, modulate=True, lr_pos_emb=0.0)
+    return Config(
+        c, max_seq_len=o.l_max, filter_order=o.filter_order, emb_dim=o.emb_dim, num_inner_mlps=o.num_inner_mlps, base="model.backbone.", head="model.lm_head.weight",
+        mixer="mixer.layer." if c.checkpoint_mixer else "mixer.", mlp="mlp.layer." if c.checkpoint_mlp else "mlp.", layer_eps=c.layer_norm_epsilon, copies=o.num_inner_mlps + 1, tie_word_embeddings=False)
+
+
+def hyena_shapes(config):
+    c = hyena_settings(config)
+    d, f, rows, length = c.d_model, c.filter_order, -(-c.vocab_size // c.pad_vocab_size_multiple) * c.pad_vocab_size_multiple, c.max_seq_len
+    shapes = {c.base + "embeddings.word_embeddings.weight": (rows, d), c.base + "ln_f.weight": (d,), c.base + "ln_f.bias": (d,)}
+    if c.head == "score.weight":
+        shapes[c.head] = (c.num_labels, d)
+    elif c.head and not c.tie_word_embeddings:
+        shapes[c.head] = (rows, d)
+    for i in range(c.n_layer):
+        at = f"{c.base}layers.{i}."
+        of_filter = f"{at}{c.mixer}filter_fn."
+        for name, out, into in ((c.mixer + "in_proj", 3 * d, d), (c.mixer + "out_proj", d, d), (c.mlp + "fc1", c.d_inner, d), (c.mlp + "fc2", d, c.d_inner)):
+            shapes.update({f"{at}{name}.weight": (out, into), f"{at}{name}.bias": (out,)})
+        shapes.update({f"{at}norm{n}.{part}": (d,) for n in (1, 2) for part in ("weight", "bias")})
+        shapes.update({f"{at}{c.mixer}short_filter.weight": (3 * d, 1, 3), f"{at}{c.mixer}short_filter.bias": (3 * d,), of_filter + "bias": (d,)})
+        for j in range(c.num_inner_mlps + 1):
+            shapes.update({f"{of_filter}implicit_filter.{2 * j}.weight": (f, f if j else c.emb_dim), f"{of_filter}implicit_filter.{2 * j}.bias": (f,)})
+        shapes[f"{of_filter}implicit_filter.{2 * c.num_inner_mlps + 2}.weight"] = (d, f)
+        shapes.update({f"{of_filter}implicit_filter.{2 * j + 1}.freq": (1, f) for j in range(c.copies)})
+        shapes.update({of_filter + "pos_emb.z": (1, length, c.emb_dim), of_filter + "pos_emb.t": (1, length, 1), of_filter + "modulation.deltas": (1, 1, d)})
+    return shapes
+
+
+def hyena_files(tensors, config):
+    """What is no weight as the classes make it, and what is one parameter once."""
+    c = hyena_settings(Config({**CLASSES["LightningHyenaDNA" if "layer" in config else "HyenaDNAForCausalLM"].defaults, **config}))
+    bands, result = (c.emb_dim - 1) // 2, dict(tensors)
+    if "layer" in config:
+        result[c.head] = result[c.base + "embeddings.word_embeddings.weight"].clone()
+    for i in range(c.n_layer):
+        of_filter = f"{c.base}layers.{i}.{c.mixer}filter_fn."
+        t = torch.linspace(0, 1, c.max_seq_len)[None, :, None]
+        angle = torch.linspace(1e-4, bands - 1, bands) * (2 * math.pi * torch.arange(c.max_seq_len)[:, None] / c.max_seq_len)
+        result[of_filter + "pos_emb.t"] = t
+        result[of_filter + "pos_emb.z"] = torch.cat([t, angle.cos()[None], -angle.sin()[None]], -1)
+        result[of_filter + "modulation.deltas"] = torch.linspace(math.log(0.01) / 1.5, math.log(0.01) / 0.3, c.d_model)[None, None]
+        for j in range(1, c.copies):
+            result[f"{of_filter}implicit_filter.{2 * j + 1}.freq"] = result[of_filter + "implicit_filter.1.freq"].clone()
+    return result
+
+
+def hyena_logits(config, t, ids):
+    c = hyena_settings(config)
+    table, length, d = t[c.base + "embeddings.word_embeddings.weight"], ids.shape[1], c.d_model
+    x = table[ids]
+    norm = lambda x, name, eps: F.layer_norm(x, (d,), t[name + ".weight"], t[name + ".bias"], eps)
+    dense = lambda x, name: F.linear(x, t[name + ".weight"], t.get(name + ".bias"))
+    for i in range(c.n_layer):
+        at = f"{c.base}layers.{i}."
+        mixer = at + c.mixer
+        network = mixer + "filter_fn.implicit_filter."
+        h = t[mixer + "filter_fn.pos_emb.z"][0, :length].double()
+        for j in range(c.num_inner_mlps + 1):
+            h = (t[network + "1.freq"].double() * F.linear(h, t[f"{network}{2 * j}.weight"].double(), t[f"{network}{2 * j}.bias"].double())).sin()
+        h = h @ t[f"{network}{2 * c.num_inner_mlps + 2}.weight"].double().T
+        h = h * ((-t[mixer + "filter_fn.pos_emb.t"][0, :length].double() * t[mixer + "filter_fn.modulation.deltas"][0].double().abs()).exp() + 0.05)
+        u = dense(norm(x, at + "norm1", c.layer_eps), mixer + "in_proj")
+        taps = t[mixer + "short_filter.weight"][:, 0]
+        u = t[mixer + "short_filter.bias"] + sum(taps[:, 2 - back] * F.pad(u, (0, 0, back, 0))[:, :length] for back in range(3))
+        outer, inner, v = u.double().split(d, -1)
+        v = v * inner
+        v = torch.stack([(h[: s + 1].flip(0) * v[:, : s + 1]).sum(1) for s in range(length)], 1) + t[mixer + "filter_fn.bias"] * v
+        x = x + dense((v * outer).float(), mixer + "out_proj")
+        x = x + dense(F.gelu(dense(norm(x, at + "norm2", c.layer_eps), at + c.mlp + "fc1"), approximate="tanh"), at + c.mlp + "fc2")
+    x = norm(x, c.base + "ln_f", c.layer_norm_epsilon)
+    if c.head == "score.weight":  # of the last token
+        return F.linear(x[:, -1], t[c.head])
+    return F.linear(x, table if c.tie_word_embeddings else t[c.head]) if c.head else x
+
+
 def flat(type_name, name, shapes, logits, source, **defaults):
     """The class of a type whose tensors are a table."""
     CLASSES[name] = type(name, (Flat,), dict(
@@ -1258,6 +1438,8 @@ released("linear_attn", "LinearAttention", lambda c: Decoder(c, LinearAttention)
     norm_k=False, norm_feature_map=False, elementwise_affine=True))
 released("forgetting_transformer", "ForgettingTransformer", lambda c: Decoder(c, Forgetting), dict(
     GATED, num_heads=32, num_kv_heads=None, qkv_bias=False, qk_norm=False, window_size=None, use_output_gate=False, elementwise_affine=True))
+released("nsa", "NSA", lambda c: Decoder(c, SparseAttention), dict(
+    GATED, num_heads=64, num_kv_heads=4, head_dim=32, qkv_bias=False, block_size=64, block_counts=16, window_size=512, rope_theta=10000.0, elementwise_affine=True))
 released("mla", "MLA", lambda c: Decoder(c, MultiLatent), dict(
     GATED, num_heads=16, q_lora_rank=64, qk_rope_head_dim=64, kv_lora_rank=512, v_head_dim=128, qk_nope_head_dim=128, qk_head_dim=192, window_size=None, rope_theta=10000.0,
     rope_scaling=None, elementwise_affine=True))
@@ -1269,6 +1451,9 @@ released("mamba", "FlaMamba", lambda c: States(c, Mamba), dict(
 released("mamba2", "FlaMamba2", lambda c: States(c, Mamba2), dict(
     STATES, state_size=128, head_dim=64, num_heads=None, n_groups=1, conv_init=None, A_init_range=[1, 16], D_has_hdim=False, dt_limit=[0.0, math.inf], rmsnorm=True,
     norm_before_gate=False, chunk_size=256), prefix="backbone")
+released("log_linear_mamba2", "LogLinearMamba2", lambda c: States(c, LogLinearMamba2, LogLinearBlock), dict(
+    STATES, residual_in_fp32=False, state_size=128, head_dim=64, num_heads=None, n_groups=1, conv_init=None, A_init_range=[1, 16], D_has_hdim=False, dt_limit=[0.0, math.inf], rmsnorm=True,
+    norm_before_gate=False, chunk_size=64, attnres_block_size=None), prefix="backbone")
 released("samba", "Samba", lambda c: States(c, Mamba, SambaBlock), dict(
     GATED, norm_eps=1e-5, hidden_size=2304, num_hidden_layers=18, state_size=16, expand=2, conv_kernel=4, use_bias=False, use_conv_bias=True, residual_in_fp32=False,
     time_step_rank="auto", time_step_scale=1.0, time_step_min=0.001, time_step_max=0.1, time_step_init_scheme="random", time_step_floor=1e-4,
@@ -1305,6 +1490,14 @@ flat("", "TorchscaleRetNet", retnet_shapes, retnet_logits, "torchscale (architec
      activation_fn="gelu", dropout=0.0, drop_path_rate=0.0, activation_dropout=0.0, no_scale_embedding=True, layernorm_embedding=False, moe_freq=0, deepnorm=False, subln=True,
      multiway=False, share_decoder_input_output_embed=False, max_target_positions=1024, no_output_layer=False, layernorm_eps=1e-6, chunkwise_recurrent=False,
      recurrent_chunk_size=512)
+for name in ("HyenaDNAForCausalLM", "HyenaDNAModel", "HyenaDNAForSequenceClassification"):
+    flat("hyenadna", name, hyena_shapes, hyena_logits, "HyenaDNA (modeling_hyena.py of LongSafari/hyenadna-*-hf)",
+         vocab_size=12, d_model=256, d_inner=None, use_bias=True, train_freq=True, max_seq_len=1024, emb_dim=3, n_layer=12, num_inner_mlps=2, hyena_order=2, short_filter_order=3,
+         filter_order=64, activation_freq=1, embed_dropout=0.1, hyena_dropout=0.0, hyena_filter_dropout=0.0, layer_norm_epsilon=1e-5, initializer_range=0.02,
+         pad_vocab_size_multiple=8, tie_word_embeddings=True)
+CLASSES["HyenaDNAModel"].headless = True
+flat("", "LightningHyenaDNA", hyena_shapes, hyena_logits, "HyenaDNA (https://github.com/HazyResearch/hyena-dna, standalone_hyenadna.py)",
+     layer_norm_epsilon=1e-5, pad_vocab_size_multiple=1, checkpoint_mixer=False, checkpoint_mlp=False)
 flat("minicpm", "MiniCPMForCausalLM", minicpm_shapes, minicpm_logits, "MiniCPM (modeling_minicpm.py)",
      **LLAMA, attention_bias=False, tie_word_embeddings=True, scale_emb=1, scale_depth=1, dim_model_base=1)
 
