@@ -100,6 +100,8 @@ class Drawer {
           d.also[fmt::format("stacks.{}.{}", stack, path)] = part;
       for (const char* stack : {"encoder", "decoder"})
         d.json["stacks"][stack]["layers"] = layers(d, fmt::format("stacks.{}.", stack), position);
+      for (size_t i = 0; i < d.json["stacks"]["decoder"]["layers"].size(); ++i)
+        d.also[fmt::format("stacks.decoder.layers[{}].cross", i)] = cross;
     } else {
       d.json["layers"] = layers(d, "", position);
     }

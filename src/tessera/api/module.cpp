@@ -345,7 +345,7 @@ Tensor Module::run_model(const nn::Batch& batch,
   }
   nn::Encoded encoded;
   if (call.source_BS.defined()) {
-    check_ids(call.source_BS, "source", spec().vocab);
+    check_ids(call.source_BS, "source", (spec().encoder ? *spec().encoder : spec()).vocab);
     model::ForwardOptions of_source = options;
     of_source.state = nullptr;
     encoded = model_->encode(model::from_padded(call.source_BS, call.source_mask_BS), of_source);

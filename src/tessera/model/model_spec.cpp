@@ -22,7 +22,6 @@ namespace {
 using spec::Scope;
 
 constexpr int64_t kMaxLayers = 10'000;
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
 
 const std::vector<std::string> kTopKeys = {
     "tessera",  "arch",      "vocab",      "d_model", "context", "embed",  "norm",
@@ -502,6 +501,7 @@ Json spec_schema() {
                    {"additionalProperties", false}};
   const Json heads = {{"type", "array"}, {"items", ref("head")}};
   Json encoder_stack = defs["stack"];
+  encoder_stack["properties"]["vocab"] = integer;
   encoder_stack["properties"]["head"] = ref("head");
   encoder_stack["properties"]["heads"] = heads;
   defs["encoder_stack"] = encoder_stack;

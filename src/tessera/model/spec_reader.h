@@ -11,6 +11,9 @@ namespace tessera::model {
 
 using spec::check_keys;
 
+/// Most tokens of a vocabulary, and channels.
+inline constexpr int64_t kMaxWidth = int64_t{1} << 24;
+
 /// The integer at `key`, from low to high; `fallback` if it is absent or null.
 int64_t read_integer(const Json& json,
                      const char* key,

@@ -15,7 +15,7 @@ Json own_stack(const Json& json, const std::string& name) {
   if (!stacks.contains(name))
     fail(ErrorKind::spec, path, "missing; expected {{\"layers\": [...], ...}}");
   std::vector<std::string> keys = stack_keys();
-  if (name == "encoder") keys.insert(keys.end(), {"head", "heads"});
+  if (name == "encoder") keys.insert(keys.end(), {"vocab", "head", "heads"});
   check_keys(stacks[name], keys, path);
   Json own = stacks[name];
   for (const char* key : {"embed", "norm", "residual", "depth", "mixer", "cross", "ffn"})
@@ -72,12 +72,16 @@ void read_stacks(const Json& json, ModelSpec& out) {
   auto encoder = std::make_shared<ModelSpec>();
   encoder->arch = Arch::encoder;
   encoder->stack = "encoder";
-  encoder->vocab = out.vocab;
   encoder->d_model = out.d_model;
   encoder->context = out.context;
   encoder->shared_tokens = out.shared_tokens;
   encoder->init = out.init;
   const Json of_encoder = own_stack(json, "encoder");
+  encoder->vocab = read_integer(of_encoder, "vocab", 1, kMaxWidth, out.vocab, "stacks.encoder");
+  if (out.shared_tokens && encoder->vocab != out.vocab)
+    fail(ErrorKind::spec, "stacks.encoder.vocab",
+         "found {}; the decoder's vocabulary of {} tokens is shared; expected \"tokens\": \"own\"",
+         encoder->vocab, out.vocab);
   read_stack(of_encoder, "stacks.encoder", *encoder);
   read_encoder_heads(of_encoder, json.contains("mask"), *encoder);
   out.encoder = encoder;
@@ -94,11 +98,13 @@ void read_stacks(const Json& json, ModelSpec& out) {
   encoder->decoder_layers = std::ssize(out.layers);
   if (!reads_the_encoder(out))
     fail(ErrorKind::spec, "stacks.decoder",
-         "no layer reads the encoder; expected a branch with mixer \"cross_attention\"");
+         "no layer reads the encoder; expected a branch with mixer \"cross_attention\" or "
+         "\"merged_attention\"");
 }
 
 Json resolve_stacks(const ModelSpec& spec) {
   Json encoder = resolve_stack(*spec.encoder);
+  if (spec.encoder->vocab != spec.vocab) encoder["vocab"] = spec.encoder->vocab;
   if (spec.mask) nn::dump_heads({spec.encoder->head, spec.encoder->pooler}, encoder);
   return {{"encoder", std::move(encoder)}, {"decoder", resolve_stack(spec)}};
 }

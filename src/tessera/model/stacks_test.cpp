@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "tessera/model/model_testing.h"
 
@@ -62,6 +63,25 @@ TEST(Stacks, NameTheirParametersAndShareTheTokens) {
   EXPECT_THAT(names(own), Contains("encoder.embed.token.weight"));
   EXPECT_THAT(names(own), Contains("decoder.embed.token.weight"));
   EXPECT_THAT(names(own), Not(Contains("embed.token.weight")));
+}
+
+TEST(Stacks, HaveAVocabularyEach) {
+  Json json = tiny();
+  json["tokens"] = "own";
+  json["stacks"]["encoder"]["vocab"] = 7;
+  const ModelSpec spec = read_model_spec(json);
+  EXPECT_EQ(spec.vocab, 11);
+  EXPECT_EQ(spec.encoder->vocab, 7);
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const spec::ParamDecl& decl : parameters(spec)) shapes[decl.name] = decl.shape;
+  EXPECT_EQ(shapes["encoder.embed.token.weight"], (std::vector<int64_t>{7, 8}));
+  EXPECT_EQ(shapes["decoder.embed.token.weight"], (std::vector<int64_t>{11, 8}));
+  EXPECT_EQ(resolve(spec)["stacks"]["encoder"]["vocab"], 7);
+  EXPECT_EQ(resolve(read_model_spec(resolve(spec))), resolve(spec));
+  json["tokens"] = "shared";
+  EXPECT_THAT(error_of(json), HasSubstr("[stacks.encoder.vocab] found 7"));
+  json["stacks"]["encoder"]["vocab"] = 11;
+  EXPECT_FALSE(resolve(read_model_spec(json))["stacks"]["encoder"].contains("vocab"));
 }
 
 TEST(Stacks, AreRefusedWithTheReason) {

@@ -76,8 +76,7 @@ constexpr Sample kSamples[] = {
     {Slot::pattern, "random", "", R"({"block": 2, "blocks": 2})"},
     {Slot::pattern, "dilated", "", R"({"segments": [4, 12], "dilations": [1, 2]})"},
     {Slot::select, "indexer", "", R"({"n_heads": 2, "head_dim": 4, "top_k": 3})"},
-    {Slot::select, "block_indexer", "",
-     R"({"n_heads": 1, "head_dim": 4, "size": 2, "top_k": 2})"},
+    {Slot::select, "block_indexer", "", R"({"n_heads": 1, "head_dim": 4, "size": 2, "top_k": 2})"},
     {Slot::mixer, "attention", "selected_blocks",
      R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "sinks": true, "position": {"type": "rope", "rotary_dim": 2},
         "select": {"type": "block_indexer", "n_heads": 2, "head_dim": 6, "size": 3, "top_k": 2}})"},
@@ -143,6 +142,7 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "attention", "windowed",
      R"({"n_heads": 2, "pattern": {"type": "window", "width": 3}, "position": "rope"})"},
     {Slot::pattern, "prefix", "three", R"({"length": 3})"},
+    {Slot::pattern, "window", "sides", R"({"width": 5, "right": 3})"},
     {Slot::mixer, "attention", "sinks",
      R"({"n_heads": 4, "n_kv_heads": 2, "sinks": true, "position": "rope", "pattern": {"type": "window", "width": 5}})"},
     // scores with terms of their own, beside a cap, sinks, a ring and groups of heads
@@ -161,6 +161,17 @@ constexpr Sample kSamples[] = {
      R"({"n_heads": 2, "n_kv_heads": 1, "qk_norm": "layer_norm", "qk_norm_over": "projection",
         "softcap": 3})"},
     {Slot::mixer, "cross_attention", "qk_norm_over_each_head",
+     R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "qk_norm": {"type": "layer_norm", "eps": 0.01},
+        "qk_norm_over": "each_head", "softcap": 3})"},
+    {Slot::mixer, "merged_attention", "", R"({"n_heads": 2, "softcap": 2.5, "position": "rope"})"},
+    {Slot::mixer, "merged_attention", "windowed",
+     R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "scale": "value", "scale_value": 0.7,
+        "pattern": {"type": "window", "width": 4}, "position": "rope",
+        "bias": {"q": true, "k": true, "v": true, "o": true}})"},
+    {Slot::mixer, "merged_attention", "qk_norm_over_projection",
+     R"({"n_heads": 2, "n_kv_heads": 1, "qk_norm": "layer_norm", "qk_norm_over": "projection",
+        "softcap": 3})"},
+    {Slot::mixer, "merged_attention", "qk_norm_over_each_head",
      R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "qk_norm": {"type": "layer_norm", "eps": 0.01},
         "qk_norm_over": "each_head", "softcap": 3})"},
     // a rotation, which a bias of the keys does not leave the softmax with
@@ -528,9 +539,11 @@ constexpr Sample kSamples[] = {
     {Slot::router, "top_k", "scaled", R"({"k": 2, "logit_scale": 0.3, "expert_scale": true})"},
     // streams of clipped coefficients: others amplify how bf16 rounds the difference y - P_a
     {Slot::residual, "altup", "", R"({"streams": 3, "active": 1, "clip": 0.2})"},
-    {Slot::residual, "altup", "laurel", R"({"streams": 3, "active": 1, "clip": 0.2, "laurel_rank": 3})"},
+    {Slot::residual, "altup", "laurel",
+     R"({"streams": 3, "active": 1, "clip": 0.2, "laurel_rank": 3})"},
     {Slot::residual, "altup", "of_others", R"({"streams": 2, "of": "others"})"},
-    {Slot::residual, "altup", "correct_scale_true", R"({"streams": 2, "of": "others", "correct_scale": true})"},
+    {Slot::residual, "altup", "correct_scale_true",
+     R"({"streams": 2, "of": "others", "correct_scale": true})"},
     {Slot::ffn, "glu", "sparse", R"({"d_hidden": 7, "sparsity": 0.5})"},
     {Slot::residual, "reordered", "gains", R"({"gain": "channel", "sum_gain": true})"},
     {Slot::ffn, "chunked", "experts",
@@ -540,8 +553,7 @@ constexpr Sample kSamples[] = {
     {Slot::norm, "dyt", "steep", R"({"alpha": 1.5})"},
     {Slot::ffn, "mlp", "learned_slope_true",
      R"({"d_hidden": 12, "act": "silu", "slope": 1.3, "learned_slope": true})"},
-    {Slot::ffn, "mlp", "groups",
-     R"({"d_hidden": 12, "groups": {"up": 4, "down": 2}})"},
+    {Slot::ffn, "mlp", "groups", R"({"d_hidden": 12, "groups": {"up": 4, "down": 2}})"},
     {Slot::ffn, "mlp", "inner_norm",
      R"({"d_hidden": 12, "act": "relu", "inner_norm": "layer_norm"})"},
     {Slot::ffn, "mlp", "slope", R"({"d_hidden": 12, "act": "silu", "slope": 1.7})"},
@@ -575,7 +587,8 @@ constexpr Sample kSamples[] = {
     {Slot::depth, "adaptive_computation", "early", R"({"threshold": 0.3})"},
     {Slot::depth, "mixture_of_depths", "mlp", R"({"capacity": 0.4, "predictor": "mlp"})"},
     {Slot::residual, "hyper_connections", "static", R"({"streams": 3, "dynamic": false})"},
-    {Slot::residual, "manifold_hyper_connections", "unmixed", R"({"streams": 3, "mix": false, "magnitude": 1.5})"},
+    {Slot::residual, "manifold_hyper_connections", "unmixed",
+     R"({"streams": 3, "mix": false, "magnitude": 1.5})"},
     {Slot::residual, "manifold_hyper_connections", "three", R"({"streams": 3, "iterations": 5})"},
 };
 
@@ -872,13 +885,15 @@ Json host(const spec::Mechanism& mechanism,
   const auto is = [&](Slot slot, const char* name) {
     return mechanism.slot == slot && mechanism.name == name;
   };
-  if (is(Slot::mixer, "cross_attention") && arch == "decoder") {
+  const bool merged = is(Slot::mixer, "merged_attention");
+  if ((merged || is(Slot::mixer, "cross_attention")) && arch == "decoder") {
     json.erase("layers");
     json["arch"] = "encoder_decoder";
-    json["cross"] = part;
     json["start"] = 1;
     json["stacks"] =
         parse(R"({"encoder": {"layers": [{}]}, "decoder": {"layers": [{"repeat": 2}]}})");
+    if (merged) json["stacks"]["encoder"]["mixer"] = json["mixer"];
+    json[merged ? "mixer" : "cross"] = part;
     return json;
   }
   if (is(Slot::head, "classifier") && part.value("of", "pooled") == "pooled") {

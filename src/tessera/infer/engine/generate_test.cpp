@@ -214,6 +214,23 @@ TEST(Generate, SpeculationThatCannotBeIsRefused) {
                      [&] { generate(pair, nullptr, prompts(), options); });
 }
 
+TEST(Generate, SourcesHaveAVocabularyOfTheirOwn) {
+  const model::Model pair = tiny_model_of(R"({"tessera": 1, "arch": "encoder_decoder", "vocab": 23,
+      "d_model": 16, "start": 1, "tokens": "own", "mixer": {"type": "attention", "n_heads": 2},
+      "ffn": {"type": "mlp", "d_hidden": 24}, "cross": {"type": "cross_attention", "n_heads": 2},
+      "stacks": {"encoder": {"vocab": 31, "layers": [{}]}, "decoder": {"layers": [{}]}},
+      "head": "linear"})",
+                                          5);
+  GenerateOptions options;
+  options.max_new_tokens = 4;
+  EXPECT_EQ(generate(pair, nullptr, {{30, 24}}, options).rows.at(0).token_ids.size(), 4u);
+  test::expect_error(ErrorKind::input, "expected 0 to 30",
+                     [&] { generate(pair, nullptr, {{31}}, options); });
+  options.sampling.encoder_no_repeat_ngram_size = 2;
+  test::expect_error(ErrorKind::usage, "whose vocabularies differ",
+                     [&] { generate(pair, nullptr, {{30}}, options); });
+}
+
 // --- features ---------------------------------------------------------------------------------
 
 model::Model listener(uint64_t seed, const char* layers = R"({"repeat": 2})") {

@@ -126,13 +126,20 @@ void check_prompt(const model::ModelSpec& spec,
          limit == (spec.encoder ? *spec.encoder : spec).longest_sequence()
              ? ""
              : ", or raise --context");
-  check_ids(prompt, spec.vocab, which + ": token id");
+  check_ids(prompt, (spec.encoder ? *spec.encoder : spec).vocab, which + ": token id");
 }
 
 void check_decoding(const model::ModelSpec& spec, const DecodingOptions& decoding) {
   if (decoding.shift && spec.encoder)
     fail(ErrorKind::usage, "context-shift",
          "an encoder-decoder has no context shift; leave --context-shift out");
+  const SamplingOptions& sampling = decoding.sampling;
+  if (spec.encoder && spec.encoder->vocab != spec.vocab &&
+      (sampling.encoder_repetition_penalty != 1 || sampling.encoder_no_repeat_ngram_size > 0))
+    fail(ErrorKind::usage, "generate",
+         "encoder_repetition_penalty and encoder_no_repeat_ngram_size compare token ids of source "
+         "and target, whose vocabularies differ ({} and {} tokens); leave them out",
+         spec.encoder->vocab, spec.vocab);
   if (decoding.shift && longest_sequence(spec, decoding.context) == 0)
     fail(ErrorKind::usage, "context-shift",
          "this model has no context length of its own; expected --context as well");

@@ -43,6 +43,7 @@ struct Defined {
   Definition times;
   bool causal_only = false;
   bool ahead = false;  // the definition says itself what is seen of later keys
+  bool encoder_only = false;
 };
 
 /// Philox's numbers, as four of a counter; known answers hold the function (base/rng_test.cpp).
@@ -89,6 +90,9 @@ std::vector<Defined> all_defined() {
       {R"({"type": "full"})", [](const auto&, auto, auto, auto) { return int64_t{1}; }},
       {R"({"type": "window", "width": 4})",
        [=](const auto& s, auto, auto i, auto j) { return one_if(window(4, s.causal, i, j)); }},
+      {R"({"type": "window", "width": 6, "right": 4})",
+       [](const auto&, auto, auto i, auto j) { return one_if(j >= i - 1 && j <= i + 4); }, false,
+       false, true},
       {R"({"type": "chunked", "size": 5})",
        [](const auto&, auto, auto i, auto j) { return one_if(i / 5 == j / 5); }},
       {R"({"type": "sink_window", "first": 2, "width": 4})",
@@ -263,7 +267,7 @@ void expect_pattern(const PatternConfig& pattern,
 TEST(Pattern, IsItsDefinition) {
   for (const Defined& d : all_defined())
     for (const bool causal : {true, false}) {
-      if (!causal && d.causal_only) continue;
+      if (causal ? d.encoder_only : d.causal_only) continue;
       const spec::AnyPart part = read(d.json, causal);
       for (const int64_t layer : {0, 1})
         for (const int64_t length : {1, 7, 12, 31}) {
@@ -275,6 +279,11 @@ TEST(Pattern, IsItsDefinition) {
           });
         }
     }
+}
+
+TEST(Pattern, WindowsRefuseSidesThatTheyLack) {
+  expect_refused(R"({"type": "window", "width": 4, "right": 2})", "needs an encoder");
+  expect_refused(R"({"type": "window", "width": 4, "right": 4})", "expected at most 3", false);
 }
 
 /// rows of "x" (seen) and "." against the mask at head 0 of a layer
