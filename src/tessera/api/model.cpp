@@ -110,6 +110,7 @@ std::vector<int64_t> Model::tokenize(std::string_view text,
                                      bool parse_special) const {
   const std::vector<int32_t> ids =
       state_->tokenizer("tokenize")
+          .of_source()
           .encode(text, {.add_special = special, .parse_special = parse_special});
   return {ids.begin(), ids.end()};
 }

@@ -38,7 +38,7 @@ int tokenize(const TokenizeArgs& o) {
   if (!warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
   if (o.json) {
     Json tokens = Json::array();
-    for (const int32_t id : ids) tokens.push_back(std::string(tokenizer.token(id)));
+    for (const int32_t id : ids) tokens.push_back(std::string(tokenizer.of_source().token(id)));
     print_json({{"ids", ids}, {"tokens", tokens}});
   } else {
     fmt::print("{}\n", fmt::join(ids, " "));

@@ -132,10 +132,11 @@ text::Tokenizer find_tokenizer(const std::filesystem::path& given, int32_t vocab
       return with_template_in(
           path,
           find_tokenizer(name == "bytes" ? std::filesystem::path(name) : path / name, vocab_size));
-    fail(ErrorKind::file, "tokenizer",
-         "{}: no tokenizer.json, vocab.txt, tokenizer.model, vocab.json with merges.txt, "
-         "tokenizer.gguf or tokenizer.bin in this folder",
-         path.string());
+    fail(
+        ErrorKind::file, "tokenizer",
+        "{}: no tokenizer.json, vocab.txt, tokenizer.model, vocab.json with merges.txt, vocab.json "
+        "with source.spm and target.spm, tokenizer.gguf or tokenizer.bin in this folder",
+        path.string());
   }
   if (named_tokenizer(path) == "bytes") return text::byte_tokenizer();
   if (format::is_gguf(path)) {

@@ -225,10 +225,11 @@ void submit(ServiceState& state,
     if (tokens == 0)
       refuse(asked.param, std::string(asked.param) + " has no token; expected at least one",
              "invalid_value");
+    const int64_t vocab = (model.spec().encoder ? *model.spec().encoder : model.spec()).vocab;
     for (const int64_t id : prompt)
-      if (id >= model.spec().vocab)
-        refuse(asked.param, fmt::format("{} holds token {}; expected 0 to {}", asked.param, id,
-                                        model.spec().vocab - 1));
+      if (id >= vocab)
+        refuse(asked.param,
+               fmt::format("{} holds token {}; expected 0 to {}", asked.param, id, vocab - 1));
     infer::Request request{infer::first_sequence(model.spec(), prompt)};
     request.decoding = decoding;
     request.decoding.max_new_tokens =
@@ -539,7 +540,9 @@ void chat(ServiceState& state,
 /// Notations of language tokens in vocabularies.
 std::optional<int64_t> language_of(const text::Tokenizer& tokenizer, const std::string& name) {
   for (const auto& [open, close] : text::known_tokens().languages)
-    if (const auto id = tokenizer.id(open + name + close); id && tokenizer.is_special(*id))
+    // ">>de<<" is no word, special or not
+    if (const auto id = tokenizer.id(open + name + close);
+        id && (tokenizer.is_special(*id) || open == ">>"))
       return *id;
   return std::nullopt;
 }
@@ -549,13 +552,15 @@ std::optional<int64_t> language_token(const ServedModel& model,
                                       const std::string& name,
                                       const char* param) {
   if (name.empty()) return std::nullopt;
-  const auto id = language_of(model.tokenizer(), name);
+  const text::Tokenizer& tokenizer = model.tokenizer().of_source();
+  const auto id = language_of(tokenizer, name);
   if (id) return id;
   std::vector<std::string> known;
-  for (int32_t i = 0; i < model.tokenizer().vocab_size() && known.size() < 300; ++i) {
-    if (!model.tokenizer().is_special(i)) continue;
+  for (int32_t i = 0; i < tokenizer.vocab_size() && known.size() < 300; ++i) {
+    if (!tokenizer.has(i) || !(tokenizer.is_special(i) || tokenizer.token(i).starts_with(">>")))
+      continue;
     // a language is letters between the markers
-    std::string word(model.tokenizer().token(i));
+    std::string word(tokenizer.token(i));
     for (const auto& [open, close] : text::known_tokens().languages)
       // <pad> and the like are no languages
       if (open.size() > 1 && word.starts_with(open) && word.ends_with(close) &&
@@ -583,7 +588,8 @@ void translate(ServiceState& state,
   const auto source = language_token(*model, body.source_lang, "source_lang"),
              target = language_token(*model, body.target_lang, "target_lang");
   const std::string target_token =
-      target ? std::string(model->tokenizer().token(static_cast<int32_t>(*target))) : "";
+      target ? std::string(model->tokenizer().of_source().token(static_cast<int32_t>(*target)))
+             : "";
   const bool before = target_token.starts_with(">>") || target_token.starts_with("<2");
   ScheduledRequest job = state.job_of(exchange, model);
   int64_t longest = 0, source_tokens = 0, beams = 1;
@@ -595,7 +601,7 @@ void translate(ServiceState& state,
   if (body.iterations) mask_predict->iterations = *body.iterations;
   if (body.lengths) mask_predict->lengths = *body.lengths;
   for (const std::string& text : body.input) {
-    auto ids = widened(model->tokenizer().encode(text));
+    auto ids = widened(model->tokenizer().of_source().encode(text));
     if (before) ids.insert(ids.begin(), *target);
     if (source) ids.insert(ids.begin(), *source);
     infer::Request request{infer::first_sequence(model->spec(), ids)};

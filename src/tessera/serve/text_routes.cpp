@@ -29,7 +29,8 @@ void tokenize(const ServiceState& state,
   if (body.with_pieces) {
     out["pieces"] = Json::array();
     for (const int32_t id : ids)
-      out["pieces"].push_back({{"id", id}, {"piece", tokenizer.decode(std::span(&id, 1), false)}});
+      out["pieces"].push_back(
+          {{"id", id}, {"piece", tokenizer.of_source().decode(std::span(&id, 1), false)}});
   }
   exchange->answer(out);
 }

@@ -76,13 +76,8 @@ std::vector<int64_t> eos_ids(const LoadedModel& loaded) {
 
 namespace {
 
-/// Remarks about a tokenizer that does not match its model.
-void add_remarks(const text::Tokenizer& tokenizer, convert::Checkpoint& source) {
-  for (const std::string& note : tokenizer.notes()) source.remarks.push_back(note);
-  // a model of images or sounds reads no tokens
-  if (dynamic_cast<const nn::FeatureEmbedConfig*>(source.spec.embed.config.get()) != nullptr)
-    return;
-  const int64_t rows = source.spec.vocab;
+/// A remark about a tokenizer of more tokens than its model has rows.
+void add_remark(const text::Tokenizer& tokenizer, int64_t rows, convert::Checkpoint& source) {
   if (tokenizer.vocab_size() <= rows) return;
   int32_t id = static_cast<int32_t>(rows);
   while (!tokenizer.has(id)) ++id;
@@ -91,6 +86,17 @@ void add_remarks(const text::Tokenizer& tokenizer, convert::Checkpoint& source) 
       "after it are refused in prompts and never generated; in transformers, "
       "resize_token_embeddings adds rows",
       tokenizer.vocab_size(), rows, id, tokenizer.token(id)));
+}
+
+/// Remarks about a tokenizer that does not match its model.
+void add_remarks(const text::Tokenizer& tokenizer, convert::Checkpoint& source) {
+  for (const std::string& note : tokenizer.notes()) source.remarks.push_back(note);
+  // a model of images or sounds reads no tokens
+  if (dynamic_cast<const nn::FeatureEmbedConfig*>(source.spec.embed.config.get()) != nullptr)
+    return;
+  add_remark(tokenizer, source.spec.vocab, source);
+  if (source.spec.encoder && source.spec.encoder->vocab != source.spec.vocab)
+    add_remark(tokenizer.of_source(), source.spec.encoder->vocab, source);
 }
 
 /// The model of a checkpoint with its tokenizer and settings.

@@ -12,9 +12,10 @@ bool puts_bos_in_front(const Tokenizer& tokenizer) {
 
 }  // namespace
 
-RawPrompt encode_raw_prompt(const Tokenizer& tokenizer,
+RawPrompt encode_raw_prompt(const Tokenizer& of_model,
                             std::string_view text,
                             const EncodeOptions& options) {
+  const Tokenizer& tokenizer = of_model.of_source();
   RawPrompt out{tokenizer.encode(text, options), {}};
   const bool twice = options.add_special && out.ids.size() > 1 && out.ids[0] == out.ids[1] &&
                      out.ids[0] == tokenizer.bos() && puts_bos_in_front(tokenizer);

@@ -18,7 +18,8 @@ struct RawPrompt {
   std::string warning;
 };
 
-/// Errors are those of Tokenizer::encode().
+/// By the tokenizer of sources where a model has two vocabularies (Tokenizer::of_source). Errors
+/// are those of Tokenizer::encode().
 RawPrompt encode_raw_prompt(const Tokenizer& tokenizer,
                             std::string_view text,
                             const EncodeOptions& options = {.parse_special = true});

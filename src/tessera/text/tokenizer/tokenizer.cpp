@@ -259,12 +259,19 @@ const std::string& Tokenizer::tool_template() const {
   return parts.tool_template.empty() ? parts.chat_template : parts.tool_template;
 }
 
+const Tokenizer& Tokenizer::of_source() const {
+  const auto& source = state_->parts().source;
+  return source ? *source : *this;
+}
+
 Tokenizer with_lower_case(const Tokenizer& tokenizer) {
   TokenizerParts parts = tokenizer.state_->parts();
   parts.added = tokenizer.added_tokens();
   std::vector<NormalizerPointer> steps = {make_lower_case()};
   if (parts.normalizer) steps.push_back(parts.normalizer);
   parts.normalizer = make_sequence(std::move(steps));
+  if (parts.source)
+    parts.source = std::make_shared<const Tokenizer>(with_lower_case(*parts.source));
   return Tokenizer(std::move(parts));
 }
 

@@ -76,6 +76,9 @@ class Tokenizer {
   /// One more than the largest id.
   int32_t vocab_size() const;
   bool is_special(int32_t id) const;
+  /// The tokenizer of what an encoder reads: another vocabulary than the targets' where a model has
+  /// two, this one otherwise.
+  const Tokenizer& of_source() const;
   /// True if texts are truncated at the beginning: `truncation_side` of tokenizer_config.json,
   /// otherwise the direction of `truncation` in tokenizer.json.
   bool truncates_left() const;
@@ -132,10 +135,10 @@ class StreamDecoder {
   std::unique_ptr<State> state_;
 };
 
-/// Loads a tokenizer.json, a vocab.txt (vocab_file.h), a tokenizer.model (sentence_piece.h), a
-/// folder with one of them or with vocab.json and merges.txt (vocab_merges.h; the first is
-/// preferred), or a token score file (score_file.h), detected by content. `vocab_size` is for the
-/// last format: the required number of tokens, 0 = any.
+/// Loads a tokenizer.json, vocab.txt (vocab_file.h), tokenizer.model (sentence_piece.h), a folder
+/// with one of them, with vocab.json and merges.txt (vocab_merges.h) or source.spm and target.spm
+/// (the first is preferred), or a token score file (score_file.h), detected by content.
+/// `vocab_size` is for the last format: the required number of tokens, 0 = any.
 Tokenizer load_tokenizer(const std::filesystem::path& path, int32_t vocab_size = 0);
 
 /// The file that load_tokenizer() reads in a folder; nullopt if there is none.

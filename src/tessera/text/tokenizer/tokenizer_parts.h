@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,8 @@
 #include "tessera/text/tokenizer/pre_tokenizer.h"
 
 namespace tessera::text {
+
+class Tokenizer;
 
 struct TokenizerParts {
   std::string where;                  // names the source in errors
@@ -34,6 +37,7 @@ struct TokenizerParts {
   std::vector<std::string> notes = {};     // ignored problems, for people
   std::vector<std::pair<std::string, std::string>> special_roles = {};  // role, token
   std::string chat_template = {}, tool_template = {};
+  std::shared_ptr<const Tokenizer> source = nullptr;  // of sources; null = the same
 };
 
 }  // namespace tessera::text

@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kMaxJsonBytes = size_t{256} << 20;
 constexpr const char* kConfig = "tokenizer_config.json";
+constexpr const char *kSourcePieces = "source.spm", *kTargetPieces = "target.spm";
 
 /// Templates may be in files of their own, which override the config.
 std::string with_templates(const std::string& config_text,
@@ -59,8 +60,8 @@ Tokenizer load_folder(const std::filesystem::path& folder) {
   const auto file = tokenizer_file_in(folder);
   if (!file)
     fail(ErrorKind::file, folder.string(),
-         "no tokenizer.json, vocab.txt, tokenizer.model, or vocab.json with merges.txt in this "
-         "folder");
+         "no tokenizer.json, vocab.txt, tokenizer.model, vocab.json with merges.txt, or vocab.json "
+         "with source.spm and target.spm in this folder");
   const auto text_of = [&](const char* name) {
     const auto path = folder / name;
     return std::filesystem::is_regular_file(path) ? read_text_file(path, kMaxJsonBytes)
@@ -74,6 +75,12 @@ Tokenizer load_folder(const std::filesystem::path& folder) {
   const std::string special = text_of("special_tokens_map.json");
   const TokenizerCompanions companions{config, added, special};
   const std::string where = file->string(), name = file->filename();
+  if (name == kSourcePieces) {
+    const auto source = MappedFile::open(*file), target = MappedFile::open(folder / kTargetPieces);
+    const std::string vocab = text_of("vocab.json"), target_vocab = text_of("target_vocab.json");
+    return tokenizer_from_mapped_pieces({source->bytes(), target->bytes(), vocab, target_vocab},
+                                        where, companions);
+  }
   if (name.ends_with(".model")) {
     const auto mapped = MappedFile::open(*file);
     if (is_rank_file(file_text(mapped->bytes())))
@@ -96,6 +103,9 @@ std::vector<std::filesystem::path> tokenizer_files_in(const std::filesystem::pat
   if (!file) return files;
   files.push_back(*file);
   if (file->filename() == "vocab.json") files.push_back(folder / "merges.txt");
+  if (file->filename() == kSourcePieces)
+    for (const char* name : {kTargetPieces, "vocab.json", "target_vocab.json"})
+      if (std::filesystem::is_regular_file(folder / name)) files.push_back(folder / name);
   for (const char* name : kTokenizerCompanions)
     if (*file != folder / name && std::filesystem::is_regular_file(folder / name))
       files.push_back(folder / name);
@@ -111,6 +121,8 @@ std::optional<std::filesystem::path> tokenizer_file_in(const std::filesystem::pa
   if (there("vocab.json") && there("merges.txt")) return folder / "vocab.json";
   if (there(kConfig) && is_character_config(read_text_file(folder / kConfig, kMaxJsonBytes)))
     return folder / kConfig;
+  if (there("vocab.json") && there(kSourcePieces) && there(kTargetPieces))
+    return folder / kSourcePieces;
   return std::nullopt;
 }
 

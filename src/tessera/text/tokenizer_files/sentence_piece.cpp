@@ -10,6 +10,7 @@
 #include "tessera/text/tokenizer_files/tokenizer_config.h"
 #include "tessera/text/tokenizer/tokenizer_parts.h"
 #include "tessera/text/tokenizer/unigram_model.h"
+#include "tessera/text/tokenizer_files/vocab_merges.h"
 #include "tessera/text/utf8.h"
 
 namespace tessera::text {
@@ -18,6 +19,8 @@ namespace {
 using spec::Json;
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, how a space is written
+// as many spaces as a text has at an end
+constexpr size_t kAny = std::numeric_limits<size_t>::max();
 enum PieceType : int32_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
 
 /// The fields of a protobuf message, in order. Groups, which no file has, are refused.
@@ -329,6 +332,114 @@ ModelPointer model_of(const SentencePieceModel& model, const std::string& where)
                             where);
 }
 
+/// A model of pieces with the ids of another vocabulary.
+class MappedPiecesModel final : public Model {
+ public:
+  MappedPiecesModel(ModelPointer pieces, VocabularyPointer vocabulary, int32_t unknown)
+      : pieces_(std::move(pieces)), vocabulary_(std::move(vocabulary)), unknown_(unknown) {
+    for (int32_t id = 0; id < pieces_->vocabulary().size(); ++id)
+      ids_.push_back(of_text(pieces_->vocabulary().token(id).value_or("")));
+  }
+  const Vocabulary& vocabulary() const override { return *vocabulary_; }
+  void encode(std::span<const Piece> pieces, std::vector<int32_t>& ids) const override {
+    for (const Piece& piece : pieces) {
+      if (piece.id != kNoToken) {
+        ids.push_back(piece.id);
+        continue;
+      }
+      std::string_view text = piece.text;
+      std::string rest;
+      if (const size_t end = code_end(piece); end > 0) {
+        std::string_view code = text.substr(0, end);
+        if (code.starts_with(kSpace)) code.remove_prefix(kSpace.size());
+        ids.push_back(of_text(code));
+        text.remove_prefix(end);
+        // a text of its own
+        if (!text.empty() && !text.starts_with(kSpace) && piece.text.starts_with(kSpace)) {
+          rest = std::string(kSpace) + std::string(text);
+          text = rest;
+        }
+      }
+      if (text.empty()) continue;
+      std::vector<int32_t> own;
+      const Piece left{text, piece.at_start};
+      pieces_->encode(std::span(&left, 1), own);
+      for (const int32_t id : own) ids.push_back(ids_[static_cast<size_t>(id)]);
+    }
+  }
+
+ private:
+  int32_t of_text(std::string_view text) const {
+    const int32_t id = vocabulary_->id(text);
+    return id == kNoToken ? unknown_ : id;
+  }
+  /// Where a language code ">>...<<" ends with which the input begins, 0 without one.
+  static size_t code_end(const Piece& piece) {
+    constexpr std::string_view kOpen = ">>", kClose = "<<";
+    const size_t begin = piece.text.starts_with(kSpace) ? kSpace.size() : 0;
+    if (!piece.at_start || !piece.text.substr(begin).starts_with(kOpen)) return 0;
+    const size_t close = piece.text.find(kClose, begin);
+    return close == std::string_view::npos ? 0 : close + kClose.size();
+  }
+
+  ModelPointer pieces_;
+  VocabularyPointer vocabulary_;
+  int32_t unknown_;
+  std::vector<int32_t> ids_;  // by id of the model of pieces
+};
+
+/// Normalization of a model's texts; `always`: a space before each part of a text.
+NormalizerPointer normalizer_of(const SentencePieceModel& model,
+                                bool prefix,
+                                bool always,
+                                const std::string& where) {
+  std::vector<NormalizerPointer> steps;
+  if (!model.charsmap.empty())
+    steps.push_back(make_precompiled(Charsmap(model.charsmap, where), true));
+  steps.push_back(std::make_shared<Spaces>(prefix, always, model.remove_extra_whitespaces));
+  return make_sequence(std::move(steps));
+}
+
+/// One of the two tokenizers of mapped pieces.
+Tokenizer side_of_mapped_pieces(std::span<const std::byte> file,
+                                std::string_view vocab,
+                                const std::string& where,
+                                const TokenizerCompanions& companions,
+                                std::shared_ptr<const Tokenizer> source) {
+  constexpr UsualToken kUsual[] = {
+      {"unk_token", "<unk>"}, {"eos_token", "</s>"}, {"pad_token", "<pad>"}};
+  const SentencePieceModel model = read_sentence_piece(file, where);
+  const VocabularyPointer vocabulary = read_vocabulary(spec::parse_json(vocab, where), where);
+  const ConfiguredTokens configured(companions, {}, kUsual, where);
+  std::vector<AddedToken> added;
+  const auto special = [&](const char* role) -> std::optional<int32_t> {
+    const std::string name = configured.role(role);
+    const int32_t id = vocabulary->id(name);
+    if (id == kNoToken) return std::nullopt;
+    AddedToken token;
+    token.id = id, token.content = name, token.special = true;
+    added.push_back(std::move(token));
+    return id;
+  };
+  TokenizerParts parts;
+  parts.where = where;
+  parts.unk = special("unk_token"), parts.eos = special("eos_token"),
+  parts.pad = special("pad_token");
+  if (!parts.unk || !parts.eos)
+    fail(ErrorKind::file, where, "the vocabulary lacks \"{}\"; expected the {} token in it",
+         configured.role(parts.unk ? "eos_token" : "unk_token"), parts.unk ? "end" : "unknown");
+  parts.model = std::make_shared<MappedPiecesModel>(model_of(model, where), vocabulary, *parts.unk);
+  parts.added = std::move(added);
+  parts.special_roles = configured.roles();
+  parts.normalizer = normalizer_of(model, model.add_dummy_prefix, true, where);
+  // no space at either end of a text
+  parts.decoder = {make_replace_decoder(std::string(kSpace), " "), make_byte_fallback_decoder(),
+                   make_fuse_decoder(), make_strip_decoder(" ", kAny, kAny)};
+  parts.suffix = {*parts.eos};
+  parts.source = std::move(source);
+  return tokenizer_with_config(std::move(parts), configured.config());
+}
+
 }  // namespace
 
 bool is_sentence_piece(std::string_view content) {
@@ -390,22 +501,16 @@ Tokenizer tokenizer_from_sentence_piece(std::span<const std::byte> file,
   parts.bos = model.bos;
   parts.eos = model.eos;
   parts.pad = model.pad;
-  std::vector<NormalizerPointer> steps;
-  if (!model.charsmap.empty())
-    steps.push_back(make_precompiled(Charsmap(model.charsmap, where), true));
   const bool prefix =
       config_flag(config, "add_prefix_space", where).value_or(model.add_dummy_prefix);
   // after special tokens too, as in T5 and the older form of Llama
   const bool always = kind.extra_ids > 0 || config_flag(config, "legacy", where).value_or(false);
-  steps.push_back(std::make_shared<Spaces>(prefix, always, model.remove_extra_whitespaces));
-  parts.normalizer = make_sequence(std::move(steps));
+  parts.normalizer = normalizer_of(model, prefix, always, where);
   parts.decoder = {make_replace_decoder(std::string(kSpace), " "), make_byte_fallback_decoder(),
                    make_fuse_decoder()};
   // if spaces at the ends are removed, none is added before a text
   const bool merge = model.remove_extra_whitespaces;
-  if (prefix || merge)
-    parts.decoder.push_back(
-        make_strip_decoder(" ", merge ? std::numeric_limits<size_t>::max() : 1, 0));
+  if (prefix || merge) parts.decoder.push_back(make_strip_decoder(" ", merge ? kAny : 1, 0));
   Tokenizer names = tokenizer_with_config(parts, config);
   const auto surround = [&](const char* key, bool usual, std::optional<int32_t> id,
                             std::vector<int32_t>& side) {
@@ -417,6 +522,26 @@ Tokenizer tokenizer_from_sentence_piece(std::span<const std::byte> file,
   surround("add_bos_token", kind.bos, names.bos(), parts.prefix);
   surround("add_eos_token", kind.eos, names.eos(), parts.suffix);
   return tokenizer_with_config(std::move(parts), config);
+}
+
+Tokenizer tokenizer_from_mapped_pieces(const MappedPieces& files,
+                                       const std::string& where,
+                                       const TokenizerCompanions& companions) {
+  const ConfiguredTokens early(companions, {}, {}, where);
+  const Json& config = early.config();
+  if (const std::string name = tokenizer_class_in(config); !name.empty() && name != "Marian")
+    fail(
+        ErrorKind::spec, where,
+        "tokenizer_class = {} is not supported with source.spm and vocab.json; expected Marian, or "
+        "a tokenizer.json",
+        config["tokenizer_class"].dump().substr(0, 60));
+  const bool separate = config_flag(config, "separate_vocabs", where).value_or(false);
+  if (separate && files.target_vocab.empty())
+    fail(ErrorKind::file, where, "separate_vocabs is true; expected target_vocab.json next to it");
+  auto source = std::make_shared<const Tokenizer>(
+      side_of_mapped_pieces(files.source, files.vocab, where, companions, nullptr));
+  return side_of_mapped_pieces(files.target, separate ? files.target_vocab : files.vocab, where,
+                               companions, std::move(source));
 }
 
 }  // namespace tessera::text

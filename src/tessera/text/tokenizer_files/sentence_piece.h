@@ -51,4 +51,21 @@ Tokenizer tokenizer_from_sentence_piece(std::span<const std::byte> file,
                                         const std::string& where,
                                         const TokenizerCompanions& companions = {});
 
+/// Models whose ids a vocab.json states, one model for sources and one for targets
+/// (MarianTokenizer): contents of source.spm, target.spm, vocab.json and target_vocab.json.
+struct MappedPieces {
+  std::span<const std::byte> source, target;
+  std::string_view vocab;
+  std::string_view target_vocab = {};  // read with `separate_vocabs` of tokenizer_config.json
+};
+
+/// The tokenizer of targets, with that of sources as Tokenizer::of_source(). A piece that its
+/// vocabulary lacks is the unknown token; a language code (">>fra<<") at the start of a text is one
+/// token; the end token follows a text. Throws Error(file) as read_sentence_piece() does, for an
+/// invalid vocabulary, or one without the end token and the unknown token; Error(spec) for another
+/// `tokenizer_class`.
+Tokenizer tokenizer_from_mapped_pieces(const MappedPieces& files,
+                                       const std::string& where,
+                                       const TokenizerCompanions& companions = {});
+
 }  // namespace tessera::text

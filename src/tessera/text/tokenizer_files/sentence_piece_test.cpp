@@ -7,6 +7,7 @@
 #include "tessera/base/base64.h"
 #include "tessera/base/testing.h"
 #include "tessera/spec/json.h"
+#include "tessera/text/tokenizer/raw_prompt.h"
 
 namespace tessera::text::sentence_piece_test {
 namespace {
@@ -164,6 +165,65 @@ TEST_F(SentencePiece, RefusesWhatIsBroken) {
   EXPECT_THAT(refused(unk + std::string("\x1A\x02\x28\x00", 4)), HasSubstr("escape_whitespaces"));
   const std::string twice = unk + piece("a", 1) + piece("a", 1);
   EXPECT_NE(error_of([&] { tokenizer_from_sentence_piece(bytes_of(twice), "m"); }), "");
+}
+
+/// Models of two sides (tools/golden/mapped_pieces.py).
+class TwoSides : public testing::Test {
+ protected:
+  std::string model(const char* side) const {
+    return bytes_of_base64(golden_[side].get<std::string>()).value();
+  }
+  /// The files of a case as a folder of a model has them.
+  void write(const test::TemporaryFolder& folder, const Json& of_case) const {
+    folder.write("source.spm", model("source"));
+    folder.write("target.spm", model("target"));
+    folder.write("vocab.json", of_case["vocab"][0].dump());
+    if (of_case["vocab"].size() > 1) folder.write("target_vocab.json", of_case["vocab"][1].dump());
+    folder.write("tokenizer_config.json", Json{{"tokenizer_class", "MarianTokenizer"},
+                                               {"separate_vocabs", of_case["vocab"].size() > 1}}
+                                              .dump());
+  }
+  const Json golden_ =
+      spec::read_json_file(TESSERA_SOURCE_DIR "/tests/golden/text/mapped_pieces.json");
+};
+
+TEST_F(TwoSides, IdsAndTextsAreThoseOfTransformers) {
+  for (const auto& [name, want] : golden_["cases"].items()) {
+    SCOPED_TRACE(name);
+    const test::TemporaryFolder folder;
+    write(folder, want);
+    const Tokenizer tokenizer = load_tokenizer(folder.path());
+    const EncodeOptions options{.add_special = true, .parse_special = true};
+    for (size_t i = 0; i < golden_["texts"].size(); ++i) {
+      SCOPED_TRACE(golden_["texts"][i].dump());
+      const auto text = golden_["texts"][i].get<std::string>();
+      EXPECT_EQ(tokenizer.of_source().encode(text, options), want["ids"][i].get<Ids>());
+      const Ids ids = want["target_ids"][i].get<Ids>();
+      EXPECT_EQ(tokenizer.encode(text, options), ids);
+      EXPECT_EQ(tokenizer.decode(ids), want["decoded"][i].get<std::string>());
+      // a raw prompt is a source
+      EXPECT_EQ(encode_raw_prompt(tokenizer, text).ids, want["ids"][i].get<Ids>());
+    }
+    EXPECT_EQ(tokenizer_files_in(folder.path()).size(), want["vocab"].size() + 3);
+  }
+}
+
+TEST_F(TwoSides, RefusesFilesThatLackAPart) {
+  const Json& apart = golden_["cases"]["apart"];
+  const test::TemporaryFolder folder;
+  write(folder, apart);
+  const auto error = [&] { return error_of([&] { load_tokenizer(folder.path()); }); };
+  EXPECT_EQ(error(), "");
+  std::filesystem::remove(folder / "target_vocab.json");
+  EXPECT_THAT(error(), HasSubstr("expected target_vocab.json"));
+  Json vocab = apart["vocab"][1];
+  vocab.erase("</s>");
+  folder.write("target_vocab.json", vocab.dump());
+  EXPECT_THAT(error(), HasSubstr("the vocabulary lacks \"</s>\""));
+  folder.write("tokenizer_config.json", R"({"tokenizer_class": "XLMRobertaTokenizer"})");
+  EXPECT_THAT(error(), HasSubstr("expected Marian"));
+  std::filesystem::remove(folder / "target.spm");
+  EXPECT_EQ(tokenizer_file_in(folder.path()), std::nullopt);
 }
 
 }  // namespace

@@ -144,7 +144,15 @@ Json post_processor_of(Around around,
           {"special_tokens", specials}};
 }
 
-VocabularyPointer vocabulary_of(const Json& vocab, const std::string& where) {
+Json object_or_empty(std::string_view text, const std::string& where) {
+  if (text.empty()) return Json::object();
+  Json out = spec::parse_json(text, where);
+  return out.is_object() ? out : Json::object();  // ConfiguredTokens refuses it
+}
+
+}  // namespace
+
+VocabularyPointer read_vocabulary(const Json& vocab, const std::string& where) {
   if (!vocab.is_object())
     fail(ErrorKind::file, where, "found {}; expected an object of tokens and ids",
          spec::kind_of(vocab));
@@ -158,20 +166,12 @@ VocabularyPointer vocabulary_of(const Json& vocab, const std::string& where) {
   return std::make_shared<Vocabulary>(std::move(entries), where);
 }
 
-Json object_or_empty(std::string_view text, const std::string& where) {
-  if (text.empty()) return Json::object();
-  Json out = spec::parse_json(text, where);
-  return out.is_object() ? out : Json::object();  // ConfiguredTokens refuses it
-}
-
-}  // namespace
-
 Tokenizer tokenizer_from_merges(std::string_view vocab,
                                 std::string_view merges,
                                 const std::string& where,
                                 const TokenizerCompanions& companions) {
   const Json tokens = spec::parse_json(vocab, where);
-  const VocabularyPointer vocabulary = vocabulary_of(tokens, where);
+  const VocabularyPointer vocabulary = read_vocabulary(tokens, where);
   const Json said = object_or_empty(companions.config, where + ": tokenizer_config.json");
   const Around around = around_of(said, tokens, where);
   const Json map =

@@ -12,6 +12,9 @@
 
 namespace tessera::text {
 
+/// The tokens and ids of a vocab.json. Throws Error(file) for anything else.
+VocabularyPointer read_vocabulary(const spec::Json& vocab, const std::string& where);
+
 /// `where` names vocab.json. Throws Error(file) for invalid files, Error(spec) for a class with
 /// other pre-tokenization.
 Tokenizer tokenizer_from_merges(std::string_view vocab,

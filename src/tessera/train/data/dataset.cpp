@@ -106,7 +106,8 @@ std::unique_ptr<Dataset> of_texts(const DataPlan& plan,
   const text::Tokenizer tokenizer = open_tokenizer(plan.data);
   std::vector<std::string> remarks;
   const auto tokens_of = [&](const TextData& data) {
-    TokenData tokens = prepare_tokens(data, tokenizer, plan.spec.vocab, cache, cancel);
+    TokenData tokens = prepare_tokens(data, tokenizer, plan.spec.vocab, cache, cancel,
+                                      plan.spec.encoder ? plan.spec.encoder->vocab : 0);
     remarks.insert(remarks.end(), tokens.notes.begin(), tokens.notes.end());
     return tokens;
   };

@@ -100,7 +100,9 @@ Json view_of(const PackedBatch& batch,
                     {"tokens", piece.length}};
   }
   if (!batch.names.empty()) out["name"] = batch.names[index];
-  if (!batch.sources.empty()) out["encoder_reads"] = tokens_json(batch.sources[index], tokenizer);
+  if (!batch.sources.empty())
+    out["encoder_reads"] =
+        tokens_json(batch.sources[index], tokenizer == nullptr ? nullptr : &tokenizer->of_source());
   if (piece.prefix > 1) out["prefix"] = piece.prefix;
   if (!batch.labels.empty()) out["label"] = batch.labels[index];
   for (const TargetRange& range : target_ranges(targets))

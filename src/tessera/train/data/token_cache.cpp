@@ -42,15 +42,22 @@ std::vector<std::string> warnings(const TextData& data, const std::vector<DataFi
   return out;
 }
 
+/// How texts of one side of pairs become tokens.
+struct Side {
+  const text::Tokenizer& tokenizer;
+  std::optional<int32_t> separator;  // after every document
+  int64_t vocab = 0;                 // of the model
+};
+
 /// Tokenizes documents into one split.
 class Encoder {
  public:
-  Encoder(const text::Tokenizer& tokenizer, std::optional<int32_t> separator, TokenWriter& out)
-      : tokenizer_(tokenizer), separator_(separator), out_(out) {}
+  Encoder(const Side& text, const Side& source, TokenWriter& out)
+      : text_(text), source_(source), out_(out) {}
 
   void document(std::string_view text, const CancelToken* cancel) {
     if (text.empty()) return;
-    append(text, cancel);
+    append(text, text_, cancel);
     out_.end_document(static_cast<int64_t>(text.size()));
   }
   /// Adds tokens, separator included.
@@ -60,20 +67,26 @@ class Encoder {
   }
   /// Adds a pair as two documents, neither empty;
   void pair(std::string_view source, std::string_view text, const CancelToken* cancel) {
-    append(source, cancel);
+    append(source, source_, cancel);
     out_.end_document(0);
     document(text, cancel);
   }
 
  private:
-  void append(std::string_view text, const CancelToken* cancel) {
+  void append(std::string_view text, const Side& side, const CancelToken* cancel) {
     while (!text.empty()) {
       if (cancel != nullptr) cancel->check("data");
       const std::string_view piece = text.substr(0, cut(text));
-      out_.append(tokenizer_.encode(piece, {.add_special = false}));
+      const std::vector<int32_t> ids = side.tokenizer.encode(piece, {.add_special = false});
+      for (const int32_t id : ids)
+        if (id >= side.vocab)
+          fail(ErrorKind::input, "data",
+               "the tokenizer gives id {}; the spec has a vocabulary of {} (spec.vocab)", id,
+               side.vocab);
+      out_.append(ids);
       text.remove_prefix(piece.size());
     }
-    if (separator_) out_.append(std::span(&*separator_, 1));
+    if (side.separator) out_.append(std::span(&*side.separator, 1));
   }
   static size_t cut(std::string_view text) {
     if (text.size() <= kPieceBytes) return text.size();
@@ -81,8 +94,7 @@ class Encoder {
     return line == std::string_view::npos ? kPieceBytes : line + 1;
   }
 
-  const text::Tokenizer& tokenizer_;
-  std::optional<int32_t> separator_;
+  Side text_, source_;
   TokenWriter& out_;
 };
 
@@ -276,18 +288,19 @@ std::string fingerprint(const std::string& tokenizer) {
 }
 
 std::string cache_key(const TextData& data,
-                      std::optional<int32_t> separator,
-                      int64_t vocab,
+                      const Side& text,
+                      const Side& source,
                       const std::vector<DataFile>& train,
                       const std::vector<DataFile>& valid) {
   Json key = {{"version", 1},
               {"tokenizer", fingerprint(data.tokenizer)},
-              {"vocab", vocab},
+              {"vocab", text.vocab},
               {"format", spec::enum_name(data.format)},
               {"valid_fraction", data.valid_fraction},
-              {"separator", separator.value_or(-1)}};
+              {"separator", text.separator.value_or(-1)}};
   if (has_keys(data.format)) key["text_key"] = data.text_key;
   if (data.source_key) key["source_key"] = *data.source_key;
+  if (source.vocab != text.vocab) key["source_vocab"] = source.vocab;
   for (const auto& [name, sources] : {std::pair{"train", &train}, std::pair{"valid", &valid}})
     for (const DataFile& source : *sources)
       key[name].push_back(data.format == DataFormat::tokens ? Sha256().update(source.raw()).finish()
@@ -321,15 +334,20 @@ TokenData prepare_tokens(const TextData& data,
                          const text::Tokenizer& tokenizer,
                          int64_t vocab,
                          const fs::path& cache,
-                         const CancelToken* cancel) {
+                         const CancelToken* cancel,
+                         int64_t source_vocab) {
   const auto train_files = open_all(data, data.train), valid_files = open_all(data, data.valid);
   const auto separator = separator_of(data, tokenizer);
+  if (source_vocab == 0) source_vocab = vocab;
+  const text::Tokenizer& of_source = tokenizer.of_source();
+  const Side text{tokenizer, separator, vocab},
+      source{of_source, data.source_key ? separator_of(data, of_source) : separator, source_vocab};
   const bool has_valid = !data.valid.empty() || data.valid_fraction > 0;
   TokenData out;
   out.separator = separator;
   for (const auto* files : {&train_files, &valid_files})
     for (std::string& line : warnings(data, *files)) out.notes.push_back(std::move(line));
-  out.key = cache_key(data, separator, vocab, train_files, valid_files);
+  out.key = cache_key(data, text, source, train_files, valid_files);
   const fs::path folder = cache / out.key.substr(0, 16);
 
   const auto open = [&] {
@@ -344,12 +362,12 @@ TokenData prepare_tokens(const TextData& data,
       fs::create_directories(cache);
       PartialPath made(folder, PartialPath::Kind::folder);
       const fs::path& partial = made.path();
-      TokenWriter train_out(partial / "train.tokens", vocab);
+      const int64_t most = std::max(vocab, source_vocab);
+      TokenWriter train_out(partial / "train.tokens", most);
       std::optional<TokenWriter> valid_out;
-      Encoder train(tokenizer, separator, train_out);
+      Encoder train(text, source, train_out);
       std::optional<Encoder> valid;
-      if (has_valid)
-        valid.emplace(tokenizer, separator, valid_out.emplace(partial / "valid.tokens", vocab));
+      if (has_valid) valid.emplace(text, source, valid_out.emplace(partial / "valid.tokens", most));
       const Splitter splitter{data, vocab, separator, train, valid ? &*valid : nullptr, cancel};
       if (data.valid_fraction > 0) {
         uint64_t bytes = 0;

@@ -29,11 +29,13 @@ std::optional<int32_t> separator_of(const TextData& data, const text::Tokenizer&
 
 /// Opens cache/KEY, or creates it. Throws Error(file) for unreadable and malformed files (with the
 /// line), Error(input) for empty ones and for ids outside `vocab`, Error(resource) if the disk is
-/// full. Files of tokens have no text bytes.
+/// full. Files of tokens have no text bytes. Sources of pairs are encoded by
+/// Tokenizer::of_source(), with ids below `source_vocab`, 0 = `vocab`.
 TokenData prepare_tokens(const TextData& data,
                          const text::Tokenizer& tokenizer,
                          int64_t vocab,
                          const std::filesystem::path& cache,
-                         const CancelToken* cancel = nullptr);
+                         const CancelToken* cancel = nullptr,
+                         int64_t source_vocab = 0);
 
 }  // namespace tessera::train

@@ -1,6 +1,7 @@
 // Training of two stacks: from lines with a source and a text to a model that reads its source.
 #include <cmath>
 
+#include "tessera/base/base64.h"
 #include "tessera/train/loop/checkpoint.h"
 #include "tessera/train/loop/batch_tensors.h"
 #include "tessera/train/objective/objective.h"
@@ -73,6 +74,43 @@ TEST(Pairs, PackWithTheStartBeforeAndTheTextBehind) {
   ASSERT_EQ(batch.pieces.size(), 2u);
   EXPECT_EQ(batch.pieces[1].begin, 1);
   EXPECT_EQ(batch.pieces[1].length, 2);
+}
+
+// sources by source.spm and vocab.json, texts by target.spm and target_vocab.json
+TEST(Pairs, EachSideHasTheTokensOfItsVocabulary) {
+  const Json golden =
+      spec::read_json_file(TESSERA_SOURCE_DIR "/tests/golden/text/mapped_pieces.json");
+  const Json& apart = golden["cases"]["apart"];
+  const TemporaryFolder folder;
+  for (const char* side : {"source", "target"})
+    folder.write(fmt::format("{}.spm", side),
+                 bytes_of_base64(golden[side].get<std::string>()).value());
+  folder.write("vocab.json", apart["vocab"][0].dump());
+  folder.write("target_vocab.json", apart["vocab"][1].dump());
+  folder.write("tokenizer_config.json", R"({"separate_vocabs": true})");
+  const auto text = golden["texts"].back().get<std::string>();
+  const Json json =
+      pair_recipe(folder.write("pairs.jsonl", Json{{"in", text}, {"out", text}}.dump() + "\n"));
+  TextData data = read_recipe(json, "").data.files();
+  data.valid_fraction = 0;
+  data.tokenizer = folder.path().string();
+  const auto prepared = [&](int64_t vocab, int64_t source_vocab) {
+    return prepare_tokens(data, open_tokenizer({data}), vocab, folder / "cache", nullptr,
+                          source_vocab)
+        .train;
+  };
+  const TokenSplit split = prepared(256, 300);
+  ASSERT_EQ(split.documents(), 2);
+  for (const int64_t i : {0, 1}) {
+    const auto [begin, n] = split.document(i);
+    std::vector<int64_t> ids(static_cast<size_t>(n));
+    split.read(begin, ids);
+    const Json& want = apart[i == 0 ? "ids" : "target_ids"].back();
+    EXPECT_EQ(ids, want.get<std::vector<int64_t>>());  // ends with </s>, as documents do
+  }
+  EXPECT_NE(apart["ids"].back(), apart["target_ids"].back());
+  test::expect_error(ErrorKind::input, "vocabulary of 2", [&] { prepared(256, 2); });
+  test::expect_error(ErrorKind::input, "vocabulary of 2", [&] { prepared(2, 256); });
 }
 
 TEST(Pairs, WithoutAnEncoderTheSourceIsAPrefix) {
