@@ -12,6 +12,7 @@ import dataclasses
 import gguf
 import numpy
 import torch
+import transformers
 
 import reference
 
@@ -1561,6 +1562,13 @@ def marian():
                 of="share_encoder_decoder_embeddings",
                 why="the same, without a table that nothing reads",
             ),
+            Case(
+                "decoder_vocab_size",
+                {"decoder_vocab_size": 80},
+                of="share_encoder_decoder_embeddings",
+                why="a vocabulary of each stack (opus-mt-tc-big)",
+            ),
+            Case("two_vocabularies_untied", {"tie_word_embeddings": False}, of="decoder_vocab_size"),
             Rewrite(
                 "hub",
                 "base",
@@ -1589,10 +1597,57 @@ def marian():
         rejects=[
             {
                 "name": "decoder_vocab_size",
-                "set": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50},
+                "set": {"decoder_vocab_size": 50},
                 "expect": "decoder_vocab_size",
             }
         ],
+    )
+
+
+def sinusoid_tables(tensors, config):
+    """The stored tables of positions as the class initialises them."""
+    table = transformers.models.fsmt.modeling_fsmt.SinusoidalPositionalEmbedding.get_embedding
+    return {
+        name: table(*value.shape, config["pad_token_id"]) if "embed_positions" in name else value
+        for name, value in tensors.items()
+    }
+
+
+def fsmt():
+    settings = pair_of_stacks(src_vocab_size=80)
+    return Family(
+        name="fsmt",
+        model_type="fsmt",
+        architecture="FSMTForConditionalGeneration",
+        gains={
+            "embed_tokens.weight": 2,
+            "decoder.layers.1.fc1.weight": 3,
+            "decoder.layers.1.fc2.weight": 6,
+            "decoder.layers.1.final_layer_norm.weight": 2,
+        },
+        settings={**settings, "pad_token_id": 1},
+        cases=[
+            Case("base"),
+            Case("activation_function", {"activation_function": "gelu"}, text=False),
+            Case("scale_embedding", {"scale_embedding": False}, text=False),
+            Case("encoder_attention_heads", {"encoder_attention_heads": 4}, text=False),
+            Case("decoder_attention_heads", {"decoder_attention_heads": 2}, text=False),
+            Case("pad_token_id", {"pad_token_id": 0}, text=False, why="positions count from the id of padding"),
+            Case("length", {"max_position_embeddings": 48}, neutral=True, why="sinusoids of any position"),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True, "src_vocab_size": 64}, text=False, why="one table for both stacks and the output"),
+            Rewrite(
+                "defaults",
+                "base",
+                keep("src_vocab_size", "tgt_vocab_size", *[k for k in PAIR_KEEP if k != "vocab_size"], "pad_token_id"),
+                why="relu, scaled embeddings, tables apart",
+            ),
+        ],
+        shape_keys=["src_vocab_size", "tgt_vocab_size"] + PAIR_SHAPES[1:],
+        padding="right",
+        pair=True,
+        missing="model.decoder.layers.1.encoder_attn.v_proj.bias",
+        as_released=sinusoid_tables,
+        rejects=[{"name": "tied_vocabularies", "set": {"tie_word_embeddings": True}, "expect": "src_vocab_size"}],
     )
 
 
@@ -2791,6 +2846,7 @@ FAMILIES = [
         t5,
         bart,
         marian,
+        fsmt,
         led,
         mamba,
         falcon_mamba,

@@ -450,6 +450,105 @@ def t5gemma():
     )
 
 
+GEMMA_2_STACK = {
+    **{k: v for k, v in GEMMA_STACK.items() if k not in ("attn_logit_softcapping", "rope_parameters")},
+    "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": 4,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    },
+}
+IMAGE_TOWER = dict(
+    model_type="siglip_vision_model",
+    hidden_size=8,
+    intermediate_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=1,
+    image_size=56,
+    patch_size=14,
+)
+
+
+def stack_2(name, **changes):
+    """Settings of one stack with changes; the encoder's are those of its text."""
+    settings = {**GEMMA_2_STACK, **OWN[name], **changes}
+    return {name: settings if name == "decoder" else {"text_config": settings, "vision_config": IMAGE_TOWER, "mm_tokens_per_image": 4}}
+
+
+def ropes(full=1000.0, sliding=100.0, **more):
+    kinds = {"full_attention": full, "sliding_attention": sliding}
+    return {kind: {"rope_type": "default", "rope_theta": theta, **more.get(kind, {})} for kind, theta in kinds.items()}
+
+
+def kept_t5gemma2(config):
+    """The shapes alone."""
+    names = (*STACK_SHAPES, "num_key_value_heads", "head_dim")
+    encoder = {"text_config": {k: config["encoder"]["text_config"][k] for k in names}}
+    encoder.update({k: config["encoder"][k] for k in ("vision_config", "mm_tokens_per_image")})
+    decoder = {k: config["decoder"][k] for k in names}
+    return {**{k: config[k] for k in ("architectures", "model_type", "decoder_start_token_id")}, "encoder": encoder, "decoder": decoder}
+
+
+def periods(config):
+    """Types of layers by their period, and the first id by the decoder's own key."""
+    del config["decoder_start_token_id"]
+    for part in (config["encoder"]["text_config"], config["decoder"]):
+        del part["layer_types"]
+        part["sliding_window_pattern"] = 2
+    return config
+
+
+def t5gemma2():
+    linear = {"rope_type": "linear", "factor": 4.0}
+    # in one case, each stack another value
+    each = [
+        (key, {**stack_2("encoder", **{name: first}), **stack_2("decoder", **{name: second})})
+        for key, name, first, second in (
+            ("num_key_value_heads", "num_key_value_heads", 2, 1),
+            ("head_dim", "head_dim", 4, 6),
+            ("rms_norm_eps", "rms_norm_eps", 0.05, 0.02),
+            ("hidden_activation", "hidden_activation", "relu", "silu"),
+            ("query_pre_attn_scalar", "query_pre_attn_scalar", 30, 3),
+            ("sliding_window", "sliding_window", 7, 6),
+            ("layer_types", "layer_types", ["full_attention", "sliding_attention"], ["full_attention"] * 2),
+            ("rope_theta_full", "rope_parameters", ropes(full=50.0), ropes(full=20.0)),
+            ("rope_theta_sliding", "rope_parameters", ropes(sliding=5.0), ropes(sliding=2.0)),
+            ("rope_linear", "rope_parameters", ropes(full_attention=linear), ropes(full_attention={**linear, "factor": 8.0})),
+            ("rope_linear_sliding", "rope_parameters", ropes(sliding_attention=linear), ropes(sliding_attention={**linear, "factor": 8.0})),
+        )
+    ]
+    each += [(f"{name}_attention_bias", stack_2(name, attention_bias=True)) for name in ("encoder", "decoder")]
+    caps = {**stack_2("encoder", attn_logit_softcapping=2.0), **stack_2("decoder", attn_logit_softcapping=2.0)}
+    return Family(
+        name="t5gemma2",
+        model_type="t5gemma2",
+        architecture="T5Gemma2ForConditionalGeneration",
+        gains={"decoder.norm.weight": 3},
+        zero_centred_norms=True,
+        settings=dict(**stack_2("encoder"), **stack_2("decoder"), vocab_size=32, decoder_start_token_id=2, pad_token_id=0, bos_token_id=2, eos_token_id=1),
+        cases=[
+            Case("base"),
+            *[Case(name, changes, text=False) for name, changes in each],
+            Case("attn_logit_softcapping", caps, neutral=True, why="this version stores it and never passes it to attention"),
+            Case("final_logit_softcapping", stack_2("decoder", final_logit_softcapping=None), text=False),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}, text=False),
+            Case("length", stack_2("decoder", max_position_embeddings=48), neutral=True, why="rotations have no table"),
+            Rewrite("sliding_window_pattern", "base", periods, why="types of layers by their period"),
+            Rewrite("defaults", "base", kept_t5gemma2, same_result=False, why="windows of 4096, no cap, bases of 10000 and 1000000"),
+        ],
+        shape_keys=[f"{name}.{key}" for name in ("encoder.text_config", "decoder") for key in STACK_SHAPES],
+        padding="right",
+        pair=True,
+        missing="model.decoder.layers.1.self_attn.v_proj.weight",
+        rejects=[
+            {"name": "two_widths", "set": {"decoder.hidden_size": 24}, "expect": "hidden_size"},
+            {"name": "two_vocabularies", "set": {"decoder.vocab_size": 64}, "expect": "vocab_size"},
+            {"name": "rope_type", "set": {"encoder.text_config.rope_parameters.full_attention.rope_type": "yarn"}, "expect": "rope_type"},
+        ],
+    )
+
+
 FAMILIES = [
     make()
     for make in (
@@ -465,5 +564,6 @@ FAMILIES = [
         mvp,
         longt5,
         t5gemma,
+        t5gemma2,
     )
 ]

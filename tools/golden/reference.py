@@ -304,13 +304,15 @@ def counted(value, mask):
 
 
 def difference(left, right, mask):
-    """max |left - right| over what counts."""
+    """max |left - right| over what counts; of two vocabularies, over the tokens that both have."""
     names = ["logits"] if "logits" in left else ["last_hidden_state", "pooler_output"]
-    return max(
-        float((counted(left[name], mask) - counted(right[name], mask)).abs().max())
-        for name in names
-        if name in left
-    )
+
+    def between(name):
+        width = min(left[name].shape[-1], right[name].shape[-1])
+        one, other = (counted(side[name], mask)[..., :width] for side in (left, right))
+        return float((one - other).abs().max())
+
+    return max(between(name) for name in names if name in left)
 
 
 @torch.no_grad()
