@@ -72,6 +72,8 @@ const std::vector<ExceptionEntry>& exceptions() {
        "the indexer learns from its KL loss alone"},
       {Exception::learns_from_its_own_loss, "mixer_latent_attention_selected", "parameters",
        "the indexer learns from its KL loss alone"},
+      {Exception::learns_from_its_own_loss, "mixer_compressed_attention_chosen", "parameters",
+       "the indexer learns from its KL loss alone"},
       {Exception::learns_from_its_own_loss, "router_policy_gradient", "parameters",
        "the gate learns from the losses of its tokens, not by gradients"},
       {Exception::learns_from_its_own_loss, "router_policy_gradient_losses_balance_switch",

@@ -11,29 +11,42 @@ class HashedRouter final : public Router {
  public:
   HashedRouter(const HashRouterConfig& config, const Builder& builder)
       : config_(config), name_(builder.prefix()), n_experts_(builder.scope().n_experts) {
+    if (config.weights != HashWeights::equal) gate_ = Linear(builder, "gate");
     const WeightPtr table = builder.optional("table");
     if (table == nullptr) return;
-    expert_V_ = table->tensor().detach().to(at::kCPU, at::kDouble).contiguous();
-    const auto* expert = expert_V_.const_data_ptr<double>();
-    for (int64_t v = 0; v < expert_V_.numel(); ++v)
-      if (!(expert[v] >= 0 && expert[v] < static_cast<double>(n_experts_)) ||
-          expert[v] != std::floor(expert[v]))
+    const Tensor numbers = table->tensor().detach().to(at::kCPU, at::kDouble).contiguous();
+    const auto* expert = numbers.const_data_ptr<double>();
+    for (int64_t i = 0; i < numbers.numel(); ++i)
+      if (!(expert[i] >= 0 && expert[i] < static_cast<double>(n_experts_)) ||
+          expert[i] != std::floor(expert[i]))
         fail(ErrorKind::file, table->name(), "expert {} of token {}; expected one of 0 to {}",
-             expert[v], v, n_experts_ - 1);
-    expert_V_ = expert_V_.to(at::kLong);
+             expert[i], i / config.k, n_experts_ - 1);
+    expert_VK_ = numbers.to(at::kLong).reshape({-1, config.k});
   }
 
   Routing route(const Tensor& x_ND, Context& context) const override {
     const Tensor ids_N = context.batch->ids_N.to(at::kCPU, at::kLong);
     require(ids_N.size(0) == x_ND.size(0), name_, "{} token ids of a call; {} are routed",
             ids_N.size(0), x_ND.size(0));
-    const Tensor expert_N1 = expert_V_.defined() ? expert_V_.index_select(0, ids_N).unsqueeze(1)
-                                                 : hashed(ids_N, context.batch->before_NM);
-    count_choices(context, name_, expert_N1, n_experts_);
-    return {expert_N1, at::ones({x_ND.size(0), 1}, x_ND.options().dtype(ops::wide(x_ND)))};
+    const Tensor expert_NK = expert_VK_.defined() ? expert_VK_.index_select(0, ids_N)
+                                                  : hashed(ids_N, context.batch->before_NM);
+    count_choices(context, name_, expert_NK, n_experts_);
+    return {expert_NK, weights(x_ND, expert_NK)};
   }
 
  private:
+  Tensor weights(const Tensor& x_ND, const Tensor& expert_NK) const {
+    const auto type = ops::wide(x_ND);
+    if (!gate_.weight)
+      return at::full(expert_NK.sizes(), 1.0 / static_cast<double>(config_.k),
+                      x_ND.options().dtype(type));
+    const RouterScore score = config_.weights == HashWeights::softmax ? RouterScore::softmax
+                              : config_.weights == HashWeights::sigmoid
+                                  ? RouterScore::sigmoid
+                                  : RouterScore::sqrt_softplus;
+    const Tensor z_NE = exact_logits(gate_, x_ND.to(type));
+    return normed_weights(router_scores(z_NE, score).gather(1, expert_NK.to(z_NE.device())), 1);
+  }
   Tensor hashed(const Tensor& ids_N, const Tensor& before_NM) const {
     require(before_NM.defined() && before_NM.size(1) >= config_.ids - 1, name_,
             "a call without the {} ids before each token", config_.ids - 1);
@@ -53,7 +66,8 @@ class HashedRouter final : public Router {
   HashRouterConfig config_;
   std::string name_;
   int64_t n_experts_ = 0;
-  Tensor expert_V_;  // undefined where runs of ids are hashed
+  Linear gate_;       // of learned weights
+  Tensor expert_VK_;  // undefined where runs of ids are hashed
 };
 
 }  // namespace

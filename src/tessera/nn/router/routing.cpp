@@ -8,6 +8,8 @@
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/nn/checkpointing.h"
 #include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/basic/softmax.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::nn {
@@ -99,6 +101,27 @@ Tensor largest(const Tensor& scores_NE, int64_t k) {
     }
   });
   return out;
+}
+
+Tensor router_scores(const Tensor& z_NE, RouterScore score) {
+  switch (score) {
+    case RouterScore::softmax:
+    case RouterScore::softmax_of_chosen:
+      return ops::softmax(z_NE);
+    case RouterScore::sigmoid:
+    case RouterScore::sigmoid_of_chosen:
+      return ops::activate(z_NE, ops::Activation::sigmoid);
+    case RouterScore::sqrt_softplus:
+      return ops::softplus(z_NE).sqrt();
+  }
+  fail(ErrorKind::internal, "router", "no scores of number {}", static_cast<int>(score));
+}
+
+Tensor normed_weights(const Tensor& w_NK, double q) {
+  if (q == 0) return w_NK;
+  const Tensor size =
+      q == 1 ? w_NK.sum(-1, /*keepdim=*/true) : w_NK.norm(at::Scalar(q), {-1}, /*keepdim=*/true);
+  return w_NK / (size + 1e-20);
 }
 
 Tensor balance_loss(BalanceLoss kind, const Tensor& p_NE, const Tensor& f_KE) {

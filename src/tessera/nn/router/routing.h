@@ -3,12 +3,18 @@
 
 #include "tessera/nn/parts.h"
 #include "tessera/nn/router/router_config.h"
+#include "tessera/nn/router/top_k.h"
 
 namespace tessera::nn {
 
 /// The k largest of every row, the largest first and the lower index first among equals: [N, k]
 /// int64 on the CPU. What is -inf comes last.
 Tensor largest(const Tensor& scores_NE, int64_t k);
+
+/// s of the logits z (top_k.h), in their type.
+Tensor router_scores(const Tensor& z_NE, RouterScore score);
+/// Weights divided by their q-norm (+ 1e-20), token by token; q = 0: as they are.
+Tensor normed_weights(const Tensor& w_NK, double q);
 
 /// c_ji / N of the experts' choices: [K, E], double on the CPU.
 Tensor choice_fractions(const Tensor& expert_NK, int64_t n_experts);

@@ -76,6 +76,17 @@ TEST(TopKRouter, NormsOfDbrx) {
   expect_near(weights("0"), tensor({0.54654939, 0.33149896}, {1, 2}), kDigits);
 }
 
+TEST(TopKRouter, DeepSeekV4sScores) {
+  Tested router(R"({"type": "top_k", "k": 2, "score": "sqrt_softplus", "balance": true})", 3,
+                {{"balance", tensor({0, .4, -.3})}});
+  const Routing r = router.route(six());
+  const Tensor scores = (1 + six().exp()).log().sqrt();
+  const Tensor want = std::get<1>((scores + tensor({0, .4, -.3})).topk(2, 1));
+  expect_choices(r.expert_NK, want);
+  const Tensor chosen = scores.gather(1, want);
+  expect_near(r.weight_NK, chosen / chosen.sum(1, true), 1e-12);
+}
+
 const Tensor kEight = tensor({.2, -.1, 1, .9, -.5, 2, .3, .4}, {1, 8});
 
 TEST(TopKRouter, DeepSeekV3sGolden) {
@@ -431,6 +442,45 @@ TEST(HashRouter, ReadsTheTokensIds) {
   EXPECT_NE(error.find("expert 3 of token 0; expected one of 0 to 2"), std::string::npos) << error;
 }
 
+TEST(HashRouter, SeveralExpertsWeighTheirScoresByAGate) {
+  const Tensor table =
+      tensor({0, 2, 1, 0, 2, 1, 0, 1, 1, 2, 2, 0, 0, 2, 1, 0, 2, 1, 0, 1, 1, 2}, {11, 2});
+  const auto route = [&](const std::string& weights) {
+    return Tested(R"({"type": "hash", "k": 2, "weights": ")" + weights + "\"}", 3,
+                  {{"table", table}})
+        .route(six());
+  };
+  const Tensor ids = batch_of_lengths({6}).ids_N, want = table.index_select(0, ids).to(at::kLong);
+  expect_choices(route("equal").expert_NK, want);
+  expect_near(route("equal").weight_NK, at::full({6, 2}, 0.5, at::kDouble), 0);
+  for (const auto& [name, scores] :
+       std::map<std::string, Tensor>{{"softmax", of_six()},
+                                     {"sigmoid", at::sigmoid(six())},
+                                     {"sqrt_softplus", (1 + six().exp()).log().sqrt()}}) {
+    const Routing r = route(name);
+    expect_choices(r.expert_NK, want);
+    const Tensor chosen = scores.gather(1, want);
+    expect_near(r.weight_NK, chosen / chosen.sum(1, true), 1e-12);
+  }
+}
+
+TEST(HashRouter, FreshTablesHaveDifferentExpertsForAToken) {
+  for (const char* table : {"random", "modulo"}) {
+    TestedPart part(spec::Slot::router,
+                    fmt::format(R"({{"type": "hash", "k": 3, "table": "{}"}})", table), 4, 4);
+    spec::ParamList list;
+    part.part.config->params(list, part.scope);
+    const auto& decl = list.all().at(0);
+    EXPECT_EQ(decl.shape, (std::vector<int64_t>{11, 3}));
+    const std::vector<double>& values = decl.init.values;
+    for (size_t v = 0; v + 3 <= values.size(); v += 3) {
+      EXPECT_NE(values[v], values[v + 1]);
+      EXPECT_NE(values[v], values[v + 2]);
+      EXPECT_NE(values[v + 1], values[v + 2]);
+    }
+  }
+}
+
 TEST(RandomRouter, FollowsFromTextAndPositionOutsideTraining) {
   Tested router(R"({"type": "random", "k": 2})", 5);
   const Tensor x = at::zeros({30, 5}, at::kDouble);
@@ -455,6 +505,8 @@ TEST(Routers, RefuseInOneLine) {
   };
   expect(R"({"type": "top_k", "k": 5})", "[part] k = 5 of 4 experts; expected at most 4");
   expect(R"({"type": "noisy_top_k", "k": 5})", "k = 5 of 4 experts");
+  expect(R"({"type": "hash", "k": 5})", "k = 5 of 4 experts");
+  expect(R"({"type": "hash", "k": 2, "ids": 2})", "a run of ids has one expert");
   expect(R"({"type": "random", "k": 5})", "k = 5 of 4 experts");
   expect(R"({"type": "top_k", "n_groups": 3})", "n_groups = 3 does not divide 4 experts");
   expect(R"({"type": "top_k", "n_groups": 2, "k": 3})", "keep_groups = 1 of 2 groups of 2 experts");

@@ -27,7 +27,7 @@ class TopKRouter final : public LearnedRouter {
     const Scores s = scores(logits(x_ND, context));
     const Tensor expert_NK = chosen(context, [&] { return experts(s); }),
                  w_NK = weights(s, expert_NK);
-    report(s.z_NE, of_sigmoid() ? s.s_NE / s.s_NE.sum(-1, /*keepdim=*/true) : s.s_NE, expert_NK,
+    report(s.z_NE, of_softmax() ? s.s_NE : s.s_NE / s.s_NE.sum(-1, /*keepdim=*/true), expert_NK,
            context);
     return {expert_NK, w_NK};
   }
@@ -37,8 +37,8 @@ class TopKRouter final : public LearnedRouter {
  private:
   class Step;
 
-  bool of_sigmoid() const {
-    return config_.score == RouterScore::sigmoid || config_.score == RouterScore::sigmoid_of_chosen;
+  bool of_softmax() const {
+    return config_.score == RouterScore::softmax || config_.score == RouterScore::softmax_of_chosen;
   }
   /// Whether experts are chosen by their logits, and scores are of the chosen alone.
   bool by_logits() const {
@@ -53,8 +53,7 @@ class TopKRouter final : public LearnedRouter {
   Scores scores(Tensor z_NE) const {
     if (config_.logit_scale != 1) z_NE = z_NE * config_.logit_scale;
     z_NE = ops::softcap(z_NE, config_.softcap);
-    return {z_NE,
-            of_sigmoid() ? ops::activate(z_NE, ops::Activation::sigmoid) : ops::softmax(z_NE)};
+    return {z_NE, router_scores(z_NE, config_.score)};
   }
   Tensor experts(const Scores& of) const {
     const at::NoGradGuard no_gradients;
@@ -67,7 +66,7 @@ class TopKRouter final : public LearnedRouter {
       w_NK = ops::softmax(of.z_NE.gather(1, at_NK));
     } else {
       w_NK = of.s_NE.gather(1, at_NK);
-      if (config_.norm > 0) w_NK = w_NK / (size_of(w_NK) + 1e-20);
+      w_NK = normed_weights(w_NK, config_.norm);
     }
     return expert_scale_ ? w_NK * scales(expert_NK).to(w_NK.options()) : w_NK;
   }
@@ -76,11 +75,6 @@ class TopKRouter final : public LearnedRouter {
   Tensor scales(const Tensor& expert_NK) const {
     const Tensor& g_E = expert_scale_->tensor();
     return at::embedding(g_E.unsqueeze(1), expert_NK.to(g_E.device())).squeeze(-1);
-  }
-
-  Tensor size_of(const Tensor& w_NK) const {
-    return config_.norm == 1 ? w_NK.sum(-1, /*keepdim=*/true)
-                             : w_NK.norm(at::Scalar(config_.norm), {-1}, /*keepdim=*/true);
   }
 
   /// What is chosen by: scores with the balancing bias, -inf or 0 outside the groups that are kept.

@@ -1,17 +1,19 @@
 // The k experts with the largest scores, for every token separately: nothing is dropped.
-//   z = logit_scale W x (+ b) in float32, z <- c tanh(z / c) where softcap is c > 0;  s =
-//   softmax(z), or sigmoid(z) chosen: the k largest of s (of s + balance where there is a balancing
-//   bias), lowest index first among equals;  w = s of the chosen / (q-norm of these + 1e-20) where
-//   norm is q > 0 softmax_of_chosen: the k largest of z, w = softmax over these k with expert_scale
+//   z = logit_scale W x (+ b) in float32, z <- c tanh(z / c) where softcap is c > 0
+//   softmax, sigmoid, sqrt_softplus: s = softmax(z), sigmoid(z), sqrt(softplus(z))
+//     chosen: the k largest of s (of s + balance where there is a balancing bias), lowest index
+//     first among equals;  w = s of the chosen / (q-norm of these + 1e-20) where norm is q > 0
+//   softmax_of_chosen: the k largest of z, w = softmax over these k
 //   sigmoid_of_chosen: the k largest of z (of z + balance), w = sigmoid(z) of these
-//   the weight of expert e is w g_e, g learned (Gemma 4)
+//   with expert_scale the weight of expert e is w g_e, g learned (Gemma 4)
 // With n_groups the experts are in groups of equals, of which the keep_groups best offer
 // candidates: by their best expert, or by the sum of their two best. The others are never chosen,
 // or with outside_groups zero have the score 0 (A.X-K2).
 //
 // Mixtral: Jiang et al. 2024, arXiv:2401.04088; DeepSeek-V2 (groups, group_score max):
 // arXiv:2405.04434; DeepSeek-V3 (sigmoid, balance, group_score sum_of_two): arXiv:2412.19437;
-// gpt-oss and Granite: softmax_of_chosen; Kolibri: sigmoid_of_chosen; DBRX: norm; Laguna: softcap.
+// gpt-oss and Granite: softmax_of_chosen; Kolibri: sigmoid_of_chosen; DeepSeek-V4: sqrt_softplus;
+// DBRX: norm; Laguna: softcap.
 // The balancing bias learns from counts, not from gradients: after every update b_i grows by
 // bias_rate * sign(mean of counts - count_i). Wang et al. 2024, arXiv:2408.15664, alg. 1.
 #pragma once
@@ -20,7 +22,7 @@
 
 namespace tessera::nn {
 
-enum class RouterScore { softmax, softmax_of_chosen, sigmoid, sigmoid_of_chosen };
+enum class RouterScore { softmax, softmax_of_chosen, sigmoid, sigmoid_of_chosen, sqrt_softplus };
 enum class GroupScore { max, sum_of_two };
 enum class OutsideGroups { never, zero };
 
@@ -89,10 +91,10 @@ struct TopKConfig final : LearnedRouterConfig {
 template <>
 struct tessera::spec::EnumNames<tessera::nn::RouterScore> {
   using S = nn::RouterScore;
-  static constexpr std::array names{std::pair{S::softmax, "softmax"},
-                                    std::pair{S::softmax_of_chosen, "softmax_of_chosen"},
-                                    std::pair{S::sigmoid, "sigmoid"},
-                                    std::pair{S::sigmoid_of_chosen, "sigmoid_of_chosen"}};
+  static constexpr std::array names{
+      std::pair{S::softmax, "softmax"}, std::pair{S::softmax_of_chosen, "softmax_of_chosen"},
+      std::pair{S::sigmoid, "sigmoid"}, std::pair{S::sigmoid_of_chosen, "sigmoid_of_chosen"},
+      std::pair{S::sqrt_softplus, "sqrt_softplus"}};
 };
 template <>
 struct tessera::spec::EnumNames<tessera::nn::GroupScore> {
