@@ -1,5 +1,9 @@
 """Cases of decoder families of 2026 whose attention chooses its keys by content, and of their relatives."""
 
+import re
+
+import torch
+
 from family_cases import Case, Family, Rewrite, keep, scaling_keys, without
 from family_cases_decoders import HEADS, TIED, base_text, dense
 from family_cases_decoders_more import LATENT, LATENT_CASES, LATENT_SHAPES, renamed
@@ -212,5 +216,152 @@ def minimax_m3_vl_text():
     return family
 
 
-FAMILIES = [base_text(make()) for make in (axk1, axk2, hy_v4, dots3_note_text, minimax_m3_vl_text)]
+def v4_ropes(main=1000.0, compress=2000.0, kind="default", of="compress", **more):
+    """Both sets of rope parameters, one of a kind with its keys; half of a head rotates."""
+    sets = {name: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.5} for name, theta in (("main", main), ("compress", compress))}
+    sets[of] = {**sets[of], "rope_type": kind, **more}
+    return {"rope_parameters": sets}
+
+
+def v4_flat(config):
+    """One set of rope parameters for both, and the bases at the top."""
+    ropes = config["rope_parameters"]
+    rest = {k: v for k, v in ropes["compress"].items() if k not in ("rope_theta", "partial_rotary_factor")}
+    return {**config, "rope_parameters": rest, "rope_theta": ropes["main"]["rope_theta"], "compress_rope_theta": ropes["compress"]["rope_theta"]}
+
+
+def v4_released(config):
+    """Keys of the released files: numbers for types of layers, and scalars for rates."""
+    gone = ("layer_types", "mlp_layer_types", "compress_rates", "partial_rotary_factor", "rope_parameters")
+    ratios = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+    flat = v4_flat(config)
+    return {
+        **{k: v for k, v in flat.items() if k not in gone}, "rope_scaling": {"type" if k == "rope_type" else k: v for k, v in flat["rope_parameters"].items()},
+        "compress_ratios": [ratios[t] for t in config["layer_types"]] + [0], "num_hash_layers": config["mlp_layer_types"].count("hash_moe"), "qk_rope_head_dim": 8,
+        "compress_rate_csa": config["compress_rates"]["compressed_sparse_attention"], "compress_rate_hca": config["compress_rates"]["heavily_compressed_attention"],
+    }
+
+
+def without_factor(config):
+    """Without the attention factor, which is 1 where one set of rope parameters leaves it out."""
+    return {**config, "rope_scaling": {k: v for k, v in config["rope_scaling"].items() if k != "attention_factor"}}
+
+
+def v4_names(tensors):
+    """The tensors as the released files name them, without the class's own prefix."""
+    names = {"embed_tokens.weight": "embed.weight", **{f"hc_head.hc_{part}": f"hc_head_{part}" for part in ("fn", "base", "scale")}}
+    return {names.get(name.removeprefix("model."), name.removeprefix("model.")): value for name, value in tensors.items()}
+
+
+def v4_modules(tensors):
+    """The tensors as the modules of the class are named."""
+    parts = [
+        ("attn_norm.", "input_layernorm."), ("ffn_norm.", "post_attention_layernorm."), ("hc_attn_", "attn_hc."), ("hc_ffn_", "ffn_hc."), (".attn.attn_sink", ".attn.sinks"),
+        ("attn.indexer.compressor.", "attn.compressor.indexer."), ("attn.indexer.wq_b", "attn.compressor.indexer.q_b_proj"), ("attn.indexer.weights_proj", "attn.compressor.indexer.scorer.weights_proj"),
+        (".norm.weight", ".kv_norm.weight"), (".ape", ".position_bias"), ("wq_a", "q_a_proj"), ("wq_b", "q_b_proj"), ("wkv", "kv_proj"), ("wgate", "gate_proj"), ("wo_a", "o_a_proj"), ("wo_b", "o_b_proj"),
+        (".q_norm.", ".q_a_norm."), (".gate.bias", ".gate.e_score_correction_bias"), (".w1.", ".gate_proj."), (".w2.", ".down_proj."), (".w3.", ".up_proj."), (".attn.", ".self_attn."), (".ffn.", ".mlp."),
+    ]
+    result, experts = {}, {}
+    for name, value in tensors.items():
+        if name == "head.weight":
+            name = "lm_head.weight"
+        elif name.startswith("model.layers."):
+            for released, module in parts:
+                name = name.replace(released, module)
+        found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight", name)
+        if found:
+            experts.setdefault(found[1], {}).setdefault(found[3], []).append((int(found[2]), value))
+        else:
+            result[name] = value
+    for home, of in experts.items():
+        gate, up, down = (torch.stack([value for _, value in sorted(of[part], key=lambda pair: pair[0])]) for part in ("gate", "up", "down"))
+        result[f"{home}.gate_up_proj"], result[f"{home}.down_proj"] = torch.cat([gate, up], 1), down
+    return result
+
+
+def deepseek_v4():
+    kinds = ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"]
+    rates = lambda csa, hca: {"compress_rates": {kinds[1]: csa, kinds[2]: hca}}
+    settings = {
+        "vocab_size": 40, "hidden_size": 16, "moe_intermediate_size": 12, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 16, "q_lora_rank": 12,
+        "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "n_routed_experts": 4, "num_experts_per_tok": 2, "layer_types": kinds, "mlp_layer_types": ["hash_moe", "moe", "moe"],
+        **rates(2, 4), "partial_rotary_factor": 0.5, "o_groups": 2, "o_lora_rank": 6, "index_n_heads": 16, "index_head_dim": 10, "index_topk": 3, "sliding_window": 5, "hc_mult": 3, "hc_sinkhorn_iters": 4,
+        "swiglu_limit": 0.9, **v4_ropes(),
+    }
+    scaled = []
+    for name, keys in scaling_keys(8).items():
+        kind = name.split("_")[0]
+        if kind != "longrope":
+            scaled += [Case(f"every_{name}", v4_ropes(kind=kind, **keys), why="every key of the kind"), Case(f"every_{name}_main", v4_ropes(kind=kind, of="main", **keys), why="of sliding layers")]
+    stretched = {"factor": 3.0, "original_max_position_embeddings": 16, "beta_fast": 2.0, "beta_slow": 0.25}  # a factor that the lengths do not give
+    shares = v4_ropes()
+    shares["rope_parameters"]["main"]["partial_rotary_factor"] = 0.25
+    other_shares = v4_ropes()
+    other_shares["rope_parameters"]["compress"]["partial_rotary_factor"] = 0.25
+    names = [
+        "vocab_size", "hidden_size", "moe_intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim", "q_lora_rank", "n_routed_experts", "o_groups", "o_lora_rank",
+        "index_n_heads", "index_head_dim", "hc_mult",
+    ]
+    return Family(
+        name="deepseek_v4",
+        model_type="deepseek_v4",
+        architecture="DeepseekV4ForCausalLM",
+        settings=settings,
+        cases=[
+            Case("base"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
+            Case("hidden_act_gelu", {"hidden_act": "gelu"}),
+            TIED,
+            Case("mlp_bias", {"mlp_bias": True}),
+            Case("num_experts_per_tok", {"num_experts_per_tok": 3}),
+            Case("num_experts_per_tok_1", {"num_experts_per_tok": 1}, why="a table of one column"),
+            Case("routed_scaling_factor", {"routed_scaling_factor": 1.0}),
+            Case("scoring_func", {"scoring_func": "sigmoid"}),
+            Case("swiglu_limit", {"swiglu_limit": 10.0}),
+            Case("layer_types", {"layer_types": [kinds[2], kinds[1], kinds[0]]}),
+            Case("layer_types_sliding", {"layer_types": [kinds[0]] * 3}),
+            Case("layer_types_csa", {"layer_types": [kinds[1]] * 3}),
+            Case("mlp_layer_types", {"mlp_layer_types": ["moe"] * 3}),
+            Case("mlp_layer_types_hash", {"mlp_layer_types": ["hash_moe"] * 3}),
+            Case("compress_rates_csa", rates(3, 4)),
+            Case("compress_rates_hca", rates(2, 5)),
+            Case("sliding_window", {"sliding_window": 3}),
+            Case("index_topk", {"index_topk": 2}),
+            Case("index_topk_all", {"index_topk": 64}, why="every entry is read"),
+            Case("o_groups", {"o_groups": 4}),
+            Case("hc_mult", {"hc_mult": 2}),
+            Case("hc_sinkhorn_iters", {"hc_sinkhorn_iters": 1}),
+            Case("hc_eps", {"hc_eps": 0.05}),
+            Case("rope_theta_main", v4_ropes(50.0)),
+            Case("rope_theta_compress", v4_ropes(compress=50.0)),
+            Case("share_main", shares),
+            Case("share_compress", other_shares),
+            Case("every_linear", v4_ropes(kind="linear", factor=4.0)),
+            Case("every_linear_main", v4_ropes(kind="linear", of="main", factor=4.0)),
+            *scaled,
+            Case("flat_yarn", v4_ropes(kind="yarn", attention_factor=1.0, **stretched), why="the factor that one set has"),
+            Case("flat_yarn_factor", v4_ropes(kind="yarn", attention_factor=1.5, **stretched)),
+            Rewrite("flat", "base", v4_flat, why="one set of rope parameters"),
+            Rewrite("flat_yarn_keys", "flat_yarn_factor", v4_flat, why="one set of rope parameters"),
+            Rewrite("flat_yarn_scaling", "flat_yarn", lambda c: without_factor(v4_released(c)), why="keys of the released files"),
+            Rewrite("released", "base", v4_released, tensors=v4_names, why="the released files"),
+            Rewrite("modules", "base", lambda c: c, tensors=v4_modules, why="names of the class's modules"),
+            Rewrite("num_local_experts", "base", renamed({"n_routed_experts": "num_local_experts"}), why="its other name"),
+            Rewrite("intermediate_size", "base", renamed({"moe_intermediate_size": "intermediate_size"}), why="its other name"),
+            Case("rates_of_class", {"num_hidden_layers": 4, "layer_types": [kinds[2]] * 3 + [kinds[1]], "mlp_layer_types": ["hash_moe"] * 3 + ["moe"], **rates(4, 128)}),
+            Rewrite("defaults", "rates_of_class", keep(*names, "num_experts_per_tok", "pad_token_id"), same_result=False,
+                    why="three layers with entries of 128 tokens and a table, then one with an indexer"),
+        ],
+        shape_keys=names,
+        missing="model.layers.1.attn.wo_a.weight",
+        rejects=[
+            {"name": "layer_types", "set": {"layer_types": ["full_attention"] * 3}, "expect": "full_attention"},
+            {"name": "swiglu_limit", "set": {"swiglu_limit": 0.0}, "expect": "swiglu_limit"},
+            {"name": "scoring_func", "set": {"scoring_func": "softmax"}, "expect": "softmax"},
+        ],
+        padding="right",  # the reference counts entries from the first slot
+    )
+
+
+FAMILIES = [base_text(make()) for make in (axk1, axk2, hy_v4, dots3_note_text, minimax_m3_vl_text, deepseek_v4)]
 FEW_TOKENS = {}

@@ -125,6 +125,9 @@ def build(
         for name, buffer in model.named_buffers():
             if name.endswith(("logits_bias", "e_score_correction_bias", "expert_bias", "layer_scalar")):
                 buffer.copy_(draw(family, name, buffer.shape, zero_centred_norms))
+            if name.endswith("tid2eid"):  # different experts for every token
+                order = generator(family, name, tuple(buffer.shape)).random((len(buffer), model.config.n_routed_experts)).argsort(1)
+                buffer.copy_(torch.from_numpy(order[:, : buffer.shape[1]].copy()))
     model.tie_weights()
     return model
 

@@ -1,6 +1,7 @@
 #include "tessera/convert/tensor_ops.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -347,6 +348,49 @@ TensorView as_float32(const TensorView& tensor) {
     return result.view;
   }
   return mapped(tensor, [](float value) { return value; });
+}
+
+namespace {
+
+constexpr int64_t kExactInteger = int64_t{1} << 24;  // up to which float32 holds all of them
+
+template <class T>
+int64_t integer_at(const TensorView& tensor, int64_t i) {
+  T value;
+  std::memcpy(&value, tensor.data.data() + static_cast<size_t>(i) * sizeof value, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+TensorView integers_as_float32(const TensorView& tensor) {
+  if (tensor.dtype != DType::i64 && tensor.dtype != DType::i32) return as_float32(tensor);
+  Buffer result = allocate(tensor, DType::f32, tensor.shape);
+  const int64_t n = format::element_count(tensor.shape);
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t integer = tensor.dtype == DType::i64 ? integer_at<int64_t>(tensor, i)
+                                                       : integer_at<int32_t>(tensor, i);
+    if (integer < -kExactInteger || integer > kExactInteger)
+      refuse(tensor, "holds {}; expected integers of at most {}", integer, kExactInteger);
+    const auto value = static_cast<float>(integer);
+    std::memcpy(result.bytes->data() + static_cast<size_t>(i) * sizeof value, &value, sizeof value);
+  }
+  return result.view;
+}
+
+TensorView as_integers(const TensorView& tensor) {
+  const TensorView source = as_float32(tensor);
+  Buffer result = allocate(tensor, DType::i64, tensor.shape);
+  const int64_t n = format::element_count(tensor.shape);
+  for (int64_t i = 0; i < n; ++i) {
+    const float number = element(source, i);
+    if (!(std::abs(number) <= static_cast<float>(kExactInteger)) ||
+        std::nearbyint(number) != number)
+      refuse(tensor, "holds {}; expected whole numbers", number);
+    const auto value = static_cast<int64_t>(number);
+    std::memcpy(result.bytes->data() + static_cast<size_t>(i) * sizeof value, &value, sizeof value);
+  }
+  return result.view;
 }
 
 TensorView as_plain_float(const TensorView& tensor) {

@@ -34,6 +34,11 @@ TensorView mapped(const TensorView& tensor, const std::function<float(float)>& f
 TensorView as_float32(const TensorView& tensor);
 /// A plain floating-point type other than float64 and block types stays; those become float32.
 TensorView as_plain_float(const TensorView& tensor);
+/// Integers of 32 or 64 bits as float32, which holds them exactly up to 2^24; floating-point
+/// numbers as as_float32().
+TensorView integers_as_float32(const TensorView& tensor);
+/// Whole numbers as int64.
+TensorView as_integers(const TensorView& tensor);
 /// `count` rows of `value` after the last.
 TensorView with_padding(const TensorView& tensor, int64_t count, double value);
 /// Element by element, summed in double, stored as the first one's type (block types: float32).

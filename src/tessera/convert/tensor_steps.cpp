@@ -169,6 +169,7 @@ TensorSteps TensorSteps::compile(const Json& json, const std::string& where) {
                                                         {"rows_before", Kind::rows_before},
                                                         {"repeat", Kind::repeat},
                                                         {"mxfp4", Kind::mxfp4},
+                                                        {"integers", Kind::integers},
                                                         {"add", Kind::add},
                                                         {"scale", Kind::scale},
                                                         {"apply", Kind::apply}};
@@ -374,6 +375,9 @@ void TensorSteps::run(const Step& step,
       break;
     case Kind::repeat:
       each([&](const TensorView& t) { return repeated(t, argument, forward, where); });
+      break;
+    case Kind::integers:
+      each([&](const TensorView& t) { return forward ? integers_as_float32(t) : as_integers(t); });
       break;
     case Kind::mxfp4:
       if (forward) {

@@ -16,6 +16,7 @@
 //   left out
 //   {"repeat": {"axis": 0, "count": n}}            an axis of one element becomes n equal ones
 //   {"mxfp4": true}                                codes and scales become one tensor of MXFP4
+//   {"integers": true}                             int32 or int64 become float32; the inverse int64
 //   {"add": c} {"scale": c} {"apply": "exp" | "log" | "neg"}
 //   {"$if": "condition", "then": [...], "else": [...]}
 // "only": [0, 1] next to a step restricts it to those of several tensors. Numbers may be
@@ -59,6 +60,7 @@ class TensorSteps {
     rows_before,
     repeat,
     mxfp4,
+    integers,
     add,
     scale,
     apply,

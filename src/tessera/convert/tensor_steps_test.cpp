@@ -176,6 +176,30 @@ TEST(TensorSteps, Mxfp4JoinsCodesAndScales) {
   EXPECT_THROW(apply(R"([{"mxfp4": true}])", {parts[0], parts[0]}), Error);
 }
 
+TEST(TensorSteps, IntegersBecomeFloatsAndComeBack) {
+  const auto tensor = [](DType dtype, auto values) {
+    auto owner = std::make_shared<decltype(values)>(std::move(values));
+    const Shape shape{static_cast<int64_t>(owner->size())};
+    return TensorView{"t", dtype, shape, std::as_bytes(std::span(*owner)), owner};
+  };
+  const char* step = R"([{"integers": true}])";
+  const TensorView given = tensor(DType::i64, std::vector<int64_t>{0, 255, -3, 1 << 24});
+  const auto out = apply(step, {given});
+  EXPECT_EQ(out[0].dtype, DType::f32);
+  EXPECT_EQ(values_of(out[0]), (std::vector<float>{0, 255, -3, 1 << 24}));
+  Environment env;
+  std::vector<TensorView> back = out;
+  TensorSteps::compile(Json::parse(step), "test").invert(back, env, nullptr);
+  EXPECT_EQ(back[0].dtype, DType::i64);
+  EXPECT_TRUE(
+      std::equal(back[0].data.begin(), back[0].data.end(), given.data.begin(), given.data.end()));
+  EXPECT_EQ(values_of(apply(step, {tensor(DType::i32, std::vector<int32_t>{7})})[0]),
+            (std::vector<float>{7}));
+  EXPECT_THROW(apply(step, {tensor(DType::i64, std::vector<int64_t>{(1 << 24) + 1})}), Error);
+  back = {tensor(DType::f32, std::vector<float>{0.5f})};
+  EXPECT_THROW(TensorSteps::compile(Json::parse(step), "test").invert(back, env, nullptr), Error);
+}
+
 TEST(TensorSteps, RepeatMakesEqualParts) {
   const auto out = both_ways(R"([{"repeat": {"axis": 1, "count": 3}}])", counted({2, 1, 2}));
   EXPECT_EQ(out[0].shape, (Shape{2, 3, 2}));
