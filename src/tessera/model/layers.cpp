@@ -195,13 +195,14 @@ class LayerReader {
       branch.adapters = read_adapters(*adapters, written.path + ".adapters");
     Scope scope = scope_;
     scope.path = written.part_path;
-    scope.d_in = scope.d_model * static_cast<int64_t>(branch.inputs.size());
+    const int64_t streams = layer_.groups.back().residual_config().streams_read();
+    scope.d_in = scope.d_model * static_cast<int64_t>(branch.inputs.size()) * streams;
     branch.part = spec::read_part(written.slot, written.part, scope);
     if (scope.d_in != scope.d_model && !branch.part.info().any_width)
       fail(ErrorKind::spec, written.part_path,
            "\"{}\" reads {} channels, and its {} inputs have {}; bring them to that width first by "
            "a branch {{\"ffn\": \"linear\"}}",
-           branch.part.type(), scope.d_model, branch.inputs.size(), scope.d_in);
+           branch.part.type(), scope.d_model, scope.d_in / scope.d_model, scope.d_in);
     for (const spec::Placed& placed : before_)
       if (placed.part.mechanism == branch.part.mechanism) ++scope.earlier;
     if (const auto* reads = dynamic_cast<const spec::ReadsEarlierParts*>(branch.part.config.get()))

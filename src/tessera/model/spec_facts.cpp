@@ -42,6 +42,7 @@ spec::Scope ModelSpec::scope(int64_t layer, const BranchSpec& branch) const {
     for (const GroupSpec& group : layers[static_cast<size_t>(i)].groups)
       for (const BranchSpec& other : group.branches) {
         if (i == layer && other.name == branch.name) {
+          scope.d_in *= group.residual_config().streams_read();
           // a norm after the part sees the stream
           if (!group.residual_config().norms_input()) scope.width = d_model;
           return scope;

@@ -97,11 +97,13 @@ class Select {
   virtual ~Select() = default;
   /// The blocks of block() keys of the document that every query attends to, int32 [N, top_k] on
   /// the CPU, or [N, G, top_k] for G groups of heads: that of position p has min(top_k, p / block()
-  /// + 1) of them, ascending. Undefined where no query has more than top_k blocks: each has all
-  /// keys before it. Without rows it runs over whole documents; with rows, whose entries from
-  /// `slot` on are those of its config's state(), it continues from them.
+  /// + 1) of them, ascending; one after p holds no key. Undefined where no query has more blocks:
+  /// each has all keys before it. Without rows it runs over whole documents; with rows, whose
+  /// entries from `slot` on are those of its config's state(), it continues from them.
   virtual Tensor choose(const SelectInput&, Context&, const StateRows* rows, size_t slot) const = 0;
   virtual int64_t block() const { return 1; }
+  /// Length of a document up to which every query has all keys before it, for what choose() gave.
+  virtual int64_t dense_length(const Tensor& chosen) const { return chosen.size(-1) * block(); }
   /// Adds the losses by which it learns, of whole documents; key_NK: what it chose.
   virtual void learn(const SelectInput&,
                      const Tensor& /*key_NK*/,

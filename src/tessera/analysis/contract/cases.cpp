@@ -77,6 +77,15 @@ constexpr Sample kSamples[] = {
     {Slot::pattern, "dilated", "", R"({"segments": [4, 12], "dilations": [1, 2]})"},
     {Slot::select, "indexer", "", R"({"n_heads": 2, "head_dim": 4, "top_k": 3})"},
     {Slot::select, "block_indexer", "", R"({"n_heads": 1, "head_dim": 4, "size": 2, "top_k": 2})"},
+    {Slot::select, "pooled_indexer", "",
+     R"({"n_heads": 2, "head_dim": 4, "size": 2, "top_k": 2})"},
+    {Slot::mixer, "attention", "selected_means",
+     R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "gate": "elementwise", "position": {"type": "rope", "rotary_dim": 2},
+        "select": {"type": "pooled_indexer", "n_heads": 3, "head_dim": 5, "size": 3, "top_k": 1}})"},
+    {Slot::mixer, "engram", "",
+     R"({"width": 8, "ngram": 3, "heads": 2, "rows": 5, "pad": 1, "d_conv": 2})"},
+    {Slot::mixer, "engram", "one_tap",
+     R"({"width": 6, "ngram": 4, "heads": 1, "rows": 7, "seed": 3, "index": 1, "pad": 2, "cut": true, "d_conv": 1})"},
     {Slot::mixer, "attention", "selected_blocks",
      R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "sinks": true, "position": {"type": "rope", "rotary_dim": 2},
         "select": {"type": "block_indexer", "n_heads": 2, "head_dim": 6, "size": 3, "top_k": 2}})"},
@@ -600,6 +609,8 @@ constexpr Sample kSamples[] = {
     {Slot::residual, "manifold_hyper_connections", "unmixed",
      R"({"streams": 3, "mix": false, "magnitude": 1.5})"},
     {Slot::residual, "manifold_hyper_connections", "three", R"({"streams": 3, "iterations": 5})"},
+    {Slot::residual, "gated_hyper_connections", "", R"({"streams": 3, "rank": 2})"},
+    {Slot::residual, "gated_hyper_connections", "narrow", R"({"streams": 2, "rank": 1, "magnitude": 1.5, "scale": 0.7})"},
 };
 
 Json parse(const char* text) {
@@ -775,7 +786,7 @@ std::vector<Case> make_cases() {
     for (Case& c : cases_of(mechanism)) add(std::move(c));
   for (const auto& [name, decoder] :
        {std::pair{"hybrid", hybrid()}, std::pair{"shared_blocks", shared_blocks()},
-        std::pair{"per_layer", per_layer()}}) {
+        std::pair{"per_layer", per_layer()}, std::pair{"ngram_memories", ngram_memories()}}) {
     Case mixed;
     mixed.name = name;
     mixed.decoder = decoder;
@@ -976,6 +987,22 @@ Json per_layer() {
           "qk_norm": "rms_norm", "position": "rope", "pattern": {"type": "window", "width": 3}, "kv_of": "near"}},
         {"residual": {"type": "sandwich", "sum_gain": true}, "ffn": {"type": "glu", "d_hidden": 20}}]}]})",
       "per_layer");
+}
+
+Json ngram_memories() {
+  return spec::parse_json(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 11, "d_model": 8, "head": "linear",
+    "residual": {"type": "gated_hyper_connections", "streams": 2, "rank": 3, "norm_weight": "plus_one"},
+    "layers": [
+      {"branches": [
+        {"name": "memory", "residual": {"type": "gated_hyper_connections", "streams": 2, "rank": 3, "norm_weight": "plus_one", "reads": "all"},
+         "mixer": {"type": "engram", "width": 4, "heads": 2, "rows": 6, "pad": 3, "cut": true, "d_conv": 2}},
+        {"mixer": {"type": "gated_delta_net", "n_heads": 2, "key_dim": 3, "value_dim": 4, "gate_act": "sigmoid"}},
+        {"ffn": {"type": "glu", "d_hidden": 10}}]},
+      {"mixer": {"type": "attention", "n_heads": 2, "position": "rope", "gate": "elementwise",
+                 "select": {"type": "pooled_indexer", "n_heads": 2, "head_dim": 4, "size": 2, "top_k": 2, "kl_loss": 0}},
+       "ffn": {"type": "glu", "d_hidden": 10}}]})",
+      "ngram_memories");
 }
 
 Json shared_blocks() {

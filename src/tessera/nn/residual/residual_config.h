@@ -44,6 +44,9 @@ struct ResidualConfig : spec::Config {
   virtual std::string carries() const { return ""; }
   /// Whether it recomputes its branches in the backward pass itself, without stored activations.
   virtual bool recomputes() const { return false; }
+  /// Streams of d_model channels that its branches read concatenated. What a branch makes of them
+  /// is as wide, or d_model wide and added to each.
+  virtual int64_t streams_read() const { return 1; }
   /// Concatenated streams of d_model channels that it leaves where its run ends.
   virtual int64_t streams_left() const { return 1; }
 

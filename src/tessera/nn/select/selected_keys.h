@@ -40,8 +40,8 @@ class SelectedKeys final : public kernels::Visibility {
       for (auto block = std::lower_bound(begin, end, static_cast<int32_t>(keys.begin / size_));
            block != end && *block * size_ < keys.end; ++block) {
         const kernels::KeyRange own = keys_of(*block, query);
-        std::fill(out + std::max(own.begin, keys.begin) - keys.begin,
-                  out + std::min(own.end, keys.end) - keys.begin, int8_t{1});
+        const int64_t from = std::max(own.begin, keys.begin), to = std::min(own.end, keys.end);
+        if (from < to) std::fill(out + from - keys.begin, out + to - keys.begin, int8_t{1});
       }
     }
   }
@@ -62,6 +62,7 @@ class SelectedKeys final : public kernels::Visibility {
     const auto [first, last] = of(head, begin);
     for (auto block = first; block != last; ++block) {
       const kernels::KeyRange own = keys_of(*block, begin);
+      if (own.begin >= own.end) continue;
       if (!runs.empty() && runs.back().end == own.begin)
         runs.back().end = own.end;
       else

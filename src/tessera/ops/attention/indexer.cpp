@@ -104,6 +104,24 @@ Tensor keys_hidden(const Tensor& key_TK,
   return hidden.to(device);
 }
 
+/// Which of the blocks [0, b) queries [first, first + t) do not have, [t, b]; block_TK: as of
+/// top_pooled.
+Tensor blocks_hidden(
+    const Tensor& block_TK, int64_t first, int64_t t, int64_t b, int64_t size, at::Device device) {
+  Tensor hidden = at::ones({t, b}, at::kBool);
+  auto* out = hidden.data_ptr<bool>();
+  for (int64_t i = 0; i < t; ++i, out += b) {
+    const int64_t complete = (first + i + 1) / size;
+    if (!block_TK.defined() || block_TK.size(1) > complete) {
+      std::fill(out, out + complete, false);
+      continue;
+    }
+    const int32_t* blocks = block_TK.const_data_ptr<int32_t>() + (first + i) * block_TK.size(1);
+    for (int64_t j = 0; j + 1 < block_TK.size(1); ++j) out[blocks[j]] = false;
+  }
+  return hidden.to(device);
+}
+
 /// p of queries [first, first + t) over keys [0, s), [t, s]; no gradient.
 Tensor weights_of_heads(const IndexTarget& target, int64_t first, const Tensor& hidden_ts) {
   const at::NoGradGuard constant;
@@ -212,6 +230,56 @@ Tensor top_blocks(const BlockQueries& of, int64_t top_k, int64_t size, int64_t l
   return out;
 }
 
+Tensor top_pooled(const IndexedQueries& of, int64_t top_k, int64_t size) {
+  const at::NoGradGuard no_gradients;
+  const int64_t t = of.q_THD.size(0), heads = of.q_THD.size(1), width = top_k + 1;
+  Tensor out = at::zeros({t, width}, at::kInt);
+  auto* blocks = out.data_ptr<int32_t>();
+  const auto complete = [&](int64_t i) { return (of.start + i + 1) / size; };
+  if (t == 0 || complete(t - 1) == 0) return out;
+  // the greatest of query i by its scores, then the block that is not complete
+  const auto list = [&](int64_t i, auto* scores, auto& copy) {
+    int32_t* own = blocks + i * width;
+    greatest(scores, complete(i), top_k, copy, own);
+    own[std::min(top_k, complete(i))] = static_cast<int32_t>(complete(i));
+  };
+  std::vector<Tensor> parts;
+  for (const Tensor& part : of.k_SD) parts.push_back(part.to(wide(of.q_THD)).contiguous());
+  const Tensor q = of.q_THD.contiguous(), w = of.w_TH.contiguous();
+  if (use_kernels(of.q_THD)) {
+    std::vector<kernels::IndexKeys> spans;
+    for (const Tensor& part : parts) spans.push_back({part.const_data_ptr<float>(), part.size(0)});
+    parallel_for(t, 1, [&](int64_t begin, int64_t end) {
+      std::vector<float> scores, copy;
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t n = complete(i);
+        scores.resize(static_cast<size_t>(n));
+        if (n > top_k)  // else all of them
+          kernels::index_scores({1, heads, q.size(2), q.const_data_ptr<float>() + i * q.stride(0),
+                                 w.const_data_ptr<float>() + i * heads,
+                                 static_cast<float>(of.scale), spans.data(),
+                                 static_cast<int64_t>(spans.size()), n - 1, scores.data(), n});
+        list(i, scores.data(), copy);
+      }
+    });
+    return out;
+  }
+  const Tensor k = at::cat(parts);
+  const int64_t at_once = queries_at_once(std::max<int64_t>(1, k.size(0)) * heads);
+  for (int64_t first = 0; first < t; first += at_once) {
+    const int64_t n = std::min(at_once, t - first);
+    const Tensor scores = index_scores(q.narrow(0, first, n), k, w.narrow(0, first, n), of.scale)
+                              .to(at::kCPU, at::kDouble)
+                              .contiguous();
+    auto* rows = scores.data_ptr<double>();
+    parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+      std::vector<double> copy;
+      for (int64_t i = begin; i < end; ++i) list(first + i, rows + i * k.size(0), copy);
+    });
+  }
+  return out;
+}
+
 Tensor index_loss(const Tensor& q_THD,
                   const Tensor& k_SD,
                   const Tensor& w_TH,
@@ -287,6 +355,47 @@ Tensor block_index_loss(const Tensor& q_TGD,
   };
   return by_query_blocks(std::move(blocks),
                          {q_TGD.transpose(0, 1).unsqueeze(0), k_SD.unsqueeze(0).unsqueeze(0)})
+      .flatten();
+}
+
+Tensor pooled_index_loss(const Tensor& q_THD,
+                         const Tensor& k_BD,
+                         double scale,
+                         const Tensor& block_TK,
+                         int64_t size,
+                         const IndexTarget& target) {
+  const int64_t t = q_THD.size(0);
+  if (k_BD.size(0) == 0) return at::zeros({t}, q_THD.options().dtype(wide(q_THD)));
+  const int64_t at_once = queries_at_once(t * std::max(q_THD.size(1), target.q_THK.size(1)));
+  ByQueryBlocks blocks;
+  for (int64_t first = 0; first < t; first += at_once) {
+    const int64_t n = std::min(at_once, t - first);
+    // at least one, which queries before its end do not have
+    blocks.blocks.push_back({first, n, {{0, std::max<int64_t>(1, (first + n) / size)}}, {0}});
+  }
+  blocks.reads = {BlockReads::queries, BlockReads::keys};
+  const IndexTarget constant{target.q_THK.detach(), target.k_SGK.detach(), target.how};
+  blocks.run = [scale, size, block_TK, constant](const QueryBlock& b,
+                                                 const std::vector<Tensor>& cuts) {
+    const Tensor q = cuts[0].squeeze(0).transpose(0, 1), k = cuts[1].squeeze(0).squeeze(0);
+    const int64_t n = b.queries, count = k.size(0), keys = b.query + n;
+    const Tensor hidden_nb = blocks_hidden(block_TK, b.query, n, count, size, q.device());
+    Tensor hidden_ns = hidden_nb.repeat_interleave(size, 1);
+    hidden_ns = at::constant_pad_nd(hidden_ns, {0, std::max<int64_t>(0, keys - count * size)}, 1)
+                    .narrow(1, 0, keys);
+    const Tensor p_ns = weights_of_heads(constant, b.query, hidden_ns);
+    // keys of blocks alone
+    const Tensor p_nb =
+        ordered_sum(at::constant_pad_nd(p_ns, {0, std::max<int64_t>(0, count * size - keys)})
+                        .narrow(1, 0, count * size)
+                        .reshape({n, count, size}),
+                    {2});
+    return divergence(p_nb, index_scores(q, k, at::ones({n, q.size(1)}, q.options()), scale),
+                      hidden_nb)
+        .reshape({1, 1, -1, 1});
+  };
+  return by_query_blocks(std::move(blocks),
+                         {q_THD.transpose(0, 1).unsqueeze(0), k_BD.unsqueeze(0).unsqueeze(0)})
       .flatten();
 }
 

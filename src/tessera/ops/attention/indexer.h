@@ -42,6 +42,12 @@ struct BlockQueries {
 /// position p has min(top_k, p / size + 1) of them, ascending, then zeros. Otherwise as top_keys.
 Tensor top_blocks(const BlockQueries& of, int64_t top_k, int64_t size, int64_t local);
 
+/// Keys that stand for blocks of `size` keys each, in parts that follow one another: of every query
+/// of `of` the complete blocks of greatest I_tb, then the block after the last complete one.
+/// int32 [T, top_k + 1] on the CPU: the query at position p has min(top_k, (p + 1) / size) + 1 of
+/// them, ascending, then zeros; the last one may begin after the query. Otherwise as top_keys.
+Tensor top_pooled(const IndexedQueries& of, int64_t top_k, int64_t size);
+
 /// The attention whose weights an indexer learns: of one whole document.
 struct IndexTarget {
   Tensor q_THK, k_SGK;
@@ -65,5 +71,15 @@ Tensor block_index_loss(const Tensor& q_TGD,
                         const Tensor& block_TGK,
                         int64_t size,
                         const IndexTarget& target);
+
+/// index_loss of keys that stand for blocks of `size` keys each, over the complete blocks that
+/// queries have: p_t of a block is the sum over its keys. block_TK: as of top_pooled; undefined =
+/// every query has all complete blocks. 0 where there is none.
+Tensor pooled_index_loss(const Tensor& q_THD,
+                         const Tensor& k_BD,
+                         double scale,
+                         const Tensor& block_TK,
+                         int64_t size,
+                         const IndexTarget& target);
 
 }  // namespace tessera::ops

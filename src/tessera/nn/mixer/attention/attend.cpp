@@ -117,13 +117,13 @@ void PatternedScores::choose(const Select& select,
                              int64_t n_heads,
                              const Batch& batch) {
   if (!key_NK.defined()) return;
-  top_k = key_NK.size(-1) * select.block();
+  dense = select.dense_length(key_NK);
   const int64_t heads = n_heads / (key_NK.dim() == 3 ? key_NK.size(1) : 1);
   const BySegment part(batch);
   for (size_t i = 0; i < batch.segments.size(); ++i) {
     const Segment& s = batch.segments[i];
     chosen.push_back(
-        s.start + s.length <= top_k
+        s.start + s.length <= dense
             ? nullptr
             : std::make_shared<SelectedKeys>(part(key_NK, i), s.start, select.block(), heads));
   }
@@ -134,7 +134,7 @@ void PatternedScores::add_call(std::vector<ops::AttentionCall>& calls,
                                size_t segment) const {
   const int64_t t = call.q_THD.size(0);
   const bool chooses = !chosen.empty() && chosen[segment] != nullptr;
-  const int64_t n = chooses ? std::clamp<int64_t>(top_k - call.start, 0, t) : 0;
+  const int64_t n = chooses ? std::clamp<int64_t>(dense - call.start, 0, t) : 0;
   if (n == 0 || !ops::use_kernels(call.q_THD)) {
     calls.push_back(std::move(call));
     return;

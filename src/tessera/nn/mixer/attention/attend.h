@@ -93,7 +93,7 @@ struct PatternedScores {
   /// What the queries of each document attend to, where a part has chosen keys (Select::choose);
   /// null where they attend to all.
   std::vector<std::shared_ptr<const kernels::Visibility>> chosen = {};
-  int64_t top_k = 0;  // keys of a query that are chosen
+  int64_t dense = 0;  // Select::dense_length: the queries up to there have all keys before them
 
   /// Takes over what `select` has chosen for the queries of the call, which have `n_heads` heads.
   void choose(const Select& select, const Tensor& key_NK, int64_t n_heads, const Batch& batch);

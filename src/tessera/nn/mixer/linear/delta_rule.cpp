@@ -359,13 +359,15 @@ std::unique_ptr<Mixer> build(const DeltaNetConfig& c, const Builder& builder) {
 }
 
 std::unique_ptr<Mixer> build(const GatedDeltaNetConfig& c, const Builder& builder) {
-  const DeltaRuleOptions options{.n_heads = c.n_heads,
-                                 .n_key_heads = c.n_key_heads,
-                                 .key_dim = c.key_dim,
-                                 .value_dim = c.value_dim,
-                                 .chunk = c.chunk,
-                                 .beta_scale = c.negative_eigenvalues ? 2.0 : 1.0,
-                                 .norm_eps = c.norm_eps};
+  const DeltaRuleOptions options{
+      .n_heads = c.n_heads,
+      .n_key_heads = c.n_key_heads,
+      .key_dim = c.key_dim,
+      .value_dim = c.value_dim,
+      .chunk = c.chunk,
+      .beta_scale = c.negative_eigenvalues ? 2.0 : 1.0,
+      .gate = c.gate_act == DeltaGate::sigmoid ? ops::Activation::sigmoid : ops::Activation::silu,
+      .norm_eps = c.norm_eps};
   return std::make_unique<DeltaRule>(options, builder);
 }
 

@@ -2,7 +2,7 @@
 //   q, k = unit(silu(conv(W x))), v = silu(conv(W x)), beta = sigmoid(W_b x)
 //   ln alpha_t = -exp(a_log) softplus(W_a x + dt_bias);  P = alpha_t S_{t-1}
 //   S_t = P + beta_t k_t (v_t - P^T k_t)^T,  o_t = K^{-1/2} S_t^T q_t
-//   out = W_o( RMSNorm_head(o) * silu(W_g x) )
+//   out = W_o( RMSNorm_head(o) * act(W_g x) )
 // Yang, Kautz, Hatamizadeh 2024, arXiv:2412.06464. Forms: chunked (WY), recurrent.
 #pragma once
 
@@ -10,10 +10,24 @@
 
 namespace tessera::nn {
 
+/// act of the output's gate.
+enum class DeltaGate { silu, sigmoid };
+
+}  // namespace tessera::nn
+
+template <>
+struct tessera::spec::EnumNames<tessera::nn::DeltaGate> {
+  static constexpr std::array names{std::pair{nn::DeltaGate::silu, "silu"},
+                                    std::pair{nn::DeltaGate::sigmoid, "sigmoid"}};
+};
+
+namespace tessera::nn {
+
 struct GatedDeltaNetConfig final : RecurrentConfig {
   int64_t n_key_heads = 0;
   int64_t d_conv = 4;
   bool gate = true;
+  DeltaGate gate_act = DeltaGate::silu;
   bool negative_eigenvalues = false;
   double norm_eps = 1e-5;
 
@@ -29,7 +43,8 @@ struct GatedDeltaNetConfig final : RecurrentConfig {
                   {.min = 0}),
             field("d_conv", &C::d_conv, "taps of the short convolution of q, k, v; 0 = none",
                   {.min = 0}),
-            field("gate", &C::gate, "multiply the output by silu(W_g x)"),
+            field("gate", &C::gate, "multiply the output by act(W_g x)"),
+            field("gate_act", &C::gate_act, "act of that gate"),
             field("negative_eigenvalues", &C::negative_eigenvalues, "beta in (0, 2), not (0, 1)"),
             field("norm_eps", &C::norm_eps, "added to the mean square of a head's output",
                   {.min = 0})});

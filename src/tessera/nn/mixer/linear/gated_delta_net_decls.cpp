@@ -9,6 +9,8 @@ void GatedDeltaNetConfig::check(const spec::Scope& scope) const {
   if (n_heads % n_key_heads != 0)
     fail(ErrorKind::spec, scope.path, "n_key_heads = {} does not divide n_heads = {}", n_key_heads,
          n_heads);
+  if (!gate && gate_act != DeltaGate::silu)
+    fail(ErrorKind::spec, scope.path, "gate_act without a gate; set gate, or leave it out");
 }
 
 void GatedDeltaNetConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
