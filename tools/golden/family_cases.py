@@ -4813,6 +4813,10 @@ import family_cases_decoders_sparse  # noqa: E402
 FAMILIES += family_cases_decoders_sparse.FAMILIES
 FEW_TOKENS.update(family_cases_decoders_sparse.FEW_TOKENS)
 
+import family_cases_ngram_memory  # noqa: E402
+
+FAMILIES += family_cases_ngram_memory.FAMILIES
+
 
 import family_cases_encoders  # noqa: E402  (its families use the above)
 
@@ -4843,7 +4847,7 @@ def with_body(family):
     body = family.architecture
     for head in ("ForCausalLM", "LMHeadModel", "ModelWithLMHead"):
         body = body.removesuffix(head)
-    several = {"MiniMaxM3VL": "MiniMaxM3VLText", "Dots3Note": "Dots3NoteText", "Llama4": "Llama4Text", "Gemma3": "Gemma3Text", "Qwen3_5": "Qwen3_5Text", "Qwen3_5Moe": "Qwen3_5MoeText", "Gemma3n": "Gemma3nText", "Gemma4": "Gemma4Text", "Gemma4Unified": "Gemma4UnifiedText", "CohereCompass": "CohereCompassText"}  # whose Model reads images too
+    several = {"MiniMaxM3VL": "MiniMaxM3VLText", "Dots3Note": "Dots3NoteText", "Llama4": "Llama4Text", "Gemma3": "Gemma3Text", "Qwen3_5": "Qwen3_5Text", "Qwen3_5Moe": "Qwen3_5MoeText", "Gemma3n": "Gemma3nText", "Gemma4": "Gemma4Text", "Gemma4Unified": "Gemma4UnifiedText", "CohereCompass": "CohereCompassText", "Qwen4Exp": "Qwen4ExpText"}  # whose Model reads images too
     body = several.get(body, body) + "Model"
     known = any(case.name == "body" for case in family.cases)
     if not (known or family.pair or body == family.architecture or family.name in HEADED):
