@@ -593,7 +593,10 @@ constexpr Sample kSamples[] = {
      R"({"k": 3, "score": "sigmoid_of_chosen", "balance": true})"},
     {Slot::router, "top_k", "balance_true", R"({"k": 3, "score": "sigmoid", "balance": true})"},
     {Slot::router, "hash", "of_three_ids", R"({"ids": 3})"},
-    {Slot::router, "hash", "scored", R"({"k": 2, "weights": "sqrt_softplus"})"},
+    // of one expert every weight is 1
+    {Slot::router, "hash", "weights_softmax", R"({"k": 2, "weights": "softmax"})"},
+    {Slot::router, "hash", "weights_sigmoid", R"({"k": 2, "weights": "sigmoid"})"},
+    {Slot::router, "hash", "weights_sqrt_softplus", R"({"k": 2, "weights": "sqrt_softplus"})"},
     {Slot::router, "top_p", "", R"({"probability": 0.8})"},
     {Slot::router, "sparse_mixer", "", R"({"eps": 1})"},
     {Slot::residual, "reversible", "scaled", R"({"merge": "concat", "scale": 0.6})"},
