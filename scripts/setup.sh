@@ -5,6 +5,7 @@
 #   scripts/setup.sh demo       and the demo's checkpoint
 #   scripts/setup.sh minilm     and a sentence embedding model
 #   scripts/setup.sh reference  and the Python reference libraries that some tests compare with
+#   scripts/setup.sh peers      and llama.cpp, ik_llama.cpp, CTranslate2 and OpenVINO, which bench/ compares with (an hour of one core)
 #   scripts/setup.sh tensorboard  and TensorBoard, which reads back what runs write
 #   scripts/setup.sh docs       and what builds the documentation's site
 #   scripts/setup.sh package    and what builds the Python wheel
@@ -105,6 +106,59 @@ setup_reference() {
   touch "$venv/.ready-2"
 }
 
+# source_package NAME VERSION SHA256: downloads a source package from PyPI and unpacks it below the cache, prints the folder
+source_package() {
+  local name=$1 version=$2 sha=$3
+  local file="$cache/downloads/${name//-/_}-$version.tar.gz" folder="$cache/peers/src/${name//-/_}-$version"
+  if ! echo "$sha  $file" | sha256sum --check --quiet >/dev/null 2>&1; then
+    say "downloading $name $version"
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps --no-binary=:all: \
+      --dest "$cache/downloads" "$name==$version" >&2
+    echo "$sha  $file" | sha256sum --check --quiet >&2 || { say "$file: the hash is not $sha"; exit 1; }
+  fi
+  mkdir -p "$cache/peers/src"
+  [ -d "$folder" ] || tar xzf "$file" -C "$cache/peers/src"
+  printf '%s\n' "$folder"
+}
+
+# peer NAME FOLDER: builds llama-bench and, where there is one, llama-batched-bench, for this machine
+peer() {
+  local name=$1 folder=$2 build="$cache/peers/build-$1" stub="$2/common/cmake/build-info-gen-cpp.cmake"
+  [ -x "$build/bin/llama-bench" ] && [ -x "$build/bin/llama-batched-bench" ] && return 0
+  # a file that the source package of ik_llama.cpp lacks
+  if [ ! -f "$stub" ]; then
+    mkdir -p "$(dirname "$stub")"
+    cat >"$stub" <<'STUB'
+file(WRITE ${CMAKE_CURRENT_SOURCE_DIR}/common/build-info.cpp "int LLAMA_BUILD_NUMBER = 0;
+char const *LLAMA_COMMIT = \"\";
+char const *LLAMA_COMPILER = \"\";
+char const *LLAMA_BUILD_TARGET = \"\";
+")
+STUB
+  fi
+  say "building $name"
+  cmake -S "$folder" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF \
+    -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=ON >"$build.log" 2>&1 &&
+    ninja -C "$build" llama-bench llama-batched-bench >>"$build.log" 2>&1 || { tail -n 20 "$build.log" >&2; exit 1; }
+}
+
+setup_peers() {
+  local folder
+  folder=$(source_package llama-cpp-python 0.3.36 832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e)
+  peer llama "$folder/vendor/llama.cpp"
+  folder=$(source_package ik-llama-cpp-python 0.1.5 33c67eb99e4dcab5e611050433243815709b8b3067753f9ce18375013cf002ad)
+  peer ik "$folder/vendor/ik_llama.cpp"
+  setup_reference
+  local venv="$cache/peers/python"
+  [ -f "$venv/.ready-1" ] && return 0
+  say "installing CTranslate2 and OpenVINO into $venv"
+  python3 -m venv --clear "$venv"
+  # torch and transformers, to convert models, are those of the reference libraries
+  printf '%s\n' "$cache"/reference/lib/python3*/site-packages >"$(echo "$venv"/lib/python3*/site-packages)/reference.pth"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check ctranslate2==4.8.5 openvino==2026.4.1
+  touch "$venv/.ready-1"
+}
+
 setup_tensorboard() {
   local venv="$cache/tensorboard"
   [ -f "$venv/.ready-1" ] && return 0
@@ -148,7 +202,7 @@ setup_fuzz() { apt_packages clang-19 libclang-rt-19-dev libomp-19-dev; }
 
 for part in build "$@"; do
   case "$part" in
-    build | demo | minilm | reference | tensorboard | docs | package | fuzz | browser) "setup_$part" ;;
-    *) say "unknown part \"$part\"; expected demo, minilm, reference, tensorboard, docs, package, fuzz or browser"; exit 2 ;;
+    build | demo | minilm | reference | peers | tensorboard | docs | package | fuzz | browser) "setup_$part" ;;
+    *) say "unknown part \"$part\"; expected demo, minilm, reference, peers, tensorboard, docs, package, fuzz or browser"; exit 2 ;;
   esac
 done
