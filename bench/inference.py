@@ -10,7 +10,7 @@ are further models. `1b:Q8_0` is another type. The largest needs 9 GB of memory.
 
 Programs run in turns, alone on the machine, two threads each; a figure is the median of the turns, in tokens/s. Rows: one sequence of
 32 generated tokens, a batch of 8, a prompt of 256 tokens; `depth` are 32 tokens after 2,048. Next to each row is the read
-bandwidth of the same threads over a buffer of the file's size in the same turns. "Share" is the part of it that decoding in default
+bandwidth of the same threads over a buffer of the file's size (512 MiB to 4 GiB) in the same turns. "Share" is the part of it that decoding in default
 arithmetic reaches. Ratios are to the faster peer: tessera's default (15-bit activations) and --fast (8 bits, which the peers use). A
 peer that cannot read a model has no figure.
 """
@@ -84,8 +84,16 @@ class Refused(dict):
             return None
 
 
+def read_once(model):
+    """So that no program waits for the disk."""
+    with open(model, "rb", buffering=0) as file:
+        while file.read(1 << 24):
+            pass
+
+
 def measure(given, model, rows, refused):
     """[row]: (tokens/s by program, facts)."""
+    read_once(model)
     programs = {"default": lambda row, facts: tessera(given.tessera, model, [], row, facts), "--fast": lambda row, facts: tessera(given.tessera, model, ["--fast"], row, facts)}
     for name, folder in zip(PEERS, (given.llama, given.ik)):
         if folder.exists():

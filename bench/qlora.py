@@ -8,6 +8,7 @@ The aim is at most 1.1.
 import argparse
 import json
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -24,8 +25,9 @@ def run(*command):
 
 def seconds_of_a_step(tessera, base, steps, out):
     """Median over the steps of one run."""
+    shutil.rmtree(out, ignore_errors=True)
     run(tessera, "finetune", base, "--data", TEXT, "--task", "text", "--lora", 8, "--steps", steps, "--batch", 8, "--length", 256, "--threads", 2,
-        "--valid-fraction", 0, "--force", "--out", out)
+        "--valid-fraction", 0, "--out", out)
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
     return 8 * 256 / statistics.median(rates[1:])
