@@ -27,13 +27,15 @@ double best_of(int times, Call call) {
   return best;
 }
 
-double read_rate() {
-  constexpr int64_t kNumbers = int64_t{64} << 20;  // 512 MiB: no cache holds them
-  std::vector<uint64_t> memory(static_cast<size_t>(kNumbers), 1);
+// of a buffer as large as the model's weights, within limits: no cache holds the smallest
+double read_rate(int64_t bytes) {
+  const int64_t numbers = std::clamp(bytes, int64_t{512} << 20, int64_t{4} << 30) /
+                          static_cast<int64_t>(sizeof(uint64_t));
+  std::vector<uint64_t> memory(static_cast<size_t>(numbers), 1);
   std::atomic<uint64_t> sum{0};
   const double seconds = best_of(kTimes, [&] {
     work_together([&](Team& team) {
-      const Team::Share share = team.share(kNumbers);
+      const Team::Share share = team.share(numbers);
       // sums that do not wait for one another, of a cache line each; hardware alone asks for too
       // few lines at a time
       constexpr int64_t kAhead = 1024;
@@ -46,7 +48,7 @@ double read_rate() {
     });
   });
   require(sum > 0, "bench", "nothing was read");
-  return static_cast<double>(kNumbers) * sizeof(uint64_t) / seconds;
+  return static_cast<double>(numbers) * sizeof(uint64_t) / seconds;
 }
 
 double product_rate(const model::Model& model) {
@@ -125,7 +127,9 @@ Json MatrixRate::as_json(const Limits& limits) const {
 }
 
 Limits Limits::measure(const model::Model& model) {
-  return {read_rate(), product_rate(model)};
+  int64_t bytes = 0;
+  for (const auto& [decl, weight] : model.weights().all()) bytes += weight->bytes();
+  return {read_rate(bytes), product_rate(model)};
 }
 
 Work Work::of_call(
