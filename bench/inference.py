@@ -36,8 +36,8 @@ TITLES = {"135m": "SmolLM2 135M Q4_1", "1b": "Llama 1.07 B", "moe": "8 of 64 exp
 PEERS = ["llama.cpp", "ik_llama.cpp"]
 
 
-def output(command):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+def output(command, folder=None):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=folder)
     if done.returncode != 0:
         raise RuntimeError(f"{command[0]}: {done.stderr.strip() or f'exit {done.returncode}'}")
     return done.stdout
@@ -58,15 +58,16 @@ def tessera(program, model, flags, row, facts):
 
 
 def llama(folder, model, row):
+    folder, model = folder.resolve(), model.resolve()
     if row == "8 rows":
         if not (folder / "llama-batched-bench").exists():
             return None
-        text = output([folder / "llama-batched-bench", "-m", model, "-t", THREADS, "-c", "2048", "-npp", "1", "-ntg", TOKENS[row], "-npl", "8"])
+        text = output([folder / "llama-batched-bench", "-m", model, "-t", THREADS, "-c", "2048", "-npp", "1", "-ntg", TOKENS[row], "-npl", "8"], CACHE)  # where one of them writes a log
         lines = [line for line in text.splitlines() if re.match(r"\|\s*1 \|", line)]
         return float(lines[-1].split("|")[8]) if lines else None  # S_TG
     n_prompt, n_gen = ("256", "0") if row == "prefill 256" else ("0", TOKENS[row])
     more = ["-d", "2048"] if row == "depth" else []
-    found = json.loads(output([folder / "llama-bench", "-m", model, "-t", THREADS, "-r", "1", "-o", "json", "-p", n_prompt, "-n", n_gen, *more]))
+    found = json.loads(output([folder / "llama-bench", "-m", model, "-t", THREADS, "-r", "1", "-o", "json", "-p", n_prompt, "-n", n_gen, *more], CACHE))
     return found[-1]["avg_ts"]
 
 
