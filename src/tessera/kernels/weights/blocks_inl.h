@@ -870,41 +870,59 @@ struct Iq1M : LookedUp<Iq1M, 56> {
   }
 };
 
-// -1, 0 and 1 times one factor
+// -1, 0 and 1 times one factor, the half at d_at
 template <class Type, int bytes_>
 struct Ternary : LookedUp<Type, bytes_> {
+  static constexpr int run = 32, offset = 1, d_at = bytes_ - 2;
+  static constexpr bool minimum = false, one_factor = true;
   static HWY_INLINE void read_scales(const uint8_t* b, Factors& s) {
-    const float d = LookedUp<Type, bytes_>::half_number(b + bytes_ - 2);
+    const float d = LookedUp<Type, bytes_>::half_number(b + d_at);
     for (float& factor : s.d) factor = d;
+  }
+  static HWY_INLINE void lookup(const uint8_t* b, int g, uint8_t* to) {
+#pragma GCC unroll 2
+    for (int i = 0; i < 32; i += kBytes)
+      hn::StoreU(hn::Sub(Type::codes(b, g, i), hn::Set(Bytes(), uint8_t{1})), Bytes(), to + i);
   }
 };
 
-// digits of base 3 of a byte, read as a fraction of 256, from the uppermost on
-HWY_INLINE uint8_t ternary_digit(uint8_t byte, int digit) {
-  constexpr uint8_t kPowers[] = {1, 3, 9, 27, 81};
-  const auto rest = static_cast<uint8_t>(byte * kPowers[digit]);
-  return static_cast<uint8_t>((rest * 3 >> 8) - 1);
+// Digits of base 3 of bytes, read as fractions of 256, from the uppermost on: what is left of them
+// for digit `digit`, and the digit before that, floor(3 rest / 256).
+HWY_INLINE VB ternary_rest(VB v, int digit) {
+  for (int i = 0; i < digit; ++i) v = hn::Add(hn::Add(v, v), v);
+  return v;
+}
+template <class D, class V>
+HWY_INLINE V ternary_digit(D d, V rest) {
+  const V one = hn::Set(d, uint8_t{1});
+  return hn::Add(hn::Min(hn::SaturatedSub(rest, hn::Set(d, uint8_t{85})), one),
+                 hn::Min(hn::SaturatedSub(rest, hn::Set(d, uint8_t{170})), one));
 }
 
 struct Tq1_0 : Ternary<Tq1_0, 54> {
-  static HWY_INLINE void lookup(const uint8_t* b, int g, uint8_t* to) {
-    // five digits of 32 bytes, five of 16, and four of 4
-    if (g < 5) {
-      for (int e = 0; e < 32; ++e) to[e] = ternary_digit(b[e], g);
-      return;
+  // five digits of 32 bytes, five of 16, and four of 4
+  static HWY_INLINE VB codes(const uint8_t* b, int g, int i) {
+    if (g < 5) return ternary_digit(Bytes(), ternary_rest(hn::LoadU(Bytes(), b + i), g));
+    HWY_ALIGN uint8_t rest[32];
+    const int first = 2 * (g - 5);
+    for (int e = 0; e < 16; ++e) {
+      rest[e] = static_cast<uint8_t>(b[32 + e] * power(first));
+      rest[16 + e] = g < 7 ? static_cast<uint8_t>(b[32 + e] * power(first + 1))
+                           : static_cast<uint8_t>(b[48 + e % 4] * power(e / 4));
     }
-    for (int e = 0; e < 32; ++e) {
-      const int at = 32 * (g - 5) + e;
-      to[e] = at < 80 ? ternary_digit(b[32 + at % 16], at / 16)
-                      : ternary_digit(b[48 + at % 4], (at - 80) / 4);
-    }
+    return ternary_digit(Bytes(), hn::LoadU(Bytes(), rest + i));
+  }
+
+ private:
+  static HWY_INLINE int power(int digit) {
+    constexpr int kPowers[] = {1, 3, 9, 27, 81};
+    return kPowers[digit];
   }
 };
 
 struct Tq2_0 : Ternary<Tq2_0, 66> {
-  static HWY_INLINE void lookup(const uint8_t* b, int g, uint8_t* to) {
-    for (int e = 0; e < 32; ++e)
-      to[e] = static_cast<uint8_t>((b[32 * (g / 4) + e] >> (2 * (g % 4)) & 3) - 1);
+  static HWY_INLINE VB codes(const uint8_t* b, int g, int i) {
+    return byte_bits(b + 32 * (g / 4) + i, 2 * (g % 4), 3);
   }
 };
 
@@ -946,6 +964,11 @@ constexpr bool is_plain = Block::bytes >= 2 * Block::elements;
 template <class Block>
 concept HasCodes = requires {
   Block::offset;
+};
+/// Whether a block of 256 has one factor for all of its values.
+template <class Block>
+concept OneFactor = requires {
+  Block::one_factor;
 };
 
 /// Calls body.template operator()<Block>() for any readable type.

@@ -549,6 +549,63 @@ struct LaneBlock<Iq4Xs> {
   VI first, nibbles;
 };
 
+// --- ternary -------------------------------------------------------------------------------------
+
+template <>
+struct LaneBlock<Tq2_0> : LaneFactor {
+  explicit HWY_INLINE LaneBlock(const LaneRows& rows)
+      : LaneFactor{upper_halves(rows.word<3>(Tq2_0::bytes - 16)), zero()} {}
+  template <class Use>
+  HWY_INLINE void each_group(const LaneRows& rows, const Use& use) const {
+    each_constant<2>([&](auto half) LANES_INLINE {
+      VI packed[8];
+      rows.words(32 * half, packed);
+      rows.words(16 + 32 * half, packed + 4);
+      each_constant<4>([&](auto quarter) LANES_INLINE {
+        VI codes[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; ++i) codes[i] = bits_of_bytes<2 * quarter, 3>(packed[i]);
+        use(std::integral_constant<int, 4 * half + quarter>(), codes);
+      });
+    });
+  }
+};
+
+template <>
+struct LaneBlock<Tq1_0> : LaneFactor {
+  explicit HWY_INLINE LaneBlock(const LaneRows& rows)
+      : LaneFactor{upper_halves(rows.word<3>(Tq1_0::bytes - 16)), zero()} {}
+  template <class Use>
+  HWY_INLINE void each_group(const LaneRows& rows, const Use& use) const {
+    const hn::Repartition<uint8_t, I32> d8;
+    // the next digit of each byte, which then stands uppermost no more
+    const auto take = [&](VI& rest) LANES_INLINE {
+      const auto v = hn::BitCast(d8, rest);
+      rest = hn::BitCast(I32(), hn::Add(hn::Add(v, v), v));
+      return hn::BitCast(I32(), ternary_digit(d8, v));
+    };
+    VI rest[8];
+    rows.words(0, rest);
+    rows.words(16, rest + 4);
+    each_constant<5>([&](auto g) LANES_INLINE {
+      VI codes[8];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) codes[i] = take(rest[i]);
+      use(g, codes);
+    });
+    rows.words(32, rest);
+    VI last = rows.word<3>(36);
+    each_constant<3>([&](auto pair) LANES_INLINE {
+      VI codes[8];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) codes[i] = take(rest[i]);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) codes[4 + i] = take(pair < 2 ? rest[i] : last);
+      use(std::integral_constant<int, 5 + pair>(), codes);
+    });
+  }
+};
+
 #undef LANES_INLINE
 #endif  // HWY_AVX3_DL
 

@@ -61,29 +61,33 @@ HWY_INLINE void store_narrow(VI v, void* to) {
 
 constexpr int kBlockVectors = 32 / kLanes;
 
-// false where a number is not finite
+// The bits of the largest magnitude; those of positive floats are in their order, infinity and NaN
+// last.
+HWY_INLINE uint32_t largest_of(VI largest) {
+  return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(I32(), largest)));
+}
+constexpr uint32_t kInfinityBits = 0x7f800000u;
+
+HWY_INLINE float float_of(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+HWY_INLINE VI magnitude(V32 v) {
+  return hn::BitCast(I32(), hn::Abs(v));
+}
+
+// 32 numbers as they were read, rounded by `inverse` to multiples of block.s
 template <bool two>
-HWY_INLINE bool round_block(const float* x, uint8_t* codes, RoundedBlock& block) {
-  constexpr float kMost = two ? 127 * 128 : 127;
-  V32 xs[kBlockVectors];
-  VI largest = int_all(0);
-#pragma GCC unroll 8
-  for (int i = 0; i < kBlockVectors; ++i) {
-    xs[i] = load(x + i * kLanes);
-    largest = hn::Max(largest, hn::BitCast(I32(), hn::Abs(xs[i])));
-  }
-  // the bits of positive floats are in their order, infinity and NaN last
-  const auto bits = static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(I32(), largest)));
-  float most;
-  std::memcpy(&most, &bits, sizeof most);
-  if (bits >= 0x7f800000u) return false;
-  const bool none = most < 0x1p-112f;
-  const V32 inverse = all(none ? 0 : kMost / most);
-  block.s = none ? 0 : most / kMost;
+HWY_INLINE void round_by(const V32 (&xs)[kBlockVectors],
+                         float inverse,
+                         uint8_t* codes,
+                         RoundedBlock& block) {
   VI sums[2] = {int_all(0), int_all(0)};
 #pragma GCC unroll 8
   for (int i = 0; i < kBlockVectors; ++i) {
-    const VI v = nearest(hn::Mul(xs[i], inverse));
+    const VI v = nearest(hn::Mul(xs[i], all(inverse)));
     VI& sum = sums[i * kLanes / 16];
     sum = hn::Add(sum, v);
     if constexpr (!kBytewise) {
@@ -102,6 +106,25 @@ HWY_INLINE bool round_block(const float* x, uint8_t* codes, RoundedBlock& block)
   }
   block.sum = block.half_sum[0] + block.half_sum[1];
   block.total = block.s * static_cast<float>(block.sum);
+}
+
+// false where a number is not finite
+template <bool two>
+HWY_INLINE bool round_block(const float* x, uint8_t* codes, RoundedBlock& block) {
+  constexpr float kMost = two ? 127 * 128 : 127;
+  V32 xs[kBlockVectors];
+  VI largest = int_all(0);
+#pragma GCC unroll 8
+  for (int i = 0; i < kBlockVectors; ++i) {
+    xs[i] = load(x + i * kLanes);
+    largest = hn::Max(largest, magnitude(xs[i]));
+  }
+  const uint32_t bits = largest_of(largest);
+  if (bits >= kInfinityBits) return false;
+  const float most = float_of(bits);
+  const bool none = most < 0x1p-112f;
+  block.s = none ? 0 : most / kMost;
+  round_by<two>(xs, none ? 0 : kMost / most, codes, block);
   return true;
 }
 
@@ -122,7 +145,32 @@ HWY_INLINE void round_some(const RoundedRows& r, int64_t begin, int64_t end) {
   }
 }
 
+// one digit and one scale for a row
+HWY_INLINE void round_by_row(const RoundedRows& r, int64_t begin, int64_t end) {
+  constexpr float kMost = 127;
+  const int64_t blocks = r.k / 32;
+  for (int64_t i = begin; i < end; ++i) {
+    const float* x = r.x + i * r.x_stride;
+    VI largest = int_all(0);
+    for (int64_t c = 0; c < r.k; c += kLanes) largest = hn::Max(largest, magnitude(load(x + c)));
+    const uint32_t bits = largest_of(largest);
+    r.finite[i] = bits < kInfinityBits ? 1 : 0;
+    if (bits >= kInfinityBits) continue;
+    const float most = std::max(float_of(bits), kLeastRowMagnitude);
+    for (int64_t b = 0; b < blocks; ++b) {
+      V32 xs[kBlockVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kBlockVectors; ++v) xs[v] = load(x + 32 * b + v * kLanes);
+      RoundedBlock& block = r.blocks[i * blocks + b];
+      block.s = most / kMost;
+      round_by<false>(xs, kMost / most, r.codes + i * r.row_codes + b * codes_of_block(false),
+                      block);
+    }
+  }
+}
+
 void round_range(const RoundedRows& r, int64_t begin, int64_t end) {
+  if (r.by_row) return round_by_row(r, begin, end);
   r.int15 ? round_some<true>(r, begin, end) : round_some<false>(r, begin, end);
 }
 
@@ -637,7 +685,7 @@ HWY_EXPORT(digit_columns);
 
 bool has_codes(DType type) {
   return is_block_type(type) && type != DType::scaled_e4m3 &&
-         (type < DType::iq1_s || type > DType::tq2_0);
+         (type < DType::iq1_s || type > DType::iq3_s);
 }
 
 namespace {
@@ -670,6 +718,7 @@ RoundedRows rows_to_round(
           k,
           x_stride,
           two,
+          arithmetic == Arithmetic::int8_row,
           k / 32 * HWY_DYNAMIC_DISPATCH(block_codes)(two),
           codes,
           reinterpret_cast<RoundedBlock*>(blocks),

@@ -12,6 +12,9 @@
 // where they have a minimum then fma(m, round(s sum_e v_e), .),
 // with d and m of the run (blocks_inl.h): the sums over e are exact, the others float32. A row of x
 // with a number that is not finite is multiplied as matmul.h does.
+// With one digit per row (Arithmetic::int8_row) v = round(x (127 / a)) and s = a / 127 for all
+// numbers of a row, a = max(max |x|, 1e-5): the activations of BitNet b1.58 (Ma et al. 2024,
+// arXiv:2402.17764).
 #pragma once
 
 #include <cstdint>
@@ -20,11 +23,15 @@
 
 namespace tessera::kernels {
 
-/// Precision of activations x in products with weights in blocks.
-enum class Arithmetic : uint8_t { float32, int15, int8 };
+/// Precision of activations x in products with weights in blocks. int8_row: 8 bits with one scale
+/// for all numbers of a row, others one for each 32 of them.
+enum class Arithmetic : uint8_t { float32, int15, int8, int8_row };
+
+/// The least largest magnitude by which int8_row scales a row.
+inline constexpr float kLeastRowMagnitude = 1e-5f;
 
 /// Whether weights of this type are codes: every block type of DType but those with
-/// code books (IQ1 to IQ3), ternary ones and numbers in e4m3.
+/// code books (IQ1 to IQ3) and numbers in e4m3.
 bool has_codes(DType type);
 
 /// 32 numbers of x.
@@ -39,6 +46,7 @@ struct RoundedRows {
   const float* x;  // as they were
   int64_t m, k, x_stride;
   bool int15;
+  bool by_row;           // one scale for a row
   int64_t row_codes;     // bytes of codes of a row
   uint8_t* codes;        // [m][k / 32]: the digits of 32 numbers, or they as 16 bits each
   RoundedBlock* blocks;  // [m][k / 32]

@@ -71,6 +71,8 @@ class SideFactors {
       m_ = hn::Load(F8(), ms);
     } else if constexpr (Block::elements == 32) {
       d_ = halves_at<Block::minimum>(w, 0, m_);
+    } else if constexpr (OneFactor<Block>) {
+      d_ = halves_at<false>(w, Block::d_at, m_);
     } else {
       d_ = halves_at<Block::minimum>(w, Block::d_at, m_);
       turn_scales(w);
@@ -78,7 +80,7 @@ class SideFactors {
   }
 
   HWY_INLINE VF factor(int t) const {
-    if constexpr (Block::elements == 32)
+    if constexpr (Block::elements == 32 || OneFactor<Block>)
       return d_;
     else
       return hn::Mul(d_, hn::ConvertTo(F8(), low(bytes(t))));

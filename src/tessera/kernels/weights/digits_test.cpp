@@ -15,14 +15,16 @@
 namespace tessera::kernels::digits_test {
 namespace {
 
-constexpr DType kTypes[] = {DType::q4_0,   DType::q4_1,      DType::q5_0,     DType::q5_1,
-                            DType::q8_0,   DType::q2_k,      DType::q3_k,     DType::q4_k,
-                            DType::q5_k,   DType::q6_k,      DType::mxfp4,    DType::iq4_nl,
-                            DType::iq4_xs, DType::scaled_u4, DType::scaled_i8};
-constexpr Arithmetic kDigits[] = {Arithmetic::int15, Arithmetic::int8};
+constexpr DType kTypes[] = {
+    DType::q4_0,   DType::q4_1,      DType::q5_0,      DType::q5_1,  DType::q8_0,  DType::q2_k,
+    DType::q3_k,   DType::q4_k,      DType::q5_k,      DType::q6_k,  DType::mxfp4, DType::iq4_nl,
+    DType::iq4_xs, DType::scaled_u4, DType::scaled_i8, DType::tq1_0, DType::tq2_0};
+constexpr Arithmetic kDigits[] = {Arithmetic::int15, Arithmetic::int8, Arithmetic::int8_row};
 
 const char* name_of_digits(Arithmetic digits) {
-  return digits == Arithmetic::int15 ? "two digits" : "one digit";
+  return digits == Arithmetic::int15  ? "two digits"
+         : digits == Arithmetic::int8 ? "one digit"
+                                      : "one digit by row";
 }
 
 struct Weights {
@@ -114,6 +116,12 @@ Run run_of(DType type, const uint8_t* b, int r) {
     case DType::mxfp4:
       out.d = half_of_e8m0(b[0]);
       break;
+    case DType::tq1_0:
+      out.d = half(52);
+      break;
+    case DType::tq2_0:
+      out.d = half(64);
+      break;
     case DType::scaled_u4:
     case DType::scaled_i8: {
       int16_t zero = b[4];
@@ -169,6 +177,9 @@ float defined(const float* x, const Weights& w, int64_t j, Arithmetic digits) {
   const bool minima = w.type == DType::q4_1 || w.type == DType::q5_1 || w.type == DType::q2_k ||
                       w.type == DType::q4_k || w.type == DType::q5_k ||
                       w.type == DType::scaled_u4 || w.type == DType::scaled_i8;
+  const bool by_row = digits == Arithmetic::int8_row;
+  float of_row = kLeastRowMagnitude;
+  for (int64_t c = 0; c < w.k; ++c) of_row = std::max(of_row, std::abs(x[c]));
   float sum = 0;
   for (int64_t c = 0; c < w.k;) {
     const int64_t element = j * w.k + c;
@@ -180,7 +191,8 @@ float defined(const float* x, const Weights& w, int64_t j, Arithmetic digits) {
     const float* xs = x + c / 32 * 32;
     float most = 0;
     for (int e = 0; e < 32; ++e) most = std::max(most, std::abs(xs[e]));
-    const bool none = most < 0x1p-112f;
+    if (by_row) most = of_row;
+    const bool none = !by_row && most < 0x1p-112f;
     const float inverse = none ? 0 : most_v / most, s = none ? 0 : most / most_v;
     int64_t integers = 0, of_x = 0;
     for (int e = 0; e < run.n; ++e) {
