@@ -94,6 +94,7 @@ TEST(House, OpsAndKernelsAgreeOnNames) {
       {"weights/matmul", "weights/weight"},
       {"weights/quantize", "weights/weight"},
       {"weights/quantize_search", "weights/weight"},
+      {"weights/ternary", "weights/quantized_operands"},
   };
   for (const std::string& kernel : headers("kernels")) {
     if (kernel.find('/') == std::string::npos || kernel.ends_with("_inl") ||

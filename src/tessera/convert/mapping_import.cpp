@@ -567,7 +567,7 @@ Json spec_view(const Json& resolved) {
         if (branch.contains(slot)) flat[name] = branch[slot];
       flat[name + "_norm"] = branch.value("norm", Json(nullptr));
       flat[name + "_residual"] = residual;
-      for (const char* key : {"inputs", "add", "share", "adapters"})
+      for (const char* key : {"inputs", "add", "share", "adapters", "quantization"})
         if (branch.contains(key)) flat[name + "_" + key] = branch[key];
     };
     if (layer.contains("share")) flat["share"] = layer["share"];

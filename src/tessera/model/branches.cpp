@@ -1,5 +1,7 @@
 #include "tessera/model/branches.h"
 
+#include "tessera/ops/weights/quantized_operands.h"
+
 namespace tessera::model {
 namespace {
 
@@ -32,8 +34,16 @@ nn::Builder part_builder(const ModelSpec& spec,
       adapters[prefix + "." + product + ".weight"] = {home + ".a.weight",
                                                       home + ".b." + product + ".weight"};
     }
-  const nn::WeightSource source = [layer_builder, adapters](const std::string& name) {
-    const nn::WeightPtr weight = layer_builder.absolute(name);
+  ops::OperandRounding rounding;
+  std::set<std::string> rounded;
+  for (const std::string& product : quantized_products(spec, layer, branch)) {
+    rounding = {branch.quantization->ternary, branch.quantization->int8};
+    rounded.insert(prefix + "." + product + ".weight");
+  }
+  const nn::WeightSource source = [layer_builder, adapters, rounded,
+                                   rounding](const std::string& name) {
+    nn::WeightPtr weight = layer_builder.absolute(name);
+    if (rounded.contains(name)) weight = ops::with_rounding(weight, rounding);
     const auto found = adapters.find(name);
     if (found == adapters.end()) return weight;
     return std::make_shared<const ops::Weight>(

@@ -13,12 +13,14 @@ namespace {
 using spec::Scope;
 
 constexpr int64_t kMaxRank = 1 << 20;
-const std::vector<std::string> kLayerKeys = {"repeat",   "mixer",    "cross", "ffn",  "norm",
-                                             "residual", "branches", "share", "depth"};
-const std::vector<std::string> kBranchKeys = {"name",   "mixer", "ffn",   "norm",     "residual",
-                                              "inputs", "add",   "share", "adapters", "parallel"};
-const std::vector<std::string> kParallelKeys = {"name",   "mixer", "ffn",   "norm",
-                                                "inputs", "add",   "share", "adapters"};
+const std::vector<std::string> kLayerKeys = {"repeat", "mixer",       "cross",    "ffn",
+                                             "norm",   "residual",    "branches", "share",
+                                             "depth",  "quantization"};
+const std::vector<std::string> kBranchKeys = {"name",     "mixer",        "ffn",     "norm",
+                                              "inputs",   "add",          "share",   "residual",
+                                              "adapters", "quantization", "parallel"};
+const std::vector<std::string> kParallelKeys = {
+    "name", "mixer", "ffn", "norm", "inputs", "add", "share", "adapters", "quantization"};
 
 /// A user-defined name, which becomes part of parameter names.
 std::string read_id(const Json& json, const std::string& path) {
@@ -63,6 +65,50 @@ std::vector<AdapterSpec> read_adapters(const Json& json, const std::string& path
   return adapters;
 }
 
+/// The value of `key`, one of two words: whether it is the first, the default.
+bool read_choice(const Json& json,
+                 const char* key,
+                 const char* first,
+                 const char* second,
+                 const std::string& path) {
+  const Json value = json.value(key, Json(first));
+  if (value != first && value != second)
+    fail(ErrorKind::spec, path + "." + key, "found {}; expected \"{}\" or \"{}\"", value.dump(),
+         first, second);
+  return value == first;
+}
+
+std::optional<QuantizationSpec> read_quantization(const Json& json, const std::string& path) {
+  if (json.is_null()) return std::nullopt;
+  if (!json.is_object())
+    fail(ErrorKind::spec, path,
+         "found {}; expected {{\"weights\": \"ternary\", \"activations\": \"int8\"}} or null",
+         spec::kind_of(json));
+  check_keys(json, {"weights", "activations", "of"}, path);
+  QuantizationSpec out;
+  out.ternary = read_choice(json, "weights", "ternary", "stored", path);
+  out.int8 = read_choice(json, "activations", "int8", "float", path);
+  if (const Json* of = get(json, "of")) out.of = read_names(*of, path + ".of");
+  if (!out.ternary && !out.int8)
+    fail(ErrorKind::spec, path,
+         "weights as stored and float activations round nothing; expected null, or one of them "
+         "rounded");
+  return out;
+}
+
+/// The matrices of a part whose operands may be rounded, without ".weight". Routers choose by
+/// small differences of scores.
+std::vector<std::string> roundable_products(const AnyPart& part, const Scope& scope) {
+  constexpr std::string_view kWeight = ".weight", kRouter = "router.";
+  spec::ParamList list;
+  part.config->params(list, scope);
+  std::vector<std::string> names;
+  for (const spec::ParamDecl& decl : list.all())
+    if (decl.adapts() && decl.name.ends_with(kWeight) && !decl.name.starts_with(kRouter))
+      names.push_back(decl.name.substr(0, decl.name.size() - kWeight.size()));
+  return names;
+}
+
 /// A branch in the JSON of a spec.
 struct Written {
   Slot slot;
@@ -70,6 +116,7 @@ struct Written {
   const Json& part;
   std::string path, part_path;
   const Json& norm;
+  const Json& quantization;
   const Json& json;  // the branch, if given as an object
 };
 
@@ -86,6 +133,7 @@ class LayerReader {
       fail(
           ErrorKind::spec, scope_.path + ".residual",
           "null for a whole layer; expected a residual, and null in branches that later ones read");
+    const Json quantization = json.value("quantization", defaults_.quantization);
     if (const Json* share = get(json, "share"))
       layer_.share = read_id(*share, scope_.path + ".share");
     if (const Json depth = json.value("depth", defaults_.depth); !depth.is_null())
@@ -97,10 +145,11 @@ class LayerReader {
       if (!branches->is_array() || branches->empty())
         fail(ErrorKind::spec, scope_.path + ".branches", "expected a non-empty list");
       for (size_t i = 0; i < branches->size(); ++i)
-        read_group((*branches)[i], fmt::format("{}.branches[{}]", scope_.path, i), norm, residual);
+        read_group((*branches)[i], fmt::format("{}.branches[{}]", scope_.path, i),
+                   {norm, residual, {}, quantization});
       check_asides();
     } else {
-      read_short(json, norm, residual);
+      read_short(json, {norm, residual, {}, quantization});
     }
     check_depth();
     return std::move(layer_);
@@ -108,7 +157,7 @@ class LayerReader {
 
  private:
   /// mixer, cross, then ffn; null leaves one out
-  void read_short(const Json& json, const Json& norm, const Json& residual) {
+  void read_short(const Json& json, const LayerDefaults& own) {
     std::vector<std::tuple<Slot, std::string, const Json*>> parts;
     for (const auto& [slot, key, fallback] : {std::tuple{Slot::mixer, "mixer", defaults_.mixer},
                                               std::tuple{Slot::mixer, "cross", defaults_.cross},
@@ -119,13 +168,13 @@ class LayerReader {
     }
     if (parts.empty())
       fail(ErrorKind::spec, scope_.path, "a layer needs \"mixer\", \"ffn\" or \"branches\"");
-    const AnyPart joined = read_residual(residual, scope_.path);
+    const AnyPart joined = read_residual(own.residual, scope_.path);
     const bool joins = joined.as<nn::ResidualConfig>().joins_branches();
     const Json none = Json::object();
     for (const auto& [slot, name, part] : parts) {
       if (layer_.groups.empty() || !joins) layer_.groups.push_back({joined, {}});
       const std::string path = scope_.path + "." + name;
-      add_branch({slot, name, *part, path, path, norm, none});
+      add_branch({slot, name, *part, path, path, own.norm, own.quantization, none});
     }
   }
 
@@ -135,18 +184,17 @@ class LayerReader {
     return spec::read_part(Slot::residual, json, scope);
   }
 
-  void read_group(const Json& json,
-                  const std::string& path,
-                  const Json& norm,
-                  const Json& residual) {
+  void read_group(const Json& json, const std::string& path, const LayerDefaults& layer) {
     check_keys(json, kBranchKeys, path);
-    const Json own = json.value("residual", residual);
+    const Json own = json.value("residual", layer.residual);
+    const Json norm = json.value("norm", layer.norm),
+               quantization = json.value("quantization", layer.quantization);
     GroupSpec group;
     group.aside = own.is_null();
     group.residual = read_residual(group.aside ? Json("pre_norm") : own, path);
     layer_.groups.push_back(std::move(group));
     const Json* parallel = get(json, "parallel");
-    if (parallel == nullptr) return read_branch(json, path, json.value("norm", norm));
+    if (parallel == nullptr) return read_branch(json, path, norm, quantization);
     if (!layer_.groups.back().residual_config().joins_branches())
       fail(ErrorKind::spec, path,
            "\"parallel\" branches under residual \"{}\"; use residual \"parallel\"",
@@ -156,11 +204,15 @@ class LayerReader {
     for (size_t i = 0; i < parallel->size(); ++i) {
       const std::string at = fmt::format("{}.parallel[{}]", path, i);
       check_keys((*parallel)[i], kParallelKeys, at);
-      read_branch((*parallel)[i], at, (*parallel)[i].value("norm", json.value("norm", norm)));
+      read_branch((*parallel)[i], at, (*parallel)[i].value("norm", norm),
+                  (*parallel)[i].value("quantization", quantization));
     }
   }
 
-  void read_branch(const Json& json, const std::string& path, const Json& norm) {
+  void read_branch(const Json& json,
+                   const std::string& path,
+                   const Json& norm,
+                   const Json& quantization) {
     const Json* mixer = get(json, "mixer");
     const Json* ffn = get(json, "ffn");
     if ((mixer == nullptr) == (ffn == nullptr))
@@ -172,7 +224,7 @@ class LayerReader {
     if (name == kStream || name == kEmbedding)
       fail(ErrorKind::spec, path + ".name", "\"{}\" names what branches read; take another", name);
     add_branch({slot, name, mixer != nullptr ? *mixer : *ffn, path,
-                path + "." + spec::name_of(slot), norm, json});
+                path + "." + spec::name_of(slot), norm, quantization, json});
   }
 
   void add_branch(const Written& written) {
@@ -208,8 +260,29 @@ class LayerReader {
     if (const auto* reads = dynamic_cast<const spec::ReadsEarlierParts*>(branch.part.config.get()))
       reads->check_behind(before_, scope);
     before_.push_back({branch.part, scope});
+    read_rounding(written, scope, branch);
     read_norms(written, scope.d_in, branch);
     layer_.groups.back().branches.push_back(std::move(branch));
+  }
+
+  /// Names that a default lists are those of the parts that have them.
+  void read_rounding(const Written& written, const Scope& scope, BranchSpec& branch) {
+    const std::string path = written.path + ".quantization";
+    auto given = read_quantization(written.quantization, path);
+    if (!given) return;
+    const std::vector<std::string> known = roundable_products(branch.part, scope);
+    const auto is_known = [&](const std::string& name) {
+      return std::find(known.begin(), known.end(), name) != known.end();
+    };
+    const bool own = written.json.contains("quantization");
+    for (const std::string& name : given->of)
+      if (own && !is_known(name))
+        fail(ErrorKind::spec, path + ".of", "\"{}\" is no product of \"{}\"; expected {}", name,
+             branch.part.type(),
+             known.empty() ? "null: it has none" : fmt::format("{}", fmt::join(known, ", ")));
+    const bool all = given->of.empty();
+    std::erase_if(given->of, [&](const std::string& name) { return !is_known(name); });
+    if (all ? !known.empty() : !given->of.empty()) branch.quantization = std::move(given);
   }
 
   void read_norms(const Written& written, int64_t width, BranchSpec& branch) {
@@ -328,6 +401,12 @@ Json dump_branch(const BranchSpec& branch) {
   if (!branch.share.empty()) json["share"] = branch.share;
   for (const AdapterSpec& adapter : branch.adapters)
     json["adapters"].push_back({{"rank", adapter.rank}, {"of", adapter.of}});
+  if (const auto& q = branch.quantization) {
+    Json& out = json["quantization"];
+    out = {{"weights", q->ternary ? "ternary" : "stored"},
+           {"activations", q->int8 ? "int8" : "float"}};
+    if (!q->of.empty()) out["of"] = q->of;
+  }
   return json;
 }
 
@@ -386,6 +465,29 @@ void check_shared(const ModelSpec& spec, const std::string& path) {
                branch.name);
       }
   }
+}
+
+std::vector<std::string> quantized_products(const ModelSpec& spec,
+                                            int64_t layer,
+                                            const BranchSpec& branch) {
+  if (!branch.quantization) return {};
+  return branch.quantization->of.empty()
+             ? roundable_products(branch.part, spec.scope(layer, branch))
+             : branch.quantization->of;
+}
+
+std::set<std::string> ternary_weights(const ModelSpec& spec) {
+  std::set<std::string> names;
+  for (int64_t i = 0; i < std::ssize(spec.layers); ++i)
+    for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups)
+      for (const BranchSpec& branch : group.branches)
+        if (branch.quantization && branch.quantization->ternary)
+          for (const std::string& product : quantized_products(spec, i, branch))
+            names.insert(spec.kept_as(spec.prefix(i, branch) + "." + product + ".weight"));
+  if (spec.encoder) names.merge(ternary_weights(*spec.encoder));
+  for (const PredictorSpec& predictor : spec.predictors)
+    names.merge(ternary_weights(*predictor.stack));
+  return names;
 }
 
 spec::ParamList adapter_parameters(const ModelSpec& spec, int64_t layer, const BranchSpec& branch) {

@@ -138,6 +138,71 @@ TEST(Branches, WhatCannotWorkIsRefused) {
   EXPECT_THAT(with(0, "share", R"("One")"), HasSubstr("expected lower-case letters"));
 }
 
+/// A decoder of one layer with "quantization" next to its layers.
+Json quantized(const std::string& ffn, const std::string& layer = "{}") {
+  Json json = spec::parse_json(R"({"tessera": 1, "arch": "decoder", "vocab": 11, "d_model": 8,
+      "quantization": {}, "mixer": {"type": "attention", "n_heads": 2}})",
+                               "test");
+  json["ffn"] = spec::parse_json(ffn, "test");
+  json["layers"] = Json::array({spec::parse_json(layer, "test")});
+  return json;
+}
+
+TEST(Quantization, ADefaultIsThatOfEveryBranch) {
+  const std::string moe =
+      R"({"type": "moe", "n_experts": 3, "expert": {"type": "glu", "d_hidden": 8}})";
+  const ModelSpec spec = read_model_spec(quantized(moe));
+  const auto& groups = spec.layers[0].groups;
+  EXPECT_EQ(quantized_products(spec, 0, groups[0].branches[0]),
+            (std::vector<std::string>{"q", "k", "v", "o"}));
+  // routers choose in floats
+  EXPECT_EQ(quantized_products(spec, 0, groups[1].branches[0]),
+            (std::vector<std::string>{"experts.gate", "experts.up", "experts.down"}));
+  const Json once = resolve(spec);
+  EXPECT_EQ(once["layers"][0]["branches"][1]["quantization"],
+            Json({{"weights", "ternary"}, {"activations", "int8"}}));
+  EXPECT_EQ(resolve(read_model_spec(once)), once);
+}
+
+TEST(Quantization, LayersAndBranchesHaveTheirOwn) {
+  const std::string glu = R"({"type": "glu", "d_hidden": 8})";
+  ModelSpec spec = read_model_spec(quantized(glu, R"({"quantization": null})"));
+  for (const GroupSpec& group : spec.layers[0].groups)
+    EXPECT_FALSE(group.branches[0].quantization.has_value());
+  spec = read_model_spec(quantized(glu, R"({"quantization": {"of": ["q", "up"]}, "branches": [
+      {"mixer": {"type": "attention", "n_heads": 2}},
+      {"ffn": {"type": "glu", "d_hidden": 8}},
+      {"name": "own", "ffn": {"type": "glu", "d_hidden": 8},
+       "quantization": {"weights": "stored", "of": ["down"]}},
+      {"name": "none", "ffn": {"type": "mlp", "d_hidden": 8}, "quantization": null}]})"));
+  const auto products = [&](size_t i) {
+    return quantized_products(spec, 0, spec.layers[0].groups[i].branches[0]);
+  };
+  EXPECT_EQ(products(0), std::vector<std::string>{"q"});
+  EXPECT_EQ(products(1), std::vector<std::string>{"up"});
+  EXPECT_EQ(products(2), std::vector<std::string>{"down"});
+  EXPECT_FALSE(spec.layers[0].groups[2].branches[0].quantization->ternary);
+  EXPECT_TRUE(products(3).empty());
+}
+
+TEST(Quantization, WhatRoundsNothingIsRefused) {
+  const auto with = [](const std::string& quantization) {
+    return error_of(
+        quantized(R"({"type": "glu", "d_hidden": 8})",
+                  R"({"branches": [{"ffn": {"type": "glu", "d_hidden": 8}, "quantization": )" +
+                      quantization + "}]}"));
+  };
+  EXPECT_THAT(
+      with(R"({"weights": "stored", "activations": "float"})"),
+      HasSubstr("[layers[0].branches[0].quantization] weights as stored and float activations"));
+  EXPECT_THAT(with(R"({"weights": "binary"})"),
+              HasSubstr("found \"binary\"; expected \"ternary\" or \"stored\""));
+  EXPECT_THAT(with(R"({"of": ["q"]})"),
+              HasSubstr("\"q\" is no product of \"glu\"; expected gate, up, down"));
+  EXPECT_THAT(with("3"), HasSubstr("found an integer"));
+  EXPECT_THAT(with(R"({"bits": 2})"), HasSubstr("bits"));
+}
+
 // whose norm stands behind the sum with the stream, whatever the branch reads
 TEST(Branches, APostNormIsAsWideAsTheStream) {
   Json json = tiny();

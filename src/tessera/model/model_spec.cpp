@@ -24,13 +24,13 @@ using spec::Scope;
 constexpr int64_t kMaxLayers = 10'000;
 
 const std::vector<std::string> kTopKeys = {
-    "tessera",  "arch",      "vocab",      "d_model", "context", "embed",  "norm",
-    "residual", "depth",     "mixer",      "cross",   "ffn",     "layers", "cycles",
-    "n_layers", "overrides", "final_norm", "head",    "heads",   "stacks", "start",
-    "mask",     "tokens",    "predictors", "mtp",     "init"};
-const std::vector<std::string> kStackKeys = {"embed",  "norm",     "residual",  "mixer",
-                                             "depth",  "cross",    "ffn",       "layers",
-                                             "cycles", "n_layers", "overrides", "final_norm"};
+    "tessera",  "arch",      "vocab",      "d_model", "context", "embed",       "norm",
+    "residual", "depth",     "mixer",      "cross",   "ffn",     "layers",      "cycles",
+    "n_layers", "overrides", "final_norm", "head",    "heads",   "stacks",      "start",
+    "mask",     "tokens",    "predictors", "mtp",     "init",    "quantization"};
+const std::vector<std::string> kStackKeys = {
+    "embed",  "norm",   "residual", "mixer",     "depth",      "cross",       "ffn",
+    "layers", "cycles", "n_layers", "overrides", "final_norm", "quantization"};
 
 /// A key within the stack `stack`, "" for a spec of one stack.
 std::string at(const std::string& stack, const std::string& key) {
@@ -82,7 +82,8 @@ std::vector<Json> expand_layers(const Json& json, const std::string& stack) {
                -n_layers, n_layers - 1);
         Json& target = expanded[static_cast<size_t>(layer)];
         // an override of a default changes all layers that inherit it
-        for (const char* key : {"mixer", "cross", "ffn", "norm", "residual", "depth"})
+        for (const char* key :
+             {"mixer", "cross", "ffn", "norm", "residual", "depth", "quantization"})
           if (patch.contains(key) && !target.contains(key) && json.contains(key))
             target[key] = json[key];
         target.merge_patch(patch);
@@ -136,6 +137,7 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
   defaults.norm = json.value("norm", Json("rms_norm"));
   defaults.residual = json.value("residual", Json("pre_norm"));
   defaults.depth = json.value("depth", Json());
+  defaults.quantization = json.value("quantization", Json());
   defaults.mixer = get(json, "mixer");
   defaults.cross = get(json, "cross");
   defaults.ffn = get(json, "ffn");
@@ -460,11 +462,20 @@ Json spec_schema() {
                         {"properties", {{"rank", integer}, {"of", texts}}},
                         {"required", {"rank", "of"}},
                         {"additionalProperties", false}};
+  const Json quantization = {{"anyOf",
+                              {{{"type", "object"},
+                                {"properties",
+                                 {{"weights", {{"enum", {"ternary", "stored"}}}},
+                                  {"activations", {{"enum", {"int8", "float"}}}},
+                                  {"of", texts}}},
+                                {"additionalProperties", false}},
+                               {{"type", "null"}}}}};
   const Json branch_properties = {{"name", {{"type", "string"}}},
                                   {"inputs", texts},
                                   {"add", texts},
                                   {"share", {{"type", "string"}}},
                                   {"adapters", {{"type", "array"}, {"items", adapter}}},
+                                  {"quantization", quantization},
                                   {"mixer", ref("mixer")},
                                   {"ffn", ref("ffn")},
                                   {"norm", ref("norm")},
@@ -479,6 +490,7 @@ Json spec_schema() {
                                  {"norm", ref("norm")},
                                  {"residual", ref("residual")},
                                  {"depth", ref("depth")},
+                                 {"quantization", quantization},
                                  {"branches", {{"type", "array"}, {"items", ref("branch")}}},
                                  {"share", {{"type", "string"}}}};
   defs["layer"] = {
@@ -487,6 +499,7 @@ Json spec_schema() {
                       {"norm", ref("norm")},
                       {"residual", ref("residual")},
                       {"depth", ref("depth")},
+                      {"quantization", quantization},
                       {"mixer", ref("mixer")},
                       {"cross", ref("mixer")},
                       {"ffn", ref("ffn")},

@@ -43,6 +43,14 @@ struct AdapterSpec {
   std::vector<std::string> of;  // names of the products: "q", "gate"
 };
 
+/// Products of a branch whose operands are rounded, in training with straight-through gradients
+/// (quantization-aware training) and in inference: BitLinear (ops::OperandRounding).
+struct QuantizationSpec {
+  bool ternary = true;          // "weights": "ternary" by their mean magnitude, or "stored"
+  bool int8 = true;             // "activations": "int8" by the largest of each token, or "float"
+  std::vector<std::string> of;  // names of the products; empty: all but a router's
+};
+
 /// One mixer or feed-forward part of a layer, with the norms of its residual.
 struct BranchSpec {
   std::string name;  // "mixer", "ffn", or as given: prefix of its parameters within the layer
@@ -53,6 +61,7 @@ struct BranchSpec {
   std::vector<std::string> add;                 // added to a single input
   std::string share;  // branches with the same id and name share parameters in all layers
   std::vector<AdapterSpec> adapters;
+  std::optional<QuantizationSpec> quantization = {};
 
   bool reads_stream_alone() const {
     return add.empty() && inputs.size() == 1 && inputs[0] == kStream;
@@ -207,6 +216,15 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec);
 
 /// Declares the parameters of a branch's adapters; throws Error(spec) for an unknown product.
 spec::ParamList adapter_parameters(const ModelSpec& spec, int64_t layer, const BranchSpec& branch);
+
+/// The names of a branch's products with rounded operands, without ".weight"; none without
+/// `quantization`.
+std::vector<std::string> quantized_products(const ModelSpec& spec,
+                                            int64_t layer,
+                                            const BranchSpec& branch);
+
+/// The full names of the matrices that products round to ternary ones, of all stacks.
+std::set<std::string> ternary_weights(const ModelSpec& spec);
 
 /// The last ids of a row, for parts that read ids before a token: the last entry of a layout.
 inline constexpr const char* kIds = "ids";

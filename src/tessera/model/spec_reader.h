@@ -28,6 +28,7 @@ const Json* get(const Json& json, const char* key);
 /// Defaults of a layer.
 struct LayerDefaults {
   Json norm, residual, depth;  // parts; depth may be null
+  Json quantization;           // or null
   const Json* mixer = nullptr;
   const Json* cross = nullptr;
   const Json* ffn = nullptr;

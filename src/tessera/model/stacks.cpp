@@ -18,7 +18,8 @@ Json own_stack(const Json& json, const std::string& name) {
   if (name == "encoder") keys.insert(keys.end(), {"vocab", "head", "heads"});
   check_keys(stacks[name], keys, path);
   Json own = stacks[name];
-  for (const char* key : {"embed", "norm", "residual", "depth", "mixer", "cross", "ffn"})
+  for (const char* key :
+       {"embed", "norm", "residual", "depth", "quantization", "mixer", "cross", "ffn"})
     if (!own.contains(key) && json.contains(key) &&
         (name == "decoder" || key != std::string("cross")))
       own[key] = json[key];

@@ -57,6 +57,12 @@ const std::vector<Technique>& techniques() {
        "Vaswani et al.: Attention Is All You Need, arXiv:1706.03762; Raffel et al.: T5, "
        "arXiv:1910.10683",
        2017, "\"arch\": \"encoder_decoder\""},
+      {"arrangement", "quantization_aware_training",
+       "BitLinear: products of ternary weights and activations rounded to 8 bits per token, trained "
+       "with straight-through gradients.",
+       "Ma et al.: The Era of 1-bit LLMs: All Large Language Models are in 1.58 Bits, "
+       "arXiv:2402.17764; Wang et al.: BitNet, arXiv:2310.11453",
+       2024, "\"quantization\": {} of a spec, layer or branch, as in zoo/bitnet"},
       {"computation", "beam_search",
        "Search for the most likely text with several hypotheses in parallel.",
        "Sutskever, Vinyals, Le: Sequence to Sequence Learning with Neural Networks, "

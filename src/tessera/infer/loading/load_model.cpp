@@ -22,6 +22,8 @@ std::set<std::string> multiplied(const model::ModelSpec& spec) {
     if (decl.quantises() && (decl.kind == spec::ParamKind::matrix ||
                              (tied && decl.name == spec.under(model::kTokenTable))))
       names.insert(decl.name);
+  // rounded by their own rule when the model is built
+  for (const std::string& name : model::ternary_weights(spec)) names.erase(name);
   return names;
 }
 

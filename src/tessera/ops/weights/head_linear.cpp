@@ -4,6 +4,7 @@
 #include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/weights/product.h"
 #include "tessera/ops/weights/product_input.h"
+#include "tessera/ops/weights/quantized_operands.h"
 
 namespace tessera::ops {
 
@@ -13,6 +14,7 @@ Tensor head_linear(const Tensor& x_NHI, const Weight& w, const Weight* bias) {
           "{}: {} heads of {} channels meet a weight [{}, {}]", w.name(), heads, in, w.size(0),
           w.size(1));
   const int64_t out = w.size(0) / heads;
+  check_reads_no_rows(w);
   if (w.parts() != nullptr) return head_linear(x_NHI, Weight::dense(w.name(), w.tensor()), bias);
   if (use_kernels(x_NHI) && w.readable_by_kernels() && kernels::can_dequantize(w.dtype())) {
     const Tensor x = x_NHI.stride(2) == 1 ? x_NHI : x_NHI.contiguous();

@@ -32,7 +32,7 @@ WeightPtr to_device(const WeightPtr& w, at::Device device) {
     const Tensor numbers = dense ? w->dense_tensor().detach() : host_numbers(*w);
     out = Weight::dense(w->name(), numbers.to(device).requires_grad_(w->trainable()));
   }
-  out = out.multiplied_in(w->arithmetic());
+  out = out.multiplied_in(w->arithmetic()).rounded(w->rounding());
   return std::make_shared<const Weight>(w->is_of_whole_texts() ? out.of_whole_texts() : out);
 }
 

@@ -17,6 +17,7 @@
 #include "tessera/ops/weights/input_drops.h"
 #include "tessera/ops/weights/grouped_product.h"
 #include "tessera/ops/weights/product_input.h"
+#include "tessera/ops/weights/quantized_operands.h"
 
 namespace tessera::ops {
 namespace {
@@ -179,6 +180,12 @@ Weight Weight::multiplied_in(kernels::Arithmetic arithmetic) const {
   return out;
 }
 
+Weight Weight::rounded(OperandRounding rounding) const {
+  Weight out = *this;
+  out.rounding_ = rounding;
+  return out;
+}
+
 Weight Weight::of_whole_texts() const {
   Weight out = *this;
   out.of_whole_texts_ = true;
@@ -227,7 +234,8 @@ at::Device Weight::device() const {
 }
 
 bool Weight::readable_by_kernels() const {
-  if (adapted_) return false;
+  if (adapted_ || rounding_.ternary || (rounding_.int8 && !kernels::has_codes(dtype_)))
+    return false;
   return !tensor_.defined() || (tensor_.device().is_cpu() && tensor_.is_contiguous());
 }
 
@@ -257,6 +265,10 @@ void widen(DType type, const void* data, int64_t n, int64_t k, const int32_t* co
 }  // namespace
 
 Tensor Weight::tensor() const {
+  if (rounding_) {
+    check_reads_no_rows(*this);
+    return without_rounding(*this).tensor();
+  }
   if (tensor_.defined()) return tensor_;
   if (adapted_) {
     if (adapted_->dropout > 0 && InputDrops::current())
@@ -462,10 +474,12 @@ Tensor Weight::Adapted::row_factors() const {
     const at::NoGradGuard constant;
     Tensor squares = kept->squares;
     if (!squares.defined())
-      squares = each_matrix(*w, [&](int64_t e) { return squared_rows(matrix_of(*w, e)); });
+      squares = each_matrix(
+          *w, [&](int64_t e) { return squared_rows(without_rounding(matrix_of(*w, e))); });
     if (!w->trainable() && w->parts() == nullptr) kept->squares = squares;
     const Tensor more = each_matrix(*w, [&](int64_t e) {
-      const Weight own = matrix_of(*w, e).multiplied_in(kernels::Arithmetic::float32);
+      const Weight own =
+          without_rounding(matrix_of(*w, e)).multiplied_in(kernels::Arithmetic::float32);
       const Tensor a_RI = matrix_of(*a, e).tensor(), b_OR = matrix_of(*b, e).tensor();
       const Tensor met_OR = linear(a_RI, own).t().to(at::kDouble), b = b_OR.to(at::kDouble),
                    wide = a_RI.to(at::kDouble);
@@ -482,6 +496,7 @@ Tensor Weight::Adapted::row_factors() const {
 Tensor transposed_product(const Tensor& y, const Weight& w) {
   require(y.size(-1) == w.size(0), "linear", "{}: {} outputs, the weight has [{}, {}]", w.name(),
           y.size(-1), w.size(0), w.size(1));
+  check_reads_no_rows(w);
   if (const Weight::Adapted* parts = w.parts()) {
     Tensor g = y;
     if (parts->out != nullptr) g = g * parts->out->tensor().to(g.options());
@@ -522,6 +537,15 @@ Tensor by_columns(const Tensor& y, const Tensor& factors) {
   return y * over_rows(factors.to(y.options()), y);
 }
 
+/// Whether an operand is rounded before the product, not by its kernel.
+bool rounds_before(const Tensor& x, const Weight& w) {
+  return w.rounding() && (at::GradMode::is_enabled() || !by_kernel(x, w));
+}
+
+Tensor rounded_input(const Tensor& x, const Weight& w) {
+  return w.rounding().int8 ? int8_rows(x) : x;
+}
+
 Tensor adapted_linear(const Tensor& x, const Weight::Adapted& parts, const Weight* bias) {
   const Tensor input = parts.in == nullptr ? x : by_columns(x, parts.in->tensor());
   const bool scaled = parts.magnitude != nullptr || parts.out != nullptr;
@@ -549,6 +573,7 @@ Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
   require(x.size(-1) == w.size(1), "linear", "{}: input has {} channels, the weight [{}, {}]",
           w.name(), x.size(-1), w.size(0), w.size(1));
   if (const Weight::Adapted* parts = w.parts()) return adapted_linear(x, *parts, bias);
+  if (rounds_before(x, w)) return linear(rounded_input(x, w), without_rounding(w), bias);
   const Tensor b_O = bias != nullptr ? bias->tensor() : Tensor();
   if (by_kernel(x, w)) {
     if (!at::GradMode::is_enabled()) return by_rows(x, w, b_O, arithmetic_of(w));
@@ -744,6 +769,8 @@ Tensor grouped_linear(const Tensor& x_NI,
   check_groups(x_NI, w_EOI, offsets);
   if (const Weight::Adapted* parts = w_EOI.parts())
     return adapted_groups(x_NI, *parts, offsets, bias_EO);
+  if (rounds_before(x_NI, w_EOI))
+    return grouped_linear(rounded_input(x_NI, w_EOI), without_rounding(w_EOI), offsets, bias_EO);
   const Tensor b_EO = bias_EO != nullptr ? bias_EO->tensor() : Tensor();
   if (by_kernel(x_NI, w_EOI)) {
     if (!at::GradMode::is_enabled())

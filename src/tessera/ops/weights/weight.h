@@ -20,6 +20,14 @@ DType dtype_of(at::ScalarType type);
 class Weight;
 using WeightPtr = std::shared_ptr<const Weight>;
 
+/// How products with a weight round their operands, in training with straight-through gradients
+/// (BitLinear of BitNet b1.58: Ma et al. 2024, arXiv:2402.17764, sec. 2).
+struct OperandRounding {
+  bool ternary = false;  // the matrix: its mean magnitude times -1, 0 or 1
+  bool int8 = false;     // what it reads: 8 bits, scaled by the largest magnitude of each row
+  explicit operator bool() const { return ternary || int8; }
+};
+
 class Weight {
  public:
   Weight() = default;
@@ -53,7 +61,14 @@ class Weight {
   /// The same numbers, multiplied in this arithmetic where they lie in blocks and no gradient is
   /// recorded; else, as at first, exactly.
   Weight multiplied_in(kernels::Arithmetic arithmetic) const;
-  kernels::Arithmetic arithmetic() const { return arithmetic_; }
+  /// That, or int8_row where rows that it reads are rounded (rounded()).
+  kernels::Arithmetic arithmetic() const {
+    return rounding_.int8 ? kernels::Arithmetic::int8_row : arithmetic_;
+  }
+  /// The same numbers, of which linear() and grouped_linear() round both operands. Throws
+  /// Error(usage) where another operation reads them. See with_rounding() (quantized_operands.h).
+  Weight rounded(OperandRounding rounding) const;
+  const OperandRounding& rounding() const { return rounding_; }
   /// The same numbers for a part that reads whole texts and continues no state. Where they are
   /// float32 on a CPU and no gradient is recorded, products of linear() and grouped_linear() add up
   /// as kernels/weights/gemm.h does: faster for many rows, a row's bits follow from it alone here
@@ -78,7 +93,8 @@ class Weight {
 
   /// The numbers as a float tensor. Dense weights return their own tensor, which gradients reach;
   /// stored f32 is a view, other storage types a fresh float32 copy (small weights, conversions).
-  /// Throws Error(usage) where an adapted one is to drop inputs, of which a matrix knows none.
+  /// Throws Error(usage) where an adapted one is to drop inputs, or a weight to round what it
+  /// reads, of which a matrix knows none.
   Tensor tensor() const;
   /// The tensor of a dense weight, for optimizers and gradients; undefined for a stored one.
   const Tensor& dense_tensor() const { return tensor_; }
@@ -87,7 +103,8 @@ class Weight {
   const int32_t* columns() const { return columns_.get(); }
   /// First byte of the numbers: the mapping, or the dense tensor's memory.
   const void* data() const;
-  /// Whether data() lies in this machine's memory, row after row, as kernels read it.
+  /// Whether data() lies in this machine's memory, row after row, as kernels read it, and they
+  /// round what is to be rounded.
   bool readable_by_kernels() const;
   /// The parts of an adapted weight; null in others.
   const Adapted* parts() const { return adapted_.get(); }
@@ -98,6 +115,7 @@ class Weight {
   std::string name_;
   DType dtype_ = DType::f32;
   kernels::Arithmetic arithmetic_ = kernels::Arithmetic::float32;
+  OperandRounding rounding_;
   bool of_whole_texts_ = false;
   std::vector<int64_t> shape_;
   Tensor tensor_;
