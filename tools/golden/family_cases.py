@@ -4817,6 +4817,10 @@ import family_cases_ngram_memory  # noqa: E402
 
 FAMILIES += family_cases_ngram_memory.FAMILIES
 
+import family_cases_ternary  # noqa: E402
+
+FAMILIES += family_cases_ternary.FAMILIES
+
 
 import family_cases_encoders  # noqa: E402  (its families use the above)
 

@@ -69,7 +69,10 @@ LAYER_NORMS = ("gpt2", "phi2", "gptneox", "bloom", "falcon", "mpt", "stablelm", 
 def package_name(architecture, name, layers):
     """By the table of the gguf package, with or without the prefix of the head's model."""
     stem, suffix = name.rsplit(".", 1)
-    kind = {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[architecture]
+    for ours, theirs in {"attn_sub_norm": "inner_attn_ln", "ffn_sub_norm": "ffn_layernorm"}.items():  # as BitNet's first models name them
+        stem = stem.replace(ours, theirs)
+    named = "bitnet" if architecture.startswith("bitnet") else architecture  # bitnet-b1.58 is of a fork
+    kind = {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[named]
     table = gguf.get_tensor_name_map(kind, layers)
     found = table.get_name(stem) or table.get_name(stem.removeprefix("transformer."))
     return f"{found}.{suffix}"
@@ -586,6 +589,18 @@ def in_storage(value, kind):
     return data, kind
 
 
+def unpacked_ternary(tensors):
+    """Packed matrices (uint8, four rows in a byte) as numbers, their factors in them."""
+    out = {}
+    for name, value in tensors.items():
+        if value.dtype == torch.uint8:
+            codes = torch.cat([(value >> (2 * part)) & 3 for part in range(4)]).float() - 1
+            out[name] = codes * tensors[name + "_scale"].float()
+        elif not name.endswith("_scale"):
+            out[name] = value
+    return out
+
+
 def write(path, architecture, config, tensors, older=False, storage=""):
     """tensors are those of model.safetensors, by their Hugging Face names.
 
@@ -608,6 +623,8 @@ def write(path, architecture, config, tensors, older=False, storage=""):
     layers = first_of(config, "num_hidden_layers", "n_layer", "n_layers")
     if architecture in ("qwen35", "qwen35moe"):
         tensors = delta_net(tensors, config)
+    if architecture.startswith("bitnet"):
+        tensors = unpacked_ternary(tensors)
     tensors = experts_together(heads_stacked(state_space(tensors, config)), config, older)
     if architecture == "granitehybrid" and not expert_count(config):  # the shared layer is all there is
         tensors = {name.replace("_shexp.", "."): value for name, value in tensors.items()}

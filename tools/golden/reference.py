@@ -26,6 +26,7 @@ import released_models
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
+torch._dynamo.config.disable = True  # quantizers compile functions; what these are written as counts
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -166,7 +167,7 @@ def load(architecture, config, weights, attention="eager", extra_allowed=False):
     if architecture in released_models.CLASSES:
         return released_models.CLASSES[architecture].from_files(config, load_file(weights), extra_allowed)
     with tempfile.TemporaryDirectory() as scratch:
-        packed = "quantization_config" in config
+        packed = config.get("quantization_config", {}).get("quant_method") == "mxfp4"
         if packed:  # the loader of packed experts wants a GPU; what unpacks them does not
             config = {key: value for key, value in config.items() if key != "quantization_config"}
             save_file(unpacked(load_file(weights)), pathlib.Path(scratch, "model.safetensors"))

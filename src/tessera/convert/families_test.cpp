@@ -541,6 +541,34 @@ TEST(FamiliesGguf, FoldersTurnIntoTheFile) {
   EXPECT_GE(written, 60);
 }
 
+// as llama.cpp's converter does; GGUF files hold no others
+TEST(FamiliesGguf, MasterWeightsOfBitNetAreRounded) {
+  const TemporaryFolder scratch;
+  const Checkpoint source = load_checkpoint(materialise(scratch, "bitnet", "base"));
+  GgufModelOptions options;
+  options.tokenizer = golden() / "bitnet/gguf/offline.gguf";
+  write_gguf_model(gguf_model_of(source, options), scratch / "written.gguf");
+  const Checkpoint back = load_checkpoint(scratch / "written.gguf");
+  int matrices = 0;
+  for (size_t i = 0; i < source.tensors.size(); ++i) {
+    const TensorView& before = source.tensors[i];
+    ASSERT_EQ(back.tensors[i].name, before.name);
+    const bool rounded = !equal_values(before, back.tensors[i]);
+    EXPECT_EQ(rounded, before.name.starts_with("layers") && before.shape.size() == 2)
+        << before.name;
+    if (!rounded) continue;
+    ++matrices;
+    EXPECT_TRUE(equal_values(ternary_rounded(before), back.tensors[i])) << before.name;
+    // which can be packed
+    EXPECT_EQ(ternary_parts(back.tensors[i], false, DType::f32)[0].dtype, DType::u8);
+  }
+  EXPECT_EQ(matrices, 14);
+  const auto& quantization = back.spec.layers[0].groups[0].branches[0].quantization;
+  ASSERT_TRUE(quantization.has_value());
+  EXPECT_FALSE(quantization->ternary);
+  EXPECT_TRUE(quantization->int8);
+}
+
 TEST(FamiliesGguf, TextsBecomeTheIdsOfThePeer) {
   int texts = 0;
   for (const auto& [family, name] : gguf_cases()) {

@@ -62,7 +62,7 @@ const char* family_schema() {
       "properties": {
         "transpose": {}, "reshape": {}, "squeeze": {}, "unsqueeze": {}, "split": {}, "join": {}, "stack": {}, "unstack": {},
         "interleave": {}, "deinterleave": {}, "swap_halves": {}, "first_rows": {}, "rows_before": {}, "repeat": {},
-        "mxfp4": {}, "integers": {}, "add": {}, "scale": {}, "apply": {"enum": ["exp", "log", "neg"]},
+        "mxfp4": {}, "integers": {}, "ternary": {"type": "object"}, "round_ternary": {}, "add": {}, "scale": {}, "apply": {"enum": ["exp", "log", "neg"]},
         "only": {"type": "array", "items": {"type": "integer"}},
         "$if": {"type": "string"},
         "then": {"type": "array", "items": {"$ref": "#/$defs/step"}},

@@ -64,8 +64,7 @@ GgufValue value_of(const Json& json, const std::string& key) {
 
 void add_config(const Json& config, const std::string& prefix, std::vector<GgufEntry>& entries) {
   for (const auto& [key, value] : config.items()) {
-    if (value.is_null() || (prefix.find('.') == prefix.size() - 1 && key == "architecture"))
-      continue;
+    if (value.is_null()) continue;
     if (value.is_object())
       add_config(value, prefix + key + ".", entries);
     else
@@ -235,6 +234,7 @@ GgufModel gguf_model_of(const Checkpoint& checkpoint, const GgufModelOptions& op
   const fs::path folder = fs::absolute(checkpoint.folder / ".").lexically_normal();
   const std::string name = folder.parent_path().filename().string();
   if (!name.empty()) model.entries.push_back({"general.name", GgufValue::string(name)});
+  out.config.erase("architecture");  // general.architecture
   add_config(out.config, model.architecture + ".", model.entries);
   bool half = false, brain = false;
   for (TensorView& tensor : out.tensors) {

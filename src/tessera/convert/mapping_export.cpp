@@ -305,6 +305,7 @@ class Exporter {
   }
 
   TensorView as_written(const TensorView& tensor) const {
+    if (tensor.dtype == DType::u8) return tensor;  // codes
     if (float32_) return as_float32(tensor);
     return kind_ == "gguf" && has_gguf_form(tensor) ? tensor : as_plain_float(tensor);
   }

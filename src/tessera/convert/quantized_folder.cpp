@@ -15,7 +15,7 @@ std::optional<QuantizedFolder> read_quantized_folder(Json& config,
   if (!config.contains(key) || config[key].is_null()) return std::nullopt;
   const QuantizerConfig settings(config[key], fmt::format("{}, {}", where, key));
   const std::string method = settings.text("quant_method", "");
-  if (method == "mxfp4") return std::nullopt;  // the family has the place
+  if (method == "mxfp4" || method == "bitnet") return std::nullopt;  // the family has the place
   RawTensors raws(file);
   QuantizedFolder folder;
   std::vector<QuantizedMatrix> matrices;

@@ -29,9 +29,9 @@ struct QuantizedFolder {
 };
 
 /// Reads `file` by the config, whose "quantization_config" (or "compression_config") is taken
-/// away; nothing where there is none, or one that a family reads (mxfp4). `where` names the config.
-/// Throws Error(file) for other methods, options that change the mathematics, and tensors that are
-/// missing or of another type or shape than by the config.
+/// away; nothing where there is none, or one that a family reads (mxfp4, bitnet). `where` names the
+/// config. Throws Error(file) for other methods, options that change the mathematics, and tensors
+/// that are missing or of another type or shape than by the config.
 std::optional<QuantizedFolder> read_quantized_folder(spec::Json& config,
                                                      const std::string& where,
                                                      const format::TensorFile& file);

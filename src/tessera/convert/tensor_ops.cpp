@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <array>
 #include <cstring>
 #include <numeric>
 
@@ -9,6 +10,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/format/file_source.h"
 #include "tessera/kernels/weights/blocks.h"
+#include "tessera/kernels/weights/ternary.h"
 
 namespace tessera::convert {
 namespace {
@@ -479,6 +481,77 @@ std::vector<TensorView> mxfp4_parts(const TensorView& tensor) {
     repack(from + 1, codes.bytes->data() + block * kMxHalf, true);
   }
   return {codes.view, scales.view};
+}
+
+namespace {
+
+constexpr int64_t kPackedRows = 4;  // rows of ternary codes in a byte
+
+}  // namespace
+
+TensorView ternary_of(const TensorView& codes, const TensorView& scale, bool inverse) {
+  if (codes.dtype != DType::u8 || codes.shape.size() != 2)
+    refuse(codes, "of type {} has shape {}; expected u8, four rows of ternary codes in a byte",
+           name_of(codes.dtype), format::shape_text(codes.shape));
+  if (format::element_count(scale.shape) != 1)
+    refuse(scale, "has shape {}; expected one factor of the matrix",
+           format::shape_text(scale.shape));
+  require_float(scale);
+  const float given = element(scale, 0), d = inverse ? 1.0f / given : given;
+  const int64_t rows = codes.shape[0], columns = codes.shape[1], packed = rows * columns;
+  const float factors[] = {d};
+  std::vector<uint8_t> all(static_cast<size_t>(kPackedRows * packed));
+  for (int64_t part = 0; part < kPackedRows; ++part)
+    for (int64_t i = 0; i < packed; ++i) {
+      const int code = static_cast<int>(codes.data[static_cast<size_t>(i)]) >> (2 * part) & 3;
+      if (code > 2) refuse(codes, "has the code 3; expected 0 to 2 for -1, 0 and 1");
+      all[static_cast<size_t>(part * packed + i)] = static_cast<uint8_t>(code);
+    }
+  const DType type = kernels::ternary_type(columns, factors);
+  Buffer result = allocate(codes, type, {kPackedRows * rows, columns});
+  kernels::put_ternary(type, all.data(), std::ssize(all), d, result.bytes->data());
+  return result.view;
+}
+
+std::vector<TensorView> ternary_parts(const TensorView& tensor, bool inverse, DType dtype) {
+  const TensorView numbers = as_float32(tensor);
+  if (tensor.shape.size() != 2 || tensor.shape[0] % kPackedRows != 0)
+    refuse(tensor, "has shape {}; expected a matrix with a multiple of {} rows",
+           format::shape_text(tensor.shape), kPackedRows);
+  const int64_t n = format::element_count(tensor.shape), packed = n / kPackedRows;
+  std::vector<float> values(static_cast<size_t>(n));
+  std::memcpy(values.data(), numbers.data.data(), numbers.data.size());
+  std::vector<uint8_t> codes(static_cast<size_t>(n));
+  float d = 0;
+  if (!kernels::read_ternary(values.data(), n, codes.data(), d))
+    refuse(tensor, "is not ternary; expected one number times -1, 0 and 1");
+  Buffer bytes = allocate(tensor, DType::u8, {tensor.shape[0] / kPackedRows, tensor.shape[1]});
+  for (int64_t i = 0; i < packed; ++i) {
+    int byte = 0;
+    for (int64_t part = 0; part < kPackedRows; ++part)
+      byte |= codes[static_cast<size_t>(part * packed + i)] << (2 * part);
+    (*bytes.bytes)[static_cast<size_t>(i)] = static_cast<std::byte>(byte);
+  }
+  const auto scale_as = [&](DType type) {
+    const double factor = inverse ? static_cast<double>(1.0f / d) : static_cast<double>(d);
+    return from_doubles(tensor.name, type, {1}, std::array{factor});
+  };
+  TensorView scale = scale_as(dtype);
+  const float kept = element(scale, 0);
+  if ((inverse ? 1.0f / kept : kept) != d) scale = scale_as(DType::f32);
+  return {bytes.view, scale};
+}
+
+TensorView ternary_rounded(const TensorView& tensor) {
+  const TensorView numbers = as_float32(tensor);
+  const int64_t n = format::element_count(tensor.shape);
+  std::vector<float> values(static_cast<size_t>(n));
+  std::memcpy(values.data(), numbers.data.data(), numbers.data.size());
+  Buffer result = allocate(tensor, DType::f32, tensor.shape);
+  std::vector<float> rounded(values.size());
+  kernels::ternary_values(values.data(), n, kernels::absmean(values.data(), n), rounded.data());
+  std::memcpy(result.bytes->data(), rounded.data(), result.bytes->size());
+  return result.view;
 }
 
 TensorView from_doubles(std::string name,

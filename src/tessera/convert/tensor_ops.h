@@ -48,6 +48,14 @@ TensorView mean_of(std::span<const TensorView> tensors);
 TensorView mxfp4_of(const TensorView& codes, const TensorView& scales);
 /// The inverse: codes and scales.
 std::vector<TensorView> mxfp4_parts(const TensorView& tensor);
+/// Ternary codes as Hugging Face files of BitNet hold them, u8 [O / 4, I] with four rows of O / 4
+/// in the bits of a byte, and their factor [1], or with `inverse` one over it: [O, I] in the
+/// smallest type that holds them (kernels::ternary_type()).
+TensorView ternary_of(const TensorView& codes, const TensorView& scale, bool inverse);
+/// The inverse: codes, and the factor as `dtype` where that holds it exactly, else as float32.
+std::vector<TensorView> ternary_parts(const TensorView& tensor, bool inverse, DType dtype);
+/// A matrix [O, I] as its mean magnitude times -1, 0 and 1, in float32.
+TensorView ternary_rounded(const TensorView& tensor);
 /// These numbers stored as a type (block types: float32).
 TensorView from_doubles(std::string name,
                         DType dtype,

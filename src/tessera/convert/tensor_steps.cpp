@@ -170,6 +170,8 @@ TensorSteps TensorSteps::compile(const Json& json, const std::string& where) {
                                                         {"repeat", Kind::repeat},
                                                         {"mxfp4", Kind::mxfp4},
                                                         {"integers", Kind::integers},
+                                                        {"ternary", Kind::ternary},
+                                                        {"round_ternary", Kind::round_ternary},
                                                         {"add", Kind::add},
                                                         {"scale", Kind::scale},
                                                         {"apply", Kind::apply}};
@@ -388,6 +390,23 @@ void TensorSteps::run(const Step& step,
       } else {
         tensors = mxfp4_parts(one());
       }
+      break;
+    case Kind::ternary: {
+      if (!argument.is_object())
+        fail(ErrorKind::spec, where,
+             "found {}; expected {{\"inverse\": false, \"scale\": \"f32\"}}", shown(argument));
+      const bool inverse = argument.value("inverse", false);
+      if (forward && tensors.size() != 2)
+        fail(ErrorKind::spec, where, "this step takes codes and their factor, not {} tensors",
+             tensors.size());
+      if (forward)
+        tensors = {ternary_of(tensors[0], tensors[1], inverse)};
+      else
+        tensors = ternary_parts(one(), inverse, dtype_named(argument.value("scale", "f32")));
+      break;
+    }
+    case Kind::round_ternary:
+      if (!forward) each([](const TensorView& t) { return ternary_rounded(t); });
       break;
     case Kind::add: {
       const auto c = static_cast<float>(number(argument, where));

@@ -17,6 +17,8 @@
 //   {"repeat": {"axis": 0, "count": n}}            an axis of one element becomes n equal ones
 //   {"mxfp4": true}                                codes and scales become one tensor of MXFP4
 //   {"integers": true}                             int32 or int64 become float32; the inverse int64
+//   {"ternary": {"inverse": false, "scale": "bf16"}}   codes of BitNet and their factor become one
+//   {"round_ternary": true}                        nothing; inverted: rounded by its mean magnitude
 //   {"add": c} {"scale": c} {"apply": "exp" | "log" | "neg"}
 //   {"$if": "condition", "then": [...], "else": [...]}
 // "only": [0, 1] next to a step restricts it to those of several tensors. Numbers may be
@@ -61,6 +63,8 @@ class TensorSteps {
     repeat,
     mxfp4,
     integers,
+    ternary,
+    round_ternary,
     add,
     scale,
     apply,
