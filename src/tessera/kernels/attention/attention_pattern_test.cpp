@@ -1,9 +1,11 @@
 // Inference attention under patterns: against the definition in double, in split calls, with kept
 // first keys before a ring, and with other queries for them.
+#include <cstring>
 #include <limits>
 
 #include "tessera/base/half.h"
 #include "tessera/kernels/attention/attention.h"
+#include "tessera/kernels/attention/kv_rows.h"
 #include "tessera/kernels/kernels_testing.h"
 
 namespace tessera::kernels::attention_pattern_test {
@@ -192,6 +194,82 @@ TEST(AttentionPattern, ListsGiveWhatTilesGive) {
       for (size_t i = 0; i < lists.size(); ++i) ASSERT_NEAR(lists[i], tiles[i], 2e-6) << i;
     }
   });
+}
+
+/// Keys that are chosen by chance, for all heads or for each pair of heads.
+class ChosenKeys final : public Visibility {
+ public:
+  explicit ChosenKeys(bool same) : same_(same) {}
+  int64_t multiplicity(int64_t head, int64_t query, int64_t key) const override {
+    const int64_t who = same_ ? 0 : head / 2;
+    return key <= query && (key * 7919 + who * 31 + query) % 5 == 0 ? 1 : 0;
+  }
+  std::vector<KeyRange> ranges(int64_t, int64_t, int64_t end) const override { return {{0, end}}; }
+  bool same_for_heads() const override { return same_; }
+  bool scattered() const override { return true; }
+
+ private:
+  bool same_;
+};
+
+// Heads that read a list together have the bits that each has alone.
+TEST(AttentionPattern, HeadsOfAListHaveTheBitsOfEachAlone) {
+  constexpr int64_t T = 2, H = 46, G = 2, K = 37, V = 150, S = 333;
+  const Values q(T * H * K, 1), k(S * G * K, 2), v(S * G * V, 3);
+  std::vector<float> bias(at(H * T * S));
+  // head 3 sees nothing
+  std::fill_n(bias.begin() + 3 * T * S, T * S, -std::numeric_limits<float>::infinity());
+  for (const DType type : {DType::f32, DType::f16, DType::i8}) {
+    const int64_t of_key = kv_row_bytes(type, K), of_value = kv_row_bytes(type, V);
+    std::vector<uint8_t> keys(at(S * G * of_key)), values(at(S * G * of_value));
+    if (type == DType::f32) {
+      std::memcpy(keys.data(), k.data(), keys.size());
+      std::memcpy(values.data(), v.data(), values.size());
+    } else {
+      write_kv_rows(type, k.data(), S * G, K, keys.data());
+      write_kv_rows(type, v.data(), S * G, V, values.data());
+    }
+    const auto run = [&](int64_t head, int64_t heads, const Visibility& who, float* out) {
+      const int64_t g = heads == 1 ? head / (H / G) : 0;
+      const KeySpan span{keys.data() + g * of_key,
+                         values.data() + g * of_value,
+                         G * of_key,
+                         of_key,
+                         G * of_value,
+                         of_value,
+                         0,
+                         S,
+                         type};
+      Attention a;
+      a.T = T, a.H = heads, a.G = heads == 1 ? 1 : G, a.K = K, a.V = V;
+      a.q = q.data() + head * K, a.q_token_stride = H * K, a.q_head_stride = K;
+      a.out = out + head * V, a.out_token_stride = H * V, a.out_head_stride = V;
+      a.first_position = S - T;
+      a.kv = {&span, 1};
+      a.visible = &who;
+      a.scale = 0.3f;
+      a.bias = bias.data() + head * T * S, a.bias_head_stride = T * S, a.bias_query_stride = S;
+      attend(a);
+    };
+    on_every_target([&] {
+      const ChosenKeys same(true);
+      std::vector<float> together(at(T * H * V)), alone(at(T * H * V));
+      run(0, H, same, together.data());
+      for (int64_t h = 0; h < H; ++h) run(h, 1, same, alone.data());
+      EXPECT_EQ(together, alone);
+      for (int64_t c = 0; c < V; ++c) ASSERT_EQ(together[at(3 * V + c)], 0);
+      {
+        const Threads one(1);
+        run(0, H, same, alone.data());
+        EXPECT_EQ(together, alone);
+      }
+      const ChosenKeys pairs(false);
+      run(0, H, pairs, together.data());
+      const Threads many(7);
+      run(0, H, pairs, alone.data());
+      EXPECT_EQ(together, alone);
+    });
+  }
 }
 
 }  // namespace

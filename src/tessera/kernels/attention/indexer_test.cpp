@@ -29,7 +29,7 @@ std::vector<float> scores(const Values& q,
 }
 
 TEST(Indexer, OddSizesAgainstDouble) {
-  for (const int64_t H : {1, 3})
+  for (const int64_t H : {1, 3, 15})
     for (const int64_t D : {1, 7, 8, 33})
       for (const int64_t first : {0, 5, 130}) {
         constexpr int64_t T = 3;
@@ -56,7 +56,7 @@ TEST(Indexer, OddSizesAgainstDouble) {
 }
 
 TEST(Indexer, BitsOfAQueryAreItsOwn) {
-  constexpr int64_t H = 2, D = 19, S = 2100;
+  constexpr int64_t H = 11, D = 19, S = 2100;
   const Values q(4 * H * D, 1), k(S * D, 2), w(4 * H, 3);
   on_every_target([&] {
     const std::vector<float> all = scores(q, k, w, H, D, S - 4, 4, {S});

@@ -6,6 +6,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -29,6 +30,11 @@ struct LocatedKey {
   int8_t times;
 };
 
+// Keys or values as floats that stay in a first cache level while all heads take them.
+constexpr int64_t kListedFloats = 8192;
+// Heads that go through a list together; their scores take this many times its length.
+constexpr int64_t kHeadsAtOnce = 16;
+
 // What one query sees of the keys that are there.
 struct LocatedKeys {
   std::vector<VisibleKey> visible;
@@ -43,7 +49,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
-// --- one query of one head -----------------------------------------------------------------------
+// --- one query of some heads ---------------------------------------------------------------------
 
 // body(first, n, rows, scales): the keys (or values) of a list as floats, a few at a time; scales:
 // null where the rows are the numbers themselves
@@ -53,13 +59,14 @@ HWY_INLINE void for_listed_rows(const Attention& a,
                                 int64_t g,
                                 const Body& body) {
   const int64_t width = values ? a.V : a.K, count = static_cast<int64_t>(keys.size());
+  const int64_t at_once = std::clamp<int64_t>(kListedFloats / width / 4 * 4, 4, kExpandedRows);
   const float* rows[kExpandedRows];
   float scales[kExpandedRows];
-  float* expanded = scratch<11>(kExpandedRows * width);
+  float* expanded = scratch<11>(at_once * width);
   for (int64_t first = 0; first < count;) {
     const DType type = keys[static_cast<size_t>(first)].span->type;
     int64_t n = 0;
-    for (; n < kExpandedRows && first + n < count; ++n) {
+    for (; n < at_once && first + n < count; ++n) {
       const auto& [span, position, times] = keys[static_cast<size_t>(first + n)];
       if (span->type != type) break;
       const int64_t row = position - span->first;
@@ -94,34 +101,51 @@ HWY_INLINE const float* listed_bias(const Attention& a,
   return bias;
 }
 
-void attend_listed_query(const Attention& a, const LocatedKeys& seen, int64_t query, int64_t head) {
+// heads [head, head + heads) of one key-value head, which all see the keys of the list
+void attend_listed_query(
+    const Attention& a, const LocatedKeys& seen, int64_t query, int64_t head, int64_t heads) {
   const int64_t g = head / (a.H / a.G), n = static_cast<int64_t>(seen.keys.size());
-  float* total = scratch<4>(2 * partial_floats(a));
-  float* partial = total + partial_floats(a);
-  start_total(a, head, total);
+  const int64_t stride = partial_floats(a);
+  float* total = scratch<4>((1 + heads) * stride);
+  float* partials = total + stride;
+  float* scores = scratch<3>(heads * n);
   if (n > 0) {
     const float* q = a.q + query * a.q_token_stride + head * a.q_head_stride;
-    float* scores = scratch<3>(n);
     for_listed_rows<false>(
         a, seen.keys, g,
         [&](int64_t first, int64_t count, const float* const* rows, const float* scales) HWY_ATTR {
-          products_of_rows(q, a.K, rows, count, scores + first);
-          if (scales != nullptr) scale_all(scales, count, scores + first);
+          for_listed_heads(heads, [&](auto some, int64_t h) HWY_ATTR {
+            products_of_heads<decltype(some)::value>(q + h * a.q_head_stride, a.q_head_stride, a.K,
+                                                     rows, count, scores + h * n + first, n);
+          });
+          for (int64_t h = 0; scales != nullptr && h < heads; ++h)
+            scale_all(scales, count, scores + h * n + first);
         });
-    const SoftmaxPart part = exponentials(a, listed_bias(a, seen, query, head), n, scores);
-    std::memset(partial, 0, static_cast<size_t>(partial_floats(a)) * sizeof(float));
-    partial[kMaximumAt] = part.maximum;
-    partial[kSumAt] = part.sum;
-    if (part.maximum != kMinusInfinity)
-      for_listed_rows<true>(a, seen.keys, g,
-                            [&](int64_t first, int64_t count, const float* const* rows,
-                                const float* scales) HWY_ATTR {
-                              if (scales != nullptr) scale_all(scales, count, scores + first);
-                              add_rows(scores + first, rows, count, a.V, partial + kValuesAt);
-                            });
-    merge(a, partial, total);
+    std::memset(partials, 0, static_cast<size_t>(heads * stride) * sizeof(float));
+    for (int64_t h = 0; h < heads; ++h) {
+      const SoftmaxPart part =
+          exponentials(a, listed_bias(a, seen, query, head + h), n, scores + h * n);
+      partials[h * stride + kMaximumAt] = part.maximum;
+      partials[h * stride + kSumAt] = part.sum;
+      // merge() leaves out what such a head adds up
+      if (part.maximum == kMinusInfinity) std::fill_n(scores + h * n, n, 0.0f);
+    }
+    for_listed_rows<true>(
+        a, seen.keys, g,
+        [&](int64_t first, int64_t count, const float* const* rows, const float* scales) HWY_ATTR {
+          for (int64_t h = 0; scales != nullptr && h < heads; ++h)
+            scale_all(scales, count, scores + h * n + first);
+          for_listed_heads(heads, [&](auto some, int64_t h) HWY_ATTR {
+            add_rows_to_heads<decltype(some)::value>(scores + h * n + first, n, rows, count, a.V,
+                                                     partials + h * stride + kValuesAt, stride);
+          });
+        });
   }
-  finish(a, query, head, total);
+  for (int64_t h = 0; h < heads; ++h) {
+    start_total(a, head + h, total);
+    if (n > 0) merge(a, partials + h * stride, total);
+    finish(a, query, head + h, total);
+  }
 }
 
 }  // namespace HWY_NAMESPACE
@@ -135,8 +159,8 @@ HWY_EXPORT(attend_listed_query);
 
 namespace {
 
-void locate(const Attention& a, int64_t query, int64_t head, LocatedKeys& seen) {
-  a.visible->list(head, a.first_position + query, a.kv.end(), seen.visible);
+// where the keys of a list lie
+void locate(const Attention& a, LocatedKeys& seen) {
   seen.keys.clear();
   seen.counted = false;
   const KeySpan *span = a.kv.spans, *end = a.kv.spans + a.kv.size;
@@ -149,21 +173,69 @@ void locate(const Attention& a, int64_t query, int64_t head, LocatedKeys& seen) 
   }
 }
 
+bool same_list(const std::vector<VisibleKey>& x, const std::vector<VisibleKey>& y) {
+  return std::equal(x.begin(), x.end(), y.begin(), y.end(),
+                    [](const VisibleKey& a, const VisibleKey& b) {
+                      return a.key == b.key && a.times == b.times;
+                    });
+}
+
+// heads [begin, end) of one key-value head, where all heads see the same; `listed`: the query whose
+// list `seen` holds
+void attend_heads(const Attention& a,
+                  int64_t query,
+                  int64_t begin,
+                  int64_t end,
+                  LocatedKeys& seen,
+                  int64_t& listed) {
+  if (query != listed) {
+    a.visible->list(0, a.first_position + query, a.kv.end(), seen.visible);
+    locate(a, seen);
+    listed = query;
+  }
+  HWY_DYNAMIC_DISPATCH(attend_listed_query)(a, seen, query, begin, end - begin);
+}
+
+// where they do not: those that see the same keys together
+void attend_differing_heads(
+    const Attention& a, int64_t query, int64_t begin, int64_t end, LocatedKeys& seen) {
+  const auto list = [&](int64_t head, std::vector<VisibleKey>& out) {
+    a.visible->list(head, a.first_position + query, a.kv.end(), out);
+  };
+  std::vector<VisibleKey> next;
+  list(begin, seen.visible);
+  for (int64_t head = begin, to; head < end; head = to) {
+    for (to = head + 1; to < end; ++to) {
+      list(to, next);
+      if (!same_list(next, seen.visible)) break;
+    }
+    locate(a, seen);
+    HWY_DYNAMIC_DISPATCH(attend_listed_query)(a, seen, query, head, to - head);
+    seen.visible.swap(next);
+  }
+}
+
 }  // namespace
 
 void attend_scattered(const Attention& a) {
   require(a.visible != nullptr && a.far_q == nullptr, "attention",
           "lists of keys are for scattered patterns, without far queries");
   cap_targets();
-  const bool same = a.visible->same_for_heads();
-  parallel_for(a.T * a.H, 1, [&](int64_t begin, int64_t end) {
+  // a group of heads is divided only where the threads would have too little
+  const int64_t per_group = a.H / a.G, wanted = (a.T * a.H + thread_count() - 1) / thread_count(),
+                step = std::clamp<int64_t>(wanted, 1, std::min(per_group, kHeadsAtOnce)),
+                pieces = (per_group + step - 1) / step;
+  parallel_for(a.T * a.G * pieces, 1, [&](int64_t begin, int64_t end) {
     LocatedKeys seen;
-    int64_t listed = -1;  // the query of the list
+    int64_t listed = -1;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t query = balanced(i / a.H, a.T), head = i % a.H;
-      if (!same || query != listed) locate(a, query, same ? 0 : head, seen);
-      listed = query;
-      HWY_DYNAMIC_DISPATCH(attend_listed_query)(a, seen, query, head);
+      const int64_t query = balanced(i / (a.G * pieces), a.T), g = i / pieces % a.G,
+                    first = g * per_group + i % pieces * step,
+                    last = std::min(first + step, (g + 1) * per_group);
+      if (a.visible->same_for_heads())
+        attend_heads(a, query, first, last, seen, listed);
+      else
+        attend_differing_heads(a, query, first, last, seen);
     }
   });
 }

@@ -1,8 +1,9 @@
 // Attention where what a query sees lies scattered (Visibility::scattered): each query goes through
-// the list of the keys that it sees, in ascending order, so that work grows with these alone.
+// the list of the keys that it sees, in ascending order, so that work grows with these alone. Heads
+// of one key-value head with the same list read its keys and values together.
 //
-// Goals: those of attention.h. A query's bits depend on that query and its list alone; memory per
-// thread is that of one list.
+// Goals: those of attention.h. A query's bits depend on that query and its list alone, not on the
+// heads that share it; memory per thread is that of one list and its scores of 16 heads.
 #pragma once
 
 #include "tessera/kernels/attention/attention.h"

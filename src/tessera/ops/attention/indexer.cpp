@@ -25,29 +25,70 @@ int64_t queries_at_once(int64_t numbers_of_query) {
                              kMostQueries);
 }
 
-/// The k greatest of n scores, ascending; of equal ones the earlier. `copy` is work memory.
+/// Work memory of greatest().
 template <class T>
-void greatest(T* scores, int64_t n, int64_t k, std::vector<T>& copy, int32_t* out) {
+struct Candidates {
+  std::vector<T> sample, scores;
+  std::vector<int32_t> keys;
+};
+
+/// A bound that about 1.25 k of n scores reach, by every `kEach`-th of them; -inf: none.
+template <class T>
+T likely_bound(const T* scores, int64_t n, int64_t k, std::vector<T>& sample) {
+  constexpr int64_t kEach = 16, kSpread = 16;
+  const int64_t rank = (k + k / 4) / kEach + kSpread;
+  if (rank >= n / kEach) return -std::numeric_limits<T>::infinity();
+  sample.clear();
+  for (int64_t s = 0; s < n; s += kEach)
+    sample.push_back(std::isnan(scores[s]) ? -std::numeric_limits<T>::infinity() : scores[s]);
+  std::nth_element(sample.begin(), sample.begin() + rank, sample.end(), std::greater<>());
+  return sample[static_cast<size_t>(rank)];
+}
+
+/// The k greatest of n scores, ascending; of equal ones the earlier.
+template <class T>
+void greatest(const T* scores, int64_t n, int64_t k, Candidates<T>& work, int32_t* out) {
+  constexpr T kLeast = -std::numeric_limits<T>::infinity();
   if (n <= k) return std::iota(out, out + n, 0);
-  for (int64_t s = 0; s < n; ++s)
-    if (std::isnan(scores[s])) scores[s] = -std::numeric_limits<T>::infinity();
-  copy.assign(scores, scores + n);
-  std::nth_element(copy.begin(), copy.begin() + (k - 1), copy.end(), std::greater<>());
-  const T least = copy[static_cast<size_t>(k - 1)];
-  int64_t equal = k - std::count_if(scores, scores + n, [&](T score) { return score > least; });
-  for (int64_t s = 0; s < n; ++s)
-    if (scores[s] > least || (scores[s] == least && equal-- > 0)) *out++ = static_cast<int32_t>(s);
+  // The scores that reach a bound: if they are enough, the others, no numbers among them, are
+  // smaller than k of them.
+  work.keys.resize(static_cast<size_t>(n));
+  int64_t count = 0;
+  if (const T bound = likely_bound(scores, n, k, work.sample); bound > kLeast)
+    for (int64_t s = 0; s < n; ++s) {
+      work.keys[static_cast<size_t>(count)] = static_cast<int32_t>(s);
+      count += scores[s] >= bound ? 1 : 0;
+    }
+  if (count < k) {
+    count = n;
+    std::iota(work.keys.begin(), work.keys.end(), 0);
+  }
+  const auto score = [&](int64_t i) {
+    const T value = scores[work.keys[static_cast<size_t>(i)]];
+    return std::isnan(value) ? kLeast : value;
+  };
+  work.scores.resize(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) work.scores[static_cast<size_t>(i)] = score(i);
+  std::nth_element(work.scores.begin(), work.scores.begin() + (k - 1), work.scores.end(),
+                   std::greater<>());
+  const T least = work.scores[static_cast<size_t>(k - 1)];
+  int64_t equal = k - std::count_if(work.scores.begin(), work.scores.begin() + (k - 1),
+                                    [&](T value) { return value > least; });
+  for (int64_t i = 0; i < count; ++i)
+    if (const T value = score(i); value > least || (value == least && equal-- > 0))
+      *out++ = work.keys[static_cast<size_t>(i)];
 }
 
 /// The keys of queries [first, first + n) from their scores, rows of `stride` on the CPU.
 template <class T>
-void choose(T* scores, int64_t stride, int64_t start, int64_t first, int64_t n, const Tensor& out) {
+void choose(
+    const T* scores, int64_t stride, int64_t start, int64_t first, int64_t n, const Tensor& out) {
   const int64_t k = out.size(1);
   auto* keys = out.data_ptr<int32_t>();
   parallel_for(n, 1, [&](int64_t begin, int64_t end) {
-    std::vector<T> copy;
+    Candidates<T> work;
     for (int64_t i = begin; i < end; ++i)
-      greatest(scores + i * stride, start + first + i + 1, k, copy, keys + (first + i) * k);
+      greatest(scores + i * stride, start + first + i + 1, k, work, keys + (first + i) * k);
   });
 }
 
@@ -65,7 +106,8 @@ void choose_blocks(const T* scores,
   const int64_t groups = out.size(1), k = out.size(2);
   auto* blocks = out.data_ptr<int32_t>();
   parallel_for(n, 1, [&](int64_t begin, int64_t end) {
-    std::vector<T> best, copy;
+    std::vector<T> best;
+    Candidates<T> work;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t keys = start + first + i + 1, count = (keys + size - 1) / size;
       best.assign(static_cast<size_t>(count), -std::numeric_limits<T>::infinity());
@@ -76,7 +118,7 @@ void choose_blocks(const T* scores,
       }
       std::fill(best.end() - std::min(local, count), best.end(),
                 std::numeric_limits<T>::infinity());
-      greatest(best.data(), count, k, copy, blocks + ((first + i) * groups + group) * k);
+      greatest(best.data(), count, k, work, blocks + ((first + i) * groups + group) * k);
     }
   });
 }
@@ -182,13 +224,13 @@ Tensor top_keys(const IndexedQueries& of, int64_t top_k) {
           {n, heads, q.size(2), q.const_data_ptr<float>() + first * q.stride(0),
            w.const_data_ptr<float>() + first * heads, static_cast<float>(of.scale), spans.data(),
            static_cast<int64_t>(spans.size()), of.start + first, scores.data_ptr<float>(), seen});
-      choose(scores.data_ptr<float>(), seen, of.start, first, n, out);
+      choose(scores.const_data_ptr<float>(), seen, of.start, first, n, out);
     } else {
       const Tensor scores = index_scores(q.narrow(0, first, n), parts[0].narrow(0, 0, seen),
                                          w.narrow(0, first, n), of.scale)
                                 .to(at::kCPU, at::kDouble)
                                 .contiguous();
-      choose(scores.data_ptr<double>(), seen, of.start, first, n, out);
+      choose(scores.const_data_ptr<double>(), seen, of.start, first, n, out);
     }
   }
   return out;
