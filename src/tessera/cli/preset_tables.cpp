@@ -178,6 +178,10 @@ std::string mixers_text(const ModelSpec& spec) {
     const std::string& type = branch.part.type();
     if (type == "cross_attention") return;
     if (type == "latent_attention") return out.add("MLA");
+    if (type == "compressed_attention") {
+      const bool chosen = number_of(part_of(mixer, "index"), "n_heads") > 0;
+      return out.add(chosen ? "CSA" : number_of(mixer, "block") > 0 ? "HCA" : "window");
+    }
     if (type != "attention") return out.add(type);
     const auto heads = static_cast<int64_t>(number_of(mixer, "n_heads")),
                groups = static_cast<int64_t>(number_of(mixer, "n_kv_heads"));
@@ -274,6 +278,7 @@ std::string router_text(const Json& router) {
   const std::string score = text_of(router, "score");
   std::string out = score == "sigmoid"             ? "sigmoid"
                     : score == "softmax_of_chosen" ? "softmax of the chosen"
+                    : score == "sqrt_softplus"     ? "sqrt(softplus)"
                                                    : "softmax";
   if (score == "softmax" && number_of(router, "norm") > 0) out += ", renormalized";
   if (const double groups = number_of(router, "n_groups"); groups > 1)
@@ -327,7 +332,8 @@ std::string large_table(std::vector<Released> models) {
     for_each_branch(spec, [&](const model::BranchSpec& branch, const AnyPart&) {
       const Json part = dump(branch.part);
       if (branch.slot == spec::Slot::mixer && attention.is_null() && part.contains("n_heads") &&
-          (part.contains("n_kv_heads") || branch.part.type() == "latent_attention"))
+          (part.contains("n_kv_heads") || branch.part.type() == "latent_attention" ||
+           branch.part.type() == "compressed_attention"))
         attention = part;
       if (branch.slot == spec::Slot::ffn && ffn.is_null() && branch.part.type() != "moe")
         ffn = part;
@@ -342,7 +348,8 @@ std::string large_table(std::vector<Released> models) {
         static_cast<double>(spec.d_model) / static_cast<double>(spec.layers.size()),
         number_of(attention, "n_heads"), head,
         attention.contains("n_kv_heads") ? fmt::format("{:g}", number_of(attention, "n_kv_heads"))
-                                         : "latent",
+        : text_of(attention, "type") == "compressed_attention" ? "1"
+                                                               : "latent",
         number_of(ffn, "d_hidden") / static_cast<double>(spec.d_model), grouped(spec.vocab),
         spec.longest_sequence() > 0 ? grouped(spec.longest_sequence()) : "",
         plan.state_bytes_per_token == 0
