@@ -69,5 +69,7 @@ Json shared_blocks();
 /// Heads of two sizes, keys and values that later layers use, per-layer embeddings of stream and
 /// embedding, a scalar of each layer.
 Json per_layer();
+/// Streams with a gate for each channel, a memory of n-grams, a pooled indexer.
+Json ngram_memories();
 
 }  // namespace tessera::contract

@@ -280,9 +280,9 @@ Tensor top_pooled(const IndexedQueries& of, int64_t top_k, int64_t size) {
   const auto complete = [&](int64_t i) { return (of.start + i + 1) / size; };
   if (t == 0 || complete(t - 1) == 0) return out;
   // the greatest of query i by its scores, then the block that is not complete
-  const auto list = [&](int64_t i, auto* scores, auto& copy) {
+  const auto list = [&](int64_t i, const auto* scores, auto& work) {
     int32_t* own = blocks + i * width;
-    greatest(scores, complete(i), top_k, copy, own);
+    greatest(scores, complete(i), top_k, work, own);
     own[std::min(top_k, complete(i))] = static_cast<int32_t>(complete(i));
   };
   std::vector<Tensor> parts;
@@ -292,7 +292,8 @@ Tensor top_pooled(const IndexedQueries& of, int64_t top_k, int64_t size) {
     std::vector<kernels::IndexKeys> spans;
     for (const Tensor& part : parts) spans.push_back({part.const_data_ptr<float>(), part.size(0)});
     parallel_for(t, 1, [&](int64_t begin, int64_t end) {
-      std::vector<float> scores, copy;
+      std::vector<float> scores;
+      Candidates<float> work;
       for (int64_t i = begin; i < end; ++i) {
         const int64_t n = complete(i);
         scores.resize(static_cast<size_t>(n));
@@ -301,7 +302,7 @@ Tensor top_pooled(const IndexedQueries& of, int64_t top_k, int64_t size) {
                                  w.const_data_ptr<float>() + i * heads,
                                  static_cast<float>(of.scale), spans.data(),
                                  static_cast<int64_t>(spans.size()), n - 1, scores.data(), n});
-        list(i, scores.data(), copy);
+        list(i, scores.data(), work);
       }
     });
     return out;
@@ -315,8 +316,8 @@ Tensor top_pooled(const IndexedQueries& of, int64_t top_k, int64_t size) {
                               .contiguous();
     auto* rows = scores.data_ptr<double>();
     parallel_for(n, 1, [&](int64_t begin, int64_t end) {
-      std::vector<double> copy;
-      for (int64_t i = begin; i < end; ++i) list(first + i, rows + i * k.size(0), copy);
+      Candidates<double> work;
+      for (int64_t i = begin; i < end; ++i) list(first + i, rows + i * k.size(0), work);
     });
   }
   return out;
