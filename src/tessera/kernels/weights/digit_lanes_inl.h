@@ -578,7 +578,7 @@ struct LaneBlock<Tq1_0> : LaneFactor {
   template <class Use>
   HWY_INLINE void each_group(const LaneRows& rows, const Use& use) const {
     const hn::Repartition<uint8_t, I32> d8;
-    // the next digit of each byte, which then stands uppermost no more
+    // the next digit of each byte, which is then no longer the uppermost
     const auto take = [&](VI& rest) LANES_INLINE {
       const auto v = hn::BitCast(d8, rest);
       rest = hn::BitCast(I32(), hn::Add(hn::Add(v, v), v));
