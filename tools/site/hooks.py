@@ -49,6 +49,13 @@ def on_config(config):
     return config
 
 
+def on_page_markdown(markdown, page, config, files):
+    """Results of single studies come after the guide and the tutorials in the search."""
+    if page.file.src_uri.startswith("studies/"):
+        page.meta.setdefault("search", {})["boost"] = 0.3
+    return markdown
+
+
 def on_page_content(content, page, config, files):
     """Formulas of one page."""
     return _FORMULA.sub(_picture, content)
