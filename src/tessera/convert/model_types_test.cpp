@@ -2,9 +2,13 @@
 // reason to be refused, and every other has one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
+#include <fmt/format.h>
+
+#include "tessera/base/mapped_file.h"
 #include "tessera/convert/family.h"
 #include "tessera/convert/model_types.h"
 
@@ -21,6 +25,15 @@ TEST(ModelTypes, RefusedAreThoseThatNoFamilyReads) {
         << ": run tools/golden/model_types.py";
     EXPECT_FALSE(type.classes.empty());
   }
+}
+
+TEST(ModelTypes, TheReadmeCountsThem) {
+  const auto types = model_types();
+  const auto run = std::count_if(types.begin(), types.end(),
+                                 [](const ModelType& type) { return type.refused.empty(); });
+  const std::string said =
+      fmt::format("{} of the {} text types of transformers", run, types.size());
+  EXPECT_NE(read_text_file(TESSERA_SOURCE_DIR "/README.md").find(said), std::string::npos) << said;
 }
 
 TEST(ModelTypes, EveryAutoClassOfTextIsThere) {
