@@ -357,9 +357,8 @@ TEST(Places, AMixerWithoutOneSaysWhyAndWhatHasOne) {
     const std::string error =
         error_of(around({{"type", mixer}, {"n_heads", 4}, {"pattern", "window"}}));
     EXPECT_THAT(error, HasSubstr(fmt::format("unknown key \"pattern\": {} has no pattern", mixer)));
-    EXPECT_THAT(error,
-                HasSubstr("expected a mixer with a pattern: attention, differential_attention, "
-                          "latent_attention"));
+    EXPECT_THAT(error, HasSubstr("expected a mixer with a pattern: attention, merged_attention, "
+                                 "differential_attention, latent_attention"));
   }
   // any other key stands among those that are valid
   EXPECT_THAT(error_of(around({{"type", "mamba2"}, {"n_heads", 4}, {"positions", "rope"}})),

@@ -522,6 +522,9 @@ std::vector<std::pair<std::string, std::vector<Json>>> fields_of(const spec::Sco
     // more taps are the spec's, but not the kernel's
     if (std::string_view(field.name) == "d_conv")
       std::erase_if(values, [](const Json& taps) { return taps > 64; });
+    // those that cover the documents of the test
+    if (std::string_view(field.name) == "levels")
+      std::erase_if(values, [](const Json& levels) { return levels > 0 && levels < 8; });
     out.emplace_back(field.name, values);
   }
   return out;
@@ -532,6 +535,12 @@ bool has_field(const std::string& name) {
   const auto& fields = spec::detail::object_type<C>().fields;
   return std::any_of(fields.begin(), fields.end(),
                      [&](const spec::detail::FieldEntry& field) { return field.name == name; });
+}
+
+template <class C>
+bool is_flag(const std::string& name) {
+  static const Json fields = spec::struct_schema<C>()["properties"];
+  return fields.at(name).value("type", "") == "boolean";
 }
 
 /// What else a field needs to be allowed in its config, where that has such fields.
@@ -561,7 +570,7 @@ void walk(const Json& base, const std::string& where, int64_t& taken) {
       Json changed = base;
       if (const auto found = kCompanions.find(name); found != kCompanions.end())
         for (const auto& [key, companion] : found->second.items())
-          if (has_field<C>(key)) changed[at][key] = companion;
+          if (has_field<C>(key)) changed[at][key] = is_flag<C>(key) ? Json(true) : companion;
       changed[at][name] = value;
       // a layer that shares its keys has an earlier one that names them
       if (name == "kv_of" && value == "a") changed["layers"][0]["mixer"]["kv_name"] = "a";
