@@ -111,6 +111,15 @@ void print_worst(const std::vector<infer::Difference>& differences,
   }
 }
 
+/// Whether a step of 8 bits, which the last bit of a number may decide, is part of the model.
+bool rounds_activations(const model::ModelSpec& spec) {
+  for (const model::LayerSpec& layer : spec.layers)
+    for (const model::GroupSpec& group : layer.groups)
+      for (const model::BranchSpec& branch : group.branches)
+        if (branch.quantization && branch.quantization->int8) return true;
+  return spec.encoder && rounds_activations(*spec.encoder);
+}
+
 /// The mechanism called NAME or SLOT/NAME.
 const spec::Mechanism& mechanism_named(const std::string& name) {
   nn::register_mechanisms();
@@ -238,6 +247,13 @@ int verify(VerifyArgs& o) {
           "every branch holds alone: the difference of the logits is most likely rounding that "
           "later "
           "branches amplify; --logits-bound sets the limit\n");
+    if (!ok && rounds_activations(spec))
+      fmt::print(
+          "this model rounds activations to 8 bits: where forms add in another order, a number "
+          "near the "
+          "middle of two steps may go to either of them, which moves logits by some hundredths. "
+          "Forms with "
+          "error 0 are not affected; --bound and --logits-bound set the limits\n");
   }
   return ok ? kExitOk : kExitCheckNotMet;
 }

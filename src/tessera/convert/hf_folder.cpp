@@ -26,11 +26,12 @@ namespace fs = std::filesystem;
 constexpr const char* kGenerationConfig = "generation_config.json";
 constexpr const char* kCard = "README.md";
 
-/// The type that most of the numbers have, as configs name it.
+/// The type that most of the floats have, as configs name it.
 std::string float_type_of(std::span<const TensorView> tensors) {
   std::map<DType, int64_t> numbers;
   for (const TensorView& tensor : tensors)
-    numbers[tensor.dtype] += format::element_count(tensor.shape);
+    if (tensor.dtype == DType::f32 || tensor.dtype == DType::f16 || tensor.dtype == DType::bf16)
+      numbers[tensor.dtype] += format::element_count(tensor.shape);
   const auto most =
       std::max_element(numbers.begin(), numbers.end(),
                        [](const auto& a, const auto& b) { return a.second < b.second; });

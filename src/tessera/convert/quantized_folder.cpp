@@ -28,9 +28,10 @@ std::optional<QuantizedFolder> read_quantized_folder(Json& config,
   } else if (method == "fp8") {
     matrices = fp8_matrices(settings, raws, folder.remarks);
   } else {
-    fail(ErrorKind::file, settings.where(),
-         "quant_method = {} is not supported; expected awq, gptq, compressed-tensors or fp8",
-         format::in_quotes(method));
+    fail(
+        ErrorKind::file, settings.where(),
+        "quant_method = {} is not supported; expected awq, bitnet, gptq, compressed-tensors or fp8",
+        format::in_quotes(method));
   }
   if (matrices.empty())
     fail(ErrorKind::file, file.file(), "has no weight in the format {} that its config names",

@@ -1,8 +1,8 @@
 #include "tessera/convert/tensor_ops.h"
 
 #include <algorithm>
-#include <cmath>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -549,7 +549,10 @@ TensorView ternary_rounded(const TensorView& tensor) {
   std::memcpy(values.data(), numbers.data.data(), numbers.data.size());
   Buffer result = allocate(tensor, DType::f32, tensor.shape);
   std::vector<float> rounded(values.size());
-  kernels::ternary_values(values.data(), n, kernels::absmean(values.data(), n), rounded.data());
+  const float mean = kernels::absmean(values.data(), n);
+  if (!std::isfinite(mean))
+    refuse(tensor, "holds a number that is not finite; expected finite ones");
+  kernels::ternary_values(values.data(), n, mean, rounded.data());
   std::memcpy(result.bytes->data(), rounded.data(), result.bytes->size());
   return result.view;
 }

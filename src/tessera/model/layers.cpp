@@ -152,6 +152,7 @@ class LayerReader {
       read_short(json, {norm, residual, {}, quantization});
     }
     check_depth();
+    check_rounded_names(json, {&layer_}, scope_.path);
     return std::move(layer_);
   }
 
@@ -417,6 +418,27 @@ LayerSpec read_layer(const Json& json,
                      const Scope& scope,
                      std::vector<spec::Placed>& before) {
   return LayerReader(defaults, scope, before).read(json);
+}
+
+void check_rounded_names(const Json& json,
+                         const std::vector<const LayerSpec*>& layers,
+                         const std::string& path) {
+  const Json* given = get(json, "quantization");
+  if (given == nullptr || !given->is_object() || !given->contains("of") ||
+      !(*given)["of"].is_array())
+    return;
+  std::set<std::string> used;
+  for (const LayerSpec* layer : layers)
+    for (const GroupSpec& group : layer->groups)
+      for (const BranchSpec& branch : group.branches)
+        if (branch.quantization)
+          used.insert(branch.quantization->of.begin(), branch.quantization->of.end());
+  for (const Json& name : (*given)["of"])
+    if (name.is_string() && !used.contains(name.get<std::string>()))
+      fail(ErrorKind::spec, (path.empty() ? "" : path + ".") + "quantization.of",
+           "{} is no product of the parts here; expected names of their matrices, such as \"q\" or "
+           "\"gate\", without \".weight\"",
+           name.dump());
 }
 
 Json dump_layer(const LayerSpec& layer) {

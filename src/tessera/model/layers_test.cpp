@@ -185,6 +185,18 @@ TEST(Quantization, LayersAndBranchesHaveTheirOwn) {
   EXPECT_TRUE(products(3).empty());
 }
 
+TEST(Quantization, NamesThatNoPartHasAreRefused) {
+  Json json = quantized(R"({"type": "glu", "d_hidden": 8})");
+  json["quantization"] = {{"of", {"q", "up"}}};
+  EXPECT_EQ(error_of(json), "");
+  json["quantization"] = {{"of", {"q", "qq"}}};
+  EXPECT_THAT(error_of(json),
+              HasSubstr("[quantization.of] \"qq\" is no product of the parts here"));
+  json["quantization"] = nullptr;
+  json["layers"][0]["quantization"] = {{"of", {"up", "upp"}}};
+  EXPECT_THAT(error_of(json), HasSubstr("[layers[0].quantization.of] \"upp\" is no product"));
+}
+
 TEST(Quantization, WhatRoundsNothingIsRefused) {
   const auto with = [](const std::string& quantization) {
     return error_of(

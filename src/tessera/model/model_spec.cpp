@@ -204,6 +204,15 @@ ModelSpec read_model_spec(const Json& json) {
              arch);
     read_stack(json, "", out);
   }
+  std::vector<const LayerSpec*> own, of_encoder;
+  for (const LayerSpec& layer : out.layers) own.push_back(&layer);
+  if (out.encoder) {
+    for (const LayerSpec& layer : out.encoder->layers) of_encoder.push_back(&layer);
+    check_rounded_names(json["stacks"]["encoder"], of_encoder, "stacks.encoder");
+    check_rounded_names(json["stacks"]["decoder"], own, "stacks.decoder");
+    own.insert(own.end(), of_encoder.begin(), of_encoder.end());
+  }
+  check_rounded_names(json, own, "");
   read_predictors(json, out);
   const Json fallback = out.arch != Arch::encoder ? Json("tied") : Json(nullptr);
   const nn::HeadList heads = nn::read_heads(json, fallback, out.embed, out.scope_out());

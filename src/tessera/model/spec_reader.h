@@ -40,6 +40,11 @@ LayerSpec read_layer(const Json& json,
                      const spec::Scope& scope,
                      std::vector<spec::Placed>& before);
 Json dump_layer(const LayerSpec& layer);
+/// `json` may have "quantization", a default of these layers; throws Error(spec) if it names a
+/// product that none of their parts has. `path` is that of `json`.
+void check_rounded_names(const Json& json,
+                         const std::vector<const LayerSpec*>& layers,
+                         const std::string& path);
 /// Throws Error(spec) if one id names two different layers or branches.
 void check_shared(const ModelSpec& spec, const std::string& path);
 

@@ -256,6 +256,12 @@ Tensor embed_rows(const LoadedModel& loaded,
         std::copy(v.begin(), v.end(), vectors + i * width);
       }
     });
+    for (size_t i = begin; i < end; ++i, vectors += width)
+      if (!std::all_of(vectors, vectors + width, [](float x) { return std::isfinite(x); }))
+        fail(ErrorKind::file, "embed",
+             "the vector of text {} is not finite; expected finite numbers: a weight of this model "
+             "is none, or overflows",
+             i + 1);
     begin = end;
   }
   return vectors_RD;
