@@ -222,6 +222,12 @@ inline void expect_parity(const Case& c, at::Device device) {
     prompts.push_back(list("greedy_prompt"));
   EXPECT_EQ(infer::generate(loaded.model, nullptr, prompts, options).rows[0].token_ids,
             list("greedy_ids"));
+  if (spec.predictors.empty()) return;
+  options.speculation.predictors = true;
+  const infer::Generation drafted = infer::generate(loaded.model, nullptr, prompts, options).rows[0];
+  EXPECT_EQ(drafted.token_ids, list("greedy_ids"));
+  EXPECT_GT(drafted.drafted_tokens, 0);
+  EXPECT_LE(drafted.accepted_tokens, drafted.drafted_tokens);
 }
 
 }  // namespace tessera::family_parity

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 import family_cases
 import gguf_dialect
+import qwen_mtp
 import reference
 import released_models
 
@@ -265,7 +266,8 @@ class Writer:
             )
             result = reference.run(loaded, self.inputs, self.family.padding)
         if case.ahead:
-            found = reference.ahead(loaded, tensors, self.inputs["input_ids"][0])
+            of = qwen_mtp if "mtp.fc.weight" in tensors else reference
+            found = of.ahead(loaded, tensors, self.inputs["input_ids"][0])
             save_file(found, folder / "ahead.safetensors")
         self.results[case.name] = result
         moved = reference.difference(result, self.results[case.of], self.mask)

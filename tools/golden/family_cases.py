@@ -1967,6 +1967,20 @@ def bamba():
     )
 
 
+def with_mtp(family, attention=1):
+    """The module for the token after the next: a layer like the one of attention."""
+
+    def rewrite(tensors):
+        like = f"model.layers.{attention}."
+        width = tensors["model.norm.weight"].shape[0]
+        shapes = {f"layers.0.{n.removeprefix(like)}": tuple(v.shape) for n, v in tensors.items() if n.startswith(like)}
+        shapes.update({n: (width,) for n in ("norm.weight", "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight")})
+        shapes["fc.weight"] = (width, 2 * width)
+        return {**tensors, **{f"mtp.{n}": reference.draw(family, f"mtp.{n}", shape, True) for n, shape in shapes.items()}}
+
+    return rewrite
+
+
 def qwen3_next():
     quarter = dict(partial_rotary_factor=0.5)
     return Family(
@@ -2027,6 +2041,7 @@ def qwen3_next():
             ),
             Case("implied_interval", {"linear_value_head_dim": 4}, of="experts", why="every second layer attends"),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("modules", "implied", None, with_mtp("qwen3_next", attention=0), ahead=True, why="a module for the token after the next"),
             Rewrite(
                 "full_attention_interval",
                 "base",

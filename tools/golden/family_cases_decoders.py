@@ -23,6 +23,7 @@ from family_cases import (
     rope_at_top,
     rope_within,
     scaling_keys,
+    with_mtp,
     without,
     whole_rotary,
 )
@@ -691,6 +692,8 @@ def delta_hybrid(name, prefix, settings, cases, shapes, gguf):
             TIED,
             *cases,
             Rewrite("full_attention_interval", "base", without("layer_types", full_attention_interval=2), why="every second layer"),
+            Rewrite("modules", "base", without(mtp_num_hidden_layers=1, mtp_use_dedicated_embeddings=False), with_mtp(name), ahead=True,
+                    why="a module for the token after the next"),
             Rewrite("mrope", "base", lambda c: {**c, "rope_parameters": {**c["rope_parameters"], **quiet}}, why="three positions of a text are one"),
         ],
         acts=(), rotary=4, share=0.25, classes=False, shapes=shapes, left=("linear_num_key_heads", "linear_num_value_heads",
@@ -716,7 +719,7 @@ def inside_images(config):
 
 def inside_names(tensors):
     result = {("model.language_model." + n.removeprefix("model.") if n.startswith("model.") else n): v for n, v in tensors.items()}
-    return {**result, "model.visual.merger.norm.weight": torch.ones(3), "mtp.fc.weight": torch.ones(3)}
+    return {**result, "model.visual.merger.norm.weight": torch.ones(3)}
 
 
 def qwen3_5_text():
@@ -736,6 +739,14 @@ def fused_experts(tensors):
     return result
 
 
+def fused_module(tensors):
+    """The same of the module for the token after the next."""
+    stem = "mtp.layers.0.mlp.experts"
+    result = {n: v for n, v in tensors.items() if not n.startswith(stem)}
+    parts = {p: torch.stack([tensors[f"{stem}.{e}.{p}_proj.weight"] for e in range(4)]) for p in ("gate", "up", "down")}
+    return {**result, f"{stem}.gate_up_proj": torch.cat([parts["gate"], parts["up"]], dim=1).contiguous(), f"{stem}.down_proj": parts["down"].contiguous()}
+
+
 def qwen3_5_moe_text():
     settings = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, shared_expert_intermediate_size=10)
     cases = [
@@ -746,6 +757,7 @@ def qwen3_5_moe_text():
         "qwen3_5_moe_text", "Qwen3_5Moe", settings, cases,
         HEADS + DELTA_SHAPES + ["num_experts", "moe_intermediate_size", "shared_expert_intermediate_size"], "qwen35moe",
     )
+    family.cases.append(Rewrite("modules_fused", "modules", None, fused_module, ahead=True, why="its experts in two stacks"))
     for case in family.cases:
         if case.name == "defaults":
             case.config = keep(*family.shape_keys, "linear_num_key_heads", "layer_types", "num_experts_per_tok")

@@ -27,13 +27,15 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 # that released models state and the golden leaves to their defaults, or that the reference does not read and the converter does, None
 # to take one away ("nulls": keys that are there, and null); "drop": how names of tensors end that released models do not have; "names": tensors that it would leave out, by the
 # name that it knows for the same computation (RoBERTa's pooler is part of its classifier, and BERT's is dropped); "gguf": keys as
-# other files say them that llama.cpp reads, None to leave one out
+# other files say them that llama.cpp reads, None to leave one out; "mtp": with the modules for tokens further ahead
 POOLER = {"pooler.dense.": "classifier.dense."}
 LINEAR = {"rope.scaling.type": None, "rope.scaling.factor": None, "rope.scale_linear": 4.0}
 # a factor beside the usual one, where the converter's is one in its place
 YARN = {"rope.scaling.yarn_attn_factor": None, "rope.scaling.attn_factor": 1.5 / (0.1 * math.log(4) + 1)}
 # without the list of layers, as the first files
 INTERVAL = {"attention.recurrent_layers": None, "full_attention_interval": 2}
+# two positions of heads rotate, of time and of height
+QWEN_MTP = {"mtp": True, "full_attention_interval": 2, "rope_parameters.mrope_section": [1, 1, 0]}
 MINIMAX = {"class": "MiniMaxText01ForCausalLM", "rotary_dim": 6, "drop": ("_decay", "slope_rate")}
 # the keys of the code beside the first files, which the converter asks for
 NOMIC = {"n_positions": 8192, "max_trained_positions": 2048, "activation_function": "swiglu", "causal": False, "prenorm": False}
@@ -76,7 +78,11 @@ CASES = {
         "implied": {"class": "PhiMoEForCausalLM", "rope_parameters.original_max_position_embeddings": 64},
         "implied_longrope": {"class": "PhiMoEForCausalLM"},
     },
-    "qwen3_next": {"implied": {}, "implied_interval": {"gguf": INTERVAL}, "implied_linear": {"gguf": LINEAR}, "implied_yarn": {"gguf": YARN}},
+    "qwen3_5_moe_text": {"modules": QWEN_MTP},
+    "qwen3_5_text": {"modules": QWEN_MTP},
+    "qwen3_next": {
+        "implied": {}, "implied_interval": {"gguf": INTERVAL}, "implied_linear": {"gguf": LINEAR}, "implied_yarn": {"gguf": YARN}, "modules": {"mtp": True},
+    },
     "roberta": {"body": {"names": POOLER}, "classifier": {}},
     "t5": {"released_v1_1": {}},
 }
@@ -91,7 +97,7 @@ def converted(family, case, extra, scratch):
         at = config
         for part in path:
             at = at[part]
-        if key not in ("class", "drop", "names", "gguf", "nulls"):
+        if key not in ("class", "drop", "names", "gguf", "nulls", "mtp"):
             at[last] = value
     # a key that is away is not to come back by the defaults of the class
     stated = None in extra.values()
@@ -115,7 +121,7 @@ def converted(family, case, extra, scratch):
 
     kind.set_vocab = set_vocab
     kind._get_suppress_tokens = lambda self: None  # MiniMax's, by a tokenizer
-    kind.no_mtp = True  # no tokens further ahead
+    kind.no_mtp = not extra.get("mtp", False)
     with torch.inference_mode():
         kind(folder, gguf.LlamaFileType.ALL_F32, scratch / "whole.gguf", model_name=f"tiny {family}", hparams=dict(config) if stated else None).write()
     return gguf.GGUFReader(scratch / "whole.gguf")
