@@ -2,7 +2,7 @@
 
 import torch
 
-from family_cases import HYBRID_ACT, SHAPES, SHAPES_GQA, Case, Family, Rewrite, keep, older, older_type, older_with, rope, without
+from family_cases import HYBRID_ACT, SHAPES, SHAPES_GQA, Case, Family, Rewrite, keep, older, older_type, older_with, rope, scaling_keys, without
 from family_cases_decoders import (
     BIAS, FACTORS, GRANITE, HEADS, MIXED, MLP_BIAS, SMALL, TIED, WIDER, balanced, base_text, dense, every_olmo3, olmo3_rope,
 )
@@ -314,6 +314,9 @@ def mellum():
             NARROWER, TURNED, BIAS, WIDER, TIED, KINDS, ALL_DENSE, MORE,
             Case("norm_topk_prob", {"norm_topk_prob": False}),
             *[case for case in every_olmo3(8) if isinstance(case, Case)],
+            # llama.cpp knows no dense layer
+            Case("sparse_linear", olmo3_rope(rope_type="linear", factor=4.0), of="mlp_layer_types", text=False),
+            Case("sparse_yarn", olmo3_rope(rope_type="yarn", **scaling_keys(8)["yarn_attention_factor"]), of="mlp_layer_types", text=False),
             Rewrite("num_experts", "base", renamed({"num_local_experts": "num_experts"}), why="its other name"),
             Rewrite("layer_types_absent", "base", without("layer_types"), same_result=False, why="all layers see all"),
             Rewrite("mlp_layer_types_absent", "mlp_layer_types", without("mlp_layer_types"), why="experts everywhere"),

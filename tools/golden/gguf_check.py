@@ -30,7 +30,7 @@ PROMPTS = ("The capital of France is", "Once upon a time", "def fibonacci(n):")
 # what llama.cpp takes for granted of an architecture and a golden does not have
 PEER_LACKS = {"olmoe": "as many heads of keys as of queries", "phi3": "a vocabulary of the kind that Phi-3 has"}
 # where llama.cpp computes something else with the same file
-PEER_DIFFERS = {"phimoe": "norms without their means, and experts weighed as in Mixtral"}
+PEER_DIFFERS = {"mellum": "sliding layers rotated by the base of the others", "phimoe": "norms without their means, and experts weighed as in Mixtral"}
 # the cases that stand for a family where files, or llama.cpp, do not know what its base case has, or where there is more to see
 CASES = {
     "bamba": ("implied", "implied_partial"),
@@ -39,14 +39,18 @@ CASES = {
     "falcon_mamba": ("implied",),
     "gpt_oss": ("implied",),
     "jamba": ("base", "experts"),
+    "laguna": ("layer_types",),
     "llama4_text": ("implied",),
     "mamba2": ("implied",),
+    "mellum": ("mlp_layer_types",),
     "minimax": ("released",),
     "nemotron_h": ("unclamped", "unclamped_experts", "unclamped_latent"),
     "phimoe": ("implied",),
     "qwen2_moe": ("mlp_only_layers",),
     "qwen3_moe": ("implied",),
-    "qwen3_next": ("implied",),
+    "qwen3_5_moe_text": ("base", "modules"),
+    "qwen3_5_text": ("base", "modules"),
+    "qwen3_next": ("implied", "modules"),
     "rwkv_cpp": ("rwkv6", "rwkv7"),
     "t5": ("released", "released_v1_1"),
 }

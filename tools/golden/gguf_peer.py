@@ -32,6 +32,8 @@ POOLER = {"pooler.dense.": "classifier.dense."}
 LINEAR = {"rope.scaling.type": None, "rope.scaling.factor": None, "rope.scale_linear": 4.0}
 # a factor beside the usual one, where the converter's is one in its place
 YARN = {"rope.scaling.yarn_attn_factor": None, "rope.scaling.attn_factor": 1.5 / (0.1 * math.log(4) + 1)}
+SCALED = {"every_linear": {"gguf": LINEAR}, "every_yarn_attention_factor": {"gguf": YARN}}
+SLIDES = {"attention.sliding_window_pattern": [True, False]}
 # without the list of layers, as the first files
 INTERVAL = {"attention.recurrent_layers": None, "full_attention_interval": 2}
 # two positions of heads rotate, of time and of height
@@ -50,9 +52,14 @@ CASES = {
     "eurobert": {"body": {"classifier_pooling": None}},
     "falcon_h1": {"implied": {"head_dim": 8}},
     "falcon_mamba": {"implied": {}},
+    "hy_v3": {"base": {"gguf": {"rope.dimension_count": 8}}, **SCALED},
+    "jais2": {"base": {}, "tie_word_embeddings": {}, **SCALED},
     "jamba": {"base": {}, "experts": {}},
+    # the converter leaves it to the default which layers slide
+    "laguna": {"base": {"gguf": SLIDES}, "layer_types": {}, "every_linear": {"gguf": LINEAR | SLIDES}, "every_yarn_attention_factor": {"gguf": YARN | SLIDES}},
     "mamba": {"base": {}},
     "mamba2": {"implied": {}},
+    "mellum": {"mlp_layer_types": {"gguf": {"rope.dimension_count": 8}}, "sparse_linear": {"gguf": LINEAR}, "sparse_yarn": {"gguf": YARN}},
     "minimax": {
         "released": MINIMAX | {f"layernorm_{part}_alpha": 2.5 for part in PARTS},
         # the converter leaves it to the default which layers attend
