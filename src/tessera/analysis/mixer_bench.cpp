@@ -139,7 +139,7 @@ class Layer {
     return what_.position.config->state(what_.position_scope());
   }
   void call(Rows& rows, int64_t start, int64_t n, const nn::Encoded& source) const {
-    const nn::Batch batch = one_document(n, start);
+    const nn::Batch batch = with_ids_before(one_document(n, start));
     nn::Context context = context_of(batch, source);
     const at::NoGradGuard no_gradients;
     const nn::StateRows at_position{&rows.position}, at_mixer{&rows.mixer};
@@ -148,7 +148,13 @@ class Layer {
     nn::run_mixer(*mixer_, x_TD, context, &at_mixer);
   }
   nn::Batch batch_of(int64_t tokens) const {
-    return document_ > 0 ? documents(tokens, document_) : one_document(tokens);
+    return with_ids_before(document_ > 0 ? documents(tokens, document_) : one_document(tokens));
+  }
+  /// With as many ids before each token as the mixer reads.
+  nn::Batch with_ids_before(nn::Batch batch) const {
+    if (const int64_t n = what_.mixer.config->ids_before(); n > 0)
+      batch.before_NM = at::zeros({batch.n_tokens(), n}, at::kLong);
+    return batch;
   }
   nn::Encoded source_of(int64_t tokens) const {
     return {batch_of(tokens), x_TD_.narrow(0, 0, tokens)};
