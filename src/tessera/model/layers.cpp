@@ -6,6 +6,7 @@
 #include "tessera/model/spec_reader.h"
 #include "tessera/nn/depth/depth_config.h"
 #include "tessera/nn/residual/residual_config.h"
+#include "tessera/nn/wide_output.h"
 
 namespace tessera::model {
 namespace {
@@ -256,6 +257,11 @@ class LayerReader {
            "\"{}\" reads {} channels, and its {} inputs have {}; bring them to that width first by "
            "a branch {{\"ffn\": \"linear\"}}",
            branch.part.type(), scope.d_model, scope.d_in / scope.d_model, scope.d_in);
+    if (branch.inputs.size() > 1 &&
+        dynamic_cast<const nn::WideOutput*>(branch.part.config.get()) != nullptr)
+      fail(ErrorKind::spec, written.part_path,
+           "\"{}\" reads {} channels and adds to {}; expected one input", branch.part.type(),
+           scope.d_in, scope.d_in / std::ssize(branch.inputs));
     for (const spec::Placed& placed : before_)
       if (placed.part.mechanism == branch.part.mechanism) ++scope.earlier;
     if (const auto* reads = dynamic_cast<const spec::ReadsEarlierParts*>(branch.part.config.get()))

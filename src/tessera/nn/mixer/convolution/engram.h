@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tessera/nn/norm/norm_weight.h"
+#include "tessera/nn/wide_output.h"
 
 namespace tessera::nn {
 
@@ -30,7 +31,7 @@ struct NgramHash {
   int64_t total() const;
 };
 
-struct EngramConfig final : spec::Config {
+struct EngramConfig final : spec::Config, WideOutput {
   int64_t width = 0;
   int64_t ngram = 3;
   int64_t heads = 8;
