@@ -6,6 +6,7 @@
 #include "tessera/convert/gguf_model.h"
 #include "tessera/convert/gguf_tokenizer.h"
 #include "tessera/convert/kv_heads.h"
+#include "tessera/convert/rounded.h"
 #include "tessera/convert/text_settings.h"
 #include "tessera/convert/tokenizer.h"
 
@@ -51,18 +52,13 @@ void refuse_hf_options(const ConvertArgs& o, const char* format) {
            "is of Hugging Face folders (--to hf); this one is written as {}", format);
 }
 
-/// A line where matrices of fewer bits are written as floats.
+/// A line where matrices of fewer bits are written as floats; write_hf_folder() has its own.
 void say_widened(const convert::Checkpoint& checkpoint, bool to_gguf) {
-  int64_t bytes = 0, wide = 0;
-  for (const format::TensorView& tensor : checkpoint.tensors)
-    if (is_block_type(tensor.dtype) && !(to_gguf && convert::has_gguf_form(tensor))) {
-      bytes += std::ssize(tensor.data);
-      wide += format::element_count(tensor.shape) * 4;
-    }
-  if (wide > 0)
-    fmt::print(stderr,
-               "tessera: quantized matrices are written as float32: {} MiB instead of {}{}\n",
-               wide >> 20, bytes >> 20,
+  const std::string line = convert::widened_line(
+      checkpoint.tensors,
+      [&](const format::TensorView& t) { return to_gguf && convert::has_gguf_form(t); });
+  if (!line.empty())
+    fmt::print(stderr, "tessera: {}{}\n", line,
                to_gguf ? "; tessera quantize --requantize quantizes them again" : "");
 }
 
@@ -141,8 +137,8 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
                                                            .tokens = o.tokens,
                                                            .steps = o.steps,
                                                            .seed = o.seed});
-  if (o.dtype.empty() || o.dtype == "float32") say_widened(checkpoint, o.to == "gguf");
   if (o.to == "gguf") {
+    say_widened(checkpoint, true);
     refuse_hf_options(o, "gguf");
     convert::GgufModel model =
         convert::gguf_model_of(checkpoint, {o.loading.families, o.family, o.tokenizer});
@@ -171,6 +167,7 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
     for (const std::string& line : convert::write_hf_folder(checkpoint, o.out, options))
       fmt::print(stderr, "tessera: {}\n", line);
   } else {
+    say_widened(checkpoint, false);
     convert::write_tessera_folder(checkpoint, o.out);
     // a GGUF file carries its tokenizer in its metadata, and a folder of tessera's made of one has
     // it as it was

@@ -250,10 +250,9 @@ int verify(VerifyArgs& o) {
     if (!ok && rounds_activations(spec))
       fmt::print(
           "this model rounds activations to 8 bits: where forms add in another order, a number "
-          "near the "
-          "middle of two steps may go to either of them, which moves logits by some hundredths. "
-          "Forms with "
-          "error 0 are not affected; --bound and --logits-bound set the limits\n");
+          "near the middle of two steps may go to either of them, which moves logits by some "
+          "hundredths. Forms with error 0 are not affected; --bound and --logits-bound set the "
+          "limits\n");
   }
   return ok ? kExitOk : kExitCheckNotMet;
 }

@@ -248,6 +248,14 @@ std::vector<std::string> write_hf_folder(const Checkpoint& checkpoint,
                                                         .errors = errors,
                                                         .reference = options.reference,
                                                         .lost = lines}));
+  // a family that packs its matrices writes bytes
+  const bool packs = std::any_of(exported.tensors.begin(), exported.tensors.end(),
+                                 [](const TensorView& t) { return t.dtype == DType::u8; });
+  if (options.dtype.value_or(DType::f32) == DType::f32)
+    if (const std::string line =
+            widened_line(checkpoint.tensors, [&](const TensorView&) { return packs; });
+        !line.empty())
+      lines.push_back(line);
   return lines;
 }
 

@@ -267,6 +267,17 @@ TEST(HfFolder, TheConfigNamesTheTypeOfTheWeights) {
   EXPECT_FALSE(config.contains("dtype"));
 }
 
+// transformers' packed layers compute in the type of the config, which is that of the other tensors
+TEST(HfFolder, PackedMatricesStayAndTheConfigNamesTheFloats) {
+  const TemporaryFolder out;
+  Checkpoint packed = load_checkpoint(golden("bitnet") / "offline");
+  for (TensorView& tensor : packed.tensors)
+    if (tensor.dtype == DType::f32) tensor = rounded_to(tensor, DType::bf16);
+  for (const std::string& line : write_hf_folder(packed, out.path(), {}))
+    EXPECT_THAT(line, Not(HasSubstr("written as float32")));
+  EXPECT_EQ(json_of(out / "config.json").at("dtype"), "bfloat16");
+}
+
 TEST(HfFolder, EveryFamilyNamesTheClassThatOpensIt) {
   FamilySet families = FamilySet::load();
   for (const std::string& name : families.names()) {

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <memory>
 
+#include <fmt/format.h>
+
 #include "tessera/base/error.h"
 #include "tessera/format/file_source.h"
 
@@ -75,6 +77,21 @@ TensorView rounded_to(const TensorView& tensor, DType dtype) {
              format::in_quotes(tensor.name), values[i], name_of(dtype));
   });
   return {tensor.name, dtype, tensor.shape, *bytes, bytes};
+}
+
+std::string widened_line(std::span<const TensorView> tensors,
+                         const std::function<bool(const TensorView&)>& stays) {
+  constexpr double kMiB = 1 << 20;
+  double bytes = 0, wide = 0;
+  for (const TensorView& tensor : tensors)
+    if (is_block_type(tensor.dtype) && !stays(tensor)) {
+      bytes += static_cast<double>(tensor.data.size());
+      wide += static_cast<double>(format::element_count(tensor.shape)) * sizeof(float);
+    }
+  return wide == 0 ? ""
+                   : fmt::format(
+                         "quantized matrices are written as float32: {:.1f} MiB instead of {:.1f}",
+                         wide / kMiB, bytes / kMiB);
 }
 
 WeightError error_of(const TensorView& written, const TensorView& exact) {

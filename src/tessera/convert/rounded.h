@@ -1,6 +1,10 @@
 // Tensors in another floating-point type, and the error of weights.
 #pragma once
 
+#include <functional>
+#include <span>
+#include <string>
+
 #include "tessera/convert/tensor_ops.h"
 
 namespace tessera::convert {
@@ -19,6 +23,11 @@ struct WeightError {
 /// A tensor of floats or blocks as f32, f16 or bf16, rounded to the nearest (ties to even); others
 /// stay. Throws Error(usage) where a finite number is beyond the type.
 TensorView rounded_to(const TensorView& tensor, DType dtype);
+
+/// The line that says that tensors in blocks become float32 ("" without any), of those that do not
+/// stay as they are.
+std::string widened_line(std::span<const TensorView> tensors,
+                         const std::function<bool(const TensorView&)>& stays);
 
 /// Differences of a tensor from another of the same shape. Numbers that are not finite in one of
 /// them are left out, as are tensors of integers.

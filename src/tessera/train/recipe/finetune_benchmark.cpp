@@ -44,7 +44,11 @@ void Planner::set_benchmark() {
   if (table && benchmark_->layout)
     fail(ErrorKind::usage, verb(), "{}: a table; expected the JSON lines of {}", path,
          benchmark_->name);
-  if (table) data_["skip_incomplete"] = true;
+  // as `datasets` does for GLUE
+  if (table && benchmark_->name.find("glue:") != std::string::npos) {
+    data_["skip_incomplete"] = true;
+    say("rows with missing cells or an empty text are left out (data.skip_incomplete)");
+  }
   if (benchmark_->layout) data_["layout"] = spec::enum_name(*benchmark_->layout);
   if (format != LabelFormat::tsv || benchmark_->columns.empty() || !o_.columns.empty()) return;
   // an export of `datasets` has a line of names

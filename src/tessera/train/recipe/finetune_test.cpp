@@ -488,6 +488,14 @@ TEST_F(Finetune, BenchmarksHaveTheirColumnsAndClasses) {
            table("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
                  {"1\t1\t2\ta?\tb?\t0", "2\t3\t4\tc?\td?\t1", "3\t5\t6\te", "4\t5\t6\tf?\t\t1"}));
   EXPECT_EQ(keys(qqp), "question1, question2, is_duplicate");
+  EXPECT_EQ(qqp.recipe["data"]["skip_incomplete"], true);
+  EXPECT_TRUE(std::any_of(qqp.choices.begin(), qqp.choices.end(), [](const std::string& line) {
+    return line.starts_with("rows with missing cells");
+  }));
+  const FinetunePlan retrieval =
+      plan("lra:retrieval", "r.tsv",
+           table("label\tid1\tid2\ttext1\ttext2", {"0.0\t1\t2\ta\tb", "1.0\t1\t2\tc\td"}));
+  EXPECT_FALSE(retrieval.recipe["data"].value("skip_incomplete", false));
   const FinetunePlan mnli =
       plan("mnli", "dev_matched.tsv",
            table("index\tpromptID\tpairID\tgenre\tsentence1_parse\tsentence2_parse\tsentence1\t"
