@@ -24,7 +24,7 @@ struct WeightError {
 /// stay. Throws Error(usage) where a finite number is beyond the type.
 TensorView rounded_to(const TensorView& tensor, DType dtype);
 
-/// The line that says that tensors in blocks become float32 ("" without any), of those that do not
+/// A line about tensors in blocks that become float32 ("" without any): those that do not
 /// stay as they are.
 std::string widened_line(std::span<const TensorView> tensors,
                          const std::function<bool(const TensorView&)>& stays);
