@@ -337,7 +337,7 @@ fs::path with_head(const TemporaryFolder& scratch,
 TEST(FamiliesHeads, AreNamedWhereTheyAreLeftOut) {
   const TemporaryFolder a, b;
   EXPECT_THAT(
-      load_checkpoint(with_head(a, "qwen3_next", "Qwen3NextForCausalLM", "", "mtp.fc.weight"))
+      load_checkpoint(with_head(a, "exaone_moe", "ExaoneMoeForCausalLM", "", "mtp.fc.weight"))
           .lost_heads,
       testing::ElementsAre("prediction of further tokens (mtp.*)"));
   EXPECT_THAT(

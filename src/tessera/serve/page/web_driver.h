@@ -135,7 +135,8 @@ class Browser {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     ADD_FAILURE() << "never came to hold: " << script << "\n"
-                  << run("return document.getElementById('problem').textContent").dump();
+                  << run("return document.getElementById('problem').textContent").dump() << "\n"
+                  << run("return document.body.innerText.slice(0, 2000)").dump();
     return nullptr;
   }
   std::string element(const std::string& selector) {
