@@ -66,18 +66,10 @@ class Rwkv5Step final : public PartStep {
   std::array<StepNumbers, kMixes> mix;
 };
 
-class Rwkv5Call final : public StepCall {
+class Rwkv5Call final : public TimeMixCall {
  public:
   Rwkv5Call(const Rwkv5Step& step, const StateRows& rows)
-      : s_(step),
-        rows_(rows),
-        n_(static_cast<int64_t>(rows.size())),
-        d_(step.r.width()),
-        keys_(step.r.rows()),
-        values_(step.v.rows()),
-        states_(rows.size()) {
-    const auto rows_of = [&](int64_t width) { return memory_.take(n_ * width); };
-    const auto input_of = [&](int64_t width) { return memory_.take(StepInput::floats(n_, width)); };
+      : TimeMixCall(step.r, step.v, step.o, step.shape.n_heads, rows), s_(step) {
     for (size_t j = 0; j < kMixes; ++j) mixed_[j] = rows_of(d_), input_[j] = input_of(d_);
     if (s_.follows) {
       step_ = rows_of(d_), first_ = rows_of(d_);
@@ -93,31 +85,15 @@ class Rwkv5Call final : public StepCall {
     }
     r_ = rows_of(keys_), k_ = rows_of(keys_), v_ = rows_of(values_);
     gate_ = rows_of(s_.g ? values_ : 0);
-    y_ = rows_of(values_), output_ = input_of(values_);
-  }
-
-  void run(Team& team, const float* x_ND, float* y_ND, float* memory) override {
-    const Team::Share mine = team.share(n_);
-    for (int64_t i = mine.begin; i < mine.end; ++i) {
-      RowState& row = *rows_[static_cast<size_t>(i)];
-      states_[static_cast<size_t>(i)] = state_of(row, kTimeState);
-      s_.follows ? step_back(row, i, x_ND, memory) : mix(row, i, x_ND, memory);
-    }
-    if (s_.follows) mix_by_token(team, mine, x_ND, memory);
-    project(team, memory);
-    // what follows is a head's
-    const int64_t h = s_.shape.n_heads;
-    const Team::Share heads = team.share(n_ * h);
-    for (int64_t i = heads.begin; i < heads.end; ++i) head(i / h, i % h, memory);
-    team.wait();
-    StepInput read(memory + y_, n_, values_, memory + output_);
-    if (read.prepare(team, {&s_.o})) team.wait();
-    multiply(team, read, {{&s_.o, y_ND}});
   }
 
  private:
+  void mix(RowState& row, int64_t i, const float* x_ND, float* memory) override {
+    s_.follows ? step_back(row, i, x_ND, memory) : mix_as_learned(row, i, x_ND, memory);
+  }
+
   /// RWKV-5: the inputs of row i's products.
-  void mix(RowState& row, int64_t i, const float* x_ND, float* memory) const {
+  void mix_as_learned(RowState& row, int64_t i, const float* x_ND, float* memory) const {
     const float* x = x_ND + i * d_;
     shift_token(row, kTimeLast, x, d_, [&](int64_t c, float before) {
       const float grown = x[c] - before;
@@ -141,8 +117,9 @@ class Rwkv5Call final : public StepCall {
   }
 
   /// RWKV-6: x_j = x + d (mix_j + W_up_j z_j); waits before the products, not after the rows.
-  void mix_by_token(Team& team, const Team::Share& mine, const float* x_ND, float* memory) const {
+  void mix_by_token(Team& team, const float* x_ND, float* memory) const {
     const Rwkv6Follows& f = *s_.follows;
+    const Team::Share mine = team.share(n_);
     StepInput first(memory + first_, n_, d_, memory + first_input_);
     first.prepare(team, {&f.mix_down});
     team.wait();
@@ -184,8 +161,8 @@ class Rwkv5Call final : public StepCall {
     }
   }
 
-  /// All products before the recurrence; waits.
-  void project(Team& team, float* memory) const {
+  void project(Team& team, const float* x_ND, float* memory) const override {
+    if (s_.follows) mix_by_token(team, x_ND, memory);
     const auto input = [&](size_t j) {
       return StepInput(memory + mixed_[j], n_, d_, memory + input_[j]);
     };
@@ -218,8 +195,7 @@ class Rwkv5Call final : public StepCall {
     team.wait();
   }
 
-  /// Head h of row i, from its products to what the output reads.
-  void head(int64_t i, int64_t h, float* memory) const {
+  void head(int64_t i, int64_t h, float* memory) const override {
     const int64_t width = s_.shape.key_dim, value = s_.shape.value_dim;
     const int64_t key_at = h * width, keys = i * keys_ + key_at;
     const int64_t value_at = h * value, at = i * values_ + value_at;
@@ -253,13 +229,10 @@ class Rwkv5Call final : public StepCall {
   }
 
   const Rwkv5Step& s_;
-  const StateRows& rows_;
-  int64_t n_, d_, keys_, values_;
-  std::vector<float*> states_;  // by row, once its inputs are mixed
   std::array<int64_t, kMixes> mixed_, input_, low_{}, low_input_{};
   int64_t step_ = 0, first_ = 0, first_input_ = 0, down_ = 0, low_decay_ = 0, low_decay_input_ = 0,
           log_decay_ = 0;
-  int64_t r_, k_, v_, gate_, y_, output_;
+  int64_t r_, k_, v_, gate_;
 };
 
 std::unique_ptr<StepCall> Rwkv5Step::begin(Context& context, const StateRows* rows) const {

@@ -47,30 +47,18 @@ class Rwkv7Step final : public PartStep {
   std::array<StepNumbers, kMixed.size()> mix;
 };
 
-class Rwkv7Call final : public StepCall {
+class Rwkv7Call final : public TimeMixCall {
  public:
   Rwkv7Call(const Rwkv7Step& step, const StateRows& rows)
-      : s_(step),
-        rows_(rows),
-        n_(static_cast<int64_t>(rows.size())),
-        d_(step.r.width()),
-        keys_(step.r.rows()),
-        values_(step.v.rows()),
-        states_(rows.size()) {
-    const auto rows_of = [&](int64_t width) { return memory_.take(n_ * width); };
-    for (size_t j = 0; j < mixed_.size(); ++j) {
-      mixed_[j] = rows_of(d_);
-      input_[j] = memory_.take(StepInput::floats(n_, d_));
-    }
+      : TimeMixCall(step.r, step.v, step.o, step.config.n_heads, rows), s_(step) {
+    for (size_t j = 0; j < mixed_.size(); ++j) mixed_[j] = rows_of(d_), input_[j] = input_of(d_);
     low_ranks([&](size_t j, const LowRankStep& of) {
       low_[j] = rows_of(of.down.rows());
-      low_input_[j] = memory_.take(StepInput::floats(n_, of.down.rows()));
+      low_input_[j] = input_of(of.down.rows());
       up_[j] = rows_of(of.up.rows());
     });
     r_ = rows_of(keys_), k_ = rows_of(keys_), v_ = rows_of(values_);
     removed_ = rows_of(keys_), written_ = rows_of(keys_);
-    y_ = rows_of(values_);
-    output_ = memory_.take(StepInput::floats(n_, values_));
   }
 
   void enter(Context& context) override {
@@ -84,20 +72,6 @@ class Rwkv7Call final : public StepCall {
     }
   }
 
-  void run(Team& team, const float* x_ND, float* y_ND, float* memory) override {
-    const Team::Share mine = team.share(n_);
-    for (int64_t i = mine.begin; i < mine.end; ++i) mix(i, x_ND, memory);
-    project(team, memory);
-    // what follows is a head's
-    const int64_t h = s_.config.n_heads;
-    const Team::Share heads = team.share(n_ * h);
-    for (int64_t i = heads.begin; i < heads.end; ++i) head(i / h, i % h, memory);
-    team.wait();
-    StepInput read(memory + y_, n_, values_, memory + output_);
-    if (read.prepare(team, {&s_.o})) team.wait();
-    multiply(team, read, {{&s_.o, y_ND}});
-  }
-
  private:
   enum { kDecay, kRate, kGate, kValueMix, kLowRanks };
   static constexpr size_t kMixes = Rwkv7Step::kMixed.size();
@@ -109,11 +83,8 @@ class Rwkv7Call final : public StepCall {
     if (s_.value_mix) f(kValueMix, *s_.value_mix);
   }
 
-  /// The inputs of row i's products; the row is this thread's.
-  void mix(int64_t i, const float* x_ND, float* memory) {
-    RowState& row = *rows_[static_cast<size_t>(i)];
+  void mix(RowState& row, int64_t i, const float* x_ND, float* memory) override {
     const float* x = x_ND + i * d_;
-    states_[static_cast<size_t>(i)] = state_of(row, kTimeState);
     std::array<float*, kMixes> to;
     std::array<const float*, kMixes> share;
     for (size_t j = 0; j < kMixes; ++j)
@@ -127,8 +98,7 @@ class Rwkv7Call final : public StepCall {
     });
   }
 
-  /// All products before the recurrence; waits.
-  void project(Team& team, float* memory) const {
+  void project(Team& team, const float*, float* memory) const override {
     const auto input = [&](char name) {
       const size_t j = Rwkv7Step::kMixed.find(name);
       return StepInput(memory + mixed_[j], n_, d_, memory + input_[j]);
@@ -183,8 +153,7 @@ class Rwkv7Call final : public StepCall {
   /// The values of this layer: those that it publishes lie where later layers read them.
   float* values(float* memory) const { return publishes_ ? first_.data_ptr<float>() : memory + v_; }
 
-  /// Head h of row i, from its products to what the output reads.
-  void head(int64_t i, int64_t h, float* memory) const {
+  void head(int64_t i, int64_t h, float* memory) const override {
     const int64_t width = s_.config.key_dim, value = s_.config.value_dim;
     const int64_t key_at = h * width, keys = i * keys_ + key_at;
     const int64_t value_at = h * value, at = i * values_ + value_at;
@@ -253,14 +222,11 @@ class Rwkv7Call final : public StepCall {
   }
 
   const Rwkv7Step& s_;
-  const StateRows& rows_;
-  int64_t n_, d_, keys_, values_;
-  std::vector<float*> states_;  // by row, once its inputs are mixed
-  Tensor first_;                // the first layer's values: its own where it publishes them
+  Tensor first_;  // the first layer's values: its own where it publishes them
   bool publishes_ = false;
   std::array<int64_t, kMixes> mixed_, input_;
   std::array<int64_t, kLowRanks> low_{}, low_input_{}, up_{};
-  int64_t r_, k_, v_, removed_, written_, y_, output_;
+  int64_t r_, k_, v_, removed_, written_;
 };
 
 std::unique_ptr<StepCall> Rwkv7Step::begin(Context& context, const StateRows* rows) const {
