@@ -234,6 +234,37 @@ Tensor log_linear_state(const LogLinear& in) {
   return at::stack(blocks, 1);
 }
 
+void log_linear_token(const LogLinearToken& t) {
+  thread_local std::vector<float> nothing, read, made;
+  const auto p = static_cast<size_t>(t.P), block = static_cast<size_t>(t.P * t.N);
+  nothing.assign(p, 0.0F), read.resize(p);
+  kernels::SsdScan step;
+  step.T = step.H = step.G = 1, step.P = t.P, step.N = t.N;
+  step.dt = t.dt, step.A = t.A, step.B = t.B, step.C = t.C;
+  step.y = read.data();
+  // the token alone, then its past, which fades
+  made.assign(block, 0.0F);
+  step.x = t.x, step.state = made.data();
+  kernels::ssd_scan(step);
+  for (size_t r = 0; r < p; ++r)
+    t.y[r] = (t.D != nullptr ? *t.D * t.x[r] : 0.0F) + t.weights[0] * read[r];
+  step.x = nothing.data();
+  for (int64_t bit = 0; bit < t.levels - 1; ++bit) {
+    if ((t.place >> bit & 1) == 0) continue;
+    step.state = t.state + bit * t.block_stride;
+    kernels::ssd_scan(step);
+    for (size_t r = 0; r < p; ++r) t.y[r] += t.weights[bit + 1] * read[r];
+  }
+  // blocks that are now whole become one, at the first bit that was not set
+  int64_t bit = 0;
+  for (; (t.place >> bit & 1) == 1; ++bit) {
+    float* whole = t.state + bit * t.block_stride;
+    for (size_t r = 0; r < block; ++r) made[r] += whole[r];
+    std::fill(whole, whole + block, 0.0F);
+  }
+  if (bit < t.levels - 1) std::copy(made.begin(), made.end(), t.state + bit * t.block_stride);
+}
+
 Tensor log_linear_scan(const LogLinear& in, Tensor& state_LHPN) {
   const Ssd& of = in.of;
   const Tensor x = of.x_BTHP.contiguous(), dt = of.dt_BTH.contiguous(), a = of.a_H.contiguous(),
@@ -241,49 +272,27 @@ Tensor log_linear_scan(const LogLinear& in, Tensor& state_LHPN) {
                weights = in.weights_BTHL.contiguous();
   const Tensor d = of.d_H.defined() ? of.d_H.contiguous() : Tensor();
   const int64_t t = x.size(1), h = x.size(2), p = x.size(3), g = b.size(2), n = b.size(3),
-                levels = weights.size(3), block = p * n;
-  const float *x_at = x.const_data_ptr<float>(), *w_at = weights.const_data_ptr<float>(),
-              *d_at = d.defined() ? d.const_data_ptr<float>() : nullptr;
+                levels = weights.size(3);
   Tensor y = at::empty_like(x);
   float *y_at = y.data_ptr<float>(), *state = state_LHPN.data_ptr<float>();
   parallel_for(h, 1, [&](int64_t first, int64_t last) {
-    const std::vector<float> nothing(static_cast<size_t>(p), 0.0F);
-    std::vector<float> read(static_cast<size_t>(p)), made(static_cast<size_t>(block));
     for (int64_t head = first; head < last; ++head)
       for (int64_t i = 0; i < t; ++i) {
-        const int64_t place = in.start + i;
-        const float* x_now = x_at + (i * h + head) * p;
-        const float* w_now = w_at + (i * h + head) * levels;
-        float* y_now = y_at + (i * h + head) * p;
-        const auto block_of = [&](int64_t bit) { return state + (bit * h + head) * block; };
-        kernels::SsdScan step;
-        step.T = step.H = step.G = 1, step.P = p, step.N = n;
-        step.dt = dt.const_data_ptr<float>() + i * h + head;
-        step.A = a.const_data_ptr<float>() + head;
-        step.B = b.const_data_ptr<float>() + (i * g + head / (h / g)) * n;
-        step.C = c.const_data_ptr<float>() + (i * g + head / (h / g)) * n;
-        step.y = read.data();
-        // the token alone, then its past, which fades
-        std::fill(made.begin(), made.end(), 0.0F);
-        step.x = x_now, step.state = made.data();
-        kernels::ssd_scan(step);
-        for (int64_t r = 0; r < p; ++r)
-          y_now[r] = (d_at != nullptr ? d_at[head] * x_now[r] : 0.0F) + w_now[0] * read[r];
-        step.x = nothing.data();
-        for (int64_t bit = 0; bit < levels - 1; ++bit) {
-          if ((place >> bit & 1) == 0) continue;
-          step.state = block_of(bit);
-          kernels::ssd_scan(step);
-          for (int64_t r = 0; r < p; ++r) y_now[r] += w_now[bit + 1] * read[r];
-        }
-        // blocks that are now whole become one, at the first bit that was not set
-        int64_t bit = 0;
-        for (; (place >> bit & 1) == 1; ++bit) {
-          float* whole = block_of(bit);
-          for (int64_t r = 0; r < block; ++r) made[static_cast<size_t>(r)] += whole[r];
-          std::fill(whole, whole + block, 0.0F);
-        }
-        if (bit < levels - 1) std::copy(made.begin(), made.end(), block_of(bit));
+        const int64_t at = i * h + head, group = (i * g + head / (h / g)) * n;
+        log_linear_token({.P = p,
+                          .N = n,
+                          .levels = levels,
+                          .place = in.start + i,
+                          .x = x.const_data_ptr<float>() + at * p,
+                          .dt = dt.const_data_ptr<float>() + at,
+                          .A = a.const_data_ptr<float>() + head,
+                          .D = d.defined() ? d.const_data_ptr<float>() + head : nullptr,
+                          .B = b.const_data_ptr<float>() + group,
+                          .C = c.const_data_ptr<float>() + group,
+                          .weights = weights.const_data_ptr<float>() + at * levels,
+                          .state = state + head * p * n,
+                          .block_stride = h * p * n,
+                          .y = y_at + at * p});
       }
   });
   return y;

@@ -30,4 +30,22 @@ Tensor log_linear_state(const LogLinear& in);
 /// calls gives the same bits; state_LHPN is updated in place. Returns y_BTHP.
 Tensor log_linear_scan(const LogLinear& in, Tensor& state_LHPN);
 
+/// What log_linear_scan() does with one token of one head, on this thread: P channels of states of
+/// N.
+struct LogLinearToken {
+  int64_t P = 0, N = 0, levels = 0;
+  int64_t place = 0;               // tokens of the document before it
+  const float* x = nullptr;        // [P]
+  const float* dt = nullptr;       // of the head, as A and D are
+  const float* A = nullptr;        // negative
+  const float* D = nullptr;        // null: none
+  const float* B = nullptr;        // [N]
+  const float* C = nullptr;        // [N]
+  const float* weights = nullptr;  // [levels]
+  float* state = nullptr;          // block b: [P, N] from b * block_stride on
+  int64_t block_stride = 0;
+  float* y = nullptr;  // [P]
+};
+void log_linear_token(const LogLinearToken& token);
+
 }  // namespace tessera::ops

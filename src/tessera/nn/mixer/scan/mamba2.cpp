@@ -30,6 +30,7 @@ class Mamba2Step final : public PartStep {
              const WeightPtr& rates,
              const WeightPtr& skips,
              const WeightPtr& scales,
+             const WeightPtr& of_levels,
              StepWeights& weights)
       : config(of),
         in(weights.product(in_product)),
@@ -37,7 +38,8 @@ class Mamba2Step final : public PartStep {
         conv(convolution, weights),
         dt_bias(weights.numbers(steps)),
         d(weights.numbers(skips)),
-        norm(weights.numbers(scales)) {
+        norm(weights.numbers(scales)),
+        level_scale(weights.numbers(of_levels)) {
     a = weights.follows(rates, [&] { return -rates->tensor().detach().to(at::kFloat).exp(); });
   }
   std::unique_ptr<StepCall> begin(Context& context, const StateRows* rows) const override;
@@ -45,14 +47,15 @@ class Mamba2Step final : public PartStep {
   const Mamba2Config& config;
   StepProduct in, out;
   CausalConv::Step conv;
-  StepNumbers dt_bias, a, d, norm;
+  StepNumbers dt_bias, a, d, norm, level_scale;
 };
 
 class Mamba2Call final : public StepCall {
  public:
-  Mamba2Call(const Mamba2Step& step, const StateRows& rows)
+  Mamba2Call(const Mamba2Step& step, const Batch& batch, const StateRows& rows)
       : s_(step),
         c_(step.config),
+        batch_(batch),
         rows_(rows),
         n_(static_cast<int64_t>(rows.size())),
         states_(rows.size()),
@@ -61,6 +64,7 @@ class Mamba2Call final : public StepCall {
         projected_(memory_.take(n_ * step.in.rows())),
         convolved_(memory_.take(n_ * c_.conv_channels())),
         dt_(memory_.take(n_ * c_.heads())),
+        level_weights_(memory_.take(n_ * c_.heads() * c_.levels)),
         read_(memory_.take(n_ * c_.d_ssm)),
         joined_(memory_.take(n_ * c_.inner())) {}
 
@@ -106,21 +110,42 @@ class Mamba2Call final : public StepCall {
       dt[h] = ops::softplus_of(raw[h] + s_.dt_bias.data()[h]);
       if (c_.dt_min != 0 || c_.dt_max) dt[h] = std::min(std::max(dt[h], least), most);
     }
+    const float* level = raw + c_.heads();
+    float* weights = memory + level_weights_ + i * c_.heads() * c_.levels;
+    for (int64_t j = 0; j < c_.heads() * c_.levels; ++j) {
+      const float scaled = s_.level_scale.data()[j] * level[j];
+      weights[j] = ops::softplus_of(scaled);
+    }
   }
 
   void scan(int64_t i, int64_t h, float* memory) const {
     const int64_t p = c_.head_dim, n = c_.d_state, group = h / (c_.heads() / c_.n_groups);
     const float* x = memory + convolved_ + i * c_.conv_channels();
+    const float *dt = memory + dt_ + i * c_.heads() + h, *b = x + c_.d_ssm + group * n,
+                *c = b + c_.n_groups * n, *d = c_.d_per_channel ? nullptr : s_.d.data() + h;
+    float *state = states_[static_cast<size_t>(i)] + h * p * n,
+          *y = memory + read_ + i * c_.d_ssm + h * p;
+    if (c_.levels > 0)
+      return ops::log_linear_token(
+          {.P = p,
+           .N = n,
+           .levels = c_.levels,
+           .place = batch_.segments[static_cast<size_t>(i)].start,
+           .x = x + h * p,
+           .dt = dt,
+           .A = s_.a.data() + h,
+           .D = d,
+           .B = b,
+           .C = c,
+           .weights = memory + level_weights_ + (i * c_.heads() + h) * c_.levels,
+           .state = state,
+           .block_stride = c_.heads() * p * n,
+           .y = y});
     kernels::SsdScan scan;
     scan.T = scan.H = scan.G = 1, scan.P = p, scan.N = n;
     scan.x = x + h * p;
-    scan.dt = memory + dt_ + i * c_.heads() + h;
-    scan.A = s_.a.data() + h;
-    scan.B = x + c_.d_ssm + group * n;
-    scan.C = scan.B + c_.n_groups * n;
-    scan.D = c_.d_per_channel ? nullptr : s_.d.data() + h;
-    scan.state = states_[static_cast<size_t>(i)] + h * p * n;
-    scan.y = memory + read_ + i * c_.d_ssm + h * p;
+    scan.dt = dt, scan.A = s_.a.data() + h, scan.B = b, scan.C = c, scan.D = d;
+    scan.state = state, scan.y = y;
     kernels::ssd_scan(scan);
   }
 
@@ -146,15 +171,18 @@ class Mamba2Call final : public StepCall {
 
   const Mamba2Step& s_;
   const Mamba2Config& c_;
+  const Batch& batch_;
   const StateRows& rows_;
   int64_t n_;
   std::vector<float*> states_;  // by row, once it has been prepared
-  int64_t input_, projected_, convolved_, dt_, read_, joined_;
+  int64_t input_, projected_, convolved_, dt_, level_weights_, read_, joined_;
 };
 
 std::unique_ptr<StepCall> Mamba2Step::begin(Context& context, const StateRows* rows) const {
-  if (!goes_on_by_a_token(*context.batch, rows, 2)) return nullptr;
-  return std::make_unique<Mamba2Call>(*this, *rows);
+  if (!goes_on_by_a_token(*context.batch, rows, 2) ||
+      (config.levels > 0 && context.batch->longest() > config.max_positions()))
+    return nullptr;
+  return std::make_unique<Mamba2Call>(*this, *context.batch, *rows);
 }
 
 class Mamba2 final : public Mixer {
@@ -205,11 +233,11 @@ class Mamba2 final : public Mixer {
   std::shared_ptr<const PartStep> step() const override {
     if (!others_at_default(config_, {"n_heads", "head_dim", "d_ssm", "d_state", "n_groups",
                                      "d_conv", "proj_bias", "conv_bias", "d_per_channel", "dt_min",
-                                     "dt_max", "norm_groups", "norm_eps", "chunk"}))
+                                     "dt_max", "norm_groups", "norm_eps", "levels", "chunk"}))
       return nullptr;
     StepWeights weights;
     auto step = std::make_shared<Mamba2Step>(config_, in_, out_, conv_, dt_bias_, a_log_, d_, norm_,
-                                             weights);
+                                             level_scale_, weights);
     return weights.serve() ? step : nullptr;
   }
 
