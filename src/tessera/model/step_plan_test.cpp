@@ -33,6 +33,7 @@
 #include "tessera/nn/residual/reordered.h"
 #include "tessera/nn/residual/sandwich.h"
 #include "tessera/nn/router/top_k.h"
+#include "tessera/nn/select/indexer.h"
 #include "tessera/model/model.h"
 #include "tessera/model/stack.h"
 
@@ -64,6 +65,20 @@ const std::string kMixtral = with_ffn(R"({"type": "moe", "n_experts": 6,
 const std::string kDeepseek = R"("layers": [{"repeat": 2, "mixer": {"type": "latent_attention",
     "n_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
     "qk_rope_head_dim": 16, "v_head_dim": 32, "position": "rope"}}],
+  "ffn": {"type": "glu", "d_hidden": 96})";
+const std::string kSparse = R"("layers": [
+    {"mixer": {"type": "latent_attention", "n_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 64,
+      "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32, "position": "rope",
+      "select": {"type": "indexer", "n_heads": 3, "head_dim": 32, "top_k": 6, "name": "first"}}},
+    {"mixer": {"type": "latent_attention", "n_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 64,
+      "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32, "position": "rope",
+      "select": {"type": "indexer", "top_k": 6, "share": "first"}}},
+    {"mixer": {"type": "latent_attention", "n_heads": 2, "kv_lora_rank": 32,
+      "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "position": "rope",
+      "select": {"type": "indexer", "n_heads": 2, "head_dim": 32, "top_k": 9, "rotated": "last",
+        "layout": "interleaved", "norm_eps": 1e-3}}},
+    {"mixer": {"type": "latent_attention", "n_heads": 2, "kv_lora_rank": 32,
+      "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "position": "rope"}}],
   "ffn": {"type": "glu", "d_hidden": 96})";
 
 /// Specs whose layers a plan takes.
@@ -166,6 +181,7 @@ std::map<std::string, std::string> known() {
           "expert": {"type": "mlp", "act": "relu2", "d_hidden": 64, "bias": false},
           "shared": {"type": "mlp", "act": "relu2", "d_hidden": 96, "bias": false}})")},
       {"deepseek", kDeepseek},
+      {"deepseek sparse attention", kSparse},
       {"deepseek lite", R"("layers": [{"repeat": 2, "mixer": {"type": "latent_attention",
             "n_heads": 3, "kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 8,
             "v_head_dim": 64, "bias": true, "latent_norm": "layer_norm",
@@ -443,7 +459,7 @@ TEST(StepPlan, SameBitsOfRecurrences) {
 
 TEST(StepPlan, SameBitsForAllWaysToKeepKeys) {
   const Threads scope(2);
-  for (const std::string& rest : {kLlama, kDeepseek}) {
+  for (const std::string& rest : {kLlama, kDeepseek, kSparse}) {
     const Built model(spec_of(rest), kernels::Arithmetic::int15, Storage::blocks);
     for (const spec::KvType type :
          {spec::KvType::f16, spec::KvType::bf16, spec::KvType::int8, spec::KvType::fp8})
@@ -474,6 +490,19 @@ TEST(StepPlan, SeveralTokensOfARowAndSomeLayers) {
             for (const int64_t row : {0, 1}) state->commit(row, 1);
         }
     }
+}
+
+// queries of one segment with and without a choice are left to the tensor path, longer ones taken
+TEST(StepPlan, SegmentsThatPassTheNumberOfSelectedKeys) {
+  const at::NoGradGuard no_gradients;
+  const Threads scope(2);
+  const Built model(spec_of(kSparse), kernels::Arithmetic::int15, Storage::blocks);
+  State want(model.spec(), 2, 8), got(model.spec(), 2, 8);
+  for (const std::vector<int64_t>& lengths :
+       std::vector<std::vector<int64_t>>{{5, 1}, {3, 5}, {4, 0}, {0, 9}, {3, 3}, {11, 1}, {2, 14}})
+    ASSERT_TRUE(at::equal(model.call(got, next(got, lengths), true, false),
+                          model.call(want, next(want, lengths), false)));
+  EXPECT_GE(model.taken(), 12);
 }
 
 // --- every option of the configs that a plan knows ----------------------------------------------
@@ -699,7 +728,12 @@ TEST(StepPlan, ServesEveryOptionOfExpertsAndLatents) {
                         R"(}], "ffn": {"type": "glu", "d_hidden": 96})");
   walk<nn::LatentAttentionConfig>(mla, "/layers/1/mixer", latents);
   walk<nn::RopeConfig>(mla, "/layers/1/mixer/position", latents);
-  EXPECT_GE(latents, 50);
+  Json sparse = mla;
+  for (int i = 0; i < 2; ++i)
+    sparse["layers"][i]["mixer"]["select"] = {
+        {"type", "indexer"}, {"n_heads", 2}, {"head_dim", 16}, {"top_k", 5}, {"name", "a"}};
+  walk<nn::IndexerConfig>(sparse, "/layers/1/mixer/select", latents);
+  EXPECT_GE(latents, 70);
 }
 
 // layers that run as tensors read values that a step has published, and the other way round

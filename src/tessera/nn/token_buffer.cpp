@@ -152,7 +152,9 @@ void TokenBuffer::append(const float* numbers, int64_t rows, int64_t width) {
     }
   }
   const at::NoGradGuard no_gradients;
-  append(at::from_blob(const_cast<float*>(numbers), {1, rows, width}, at::kFloat));
+  const std::vector<int64_t> shape =
+      entry_.size() == 1 ? std::vector<int64_t>{1, width} : std::vector<int64_t>{1, rows, width};
+  append(at::from_blob(const_cast<float*>(numbers), shape, at::kFloat));
 }
 
 Tensor TokenBuffer::stored(const Tensor& entries) const {

@@ -227,13 +227,15 @@ int64_t rows_of(const Attention* calls, int64_t count) {
 void tiles_of(const Attention* calls, int64_t count, int64_t threads, TeamTiles& all) {
   all.tiles.clear(), all.of.clear(), all.totals.clear();
   bool one_each = true;
-  for (int64_t i = 0; i < count; ++i)
+  for (int64_t i = 0; i < count; ++i) {
+    if (calls[i].visible != nullptr) continue;  // scattered
     for (int64_t g = 0; g < calls[i].G; ++g)
       for (int64_t t = 0; t < tiles_per_group(calls[i]); ++t) {
         all.tiles.push_back(make_tile(calls[i], g, t));
         all.of.push_back(&calls[i]);
         one_each = one_each && all.tiles.back().block_count() <= 1;
       }
+  }
   if (one_each && all.size() % threads != 0 && all.size() < 4 * threads) {
     TeamTiles rows;
     for (int64_t t = 0; t < all.size(); ++t)
@@ -285,9 +287,11 @@ void attend(Team& team, const Attention* calls, int64_t count, float* memory) {
   cap_targets();
   for (int64_t i = 0; i < count; ++i) {
     check(calls[i]);
-    require(calls[i].visible == nullptr && calls[i].bias == nullptr && calls[i].far_q == nullptr,
-            "attention", "a team takes no patterns, biases or far queries");
+    require((calls[i].visible == nullptr || calls[i].visible->scattered()) &&
+                calls[i].bias == nullptr && calls[i].far_q == nullptr,
+            "attention", "a team takes scattered patterns alone, and no biases or far queries");
   }
+  attend_scattered(team, calls, count);
   tiles_of(calls, count, team.size(), all);
   if (all.size() == 0) return;
   int64_t first = std::numeric_limits<int64_t>::max(), last = 0, most = 0;

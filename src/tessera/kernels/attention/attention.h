@@ -81,10 +81,10 @@ struct Attention {
 /// overlap or leave a gap that nothing hides.
 void attend(const Attention& attention);
 
-/// The same of several sequences of few queries each, without patterns, biases and far queries, by
-/// a team: every thread calls this with the same calls. They share out heads and blocks of keys,
-/// and wait for each other in between, not at the end. `memory`: team_floats() floats, aligned to a
-/// cache line, that all of them see.
+/// The same of several sequences of few queries each, without biases, far queries and patterns
+/// other than scattered ones, by a team: every thread calls this with the same calls. They share
+/// out heads and blocks of keys, and wait for each other in between, not at the end. `memory`:
+/// team_floats() floats, aligned to a cache line, that all of them see.
 void attend(Team& team, const Attention* calls, int64_t count, float* memory);
 /// Enough for calls of these T, H and V whose keys have positions below `keys`.
 int64_t team_floats(const Attention* calls, int64_t count, int64_t keys);

@@ -1,5 +1,7 @@
 // Inference attention under patterns: against the definition in double, in split calls, with kept
 // first keys before a ring, and with other queries for them.
+#include <hwy/aligned_allocator.h>
+
 #include <cstring>
 #include <limits>
 
@@ -268,6 +270,42 @@ TEST(AttentionPattern, HeadsOfAListHaveTheBitsOfEachAlone) {
       const Threads many(7);
       run(0, H, pairs, alone.data());
       EXPECT_EQ(together, alone);
+    });
+  }
+}
+
+// Several sequences by a team: lists of keys next to calls that see all keys before them.
+TEST(AttentionPattern, ATeamTakesListsNextToOtherCalls) {
+  constexpr int64_t H = 12, G = 2, K = 24, V = 40, S = 600;
+  const Values q(5 * H * K, 1), k(S * G * K, 2), v(S * G * V, 3);
+  const ChosenKeys same(true), pairs(false);
+  const KeySpan spans[] = {{k.data(), v.data(), 4 * G * K, 4 * K, 4 * G * V, 4 * V, 0, 200},
+                           {k.data() + 200 * G * K, v.data() + 200 * G * V, 4 * G * K, 4 * K,
+                            4 * G * V, 4 * V, 200, S - 200}};
+  const auto calls = [&](float* out) {
+    std::vector<Attention> all(3);
+    for (int64_t i = 0, query = 0; i < 3; query += all[at(i++)].T) {
+      Attention& a = all[at(i)];
+      a.T = i == 1 ? 1 : 2, a.H = H, a.G = G, a.K = K, a.V = V;
+      a.q = q.data() + query * H * K, a.q_token_stride = H * K, a.q_head_stride = K;
+      a.out = out + query * H * V, a.out_token_stride = H * V, a.out_head_stride = V;
+      a.first_position = S - a.T;
+      a.kv = {spans, 2};
+      a.scale = 0.3f;
+    }
+    all[0].visible = &same, all[2].visible = &pairs;
+    return all;
+  };
+  for (const int threads : {1, 2, 5}) {
+    const Threads scope(threads);
+    on_every_target([&] {
+      std::vector<float> want(at(5 * H * V)), got = want;
+      for (const Attention& a : calls(want.data())) attend(a);
+      const std::vector<Attention> all = calls(got.data());
+      const auto memory =
+          hwy::AllocateAligned<float>(static_cast<size_t>(team_floats(all.data(), 3, S)));
+      work_together([&](Team& team) { attend(team, all.data(), 3, memory.get()); });
+      EXPECT_EQ(got, want);
     });
   }
 }

@@ -352,7 +352,8 @@ TEST(Attention, SameBitsStored) {
 TEST(Attention, ATeamHasTheSameBits) {
   const std::vector<std::pair<int64_t, int64_t>> queries = {
       {0, 1}, {99, 1}, {255, 1}, {256, 1}, {699, 1}, {120, 3}, {509, 4}, {600, 13}};
-  for (const auto& [H, G, K, V] : {std::array<int64_t, 4>{6, 2, 40, 24}, {9, 3, 64, 32}, {7, 1, 16, 48}})
+  for (const auto& [H, G, K, V] :
+       {std::array<int64_t, 4>{6, 2, 40, 24}, {9, 3, 64, 32}, {7, 1, 16, 48}})
     for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::i8})
       on_every_target([&, H = H, G = G, K = K, V = V] {
         Case c(kPrompt, kPrompt, H, G, K, V);

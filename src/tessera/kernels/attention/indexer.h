@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "tessera/base/team.h"
+
 namespace tessera::kernels {
 
 /// Keys [count, D], one after another.
@@ -27,5 +29,8 @@ struct IndexScores {
   int64_t out_stride = 0;  // from one query to the next, at least first + T
 };
 void index_scores(const IndexScores& scores);
+/// The same of several documents by a team: every thread calls this with the same calls, whose keys
+/// they share out; no wait at the end.
+void index_scores(const Team& team, const IndexScores* calls, int64_t count);
 
 }  // namespace tessera::kernels

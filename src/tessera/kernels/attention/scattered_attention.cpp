@@ -32,6 +32,8 @@ struct LocatedKey {
 
 // Keys or values as floats that stay in a first cache level while all heads take them.
 constexpr int64_t kListedFloats = 8192;
+// Rows that products of heads read together: a multiple of what products_of_heads() takes at once.
+constexpr int64_t kRowsTogether = 8;
 // Heads that go through a list together; their scores take this many times its length.
 constexpr int64_t kHeadsAtOnce = 16;
 
@@ -51,8 +53,34 @@ namespace HWY_NAMESPACE {
 
 // --- one query of some heads ---------------------------------------------------------------------
 
-// body(first, n, rows, scales): the keys (or values) of a list as floats, a few at a time; scales:
-// null where the rows are the numbers themselves
+// Prefetches rows that are used next, among the products of others.
+template <class RowAt>
+class RowsAhead {
+ public:
+  RowsAhead(int64_t rows, int64_t bytes, const RowAt& row_at)
+      : row_at_(row_at), lines_((bytes + kLine - 1) / kLine), rows_(rows) {}
+  // How often prefetch() will be called.
+  void share_among(int64_t calls) { per_call_ = (rows_ * lines_ + calls - 1) / calls; }
+  HWY_INLINE void prefetch() {
+    for (int64_t i = 0; i < per_call_; ++i, at_ += kLine) {
+      if (at_ == end_) {
+        if (row_ == rows_) return;
+        at_ = row_at_(row_++);
+        end_ = at_ + lines_ * kLine;
+      }
+      __builtin_prefetch(at_);
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  const RowAt& row_at_;
+  int64_t lines_, rows_, per_call_ = 0, row_ = 0;
+  const uint8_t *at_ = nullptr, *end_ = nullptr;  // of the row before row_
+};
+
+// body(first, n, rows, scales, next): the keys (or values) of a list as floats, a few at a time;
+// scales: null where the rows are the numbers themselves
 template <bool values, class Body>
 HWY_INLINE void for_listed_rows(const Attention& a,
                                 const std::vector<LocatedKey>& keys,
@@ -63,23 +91,29 @@ HWY_INLINE void for_listed_rows(const Attention& a,
   const float* rows[kExpandedRows];
   float scales[kExpandedRows];
   float* expanded = scratch<11>(at_once * width);
+  const auto stored_row = [&](int64_t j) {
+    const auto& [span, position, times] = keys[static_cast<size_t>(j)];
+    const int64_t row = position - span->first;
+    return values ? static_cast<const uint8_t*>(span->v) + row * span->v_token_stride +
+                        g * span->v_head_stride
+                  : static_cast<const uint8_t*>(span->k) + row * span->k_token_stride +
+                        g * span->k_head_stride;
+  };
   for (int64_t first = 0; first < count;) {
     const DType type = keys[static_cast<size_t>(first)].span->type;
     int64_t n = 0;
     for (; n < at_once && first + n < count; ++n) {
-      const auto& [span, position, times] = keys[static_cast<size_t>(first + n)];
-      if (span->type != type) break;
-      const int64_t row = position - span->first;
-      const auto* stored = values ? static_cast<const uint8_t*>(span->v) +
-                                        row * span->v_token_stride + g * span->v_head_stride
-                                  : static_cast<const uint8_t*>(span->k) +
-                                        row * span->k_token_stride + g * span->k_head_stride;
+      if (keys[static_cast<size_t>(first + n)].span->type != type) break;
+      const auto* stored = stored_row(first + n);
       rows[n] = reinterpret_cast<const float*>(stored);
       if (type == DType::f32) continue;
       rows[n] = expanded + n * width;
       expand_rows(type, stored, /*stride=*/0, 1, width, expanded + n * width, scales + n);
     }
-    body(first, n, rows, has_row_scale(type) ? scales : nullptr);
+    // the rows after these are on their way while these are used
+    const auto after = [&](int64_t j) { return stored_row(first + n + j); };
+    RowsAhead next(std::min(n, count - first - n), kv_row_bytes(type, width), after);
+    body(first, n, rows, has_row_scale(type) ? scales : nullptr, next);
     first += n;
   }
 }
@@ -109,18 +143,26 @@ void attend_listed_query(
   float* total = scratch<4>((1 + heads) * stride);
   float* partials = total + stride;
   float* scores = scratch<3>(heads * n);
+  int64_t passes = 0;
+  for_listed_heads(heads, [&](auto, int64_t) { ++passes; });
   if (n > 0) {
     const float* q = a.q + query * a.q_token_stride + head * a.q_head_stride;
     for_listed_rows<false>(
         a, seen.keys, g,
-        [&](int64_t first, int64_t count, const float* const* rows, const float* scales) HWY_ATTR {
-          for_listed_heads(heads, [&](auto some, int64_t h) HWY_ATTR {
-            products_of_heads<decltype(some)::value>(q + h * a.q_head_stride, a.q_head_stride, a.K,
-                                                     rows, count, scores + h * n + first, n);
-          });
-          for (int64_t h = 0; scales != nullptr && h < heads; ++h)
-            scale_all(scales, count, scores + h * n + first);
-        });
+        [&](int64_t first, int64_t count, const float* const* rows, const float* scales, auto& next)
+            HWY_ATTR {
+              next.share_among(passes * ((count + kRowsTogether - 1) / kRowsTogether));
+              for_listed_heads(heads, [&](auto some, int64_t h) HWY_ATTR {
+                for (int64_t j = 0; j < count; j += kRowsTogether) {
+                  next.prefetch();
+                  products_of_heads<decltype(some)::value>(
+                      q + h * a.q_head_stride, a.q_head_stride, a.K, rows + j,
+                      std::min(kRowsTogether, count - j), scores + h * n + first + j, n);
+                }
+              });
+              for (int64_t h = 0; scales != nullptr && h < heads; ++h)
+                scale_all(scales, count, scores + h * n + first);
+            });
     std::memset(partials, 0, static_cast<size_t>(heads * stride) * sizeof(float));
     for (int64_t h = 0; h < heads; ++h) {
       const SoftmaxPart part =
@@ -130,16 +172,19 @@ void attend_listed_query(
       // merge() leaves out what such a head adds up
       if (part.maximum == kMinusInfinity) std::fill_n(scores + h * n, n, 0.0f);
     }
-    for_listed_rows<true>(
-        a, seen.keys, g,
-        [&](int64_t first, int64_t count, const float* const* rows, const float* scales) HWY_ATTR {
-          for (int64_t h = 0; scales != nullptr && h < heads; ++h)
-            scale_all(scales, count, scores + h * n + first);
-          for_listed_heads(heads, [&](auto some, int64_t h) HWY_ATTR {
-            add_rows_to_heads<decltype(some)::value>(scores + h * n + first, n, rows, count, a.V,
-                                                     partials + h * stride + kValuesAt, stride);
-          });
-        });
+    for_listed_rows<true>(a, seen.keys, g,
+                          [&](int64_t first, int64_t count, const float* const* rows,
+                              const float* scales, auto& next) HWY_ATTR {
+                            for (int64_t h = 0; scales != nullptr && h < heads; ++h)
+                              scale_all(scales, count, scores + h * n + first);
+                            next.share_among(passes);
+                            for_listed_heads(heads, [&](auto some, int64_t h) HWY_ATTR {
+                              next.prefetch();
+                              add_rows_to_heads<decltype(some)::value>(
+                                  scores + h * n + first, n, rows, count, a.V,
+                                  partials + h * stride + kValuesAt, stride);
+                            });
+                          });
   }
   for (int64_t h = 0; h < heads; ++h) {
     start_total(a, head + h, total);
@@ -215,29 +260,76 @@ void attend_differing_heads(
   }
 }
 
+// Queries and pieces of their heads, of one call.
+struct ScatteredItems {
+  ScatteredItems(const Attention& a, int64_t queries_heads, int64_t threads)
+      : per_group(a.H / a.G),
+        // a group of heads is divided only where the threads would have too little
+        step(std::clamp<int64_t>(
+            (queries_heads + threads - 1) / threads, 1, std::min(per_group, kHeadsAtOnce))),
+        pieces((per_group + step - 1) / step),
+        count(a.T * a.G * pieces) {}
+  int64_t per_group, step, pieces, count;
+};
+
+void attend_items(const Attention& a,
+                  const ScatteredItems& items,
+                  int64_t begin,
+                  int64_t end,
+                  LocatedKeys& seen) {
+  int64_t listed = -1;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t query = balanced(i / (a.G * items.pieces), a.T), g = i / items.pieces % a.G,
+                  first = g * items.per_group + i % items.pieces * items.step,
+                  last = std::min(first + items.step, (g + 1) * items.per_group);
+    if (a.visible->same_for_heads())
+      attend_heads(a, query, first, last, seen, listed);
+    else
+      attend_differing_heads(a, query, first, last, seen);
+  }
+}
+
+bool is_scattered(const Attention& a) {
+  return a.visible != nullptr && a.visible->scattered();
+}
+
+void check_scattered(const Attention& a) {
+  require(is_scattered(a) && a.far_q == nullptr, "attention",
+          "lists of keys are for scattered patterns, without far queries");
+}
+
 }  // namespace
 
 void attend_scattered(const Attention& a) {
-  require(a.visible != nullptr && a.far_q == nullptr, "attention",
-          "lists of keys are for scattered patterns, without far queries");
+  check_scattered(a);
   cap_targets();
-  // a group of heads is divided only where the threads would have too little
-  const int64_t per_group = a.H / a.G, wanted = (a.T * a.H + thread_count() - 1) / thread_count(),
-                step = std::clamp<int64_t>(wanted, 1, std::min(per_group, kHeadsAtOnce)),
-                pieces = (per_group + step - 1) / step;
-  parallel_for(a.T * a.G * pieces, 1, [&](int64_t begin, int64_t end) {
+  const ScatteredItems items(a, a.T * a.H, thread_count());
+  parallel_for(items.count, 1, [&](int64_t begin, int64_t end) {
     LocatedKeys seen;
-    int64_t listed = -1;
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t query = balanced(i / (a.G * pieces), a.T), g = i / pieces % a.G,
-                    first = g * per_group + i % pieces * step,
-                    last = std::min(first + step, (g + 1) * per_group);
-      if (a.visible->same_for_heads())
-        attend_heads(a, query, first, last, seen, listed);
-      else
-        attend_differing_heads(a, query, first, last, seen);
-    }
+    attend_items(a, items, begin, end, seen);
   });
+}
+
+void attend_scattered(const Team& team, const Attention* calls, int64_t count) {
+  thread_local LocatedKeys seen;
+  int64_t rows = 0, all = 0, before = 0;
+  for (int64_t i = 0; i < count; ++i)
+    if (is_scattered(calls[i])) {
+      check_scattered(calls[i]);
+      rows += calls[i].T * calls[i].H;
+    }
+  if (rows == 0) return;
+  cap_targets();
+  for (int64_t i = 0; i < count; ++i)
+    if (is_scattered(calls[i])) all += ScatteredItems(calls[i], rows, team.size()).count;
+  const Team::Share mine = team.share(all);
+  for (int64_t i = 0; i < count; ++i) {
+    if (!is_scattered(calls[i])) continue;
+    const ScatteredItems items(calls[i], rows, team.size());
+    attend_items(calls[i], items, std::clamp<int64_t>(mine.begin - before, 0, items.count),
+                 std::clamp<int64_t>(mine.end - before, 0, items.count), seen);
+    before += items.count;
+  }
 }
 
 }  // namespace tessera::kernels

@@ -13,5 +13,8 @@ namespace tessera::kernels {
 /// What attend() (attention.h) does where `visible` is scattered; there are no far queries. It has
 /// checked its argument.
 void attend_scattered(const Attention& attention);
+/// The same of several sequences by a team (attend() in attention.h): every thread calls this with
+/// the same calls, of which it takes those that are scattered; no wait at the end.
+void attend_scattered(const Team& team, const Attention* calls, int64_t count);
 
 }  // namespace tessera::kernels

@@ -5,6 +5,7 @@
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/nn/parts.h"
 #include "tessera/nn/select/index_keys.h"
+#include "tessera/nn/select/indexer_step.h"
 #include "tessera/ops/attention/indexer.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/rope.h"
@@ -12,7 +13,7 @@
 namespace tessera::nn {
 namespace {
 
-class Indexer final : public Select {
+class Indexer final : public SteppedSelect {
  public:
   Indexer(const IndexerConfig& config, const Builder& builder)
       : config_(config), name_(builder.prefix()) {
@@ -45,9 +46,14 @@ class Indexer final : public Select {
       });
     }
     if (!config_.name.empty())
-      context.values.put(key(config_.name),
+      context.values.put(selected_keys_name(config_.name),
                          key_NK.defined() ? key_NK : at::empty({0, config_.top_k}, at::kInt));
     return key_NK;
+  }
+
+  std::shared_ptr<const SelectStep> step(StepWeights& weights,
+                                         const Position& position) const override {
+    return indexer_step({config_, q_, k_, weights_, k_norm_.get(), position}, weights);
   }
 
   void learn(const SelectInput& input,
@@ -68,12 +74,11 @@ class Indexer final : public Select {
   }
 
  private:
-  static std::string key(const std::string& name) { return "selected keys " + name; }
   double scale() const { return 1 / std::sqrt(static_cast<double>(config_.head_dim)); }
 
   /// What the earlier layer chose.
   Tensor shared(const Context& context) const {
-    const Tensor& key_NK = context.values.at(key(config_.share));
+    const Tensor& key_NK = context.values.at(selected_keys_name(config_.share));
     return key_NK.size(0) == 0 ? Tensor() : key_NK;
   }
 

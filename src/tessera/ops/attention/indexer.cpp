@@ -203,6 +203,11 @@ Tensor index_scores(const Tensor& q_THD, const Tensor& k_SD, const Tensor& w_TH,
   return product(w_TH.to(type).unsqueeze(1), at::relu(products_THS * scale)).squeeze(1);
 }
 
+void top_of_scores(const float* scores, int64_t n, int64_t top_k, int32_t* out) {
+  thread_local Candidates<float> work;
+  greatest(scores, n, top_k, work, out);
+}
+
 Tensor top_keys(const IndexedQueries& of, int64_t top_k) {
   const at::NoGradGuard no_gradients;
   const int64_t t = of.q_THD.size(0), heads = of.q_THD.size(1), keys = of.start + t;

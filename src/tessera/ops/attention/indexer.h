@@ -29,6 +29,9 @@ struct IndexedQueries {
 /// do not depend on the others. A score that is no number counts as least.
 Tensor top_keys(const IndexedQueries& of, int64_t top_k);
 
+/// Those of one query from n scores, on this thread: min(n, top_k) keys of `out`.
+void top_of_scores(const float* scores, int64_t n, int64_t top_k, int32_t* out);
+
 /// Heads that choose blocks of keys apart, at positions start, start + 1, .., and all keys up to
 /// the last of them, in parts that follow one another.
 struct BlockQueries {

@@ -66,6 +66,7 @@ void AttentionCalls::find(const Segment& s, size_t index, const Entries& of, int
     call.G = of.groups, call.K = of.width;
     call.kv = {found.data(), static_cast<int64_t>(found.size())};
     call.window = window;
+    call.visible = nullptr;
   }
 }
 

@@ -52,7 +52,7 @@ class LatentAttention final : public Mixer {
     const QueryInput from = query_input(x_ND);
     const Tensor q_NHK = tempered(queries_of(from.read_NQ), config_.temperature, context);
     Choice choice{{x_ND, from.normed_NQ, position_.get()}, {}};
-    if (select_) choice.key_NK = select_->choose(choice.input, context, rows, kSelectSlot);
+    if (select_) choice.key_NK = select_->choose(choice.input, context, rows, kLatentSelectSlot);
     const Tensor unrotated = q_NHK.narrow(2, nope, rope);
     Queries q{q_NHK.narrow(2, 0, nope), rotated(unrotated, Side::query, context)};
     if (rope > 0) q.far_NHR = mask_.far_queries(unrotated, *position_, context);
@@ -73,13 +73,11 @@ class LatentAttention final : public Mixer {
     return o_(o_NHV.reshape({n, config_.n_heads * config_.v_head_dim}));
   }
   std::shared_ptr<const PartStep> step() const override {
-    return latent_attention_step(
-        {config_, q_a_, q_, kv_a_, o_, k_b_, v_b_, q_norm_.get(), kv_norm_.get(), *position_});
+    return latent_attention_step({config_, q_a_, q_, kv_a_, o_, k_b_, v_b_, q_norm_.get(),
+                                  kv_norm_.get(), *position_, select_.get()});
   }
 
  private:
-  static constexpr size_t kSelectSlot = 1;  // its entries follow the latents
-
   /// What chooses the keys of the call's queries, and which (Select::choose).
   struct Choice {
     SelectInput input;

@@ -6,6 +6,8 @@
 #include "tessera/nn/decode_step.h"
 #include "tessera/nn/mixer/attention/attention_calls.h"
 #include "tessera/nn/position/turn.h"
+#include "tessera/nn/select/select_step.h"
+#include "tessera/nn/select/selected_keys.h"
 #include "tessera/nn/step_products.h"
 
 namespace tessera::nn {
@@ -26,6 +28,8 @@ class LatentStep final : public PartStep {
     weights.alike({&reads_x(), &kv_a});
     if (parts.q_norm != nullptr && q_a) q_norm = weights.norm(*parts.q_norm);
     if (parts.kv_norm != nullptr) kv_norm = weights.norm(*parts.kv_norm);
+    if (const auto* stepped = dynamic_cast<const SteppedSelect*>(parts.select))
+      select = stepped->step(weights, parts.position);
   }
   std::unique_ptr<StepCall> begin(Context& context, const StateRows* rows) const override;
 
@@ -38,18 +42,23 @@ class LatentStep final : public PartStep {
   StepProduct q, kv_a, o, k_b, v_b;
   std::shared_ptr<const NormStep> q_norm, kv_norm;
   int64_t window;  // tokens that a query sees, 0 = all
+  std::shared_ptr<const SelectStep> select;
 };
 
 /// What is of heads lies by head, then by token: rows of the products with k_b and v_b.
 class LatentCall final : public StepCall {
  public:
-  LatentCall(const LatentStep& step, Context& context, const StateRows& rows)
+  LatentCall(const LatentStep& step,
+             Context& context,
+             const StateRows& rows,
+             std::unique_ptr<SelectCall> select)
       : s_(step),
         c_(step.config),
         batch_(*context.batch),
         rows_(rows),
         n_(batch_.n_tokens()),
-        shared_(AttentionCalls::of(context)) {
+        shared_(AttentionCalls::of(context)),
+        select_(std::move(select)) {
     if (c_.qk_rope_head_dim > 0) {
       turn_q_ = s_.position.rotation(Side::query, c_.qk_rope_head_dim, at::kFloat, context);
       turn_k_ = s_.position.rotation(Side::key, c_.qk_rope_head_dim, at::kFloat, context);
@@ -76,13 +85,40 @@ class LatentCall final : public StepCall {
     out_ = memory_.take(by_head * c_.v_head_dim);
     joined_ = memory_.take(by_head * c_.v_head_dim);
     partials_ = memory_.take(shared_->floats(c_.n_heads, c_.kv_lora_rank));
+    if (select_ != nullptr) of_select_ = memory_.take(select_->floats());
+  }
+
+  void enter(Context& context) override {
+    if (select_ == nullptr) return;
+    select_->enter(context);
+    const Tensor& key_NK = select_->keys();
+    if (!key_NK.defined()) return;
+    for (const Segment& s : batch_.segments)
+      chosen_.push_back(s.start + s.length <= s_.select->dense_length()
+                            ? nullptr
+                            : std::make_unique<SelectedKeys>(key_NK.narrow(0, s.begin, s.length),
+                                                             s.start, 1, c_.n_heads));
   }
 
   void run(Team& team, const float* x_ND, float* y_ND, float* memory) override {
     project(team, x_ND, memory);
-    // a sequence is one thread's: angles, its latents kept, and where they lie
-    const Team::Share own = team.share(static_cast<int64_t>(batch_.segments.size()));
-    for (int64_t i = own.begin; i < own.end; ++i) finish(static_cast<size_t>(i), memory);
+    // a sequence is one thread's: angles, its latents kept, and where they lie; so is what `select`
+    // keeps of it, perhaps another's
+    const auto segments = static_cast<int64_t>(batch_.segments.size());
+    if (select_ != nullptr) {
+      select_->project(team, x_ND, s_.q_a ? memory + latent_ : x_ND, memory + of_select_);
+      const Team::Share own = team.share(2 * segments);
+      for (int64_t i = own.begin; i < own.end; ++i)
+        if (i < segments)
+          select_->keep(static_cast<size_t>(i), memory + of_select_);
+        else
+          finish(static_cast<size_t>(i - segments), memory);
+      team.wait();
+      select_->choose(team, memory + of_select_);
+    } else {
+      const Team::Share own = team.share(segments);
+      for (int64_t i = own.begin; i < own.end; ++i) finish(static_cast<size_t>(i), memory);
+    }
     team.wait();
     of_heads(team, s_.k_b, memory + unrotated_, memory + input_unrotated_, memory + absorbed_,
              c_.entry());
@@ -171,6 +207,7 @@ class LatentCall final : public StepCall {
       of.scale = static_cast<float>(c_.score_scale());
       of.softcap = 0;
       of.sinks = nullptr;
+      if (!chosen_.empty()) of.visible = chosen_[index].get();
     }
   }
 
@@ -180,16 +217,27 @@ class LatentCall final : public StepCall {
   const StateRows& rows_;
   int64_t n_;
   std::shared_ptr<AttentionCalls> shared_;
+  std::unique_ptr<SelectCall> select_;                 // null: none
+  std::vector<std::unique_ptr<SelectedKeys>> chosen_;  // by segment; null: all
   Rotation turn_q_, turn_k_;
   std::vector<float> growth_;     // factors of positions; empty where there are none
   std::vector<int64_t> offsets_;  // rows of each head
   int64_t input_, input_latent_, input_unrotated_, input_read_, input_out_, latent_, q_, entry_,
-      unrotated_, absorbed_, read_, out_, joined_, partials_;
+      unrotated_, absorbed_, read_, out_, joined_, partials_, of_select_ = 0;
 };
 
 std::unique_ptr<StepCall> LatentStep::begin(Context& context, const StateRows* rows) const {
   if (!reads_entries(*context.batch, rows, window)) return nullptr;
-  return std::make_unique<LatentCall>(*this, context, *rows);
+  std::unique_ptr<SelectCall> choice;
+  if (select != nullptr) {
+    // queries with and without a choice in one segment are two calls of attention
+    for (const Segment& s : context.batch->segments)
+      if (s.start < select->dense_length() && s.start + s.length > select->dense_length())
+        return nullptr;
+    choice = select->begin(context, *rows, kLatentSelectSlot);
+    if (choice == nullptr) return nullptr;
+  }
+  return std::make_unique<LatentCall>(*this, context, *rows, std::move(choice));
 }
 
 }  // namespace
@@ -200,12 +248,13 @@ std::shared_ptr<const PartStep> latent_attention_step(const LatentAttentionParts
   // dropout acts in training only; parts in slots check their own options
   if (!others_at_default(c, {"n_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
                              "qk_rope_head_dim", "v_head_dim", "latent_norm", "bias", "temperature",
-                             "scale", "scale_value", "pattern", "position", "dropout"}) ||
+                             "scale", "scale_value", "pattern", "position", "select", "dropout"}) ||
       !parts.position.only_rotates() || !pattern.window() || pattern.first_kept() > 0 ||
       pattern.farthest() > 0 || pattern.global_projections())
     return nullptr;
   StepWeights weights;
   auto step = std::make_shared<LatentStep>(parts, weights);
+  if (parts.select != nullptr && step->select == nullptr) return nullptr;
   return weights.serve() ? step : nullptr;
 }
 

@@ -7,6 +7,9 @@
 
 namespace tessera::nn {
 
+/// The entries of `select` follow the latents in a state.
+inline constexpr size_t kLatentSelectSlot = 1;
+
 /// The weights and parts of latent attention; q_a is null where queries are projected directly.
 struct LatentAttentionParts {
   const LatentAttentionConfig& config;
@@ -14,6 +17,7 @@ struct LatentAttentionParts {
   WeightPtr k_b, v_b;
   const Norm *q_norm, *kv_norm;  // null: none
   const Position& position;
+  const Select* select;  // null: none
 };
 
 /// Null if it does not support an option of the config, or a part has no step. `parts` outlive it.
