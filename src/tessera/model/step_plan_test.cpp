@@ -10,6 +10,7 @@
 #include "tessera/nn/ffn/mlp.h"
 #include "tessera/nn/ffn/moe.h"
 #include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/compressed_attention.h"
 #include "tessera/nn/mixer/attention/latent_attention.h"
 #include "tessera/nn/mixer/linear/delta_net.h"
 #include "tessera/nn/mixer/linear/gated_delta_net.h"
@@ -79,6 +80,21 @@ const std::string kSparse = R"("layers": [
         "layout": "interleaved", "norm_eps": 1e-3}}},
     {"mixer": {"type": "latent_attention", "n_heads": 2, "kv_lora_rank": 32,
       "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "position": "rope"}}],
+  "ffn": {"type": "glu", "d_hidden": 96})";
+
+/// DeepSeek-V4: windows and entries, chosen or all of them.
+const std::string kCompressed = R"("layers": [
+    {"mixer": {"type": "compressed_attention", "n_heads": 4, "head_dim": 24, "rope_head_dim": 16,
+      "q_lora_rank": 32, "query_norm": "rms_norm", "window": 5, "block": 2, "overlap": true,
+      "index": {"n_heads": 2, "head_dim": 32, "top_k": 4}, "sinks": true, "position": "rope",
+      "o_groups": 2, "o_lora_rank": 16}},
+    {"mixer": {"type": "compressed_attention", "n_heads": 2, "head_dim": 32, "q_lora_rank": 32,
+      "window": 4, "block": 6, "position": {"type": "rope", "layout": "interleaved"}}},
+    {"mixer": {"type": "compressed_attention", "n_heads": 2, "window": 7, "block": 0,
+      "norm": null, "sinks": true}},
+    {"mixer": {"type": "compressed_attention", "n_heads": 2, "window": 3, "block": 3,
+      "index": {"n_heads": 3, "head_dim": 32, "top_k": 1}, "o_lora_rank": 32,
+      "position": "rope"}}],
   "ffn": {"type": "glu", "d_hidden": 96})";
 
 /// Specs whose layers a plan takes.
@@ -182,6 +198,7 @@ std::map<std::string, std::string> known() {
           "shared": {"type": "mlp", "act": "relu2", "d_hidden": 96, "bias": false}})")},
       {"deepseek", kDeepseek},
       {"deepseek sparse attention", kSparse},
+      {"compressed attention", kCompressed},
       {"deepseek lite", R"("layers": [{"repeat": 2, "mixer": {"type": "latent_attention",
             "n_heads": 3, "kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 8,
             "v_head_dim": 64, "bias": true, "latent_norm": "layer_norm",
@@ -734,6 +751,15 @@ TEST(StepPlan, ServesEveryOptionOfExpertsAndLatents) {
         {"type", "indexer"}, {"n_heads", 2}, {"head_dim", 16}, {"top_k", 5}, {"name", "a"}};
   walk<nn::IndexerConfig>(sparse, "/layers/1/mixer/select", latents);
   EXPECT_GE(latents, 70);
+  int64_t compressed = 0;
+  const std::string windows = R"({"type": "compressed_attention", "n_heads": 4, "q_lora_rank": 32,
+      "window": 5, "block": 4, "position": "rope",
+      "index": {"n_heads": 2, "head_dim": 16, "top_k": 4}})";
+  walk<nn::CompressedAttentionConfig>(
+      base(R"("layers": [{"mixer": )" + windows + R"(}, {"mixer": )" + windows +
+           R"(}], "ffn": {"type": "glu", "d_hidden": 96})"),
+      "/layers/1/mixer", compressed);
+  EXPECT_GE(compressed, 40);
 }
 
 // layers that run as tensors read values that a step has published, and the other way round
