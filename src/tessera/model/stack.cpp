@@ -5,6 +5,7 @@
 #include "tessera/model/branches.h"
 #include "tessera/nn/checkpointing.h"
 #include "tessera/nn/residual/residual_config.h"
+#include "tessera/nn/wide_output.h"
 
 namespace tessera::model {
 
@@ -101,19 +102,25 @@ StepPlan::Layer Stack::build_layer(int64_t layer, const nn::Builder& plain, size
       }
       branch.read = reader_of(spec_, branch_spec);
       const nn::Builder here = part_builder(spec_, layer, branch_spec, noted);
+      const bool is_wide =
+          dynamic_cast<const nn::WideOutput*>(branch_spec.part.config.get()) != nullptr;
+      const int64_t width = is_wide ? here.scope().input_width() : spec_.d_model;
       if (branch_spec.slot == Slot::ffn) {
         const std::shared_ptr<nn::Ffn> ffn = nn::build_ffn(branch_spec.part, here);
         offered.push_back(offered_by(branch, ffn->step(), std::nullopt));
-        branch.run = [ffn](const Tensor& x, nn::Context& context) {
-          return ffn->forward(x, context);
+        branch.run = [ffn, width, part = offered.back().part](const Tensor& x,
+                                                              nn::Context& context) {
+          const Tensor y = StepPlan::run_part(part, x, width, context);
+          return y.defined() ? y : ffn->forward(x, context);
         };
       } else {
         const bool has_state = !branch_spec.part.config->state(here.scope()).empty();
         const std::shared_ptr<nn::Mixer> mixer = nn::build_mixer(branch_spec.part, here);
         offered.push_back(offered_by(branch, mixer->step(),
                                      has_state ? std::optional(state_index) : std::nullopt));
-        branch.run = [mixer, has_state, index = state_index](const Tensor& x,
-                                                             nn::Context& context) {
+        branch.run = [mixer, has_state, width, part = offered.back().part, index = state_index](
+                         const Tensor& x, nn::Context& context) {
+          if (const Tensor y = StepPlan::run_part(part, x, width, context); y.defined()) return y;
           const nn::Call& c = context.call;
           if (c.state == nullptr || !has_state) return nn::run_mixer(*mixer, x, context, nullptr);
           const nn::StateRows rows = c.state->branch(index, *context.batch);

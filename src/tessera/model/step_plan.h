@@ -1,7 +1,8 @@
 // Decoding steps: calls of few tokens use the steps that parts offer (nn/decode_step.h). Runs of
 // neighbouring layers have no tensors between them and one parallel region each. Layers with a part
 // without a step, or with a step that does not support the call, use the tensor path
-// (Stack::forward), which is also the reference of tests: results are bit-identical.
+// (Stack::forward), which is also the reference of tests: results are bit-identical. There a part
+// still runs by its own step, in one parallel region, where it has one.
 #pragma once
 
 #include <memory>
@@ -35,6 +36,9 @@ class StepPlan {
   /// The same, and replaces x_ND by their output. Advances their states.
   size_t run(Tensor& x_ND, nn::Context& context, size_t first, size_t last) const;
 
+  /// x_ND -> [N, width] by the step of one part; undefined where it does not support the call.
+  static Tensor run_part(const Part& part, const Tensor& x_ND, int64_t width, nn::Context& context);
+
   /// For tests: disables steps on this thread during its lifetime.
   class Off {
    public:
@@ -50,7 +54,6 @@ class StepPlan {
 
  private:
   struct Call;
-  bool serves(const Tensor& x_ND, const nn::Context& context) const;
   Call begun(const Tensor& x_ND, nn::Context& context, size_t first, size_t last) const;
 
   int64_t d_ = 0;

@@ -10,6 +10,7 @@
 #include "tessera/nn/ffn/mlp.h"
 #include "tessera/nn/ffn/moe.h"
 #include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/attention_calls.h"
 #include "tessera/nn/mixer/attention/compressed_attention.h"
 #include "tessera/nn/mixer/attention/latent_attention.h"
 #include "tessera/nn/mixer/linear/delta_net.h"
@@ -280,6 +281,11 @@ class Built {
   }
   bool all_offered() const { return offered() == spec_.layers.size(); }
 
+  /// The stack's output of a call.
+  Tensor forward(nn::Context& context) const {
+    const Tensor x = stack_->embedded(context);
+    return stack_->forward(x, context, 0);
+  }
   /// Layers that calls by steps took so far.
   size_t taken() const { return taken_; }
   /// One call by the steps, which must take it where all layers offer them (`all_taken`), or by the
@@ -506,6 +512,37 @@ TEST(StepPlan, SeveralTokensOfARowAndSomeLayers) {
           for (State* state : {&got, &want})
             for (const int64_t row : {0, 1}) state->commit(row, 1);
         }
+    }
+}
+
+// Parts run by their own steps where their residual has none.
+TEST(StepPlan, PartsOfOtherResidualsRunByTheirSteps) {
+  const at::NoGradGuard no_gradients;
+  for (const std::string& rest :
+       {R"("residual": {"type": "manifold_hyper_connections", "streams": 2}, )" + kLlama,
+        R"("residual": {"type": "manifold_hyper_connections", "streams": 2}, )" + kCompressed})
+    for (const int threads : {1, 2, 5}) {
+      SCOPED_TRACE(rest);
+      const Threads scope(threads);
+      const Built model(spec_of(rest), kernels::Arithmetic::int15, Storage::blocks);
+      EXPECT_EQ(model.offered(), 0);
+      State want(model.spec(), 2), got(model.spec(), 2);
+      for (const std::vector<int64_t>& lengths :
+           std::vector<std::vector<int64_t>>{{17, 1}, {1, 1}, {1, 0}, {1, 1}, {0, 1}, {1, 1}})
+        ASSERT_TRUE(at::equal(model.call(got, next(got, lengths), true),
+                              model.call(want, next(want, lengths), false)));
+      // what steps of attention make once for a call
+      const nn::Batch batch = next(got, {1, 1});
+      nn::Context context;
+      context.batch = &batch;
+      context.call = {&got, nullptr};
+      model.forward(context);
+      bool made = false;
+      context.once<std::shared_ptr<nn::AttentionCalls>>("attention steps", [&] {
+        made = true;
+        return std::make_shared<nn::AttentionCalls>(batch);
+      });
+      EXPECT_EQ(made, rest.find("compressed") != std::string::npos);
     }
 }
 
