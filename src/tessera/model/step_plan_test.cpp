@@ -13,6 +13,7 @@
 #include "tessera/nn/mixer/attention/attention_calls.h"
 #include "tessera/nn/mixer/attention/compressed_attention.h"
 #include "tessera/nn/mixer/attention/latent_attention.h"
+#include "tessera/nn/mixer/convolution/engram.h"
 #include "tessera/nn/mixer/linear/delta_net.h"
 #include "tessera/nn/mixer/linear/gated_delta_net.h"
 #include "tessera/nn/mixer/linear/kda.h"
@@ -42,7 +43,7 @@
 namespace tessera::model::step_plan_test {
 namespace {
 
-constexpr int64_t kVocab = 43;
+constexpr int64_t kVocab = 43, kIdsBefore = 4;
 
 /// `layers` and what else a spec says.
 ModelSpec spec_of(const std::string& rest) {
@@ -96,6 +97,13 @@ const std::string kCompressed = R"("layers": [
     {"mixer": {"type": "compressed_attention", "n_heads": 2, "window": 3, "block": 3,
       "index": {"n_heads": 3, "head_dim": 32, "top_k": 1}, "o_lora_rank": 32,
       "position": "rope"}}],
+  "ffn": {"type": "glu", "d_hidden": 96})";
+
+const std::string kEngram = R"("layers": [
+    {"mixer": {"type": "engram", "heads": 2, "width": 32, "cut": true, "pad": 3, "d_conv": 3}},
+    {"mixer": {"type": "attention", "n_heads": 4, "position": "rope"}},
+    {"mixer": {"type": "engram", "ngram": 2, "heads": 2, "index": 1, "d_conv": 1, "bias": true,
+      "norm_weight": "plus_one"}}],
   "ffn": {"type": "glu", "d_hidden": 96})";
 
 /// Specs whose layers a plan takes.
@@ -200,6 +208,7 @@ std::map<std::string, std::string> known() {
       {"deepseek", kDeepseek},
       {"deepseek sparse attention", kSparse},
       {"compressed attention", kCompressed},
+      {"engram", kEngram},
       {"deepseek lite", R"("layers": [{"repeat": 2, "mixer": {"type": "latent_attention",
             "n_heads": 3, "kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 8,
             "v_head_dim": 64, "bias": true, "latent_norm": "layer_norm",
@@ -329,6 +338,10 @@ struct Threads {
   const int before = thread_count();
 };
 
+int64_t id_of(int64_t row, int64_t position) {
+  return (7 * position + 3 * row + position * position) % kVocab;
+}
+
 /// Ids of the next `lengths[i]` tokens of every row of a state, 0 = the row is not in the call.
 nn::Batch next(const State& state, const std::vector<int64_t>& lengths, bool pending = false) {
   nn::Batch batch;
@@ -342,9 +355,14 @@ nn::Batch next(const State& state, const std::vector<int64_t>& lengths, bool pen
                               .start = start,
                               .pending = pending});
     for (int64_t t = 0; t < lengths[r]; ++t)
-      ids.push_back((7 * (start + t) + 3 * static_cast<int64_t>(r) + start * start) % kVocab);
+      ids.push_back(id_of(static_cast<int64_t>(r), start + t));
   }
   batch.ids_N = at::tensor(ids, at::kLong);
+  batch.before_NM = at::full({batch.n_tokens(), kIdsBefore}, -1, at::kLong);
+  for (const nn::Segment& s : batch.segments)
+    for (int64_t t = 0; t < s.length; ++t)
+      for (int64_t m = 0; m < std::min(kIdsBefore, s.start + t); ++m)
+        batch.before_NM[s.begin + t][m] = id_of(s.row, s.start + t - 1 - m);
   batch.number();
   return batch;
 }
@@ -518,8 +536,14 @@ TEST(StepPlan, SeveralTokensOfARowAndSomeLayers) {
 // Parts run by their own steps where their residual has none.
 TEST(StepPlan, PartsOfOtherResidualsRunByTheirSteps) {
   const at::NoGradGuard no_gradients;
+  const std::string memory = R"("residual": {"type": "gated_hyper_connections", "streams": 2},
+      "layers": [{"branches": [
+        {"name": "memory", "mixer": {"type": "engram", "heads": 2},
+         "residual": {"type": "gated_hyper_connections", "streams": 2, "reads": "all"}},
+        {"mixer": {"type": "attention", "n_heads": 4, "position": "rope"}},
+        {"ffn": {"type": "glu", "d_hidden": 96}}]}])";
   for (const std::string& rest :
-       {R"("residual": {"type": "manifold_hyper_connections", "streams": 2}, )" + kLlama,
+       {memory, R"("residual": {"type": "manifold_hyper_connections", "streams": 2}, )" + kLlama,
         R"("residual": {"type": "manifold_hyper_connections", "streams": 2}, )" + kCompressed})
     for (const int threads : {1, 2, 5}) {
       SCOPED_TRACE(rest);
@@ -797,6 +821,11 @@ TEST(StepPlan, ServesEveryOptionOfExpertsAndLatents) {
            R"(}], "ffn": {"type": "glu", "d_hidden": 96})"),
       "/layers/1/mixer", compressed);
   EXPECT_GE(compressed, 40);
+  int64_t memories = 0;
+  walk<nn::EngramConfig>(base(R"("layers": [{"mixer": {"type": "engram", "heads": 2}},
+          {"mixer": {"type": "engram", "heads": 2}}], "ffn": {"type": "glu", "d_hidden": 96})"),
+                         "/layers/1/mixer", memories);
+  EXPECT_GE(memories, 30);
 }
 
 // layers that run as tensors read values that a step has published, and the other way round
