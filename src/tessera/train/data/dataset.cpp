@@ -6,7 +6,6 @@
 
 #include "tessera/train/data/mixed_source.h"
 #include "tessera/train/objective/objective_config.h"
-#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -136,12 +135,6 @@ std::unique_ptr<Dataset> of_texts(const DataPlan& plan,
     members.push_back({source_of(std::move(texts[i]), share), share, bytes});
   }
   return with_remarks(std::make_unique<MixedSource>(std::move(members)));
-}
-
-std::unique_ptr<Dataset> open_source(const Recipe& recipe,
-                                     const std::filesystem::path& cache,
-                                     const CancelToken* cancel) {
-  return recipe.objective->open(recipe.data_plan(), cache, cancel);
 }
 
 }  // namespace tessera::train

@@ -12,8 +12,6 @@
 
 namespace tessera::train {
 
-struct Recipe;
-
 /// Training and validation samples of one objective; owns its data (memory-mapped tokens or
 /// examples). Samples do not change after creation: each depends on the recipe and its number only,
 /// so a run resumes from its counter. Reading is thread-safe. open_source() throws for invalid
@@ -62,11 +60,5 @@ std::unique_ptr<Dataset> of_texts(const DataPlan& plan,
                                   const std::filesystem::path& cache,
                                   const CancelToken* cancel,
                                   const SamplesOfText& make);
-
-/// The dataset of the recipe's objective. `cache`: folder of tokenized files. Throws the errors of
-/// its ObjectiveConfig::open().
-std::unique_ptr<Dataset> open_source(const Recipe& recipe,
-                                     const std::filesystem::path& cache,
-                                     const CancelToken* cancel = nullptr);
 
 }  // namespace tessera::train

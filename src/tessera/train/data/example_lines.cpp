@@ -72,15 +72,15 @@ void check_examples(const TextData& data, size_t train, size_t valid, std::strin
                : "");
 }
 
-void check_example_recipe(const Recipe& recipe, std::string_view type) {
-  const TrainRecipe& train = recipe.train;
+void check_example_recipe(const DataPlan& plan, std::string_view type) {
+  const TrainRecipe& train = plan.train;
   const auto refuse = [&](bool given, const char* key, std::string_view what) {
     if (given)
       fail(ErrorKind::spec, key, "{} with objective \"{}\", whose examples are independent", what,
            type);
   };
-  refuse(recipe.data.task() != nullptr, "data.type", "a task; expected files of examples,");
-  const TextData& data = recipe.data.files();
+  refuse(plan.data.task() != nullptr, "data.type", "a task; expected files of examples,");
+  const TextData& data = plan.data.files();
   refuse(!data.mix.empty(), "data.mix", "several texts; expected files in train,");
   refuse(data.source_key.has_value(), "data.source_key", "given; leave it out");
   refuse(train.windows == WindowOrder::carried, "train.windows",
@@ -97,8 +97,8 @@ void check_example_recipe(const Recipe& recipe, std::string_view type) {
   no_tokens(train.l2_wrap > 0, "train.l2_wrap", "0");
   no_tokens(train.label_smoothing.share > 0, "train.label_smoothing", "share 0");
   no_tokens(train.early_exit.scale > 0, "train.early_exit", "scale 0");
-  no_tokens(!recipe.spec.predictors.empty() && train.predictors > 0, "train.predictors", "0");
-  model::for_each_part(recipe.spec, [&](const spec::AnyPart& part) {
+  no_tokens(!plan.spec.predictors.empty() && train.predictors > 0, "train.predictors", "0");
+  model::for_each_part(plan.spec, [&](const spec::AnyPart& part) {
     const auto* router = dynamic_cast<const nn::RouterConfig*>(part.config.get());
     if (router != nullptr && router->by_reward())
       fail(ErrorKind::spec, "spec",

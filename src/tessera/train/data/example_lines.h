@@ -8,7 +8,7 @@
 
 #include "tessera/base/cancel.h"
 #include "tessera/base/sha256.h"
-#include "tessera/train/recipe/recipe.h"
+#include "tessera/train/data/data_plan.h"
 
 namespace tessera::train {
 
@@ -40,6 +40,6 @@ void check_examples(const TextData& data, size_t train, size_t valid, std::strin
 /// Throws Error(spec) for recipe keys that do not apply to whole examples: other data than files of
 /// them, carried or growing windows, auxiliary terms and routers that follow the losses of single
 /// tokens.
-void check_example_recipe(const Recipe& recipe, std::string_view type);
+void check_example_recipe(const DataPlan& plan, std::string_view type);
 
 }  // namespace tessera::train

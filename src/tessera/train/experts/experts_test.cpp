@@ -367,7 +367,7 @@ TEST(Experts, APolicyMovesAgainstTheLossesOfItsTokens) {
       R"({"type": "policy_gradient", "k": 2, "weight": 0.7, "losses": {"balance": "none"}})");
   const Recipe recipe = read_recipe(s.json, "", {"spec.layers[0].repeat=1"});
   const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 3));
-  const auto objective = token_objective(recipe, nullptr);
+  const auto objective = token_objective(recipe.data_plan(), *recipe.objective, nullptr);
   PackedBatch packed;
   packed.ids = {3, 1, 4, 1, 5, 9};
   packed.targets = {1, 4, 1, -1, 9, 2};

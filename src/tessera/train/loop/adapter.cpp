@@ -9,6 +9,7 @@
 #include "tessera/train/data/token_cache.h"
 #include "tessera/train/loop/parameters.h"
 #include "tessera/train/loop/init_weights.h"
+#include "tessera/train/recipe/recipe.h"
 #include "tessera/train/recipe/start.h"
 
 namespace tessera::train {
@@ -34,22 +35,22 @@ std::vector<model::OverlayTarget> targets_of(const MatrixKeys& keys,
 }
 
 /// The tokens whose embeddings initialize a prompt.
-std::vector<int64_t> first_prompt(const PromptAdapter& how, const Recipe& recipe) {
+std::vector<int64_t> first_prompt(const PromptAdapter& how, const ModelPlan& plan) {
   std::vector<int64_t> ids;
   if (how.text) {
-    if (const TaskRecipe* task = recipe.data.task())
+    if (const TaskRecipe* task = plan.data.task())
       fail(ErrorKind::spec, "adapter.text",
            "given for the task \"{}\", which has no tokenizer; leave it out", spec::type_of(*task));
-    const auto own = open_tokenizer(recipe.data).encode(*how.text, {.add_special = false});
+    const auto own = open_tokenizer(plan.data).encode(*how.text, {.add_special = false});
     if (own.empty()) fail(ErrorKind::spec, "adapter.text", "has no tokens; expected some");
     while (std::ssize(ids) < how.tokens) ids.insert(ids.end(), own.begin(), own.end());
   } else {
     const RandomKey key =
-        RandomKey(static_cast<uint64_t>(recipe.train.seed)).fold("overlay").fold("prompt");
+        RandomKey(static_cast<uint64_t>(plan.train.seed)).fold("overlay").fold("prompt");
     for (int64_t i = 0; i < how.tokens; ++i)
       ids.push_back(
           static_cast<int64_t>(static_cast<double>(key.uniform(static_cast<uint64_t>(i))) *
-                               static_cast<double>(recipe.spec.vocab)));
+                               static_cast<double>(plan.spec.vocab)));
   }
   ids.resize(static_cast<size_t>(how.tokens));
   return ids;
@@ -58,7 +59,7 @@ std::vector<int64_t> first_prompt(const PromptAdapter& how, const Recipe& recipe
 /// Makes the initial adapters of each type.
 struct FreshAdapters {
   using Adapters = std::vector<model::WeightAdapter>;
-  const Recipe& recipe;
+  const ModelPlan& plan;
   const model::Model& frozen;
   uint64_t seed;
 
@@ -70,7 +71,7 @@ struct FreshAdapters {
                              .rslora = how.rslora};
     for (const AdapterSizeRecipe& size : how.sizes)
       all.sizes.push_back({size.target, size.rank, size.alpha});
-    return model::fresh_overlays(recipe.spec, targets_of(how, how.targets, all), seed);
+    return model::fresh_overlays(plan.spec, targets_of(how, how.targets, all), seed);
   }
   Adapters operator()(const DoraAdapter& how) const {
     Adapters overlays = (*this)(static_cast<const LoraAdapter&>(how));
@@ -84,19 +85,19 @@ struct FreshAdapters {
       names.assign(std::begin(kFactored), std::end(kFactored));
       names.insert(names.end(), inputs.begin(), inputs.end());
     }
-    return model::fresh_factors(recipe.spec, targets_of(how, std::move(names)), inputs);
+    return model::fresh_factors(plan.spec, targets_of(how, std::move(names)), inputs);
   }
   Adapters operator()(const PrefixAdapter& how) const {
-    return model::fresh_prefix(recipe.spec, how.tokens, seed);
+    return model::fresh_prefix(plan.spec, how.tokens, seed);
   }
   Adapters operator()(const PromptAdapter& how) const {
-    return {model::prompt_of(frozen, first_prompt(how, recipe))};
+    return {model::prompt_of(frozen, first_prompt(how, plan))};
   }
 };
 
-std::vector<model::WeightAdapter> fresh(const Recipe& recipe, const model::Model& frozen) {
-  return std::visit(FreshAdapters{recipe, frozen, static_cast<uint64_t>(recipe.train.seed)},
-                    *recipe.adapter);
+std::vector<model::WeightAdapter> fresh(const ModelPlan& plan, const model::Model& frozen) {
+  return std::visit(FreshAdapters{plan, frozen, static_cast<uint64_t>(plan.train.seed)},
+                    *plan.adapter);
 }
 
 /// The parameters that match a recipe's patterns.
@@ -120,9 +121,8 @@ std::vector<std::string> saved_names(const model::Model& model,
 
 /// Gives a model the head of the recipe's spec, newly initialized if its own differs. All other
 /// parameters must match.
-void give_head(const Recipe& recipe, convert::Checkpoint& base) {
-  const auto initial =
-      model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed));
+void give_head(const ModelPlan& plan, convert::Checkpoint& base) {
+  const auto initial = model::Weights::initial(plan.spec, static_cast<uint64_t>(plan.train.seed));
   std::vector<format::TensorView> kept;
   for (const format::TensorView& view : base.tensors) {
     const model::WeightPtr own = is_of_head(view.name) ? initial.find(view.name) : nullptr;
@@ -155,22 +155,22 @@ int64_t elements_of(const std::vector<model::WeightAdapter>& adapters) {
 
 }  // namespace
 
-model::Model start_model(const Recipe& recipe) {
-  if (!recipe.adapter) return {recipe.spec, start_weights(recipe).weights};
-  convert::Checkpoint base = load_start(*recipe.init);
-  if (recipe.init->partial) give_head(recipe, base);
+model::Model start_model(const ModelPlan& plan) {
+  if (!plan.adapter) return {plan.spec, start_weights(plan).weights};
+  convert::Checkpoint base = load_start(*plan.init);
+  if (plan.init->partial) give_head(plan, base);
   // the recipe's spec may differ in keys without parameters, such as router losses
-  return {recipe.spec, infer::weights_of(base, recipe.spec)};
+  return {plan.spec, infer::weights_of(base, plan.spec)};
 }
 
-AdapterInit adapter_start(const Recipe& recipe, at::Device device) {
-  model::Model frozen = start_model(recipe);
-  std::vector<model::WeightAdapter> adapters = fresh(recipe, frozen);
+AdapterInit adapter_start(const ModelPlan& plan, at::Device device) {
+  model::Model frozen = start_model(plan);
+  std::vector<model::WeightAdapter> adapters = fresh(plan, frozen);
   const size_t matrices = adapters.size();
   std::vector<std::string> saved =
-      saved_names(frozen, adapter_keys<SavedKeys>(*recipe.adapter)->save);
+      saved_names(frozen, adapter_keys<SavedKeys>(*plan.adapter)->save);
   // labels of a newly initialized head have no meaning yet
-  if (recipe.data.labels() != nullptr)
+  if (plan.data.labels() != nullptr)
     for (const auto& [decl, weight] : frozen.weights().all())
       if (is_of_head(decl.name) && std::find(saved.begin(), saved.end(), decl.name) == saved.end())
         saved.push_back(decl.name);
@@ -183,13 +183,13 @@ AdapterInit adapter_start(const Recipe& recipe, at::Device device) {
       fmt::format("trainable parameters: {} of {} ({:.2f} %), ", trainable, all + trainable,
                   100.0 * static_cast<double>(trainable) /
                       static_cast<double>(std::max<int64_t>(1, all + trainable)));
-  const auto* keys = adapter_keys<VirtualTokenKeys>(*recipe.adapter);
+  const auto* keys = adapter_keys<VirtualTokenKeys>(*plan.adapter);
   line += keys != nullptr
               ? fmt::format("{} virtual tokens in front of every document", keys->tokens)
               : fmt::format("in {} matrices", matrices);
   if (adapters.size() > matrices)
     line += fmt::format(", {} parameter tensors in full", adapters.size() - matrices);
-  line += fmt::format("; base model {} frozen", recipe.init->from);
+  line += fmt::format("; base model {} frozen", plan.init->from);
   if (!device.is_cpu()) {
     frozen = model::to_device(frozen, device);
     for (model::WeightAdapter& adapter : adapters) {

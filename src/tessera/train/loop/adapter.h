@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tessera/model/weight_adapter.h"
-#include "tessera/train/recipe/recipe.h"
+#include "tessera/train/recipe/model_plan.h"
 
 namespace tessera::train {
 
@@ -12,14 +12,14 @@ struct AdapterInit {
   std::string line;                            // for people: number of trainable parameters
 };
 
-/// Creates the recipe's "adapter" on the model in its "init": a Hugging Face folder, a GGUF file or
+/// Creates the plan's adapter on its initial model: a Hugging Face folder, a GGUF file or
 /// a run. On the CPU the base model stays memory-mapped, without a float copy of its weights.
 /// Throws Error(usage) if a target matches no matrix, Error(file) if the model's parameters are not
-/// those of the recipe's spec.
-AdapterInit adapter_start(const Recipe& recipe, at::Device device = at::kCPU);
+/// those of the plan's spec.
+AdapterInit adapter_start(const ModelPlan& plan, at::Device device = at::kCPU);
 
 /// The model before the first step: the base model of an adapter, otherwise that of
 /// start_weights().
-model::Model start_model(const Recipe& recipe);
+model::Model start_model(const ModelPlan& plan);
 
 }  // namespace tessera::train

@@ -91,7 +91,7 @@ TEST(AdapterRun, LeavesTheBlocksOfAGgufFileAsTheyAre) {
                    {"optimizer", {{"lr", 0.01}, {"weight_decay", 0}}},
                    {"schedule", {{"type", "constant"}}}},
                   "");
-  const AdapterInit start = adapter_start(recipe);
+  const AdapterInit start = adapter_start(recipe.model_plan());
   int64_t blocks = 0;
   for (const auto& [decl, weight] : start.model.weights().all()) {
     const model::WeightPtr base = weight->parts() != nullptr ? weight->parts()->w : weight;
@@ -272,7 +272,7 @@ TEST(AdapterRun, KeysOfOtherTypesAreRefused) {
 TEST(AdapterRun, ScalesByTheRootOfTheRankWhereAsked) {
   const Setting s;
   const auto scale = [&](const std::vector<std::string>& overrides) {
-    return adapter_start(read_recipe(s.json, "", overrides)).adapters.front().scale;
+    return adapter_start(read_recipe(s.json, "", overrides).model_plan()).adapters.front().scale;
   };
   EXPECT_DOUBLE_EQ(scale({"adapter.rank=4"}), 1);
   EXPECT_DOUBLE_EQ(scale({"adapter.rank=4", "adapter.rslora=true"}), 2);

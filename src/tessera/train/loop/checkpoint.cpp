@@ -152,7 +152,7 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
   } else {
     infer::write_adapter(folder, state.adapters, state.model);
   }
-  recipe.objective->write_settings(recipe, folder);
+  recipe.objective->write_settings(recipe.model_plan(), folder);
   if (const Companion& other = state.auxiliary.companion; other.model != nullptr) {
     create_folder(folder / other.name);
     write_model(*other.model, folder / other.name);

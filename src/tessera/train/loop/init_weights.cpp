@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/convert/checkpoint.h"
+#include "tessera/train/recipe/recipe.h"
 #include "tessera/train/recipe/start.h"
 
 namespace tessera::train {
@@ -49,14 +50,14 @@ std::vector<std::string> InitReport::lines() const {
   return out;
 }
 
-StartWeights start_weights(const Recipe& recipe) {
-  StartWeights out{model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))};
-  if (!recipe.init) return out;
-  const convert::Checkpoint checkpoint = load_start(*recipe.init);
+StartWeights start_weights(const ModelPlan& plan) {
+  StartWeights out{model::Weights::initial(plan.spec, static_cast<uint64_t>(plan.train.seed))};
+  if (!plan.init) return out;
+  const convert::Checkpoint checkpoint = load_start(*plan.init);
   InitReport report;
-  report.from = recipe.init->from;
+  report.from = plan.init->from;
   report.differs = differing_key({{"spec", model::resolve(checkpoint.spec)}},
-                                 {{"spec", model::resolve(recipe.spec)}});
+                                 {{"spec", model::resolve(plan.spec)}});
   for (const auto& [decl, weight] : out.weights.all()) {
     const auto found =
         std::find_if(checkpoint.tensors.begin(), checkpoint.tensors.end(),
@@ -65,7 +66,7 @@ StartWeights start_weights(const Recipe& recipe) {
       report.newly_initialized.push_back(decl.name);
       continue;
     }
-    if (found->shape != decl.shape && recipe.init->partial && is_of_head(decl.name)) {
+    if (found->shape != decl.shape && plan.init->partial && is_of_head(decl.name)) {
       report.newly_initialized.push_back(decl.name);
       report.unused_parameters.push_back(decl.name);
       continue;
@@ -83,7 +84,7 @@ StartWeights start_weights(const Recipe& recipe) {
   }
   for (const format::TensorView& view : checkpoint.tensors)
     if (out.weights.find(view.name) == nullptr) report.unused_parameters.push_back(view.name);
-  if (!recipe.init->partial) {
+  if (!plan.init->partial) {
     refuse(report, report.newly_initialized, "lacks parameters", "initializes them");
     refuse(report, report.unused_parameters, "has extra parameters", "drops them");
   }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tessera/model/model.h"
-#include "tessera/train/recipe/recipe.h"
+#include "tessera/train/recipe/model_plan.h"
 
 namespace tessera::train {
 
@@ -26,9 +26,9 @@ struct StartWeights {
   format::StringMap origin = {};          // metadata of that model (convert/checkpoint.h)
 };
 
-/// Float32, trainable: the weights of the recipe's "init", or newly initialized ones. Throws
+/// Float32, trainable: the weights of the plan's initial model, or newly initialized ones. Throws
 /// Error(spec) naming the first parameter with another shape, or, without "init.partial", the first
 /// that only the spec or only the model has; Error(file) for a model that cannot be read.
-StartWeights start_weights(const Recipe& recipe);
+StartWeights start_weights(const ModelPlan& plan);
 
 }  // namespace tessera::train

@@ -155,7 +155,7 @@ TEST(StartWeights, AreThoseOfAConvertedModel) {
   how.float32 = true;
   convert::write_hf_folder(own, hf, how);
   s.json["init"] = {{"from", hf.string()}};
-  const StartWeights start = start_weights(s.recipe());
+  const StartWeights start = start_weights(s.recipe().model_plan());
   ASSERT_TRUE(start.report);
   EXPECT_TRUE(start.report->newly_initialized.empty() && start.report->unused_parameters.empty());
   EXPECT_EQ(start.report->kept, static_cast<int64_t>(start.weights.all().size()));
@@ -202,7 +202,7 @@ TEST(StartWeights, AreThoseOfAGgufFile) {
     s.json.erase("spec");
     const Recipe recipe = s.recipe();
     EXPECT_EQ(model::resolve(recipe.spec), from.source.spec_json);
-    const StartWeights start = start_weights(recipe);
+    const StartWeights start = start_weights(recipe.model_plan());
     ASSERT_TRUE(start.report);
     EXPECT_EQ(start.report->kept, std::ssize(start.weights.all()));
     EXPECT_TRUE(start.report->newly_initialized.empty() && start.report->unused_parameters.empty());
@@ -231,7 +231,7 @@ TEST(StartWeights, OfAGgufFileThatIsNoneAreRefused) {
   s.json["init"] = {{"from", s.folder.write("half.gguf", "GGUF\x03")}};
   expect_error(ErrorKind::file, "half.gguf", [&] { s.recipe(); });
   s.json["data"]["tokenizer"] = "bytes";
-  expect_error(ErrorKind::file, "half.gguf", [&] { start_weights(s.recipe()); });
+  expect_error(ErrorKind::file, "half.gguf", [&] { start_weights(s.recipe().model_plan()); });
 }
 
 TEST(StartWeights, SayWhatIsNewAndWhatIsDropped) {
@@ -240,9 +240,10 @@ TEST(StartWeights, SayWhatIsNewAndWhatIsDropped) {
   s.json["init"] = {{"from", (s.folder / "first").string()}};
   s.json["spec"]["layers"][0]["repeat"] = 3;
   s.json["spec"]["residual"] = {{"type", "pre_norm"}, {"dropout", 0.1}};
-  expect_error(ErrorKind::spec, "lacks parameters \"layers.2.", [&] { start_weights(s.recipe()); });
+  expect_error(ErrorKind::spec, "lacks parameters \"layers.2.",
+               [&] { start_weights(s.recipe().model_plan()); });
   s.json["init"]["partial"] = true;
-  const StartWeights more = start_weights(s.recipe());
+  const StartWeights more = start_weights(s.recipe().model_plan());
   EXPECT_FALSE(more.report->newly_initialized.empty());
   for (const std::string& name : more.report->newly_initialized)
     EXPECT_TRUE(name.starts_with("layers.2.")) << name;
@@ -255,16 +256,16 @@ TEST(StartWeights, SayWhatIsNewAndWhatIsDropped) {
   s.json["spec"]["layers"][0]["repeat"] = 1;
   s.json["init"]["partial"] = false;
   expect_error(ErrorKind::spec, "has extra parameters \"layers.1.",
-               [&] { start_weights(s.recipe()); });
+               [&] { start_weights(s.recipe().model_plan()); });
   s.json["init"]["partial"] = true;
-  const StartWeights fewer = start_weights(s.recipe());
+  const StartWeights fewer = start_weights(s.recipe().model_plan());
   EXPECT_FALSE(fewer.report->unused_parameters.empty());
   for (const std::string& name : fewer.report->unused_parameters)
     EXPECT_TRUE(name.starts_with("layers.1.")) << name;
   // another shape is never taken
   s.json["spec"]["ffn"]["d_hidden"] = 24;
   expect_error(ErrorKind::spec, "the spec wants [24, 16]; the specs differ first at",
-               [&] { start_weights(s.recipe()); });
+               [&] { start_weights(s.recipe().model_plan()); });
 }
 
 // --- losses --------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ FirstModel first_model(const Recipe& recipe, const fs::path& folder, const Train
     return {{std::move(spec), std::move(weights)},
             origin_of(checkpoint_folder(folder, steps.back()))};
   }
-  StartWeights start = start_weights(recipe);
+  StartWeights start = start_weights(recipe.model_plan());
   if (start.report && options.on_start)
     for (const std::string& line : start.report->lines()) options.on_start(line);
   return {{recipe.spec, std::move(start.weights)}, std::move(start.origin)};
@@ -75,7 +75,7 @@ std::unique_ptr<TrainState> first_learner(const Recipe& recipe,
     learner->origin = std::move(first.origin);
     return learner;
   }
-  AdapterInit start = adapter_start(recipe, options.device);
+  AdapterInit start = adapter_start(recipe.model_plan(), options.device);
   if (options.on_start) options.on_start(start.line);
   AuxiliaryParameters beside = objective.join(start.model);
   return std::make_unique<TrainState>(std::move(start.model), recipe.optimizer,
@@ -117,7 +117,7 @@ void check_device(const Recipe& recipe, const TrainOptions& options) {
   };
   if (options.sequence.ranks > 1)
     refuse("the sequence is split over ranks on a CPU; expected no --sequence-parallel");
-  if (!computes_on_devices(recipe))
+  if (!computes_on_devices(*recipe.objective))
     refuse(
         fmt::format("objective \"{}\" trains on a CPU; expected one of target tokens or labels, "
                     "such as \"causal_lm\"",

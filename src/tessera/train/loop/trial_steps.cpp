@@ -44,7 +44,7 @@ std::unique_ptr<TrainState> any_learner(const Recipe& recipe,
                                         Objective& objective,
                                         at::Device device) {
   if (recipe.adapter) {
-    AdapterInit start = adapter_start(recipe, device);
+    AdapterInit start = adapter_start(recipe.model_plan(), device);
     AuxiliaryParameters beside = objective.join(start.model);
     return std::make_unique<TrainState>(std::move(start.model), recipe.optimizer,
                                         std::move(start.adapters), std::move(beside));

@@ -40,21 +40,22 @@ nn::Probe both(nn::Probe a, nn::Probe b) {
 
 class CrossEntropy final : public Objective {
  public:
-  CrossEntropy(const Recipe& recipe, std::unique_ptr<Dataset> source)
+  CrossEntropy(const DataPlan& plan,
+               const ObjectiveConfig& objective,
+               std::unique_ptr<Dataset> source)
       : Objective(std::move(source)),
-        name_(recipe.objective->type()),
-        kinds_(recipe.objective->kinds()),
-        loss_{.z_loss = recipe.train.z_loss,
-              .l2_wrap = recipe.train.l2_wrap,
-              .smoothing = recipe.train.label_smoothing},
-        ahead_(recipe.train.predictors > 0 ? std::ssize(recipe.spec.predictors) : 0),
-        ahead_weight_(recipe.train.predictors),
-        exit_(recipe.train.early_exit),
-        steps_(recipe.train.steps),
-        layers_(std::ssize(recipe.spec.layers)) {
-    check_head_of_tokens(recipe);
-    if (const auto* masks =
-            dynamic_cast<const ObjectiveOf<MaskPredictRecipe>*>(recipe.objective.get()))
+        name_(objective.type()),
+        kinds_(objective.kinds()),
+        loss_{.z_loss = plan.train.z_loss,
+              .l2_wrap = plan.train.l2_wrap,
+              .smoothing = plan.train.label_smoothing},
+        ahead_(plan.train.predictors > 0 ? std::ssize(plan.spec.predictors) : 0),
+        ahead_weight_(plan.train.predictors),
+        exit_(plan.train.early_exit),
+        steps_(plan.train.steps),
+        layers_(std::ssize(plan.spec.layers)) {
+    check_head_of_tokens(plan.spec, name_);
+    if (const auto* masks = dynamic_cast<const ObjectiveOf<MaskPredictRecipe>*>(&objective))
       length_weight_ = masks->keys().length_weight;
   }
 
@@ -237,11 +238,10 @@ class CrossEntropy final : public Objective {
 
 }  // namespace
 
-void check_head_of_tokens(const Recipe& recipe) {
-  if (const int64_t width = infer::head_width(recipe.spec); width < recipe.spec.vocab)
+void check_head_of_tokens(const model::ModelSpec& spec, std::string_view type) {
+  if (const int64_t width = infer::head_width(spec); width < spec.vocab)
     fail(ErrorKind::spec, "spec.head",
-         "{} numbers a token; objective \"{}\" needs those of {} tokens", width,
-         recipe.objective->type(), recipe.spec.vocab);
+         "{} numbers a token; objective \"{}\" needs those of {} tokens", width, type, spec.vocab);
 }
 
 Denominators& Denominators::operator+=(const Denominators& other) {
@@ -257,26 +257,31 @@ double Denominators::of(const std::string& loss) const {
   return loss.starts_with(kOfEncoder) ? source_tokens : tokens;
 }
 
-std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr<Dataset> source) {
-  return std::make_unique<CrossEntropy>(recipe, std::move(source));
+std::unique_ptr<Objective> token_objective(const DataPlan& plan,
+                                           const ObjectiveConfig& objective,
+                                           std::unique_ptr<Dataset> source) {
+  return std::make_unique<CrossEntropy>(plan, objective, std::move(source));
 }
 
-std::unique_ptr<Objective> tokens(const Recipe& recipe,
+std::unique_ptr<Objective> tokens(const ModelPlan& plan,
+                                  const ObjectivePtr& objective,
                                   std::unique_ptr<Dataset> source,
                                   const ObjectiveOptions&) {
-  return token_objective(recipe, std::move(source));
+  return token_objective(plan, *objective, std::move(source));
 }
 
 // those of the table
-#define TESSERA_OBJECTIVE(entries, train)                                                 \
-  std::unique_ptr<Objective> train(const Recipe& recipe, std::unique_ptr<Dataset> source, \
+#define TESSERA_OBJECTIVE(entries, train)                                                \
+  std::unique_ptr<Objective> train(const ModelPlan& plan, const ObjectivePtr& objective, \
+                                   std::unique_ptr<Dataset> source,                      \
                                    const ObjectiveOptions& options);
 #include "tessera/train/objective/objectives.def"
 
 namespace {
 
 /// By table row.
-using Maker = std::unique_ptr<Objective> (*)(const Recipe& recipe,
+using Maker = std::unique_ptr<Objective> (*)(const ModelPlan& plan,
+                                             const ObjectivePtr& objective,
                                              std::unique_ptr<Dataset> source,
                                              const ObjectiveOptions& options);
 constexpr Maker kMakers[] = {
@@ -286,8 +291,8 @@ constexpr Maker kMakers[] = {
 
 }  // namespace
 
-bool computes_on_devices(const Recipe& recipe) {
-  const std::optional<size_t> row = objective_row(recipe.objective->type());
+bool computes_on_devices(const ObjectiveConfig& objective) {
+  const std::optional<size_t> row = objective_row(objective.type());
   return !row || kMakers[*row] == tokens || kMakers[*row] == labelled_objective;
 }
 
@@ -296,7 +301,8 @@ std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveO
   if (options.say)
     for (const std::string& line : source->notes()) options.say(line);
   const std::optional<size_t> row = objective_row(recipe.objective->type());
-  return (row ? kMakers[*row] : tokens)(recipe, std::move(source), options);
+  return (row ? kMakers[*row] : tokens)(recipe.model_plan(), recipe.objective, std::move(source),
+                                        options);
 }
 
 std::unique_ptr<Objective> open_objective(const Recipe& recipe,

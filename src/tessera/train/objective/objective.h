@@ -108,14 +108,17 @@ class Objective {
 
 /// Cross-entropy of the dataset's target tokens: the next tokens of a text, those of an answer,
 /// masked tokens, answers of a task. A probe in MicroBatch::forward is called.
-std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr<Dataset> source);
+/// `objective`: its type and the names of its losses.
+std::unique_ptr<Objective> token_objective(const DataPlan& plan,
+                                           const ObjectiveConfig& objective,
+                                           std::unique_ptr<Dataset> source);
 
-/// Throws Error(spec) if the head has fewer outputs than the vocabulary.
-void check_head_of_tokens(const Recipe& recipe);
+/// Throws Error(spec) if the head has fewer outputs than the vocabulary. `type`: of the objective,
+/// for messages.
+void check_head_of_tokens(const model::ModelSpec& spec, std::string_view type);
 
-/// True if the objective of a recipe computes on other devices than the CPU: those of target tokens
-/// and labels.
-bool computes_on_devices(const Recipe& recipe);
+/// True if an objective computes on other devices than the CPU: those of target tokens and labels.
+bool computes_on_devices(const ObjectiveConfig& objective);
 
 /// Options of opening an objective.
 struct ObjectiveOptions {

@@ -92,8 +92,8 @@ Json objective_schema() {
           {"anyOf", std::move(any)}};
 }
 
-void check_text_alone(const Recipe& recipe, std::string_view type) {
-  if (recipe.data.text() == nullptr || recipe.data.has_sources())
+void check_text_alone(const DataRecipe& data, std::string_view type) {
+  if (data.text() == nullptr || data.has_sources())
     fail(ErrorKind::spec, "objective.type", "\"{}\" needs text; expected text files as data", type);
 }
 

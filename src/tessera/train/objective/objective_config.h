@@ -12,12 +12,11 @@
 
 #include "tessera/base/cancel.h"
 #include "tessera/spec/fields.h"
-#include "tessera/train/data/data_plan.h"
 #include "tessera/train/objective/objective_ptr.h"
+#include "tessera/train/recipe/model_plan.h"
 
 namespace tessera::train {
 
-struct Recipe;
 class Dataset;
 
 class ObjectiveConfig {
@@ -28,7 +27,7 @@ class ObjectiveConfig {
   /// The keys with every default; null for the default objective.
   virtual spec::Json dump() const = 0;
   /// Throws Error(spec) if it does not fit the spec, the data or the rest of the recipe.
-  virtual void check(const Recipe& recipe) const = 0;
+  virtual void check(const ModelPlan& plan) const = 0;
   /// The dataset of the plan's data. `cache`: folder of tokenized files. Throws Error(file) and
   /// Error(input) for data that it does not support.
   virtual std::unique_ptr<Dataset> open(const DataPlan& plan,
@@ -39,7 +38,8 @@ class ObjectiveConfig {
   /// Recipe keys of further inputs apart from the data: "objective.teacher".
   virtual std::vector<std::string> reads() const { return {}; }
   /// Writes settings for inference next to a checkpoint's model and tokenizer.
-  virtual void write_settings(const Recipe&, const std::filesystem::path& /*checkpoint*/) const {}
+  virtual void write_settings(const ModelPlan&, const std::filesystem::path& /*checkpoint*/) const {
+  }
 };
 
 /// One type of the table.
@@ -119,6 +119,6 @@ bool learns_from_labels(const spec::Json& objective);
 spec::Json objective_schema();
 
 /// Throws Error(spec) unless the data are text files.
-void check_text_alone(const Recipe& recipe, std::string_view type);
+void check_text_alone(const DataRecipe& data, std::string_view type);
 
 }  // namespace tessera::train

@@ -32,7 +32,8 @@ inline Evaluation evaluate_split(const model::Model& model,
                                  const EvaluateOptions& options) {
   Recipe recipe;
   recipe.spec = model.spec();
-  return token_objective(recipe, std::make_unique<SplitSource>(split, length))
+  return token_objective(recipe.data_plan(), *recipe.objective,
+                         std::make_unique<SplitSource>(split, length))
       ->evaluate(model, options);
 }
 

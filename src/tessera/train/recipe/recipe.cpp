@@ -14,6 +14,7 @@
 #include "tessera/nn/router/router_config.h"
 #include "tessera/spec/json_difference.h"
 #include "tessera/spec/names.h"
+#include "tessera/train/data/dataset.h"
 #include "tessera/train/data/tasks.h"
 #include "tessera/train/data/token_cache.h"
 #include "tessera/train/objective/objective_config.h"
@@ -689,7 +690,7 @@ Recipe read_recipe(Json json,
     recipe.notes.push_back(note);
   check_schedule(recipe.schedule, recipe.train.steps, "schedule");
   recipe.experts = std::move(sections.experts);
-  recipe.objective->check(recipe);
+  recipe.objective->check(recipe.model_plan());
   check_model(recipe);
   check_adapter(recipe);
   check_carried(recipe);
@@ -705,6 +706,12 @@ Recipe load_recipe(const fs::path& path,
                    const std::vector<std::string>& overrides,
                    const std::vector<std::string>& ignore_keys) {
   return read_recipe(read_commented(path), path.parent_path(), overrides, ignore_keys);
+}
+
+std::unique_ptr<Dataset> open_source(const Recipe& recipe,
+                                     const std::filesystem::path& cache,
+                                     const CancelToken* cancel) {
+  return recipe.objective->open(recipe.data_plan(), cache, cancel);
 }
 
 Json merged_recipe(const fs::path& path) {

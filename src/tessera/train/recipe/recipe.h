@@ -14,22 +14,26 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tessera/base/cancel.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/spec/fields.h"
-#include "tessera/train/data/data_plan.h"
 #include "tessera/train/objective/objective_ptr.h"
 #include "tessera/train/optimizer/optimizer_recipe.h"
 #include "tessera/train/optimizer/schedule.h"
 #include "tessera/train/recipe/adapter_recipe.h"
 #include "tessera/train/recipe/data_recipe.h"
+#include "tessera/train/recipe/model_plan.h"
 #include "tessera/train/recipe/train_recipe.h"
 #include "tessera/train/recipe/watch_recipe.h"
 
 namespace tessera::train {
+
+class Dataset;
 
 using spec::Json;
 
@@ -156,6 +160,10 @@ struct Recipe {
 
   /// What its samples depend on; refers to this recipe.
   DataPlan data_plan() const { return {spec, data, train, adapter ? &*adapter : nullptr}; }
+  /// What its model and objective depend on; refers to this recipe.
+  ModelPlan model_plan() const {
+    return {data_plan(), init ? &*init : nullptr, experts ? &*experts : nullptr};
+  }
 };
 
 /// Reads and checks; paths are relative to `folder`. Learned routers whose spec has no losses and
@@ -185,6 +193,12 @@ Json with_present_defaults(const Json& stored);
 /// if none. Keys of reporting, saving and speed may differ, and so may the paths of the data (their
 /// content is compared elsewhere) and, with a constant schedule, the number of steps.
 std::string differing_key(const Json& before, const Json& now);
+
+/// The dataset of the recipe's objective. `cache`: folder of tokenized files. Throws the errors of
+/// its ObjectiveConfig::open().
+std::unique_ptr<Dataset> open_source(const Recipe& recipe,
+                                     const std::filesystem::path& cache,
+                                     const CancelToken* cancel = nullptr);
 
 /// JSON schema of the format; "spec" refers to the schema of model::spec_schema().
 Json recipe_schema();

@@ -3,7 +3,6 @@
 #include "tessera/text/chat/chat_formats.h"
 #include "tessera/train/objective/chat/chat_source.h"
 #include "tessera/train/objective/next_token/next_token_objective.h"
-#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -12,18 +11,18 @@ class ChatObjective final : public ObjectiveOf<ChatRecipe> {
  public:
   using ObjectiveOf::ObjectiveOf;
 
-  void check(const Recipe& recipe) const override {
-    check_predicts_tokens(recipe);
-    if (recipe.spec.arch != model::Arch::decoder)
+  void check(const ModelPlan& plan) const override {
+    check_predicts_tokens(plan.spec, type());
+    if (plan.spec.arch != model::Arch::decoder)
       fail(ErrorKind::spec, "spec.arch", "\"{}\" with objective \"chat\"; expected \"decoder\"",
-           name_of(recipe.spec.arch));
-    if (recipe.data.task() != nullptr)
+           name_of(plan.spec.arch));
+    if (plan.data.task() != nullptr)
       fail(ErrorKind::spec, "data.type",
            "a task with objective \"chat\"; expected files of messages");
-    const TextData& data = recipe.data.files();
+    const TextData& data = plan.data.files();
     if (!data.mix.empty())
       fail(ErrorKind::spec, "data.mix", "given with objective \"chat\"; expected files in train");
-    if (recipe.train.curriculum.steps > 0)
+    if (plan.train.curriculum.steps > 0)
       fail(ErrorKind::spec, "train.curriculum",
            "conversations have the length that they have; expected steps 0");
     if (data.source_key)
@@ -33,10 +32,10 @@ class ChatObjective final : public ObjectiveOf<ChatRecipe> {
       fail(ErrorKind::spec, "data.format",
            "found \"{}\"; objective \"chat\" reads \"jsonl\", \"csv\" or \"tsv\"",
            spec::enum_name(data.format));
-    if (recipe.train.windows == WindowOrder::carried)
+    if (plan.train.windows == WindowOrder::carried)
       fail(ErrorKind::spec, "train.windows",
            "\"carried\" continues documents, but conversations are independent; use \"isolated\"");
-    if (!keys_.plain()) prompts_of(keys_, open_tokenizer(recipe.data));
+    if (!keys_.plain()) prompts_of(keys_, open_tokenizer(plan.data));
   }
 
   std::unique_ptr<Dataset> open(const DataPlan& plan,
@@ -46,9 +45,9 @@ class ChatObjective final : public ObjectiveOf<ChatRecipe> {
   }
 
   /// A tokenizer without the format's template or its stop tokens.
-  void write_settings(const Recipe& recipe,
+  void write_settings(const ModelPlan& plan,
                       const std::filesystem::path& checkpoint) const override {
-    write_chat_format(keys_, recipe.data.files(), checkpoint);
+    write_chat_format(keys_, plan.data.files(), checkpoint);
   }
 };
 

@@ -35,8 +35,8 @@ LossSums sums_of(const ContrastLosses& losses, int64_t first, int64_t count) {
 
 class Contrastive final : public Objective {
  public:
-  Contrastive(const Recipe& recipe, std::unique_ptr<Dataset> source)
-      : Objective(std::move(source)), how_(keys_of<ContrastiveRecipe>(*recipe.objective)) {}
+  Contrastive(const ContrastiveRecipe& how, std::unique_ptr<Dataset> source)
+      : Objective(std::move(source)), how_(how) {}
 
   std::string_view name() const override { return ContrastiveRecipe::kType; }
   std::string main_loss() const override { return kLossName; }
@@ -218,10 +218,11 @@ Tensor text_vectors(const model::Model& model,
   return at::stack(vectors);
 }
 
-std::unique_ptr<Objective> contrastive(const Recipe& recipe,
+std::unique_ptr<Objective> contrastive(const ModelPlan&,
+                                       const ObjectivePtr& objective,
                                        std::unique_ptr<Dataset> source,
                                        const ObjectiveOptions&) {
-  return std::make_unique<Contrastive>(recipe, std::move(source));
+  return std::make_unique<Contrastive>(keys_of<ContrastiveRecipe>(*objective), std::move(source));
 }
 
 }  // namespace tessera::train

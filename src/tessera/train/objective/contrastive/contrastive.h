@@ -15,7 +15,8 @@ Tensor text_vectors(const model::Model& model,
                     const nn::Batch& batch,
                     TextVector pooling);
 
-std::unique_ptr<Objective> contrastive(const Recipe& recipe,
+std::unique_ptr<Objective> contrastive(const ModelPlan& plan,
+                                       const ObjectivePtr& objective,
                                        std::unique_ptr<Dataset> source,
                                        const ObjectiveOptions& options);
 

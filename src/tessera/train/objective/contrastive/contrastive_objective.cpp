@@ -22,9 +22,9 @@ bool drops(const spec::Json& json) {
 }
 
 /// The sentence-transformers folder of the initial model; "" for other models.
-std::filesystem::path sentence_folder(const Recipe& recipe) {
+std::filesystem::path sentence_folder(const InitRecipe* init) {
   const std::filesystem::path start =
-      recipe.init ? convert::checkpoint_place(recipe.init->from) : std::filesystem::path();
+      init ? convert::checkpoint_place(init->from) : std::filesystem::path();
   return std::filesystem::is_regular_file(start / "modules.json") ? start : std::filesystem::path();
 }
 
@@ -43,28 +43,28 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
  public:
   using ObjectiveOf::ObjectiveOf;
 
-  void check(const Recipe& recipe) const override {
-    if (recipe.spec.encoder)
+  void check(const ModelPlan& plan) const override {
+    if (plan.spec.encoder)
       fail(ErrorKind::spec, "spec.arch",
            "\"{}\" with objective \"contrastive\"; expected \"encoder\" or \"decoder\"",
-           name_of(recipe.spec.arch));
-    check_example_recipe(recipe, type());
-    examples_of(recipe.data.files());
+           name_of(plan.spec.arch));
+    check_example_recipe(plan, type());
+    examples_of(plan.data.files());
     if (!(keys_.temperature > 0))
       fail(ErrorKind::spec, "objective.temperature", "found {}; expected more than 0",
            keys_.temperature);
     const bool pools = keys_.pooling == TextVector::pooler;
-    if (pools && !recipe.spec.pooler)
+    if (pools && !plan.spec.pooler)
       fail(ErrorKind::spec, "objective.pooling",
            "\"pooler\", and the spec has none; expected mean, cls, max or last");
-    if (keys_.pooling == TextVector::cls && recipe.spec.causal())
+    if (keys_.pooling == TextVector::cls && plan.spec.causal())
       fail(ErrorKind::spec, "objective.pooling",
            "\"cls\" of a decoder, whose first token has seen nothing else; expected mean, max or "
            "last");
     // settings that checkpoints copy from it are read first
-    if (const auto start = sentence_folder(recipe); !start.empty())
+    if (const auto start = sentence_folder(plan.init); !start.empty())
       convert::sentence_modules_of(start);
-    const int64_t width = pools ? recipe.spec.d_model : recipe.spec.width_out();
+    const int64_t width = pools ? plan.spec.d_model : plan.spec.width_out();
     for (size_t i = 0; i < keys_.dims.size(); ++i)
       if (keys_.dims[i] < 1 || keys_.dims[i] >= width)
         fail(ErrorKind::spec, fmt::format("objective.dims[{}]", i),
@@ -86,12 +86,12 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
 
   /// Writes the sentence-transformers files of the model: those of the initial model if they agree,
   /// with its prompts and maximum length in any case.
-  void write_settings(const Recipe& recipe,
+  void write_settings(const ModelPlan& plan,
                       const std::filesystem::path& checkpoint) const override {
     if (keys_.pooling == TextVector::pooler) return;  // sentence-transformers has no such pooling
     convert::SentenceModules modules;
     modules.poolings = {convert::pooling_named(spec::enum_name(keys_.pooling))};
-    const std::filesystem::path start = sentence_folder(recipe);
+    const std::filesystem::path start = sentence_folder(plan.init);
     if (!start.empty()) {
       const convert::SentenceModules own = convert::sentence_modules_of(start);
       if (pools_alone(own, modules.poolings))
@@ -99,7 +99,7 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
       modules.include_prompt = own.include_prompt;
       convert::copy_sentence_settings(start, checkpoint);
     }
-    convert::write_sentence_modules(modules, recipe.spec.width_out(), checkpoint);
+    convert::write_sentence_modules(modules, plan.spec.width_out(), checkpoint);
   }
 };
 

@@ -182,7 +182,7 @@ TEST(Contrastive, WhatComesAfterThePoolingIsLeftOutAndTheRestKept) {
   other.json.erase("spec");
   other.json["init"] = {{"from", start.path().string()}};
   const Recipe recipe = other.recipe();
-  recipe.objective->write_settings(recipe, out.path());
+  recipe.objective->write_settings(recipe.model_plan(), out.path());
   const convert::SentenceModules said = convert::sentence_modules_of(out.path());
   EXPECT_TRUE(said.layers.empty());
   EXPECT_EQ(said.poolings, (std::vector{convert::Pooling::mean}));
@@ -253,7 +253,7 @@ TEST(Contrastive, SeveralBatchesAreOneLargeOne) {
     s.json["objective"]["symmetric"] = true;
     const Recipe recipe = s.recipe();
     const auto objective = open_objective(recipe, s.folder / "cache");
-    const model::Model model(recipe.spec, start_weights(recipe).weights);
+    const model::Model model(recipe.spec, start_weights(recipe.model_plan()).weights);
     LossSums of_one, of_four, of_each;
     const Tensor one = gradients(*objective, model, 12, 12, of_one),
                  four = gradients(*objective, model, 12, 3, of_four);
@@ -333,7 +333,7 @@ TEST(Contrastive, CheckpointsSayHowTheyPool) {
     s.json["objective"]["pooling"] = name;
     const TemporaryFolder out;
     const Recipe recipe = s.recipe();
-    recipe.objective->write_settings(recipe, out.path());
+    recipe.objective->write_settings(recipe.model_plan(), out.path());
     EXPECT_EQ(convert::sentence_modules_of(out.path()).poolings, std::vector{pooling}) << name;
   }
 }
@@ -362,7 +362,7 @@ TEST(Contrastive, ATextIsItsOwnPositiveUnderOtherDropout) {
             "no line has a positive: every text is its own, with other dropout");
 
   const Recipe recipe = s.recipe();
-  const model::Model model(recipe.spec, start_weights(recipe).weights);
+  const model::Model model(recipe.spec, start_weights(recipe.model_plan()).weights);
   model::ForwardOptions forward;
   forward.training = true;
   const nn::Batch tensors = batch_of(batch);
@@ -378,7 +378,7 @@ TEST(Contrastive, ATextIsItsOwnPositiveUnderOtherDropout) {
 TEST(Contrastive, PoolsAsItIsTold) {
   const Setting s;
   const Recipe recipe = s.recipe();
-  const model::Model model(recipe.spec, start_weights(recipe).weights);
+  const model::Model model(recipe.spec, start_weights(recipe.model_plan()).weights);
   nn::Batch batch = nn::Batch::of({{1, 2, 3}, {4, 5}});
   const Tensor x_ND = at::randn({5, 3});
   const auto pooled = [&](TextVector pooling) { return text_vectors(model, x_ND, batch, pooling); };

@@ -4,7 +4,6 @@
 
 #include "tessera/train/objective/denoising/noise_source.h"
 #include "tessera/train/objective/next_token/next_token_objective.h"
-#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -30,19 +29,19 @@ class NoiseObjective final : public ObjectiveConfig {
     return out;
   }
 
-  void check(const Recipe& recipe) const override {
-    check_text_alone(recipe, type());
-    if (recipe.train.windows == WindowOrder::carried)
+  void check(const ModelPlan& plan) const override {
+    check_text_alone(plan.data, type());
+    if (plan.train.windows == WindowOrder::carried)
       fail(ErrorKind::spec, "train.windows",
            "objective \"{}\" rearranges texts, and samples are independent; use "
            "\"isolated\"",
            type());
-    if (recipe.train.length > kMaxTokens)
-      fail(ErrorKind::spec, "train.length", "{} tokens; expected at most {}", recipe.train.length,
+    if (plan.train.length > kMaxTokens)
+      fail(ErrorKind::spec, "train.length", "{} tokens; expected at most {}", plan.train.length,
            kMaxTokens);
-    const text::Tokenizer tokenizer = open_tokenizer(recipe.data);
-    build_noises(shares_, noise_scope(recipe.data_plan(), tokenizer));
-    check_predicts_tokens(recipe);
+    const text::Tokenizer tokenizer = open_tokenizer(plan.data);
+    build_noises(shares_, noise_scope(plan, tokenizer));
+    check_predicts_tokens(plan.spec, type());
   }
 
   std::unique_ptr<Dataset> open(const DataPlan& plan,

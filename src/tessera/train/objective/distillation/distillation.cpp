@@ -100,31 +100,34 @@ double total(const Tensor& rows_N) {
 
 class Distillation final : public Objective {
  public:
-  Distillation(const Recipe& recipe, model::Model teacher, std::unique_ptr<Objective> own)
+  Distillation(const ModelPlan& plan,
+               const ObjectivePtr& objective,
+               model::Model teacher,
+               std::unique_ptr<Objective> own)
       : Objective(std::make_unique<TaughtSource>(own->source(), teacher)),
-        recipe_(recipe.objective),
-        config_(dynamic_cast<const DistillationConfig&>(*recipe.objective)),
+        objective_(objective),
+        config_(dynamic_cast<const DistillationConfig&>(*objective)),
         terms_(config_.keys().terms),
         losses_(loss_names(terms_)),
         teacher_(std::move(teacher)),
         own_(std::move(own)),
-        reads_(config_.teacher_reads(recipe.spec, teacher_.spec())),
-        student_whole_(recipe.spec.mask.has_value()),
-        pairs_(config_.layers(recipe.spec, teacher_.spec())),
-        classes_(std::min(recipe.spec.vocab, teacher_.spec().vocab)) {
+        reads_(config_.teacher_reads(plan.spec, teacher_.spec())),
+        student_whole_(plan.spec.mask.has_value()),
+        pairs_(config_.layers(plan.spec, teacher_.spec())),
+        classes_(std::min(plan.spec.vocab, teacher_.spec().vocab)) {
     if (config_.has(TermOf::logits) && !teacher_.has_head())
       fail(ErrorKind::spec, "objective.teacher",
            "its head gives no logits of tokens; expected a teacher that does, or term \"hidden\"");
-    if (recipe.adapter && adapter_keys<VirtualTokenKeys>(*recipe.adapter))
+    if (plan.adapter && adapter_keys<VirtualTokenKeys>(*plan.adapter))
       for (const DistillationTerm& term : terms_)
         if (term.of != TermOf::logits)
           fail(ErrorKind::spec, "objective.terms",
                "\"{}\" is not available with virtual tokens, which the teacher lacks; expected "
                "\"logits\"",
                spec::enum_name(term.of));
-    const int64_t to = teacher_.spec().d_model, from = recipe.spec.d_model;
+    const int64_t to = teacher_.spec().d_model, from = plan.spec.d_model;
     if (!config_.has(TermOf::hidden) || to == from) return;
-    const RandomKey key = RandomKey(static_cast<uint64_t>(recipe.train.seed)).fold("objective");
+    const RandomKey key = RandomKey(static_cast<uint64_t>(plan.train.seed)).fold("objective");
     for (const LayerPair& pair : pairs_) {
       const spec::ParamDecl decl{fmt::format("objective.maps.{}.{}", pair.teacher, pair.student),
                                  {to, from},
@@ -393,7 +396,7 @@ class Distillation final : public Objective {
     if (const Tensor share = of_layers(pass, seen, true); share.requires_grad()) share.backward();
   }
 
-  ObjectivePtr recipe_;  // keeps the config alive
+  ObjectivePtr objective_;  // keeps the config alive
   const DistillationConfig& config_;
   std::vector<DistillationTerm> terms_;
   std::vector<std::string> losses_;  // of terms_
@@ -452,17 +455,17 @@ TeacherBatch joined_batch(const PackedBatch& packed, bool given) {
   return out;
 }
 
-std::unique_ptr<Objective> distillation_objective(const Recipe& recipe,
+std::unique_ptr<Objective> distillation_objective(const ModelPlan& plan,
+                                                  const ObjectivePtr& objective,
                                                   std::unique_ptr<Dataset> source,
                                                   const ObjectiveOptions& options) {
-  const auto& config = dynamic_cast<const DistillationConfig&>(*recipe.objective);
-  Recipe inner = recipe;
-  inner.objective = config.inner();
-  auto own = token_objective(inner, std::move(source));
+  const auto& config = dynamic_cast<const DistillationConfig&>(*objective);
+  auto own = token_objective(plan, *config.inner(), std::move(source));
   const convert::Checkpoint checkpoint =
       load_without_keys(config.keys().teacher, config.keys().ignore_keys);
   auto out = std::make_unique<Distillation>(
-      recipe, model::Model(checkpoint.spec, infer::weights_of(checkpoint)), std::move(own));
+      plan, objective, model::Model(checkpoint.spec, infer::weights_of(checkpoint)),
+      std::move(own));
   if (options.say) options.say(out->line());
   return out;
 }

@@ -10,7 +10,8 @@
 namespace tessera::train {
 
 /// Creates the objective of a recipe of that type. Throws the errors of loading the teacher.
-std::unique_ptr<Objective> distillation_objective(const Recipe& recipe,
+std::unique_ptr<Objective> distillation_objective(const ModelPlan& plan,
+                                                  const ObjectivePtr& objective,
                                                   std::unique_ptr<Dataset> source,
                                                   const ObjectiveOptions& options);
 

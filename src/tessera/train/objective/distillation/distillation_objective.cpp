@@ -12,7 +12,6 @@
 #include "tessera/nn/mixer/linear/linear_attention.h"
 #include "tessera/spec/names.h"
 #include "tessera/train/data/dataset.h"
-#include "tessera/train/recipe/recipe.h"
 #include "tessera/train/recipe/start.h"
 
 namespace tessera::train {
@@ -37,12 +36,12 @@ std::string shown_token(const std::string& token) {
 }
 
 /// Checks that both vocabularies agree. A missing tokenizer is accepted.
-void check_tokens(const Recipe& recipe,
+void check_tokens(const DataPlan& plan,
                   const convert::Checkpoint& teacher,
                   const std::string& name) {
-  const int64_t own = recipe.spec.vocab, its = teacher.spec.vocab;
+  const int64_t own = plan.spec.vocab, its = teacher.spec.vocab;
   std::optional<text::Tokenizer> of_teacher;
-  if (recipe.data.task() == nullptr) {
+  if (plan.data.task() == nullptr) {
     try {
       of_teacher = convert::find_tokenizer(tokenizer_of_start(name));
     } catch (const Error&) {
@@ -56,7 +55,7 @@ void check_tokens(const Recipe& recipe,
            its, own);
     return;
   }
-  const text::Tokenizer of_data = open_tokenizer(recipe.data);
+  const text::Tokenizer of_data = open_tokenizer(plan.data);
   const int32_t known = of_data.vocab_size();
   const auto token = [](const text::Tokenizer& tokenizer, int32_t id) -> std::string {
     try {
@@ -325,14 +324,14 @@ std::vector<LayerPair> DistillationConfig::layers(const ModelSpec& student,
   return out;
 }
 
-void DistillationConfig::check(const Recipe& recipe) const {
-  inner_->check(recipe);
-  const ModelSpec& student = recipe.spec;
+void DistillationConfig::check(const ModelPlan& plan) const {
+  inner_->check(plan);
+  const ModelSpec& student = plan.spec;
   if (keys_.alpha > 1)
     fail(ErrorKind::spec, "objective.alpha", "found {}; expected 0 to 1", keys_.alpha);
   if (keys_.terms.empty())
     fail(ErrorKind::spec, "objective.terms", "none; expected some, or another objective");
-  if (recipe.train.windows == WindowOrder::carried)
+  if (plan.train.windows == WindowOrder::carried)
     fail(ErrorKind::spec, "train.windows",
          "\"carried\" rows continue from a state, and the teacher has none; use \"isolated\"");
   if (!std::filesystem::exists(keys_.teacher))
@@ -341,12 +340,12 @@ void DistillationConfig::check(const Recipe& recipe) const {
   const convert::Checkpoint checkpoint = load_without_keys(keys_.teacher, keys_.ignore_keys);
   const ModelSpec& teacher = checkpoint.spec;
   const TeacherReads reads = teacher_reads(student, teacher);
-  check_tokens(recipe, checkpoint, convert::checkpoint_place(keys_.teacher).string());
+  check_tokens(plan, checkpoint, convert::checkpoint_place(keys_.teacher).string());
   // maximum of source and target each
-  const int64_t longest = recipe.train.length * (reads == TeacherReads::joined ? 2 : 1);
+  const int64_t longest = plan.train.length * (reads == TeacherReads::joined ? 2 : 1);
   if (const int64_t limit = teacher.max_positions(); limit > 0 && longest > limit)
     fail(ErrorKind::spec, "train.length", "{} tokens{}; the teacher has {} positions",
-         recipe.train.length, longest > recipe.train.length ? " of a source and of its answer" : "",
+         plan.train.length, longest > plan.train.length ? " of a source and of its answer" : "",
          limit);
   const std::vector<LayerPair> pairs = layers(student, teacher);
   for (size_t i = 0; i < keys_.terms.size(); ++i) {
@@ -368,7 +367,7 @@ void DistillationConfig::check(const Recipe& recipe) const {
            "other positions; expected \"logits\"",
            spec::enum_name(term.of), name_of(teacher.arch), name_of(student.arch));
     using Of = nn::RecomputeOf;
-    const Of again = recipe.train.recompute.of;
+    const Of again = plan.train.recompute.of;
     if ((term.of == TermOf::attention || term.of == TermOf::values) &&
         (again == Of::layers || again == Of::mixers))
       fail(ErrorKind::spec, "train.recompute",

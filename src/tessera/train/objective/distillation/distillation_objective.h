@@ -23,7 +23,7 @@ class DistillationConfig final : public ObjectiveConfig {
       : keys_(std::move(keys)), inner_(std::move(inner)) {}
   std::string type() const override { return DistillationKeys::kType; }
   spec::Json dump() const override;
-  void check(const Recipe& recipe) const override;
+  void check(const ModelPlan& plan) const override;
   std::unique_ptr<Dataset> open(const DataPlan& plan,
                                 const std::filesystem::path& cache,
                                 const CancelToken* cancel) const override {

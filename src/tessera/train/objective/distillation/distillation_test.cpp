@@ -113,7 +113,7 @@ TEST_F(Distillation, OfATeacherLikeItselfThereIsNothingToLearn) {
   json["init"] = {{"from", teacher()}};
   const Recipe read = read_recipe(json, "");
   const auto objective = open_objective(read, folder_ / "cache");
-  const model::Model model(read.spec, start_weights(read).weights);
+  const model::Model model(read.spec, start_weights(read.model_plan()).weights);
   const LossSums losses = losses_of(*objective, model, some(*objective));
   EXPECT_EQ(losses.size(), 11);
   for (const auto& [name, loss] : losses)
@@ -448,7 +448,7 @@ TEST_F(Distillation, ATeacherMayBeAGgufWithItsBlocks) {
   json["train"]["length"] = 8;
   const Recipe read = read_recipe(json, "");
   const auto objective = open_objective(read, folder_ / "cache");
-  const model::Model model(read.spec, start_weights(read).weights);
+  const model::Model model(read.spec, start_weights(read.model_plan()).weights);
   const LossSums losses = losses_of(*objective, model, some(*objective));
   EXPECT_NEAR(losses.at("logits"), 0, 1e-5);
   EXPECT_NEAR(losses.at("hidden"), 0, 1e-5);

@@ -5,7 +5,6 @@
 #include "tessera/train/data/token_cache.h"
 #include "tessera/train/objective/labels/answer_source.h"
 #include "tessera/train/objective/labels/label_source.h"
-#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -16,22 +15,21 @@ const nn::ClassifierConfig* classifier_of(const model::ModelSpec& spec) {
 
 /// Checks the rest of a recipe, for all supervised objectives. `reads_features`: images and sounds
 /// may take the place of texts.
-void check_labelled(const Recipe& recipe, std::string_view type, bool reads_features = false) {
-  require(recipe.data.labels() != nullptr, "recipe", "objective \"{}\" without labelled data",
-          type);
-  if (recipe.spec.encoder)
+void check_labelled(const DataPlan& plan, std::string_view type, bool reads_features = false) {
+  require(plan.data.labels() != nullptr, "recipe", "objective \"{}\" without labelled data", type);
+  if (plan.spec.encoder)
     fail(ErrorKind::spec, "spec.arch",
          "\"{}\" with objective \"{}\"; expected \"encoder\" or \"decoder\"",
-         name_of(recipe.spec.arch), type);
+         name_of(plan.spec.arch), type);
   if (!reads_features &&
-      dynamic_cast<const nn::FeatureEmbedConfig*>(recipe.spec.embed.config.get()) != nullptr)
+      dynamic_cast<const nn::FeatureEmbedConfig*>(plan.spec.embed.config.get()) != nullptr)
     fail(ErrorKind::spec, "spec.embed",
          "\"{}\" reads no tokens, and objective \"{}\" has texts; expected \"token\"",
-         recipe.spec.embed.type(), type);
-  if (const auto* head = classifier_of(recipe.spec);
-      head != nullptr && head->two_towers() && recipe.data.labels()->has_features)
+         plan.spec.embed.type(), type);
+  if (const auto* head = classifier_of(plan.spec);
+      head != nullptr && head->two_towers() && plan.data.labels()->has_features)
     fail(ErrorKind::spec, "spec.head.documents", "2 with images or sounds; expected 1");
-  const TrainRecipe& train = recipe.train;
+  const TrainRecipe& train = plan.train;
   const auto refuse = [&](bool given, const char* key, const char* expected) {
     if (given)
       fail(ErrorKind::spec, key, "has no meaning for objective \"{}\"; expected {}", type,
@@ -46,19 +44,18 @@ void check_labelled(const Recipe& recipe, std::string_view type, bool reads_feat
 }
 
 /// The classifier head of an objective;
-void check_classifier(const Recipe& recipe,
+void check_classifier(const model::ModelSpec& spec,
                       std::string_view type,
                       nn::ClassifierOf of,
                       const std::vector<std::string>& labels) {
-  const nn::ClassifierConfig* head = classifier_of(recipe.spec);
+  const nn::ClassifierConfig* head = classifier_of(spec);
   const char* expected = of == nn::ClassifierOf::pooled ? "\"classifier\" and a \"pooler\""
                                                         : "\"classifier\" of \"tokens\"";
   if (head == nullptr || head->of != of)
     fail(ErrorKind::spec, "spec.head",
          "found {}; objective \"{}\" needs {} (a recipe without "
          "\"spec\" gets them for its \"init\")",
-         recipe.spec.head ? fmt::format("\"{}\"", recipe.spec.head.type()) : "none", type,
-         expected);
+         spec.head ? fmt::format("\"{}\"", spec.head.type()) : "none", type, expected);
   if (!labels.empty() && std::ssize(labels) != head->n_labels)
     fail(ErrorKind::spec, "objective.labels", "{} names; the head has {} classes", labels.size(),
          head->n_labels);
@@ -108,24 +105,24 @@ class LabelObjective : public ObjectiveOf<C>, public Labelled {
                                 const CancelToken* cancel) const override {
     return open_labels(plan, task(plan.spec), open_tokenizer(plan.data), cancel);
   }
-  void write_settings(const Recipe& recipe, const std::filesystem::path& folder) const override {
+  void write_settings(const ModelPlan& plan, const std::filesystem::path& folder) const override {
     if (const auto* embed =
-            dynamic_cast<const nn::FeatureEmbedConfig*>(recipe.spec.embed.config.get()))
-      infer::write_feature_settings(folder, feature_settings(*recipe.data.labels(), *embed));
+            dynamic_cast<const nn::FeatureEmbedConfig*>(plan.spec.embed.config.get()))
+      infer::write_feature_settings(folder, feature_settings(*plan.data.labels(), *embed));
   }
 };
 
 class Classification final : public LabelObjective<ClassificationKeys> {
  public:
   using LabelObjective::LabelObjective;
-  void check(const Recipe& recipe) const override {
-    check_labelled(recipe, type(), /*reads_features=*/true);
-    check_classifier(recipe, type(), nn::ClassifierOf::pooled, keys_.labels);
-    check_weights(keys_.class_weights, classifier_of(recipe.spec)->n_labels);
+  void check(const ModelPlan& plan) const override {
+    check_labelled(plan, type(), /*reads_features=*/true);
+    check_classifier(plan.spec, type(), nn::ClassifierOf::pooled, keys_.labels);
+    check_weights(keys_.class_weights, classifier_of(plan.spec)->n_labels);
     if (keys_.multi_label && !keys_.class_weights.empty())
       fail(ErrorKind::spec, "objective.class_weights",
            "has no effect with multi_label; leave it out");
-    if (!keys_.multi_label && classifier_of(recipe.spec)->n_labels < 2)
+    if (!keys_.multi_label && classifier_of(plan.spec)->n_labels < 2)
       fail(ErrorKind::spec, "objective.labels", "only one class; expected at least 2");
   }
   LabelTask task(const model::ModelSpec& spec) const override {
@@ -139,10 +136,10 @@ class Classification final : public LabelObjective<ClassificationKeys> {
 class Regression final : public LabelObjective<RegressionKeys> {
  public:
   using LabelObjective::LabelObjective;
-  void check(const Recipe& recipe) const override {
-    check_labelled(recipe, type(), /*reads_features=*/true);
-    check_classifier(recipe, type(), nn::ClassifierOf::pooled, {});
-    if (const int64_t n = classifier_of(recipe.spec)->n_labels; n != 1)
+  void check(const ModelPlan& plan) const override {
+    check_labelled(plan, type(), /*reads_features=*/true);
+    check_classifier(plan.spec, type(), nn::ClassifierOf::pooled, {});
+    if (const int64_t n = classifier_of(plan.spec)->n_labels; n != 1)
       fail(ErrorKind::spec, "spec.head.n_labels", "found {}; objective \"regression\" needs 1", n);
   }
   LabelTask task(const model::ModelSpec& spec) const override {
@@ -153,10 +150,10 @@ class Regression final : public LabelObjective<RegressionKeys> {
 class TokenClassification final : public LabelObjective<TokenClassificationKeys> {
  public:
   using LabelObjective::LabelObjective;
-  void check(const Recipe& recipe) const override {
-    check_labelled(recipe, type());
-    check_classifier(recipe, type(), nn::ClassifierOf::tokens, keys_.labels);
-    check_weights(keys_.class_weights, classifier_of(recipe.spec)->n_labels);
+  void check(const ModelPlan& plan) const override {
+    check_labelled(plan, type());
+    check_classifier(plan.spec, type(), nn::ClassifierOf::tokens, keys_.labels);
+    check_weights(keys_.class_weights, classifier_of(plan.spec)->n_labels);
   }
   LabelTask task(const model::ModelSpec& spec) const override {
     return {LabelTask::Kind::words, classes_of(spec), keys_.class_weights};
@@ -166,16 +163,16 @@ class TokenClassification final : public LabelObjective<TokenClassificationKeys>
 class QuestionAnswering final : public LabelObjective<QuestionAnsweringKeys> {
  public:
   using LabelObjective::LabelObjective;
-  void check(const Recipe& recipe) const override {
-    check_labelled(recipe, type());
-    if (!recipe.spec.head || recipe.spec.head.type() != "span")
+  void check(const ModelPlan& plan) const override {
+    check_labelled(plan, type());
+    if (!plan.spec.head || plan.spec.head.type() != "span")
       fail(ErrorKind::spec, "spec.head",
            "found {}; objective \"question_answering\" needs \"span\" (a recipe without \"spec\" "
            "gets it for its \"init\")",
-           recipe.spec.head ? fmt::format("\"{}\"", recipe.spec.head.type()) : "none");
-    if (keys_.stride >= recipe.train.length)
+           plan.spec.head ? fmt::format("\"{}\"", plan.spec.head.type()) : "none");
+    if (keys_.stride >= plan.train.length)
       fail(ErrorKind::spec, "objective.stride", "found {}; expected less than train.length = {}",
-           keys_.stride, recipe.train.length);
+           keys_.stride, plan.train.length);
   }
   LabelTask task(const model::ModelSpec&) const override {
     return {
@@ -204,10 +201,10 @@ std::vector<ObjectiveKind> label_objective_kinds() {
           labelled_kind<QuestionAnswering, QuestionAnsweringKeys>()};
 }
 
-LabelTask label_task(const Recipe& recipe) {
-  const auto* labelled = dynamic_cast<const Labelled*>(recipe.objective.get());
-  require(labelled != nullptr, "objective", "\"{}\" has no labels", recipe.objective->type());
-  return labelled->task(recipe.spec);
+LabelTask label_task(const ObjectiveConfig& objective, const model::ModelSpec& spec) {
+  const auto* labelled = dynamic_cast<const Labelled*>(&objective);
+  require(labelled != nullptr, "objective", "\"{}\" has no labels", objective.type());
+  return labelled->task(spec);
 }
 
 }  // namespace tessera::train

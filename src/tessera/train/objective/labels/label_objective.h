@@ -78,7 +78,7 @@ struct QuestionAnsweringKeys {
 
 std::vector<ObjectiveKind> label_objective_kinds();
 
-/// The classes of a recipe with such an objective.
+/// What such an objective learns: its classes.
 struct LabelTask {
   enum class Kind { one_class, multi_label, score, words, answers };
   Kind kind = Kind::one_class;
@@ -87,6 +87,7 @@ struct LabelTask {
   int64_t stride = 0, max_answer = 0;
   bool two_towers = false;  // both texts of a pair are documents of their own
 };
-LabelTask label_task(const Recipe& recipe);
+/// For a model with this spec.
+LabelTask label_task(const ObjectiveConfig& objective, const model::ModelSpec& spec);
 
 }  // namespace tessera::train

@@ -120,8 +120,12 @@ Groups single_parts(size_t n) {
 /// Common base of all label losses.
 class LabelledObjective : public Objective {
  public:
-  LabelledObjective(const Recipe& recipe, std::unique_ptr<Dataset> source)
-      : Objective(std::move(source)), name_(recipe.objective->type()), task_(label_task(recipe)) {}
+  LabelledObjective(const ModelPlan& plan,
+                    const ObjectiveConfig& objective,
+                    std::unique_ptr<Dataset> source)
+      : Objective(std::move(source)),
+        name_(objective.type()),
+        task_(label_task(objective, plan.spec)) {}
 
   std::string_view name() const override { return name_; }
   std::string main_loss() const override { return kLoss; }
@@ -261,10 +265,10 @@ void add_class_scores(const std::vector<int64_t>& truth,
 
 class OneClass final : public LabelledObjective {
  public:
-  OneClass(const Recipe& recipe, std::unique_ptr<Dataset> source)
-      : LabelledObjective(recipe, std::move(source)),
+  OneClass(const ModelPlan& plan, const ObjectiveConfig& objective, std::unique_ptr<Dataset> source)
+      : LabelledObjective(plan, objective, std::move(source)),
         weights_(task().class_weights),
-        layout_(recipe.data.labels()->layout) {}
+        layout_(plan.data.labels()->layout) {}
 
  private:
   class Predictions final : public Answers {
@@ -408,8 +412,8 @@ class Scores final : public LabelledObjective {
 
 class Words final : public LabelledObjective {
  public:
-  Words(const Recipe& recipe, std::unique_ptr<Dataset> source)
-      : LabelledObjective(recipe, std::move(source)), weights_(task().class_weights) {}
+  Words(const ModelPlan& plan, const ObjectiveConfig& objective, std::unique_ptr<Dataset> source)
+      : LabelledObjective(plan, objective, std::move(source)), weights_(task().class_weights) {}
 
  private:
   class Predictions final : public Answers {
@@ -497,8 +501,10 @@ class Words final : public LabelledObjective {
 
 class AnswersInTexts final : public LabelledObjective {
  public:
-  AnswersInTexts(const Recipe& recipe, std::unique_ptr<AnswerSource> source)
-      : LabelledObjective(recipe, std::move(source)), causal_(recipe.spec.causal()) {}
+  AnswersInTexts(const ModelPlan& plan,
+                 const ObjectiveConfig& objective,
+                 std::unique_ptr<AnswerSource> source)
+      : LabelledObjective(plan, objective, std::move(source)), causal_(plan.spec.causal()) {}
 
  private:
   const AnswerSource& asks() const { return static_cast<const AnswerSource&>(source()); }
@@ -567,23 +573,25 @@ class AnswersInTexts final : public LabelledObjective {
 
 }  // namespace
 
-std::unique_ptr<Objective> labelled_objective(const Recipe& recipe,
+std::unique_ptr<Objective> labelled_objective(const ModelPlan& plan,
+                                              const ObjectivePtr& objective,
                                               std::unique_ptr<Dataset> source,
                                               const ObjectiveOptions&) {
-  switch (label_task(recipe).kind) {
+  switch (label_task(*objective, plan.spec).kind) {
     case LabelTask::Kind::one_class:
-      return std::make_unique<OneClass>(recipe, std::move(source));
+      return std::make_unique<OneClass>(plan, *objective, std::move(source));
     case LabelTask::Kind::multi_label:
-      return std::make_unique<SeveralClasses>(recipe, std::move(source));
+      return std::make_unique<SeveralClasses>(plan, *objective, std::move(source));
     case LabelTask::Kind::score:
-      return std::make_unique<Scores>(recipe, std::move(source));
+      return std::make_unique<Scores>(plan, *objective, std::move(source));
     case LabelTask::Kind::words:
-      return std::make_unique<Words>(recipe, std::move(source));
+      return std::make_unique<Words>(plan, *objective, std::move(source));
     case LabelTask::Kind::answers: {
       auto* asks = dynamic_cast<AnswerSource*>(source.get());
       require(asks != nullptr, "objective", "a source without questions");
       source.release();
-      return std::make_unique<AnswersInTexts>(recipe, std::unique_ptr<AnswerSource>(asks));
+      return std::make_unique<AnswersInTexts>(plan, *objective,
+                                              std::unique_ptr<AnswerSource>(asks));
     }
   }
   fail(ErrorKind::internal, "objective", "an unknown kind of label");

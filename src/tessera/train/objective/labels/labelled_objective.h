@@ -7,7 +7,8 @@
 namespace tessera::train {
 
 /// `source`: that of the recipe's objective.
-std::unique_ptr<Objective> labelled_objective(const Recipe& recipe,
+std::unique_ptr<Objective> labelled_objective(const ModelPlan& plan,
+                                              const ObjectivePtr& objective,
                                               std::unique_ptr<Dataset> source,
                                               const ObjectiveOptions& options = {});
 

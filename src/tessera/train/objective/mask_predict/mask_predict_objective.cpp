@@ -5,7 +5,6 @@
 #include "tessera/train/data/draws.h"
 #include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/next_token/next_token_objective.h"
-#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -71,20 +70,20 @@ class MaskPredictObjective final : public ObjectiveOf<MaskPredictRecipe> {
  public:
   using ObjectiveOf::ObjectiveOf;
 
-  void check(const Recipe& recipe) const override {
-    if (!recipe.spec.mask)
+  void check(const ModelPlan& plan) const override {
+    if (!plan.spec.mask)
       fail(ErrorKind::spec, "objective.type",
            "\"{}\" with a {} that does not see targets whole; expected an \"encoder_decoder\" with "
            "\"mask\"",
-           type(), name_of(recipe.spec.arch));
-    if (!recipe.data.has_sources())
+           type(), name_of(plan.spec.arch));
+    if (!plan.data.has_sources())
       fail(ErrorKind::spec, "data.source_key",
            "missing; objective \"{}\" learns from pairs: expected the key of what the encoder "
            "reads in every line of a jsonl file",
            type());
-    if (recipe.train.windows == WindowOrder::carried)
+    if (plan.train.windows == WindowOrder::carried)
       fail(ErrorKind::spec, "train.windows", "pairs are independent; use \"isolated\"");
-    if (recipe.train.curriculum.steps > 0)
+    if (plan.train.curriculum.steps > 0)
       fail(ErrorKind::spec, "train.curriculum",
            "cuts texts, whose whole length objective \"{}\" learns; leave it out", type());
   }

@@ -5,7 +5,6 @@
 #include "tessera/model/call_plan.h"
 #include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/masked_lm/masking.h"
-#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -78,8 +77,8 @@ class MaskedObjective final : public ObjectiveOf<MaskedRecipe> {
  public:
   using ObjectiveOf::ObjectiveOf;
 
-  void check(const Recipe& recipe) const override {
-    check_masked(recipe, keys_, type(), "masked_lm");
+  void check(const ModelPlan& plan) const override {
+    check_masked(plan, keys_, type(), "masked_lm");
   }
 
   std::unique_ptr<Dataset> open(const DataPlan& plan,
@@ -95,20 +94,20 @@ std::vector<ObjectiveKind> masked_lm_kinds() {
   return {objective_kind<MaskedObjective, MaskedRecipe>()};
 }
 
-void check_masked(const Recipe& recipe,
+void check_masked(const DataPlan& plan,
                   const MaskedRecipe& how,
                   std::string_view type,
                   std::string_view head) {
-  if (recipe.spec.arch != model::Arch::encoder)
+  if (plan.spec.arch != model::Arch::encoder)
     fail(ErrorKind::spec, "objective.type",
          "\"{}\" with arch \"{}\", which does not see what follows; expected \"encoder\"", type,
-         name_of(recipe.spec.arch));
-  if (!recipe.spec.head || (!head.empty() && recipe.spec.head.type() != head))
+         name_of(plan.spec.arch));
+  if (!plan.spec.head || (!head.empty() && plan.spec.head.type() != head))
     fail(ErrorKind::spec, "spec.head", "found {}; objective \"{}\" needs \"{}\"",
-         recipe.spec.head ? fmt::format("\"{}\"", recipe.spec.head.type()) : "none", type,
+         plan.spec.head ? fmt::format("\"{}\"", plan.spec.head.type()) : "none", type,
          head.empty() ? "masked_lm" : head);
-  check_text_alone(recipe, type);
-  if (recipe.train.windows == WindowOrder::carried)
+  check_text_alone(plan.data, type);
+  if (plan.train.windows == WindowOrder::carried)
     fail(ErrorKind::spec, "train.windows",
          "an encoder reads its whole input at once and carries nothing on; use \"isolated\"");
   if (!(how.rate > 0 && how.rate <= 1))
@@ -123,7 +122,7 @@ void check_masked(const Recipe& recipe,
   if (how.mask_token.has_value() == how.mask_id.has_value())
     fail(ErrorKind::spec, "objective.mask_token", "{}; expected either it or mask_id",
          how.mask_id ? "given together with mask_id" : "missing");
-  mask_id(how, recipe.spec.vocab, open_tokenizer(recipe.data));
+  mask_id(how, plan.spec.vocab, open_tokenizer(plan.data));
 }
 
 PackedBatch hide_tokens(PackedBatch batch,

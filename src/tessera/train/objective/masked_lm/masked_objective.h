@@ -11,7 +11,7 @@ std::vector<ObjectiveKind> masked_lm_kinds();
 
 /// Checks the rest of a recipe for an objective of that type with masked tokens; throws
 /// Error(spec). `head`: the required head of the spec, "" = any.
-void check_masked(const Recipe& recipe,
+void check_masked(const DataPlan& plan,
                   const MaskedRecipe& how,
                   std::string_view type,
                   std::string_view head);

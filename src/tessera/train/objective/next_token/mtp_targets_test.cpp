@@ -79,7 +79,7 @@ TEST(MtpBatch, GradientsAreThoseOfTheSumOfLosses) {
   for (const bool modules : {true, false}) {
     const TemporaryFolder folder;
     const Recipe recipe = recipe_of(modules ? kModules : kHeads, folder);
-    const auto objective = token_objective(recipe, nullptr);
+    const auto objective = token_objective(recipe.data_plan(), *recipe.objective, nullptr);
     const PackedBatch packed = documents();
     const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 3)),
         twin(recipe.spec, model::Weights::initial(recipe.spec, 3));
@@ -154,7 +154,7 @@ TEST(ExitLosses, GradientsAreThoseOfTheWeightedSum) {
   json["spec"]["layers"][0]["repeat"] = 3;
   json["train"]["early_exit"] = {{"scale", 0.5}, {"curriculum", "all"}};
   const Recipe recipe = read_recipe(json, "", {});
-  const auto objective = token_objective(recipe, nullptr);
+  const auto objective = token_objective(recipe.data_plan(), *recipe.objective, nullptr);
   const PackedBatch packed = documents();
   const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 3)),
       twin(recipe.spec, model::Weights::initial(recipe.spec, 3));

@@ -8,7 +8,6 @@
 #include "tessera/base/sha256.h"
 #include "tessera/train/data/dataset.h"
 #include "tessera/train/data/tasks.h"
-#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -142,20 +141,20 @@ class NextTokens final : public ObjectiveConfig {
   std::string type() const override { return type_; }
   spec::Json dump() const override { return nullptr; }
 
-  void check(const Recipe& recipe) const override {
-    check_predicts_tokens(recipe);
-    if (recipe.spec.encoder && !recipe.data.has_sources())
+  void check(const ModelPlan& plan) const override {
+    check_predicts_tokens(plan.spec, type());
+    if (plan.spec.encoder && !plan.data.has_sources())
       fail(ErrorKind::spec, "data.source_key",
            "missing; an encoder_decoder learns from pairs: expected the key of what the encoder "
            "reads in every line of a jsonl file");
-    const int64_t prefix = model::CallPlan(recipe.spec).first_call(0);
-    if (recipe.data.has_sources() || prefix == 0) return;
-    if (prefix > recipe.train.length && recipe.data.task() == nullptr)
+    const int64_t prefix = model::CallPlan(plan.spec).first_call(0);
+    if (plan.data.has_sources() || prefix == 0) return;
+    if (prefix > plan.train.length && plan.data.task() == nullptr)
       fail(ErrorKind::spec, "train.length",
            "{} tokens; the first {} of a document see each other, which leaves none to predict: "
            "expected at least {}",
-           recipe.train.length, prefix, prefix);
-    const Curriculum& curriculum = recipe.train.curriculum;
+           plan.train.length, prefix, prefix);
+    const Curriculum& curriculum = plan.train.curriculum;
     if (curriculum.steps > 0 && prefix > curriculum.from)
       fail(ErrorKind::spec, "train.curriculum.from",
            "found {}; the first {} tokens of a document see each other, which leaves none to "
@@ -201,18 +200,18 @@ ObjectivePtr default_objective(const model::ModelSpec& spec, const DataRecipe& d
   return next_token_objective();
 }
 
-void check_predicts_tokens(const Recipe& recipe) {
-  if (recipe.spec.mask)
+void check_predicts_tokens(const model::ModelSpec& spec, std::string_view type) {
+  if (spec.mask)
     fail(ErrorKind::spec, "objective.type",
          "\"{}\" with a decoder that sees targets whole (\"mask\" of the spec); expected "
          "\"mask_predict\"",
-         recipe.objective->type());
-  if (!recipe.spec.causal())
+         type);
+  if (!spec.causal())
     fail(ErrorKind::spec, "spec.arch",
          "\"{}\" cannot be trained to predict the next token; expected \"decoder\" or "
          "\"encoder_decoder\"",
-         name_of(recipe.spec.arch));
-  if (!recipe.spec.head)
+         name_of(spec.arch));
+  if (!spec.head)
     fail(ErrorKind::spec, "spec.head", "missing; a model without logits cannot be trained");
 }
 

@@ -7,7 +7,6 @@
 #include "tessera/train/data/dataset.h"
 #include "tessera/train/objective/masked_lm/masked_objective.h"
 #include "tessera/train/objective/permutation/permutation_recipe.h"
-#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -102,10 +101,10 @@ class PermutationObjective final : public ObjectiveOf<PermutationRecipe> {
  public:
   using ObjectiveOf::ObjectiveOf;
 
-  void check(const Recipe& recipe) const override {
-    check_masked(recipe, keys_.chooses(), type(), "");
-    check_parts(recipe.spec);
-    if (recipe.adapter && adapter_keys<VirtualTokenKeys>(*recipe.adapter))
+  void check(const ModelPlan& plan) const override {
+    check_masked(plan, keys_.chooses(), type(), "");
+    check_parts(plan.spec);
+    if (plan.adapter && adapter_keys<VirtualTokenKeys>(*plan.adapter))
       fail(ErrorKind::spec, "adapter.type",
            "virtual tokens have no order; objective \"permutation\" needs another adapter, such "
            "as \"lora\"");

@@ -58,12 +58,13 @@ struct PairSums {
 
 class Preference final : public Objective {
  public:
-  Preference(const Recipe& recipe,
+  Preference(const PreferenceRecipe& how,
+             Precision precision,
              std::unique_ptr<Dataset> source,
              std::vector<PairScore> references)
       : Objective(std::move(source)),
-        how_(keys_of<PreferenceRecipe>(*recipe.objective)),
-        precision_(recipe.train.precision),
+        how_(how),
+        precision_(precision),
         references_(std::move(references)) {}
 
   std::string_view name() const override { return PreferenceRecipe::kType; }
@@ -166,14 +167,17 @@ std::vector<double> answer_log_p(const model::Model& model,
   return log_p_of(packed, nats_of(model, hidden, targets_of(packed)));
 }
 
-std::unique_ptr<Objective> preference(const Recipe& recipe,
+std::unique_ptr<Objective> preference(const ModelPlan& plan,
+                                      const ObjectivePtr& objective,
                                       std::unique_ptr<Dataset> source,
                                       const ObjectiveOptions& options) {
-  check_head_of_tokens(recipe);
+  const auto& how = keys_of<PreferenceRecipe>(*objective);
+  check_head_of_tokens(plan.spec, objective->type());
   std::vector<PairScore> references;
-  if (keys_of<PreferenceRecipe>(*recipe.objective).has_reference())
-    references = reference_scores(recipe, dynamic_cast<const PreferenceSource&>(*source), options);
-  return std::make_unique<Preference>(recipe, std::move(source), std::move(references));
+  if (how.has_reference())
+    references = reference_scores(plan, dynamic_cast<const PreferenceSource&>(*source), options);
+  return std::make_unique<Preference>(how, plan.train.precision, std::move(source),
+                                      std::move(references));
 }
 
 }  // namespace tessera::train

@@ -15,7 +15,8 @@ std::vector<double> answer_log_p(const model::Model& model,
                                  Precision precision);
 
 /// Throws Error(cancelled) between passes of the reference model.
-std::unique_ptr<Objective> preference(const Recipe& recipe,
+std::unique_ptr<Objective> preference(const ModelPlan& plan,
+                                      const ObjectivePtr& objective,
                                       std::unique_ptr<Dataset> source,
                                       const ObjectiveOptions& options);
 

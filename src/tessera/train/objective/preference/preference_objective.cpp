@@ -8,7 +8,6 @@
 #include "tessera/train/objective/chat/chat_source.h"
 #include "tessera/train/objective/next_token/next_token_objective.h"
 #include "tessera/train/objective/preference/preference_source.h"
-#include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -23,18 +22,18 @@ class PreferenceObjective final : public ObjectiveOf<PreferenceRecipe> {
     return json;
   }
 
-  void check(const Recipe& recipe) const override {
-    check_predicts_tokens(recipe);
-    if (recipe.spec.arch != model::Arch::decoder)
+  void check(const ModelPlan& plan) const override {
+    check_predicts_tokens(plan.spec, type());
+    if (plan.spec.arch != model::Arch::decoder)
       fail(ErrorKind::spec, "spec.arch",
-           "\"{}\" with objective \"preference\"; expected \"decoder\"", name_of(recipe.spec.arch));
-    check_example_recipe(recipe, type());
-    const TextData& data = recipe.data.files();
+           "\"{}\" with objective \"preference\"; expected \"decoder\"", name_of(plan.spec.arch));
+    check_example_recipe(plan, type());
+    const TextData& data = plan.data.files();
     if (!has_keys(data.format))
       fail(ErrorKind::spec, "data.format",
            "found \"{}\"; objective \"preference\" reads \"jsonl\", \"csv\" or \"tsv\"",
            spec::enum_name(data.format));
-    if (const int64_t prefix = model::CallPlan(recipe.spec).first_call(0); prefix > 0)
+    if (const int64_t prefix = model::CallPlan(plan.spec).first_call(0); prefix > 0)
       fail(ErrorKind::spec, "spec",
            "the first {} tokens of every document see each other, answers among them; expected "
            "pattern \"prefix\" with length 0, which reads the prompt as its prefix",
@@ -62,9 +61,9 @@ class PreferenceObjective final : public ObjectiveOf<PreferenceRecipe> {
     return open_pairs(plan, keys_, open_tokenizer(plan.data), cancel);
   }
 
-  void write_settings(const Recipe& recipe,
+  void write_settings(const ModelPlan& plan,
                       const std::filesystem::path& checkpoint) const override {
-    write_chat_format({.format = keys_.format}, recipe.data.files(), checkpoint);
+    write_chat_format({.format = keys_.format}, plan.data.files(), checkpoint);
   }
 };
 

@@ -73,7 +73,7 @@ Tensor gradients(const Recipe& recipe,
 /// A model that has moved away from the one that references are of.
 model::Model moved(const Recipe& recipe) {
   const at::NoGradGuard none;
-  model::Model model = start_model(recipe);
+  model::Model model = start_model(recipe.model_plan());
   for (const auto& [decl, weight] : model.weights().all()) {
     Tensor values = weight->dense_tensor();
     values.add_(at::sin(at::arange(values.numel(), values.options())).view(values.sizes()), 0.05);
@@ -88,7 +88,7 @@ TEST(Preference, GradientsAreThoseOfTheFormulaAndNotOfTheCutsOfABatch) {
     const Recipe recipe =
         s.recipe({fmt::format(R"(objective={{"type": "preference", "loss": "{}"}})", loss)});
     const auto objective = open_objective(recipe, s.folder / "cache");
-    const model::Model model = moved(recipe), start = start_model(recipe);
+    const model::Model model = moved(recipe), start = start_model(recipe.model_plan());
     LossSums sums;
     const Tensor got = gradients(recipe, *objective, model, 4, &sums),
                  in_parts = gradients(recipe, *objective, model, 1);
@@ -220,7 +220,8 @@ TEST(Preference, TheReferenceOfAnAdapterIsTheModelWithoutIt) {
                                {"adapter", {{"rank", 2}}},
                                {"data", {{"type", "copying"}, {"valid", 2}}},
                                {"train", {{"steps", 1}, {"batch", 1}, {"length", 24}}}},
-                              ""))
+                              "")
+                      .model_plan())
           .spec()
           .vocab;
   // whatever the file's vocabulary, letters within it

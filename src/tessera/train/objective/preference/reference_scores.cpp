@@ -18,9 +18,9 @@ namespace fs = std::filesystem;
 constexpr const char *kPrefix = "reference-", *kTensor = "log_p";
 
 /// Everything that the scores depend on except the model.
-std::string key_of_data(const Recipe& recipe, const PreferenceSource& source) {
-  return sha256(fmt::format("{} in groups of {}, {}", source.key(), recipe.train.batch,
-                            spec::enum_name(recipe.train.precision)));
+std::string key_of_data(const DataPlan& plan, const PreferenceSource& source) {
+  return sha256(fmt::format("{} in groups of {}, {}", source.key(), plan.train.batch,
+                            spec::enum_name(plan.train.precision)));
 }
 
 std::string key_of(const model::Model& model) {
@@ -92,9 +92,9 @@ void write(const fs::path& cache, const std::string& data, const CachedScores& k
 }
 
 /// Numbers of the groups with a pair of the run.
-std::vector<int64_t> groups_needed(const Recipe& recipe, const PreferenceSource& source) {
-  const int64_t size = recipe.train.batch, pairs = source.pairs(),
-                samples = recipe.train.steps * recipe.train.accumulate * size,
+std::vector<int64_t> groups_needed(const DataPlan& plan, const PreferenceSource& source) {
+  const int64_t size = plan.train.batch, pairs = source.pairs(),
+                samples = plan.train.steps * plan.train.accumulate * size,
                 to_learn = pairs - source.valid_samples();
   std::vector<bool> seen(static_cast<size_t>(pairs), samples >= to_learn);
   for (int64_t pair = to_learn; pair < pairs; ++pair) seen[static_cast<size_t>(pair)] = true;
@@ -110,12 +110,12 @@ std::vector<int64_t> groups_needed(const Recipe& recipe, const PreferenceSource&
 
 }  // namespace
 
-std::vector<PairScore> reference_scores(const Recipe& recipe,
+std::vector<PairScore> reference_scores(const ModelPlan& plan,
                                         const PreferenceSource& source,
                                         const ObjectiveOptions& options) {
-  const int64_t size = recipe.train.batch, pairs = source.pairs();
-  const std::string data = key_of_data(recipe, source);
-  const std::vector<int64_t> needed = groups_needed(recipe, source);
+  const int64_t size = plan.train.batch, pairs = source.pairs();
+  const std::string data = key_of_data(plan, source);
+  const std::vector<int64_t> needed = groups_needed(plan, source);
   const auto missing = [&](const CachedScores& kept) {
     std::vector<int64_t> out;
     for (const int64_t group : needed)
@@ -127,7 +127,7 @@ std::vector<PairScore> reference_scores(const Recipe& recipe,
         kept && missing(*kept).empty())
       return kept->scores;
 
-  const model::Model model = start_model(recipe);
+  const model::Model model = start_model(plan);
   const std::string name = key_of(model);
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   CachedScores kept =
@@ -149,7 +149,7 @@ std::vector<PairScore> reference_scores(const Recipe& recipe,
     for (int64_t pair = groups[i] * size; pair < std::min(pairs, (groups[i] + 1) * size); ++pair)
       numbers.push_back(pair);
     const std::vector<double> log_p =
-        answer_log_p(model, source.numbered_pairs(numbers), recipe.train.precision);
+        answer_log_p(model, source.numbered_pairs(numbers), plan.train.precision);
     for (size_t row = 0; row < numbers.size(); ++row)
       kept.scores[static_cast<size_t>(numbers[row])] = {log_p[2 * row], log_p[2 * row + 1]};
     if (Clock::now() - metadata > std::chrono::seconds(20)) {

@@ -13,7 +13,7 @@ using PairScore = std::array<double, 2>;
 
 /// By pair number; NaN for pairs that the run never sees. A resumed run takes its scores from the
 /// cache; if that is missing, the model is evaluated again.
-std::vector<PairScore> reference_scores(const Recipe& recipe,
+std::vector<PairScore> reference_scores(const ModelPlan& plan,
                                         const PreferenceSource& source,
                                         const ObjectiveOptions& options);
 

@@ -37,21 +37,21 @@ class ReplacedTokens final : public ObjectiveOf<ReplacedTokenRecipe> {
     return json;
   }
 
-  void check(const Recipe& recipe) const override {
-    check_masked(recipe, keys_.masked(), type(), "token_score");
+  void check(const ModelPlan& plan) const override {
+    check_masked(plan, keys_.masked(), type(), "token_score");
     const auto need = [](bool holds, const char* key, const std::string& what) {
       if (!holds) fail(ErrorKind::spec, std::string("objective.generator.") + key, "{}", what);
     };
     need(generator_.arch == model::Arch::encoder, "arch",
          fmt::format("\"{}\"; expected \"encoder\"", name_of(generator_.arch)));
-    need(generator_.vocab == recipe.spec.vocab, "vocab",
-         fmt::format("found {}; the spec has {}", generator_.vocab, recipe.spec.vocab));
+    need(generator_.vocab == plan.spec.vocab, "vocab",
+         fmt::format("found {}; the spec has {}", generator_.vocab, plan.spec.vocab));
     need(generator_.head && generator_.head.type() == "masked_lm", "head",
          fmt::format("found {}; expected \"masked_lm\"",
                      generator_.head ? fmt::format("\"{}\"", generator_.head.type()) : "none"));
     if (const int64_t limit = generator_.max_positions(); limit > 0)
-      need(recipe.train.length <= limit, "context",
-           fmt::format("{} positions; train.length is {}", limit, recipe.train.length));
+      need(plan.train.length <= limit, "context",
+           fmt::format("{} positions; train.length is {}", limit, plan.train.length));
     model::for_each_part(generator_, [&](const spec::AnyPart& part) {
       need(part.mechanism->slot != spec::Slot::router, "layers",
            fmt::format("router \"{}\", whose counts would be taken for the spec's; expected a "
@@ -62,10 +62,10 @@ class ReplacedTokens final : public ObjectiveOf<ReplacedTokenRecipe> {
       need(!decl.rule, "layers",
            fmt::format("\"{}\" follows what its part counts; expected a generator without",
                        decl.name));
-    if (recipe.adapter)
+    if (plan.adapter)
       fail(ErrorKind::spec, "adapter",
            "given with objective \"replaced_token\", which trains two models; leave it out");
-    if (recipe.experts && recipe.experts->changes())
+    if (plan.experts && plan.experts->changes())
       fail(ErrorKind::spec, "experts",
            "some come or go, with objective \"replaced_token\", which trains two models; leave it "
            "out");
@@ -74,10 +74,10 @@ class ReplacedTokens final : public ObjectiveOf<ReplacedTokenRecipe> {
         fail(ErrorKind::spec, key, "given with objective \"replaced_token\"; expected {}",
              expected);
     };
-    no_tokens(recipe.train.z_loss > 0, "train.z_loss", "0");
-    no_tokens(recipe.train.l2_wrap > 0, "train.l2_wrap", "0");
-    no_tokens(recipe.train.label_smoothing.share > 0, "train.label_smoothing", "share 0");
-    no_tokens(recipe.train.early_exit.scale > 0, "train.early_exit", "scale 0");
+    no_tokens(plan.train.z_loss > 0, "train.z_loss", "0");
+    no_tokens(plan.train.l2_wrap > 0, "train.l2_wrap", "0");
+    no_tokens(plan.train.label_smoothing.share > 0, "train.label_smoothing", "share 0");
+    no_tokens(plan.train.early_exit.scale > 0, "train.early_exit", "scale 0");
   }
 
   std::unique_ptr<Dataset> open(const DataPlan& plan,
@@ -134,8 +134,8 @@ model::ModelSpec quarter_width(const model::ModelSpec& spec) {
   }
 }
 
-const model::ModelSpec& generator_of(const Recipe& recipe) {
-  return dynamic_cast<const ReplacedTokens&>(*recipe.objective).generator();
+const model::ModelSpec& generator_of(const ObjectiveConfig& objective) {
+  return dynamic_cast<const ReplacedTokens&>(objective).generator();
 }
 
 std::vector<ObjectiveKind> replaced_token_kinds() {

@@ -20,7 +20,7 @@ std::vector<ObjectiveKind> replaced_token_kinds();
 /// with the reason if that is no valid spec.
 model::ModelSpec quarter_width(const model::ModelSpec& spec);
 
-/// The generator of a recipe with this objective.
-const model::ModelSpec& generator_of(const Recipe& recipe);
+/// The generator of an objective of this type.
+const model::ModelSpec& generator_of(const ObjectiveConfig& objective);
 
 }  // namespace tessera::train

@@ -25,11 +25,11 @@ bool is_table(const std::string& name) {
 
 class ReplacedToken final : public Objective {
  public:
-  ReplacedToken(const Recipe& recipe, std::unique_ptr<Dataset> source)
+  ReplacedToken(const ObjectiveConfig& objective, uint64_t seed, std::unique_ptr<Dataset> source)
       : Objective(std::move(source)),
-        how_(keys_of<ReplacedTokenRecipe>(*recipe.objective)),
-        spec_(generator_of(recipe)),
-        seed_(static_cast<uint64_t>(recipe.train.seed)) {}
+        how_(keys_of<ReplacedTokenRecipe>(objective)),
+        spec_(generator_of(objective)),
+        seed_(seed) {}
 
   std::string_view name() const override { return ReplacedTokenRecipe::kType; }
   std::string main_loss() const override { return kFound; }
@@ -262,10 +262,12 @@ Tensor nats_of_found(const Tensor& z_N, const Tensor& is_other_N) {
   return -(is_other_N * at::log_sigmoid(z) + (1 - is_other_N) * at::log_sigmoid(-z));
 }
 
-std::unique_ptr<Objective> replaced_token(const Recipe& recipe,
+std::unique_ptr<Objective> replaced_token(const ModelPlan& plan,
+                                          const ObjectivePtr& objective,
                                           std::unique_ptr<Dataset> source,
                                           const ObjectiveOptions&) {
-  return std::make_unique<ReplacedToken>(recipe, std::move(source));
+  return std::make_unique<ReplacedToken>(*objective, static_cast<uint64_t>(plan.train.seed),
+                                         std::move(source));
 }
 
 }  // namespace tessera::train

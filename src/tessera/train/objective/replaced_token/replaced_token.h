@@ -30,7 +30,8 @@ Replaced replaced_by(const PackedBatch& packed, const std::vector<int64_t>& draw
 /// By token, from its logit z: -ln s(z) if it was replaced, else -ln s(-z); in double.
 Tensor nats_of_found(const Tensor& z_N, const Tensor& is_other_N);
 
-std::unique_ptr<Objective> replaced_token(const Recipe& recipe,
+std::unique_ptr<Objective> replaced_token(const ModelPlan& plan,
+                                          const ObjectivePtr& objective,
                                           std::unique_ptr<Dataset> source,
                                           const ObjectiveOptions& options);
 

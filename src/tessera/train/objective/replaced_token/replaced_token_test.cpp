@@ -65,7 +65,7 @@ struct Setting {
 
 TEST(ReplacedToken, TheGeneratorIsAQuarterAsWideUnlessItIsSaid) {
   const Setting s;
-  const model::ModelSpec own = generator_of(s.recipe());
+  const model::ModelSpec own = generator_of(*s.recipe().objective);
   EXPECT_EQ(own.d_model, 8);
   EXPECT_EQ(own.layers.size(), 2u);
   EXPECT_EQ(own.head.type(), "masked_lm");
@@ -79,7 +79,7 @@ TEST(ReplacedToken, TheGeneratorIsAQuarterAsWideUnlessItIsSaid) {
   }
   // what was resolved is read again as it is
   const Recipe again = read_recipe(resolve(s.recipe()), "");
-  EXPECT_EQ(model::resolve(generator_of(again)), model::resolve(own));
+  EXPECT_EQ(model::resolve(generator_of(*again.objective)), model::resolve(own));
 
   const auto refused = [&](const std::string& change, const char* what) {
     SCOPED_TRACE(change);
@@ -123,7 +123,7 @@ TEST(ReplacedToken, WithoutSharingTheGradientsAreThoseOfTwoModels) {
   const Setting s;
   const Recipe recipe = s.recipe({"objective.share=\"none\"", "objective.generator_weight=2"});
   const auto objective = open_objective(recipe, s.folder / "cache");
-  const model::Model model(recipe.spec, start_weights(recipe).weights);
+  const model::Model model(recipe.spec, start_weights(recipe.model_plan()).weights);
   const Companion beside = objective->join(model).companion;
   ASSERT_NE(beside.model, nullptr);
   EXPECT_EQ(beside.name, "generator");
@@ -158,7 +158,7 @@ TEST(ReplacedToken, SharedTablesGetTheGradientsOfBoth) {
   const Recipe recipe = s.recipe(), apart = s.recipe({"objective.share=\"none\""});
   const auto objective = open_objective(recipe, s.folder / "cache"),
              other = open_objective(apart, s.folder / "cache");
-  const model::Model model(recipe.spec, start_weights(recipe).weights);
+  const model::Model model(recipe.spec, start_weights(recipe.model_plan()).weights);
   const AuxiliaryParameters both = objective->join(model), apart_beside = other->join(model);
   const Companion beside = both.companion, alone = apart_beside.companion;
   const model::WeightPtr table = model.weights().find("embed.token.weight");
@@ -177,8 +177,8 @@ TEST(ReplacedToken, DisentangledTablesDifferByWhatTheDiscriminatorLearns) {
                apart = s.recipe({"objective.share=\"none\""});
   const auto objective = open_objective(recipe, s.folder / "cache"),
              other = open_objective(apart, s.folder / "cache");
-  const model::Model model(recipe.spec, start_weights(recipe).weights),
-      alone(apart.spec, start_weights(apart).weights);
+  const model::Model model(recipe.spec, start_weights(recipe.model_plan()).weights),
+      alone(apart.spec, start_weights(apart.model_plan()).weights);
   const AuxiliaryParameters beside = objective->join(model), two = other->join(alone);
   ASSERT_EQ(beside.parameters.size(), 1u);
   const ParameterBeside& difference = beside.parameters.front();
@@ -259,7 +259,7 @@ TEST(ReplacedToken, DrawsAreAFunctionOfTheSample) {
   const Setting s;
   const Recipe recipe = s.recipe();
   const auto objective = open_objective(recipe, s.folder / "cache");
-  const model::Model model(recipe.spec, start_weights(recipe).weights);
+  const model::Model model(recipe.spec, start_weights(recipe.model_plan()).weights);
   objective->join(model);
   const EvaluateOptions two{.batch = 2}, three{.batch = 3};
   const Evaluation a = objective->evaluate(model, two), b = objective->evaluate(model, three);
