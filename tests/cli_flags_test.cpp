@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "cli_testing.h"
+#include "tessera/infer/sampling/decoding_fields.h"
 #include "tessera/spec/json.h"
 
 namespace tessera {
@@ -541,6 +542,37 @@ TEST_F(CliFlags, TheHelpHasGroupsInTheirOrder) {
         EXPECT_LE(line.size(), 110u) << verb << ": " << line;
       }
   }
+}
+
+// a flag of `generate` alone, or of the list alone, is an omission
+TEST_F(CliFlags, OptionsOfDecodingAreThoseOfTheList) {
+  std::istringstream words(help("generate"));
+  std::string all;  // without line breaks
+  for (std::string word; words >> word;) all += (all.empty() ? "" : " ") + word;
+  std::set<std::string> listed;
+  for (const infer::DecodingField& option : infer::decoding_fields()) {
+    if ((option.accepted & infer::in_flags) == 0) continue;
+    listed.insert(option.flag());
+    EXPECT_NE(all.find(option.doc), std::string::npos) << option.name;
+    std::istringstream names(option.flag_names());
+    for (std::string name; std::getline(names, name, ',');)
+      EXPECT_NE(all.find(name), std::string::npos) << name;
+  }
+  std::istringstream lines(help("generate"));
+  const std::set<std::string> of_decoding = {
+      "Length and stopping:", "Sampling:", "Constrained decoding:", "Beam search:"};
+  bool here = false;
+  int seen = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.ends_with(':') && !line.starts_with(' ')) here = of_decoding.contains(line);
+    if (!here) continue;
+    for (const std::string& flag : long_options(line)) {
+      ++seen;
+      EXPECT_TRUE(listed.contains(flag) || flag == "--generation-config")
+          << flag << " is not in infer/sampling/decoding_fields.h";
+    }
+  }
+  EXPECT_GT(seen, 40);
 }
 
 TEST_F(CliFlags, TheProgramListsItsVerbsInGroups) {

@@ -1,6 +1,6 @@
 #include "files.h"
 
-#include "tessera/convert/generation_config.h"
+#include "tessera/infer/sampling/decoding_fields.h"
 
 using namespace tessera;
 
@@ -9,7 +9,8 @@ TESSERA_FUZZ_TARGET(generation_config) {
   folder.put("generation_config.json", fuzz::text_of(input));
   fuzz::run([&] {
     constexpr int64_t kVocab = 100;
-    const auto config = convert::read_generation_config(folder.path(), kVocab);
+    const auto config =
+        convert::read_generation_config(folder.path(), kVocab, infer::config_numbers());
     const auto known = [](int64_t id) {
       fuzz::check(id >= 0 && id < kVocab, "an id is one of the vocabulary");
     };

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tessera/spec/settings.h"
+#include "tessera/infer/sampling/decoding_fields.h"
 #include "tessera/infer/sampling/seed.h"
 #include "tessera/text/grammar/grammar_constraint.h"
 #include "tessera/text/grammar/json_schema.h"
@@ -12,12 +13,18 @@
 namespace tessera::api {
 namespace {
 
+using infer::decoding_field;
+
+std::optional<int64_t> whole(spec::Settings& settings, const infer::DecodingField& option) {
+  return settings.whole(option.name, static_cast<int64_t>(option.least));
+}
+
 /// Names of the settings that a call has.
 using Given = std::set<std::string_view>;
 
 /// Sampling numbers that are given.
 void read_sampling(spec::Settings& settings, Given& given, infer::SamplingOptions& out) {
-  for (const infer::SamplingField& field : infer::sampling_fields()) {
+  for (const infer::DecodingField& field : infer::sampling_fields()) {
     const auto value =
         settings.number(field.name, field.least, field.most, field.expected, field.above);
     if (!value) continue;
@@ -35,7 +42,7 @@ void check_sampling(const spec::Settings& settings,
                     const infer::SamplingOptions& options) {
   options.check();
   const std::string conflict = infer::conflict_among(
-      options, [&](const infer::SamplingField& field) { return given.contains(field.name); });
+      options, [&](const infer::DecodingField& field) { return given.contains(field.name); });
   if (!conflict.empty()) fail(ErrorKind::usage, settings.where(), "{}", conflict);
 }
 
@@ -46,9 +53,8 @@ uint64_t read_seed(spec::Settings& settings) {
   const std::optional<uint64_t> read =
       seed.is_number_integer() ? infer::seed_of(seed.dump()) : std::nullopt;
   if (!read)
-    fail(ErrorKind::usage, settings.where(),
-         "seed: {}; expected a whole number up to 2^64 - 1, or -1 for a new seed",
-         seed.dump().substr(0, 60));
+    fail(ErrorKind::usage, settings.where(), "seed: {}; expected {}", seed.dump().substr(0, 60),
+         decoding_field("seed").expected);
   return *read;
 }
 
@@ -77,15 +83,15 @@ std::shared_ptr<const text::Constraint> read_constraint(spec::Settings& settings
 
 /// Limits of length and stop strings that are given.
 void read_limits(spec::Settings& settings, Given& given, infer::DecodingOptions& out) {
-  const auto most = settings.whole("max_new_tokens", -1),
-             least = settings.whole("min_new_tokens", 0);
+  const auto most = whole(settings, decoding_field("max_new_tokens")),
+             least = whole(settings, decoding_field("min_new_tokens"));
   out.stop_strings = settings.texts("stop");
   if (most) given.insert("max_new_tokens");
   if (least) given.insert("min_new_tokens");
   if (!out.stop_strings.empty()) given.insert("stop");
   if (most) out.max_new_tokens = *most < 0 ? infer::kAnyLength : *most;
   if (least) out.min_new_tokens = *least;
-  out.context = settings.whole("context", 1).value_or(0);
+  out.context = whole(settings, decoding_field("context")).value_or(0);
   out.shift = settings.flag("context_shift").value_or(false);
 }
 

@@ -13,6 +13,7 @@
 #include "tessera/convert/checkpoint.h"
 #include "tessera/infer/engine/generate.h"
 #include "tessera/infer/loading/load_model.h"
+#include "tessera/infer/sampling/decoding_fields.h"
 #include "tessera/spec/json.h"
 
 namespace tessera {
@@ -91,6 +92,19 @@ TEST_F(Library, AnAnswerEndsWhereTheCallerSays) {
                      [&](std::string_view) { return ++pieces < 3; });
   EXPECT_EQ(stopped.finish_reason, "cancelled");
   EXPECT_LT(stopped.token_ids.size(), 6u);
+}
+
+// every option of the list that has a setting is one, and no other
+TEST_F(Library, OptionsOfDecodingAreThoseOfTheList) {
+  const Model model(path_);
+  for (const infer::DecodingField& option : infer::decoding_fields()) {
+    // valid for none of them
+    const std::string error = error_of(
+        [&] { model.generate("ab", fmt::format("{{\"{}\": {{\"type\": 5}}}}", option.name)); });
+    const bool unknown = error.find("unknown setting") != std::string::npos;
+    EXPECT_EQ(unknown, (option.accepted & infer::in_settings) == 0) << error;
+    EXPECT_NE(error.find(option.name), std::string::npos) << error;
+  }
 }
 
 TEST_F(Library, SettingsAreHeldTo) {

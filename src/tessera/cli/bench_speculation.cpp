@@ -2,7 +2,7 @@
 #include "tessera/base/cpu.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
-#include "tessera/cli/cli.h"
+#include "tessera/cli/decoding_flags.h"
 #include "tessera/cli/device_flag.h"
 #include "tessera/cli/speculation_flags.h"
 #include "tessera/cli/load_flags.h"
@@ -138,8 +138,7 @@ std::function<int()> add_bench_speculation(CLI::App& app) {
                  "new tokens per repetition")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--temperature,--temp", o->generate.sampling.temperature,
-                 "sampling temperature; 0 = greedy decoding")
+  add_flag_of(app, infer::decoding_field("temperature"), o->generate.sampling.temperature)
       ->capture_default_str();
   app.add_option("--repeats,-r", o->repeats, "repetitions (median)")
       ->capture_default_str()

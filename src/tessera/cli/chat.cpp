@@ -469,7 +469,7 @@ class Chat {
   /// Of all settings of sampling that are numbers.
   static std::string names(std::string_view between) {
     std::string out, line;
-    for (const infer::SamplingField& field : infer::sampling_fields()) {
+    for (const infer::DecodingField& field : infer::sampling_fields()) {
       const std::string name = field.flag().substr(2);
       const bool full = line.size() + name.size() > 60;
       if (full) out += line + std::string(between);
@@ -493,7 +493,7 @@ class Chat {
     };
     infer::SamplingOptions sampling = g.sampling;
     int64_t longest = g.max_new_tokens;
-    if (const infer::SamplingField* field = infer::sampling_field(name)) {
+    if (const infer::DecodingField* field = infer::sampling_field(name)) {
       double read = 0;
       number(read);
       if (field->whole() && read != std::floor(read))
@@ -523,8 +523,8 @@ class Chat {
   static uint64_t seed_named(const std::string& value) {
     const std::optional<uint64_t> seed = infer::seed_of(value);
     if (!seed)
-      fail(ErrorKind::usage, "chat", "/set seed {}: expected a whole number, or -1 for a new seed",
-           format::in_quotes(value));
+      fail(ErrorKind::usage, "chat", "/set seed {}: expected {}", format::in_quotes(value),
+           infer::decoding_field("seed").expected);
     return *seed;
   }
 
@@ -533,7 +533,7 @@ class Chat {
     const auto& s = g.sampling;
     const infer::SamplingOptions plain;
     std::string said;
-    for (const infer::SamplingField& field : infer::sampling_fields()) {
+    for (const infer::DecodingField& field : infer::sampling_fields()) {
       const double value = field.get(s);
       // the usual ones always, the others where they are set
       constexpr std::string_view kUsual[] = {"temperature", "top_k", "top_p", "min_p",
@@ -580,8 +580,7 @@ std::function<int()> add_chat(CLI::App& app) {
          "--template-date", o->date,
          "date that strftime_now() of the chat template gives: today, none (undefined), YYYY-MM-DD")
       ->capture_default_str();
-  app.add_option("--max-new-tokens,-n,--n-predict,--predict,--max-tokens", g.max_new_tokens,
-                 "maximum tokens per answer; -1 = until the end of text or of the context")
+  add_flag_of(app, infer::decoding_field("max_new_tokens"), g.max_new_tokens)
       ->capture_default_str()
       ->check(
           [](const std::string& text) { return text == "-1" ? std::string() : positive()(text); });
@@ -595,13 +594,9 @@ std::function<int()> add_chat(CLI::App& app) {
   group(app, "Speculative decoding");
   o->speculation.add(app);
   group(app, "Context and KV cache");
-  app.add_option("--context,-c,--ctx-size,--max-model-len", g.context,
-                 "context length: maximum tokens of the conversation; 0 = the model's")
-      ->capture_default_str()
-      ->check(not_negative());
-  app.add_flag("--context-shift", g.shift,
-               "when the context is full: leave out the oldest messages; within an answer drop the "
-               "older half after the first tokens (--keep-first) and recompute");
+  add_number(app, infer::decoding_field("context"), g.context);
+  add_flag_of(app, infer::decoding_field("context_shift"), g.shift,
+              "; between turns, leave out the oldest messages instead");
   app.add_option("--prefix-cache", o->cache_mib, "KV cache of earlier turns, MiB; 0 = off")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tessera/base/mapped_file.h"
-#include "tessera/cli/cli.h"
+#include "tessera/cli/decoding_flags.h"
 #include "tessera/infer/engine/request.h"
 #include "tessera/text/grammar/grammar_constraint.h"
 #include "tessera/text/grammar/json_schema.h"
@@ -14,16 +14,14 @@ struct ConstraintFlags {
   std::string grammar, schema, pattern;
 
   void add(CLI::App& app) {
-    auto* gbnf = app.add_option("--grammar,--grammar-file", grammar,
-                                "constrain the output to a GBNF grammar: a file, or the grammar "
-                                "itself (text with ::=); rule \"root\"");
-    auto* json = app.add_option("--json-schema,-j,--json-schema-file", schema,
-                                "constrain the output to a JSON schema: a file, or the schema "
-                                "itself (text that begins with {); no white space")
+    using infer::decoding_field;
+    auto* gbnf = add_flag_of(app, decoding_field("grammar"), grammar,
+                             ": a file, or the grammar itself (text with ::=); rule \"root\"");
+    auto* json = add_flag_of(app, decoding_field("json_schema"), schema,
+                             ": a file, or the schema itself (text that begins with {); no white "
+                             "space")
                      ->excludes(gbnf);
-    app.add_option("--regex", pattern, "constrain the whole output to a regular expression")
-        ->excludes(gbnf)
-        ->excludes(json);
+    add_flag_of(app, decoding_field("regex"), pattern)->excludes(gbnf)->excludes(json);
   }
   bool on() const { return !grammar.empty() || !schema.empty() || !pattern.empty(); }
   /// nullptr if no flag is given.

@@ -11,7 +11,7 @@
 #include "tessera/cli/help.h"
 #include "tessera/cli/preset_tables.h"
 #include "tessera/convert/model_types.h"
-#include "tessera/infer/sampling/sampling.h"
+#include "tessera/infer/sampling/decoding_fields.h"
 #include "tessera/serve/bodies.h"
 #include "tessera/train/objective/objective_config.h"
 #include "tessera/train/recipe/aliases.h"
@@ -147,9 +147,31 @@ std::string table_of_struct(const std::string& title) {
 std::string sampling_table() {
   std::string out = "| option | default | range | effect |\n|---|---|---|---|\n";
   const infer::SamplingOptions defaults;
-  for (const infer::SamplingField& field : infer::sampling_fields())
+  for (const infer::DecodingField& field : infer::sampling_fields())
     out += fmt::format("| `{}` | {} | {} | {} |\n", field.flag(), field.get(defaults),
                        cell_of(field.expected), cell_of(field.doc));
+  return out;
+}
+
+/// The names of every option of decoding where it is accepted.
+std::string decoding_table() {
+  std::string out =
+      "| setting of the library | flag | field of requests | `generation_config.json` | "
+      "`general.sampling.` |\n|---|---|---|---|---|\n";
+  for (const infer::DecodingField& field : infer::decoding_fields()) {
+    const auto names = [&](infer::Accepted where, std::string list) {
+      if ((field.accepted & where) == 0) return std::string();
+      for (size_t at = 0; (at = list.find(',', at)) != std::string::npos; at += 4)
+        list.replace(at, 1, "`, `");
+      return code_of(list);
+    };
+    out += fmt::format(
+        "| {} | {} | {} | {} | {} |\n", names(infer::in_settings, field.name),
+        names(infer::in_flags, field.flag_names()),
+        names(infer::in_requests, fmt::format("{}{}{}", field.request_name(),
+                                              *field.aliases != 0 ? "," : "", field.aliases)),
+        code_of(field.config), code_of(field.gguf));
+  }
   return out;
 }
 
@@ -297,6 +319,7 @@ constexpr std::string_view kBegin = "<!-- table: ", kClose = " -->\n",
 
 Tables doc_tables(const CLI::App& app) {
   Tables out = {{"sampling", sampling_table()},
+                {"decoding", decoding_table()},
                 {"recipe", recipe_tables()},
                 {"study", study_tables()},
                 {"aliases", alias_table()},

@@ -10,6 +10,7 @@
 #include "tessera/cli/device_flag.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/out_place.h"
+#include "tessera/cli/recipe_flags.h"
 #include "tessera/cli/train_progress.h"
 #include "tessera/train/data/label_benchmarks.h"
 #include "tessera/train/loop/trainer.h"
@@ -223,10 +224,10 @@ std::function<int()> add_finetune(CLI::App& app) {
   auto* lora = app.add_option("--lora,--lora-r,--lora-rank", how.rank,
                               "LoRA rank; base weights stay frozen in their storage type (QLoRA on "
                               "a quantized model)");
-  auto* alpha = app.add_option("--lora-alpha", o->alpha,
-                               "LoRA alpha: the update is scaled by "
-                               "alpha / rank")
-                    ->check(positive());
+  auto* alpha =
+      app.add_option("--lora-alpha", o->alpha,
+                     fmt::format("LoRA alpha: {}", recipe_key<train::LoraAdapter>("alpha").doc))
+          ->check(positive());
   auto* adapter = app.add_option("--adapter", how.adapter, "another PEFT method")
                       ->check(CLI::IsMember({"lora", "dora", "ia3", "prefix", "prompt"}));
   auto* last = app.add_option("--last", how.last, "train only the last N layers and the head");
@@ -237,15 +238,13 @@ std::function<int()> add_finetune(CLI::App& app) {
   group(app, "Hyperparameters");
   app.add_option("--lr,--learning-rate", how.lr, "learning rate")->check(positive());
   app.add_option("--epochs,--num-train-epochs", how.epochs, "epochs")->check(positive());
-  app.add_option("--steps,--max-steps", how.steps, "training steps, overrides --epochs")
-      ->check(positive());
-  app.add_option("--batch,--batch-size,--per-device-train-batch-size", how.batch,
-                 "batch size, examples per step")
-      ->check(positive());
-  app.add_option("--length,--max-length,--max-seq-length", how.length,
-                 "maximum sequence length, tokens")
-      ->check(positive());
-  app.add_option("--seed,-s", how.seed, "random seed")->check(seed());
+  add_key(app, "--steps,--max-steps", recipe_key<train::TrainRecipe>("steps"), how.steps,
+          "; overrides --epochs");
+  add_key(app, "--batch,--batch-size,--per-device-train-batch-size",
+          recipe_key<train::TrainRecipe>("batch"), how.batch);
+  add_key(app, "--length,--max-length,--max-seq-length", recipe_key<train::TrainRecipe>("length"),
+          how.length);
+  app.add_option("--seed,-s", how.seed, recipe_key<train::TrainRecipe>("seed").doc)->check(seed());
   group(app, "Run");
   auto* out = add_out(app, o->out, "run folder; needed unless --recipe", "--output-dir");
   add_force(app, o->force);

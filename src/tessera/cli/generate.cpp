@@ -24,6 +24,8 @@
 namespace tessera::cli {
 namespace {
 
+using infer::decoding_field;
+
 struct GenerateArgs {
   LoadFlags loading;
   std::string model, session, prompt, prompt_file, early_stopping = "false";
@@ -284,7 +286,7 @@ void report_text(const GenerateArgs& o,
 /// Flags that say how tokens are drawn, which a search does not do.
 std::vector<std::string> drawing_flags() {
   std::vector<std::string> flags = {"--seed", "--dry-sequence-breaker", "--samplers"};
-  for (const infer::SamplingField& field : infer::sampling_fields())
+  for (const infer::DecodingField& field : infer::sampling_fields())
     if (field.filters || field.sampler == infer::Sampler::temperature)
       flags.push_back(field.flag());
   return flags;
@@ -514,16 +516,10 @@ void add_input(CLI::App& app, GenerateArgs& o) {
 
 void add_length(CLI::App& app, infer::GenerateOptions& g, bool& ignore_eos) {
   group(app, "Length and stopping");
-  app.add_option("--max-new-tokens,-n,--n-predict,--predict,--max-tokens", g.max_new_tokens,
-                 "maximum new tokens; -1 = until the end of text or of the context")
-      ->capture_default_str()
-      ->check(count_or_all());
-  app.add_option("--min-new-tokens", g.min_new_tokens, infer::kMinNewTokens.doc)
-      ->capture_default_str()
-      ->check(not_negative());
-  add_texts(app, "--stop,-r,--reverse-prompt", g.stop_strings,
-            "stop string, not printed; repeatable");
-  app.add_flag("--ignore-eos", ignore_eos, infer::kIgnoreEos.doc);
+  add_number(app, decoding_field("max_new_tokens"), g.max_new_tokens);
+  add_number(app, decoding_field("min_new_tokens"), g.min_new_tokens);
+  add_flag_of(app, decoding_field("stop"), g.stop_strings, "; repeatable");
+  add_flag_of(app, decoding_field("ignore_eos"), ignore_eos);
 }
 
 }  // namespace
@@ -538,39 +534,26 @@ std::function<int()> add_generate(CLI::App& app) {
   app.add_flag("--json", o->json,
                "text, token_ids, prompt_tokens, cached_tokens, finish_reason and speeds as JSON");
   app.add_flag("--no-echo,--no-display-prompt", o->quiet, "print the completion only");
-  app.add_option("--choices,--num-return-sequences", g.choices,
-                 "completions per prompt (n); the prompt is computed once")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--logprobs", g.logprobs,
-                 "with --json: log-probabilities of the output tokens and of the N most likely, "
-                 "before temperature, penalties and filters")
-      ->check(CLI::Range(0, 1000));
+  add_number(app, decoding_field("choices"), g.choices, "; the prompt is computed once");
+  add_flag_of(app, decoding_field("logprobs"), g.logprobs,
+              ", before temperature, penalties and filters; with --json")
+      ->check(within(decoding_field("logprobs")));
   add_length(app, g, o->ignore_eos);
   group(app, "Sampling");
   o->sampling.add(app, g.sampling);
   group(app, "Constrained decoding");
   o->constraint.add(app);
   group(app, "Beam search");
-  app.add_option("--beams,--num-beams", o->beams.beams, infer::kBeams.with("; up to 1024"))
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--length-penalty", o->beams.length_penalty, infer::kLengthPenalty.doc)
-      ->capture_default_str()
-      ->check(finite());
-  app.add_option("--early-stopping", o->early_stopping, infer::kEarlyStopping.doc)
+  add_number(app, decoding_field("beams"), o->beams.beams, "; up to 1024");
+  add_number(app, decoding_field("length_penalty"), o->beams.length_penalty);
+  add_flag_of(app, decoding_field("early_stopping"), o->early_stopping)
       ->capture_default_str()
       ->check(CLI::IsMember({"true", "false", "never"}));
   group(app, "Speculative decoding");
   o->speculation.add(app);
   group(app, "Context and KV cache");
-  app.add_option("--context,-c,--ctx-size,--max-model-len", g.context,
-                 "context length: maximum tokens, prompt included; 0 = the model's")
-      ->capture_default_str()
-      ->check(not_negative());
-  app.add_flag("--context-shift", g.shift,
-               "when the context is full: drop the older half after the first tokens "
-               "(--keep-first) and recompute");
+  add_number(app, decoding_field("context"), g.context);
+  add_flag_of(app, decoding_field("context_shift"), g.shift);
   o->kv.add(app);
   group(app, "Caching and sessions");
   app.add_option("--session,--prompt-cache", o->session,
@@ -600,14 +583,8 @@ std::function<int()> add_generate(CLI::App& app) {
   add_ids(app, "--answer-prefix", g.forced_begin,
           "encoder-decoder: token ids the decoder starts with (language, task); without it the "
           "generation config's");
-  app.add_option("--iterations", o->mask_predict.iterations,
-                 "Mask-Predict models: refinement iterations")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--length-candidates", o->mask_predict.lengths,
-                 "Mask-Predict models: output lengths decoded in parallel")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
+  add_number(app, decoding_field("iterations"), o->mask_predict.iterations);
+  add_number(app, decoding_field("length_candidates"), o->mask_predict.lengths);
   group(app, "Precision and performance");
   o->products.add(app);
   o->device.add(app);

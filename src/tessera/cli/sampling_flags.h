@@ -4,14 +4,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <map>
 
 #include <fmt/ranges.h>
 
-#include "tessera/cli/cli.h"
+#include "tessera/cli/decoding_flags.h"
 #include "tessera/infer/loading/decoding_defaults.h"
 #include "tessera/infer/loading/load_model.h"
-#include "tessera/infer/sampling/option_lines.h"
 #include "tessera/infer/sampling/seed.h"
 
 namespace tessera::cli {
@@ -22,37 +20,37 @@ class SamplingFlags {
   void add(CLI::App& app, infer::SamplingOptions& options) {
     app_ = &app;
     options_ = &options;
-    for (const infer::SamplingField& field : infer::sampling_fields())
+    using infer::decoding_field;
+    for (const infer::DecodingField& field : infer::sampling_fields())
       std::visit(
-          [&](auto member) {
-            app.add_option(names_of(field), options.*member, field.doc)->capture_default_str();
+          [&]<class Member>(Member member) {
+            if constexpr (!std::is_same_v<Member, std::monostate>)
+              add_flag_of(app, field, options.*member)->capture_default_str();
           },
           field.member);
-    add_texts(app, "--dry-sequence-breaker", breakers_,
-              "DRY: string that ends a match (default newline : \" *); none = no breakers; "
-              "repeatable");
-    add_texts(app, "--bad-word", options.bad_words, infer::kBadWords.with("; repeatable"));
-    app.add_option("--samplers", samplers_, infer::kSamplers.with("; comma-separated"))
+    add_flag_of(app, decoding_field("dry_sequence_breakers"), breakers_,
+                "; none = no breakers; repeatable");
+    add_flag_of(app, decoding_field("bad_words"), options.bad_words, "; repeatable");
+    add_flag_of(app, decoding_field("samplers"), samplers_, "; comma-separated")
         ->default_str(infer::to_string(options.samplers));
-    app.add_option("--logit-bias", biases_,
-                   "ID:BIAS, added to the token's logit; ID:-inf bans it; of several ids (13,7:-2) "
-                   "to the last one's where the others precede; repeatable")
-        ->allow_extra_args(false);
+    add_flag_of(app, decoding_field("logit_bias"), biases_,
+                ": ID:BIAS; ID:-inf bans it; of several ids (13,7:-2) the last one's where the "
+                "others precede; repeatable");
     app.add_option("--generation-config", config_,
                    "auto = unset options come from the model's generation_config.json or GGUF keys "
                    "general.sampling.*; none = from the defaults here")
         ->capture_default_str()
         ->check(CLI::IsMember({"auto", "none"}));
+    const infer::DecodingField& seed = decoding_field("seed");
     app.add_option_function<std::string>(
-           "--seed,-s",
+           seed.flag_names(),
            [&options](const std::string& text) { options.seed = *infer::seed_of(text); },
-           "random seed; -1 = a new one, which is printed. A session keeps its own")
+           seed.with(", which is printed. A session keeps its own"))
         ->default_str("0")
         ->check(CLI::Validator(
             [](const std::string& text) -> std::string {
               if (infer::seed_of(text)) return "";
-              return fmt::format("{}; expected a whole number up to 2^64 - 1, or -1 for a new seed",
-                                 text);
+              return fmt::format("{}; expected {}", text, decoding_field("seed").expected);
             },
             "SEED"));
   }
@@ -70,7 +68,7 @@ class SamplingFlags {
   /// The first given flag without effect in greedy decoding, if decoding is greedy; otherwise
   /// empty.
   std::string filter_given() const {
-    for (const infer::SamplingField& field : infer::sampling_fields())
+    for (const infer::DecodingField& field : infer::sampling_fields())
       if (field.filters && given(field.flag())) return field.flag();
     return "";
   }
@@ -82,7 +80,7 @@ class SamplingFlags {
     if (given("--samplers")) options_->samplers = samplers_of(samplers_);
     options_->check();
     const std::string conflict = infer::conflict_among(
-        *options_, [&](const infer::SamplingField& field) { return given(field.flag()); });
+        *options_, [&](const infer::DecodingField& field) { return given(field.flag()); });
     if (!conflict.empty()) fail(ErrorKind::usage, "generate", "{}", conflict);
   }
   /// Adds the model's own settings where no flag is given. Prints those without effect.
@@ -123,20 +121,6 @@ class SamplingFlags {
   }
 
  private:
-  /// Names of a field's flag: its own, and those of llama.cpp and others.
-  static std::string names_of(const infer::SamplingField& field) {
-    static const std::map<std::string_view, const char*> kOthers = {
-        {"temperature", ",--temp"},
-        {"repetition_penalty", ",--repeat-penalty"},
-        {"typical_p", ",--typical"},
-        {"top_n_sigma", ",--top-nsigma"},
-        {"dynatemp_exponent", ",--dynatemp-exp"},
-        {"mirostat_tau", ",--mirostat-ent"},
-        {"mirostat_eta", ",--mirostat-lr"}};
-    const auto found = kOthers.find(field.name);
-    return field.flag() + (found == kOthers.end() ? "" : found->second);
-  }
-
   /// "13:-5" is for a token, "13,7:-5" for a sequence.
   void read_bias(const std::string& text) {
     const size_t colon = text.find(':');

@@ -16,6 +16,7 @@
 #include "tessera/base/heap.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
+#include "tessera/cli/decoding_flags.h"
 #include "tessera/cli/device_flag.h"
 #include "tessera/cli/speculation_flags.h"
 #include "tessera/cli/kv_flags.h"
@@ -331,10 +332,7 @@ std::function<int()> add_serve(CLI::App& app) {
       ->capture_default_str()
       ->check(positive());
   group(app, "API defaults");
-  app.add_option("--context,-c,--ctx-size,--max-model-len", o->context,
-                 "context length, tokens; 0 = the model's")
-      ->capture_default_str()
-      ->check(not_negative());
+  add_number(app, infer::decoding_field("context"), o->context);
   app.add_option("--max-tokens,-n,--n-predict,--predict", s.max_tokens,
                  "default max_tokens of a chat")
       ->capture_default_str()

@@ -96,21 +96,6 @@ constexpr GenerationKey kKeys[] = {
     {"forced_decoder_ids", KeyUse::unsupported},
 };
 
-/// A sampling option that is a number, alike in the file and in the table of sampling options.
-struct NumberKey {
-  const char* name;
-  double least, most;
-  bool whole = false;
-  bool draws = false;  // of sampling: without effect where do_sample is not true
-};
-constexpr NumberKey kNumbers[] = {
-    {"temperature", 0, 1e6, false, true},   {"top_k", -1, 1e9, true, true},
-    {"top_p", 0, 1, false, true},           {"min_p", 0, 1, false, true},
-    {"top_h", 0, 1, false, true},           {"typical_p", 0, 1, false, true},
-    {"epsilon_cutoff", 0, 1, false, true},  {"eta_cutoff", 0, 1, false, true},
-    {"repetition_penalty", 1e-6, 1e6},      {"encoder_repetition_penalty", 1e-6, 1e6},
-    {"no_repeat_ngram_size", 0, 1e6, true}, {"encoder_no_repeat_ngram_size", 0, 1e6, true}};
-
 /// The keys of one file, typed and checked.
 class Keys {
  public:
@@ -202,21 +187,21 @@ class Keys {
   std::string where_;
 };
 
-void read_sampling(GenerationConfig& out, const Keys& keys) {
+void read_sampling(GenerationConfig& out, const Keys& keys, std::span<const NumberKey> numbers) {
   out.do_sample = keys.flag("do_sample");
-  for (const NumberKey& key : kNumbers) {
-    const Json* const found = keys.find(key.name);
+  for (const NumberKey& key : numbers) {
+    const Json* const found = keys.find(key.key);
     // as transformers, which does not look at what a greedy text does not use
     if (key.draws && !out.do_sample.value_or(false) && found != nullptr && found->is_number() &&
         !(found->get<double>() >= key.least && found->get<double>() <= key.most)) {
-      out.unsupported.push_back(fmt::format("{} = {} (not from {} to {})", key.name,
+      out.unsupported.push_back(fmt::format("{} = {} (not from {} to {})", key.key,
                                             Keys::shown(*found), key.least, key.most));
       continue;
     }
-    if (const auto value = keys.number(key.name, key.least, key.most)) {
-      if (key.whole && *value != std::floor(*value))
-        keys.refuse(key.name, *keys.find(key.name), "a whole number");
-      out.sampling[key.name] = key.least < 0 ? std::max(0.0, *value) : *value;
+    if (const auto value = keys.number(key.key, key.least, key.most)) {
+      if (key.whole && *value != std::floor(*value)) keys.refuse(key.key, *found, "a whole number");
+      out.sampling[key.field] = std::max(key.valid_least, *value);
+      out.sets_draws = out.sets_draws || key.draws;
     }
   }
   const char* const kDecay = "exponential_decay_length_penalty";
@@ -301,21 +286,12 @@ bool is_neutral(const std::string& key, const Json& value) {
 }  // namespace
 
 bool GenerationConfig::samples() const {
-  const auto draws = [](const auto& entry) {
-    constexpr std::string_view kPenalties[] = {"repetition_penalty",
-                                               "encoder_repetition_penalty",
-                                               "no_repeat_ngram_size",
-                                               "encoder_no_repeat_ngram_size",
-                                               "exponential_decay_start",
-                                               "exponential_decay_factor",
-                                               "repeat_last_n"};
-    return std::find(std::begin(kPenalties), std::end(kPenalties), entry.first) ==
-           std::end(kPenalties);
-  };
-  return do_sample.has_value() || std::any_of(sampling.begin(), sampling.end(), draws);
+  return do_sample.has_value() || sets_draws;
 }
 
-GenerationConfig read_generation_config(const std::filesystem::path& folder, int64_t vocab) {
+GenerationConfig read_generation_config(const std::filesystem::path& folder,
+                                        int64_t vocab,
+                                        std::span<const NumberKey> numbers) {
   for (const char* name : {"generation_config.json", "config.json"}) {
     const std::filesystem::path path = folder / name;
     if (!std::filesystem::is_regular_file(path)) continue;
@@ -331,7 +307,7 @@ GenerationConfig read_generation_config(const std::filesystem::path& folder, int
     constexpr size_t kMostEnds = 1024;
     out.ends = keys.ids("eos_token_id", kMostEnds);
     out.start = keys.id("decoder_start_token_id");
-    read_sampling(out, keys);
+    read_sampling(out, keys, numbers);
     read_lengths(out, keys);
     read_biases(out, keys);
     read_search(out, keys);
@@ -348,26 +324,11 @@ GenerationConfig read_generation_config(const std::filesystem::path& folder, int
   return {};
 }
 
-GenerationConfig read_generation_config(const format::GgufFile& file) {
-  struct Name {
-    const char *key, *field;
-    double least, most;
-  };
-  constexpr double kMost = 1e9;
-  constexpr Name kNames[] = {{"temp", "temperature", 0, 1e6},
-                             {"top_k", "top_k", -kMost, kMost},
-                             {"top_p", "top_p", 0, 1},
-                             {"min_p", "min_p", 0, 1},
-                             {"xtc_probability", "xtc_probability", 0, 1},
-                             {"xtc_threshold", "xtc_threshold", 0, 1},
-                             {"penalty_last_n", "repeat_last_n", -1, kMost},
-                             {"penalty_repeat", "repetition_penalty", 1e-6, 1e6},
-                             {"mirostat", "mirostat", 0, 2},
-                             {"mirostat_tau", "mirostat_tau", 0, 1e6},
-                             {"mirostat_eta", "mirostat_eta", 0, 1}};
+GenerationConfig read_generation_config(const format::GgufFile& file,
+                                        std::span<const NumberKey> numbers) {
   const std::string prefix = "general.sampling.";
   GenerationConfig out;
-  for (const Name& name : kNames) {
+  for (const NumberKey& name : numbers) {
     const std::string key = prefix + name.key;
     const format::GgufValue* value = file.metadata.find(key);
     if (value == nullptr) continue;
@@ -376,11 +337,12 @@ GenerationConfig read_generation_config(const format::GgufFile& file) {
     if (!(number >= name.least && number <= name.most))
       fail(ErrorKind::file, "gguf", "{} is {}; expected a number from {} to {}", key, number,
            name.least, name.most);
-    if (std::string_view(name.key) == "mirostat" && number == 1)
+    if (std::string_view(name.key) == "mirostat" && number == 1) {
       out.unsupported.push_back(key + " = 1");
-    else
-      out.sampling[name.field] =
-          std::string_view(name.key) == "top_k" ? std::max(0.0, number) : number;
+      continue;
+    }
+    out.sampling[name.field] = std::max(name.valid_least, number);
+    out.sets_draws = out.sets_draws || name.draws;
   }
   if (const format::GgufValue* order = file.metadata.find(prefix + "sequence")) {
     out.source = prefix + "*";

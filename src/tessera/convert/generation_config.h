@@ -25,6 +25,17 @@ namespace tessera::convert {
 /// any length (never).
 enum class EarlyStopping { always, heuristic, never };
 
+/// A number of the program's sampling options that a file may set
+/// (infer/sampling/decoding_fields.h).
+struct NumberKey {
+  const char* field;   // the option
+  const char* key;     // in the file
+  double least, most;  // accepted; values below `valid_least` become it
+  double valid_least = 0;
+  bool whole = false;
+  bool draws = false;  // of sampling: without effect where do_sample is not true
+};
+
 struct GenerationConfig {
   std::optional<int64_t> forced_begin = {};  // "forced_bos_token_id": the first token of an answer
   std::optional<int64_t> forced_end = {};    // "forced_eos_token_id": the last, at full length
@@ -35,8 +46,9 @@ struct GenerationConfig {
   /// Whether tokens are drawn; false or absent means greedy decoding or beam search to
   /// transformers.
   std::optional<bool> do_sample = {};
-  /// Sampling options by the names of their fields (infer/sampling/sampling.h).
+  /// Sampling options by name.
   std::map<std::string, double> sampling = {};
+  bool sets_draws = false;                 // one of them has NumberKey::draws
   std::vector<std::string> samplers = {};  // their order, of a GGUF file
   /// "max_length" and "min_length" count the prompt (of an encoder-decoder, the start token).
   std::optional<int64_t> max_new_tokens = {}, max_length = {}, min_new_tokens = {}, min_length = {};
@@ -58,14 +70,18 @@ struct GenerationConfig {
 };
 
 /// generation_config.json, or where there is none config.json; nothing of a folder without either.
-/// Throws Error(file) for a value of another type or out of its range.
-GenerationConfig read_generation_config(const std::filesystem::path& folder, int64_t vocab);
+/// `numbers`: the sampling options to read. Throws Error(file) for a value of another type or out
+/// of its range.
+GenerationConfig read_generation_config(const std::filesystem::path& folder,
+                                        int64_t vocab,
+                                        std::span<const NumberKey> numbers);
 
 /// Copies generation_config.json from one model's folder to another's that has none.
 void copy_generation_config(const std::filesystem::path& from, const std::filesystem::path& to);
 
 /// general.sampling.* of a GGUF file. A temperature above 0 means that tokens are drawn.
-GenerationConfig read_generation_config(const format::GgufFile& file);
+GenerationConfig read_generation_config(const format::GgufFile& file,
+                                        std::span<const NumberKey> numbers);
 
 /// What becomes of a key of transformers' GenerationConfig.
 enum class KeyUse { read, unsupported, without_effect };

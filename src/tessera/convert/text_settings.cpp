@@ -39,7 +39,7 @@ TextSettings settings_of_adapter(const fs::path& adapter, int64_t vocab) {
   if (!fs::is_directory(folder)) return out;
   out.chat_template = template_in(folder);
   if (fs::is_regular_file(folder / kGeneration))
-    out.ends = read_generation_config(folder, vocab).ends;
+    out.ends = read_generation_config(folder, vocab, {}).ends;
   out.sentences = sentence_modules_of(folder);
   return out;
 }

@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kMostStops = 16, kMostStopBytes = 256;
 constexpr size_t kMostPrompts = 64;
+constexpr auto kMostChoices = static_cast<int64_t>(infer::decoding_field("choices").asked_most);
 constexpr size_t kMostVariables = 16, kMostBiases = 1024, kMostBadWords = 128;
 constexpr size_t kMostSequence = 1024;  // max. tokens of a biased sequence
 
@@ -20,7 +21,9 @@ void read_biases(GenerationBody& body, const Json& value, const std::string& nam
   if ((!value.is_object() && !value.is_array()) || value.size() > kMostBiases)
     refuse(name, fmt::format("{} is no list of at most {} biases", name, kMostBiases));
   const auto add = [&](const Json& token, const Json& bias) {
-    const double by = bias == false ? -INFINITY : number_of(bias, name, -100, 100);
+    constexpr const infer::DecodingField& option = infer::decoding_field("logit_bias");
+    const double by =
+        bias == false ? -INFINITY : number_of(bias, name, option.asked_least, option.asked_most);
     if (token.is_string())
       body.text_bias.emplace_back(text_of(token, name, kMostStopBytes), by);
     else
@@ -46,14 +49,15 @@ void read_biases(GenerationBody& body, const Json& value, const std::string& nam
 void read_sequence_biases(GenerationBody& body, const Json& value, const std::string& name) {
   if (!value.is_array() || value.size() > kMostBiases)
     refuse(name, fmt::format("{} is no list of at most {} biases", name, kMostBiases));
-  constexpr double kMostBias = 1e9;
+  constexpr const infer::DecodingField& option = infer::decoding_field("sequence_bias");
   for (const Json& pair : value) {
     if (!pair.is_array() || pair.size() != 2)
       refuse(name, name + ": expected [[[id, ...], bias], ...]");
     std::vector<int64_t> ids = ids_of(pair[0], name, kMostSequence);
     if (ids.empty()) refuse(name, name + " has a sequence without a token; expected at least one");
-    const double by =
-        pair[1] == false ? -INFINITY : number_of(pair[1], name, -kMostBias, kMostBias);
+    const double by = pair[1] == false
+                          ? -INFINITY
+                          : number_of(pair[1], name, option.asked_least, option.asked_most);
     body.sequence_bias.emplace_back(std::move(ids), by);
   }
 }
@@ -65,29 +69,21 @@ Json object_schema() {
 /// The sampling options as fields.
 template <class Body>
 void add_sampling(Fields<Body>& fields) {
-  for (const infer::SamplingField& field : infer::sampling_fields()) {
-    const bool whole = field.whole();
-    Json schema = {{"type", whole ? "integer" : "number"},
-                   {"minimum", field.asked_least},
-                   {"maximum", field.asked_most}};
-    if (whole) {
-      schema["minimum"] = static_cast<int64_t>(field.asked_least);
-      schema["maximum"] = static_cast<int64_t>(field.asked_most);
-    }
-    fields.add(field.name, std::move(schema), field.doc,
-               [&field, whole](Body& body, const Json& value, const std::string& name) {
+  for (const infer::DecodingField& field : infer::sampling_fields()) {
+    Json schema = field.whole() ? integer_schema(field)
+                                : Json{{"type", "number"},
+                                       {"minimum", field.asked_least},
+                                       {"maximum", field.asked_most}};
+    add_option(fields, field, std::move(schema), "",
+               [&field](Body& body, const Json& value, const std::string& name) {
                  const double read =
-                     whole ? static_cast<double>(integer_of(value, name,
-                                                            static_cast<int64_t>(field.asked_least),
-                                                            static_cast<int64_t>(field.asked_most)))
-                           : number_of(value, name, field.asked_least, field.asked_most);
+                     field.whole() ? static_cast<double>(asked_integer(field, value, name))
+                                   : number_of(value, name, field.asked_least, field.asked_most);
                  body.sampling.emplace_back(&field, read);
                });
-    if (*field.alias != 0) fields.alias(field.alias);
   }
-  fields.add("dry_sequence_breakers", {{"type", "array"}, {"items", {{"type", "string"}}}},
-             "DRY: strings that end a match, up to 32 of 1 to 32 bytes; "
-             "default: a line's end, :, \" and *",
+  add_option(fields, infer::decoding_field("dry_sequence_breakers"),
+             {{"type", "array"}, {"items", {{"type", "string"}}}}, "; up to 32 of 1 to 32 bytes",
              [](Body& body, const Json& value, const std::string& name) {
                if (value.is_array() && value.empty()) {
                  body.dry_sequence_breakers.emplace();
@@ -105,8 +101,8 @@ template <class Body>
 void add_samplers(Fields<Body>& fields) {
   const std::vector<std::string> names(infer::sampler_names().begin(),
                                        infer::sampler_names().end());
-  fields.add("samplers", {{"type", "array"}, {"items", {{"enum", names}}}},
-             infer::kSamplers.with("; default: all, as listed"),
+  add_option(fields, infer::decoding_field("samplers"),
+             {{"type", "array"}, {"items", {{"enum", names}}}}, "; default: all, as listed",
              [](Body& body, const Json& value, const std::string& name) {
                std::vector<std::string> asked;
                if (!value.is_array() || !value.empty()) asked = texts_of(value, name, 64);
@@ -124,7 +120,8 @@ template <class Body>
 void add_inert(Fields<Body>& fields) {
   using G = GenerationBody;
   const Json none = Json::array();
-  fields.integer("best_of", &G::best_of, 1, 16, "must equal n: all completions are returned");
+  fields.integer("best_of", &G::best_of, 1, kMostChoices,
+                 "must equal n: all completions are returned");
   fields.inert("store", {false}, "nothing is stored")
       .inert("service_tier", {"auto", "default"}, "not used")
       .inert("modalities", {Json::array({"text"})}, "text alone")
@@ -180,47 +177,45 @@ void add_inert(Fields<Body>& fields) {
 template <class Body>
 void add_generation(Fields<Body>& fields) {
   using G = GenerationBody;
+  using infer::decoding_field;
   add_model(fields);
-  fields
-      .add("max_completion_tokens",
-           {{"type", "integer"}, {"minimum", -1}, {"maximum", kMostTokens}},
-           "maximum number of new tokens; -1 = as many as the context has room for, up to "
-           "--max-tokens. Default: 16 of completions, -1 of chats",
-           [](Body& body, const Json& value, const std::string& name) {
-             const int64_t tokens = integer_of(value, name, -1, kMostTokens);
-             body.unbounded = tokens == -1;
-             if (!body.unbounded) body.max_tokens = tokens;
-           })
-      .alias("max_tokens")
-      .alias("max_new_tokens")
-      .alias("n_predict");
+  const infer::DecodingField& longest = decoding_field("max_new_tokens");
+  add_option(fields, longest, integer_schema(longest),
+             ", up to --max-tokens. Default: 16 of completions, -1 of chats",
+             [&longest](Body& body, const Json& value, const std::string& name) {
+               const int64_t tokens = asked_integer(longest, value, name);
+               body.unbounded = tokens == -1;
+               if (!body.unbounded) body.max_tokens = tokens;
+             });
   add_sampling(fields);
   add_samplers(fields);
-  fields.integer("min_tokens", &G::min_tokens, 0, kMostTokens, infer::kMinNewTokens.doc)
-      .alias("min_new_tokens");
-  fields.add(
-      "logit_bias", {{"type", "object"}},
-      "{\"token id\": -100 to 100}, or [[id, bias or false], ...]: added to the logits; a text "
-      "instead of an id means its tokens",
+  add_integer(fields, decoding_field("min_new_tokens"), &G::min_tokens);
+  const infer::DecodingField& bias = decoding_field("logit_bias");
+  add_option(
+      fields, bias, {{"type", "object"}},
+      fmt::format(
+          ": {{\"token id\": {} to {}}}, or [[id, bias or false], ...]; a text instead of an "
+          "id means its tokens",
+          bias.asked_least, bias.asked_most),
       [](Body& body, const Json& value, const std::string& name) {
         read_biases(body, value, name);
       });
-  fields.add("sequence_bias", {{"type", "array"}, {"items", {{"type", "array"}}}},
-             "[[[token ids], bias], ...], as in generation_config.json: added to the logit of a "
-             "sequence's last token where the other tokens precede it; false = never",
+  add_option(fields, decoding_field("sequence_bias"),
+             {{"type", "array"}, {"items", {{"type", "array"}}}},
+             ": [[[token ids], bias], ...], as in generation_config.json; false = never",
              [](Body& body, const Json& value, const std::string& name) {
                read_sequence_biases(body, value, name);
              });
-  fields.add("allowed_token_ids", {{"type", "array"}, {"items", {{"type", "integer"}}}},
-             "only these tokens may be generated",
+  add_option(fields, decoding_field("allowed_token_ids"),
+             {{"type", "array"}, {"items", {{"type", "integer"}}}}, "",
              [](Body& body, const Json& value, const std::string& name) {
                body.allowed_token_ids = ids_of(value, name, kMostText);
                if (body.allowed_token_ids->empty())
                  refuse(name, name + " is empty; expected the id of a token at least");
              });
-  fields.add("bad_words",
-             {{"type", "array"}, {"items", {{"type", "string"}}}, {"maxItems", kMostBadWords}},
-             infer::kBadWords.doc, [](Body& body, const Json& value, const std::string& name) {
+  add_option(fields, decoding_field("bad_words"),
+             {{"type", "array"}, {"items", {{"type", "string"}}}, {"maxItems", kMostBadWords}}, "",
+             [](Body& body, const Json& value, const std::string& name) {
                if (value.is_array() && value.empty()) return;
                body.bad_words = texts_of(value, name, kMostBadWords);
                for (const std::string& word : body.bad_words)
@@ -228,23 +223,23 @@ void add_generation(Fields<Body>& fields) {
                    refuse(name, fmt::format("{} holds a text of {} bytes; expected 1 to {}", name,
                                             word.size(), kMostStopBytes));
              });
-  fields.add(
-      "seed", {{"type", "integer"}, {"minimum", -1}, {"maximum", kMostSeed}},
-      "random seed, 0 to 2^64 - 1; -1 = a new one each time, as without it. Every response has its "
-      "seed, to repeat it",
-      [](Body& body, const Json& value, const std::string& name) {
-        if (value.is_number_unsigned()) {
-          body.seed = value.get<uint64_t>();
-          return;
-        }
-        const int64_t seed = integer_of(value, name, -1, std::numeric_limits<int64_t>::max());
-        if (seed >= 0) body.seed = static_cast<uint64_t>(seed);
-      });
-  fields.add("stop",
+  add_option(fields, decoding_field("seed"),
+             {{"type", "integer"}, {"minimum", -1}, {"maximum", kMostSeed}},
+             " each time, as without it. Every response has its seed, to repeat it",
+             [](Body& body, const Json& value, const std::string& name) {
+               if (value.is_number_unsigned()) {
+                 body.seed = value.get<uint64_t>();
+                 return;
+               }
+               const int64_t seed =
+                   integer_of(value, name, -1, std::numeric_limits<int64_t>::max());
+               if (seed >= 0) body.seed = static_cast<uint64_t>(seed);
+             });
+  add_option(fields, decoding_field("stop"),
              {{"oneOf",
                {{{"type", "string"}},
                 {{"type", "array"}, {"items", {{"type", "string"}}}, {"maxItems", kMostStops}}}}},
-             "stop strings: one, or a list of up to 16",
+             fmt::format("; one, or a list of up to {}", kMostStops),
              [](Body& body, const Json& value, const std::string& name) {
                if (value.is_array() && value.empty()) return;
                if (value == "") return;  // sent by forms of clients
@@ -254,15 +249,15 @@ void add_generation(Fields<Body>& fields) {
                    refuse(name, fmt::format("{} holds a text of {} bytes; expected 1 to {}", name,
                                             stop.size(), kMostStopBytes));
              });
-  fields.add("stop_token_ids", {{"type", "array"}, {"items", {{"type", "integer"}}}},
-             "stop token ids", [](Body& body, const Json& value, const std::string& name) {
+  add_option(fields, decoding_field("stop_token_ids"),
+             {{"type", "array"}, {"items", {{"type", "integer"}}}}, "",
+             [](Body& body, const Json& value, const std::string& name) {
                body.stop_token_ids = ids_of(value, name, 64);
              });
-  fields.flag("include_stop_str_in_output", &G::keep_stop, "keep the stop string in the output");
-  fields.flag("ignore_eos", &G::ignore_eos, infer::kIgnoreEos.doc)
-      .integer("n", &G::n, 1, 16,
-               "number of completions; each except the first has a seed derived from `seed`")
-      .alias("n_cmpl");
+  add_flag(fields, decoding_field("include_stop_str_in_output"), &G::keep_stop);
+  add_flag(fields, decoding_field("ignore_eos"), &G::ignore_eos);
+  add_integer(fields, decoding_field("choices"), &G::n,
+              "; each except the first has a seed derived from `seed`");
   add_search(fields);
   fields.flag("stream", &G::stream, "streaming (text/event-stream)");
   fields.add(
@@ -309,8 +304,8 @@ void add_generation(Fields<Body>& fields) {
       .flag("cache_prompt", &G::cache_prompt, "use the prefix cache, shared with other requests")
       .text("cache_salt", &G::cache_salt, 1024,
             "share the prefix cache with requests of this salt only");
-  const auto keep = [&](const char* name, Json G::*member, const char* doc) {
-    fields.add(name, object_schema(), doc,
+  const auto keep = [&](std::string name, Json G::*member, std::string doc) {
+    fields.add(std::move(name), object_schema(), std::move(doc),
                [member](Body& body, const Json& value, const std::string& said) {
                  if (!value.is_object()) refuse(said, said + " is no object");
                  body.*member = value;
@@ -318,7 +313,8 @@ void add_generation(Fields<Body>& fields) {
   };
   keep("response_format", &G::response_format,
        "{\"type\": \"text\" | \"json_object\" | \"json_schema\", ...}: what the text must be");
-  keep("json_schema", &G::json_schema, "a JSON schema that the text must satisfy");
+  keep(decoding_field("json_schema").request_name(), &G::json_schema,
+       decoding_field("json_schema").doc);
   keep("structured_outputs", &G::structured_outputs,
        "{json | regex | choice | grammar}: what the text must be");
   fields.add(
@@ -339,7 +335,8 @@ void add_generation(Fields<Body>& fields) {
                          body.passage_tokens = integer_of(number, where, 1, kMostTokens);
                      });
       });
-  fields.text("grammar", &G::grammar, size_t{256} << 10, "GBNF that the text must follow");
+  fields.text(decoding_field("grammar").request_name(), &G::grammar, size_t{256} << 10,
+              decoding_field("grammar").doc);
   for (const char* kind : {"json", "regex", "choice", "grammar"})
     fields.add(std::string("guided_") + kind, Json::object(),
                fmt::format("another name of structured_outputs.{}", kind),
@@ -494,7 +491,7 @@ std::optional<double> GenerationBody::sampled(std::string_view name) const {
 
 namespace {
 
-constexpr int64_t kMostLogprobs = 20;
+constexpr auto kMostLogprobs = static_cast<int64_t>(infer::decoding_field("logprobs").asked_most);
 
 /// llama.cpp's: 0 = none, where 0 of OpenAI's `logprobs` are those of the tokens that were chosen.
 template <class Body>
@@ -508,8 +505,7 @@ void add_n_probs(Fields<Body>& fields) {
 
 template <class Body>
 void add_logprobs(Fields<Body>& fields) {
-  fields.integer("logprobs", &Body::top_logprobs, 0, kMostLogprobs,
-                 "log-probabilities of output tokens and of the N most likely ones");
+  add_integer(fields, infer::decoding_field("logprobs"), &Body::top_logprobs);
   add_n_probs(fields);
 }
 
@@ -585,7 +581,7 @@ const Fields<ChatBody>& chat_fields() {
     f.required();
     add_generation(f);
     f.flag("logprobs", &C::logprobs, "log-probabilities of output tokens")
-        .integer("top_logprobs", &C::top_logprobs, 0, 20,
+        .integer("top_logprobs", &C::top_logprobs, 0, kMostLogprobs,
                  "number of most likely tokens with log-probabilities")
         .flag("continue_final_message", &C::continue_final_message,
               "continue the last message; default: if it is the assistant's")

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tessera/convert/generation_config.h"
-#include "tessera/infer/sampling/sampling.h"
+#include "tessera/infer/sampling/decoding_fields.h"
 #include "tessera/serve/fields.h"
 #include "tessera/serve/limits.h"
 
@@ -33,7 +33,7 @@ struct GenerationBody : SearchBody {
   std::optional<int64_t> max_tokens;
   bool unbounded = false;  // -1: up to the limits of model and server
   /// Sampling options that are given.
-  std::vector<std::pair<const infer::SamplingField*, double>> sampling;
+  std::vector<std::pair<const infer::DecodingField*, double>> sampling;
   std::optional<double> sampled(std::string_view name) const;
   std::optional<std::vector<std::string>> dry_sequence_breakers;
   std::vector<std::pair<int64_t, double>> logit_bias;     // -infinity = never

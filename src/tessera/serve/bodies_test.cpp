@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <set>
 
 namespace tessera::serve::bodies_test {
 namespace {
@@ -53,7 +54,7 @@ TEST(Bodies, EveryFieldHasATypeAndARange) {
   expect_part(completion(R"("top_p": true)"), "top_p is true");
   expect_part(completion(R"("seed": 1e300)"), "seed");
   // every option of sampling, as the table says it
-  for (const infer::SamplingField& field : infer::sampling_fields()) {
+  for (const infer::DecodingField& field : infer::sampling_fields()) {
     const auto say = [&](const std::string& value) {
       return completion(fmt::format("\"{}\": {}", field.name, value));
     };
@@ -83,6 +84,88 @@ TEST(Bodies, EveryFieldHasATypeAndARange) {
               "stream is not available with beam search");
   expect_part(completion(R"("length_penalty": 2)"), "without beam search");
   expect_part(completion(R"("grammar": "x", "json_schema": {})"), "more than one of");
+}
+
+// a field of the list alone, or of requests alone, is an omission: options of decoding are entered
+// in infer/sampling/decoding_fields.h
+TEST(Bodies, OptionsOfDecodingAreThoseOfTheList) {
+  const Json fields[] = {
+      completion_fields().schema()["properties"], chat_fields().schema()["properties"],
+      infill_fields().schema()["properties"], translate_fields().schema()["properties"]};
+  std::set<std::string> listed;
+  for (const infer::DecodingField& option : infer::decoding_fields()) {
+    if ((option.accepted & infer::in_requests) == 0) continue;
+    const std::string name = option.request_name();
+    listed.insert(name);
+    const bool translates = option.name == std::string_view("iterations") ||
+                            option.name == std::string_view("length_candidates");
+    const Json& own = fields[translates ? 3 : 0];
+    ASSERT_TRUE(own.contains(name)) << name;
+    EXPECT_TRUE(own[name]["description"].get<std::string>().starts_with(option.doc)) << name;
+    for (const char* bound : {"minimum", "maximum"})
+      if (own[name].contains(bound) && name != "seed") {
+        EXPECT_EQ(own[name][bound].get<double>(),
+                  bound[1] == 'i' ? option.asked_least : option.asked_most)
+            << name;
+      }
+    for (const std::string& alias : option.request_aliases())
+      EXPECT_EQ(own[alias]["description"], "another name of " + name) << alias;
+  }
+  // what else a request has: its input, the form of its answer, and how it is served
+  const std::set<std::string> others = {"model",
+                                        "prompt",
+                                        "messages",
+                                        "input",
+                                        "input_prefix",
+                                        "input_suffix",
+                                        "input_extra",
+                                        "suffix",
+                                        "echo",
+                                        "parse_special",
+                                        "source_lang",
+                                        "target_lang",
+                                        "max_tokens",
+                                        "best_of",
+                                        "stream",
+                                        "stream_options",
+                                        "timeout_ms",
+                                        "t_max_predict_ms",
+                                        "timings_per_token",
+                                        "prediction",
+                                        "return_token_ids",
+                                        "priority",
+                                        "n_probs",
+                                        "top_logprobs",
+                                        "post_sampling_probs",
+                                        "cache_prompt",
+                                        "cache_salt",
+                                        "response_format",
+                                        "structured_outputs",
+                                        "retrieve",
+                                        "guided_json",
+                                        "guided_regex",
+                                        "guided_choice",
+                                        "guided_grammar",
+                                        "continue_final_message",
+                                        "add_generation_prompt",
+                                        "tools",
+                                        "tool_choice",
+                                        "parallel_tool_calls",
+                                        "chat_template",
+                                        "chat_template_kwargs",
+                                        "documents",
+                                        "reasoning",
+                                        "reasoning_effort",
+                                        "reasoning_budget",
+                                        "reasoning_format"};
+  for (const Json& properties : fields)
+    for (const auto& [name, property] : properties.items()) {
+      const bool alias =
+          property.value("description", std::string()).starts_with("another name of ");
+      EXPECT_TRUE(property.contains("x-no-effect") || alias || listed.contains(name) ||
+                  others.contains(name))
+          << name << " is not in infer/sampling/decoding_fields.h";
+    }
 }
 
 TEST(Bodies, UnknownFieldsNameTheNearest) {

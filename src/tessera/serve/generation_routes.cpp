@@ -65,7 +65,7 @@ void check_samplers(const GenerationBody& body, const infer::SamplingOptions& op
   if (options.mirostat == 1) refuse("mirostat", "mirostat is 1; expected 0 (off) or 2");
   // clients send the options of all samplers, most of them switched off
   const std::string conflict =
-      infer::conflict_among(options, [&](const infer::SamplingField& field) {
+      infer::conflict_among(options, [&](const infer::DecodingField& field) {
         const bool range = field.filters && field.sampler == infer::Sampler::temperature;
         return body.sampled(field.name) && (range           ? options.dynatemp_range > 0
                                             : field.sampler ? infer::acts(*field.sampler, options)

@@ -23,7 +23,7 @@ Json defaults_of(const ServedModel& model, const ServiceOptions& options) {
   const infer::DecodingDefaults defaults = model.decoding(options.generation_config);
   const infer::SamplingOptions& o = defaults.sampling;
   Json out = Json::object();
-  for (const infer::SamplingField& field : infer::sampling_fields())
+  for (const infer::DecodingField& field : infer::sampling_fields())
     if (const double value = field.get(o); field.whole())
       out[field.name] = static_cast<int64_t>(value);
     else

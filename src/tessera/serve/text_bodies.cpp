@@ -155,12 +155,10 @@ const Fields<TranslateBody>& translate_fields() {
     Fields<T> f;
     add_input(f);
     f.text("source_lang", &T::source_lang, 64, "the language of the input, where a token names it")
-        .text("target_lang", &T::target_lang, 64, "the language of the output")
-        .integer("iterations", &T::iterations, 1, 64,
-                 "of a model that predicts whole answers: so many times; default 10")
-        .integer("length_candidates", &T::lengths, 1, 64,
-                 "of such a model: answers of so many lengths, the likeliest is taken; default 5")
-        .integer("max_tokens", &T::max_tokens, 1, kMostTokens, "of each answer, at most");
+        .text("target_lang", &T::target_lang, 64, "the language of the output");
+    add_integer(f, infer::decoding_field("iterations"), &T::iterations, "; default 10");
+    add_integer(f, infer::decoding_field("length_candidates"), &T::lengths, "; default 5");
+    f.integer("max_tokens", &T::max_tokens, 1, kMostTokens, "maximum new tokens of each answer");
     add_search(f);
     return f;
   }();

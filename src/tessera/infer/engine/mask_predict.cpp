@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tessera/infer/engine/task.h"
+#include "tessera/infer/sampling/decoding_fields.h"
 
 namespace tessera::infer {
 
@@ -97,7 +98,7 @@ void check_mask_predict(const model::ModelSpec& spec, const Request& request) {
     refuse("ids that it is forced to have");
   if (decoding.choice != 0) refuse("another choice");
   if (!decoding.sampling.logit_bias.empty()) refuse("logit_bias");
-  for (const SamplingField& field : sampling_fields())
+  for (const DecodingField& field : sampling_fields())
     if (field.get(decoding.sampling) != field.get(SamplingOptions())) refuse(field.flag());
   if (const MaskPredictOptions how = decoding.mask_predict.value_or(MaskPredictOptions());
       how.iterations < 1 || how.lengths < 1)

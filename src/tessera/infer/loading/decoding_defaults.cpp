@@ -22,7 +22,7 @@ void set_sampling(DecodingDefaults& out, const convert::GenerationConfig& config
   else if (drawn)
     options.temperature = kTemperature, options.min_p = kMinP;
   for (const auto& [name, value] : config.sampling) {
-    const SamplingField* field = sampling_field(name);
+    const DecodingField* field = sampling_field(name);
     require(field != nullptr, "generate", "no sampling option {}", name);
     const bool acts = drawn || !(field->filters || name == "temperature");
     if (acts) field->set(options, value);
@@ -58,7 +58,7 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 
 void take_sampling(const SamplingOptions& defaults, const IsGiven& given, SamplingOptions& out) {
   const auto take = [&](bool filters) {
-    for (const SamplingField& field : sampling_fields())
+    for (const DecodingField& field : sampling_fields())
       if (field.filters == filters && !given(field.name)) field.set(out, field.get(defaults));
   };
   take(false);  // decides between greedy decoding and sampling
@@ -132,7 +132,7 @@ std::string describe(const DecodingOptions& decoding, const std::optional<BeamOp
   if (searches && beams->length_penalty != 1)
     add(fmt::format("length-penalty {}", beams->length_penalty));
   if (searches && beams->early_stopping == convert::EarlyStopping::always) add("early stopping");
-  for (const SamplingField& field : sampling_fields()) {
+  for (const DecodingField& field : sampling_fields()) {
     const double value = field.get(o);
     const bool acts = drawn || !field.filters;
     if (acts && std::string_view(field.name) != "temperature" && value != field.get(neutral))

@@ -7,6 +7,7 @@
 
 #include "tessera/convert/generation_config.h"
 #include "tessera/infer/engine/request.h"
+#include "tessera/infer/sampling/decoding_fields.h"
 
 namespace tessera::infer {
 
@@ -34,8 +35,7 @@ DecodingDefaults decoding_defaults(const convert::GenerationConfig& config, Text
 /// More new tokens than any context holds.
 inline constexpr int64_t kAnyLength = int64_t{1} << 40;
 
-/// True for an option that the user sets, by name: a sampling field (sampling_fields()),
-/// "samplers", "max_new_tokens", "min_new_tokens" or "stop".
+/// True for an option that the user sets, by name (decoding_fields.h).
 using IsGiven = std::function<bool(std::string_view name)>;
 
 /// Sets the options that the user leaves open to the model's: sampling numbers (filters only if

@@ -23,7 +23,7 @@ using Ids = std::vector<int64_t>;
 convert::GenerationConfig read(const std::string& json, int64_t vocab = 64) {
   const test::TemporaryFolder folder;
   folder.write("generation_config.json", json);
-  return convert::read_generation_config(folder.path(), vocab);
+  return convert::read_generation_config(folder.path(), vocab, config_numbers());
 }
 
 DecodingDefaults defaults_of(const std::string& json, TextKind kind = TextKind::continuation) {
@@ -34,7 +34,7 @@ DecodingDefaults defaults_of(const std::string& json, TextKind kind = TextKind::
 TEST(GenerationConfig, SaysWhatEndsATextAndHowToSample) {
   const test::TemporaryFolder folder;
   folder.write("config.json", R"({"eos_token_id": 3})");
-  EXPECT_EQ(convert::read_generation_config(folder.path(), 64).ends, (Ids{3}));
+  EXPECT_EQ(convert::read_generation_config(folder.path(), 64, config_numbers()).ends, (Ids{3}));
   const auto config = read(R"({"eos_token_id": [9, 70, 5, 9], "do_sample": true,
       "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05})");
   EXPECT_EQ(config.ends, (Ids{9, 5}));  // nobody says 70
@@ -245,7 +245,7 @@ TEST(DecodingDefaults, OfAGgufFile) {
        {"general.sampling.xtc_probability", format::GgufValue::number(0.5F)},
        {"general.sampling.mirostat", format::GgufValue::number(int32_t{1})},
        {"general.sampling.sequence", format::GgufValue::string("top_k;typ_p;temperature")}});
-  const auto config = convert::read_generation_config(file);
+  const auto config = convert::read_generation_config(file, gguf_numbers());
   for (const TextKind kind : {TextKind::continuation, TextKind::conversation}) {
     const DecodingDefaults got = decoding_defaults(config, kind);
     EXPECT_FLOAT_EQ(static_cast<float>(got.sampling.temperature), 0.6F);
@@ -264,8 +264,8 @@ TEST(DecodingDefaults, OfAGgufFile) {
       "model.gguf", {{"general.sampling.top_p", format::GgufValue::number(1.5F)}});
   test::expect_error(ErrorKind::file,
                      "general.sampling.top_p is 1.5; expected a number from 0 to 1",
-                     [&] { convert::read_generation_config(bad); });
-  EXPECT_EQ(convert::read_generation_config(format::GgufFile()).source, "");
+                     [&] { convert::read_generation_config(bad, gguf_numbers()); });
+  EXPECT_EQ(convert::read_generation_config(format::GgufFile(), gguf_numbers()).source, "");
 }
 
 /// All of it, as `generate` takes it over.

@@ -8,6 +8,7 @@
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/loading/adapter.h"
+#include "tessera/infer/sampling/decoding_fields.h"
 #include "tessera/nn/embed/feature_embed.h"
 #include "tessera/nn/head/head_config.h"
 
@@ -132,9 +133,9 @@ LoadedModel load_model(const std::filesystem::path& given,
   if (tokenizer) add_remarks(*tokenizer, source);
   convert::GenerationConfig generation;
   if (std::filesystem::is_directory(path))
-    generation = convert::read_generation_config(path, source.spec.vocab);
+    generation = convert::read_generation_config(path, source.spec.vocab, config_numbers());
   else if (source.gguf != nullptr)
-    generation = convert::read_generation_config(*source.gguf);
+    generation = convert::read_generation_config(*source.gguf, gguf_numbers());
   if (source.spec.encoder != nullptr && !source.spec.mask && generation.start)
     source.spec.start = *generation.start;
   model::Model model(source.spec, held_weights(source, source.spec, products));

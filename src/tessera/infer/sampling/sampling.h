@@ -2,18 +2,15 @@
 // configurable order, then the draw. Each filter sees the renormalized distribution that the
 // samplers before it left, and keeps at least one token. Mirostat replaces all filters.
 //
-// The options are one table (sampling_fields()). Flags, the chat's settings, request fields and
-// checks are generated from it.
+// decoding_fields.h lists the options for flags, the chat's settings, request fields and checks.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "tessera/base/rng.h"
@@ -117,36 +114,8 @@ struct SamplingOptions {
   void check() const;
 };
 
-/// One numeric option, as flags, settings, requests and checks need it.
-struct SamplingField {
-  const char* name;  // field of a request; the flag has dashes for underscores
-  const char* doc;
-  std::variant<double SamplingOptions::*, int64_t SamplingOptions::*> member;
-  double least, most;                   // valid range
-  const char* expected;                 // the same in words
-  double asked_least, asked_most;       // range allowed in requests of the server
-  bool filters = false;                 // no effect with greedy decoding (temperature 0)
-  const char* alias = "";               // second name of a request's field
-  std::optional<Sampler> sampler = {};  // the sampler that it configures
-  bool above = false;                   // `least` itself is not valid
-
-  bool whole() const { return member.index() == 1; }
-  double get(const SamplingOptions& options) const;
-  /// The value must be an integer if whole().
-  void set(SamplingOptions& options, double value) const;
-  /// --top-p
-  std::string flag() const;
-};
-std::span<const SamplingField> sampling_fields();
-/// By field name or, with dashes, by flag name; nullptr if unknown.
-const SamplingField* sampling_field(std::string_view name);
 /// True if the sampler has any effect with these options.
 bool acts(Sampler sampler, const SamplingOptions& options);
-/// Why the given fields exclude each other: filters with Mirostat, options of samplers that are
-/// left out. Empty if they do not.
-std::string conflict_among(const SamplingOptions& options,
-                           const std::function<bool(const SamplingField&)>& given);
-
 /// Tokenizes options given as text; bad words become sequences.
 void find_ids(SamplingOptions& options, const text::Tokenizer& tokenizer);
 /// Tokens that contain one of the texts. A text that no token contains has no effect.

@@ -1,4 +1,4 @@
-#include "tessera/infer/sampling/sampling.h"
+#include "tessera/infer/sampling/decoding_fields.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <sstream>
 
 #include "tessera/base/testing.h"
 #include "tessera/infer/sampling/logprobs.h"
@@ -526,7 +527,7 @@ TEST(Sampling, NamesSamplers) {
   // an option of a sampler that is left out
   const auto conflict = [](const std::string& given) {
     return conflict_among({.samplers = {Sampler::top_k, Sampler::temperature}},
-                          [&](const SamplingField& field) { return field.name == given; });
+                          [&](const DecodingField& field) { return field.name == given; });
   };
   EXPECT_EQ(conflict("top_p"),
             "top_p without top_p among samplers; leave it out, or name that one too");
@@ -537,13 +538,13 @@ TEST(Sampling, NamesSamplers) {
 // what a table says of an option is what flags, settings and requests say
 TEST(Sampling, TheTableHasEveryOptionOnce) {
   std::set<std::string> names;
-  for (const SamplingField& field : sampling_fields()) {
+  for (const DecodingField& field : sampling_fields()) {
     EXPECT_TRUE(names.insert(field.name).second) << field.name;
     SamplingOptions options, other;
     EXPECT_TRUE(std::isfinite(field.get(options)));
     // it sets its own option and no other
     field.set(other, field.get(options) + 1);
-    for (const SamplingField& each : sampling_fields())
+    for (const DecodingField& each : sampling_fields())
       EXPECT_EQ(each.get(other) != each.get(options), &each == &field) << each.name;
     EXPECT_LE(field.asked_least, field.get(options)) << field.name;
     EXPECT_GE(field.asked_most, field.get(options)) << field.name;
@@ -562,17 +563,46 @@ TEST(Sampling, TheTableHasEveryOptionOnce) {
   EXPECT_EQ(sampling_field(""), nullptr);
 }
 
+// one list: no name means two options, and a file's key is one that is read
+TEST(DecodingFields, EveryNameMeansOneOption) {
+  std::set<std::string> names, flags, requests;
+  for (const DecodingField& field : decoding_fields()) {
+    EXPECT_TRUE(names.insert(field.name).second) << field.name;
+    EXPECT_NE(*field.doc, '\0') << field.name;
+    EXPECT_NE(field.accepted, 0u) << field.name;
+    EXPECT_LE(field.least, field.most) << field.name;
+    EXPECT_LE(field.asked_least, field.asked_most) << field.name;
+    std::istringstream list(field.flag_names());
+    for (std::string flag; std::getline(list, flag, ',');)
+      EXPECT_TRUE(flags.insert(flag).second) << flag;
+    EXPECT_TRUE(requests.insert(field.request_name()).second) << field.name;
+    for (const std::string& alias : field.request_aliases())
+      EXPECT_TRUE(requests.insert(alias).second) << alias;
+  }
+  EXPECT_EQ(decoding_field("max_new_tokens").flag(), "--max-new-tokens");
+  EXPECT_EQ(decoding_field("bad_words").flag(), "--bad-word");
+  for (const DecodingField& field : decoding_fields()) {
+    if (*field.config == '\0') continue;
+    const auto keys = convert::generation_keys();
+    const auto key = std::find_if(keys.begin(), keys.end(), [&](const convert::GenerationKey& one) {
+      return field.config == std::string_view(one.name);
+    });
+    ASSERT_NE(key, keys.end()) << field.config;
+    EXPECT_EQ(key->use, convert::KeyUse::read) << field.config;
+  }
+}
+
 TEST(Sampling, MirostatStandsInPlaceOfFilters) {
   const auto conflict = [](int64_t mirostat, const std::string& given) {
     return conflict_among({.mirostat = mirostat},
-                          [&](const SamplingField& field) { return field.name == given; });
+                          [&](const DecodingField& field) { return field.name == given; });
   };
   EXPECT_EQ(conflict(2, "top_p").substr(0, 19), "top_p with mirostat");
   EXPECT_EQ(conflict(0, "top_p"), "");
   EXPECT_EQ(conflict(2, "temperature"), "");
   EXPECT_EQ(conflict(2, "mirostat_tau"), "");
   EXPECT_EQ(conflict_among({.mirostat = 2, .samplers = {Sampler::temperature}},
-                           [](const SamplingField&) { return false; })
+                           [](const DecodingField&) { return false; })
                 .substr(0, 23),
             "samplers with mirostat,");
 }

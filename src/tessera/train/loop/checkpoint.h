@@ -42,7 +42,7 @@ std::optional<RecurrentStates> fresh_rows(const model::ModelSpec& spec, const Tr
 
 /// Everything in a checkpoint except the progress.
 struct RunState {
-  const Recipe& recipe;
+  const Recipe& recipe;  // whole: it is stored, and compared at resume
   const std::string& data_key;
   const model::Model& model;
   const ParameterSet& parameters;
