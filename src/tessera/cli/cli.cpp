@@ -88,6 +88,7 @@ int print_help(const CLI::App& app, const CLI::ParseError& asked) {
   const int code = app.exit(asked, out, err);
   const std::string text = out.str() + err.str();
   if (std::fputs(text.c_str(), stdout) != EOF && std::fflush(stdout) == 0) return code;
+  if (errno == EPIPE) return kExitReaderLeft;
   complain(fmt::format("[output] cannot write the help: {}", std::strerror(errno)));
   return kExitFailed;
 }
@@ -183,6 +184,7 @@ void print_json(const Json& json) {
 
 void flush_output() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  if (errno == EPIPE) throw std::system_error(EPIPE, std::generic_category());
   fail(ErrorKind::resource, "output", "cannot write the result: {}", std::strerror(errno));
 }
 
@@ -387,6 +389,8 @@ int run(const std::vector<std::string>& args,
     complain(fmt::format("[file] {}: {}", error.path1().string(), error.code().message()));
     return kExitFailed;
   } catch (const std::system_error& error) {  // fmt, of an output that takes no more
+    // a reader that has enough, such as `head`, is no error
+    if (error.code() == std::errc::broken_pipe) return kExitReaderLeft;
     complain(fmt::format("[system] {}", error.what()));
     return kExitFailed;
   } catch (const std::exception& error) {

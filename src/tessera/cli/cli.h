@@ -20,6 +20,9 @@ namespace tessera::cli {
 using spec::Json;
 
 inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitCheckNotMet = 3;
+/// The program that reads standard output ended before it had all (`| head`): 128 + SIGPIPE, as a shell
+/// reports programs that the signal ends.
+inline constexpr int kExitReaderLeft = 141;
 
 /// A command: adds its options to `app` and returns the function to run after parsing, which gives
 /// the exit code. Without `add`, the other program implements it.

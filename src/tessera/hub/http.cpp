@@ -296,6 +296,8 @@ struct HttpClient::State {
     } else {
       answer.error = format::printable(*reason != '\0' ? reason : curl.easy_strerror(code), 300);
       answer.may_pass = passes(code);
+      answer.unreachable = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_CONNECT ||
+                           code == CURLE_COULDNT_RESOLVE_PROXY;
     }
     return answer;
   }

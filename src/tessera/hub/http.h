@@ -46,6 +46,7 @@ struct HttpAnswer {
   std::string error;
   /// Whether such an error may pass: a connection that is refused, cut or silent.
   bool may_pass = false;
+  bool unreachable = false;  // no connection was made
 
   /// "" where there is none.
   std::string header(const std::string& name) const {

@@ -85,6 +85,7 @@ struct Work {
   std::atomic<size_t> next{0}, done{0};
   std::atomic<uint64_t> bytes_done{0}, downloaded{0};
   std::atomic<bool> stop{false};
+  std::atomic<bool> reached{false};  // some connection was made
   std::atomic<int> active{0};
   std::mutex mutex = {};  // of what follows
   std::string waiting = {};
@@ -192,7 +193,10 @@ class Attempts {
     const std::string why =
         answer.error.empty() ? why_refused(answer, work_.name, options.hub) : answer.error;
     if (!again) fail(ErrorKind::file, kPullWhere, "{}: {}", what_, why);
-    if (++failures_ >= options.attempts)
+    if (!answer.unreachable) work_.reached = true;
+    // a host that was never there is rather a wrong address, or no network, than a passing fault
+    const int attempts = work_.reached ? options.attempts : std::min(options.attempts, 2);
+    if (++failures_ >= attempts)
       fail(ErrorKind::file, kPullWhere, "{}: {}; {} attempts; the same command resumes", what_, why,
            failures_);
     double seconds = options.first_wait * static_cast<double>(1 << std::min(failures_ - 1, 6));
@@ -237,7 +241,10 @@ Listing ask_for_listing(HttpClient& http, Work& work) {
   Attempts attempts(work, work.name.text());
   for (;;) {
     const HttpAnswer answer = http.get({url});
-    if (answer.error.empty() && answer.status == 200) return read_listing(answer.body, kPullWhere);
+    if (answer.error.empty() && answer.status == 200) {
+      work.reached = true;
+      return read_listing(answer.body, kPullWhere);
+    }
     attempts.after(answer);
   }
 }

@@ -504,8 +504,8 @@ TEST_F(Pull, ATokenIsNotSentUnencrypted) {
   EXPECT_TRUE(hub_.requests().empty());
 }
 
-TEST_F(Pull, ARefusedConnectionIsTriedAgain) {
-  options_.attempts = 2;
+TEST_F(Pull, AHostThatWasNeverReachedIsTriedTwice) {
+  options_.attempts = 6;
   options_.hub.endpoint = "http://127.0.0.1:1";
   std::vector<std::string> said;
   options_.progress = [&](const PullProgress& progress) {

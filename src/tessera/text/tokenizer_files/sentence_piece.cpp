@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -402,14 +403,15 @@ NormalizerPointer normalizer_of(const SentencePieceModel& model,
 
 /// One of the two tokenizers of mapped pieces.
 Tokenizer side_of_mapped_pieces(std::span<const std::byte> file,
-                                std::string_view vocab,
                                 const std::string& where,
+                                std::string_view vocab,
+                                const std::string& where_vocab,
                                 const TokenizerCompanions& companions,
                                 std::shared_ptr<const Tokenizer> source) {
   constexpr UsualToken kUsual[] = {
       {"unk_token", "<unk>"}, {"eos_token", "</s>"}, {"pad_token", "<pad>"}};
   const SentencePieceModel model = read_sentence_piece(file, where);
-  const VocabularyPointer vocabulary = read_vocabulary(spec::parse_json(vocab, where), where);
+  const VocabularyPointer vocabulary = read_vocabulary(spec::parse_json(vocab, where_vocab), where_vocab);
   const ConfiguredTokens configured(companions, {}, kUsual, where);
   std::vector<AddedToken> added;
   const auto special = [&](const char* role) -> std::optional<int32_t> {
@@ -426,7 +428,7 @@ Tokenizer side_of_mapped_pieces(std::span<const std::byte> file,
   parts.unk = special("unk_token"), parts.eos = special("eos_token"),
   parts.pad = special("pad_token");
   if (!parts.unk || !parts.eos)
-    fail(ErrorKind::file, where, "the vocabulary lacks \"{}\"; expected the {} token in it",
+    fail(ErrorKind::file, where_vocab, "the vocabulary lacks \"{}\"; expected the {} token in it",
          configured.role(parts.unk ? "eos_token" : "unk_token"), parts.unk ? "end" : "unknown");
   parts.model = std::make_shared<MappedPiecesModel>(model_of(model, where), vocabulary, *parts.unk);
   parts.added = std::move(added);
@@ -538,10 +540,15 @@ Tokenizer tokenizer_from_mapped_pieces(const MappedPieces& files,
   const bool separate = config_flag(config, "separate_vocabs", where).value_or(false);
   if (separate && files.target_vocab.empty())
     fail(ErrorKind::file, where, "separate_vocabs is true; expected target_vocab.json next to it");
-  auto source = std::make_shared<const Tokenizer>(
-      side_of_mapped_pieces(files.source, files.vocab, where, companions, nullptr));
-  return side_of_mapped_pieces(files.target, separate ? files.target_vocab : files.vocab, where,
-                               companions, std::move(source));
+  const auto sibling = [&](const char* name) {
+    return (std::filesystem::path(where).parent_path() / name).string();
+  };
+  auto source = std::make_shared<const Tokenizer>(side_of_mapped_pieces(
+      files.source, where, files.vocab, sibling("vocab.json"), companions, nullptr));
+  return side_of_mapped_pieces(files.target, sibling("target.spm"),
+                               separate ? files.target_vocab : files.vocab,
+                               sibling(separate ? "target_vocab.json" : "vocab.json"), companions,
+                               std::move(source));
 }
 
 }  // namespace tessera::text

@@ -219,7 +219,13 @@ TEST_F(TwoSides, RefusesFilesThatLackAPart) {
   Json vocab = apart["vocab"][1];
   vocab.erase("</s>");
   folder.write("target_vocab.json", vocab.dump());
-  EXPECT_THAT(error(), HasSubstr("the vocabulary lacks \"</s>\""));
+  EXPECT_THAT(error(), HasSubstr("target_vocab.json] the vocabulary lacks \"</s>\""));
+  write(folder, apart);
+  folder.write("vocab.json", "{");
+  EXPECT_THAT(error(), HasSubstr("/vocab.json]"));
+  write(folder, apart);
+  folder.write("target.spm", "?");
+  EXPECT_THAT(error(), HasSubstr("target.spm]"));
   folder.write("tokenizer_config.json", R"({"tokenizer_class": "XLMRobertaTokenizer"})");
   EXPECT_THAT(error(), HasSubstr("expected Marian"));
   std::filesystem::remove(folder / "target.spm");
