@@ -30,8 +30,11 @@ struct LocatedKey {
   int8_t times;
 };
 
-// Keys or values as floats that stay in a first cache level while all heads take them.
-constexpr int64_t kListedFloats = 8192;
+// Keys as floats that stay in a first cache level while all heads take them, and values in a second
+// one, of which heads take a few channels of all rows together: their sums stay in registers over
+// many rows.
+constexpr int64_t kListedFloats = 8192, kListedValues = 32768, kValuesTogether = 64;
+constexpr int64_t kListedRows = 64;  // of them at most
 // Rows that products of heads read together: a multiple of what products_of_heads() takes at once.
 constexpr int64_t kRowsTogether = 8;
 // Heads that go through a list together; their scores take this many times its length.
@@ -53,7 +56,7 @@ namespace HWY_NAMESPACE {
 
 // --- one query of some heads ---------------------------------------------------------------------
 
-// Prefetches rows that are used next, among the products of others.
+// Prefetches rows that are used next into the second cache level, among the products of others.
 template <class RowAt>
 class RowsAhead {
  public:
@@ -68,7 +71,7 @@ class RowsAhead {
         at_ = row_at_(row_++);
         end_ = at_ + lines_ * kLine;
       }
-      __builtin_prefetch(at_);
+      __builtin_prefetch(at_, /*write=*/0, /*locality=*/2);
     }
   }
 
@@ -87,9 +90,10 @@ HWY_INLINE void for_listed_rows(const Attention& a,
                                 int64_t g,
                                 const Body& body) {
   const int64_t width = values ? a.V : a.K, count = static_cast<int64_t>(keys.size());
-  const int64_t at_once = std::clamp<int64_t>(kListedFloats / width / 4 * 4, 4, kExpandedRows);
-  const float* rows[kExpandedRows];
-  float scales[kExpandedRows];
+  const int64_t at_once =
+      std::clamp<int64_t>((values ? kListedValues : kListedFloats) / width / 4 * 4, 4, kListedRows);
+  const float* rows[kListedRows];
+  float scales[kListedRows];
   float* expanded = scratch<11>(at_once * width);
   const auto stored_row = [&](int64_t j) {
     const auto& [span, position, times] = keys[static_cast<size_t>(j)];
@@ -172,19 +176,25 @@ void attend_listed_query(
       // merge() leaves out what such a head adds up
       if (part.maximum == kMinusInfinity) std::fill_n(scores + h * n, n, 0.0f);
     }
-    for_listed_rows<true>(a, seen.keys, g,
-                          [&](int64_t first, int64_t count, const float* const* rows,
-                              const float* scales, auto& next) HWY_ATTR {
-                            for (int64_t h = 0; scales != nullptr && h < heads; ++h)
-                              scale_all(scales, count, scores + h * n + first);
-                            next.share_among(passes);
-                            for_listed_heads(heads, [&](auto some, int64_t h) HWY_ATTR {
-                              next.prefetch();
-                              add_rows_to_heads<decltype(some)::value>(
-                                  scores + h * n + first, n, rows, count, a.V,
-                                  partials + h * stride + kValuesAt, stride);
-                            });
-                          });
+    for_listed_rows<true>(
+        a, seen.keys, g,
+        [&](int64_t first, int64_t count, const float* const* rows, const float* scales, auto& next)
+            HWY_ATTR {
+              for (int64_t h = 0; scales != nullptr && h < heads; ++h)
+                scale_all(scales, count, scores + h * n + first);
+              const int64_t pieces = (a.V + kValuesTogether - 1) / kValuesTogether;
+              next.share_among(passes * pieces);
+              const float* from[kListedRows];
+              for (int64_t c = 0; c < a.V; c += kValuesTogether) {
+                for (int64_t j = 0; j < count; ++j) from[j] = rows[j] + c;
+                for_listed_heads(heads, [&](auto some, int64_t h) HWY_ATTR {
+                  next.prefetch();
+                  add_rows_to_heads<decltype(some)::value>(
+                      scores + h * n + first, n, from, count, std::min(kValuesTogether, a.V - c),
+                      partials + h * stride + kValuesAt + c, stride);
+                });
+              }
+            });
   }
   for (int64_t h = 0; h < heads; ++h) {
     start_total(a, head + h, total);
