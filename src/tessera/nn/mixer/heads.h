@@ -1,9 +1,9 @@
-// What mixers with heads ask of their numbers.
+// The heads of attention, and what mixers with heads ask of their numbers.
 #pragma once
 
 #include <fmt/format.h>
 
-#include "tessera/spec/mechanism.h"
+#include "tessera/spec/fields.h"
 
 namespace tessera::nn {
 
@@ -26,5 +26,33 @@ inline void require_groups(int64_t n_kv_heads, int64_t n_heads, const spec::Scop
     fail(ErrorKind::spec, scope.path, "n_kv_heads = {} does not divide n_heads = {}", n_kv_heads,
          n_heads);
 }
+
+/// Query heads that share key/value heads in groups (MHA, GQA, MQA): query head h reads key/value
+/// head floor(h * n_kv_heads / n_heads).
+struct HeadsConfig {
+  int64_t n_heads = 0;
+  int64_t n_kv_heads = 0;
+  int64_t head_dim = 0;
+
+  static constexpr auto fields(
+      const char* head_dim_doc = "width of one head; 0 = d_model / n_heads",
+      const char* n_kv_heads_doc = "key/value heads, divides n_heads; 0 = n_heads (MHA), 1 = MQA") {
+    using C = HeadsConfig;
+    using spec::field;
+    return std::tuple{field("n_heads", &C::n_heads, "query heads", {.min = 1, .required = true}),
+                      field("n_kv_heads", &C::n_kv_heads, n_kv_heads_doc, {.min = 0}),
+                      field("head_dim", &C::head_dim, head_dim_doc, {.min = 0})};
+  }
+  /// Width of one head of a mixer that reads `width` channels.
+  int64_t width_of_head(int64_t width) const {
+    return head_dim > 0 ? head_dim : n_heads > 0 ? width / n_heads : 0;
+  }
+  /// Fills what 0 leaves open. Throws Error(spec) as require_heads_divide().
+  void complete_heads(int64_t width, const spec::Scope& scope) {
+    require_heads_divide(head_dim, n_heads, width, scope);
+    head_dim = width_of_head(width);
+    if (n_kv_heads == 0) n_kv_heads = n_heads;
+  }
+};
 
 }  // namespace tessera::nn

@@ -4,12 +4,10 @@
 
 #include <fmt/format.h>
 
-#include "tessera/nn/decode_step.h"
 #include "tessera/nn/select/selected_keys.h"
 #include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/documents_attention.h"
 #include "tessera/ops/attention/flash_attention.h"
-#include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::nn {
@@ -48,56 +46,6 @@ Tensor tempered(const Tensor& q_NHD, const QueryTemperature& temperature, const 
   for (int64_t i = 0; i < positions.numel(); ++i)
     factors.data_ptr<double>()[i] = temperature.factor(positions.const_data_ptr<int64_t>()[i]);
   return q_NHD * factors.to(q_NHD.options());
-}
-
-HeadNorms::HeadNorms(const Builder& builder,
-                     const std::string& name,
-                     const spec::AnyPart& norm,
-                     QkNormOver over,
-                     int64_t heads)
-    : over_(over), heads_(heads) {
-  if (!norm) return;
-  if (over != QkNormOver::each_head)
-    norms_.push_back(build_norm(norm, builder.under(name)));
-  else
-    for (int64_t h = 0; h < heads; ++h)
-      norms_.push_back(build_norm(norm, builder.under(fmt::format("{}.{}", name, h))));
-}
-
-Tensor HeadNorms::operator()(const Tensor& projected) const {
-  const auto apart = [&](const Tensor& x) { return x.reshape({x.size(0), heads_, -1}); };
-  if (norms_.empty()) return apart(projected);
-  if (over_ == QkNormOver::projection) return apart(norms_[0]->forward(projected));
-  const Tensor y_NHD = apart(projected);
-  if (over_ == QkNormOver::head) return norms_[0]->forward(y_NHD);
-  std::vector<Tensor> each;
-  for (int64_t h = 0; h < heads_; ++h)
-    each.push_back(norms_[static_cast<size_t>(h)]->forward(y_NHD.select(1, h)));
-  return at::stack(each, 1);
-}
-
-HeadNormsStep HeadNorms::step(StepWeights& weights) const {
-  HeadNormsStep out{over_, {}};
-  for (const std::unique_ptr<Norm>& norm : norms_) out.norms.push_back(weights.norm(*norm));
-  return out;
-}
-
-void HeadNormsStep::operator()(float* x, int64_t tokens, int64_t heads, int64_t width) const {
-  if (norms.empty()) return;
-  if (over == QkNormOver::projection) return (*norms[0])(x, tokens, heads * width, x);
-  if (over == QkNormOver::head) return (*norms[0])(x, tokens * heads, width, x);
-  for (int64_t i = 0; i < tokens * heads; ++i)
-    (*norms[static_cast<size_t>(i % heads)])(x + i * width, 1, width, x + i * width);
-}
-
-LearnedScale::LearnedScale(const Builder& builder, ScoreScale scale) {
-  if (scale == ScoreScale::learned || scale == ScoreScale::learned_headwise)
-    factors_ = builder.weight("scale");
-}
-
-Tensor LearnedScale::operator()(const Tensor& q_NHD) const {
-  return factors_ ? q_NHD * ops::spread(factors_->tensor().to(q_NHD.options()).unsqueeze(-1), q_NHD)
-                  : q_NHD;
 }
 
 ops::ScoreOptions PatternedScores::in_document(const BySegment& part, size_t segment) const {
@@ -272,25 +220,48 @@ std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
   return held;
 }
 
-std::optional<Tensor> attend_packed(const Tensor& q_NHK,
-                                    const Tensor& k_NGK,
-                                    const Tensor& v_NGV,
-                                    const Batch& batch,
-                                    const ops::ScoreOptions& options,
-                                    const WeightDropout& dropout) {
-  if (batch.segments.size() < 2) return std::nullopt;
-  const std::vector<int64_t> lengths = lengths_of(batch);
-  if (ops::use_kernels(q_NHK)) {
-    if (options.term || options.visibility || !ops::may_go_side_by_side(q_NHK, options))
-      return std::nullopt;
-    return ops::attention_kernel_of_documents(q_NHK, k_NGK, v_NGV, lengths, options);
-  }
-  if (!ops::tiles_serve_packed(q_NHK, options)) return std::nullopt;
-  return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths, lengths,
-                              dropout.in(options, batch.segments));
+namespace {
+
+/// Whether one flash attention serves documents of any lengths.
+bool serves_packed(const Tensor& q_NHK, const Batch& batch, const PatternedScores& scores) {
+  // a pattern's positions, and the keys that a query has chosen, are those in one document
+  if (batch.segments.size() < 2 || !scores.documents.empty() || !scores.chosen.empty() ||
+      scores.far_q_NHK.defined())
+    return false;
+  if (!ops::use_kernels(q_NHK)) return ops::tiles_serve_packed(q_NHK, scores.how);
+  return !scores.how.term && !scores.how.visibility && ops::may_go_side_by_side(q_NHK, scores.how);
 }
 
-namespace {
+/// Documents one after another, by one flash attention: serves_packed().
+Tensor attend_packed(const Tensor& q_NHK,
+                     const Tensor& k_NGK,
+                     const Tensor& v_NGV,
+                     const Batch& batch,
+                     const ops::ScoreOptions& how,
+                     const WeightDropout& dropout) {
+  const std::vector<int64_t> lengths = lengths_of(batch);
+  if (ops::use_kernels(q_NHK))
+    return ops::attention_kernel_of_documents(q_NHK, k_NGK, v_NGV, lengths, how);
+  return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths, lengths,
+                              dropout.in(how, batch.segments));
+}
+
+/// Documents of equal length in one [B, T, H, D].
+Tensor attend_together(const Tensor& q_NHK,
+                       const Tensor& k_NGK,
+                       const Tensor& v_NGV,
+                       const Batch& batch,
+                       const PatternedScores& scores,
+                       const WeightDropout& dropout) {
+  const int64_t t = batch.equal_length();
+  const auto fold = [&](const Tensor& x) {
+    return x.reshape({x.size(0) / t, t, x.size(1), x.size(2)});
+  };
+  ops::ScoreOptions how = dropout.in(scores.in_document(BySegment(batch), 0), batch.segments);
+  if (how.far_q.defined()) how.far_q = fold(scores.far_q_NHK);
+  return ops::attention_equal(fold(q_NHK), fold(k_NGK), fold(v_NGV), how)
+      .reshape({q_NHK.size(0), q_NHK.size(1), v_NGV.size(2)});
+}
 
 /// A text that is given in an order, and the queries after it.
 Tensor attend_in_order(const Tensor& q_NHK,
@@ -315,40 +286,45 @@ Tensor attend_in_order(const Tensor& q_NHK,
 
 }  // namespace
 
+uint32_t documents_bring(const Tensor& q_NHK, const Batch& batch, const PatternedScores& scores) {
+  uint32_t brought = 0;
+  if (batch.in_order()) brought |= brings::order;
+  // batch-invariant kernels take documents apart or packed
+  if (batch.equal_length() > 0 && !ops::use_kernels(q_NHK) && scores.all_alike())
+    brought |= brings::equal;
+  if (serves_packed(q_NHK, batch, scores)) brought |= brings::packs;
+  return brought;
+}
+
 Tensor attend_documents(const Tensor& q_NHK,
                         const Tensor& k_NGK,
                         const Tensor& v_NGV,
                         const Batch& batch,
                         const PatternedScores& scores,
                         const WeightDropout& dropout) {
+  return attend_documents(call_form(documents_bring(q_NHK, batch, scores)), q_NHK, k_NGK, v_NGV,
+                          batch, scores, dropout);
+}
+
+Tensor attend_documents(CallForm form,
+                        const Tensor& q_NHK,
+                        const Tensor& k_NGK,
+                        const Tensor& v_NGV,
+                        const Batch& batch,
+                        const PatternedScores& scores,
+                        const WeightDropout& dropout) {
+  if (form == CallForm::together)
+    return attend_together(q_NHK, k_NGK, v_NGV, batch, scores, dropout);
+  if (form == CallForm::packed)
+    return attend_packed(q_NHK, k_NGK, v_NGV, batch, scores.how, dropout);
   const BySegment part(batch);
-  if (batch.in_order())
-    return over_segments(batch, [&](size_t i, const Segment& s) {
-      const auto options = [&](int64_t at) {
-        return dropout.in(scores.in_document(part, i), s, at);
-      };
-      const ops::KeyValues kv{part(k_NGK, i), part(v_NGV, i), s.start};
-      if (!s.order) return ops::attention(part(q_NHK, i), {kv}, s.start, options(0));
-      return attend_in_order(part(q_NHK, i), kv.k_SGD, kv.v_SGD, s.order, options);
-    });
-  if (const int64_t t = batch.equal_length();
-      t > 0 && !ops::use_kernels(q_NHK) && scores.all_alike()) {
-    const auto fold = [&](const Tensor& x) {
-      return x.reshape({x.size(0) / t, t, x.size(1), x.size(2)});
-    };
-    ops::ScoreOptions how = dropout.in(scores.in_document(part, 0), batch.segments);
-    if (how.far_q.defined()) how.far_q = fold(scores.far_q_NHK);
-    return ops::attention_equal(fold(q_NHK), fold(k_NGK), fold(v_NGV), how)
-        .reshape({q_NHK.size(0), q_NHK.size(1), v_NGV.size(2)});
-  }
-  if (scores.documents.empty() && scores.chosen.empty() && !scores.far_q_NHK.defined())
-    if (const auto out = attend_packed(q_NHK, k_NGK, v_NGV, batch, scores.how, dropout))
-      return *out;
   return over_segments(batch, [&](size_t i, const Segment& s) {
+    const auto options = [&](int64_t at) { return dropout.in(scores.in_document(part, i), s, at); };
     const ops::KeyValues kv{part(k_NGK, i), part(v_NGV, i), s.start};
+    if (form == CallForm::ordered && s.order)
+      return attend_in_order(part(q_NHK, i), kv.k_SGD, kv.v_SGD, s.order, options);
     std::vector<ops::AttentionCall> calls;
-    scores.add_call(calls,
-                    {part(q_NHK, i), {kv}, s.start, dropout.in(scores.in_document(part, i), s)}, i);
+    scores.add_call(calls, {part(q_NHK, i), {kv}, s.start, options(0)}, i);
     return ops::attention(calls);
   });
 }

@@ -3,13 +3,13 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <span>
 
-#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/call_form.h"
+#include "tessera/nn/mixer/attention/query_temperature.h"
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/nn/parts.h"
-#include "tessera/nn/step_products.h"
+#include "tessera/nn/pattern/pattern_config.h"
 #include "tessera/ops/attention/attention.h"
 
 namespace tessera::nn {
@@ -42,45 +42,6 @@ ops::ScoreOptions with_term(ops::ScoreOptions how,
 
 /// Queries [N, H, D] times the factors of their positions.
 Tensor tempered(const Tensor& q_NHD, const QueryTemperature& temperature, const Context& context);
-
-/// HeadNorms of rows in memory (decode_step.h).
-struct HeadNormsStep {
-  QkNormOver over = QkNormOver::head;
-  std::vector<std::shared_ptr<const NormStep>> norms;  // as there
-  /// x [tokens, heads, width], on this thread.
-  void operator()(float* x, int64_t tokens, int64_t heads, int64_t width) const;
-};
-
-/// Queries or keys by heads, and their norms: none, one for all heads, or one per head.
-class HeadNorms {
- public:
-  /// As declare_head_norms declares them under `name`.
-  HeadNorms(const Builder& builder,
-            const std::string& name,
-            const spec::AnyPart& norm,
-            QkNormOver over,
-            int64_t heads);
-  /// A projection [N, heads * D] with its heads apart, [N, heads, D], normed.
-  Tensor operator()(const Tensor& projected) const;
-  HeadNormsStep step(StepWeights& weights) const;
-
- private:
-  QkNormOver over_;
-  int64_t heads_;
-  std::vector<std::unique_ptr<Norm>> norms_;
-};
-
-/// The factors on the scores where they are learned, which queries carry.
-class LearnedScale {
- public:
-  LearnedScale(const Builder& builder, ScoreScale scale);
-  Tensor operator()(const Tensor& q_NHD) const;
-  /// [1] or [H]; null where nothing is learned.
-  const WeightPtr& factors() const { return factors_; }
-
- private:
-  WeightPtr factors_;
-};
 
 /// The scores of a call under a pattern: what all its documents have in common, and each one's own.
 struct PatternedScores {
@@ -151,15 +112,6 @@ std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
                                       int64_t from,
                                       int64_t to);
 
-/// Documents of any lengths by one flash attention, where that serves: q_NHK, k_NGK, v_NGV -> [N,
-/// H, V].
-std::optional<Tensor> attend_packed(const Tensor& q_NHK,
-                                    const Tensor& k_NGK,
-                                    const Tensor& v_NGV,
-                                    const Batch& batch,
-                                    const ops::ScoreOptions& options,
-                                    const WeightDropout& dropout);
-
 /// Every document of the batch attends to itself: q_NHK, k_NGK, v_NGV -> [N, H, V].
 Tensor attend_documents(const Tensor& q_NHK,
                         const Tensor& k_NGK,
@@ -167,5 +119,16 @@ Tensor attend_documents(const Tensor& q_NHK,
                         const Batch& batch,
                         const PatternedScores& scores,
                         const WeightDropout& dropout = {});
+/// The same in a form without a state and ranks, which call_form() has chosen for what the
+/// documents bring.
+Tensor attend_documents(CallForm form,
+                        const Tensor& q_NHK,
+                        const Tensor& k_NGK,
+                        const Tensor& v_NGV,
+                        const Batch& batch,
+                        const PatternedScores& scores,
+                        const WeightDropout& dropout);
+/// What documents bring to the choice of that form (brings::Bit).
+uint32_t documents_bring(const Tensor& q_NHK, const Batch& batch, const PatternedScores& scores);
 
 }  // namespace tessera::nn

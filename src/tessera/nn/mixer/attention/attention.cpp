@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -9,9 +10,12 @@
 #include "tessera/nn/grouped_linear.h"
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/mixer/attention/attention_step.h"
+#include "tessera/nn/mixer/attention/head_gate.h"
+#include "tessera/nn/mixer/attention/head_norms.h"
 #include "tessera/nn/mixer/attention/heavy_keys.h"
+#include "tessera/nn/mixer/attention/score_scaling.h"
+#include "tessera/nn/mixer/attention/shared_keys.h"
 #include "tessera/nn/mixer/shown.h"
-#include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/random.h"
 #include "tessera/ops/side_by_side.h"
 #include "tessera/ops/attention/ring_attention.h"
@@ -28,20 +32,22 @@ class Attention final : public Mixer {
         scope_(builder.scope()),
         q_(builder, "q", config.groups.q),
         o_(builder, "o", config.groups.o),
-        q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
-        k_norm_(builder,
-                "k_norm",
-                config.kv_of.empty() ? static_cast<const spec::AnyPart&>(config.qk_norm)
-                                     : spec::AnyPart(),
-                config.qk_norm_over,
-                config.n_kv_heads),
+        q_norm_(builder, "q_norm", config, config.n_heads),
+        k_norm_(
+            builder,
+            "k_norm",
+            config.has_keys() ? static_cast<const spec::AnyPart&>(config.qk_norm) : spec::AnyPart(),
+            config.qk_norm_over,
+            config.n_kv_heads),
         v_norm_(builder, "v_norm", config.v_norm, QkNormOver::head, config.n_kv_heads),
-        scale_(builder, config.scale),
+        scale_(builder, config, config.head_dim),
+        gate_(builder, config),
+        shared_(config),
         position_(build_position(
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))),
         mask_(builder, config.pattern, config.n_heads) {
-    if (config.kv_of.empty()) {
+    if (config.has_keys()) {
       k_ = GroupedLinear(builder, "k", config.groups.k);
       if (!config.k_eq_v) v_ = GroupedLinear(builder, "v", config.groups.v);
     }
@@ -50,7 +56,6 @@ class Attention final : public Mixer {
       k_global_ = GroupedLinear(builder, "k_global", config.groups.k);
       v_global_ = GroupedLinear(builder, "v_global", config.groups.v);
     }
-    if (config.gate != OutputGate::none) gate_ = Linear(builder, "gate");
     if (config.inner_norm)
       inner_norm_ = build_norm(
           config.inner_norm,
@@ -78,33 +83,30 @@ class Attention final : public Mixer {
       fail(ErrorKind::spec, name_,
            "a sequence that continues from a state is not split over ranks; use windows "
            "\"isolated\"");
-    Tensor o_NHD = config_.heavy          ? among_heavy(x, scores, context, rows)
-                   : rows != nullptr      ? with_state(x, scores, context, *rows)
-                   : reads_state(context) ? after_keys(x, scores, context)
-                                          : whole(x, scores, context);
+    Tensor o_NHD = attend(x, scores, context, rows);
     if (config_.pattern_config().global_projections())
       o_NHD = with_global_rows(o_NHD, x_ND, scores, context, rows);
-    o_NHD = gated(o_NHD, x_ND, GatePlace::after_sdpa);
+    o_NHD = gate_(o_NHD, x_ND, GatePlace::after_sdpa);
     Tensor merged = o_NHD.reshape({n, config_.n_heads * config_.value_dim()});
     show(x, scores, merged, context);
     if (inner_norm_) merged = inner_norm_->forward(merged);
-    return gated(o_(merged), x_ND, GatePlace::after_o);
+    return gate_(o_(merged), x_ND, GatePlace::after_o);
   }
 
   std::shared_ptr<const PartStep> step() const override {
     // without keys of its own it has no product of them; which keys are chosen, tensors say
-    if (!config_.kv_of.empty() || select_) return nullptr;
+    if (!config_.has_keys() || select_) return nullptr;
     return attention_step({.config = config_,
                            .scope = scope_,
                            .q = q_,
                            .k = k_,
                            .v = v_,
                            .o = o_,
-                           .gate = gate_,
                            .q_norm = q_norm_,
                            .k_norm = k_norm_,
                            .v_norm = v_norm_,
                            .scale = scale_,
+                           .gate = gate_,
                            .position = *position_,
                            .inner_norm = inner_norm_.get(),
                            .sinks = sinks_});
@@ -161,9 +163,8 @@ class Attention final : public Mixer {
 
   /// Keys and values: its own, or an earlier layer's.
   void own_or_shared(Projected& x, const Tensor& x_ND, Context& context) const {
-    if (!config_.kv_of.empty()) {
-      x.k_NGD = context.values.at("keys " + config_.kv_of);
-      x.v_NGD = context.values.at("values " + config_.kv_of);
+    if (!config_.has_keys()) {
+      std::tie(x.k_NGD, x.v_NGD) = shared_.of_earlier(context);
       return;
     }
     // a prefix replaces keys and values themselves, rotated by no position
@@ -176,13 +177,7 @@ class Attention final : public Mixer {
       x.k_NGD = ops::prefixed(rotated_keys(projected(k_, x_ND), context), *k_.weight, positions);
       x.v_NGD = ops::prefixed(values(projected(v_, x_ND), x_ND), *v_.weight, positions);
     }
-    if (config_.kv_name.empty()) return;
-    context.values.put("keys " + config_.kv_name, x.k_NGD);
-    context.values.put("values " + config_.kv_name, x.v_NGD);
-  }
-  /// Whether it reads what another layer's state holds.
-  bool reads_state(const Context& context) const {
-    return !config_.kv_of.empty() && context.call.state != nullptr;
+    shared_.leave(x.k_NGD, x.v_NGD, context);
   }
 
   Tensor projected(const GroupedLinear& linear, const Tensor& x_ND) const {
@@ -190,52 +185,41 @@ class Attention final : public Mixer {
     return config_.clip > 0 ? y.clamp(-config_.clip, config_.clip) : y;
   }
   Tensor values(const Tensor& projected_NE, const Tensor& x_ND) const {
-    return gated(v_norm_(projected_NE), x_ND, GatePlace::after_value);
-  }
-  /// y, by heads [N, H, D] or [N, d_model], times the gate of its tokens where that acts `here`.
-  Tensor gated(const Tensor& y, const Tensor& x_ND, GatePlace here) const {
-    if (!gate_.weight || config_.gate_at != here) return y;
-    const Tensor z = gate_(x_ND);
-    const Tensor gate = config_.gate_act == GateActivation::softplus ? ops::softplus(z)
-                        : config_.gate_act == GateActivation::silu
-                            ? ops::activate(z, ops::Activation::silu)
-                            : ops::activate(z, ops::Activation::sigmoid);
-    return y * (y.dim() == 3 ? gate.reshape({y.size(0), y.size(1), -1}) : gate);
+    return gate_(v_norm_(projected_NE), x_ND, GatePlace::after_value);
   }
   Tensor queries(const GroupedLinear& linear, const Tensor& x_ND) const {
-    return scale_(q_norm_(projected(linear, x_ND)));
+    return scale_.learned(q_norm_(projected(linear, x_ND)));
   }
   Tensor keys(const Tensor& x_ND) const { return k_norm_(projected(k_, x_ND)); }
 
   /// Normed queries times the factors of their positions, and that of the scores where it is on
   /// them.
   Tensor scaled(const Tensor& q_NHD, const Context& context) const {
-    return tempered(
-        config_.scale_on == ScaleOn::query ? q_NHD * config_.score_scale(scope_.layer) : q_NHD,
-        config_.temperature, context);
+    return tempered(scale_.on_queries(q_NHD), config_.temperature, context);
   }
 
-  bool normed_last() const { return config_.qk_norm_at == QkNormAt::after_rotation; }
   /// Queries as the position takes them.
   Tensor unrotated_queries(const GroupedLinear& linear, const Tensor& x_ND, const Context& context) const {
-    if (normed_last()) return projected(linear, x_ND).unflatten(1, {config_.n_heads, -1});
+    if (config_.norms_after_rotation())
+      return projected(linear, x_ND).unflatten(1, {config_.n_heads, -1});
     return scaled(queries(linear, x_ND), context);
   }
   /// What is done to queries that the position has turned; undefined ones stay so.
   Tensor rotated_queries(const Tensor& q_NHD, const Context& context) const {
-    if (!normed_last() || !q_NHD.defined()) return q_NHD;
-    return scaled(scale_(q_norm_(q_NHD.flatten(1))), context);
+    if (!config_.norms_after_rotation() || !q_NHD.defined()) return q_NHD;
+    return scaled(scale_.learned(q_norm_(q_NHD.flatten(1))), context);
   }
   /// Projected keys, normed and rotated.
   Tensor rotated_keys(const Tensor& k_NE, Context& context) const {
-    if (!normed_last()) return position_->rotate(k_norm_(k_NE), Side::key, context);
+    if (!config_.norms_after_rotation())
+      return position_->rotate(k_norm_(k_NE), Side::key, context);
     const Tensor k_NGD = k_NE.unflatten(1, {config_.n_kv_heads, -1});
     return k_norm_(position_->rotate(k_NGD, Side::key, context).flatten(1));
   }
 
   ops::ScoreOptions options(Context& context) const {
     ops::ScoreOptions how;
-    how.scale = config_.logit_scale(scope_.layer);
+    how.scale = scale_.on_logits();
     how.softcap = config_.softcap;
     how.causal = context.causal;
     how.sinks_H = sinks(*context.batch);
@@ -255,6 +239,32 @@ class Attention final : public Mixer {
     return sinks_ ? at::logaddexp(sinks_->tensor(), zero.to(sinks_->tensor().options())) : zero;
   }
 
+  /// The heads' outputs [N, H, V], in the form that the call asks for.
+  Tensor attend(const Projected& x,
+                const PatternedScores& scores,
+                Context& context,
+                const StateRows* rows) const {
+    uint32_t brought = documents_bring(x.q_NHD, *context.batch, scores);
+    if (config_.heavy) brought |= brings::evicts;
+    if (rows != nullptr) brought |= brings::past;
+    if (shared_.reads_past(context)) brought |= brings::past_of_layer;
+    if (context.split.ranks > 1 && !ops::use_kernels(x.q_NHD)) brought |= brings::ranks;
+    switch (const CallForm form = call_form(brought)) {
+      case CallForm::heavy:
+        return among_heavy(x, scores, context, rows);
+      case CallForm::after_past:
+        return after_rows(x, scores, context, *rows);
+      case CallForm::after_layer:
+        return after_layer(x, scores, context);
+      case CallForm::ring_together:
+      case CallForm::ring:
+        return over_ranks(x, scores, context, form == CallForm::ring_together);
+      default:
+        return attend_documents(form, x.q_NHD, x.k_NGD, x.v_NGD, *context.batch, scores,
+                                weight_dropout(context, name_, config_.dropout));
+    }
+  }
+
   /// Whole sequences by the ranks of a ring.
   Tensor spread(const Tensor& q_BTHD,
                 const Tensor& k_BTGD,
@@ -265,34 +275,35 @@ class Attention final : public Mixer {
     return ops::ring_attention(q_BTHD, k_BTGD, v_BTGD, order, how).out;
   }
 
-  /// Whole documents, without a past.
-  Tensor whole(const Projected& x, const PatternedScores& scores, Context& context) const {
+  /// Whole documents by the ranks of a ring, those of equal length `together`.
+  Tensor over_ranks(const Projected& x,
+                    const PatternedScores& scores,
+                    const Context& context,
+                    bool together) const {
     const Batch& batch = *context.batch;
-    const SequenceSplit split = ops::use_kernels(x.q_NHD) ? SequenceSplit() : context.split;
-    if (split.ranks <= 1)
-      return attend_documents(x.q_NHD, x.k_NGD, x.v_NGD, batch, scores,
-                              weight_dropout(context, name_, config_.dropout));
     if (const std::string reason = config_.no_split_reason(batch.longest()); !reason.empty())
       fail(ErrorKind::spec, name_, "{}", reason);
     if (batch.in_order())
       fail(ErrorKind::usage, name_,
            "texts that are given in an order cannot be split over ranks; expected one rank");
     const BySegment part(batch);
-    if (const int64_t t = batch.equal_length(); t > 0 && scores.all_alike()) {
+    if (together) {
+      const int64_t t = batch.equal_length();
       const auto fold = [&](const Tensor& y) { return y.unflatten(0, {-1, t}); };
-      return spread(fold(x.q_NHD), fold(x.k_NGD), fold(x.v_NGD), split, scores.in_document(part, 0))
+      return spread(fold(x.q_NHD), fold(x.k_NGD), fold(x.v_NGD), context.split,
+                    scores.in_document(part, 0))
           .reshape(x.q_NHD.sizes());
     }
     return over_segments(batch, [&](size_t i, const Segment&) {
       const auto alone = [&](const Tensor& y) { return part(y, i).unsqueeze(0); };
-      return spread(alone(x.q_NHD), alone(x.k_NGD), alone(x.v_NGD), split,
+      return spread(alone(x.q_NHD), alone(x.k_NGD), alone(x.v_NGD), context.split,
                     scores.in_document(part, i))
           .squeeze(0);
     });
   }
 
   /// Each segment after what its row holds.
-  Tensor with_state(const Projected& x,
+  Tensor after_rows(const Projected& x,
                     const PatternedScores& scores,
                     Context& context,
                     const StateRows& rows) const {
@@ -316,17 +327,7 @@ class Attention final : public Mixer {
       for (const std::vector<int64_t>& way : ways) calls.push_back(on_branch(call, own, way));
     }
     const Tensor out = ops::attention(calls);
-    if (config_.kv_name.empty()) {
-      for (PatternMask::Past& past : pasts) past.keep();
-      return out;
-    }
-    SharedKeyValues::Lists lists;
-    for (const PatternMask::Past& past : pasts) lists.push_back(past.kv);
-    context.keys.put(config_.kv_name, std::move(lists));
-    context.keys.at_end(
-        [kept = std::make_shared<std::vector<PatternMask::Past>>(std::move(pasts))] {
-          for (PatternMask::Past& past : *kept) past.keep();
-        });
+    shared_.keep(std::move(pasts), context);
     return out;
   }
 
@@ -386,10 +387,10 @@ class Attention final : public Mixer {
   }
 
   /// Each segment after what another layer's rows hold.
-  Tensor after_keys(const Projected& x, const PatternedScores& scores, Context& context) const {
+  Tensor after_layer(const Projected& x, const PatternedScores& scores, Context& context) const {
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const BySegment part(*context.batch);
-    const SharedKeyValues::Lists& lists = context.keys.at(config_.kv_of);
+    const SharedKeyValues::Lists& lists = shared_.past(context);
     std::vector<ops::AttentionCall> calls;
     for (size_t i = 0; i < lists.size(); ++i) {
       const Segment& s = context.batch->segments[i];
@@ -454,11 +455,12 @@ class Attention final : public Mixer {
   std::string name_;
   spec::Scope scope_;
   GroupedLinear q_, k_, v_, o_, q_global_, k_global_, v_global_;
-  Linear gate_;
   std::unique_ptr<Norm> inner_norm_;
   WeightPtr sinks_;
   HeadNorms q_norm_, k_norm_, v_norm_;
-  LearnedScale scale_;
+  ScoreScaling scale_;
+  HeadGate gate_;
+  SharedKeys shared_;
   std::unique_ptr<Position> position_;
   std::unique_ptr<Select> select_;
   PatternMask mask_;

@@ -1,7 +1,6 @@
 #include "tessera/nn/mixer/attention/attention.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/format.h>
 
@@ -12,34 +11,6 @@ namespace tessera::nn {
 
 namespace {
 
-/// What a norm after the rotation needs.
-void check_qk_norm_at(const AttentionConfig& c, const spec::Scope& scope) {
-  if (c.qk_norm_at == QkNormAt::before_rotation) return;
-  if (!c.qk_norm)
-    fail(ErrorKind::spec, scope.path,
-         "qk_norm_at after_rotation without a qk_norm; set qk_norm, or leave it out");
-  if (!c.position || c.position.info().place != spec::Place::rotation)
-    fail(ErrorKind::spec, scope.path,
-         "qk_norm_at after_rotation, and position \"{}\" rotates nothing; use a rotation, or leave "
-         "it out",
-         c.position.type());
-}
-
-void check_scale_on(const AttentionConfig& c, const spec::Scope& scope) {
-  if (c.scale_on == ScaleOn::logits) return;
-  if (c.scale == ScoreScale::one || c.scale == ScoreScale::learned ||
-      c.scale == ScoreScale::learned_headwise)
-    fail(ErrorKind::spec, scope.path, "scale_on query with scale {}: {}; leave scale_on out",
-         spec::enum_name(c.scale),
-         c.scale == ScoreScale::one ? "there is no factor"
-                                    : "a learned factor is always on the queries");
-  if (c.position && c.position.as<PositionConfig>().takes_scale())
-    fail(ErrorKind::spec, scope.path,
-         "scale_on query, but what position \"{}\" adds takes the factor on the scores; use "
-         "scale_on logits",
-         c.position.type());
-}
-
 /// What a layer without keys and values of its own cannot do with them.
 void check_shared(const AttentionConfig& c, const spec::Scope& scope) {
   if (!c.shares_keys()) return;
@@ -49,7 +20,7 @@ void check_shared(const AttentionConfig& c, const spec::Scope& scope) {
   };
   if (c.pattern_config().global_projections()) refuse("global tokens with projections");
   if (c.select) refuse("select");
-  if (c.kv_of.empty()) return;
+  if (c.has_keys()) return;
   if (!c.kv_name.empty()) refuse("kv_name together with kv_of");
   if (c.bias.k || c.bias.v) refuse("bias of k or v");
   if (c.groups.k > 1 || c.groups.v > 1) refuse("groups of k or v");
@@ -86,22 +57,10 @@ void AttentionConfig::check(const spec::Scope& scope) const {
   require_groups(n_kv_heads, n_heads, scope);
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
-  check_score_scale(scale, scale_value, scope);
-  check_qk_norm(qk_norm, qk_norm_over, scope);
-  check_qk_norm_at(*this, scope);
+  check_qk_norm(scope, position);
   temperature.check(scope);
-  check_scale_on(*this, scope);
-  if (gate_bias && gate == OutputGate::none)
-    fail(ErrorKind::spec, scope.path, "gate_bias without a gate; set gate, or leave it out");
-  if (gate == OutputGate::none &&
-      (gate_at != GatePlace::after_sdpa || gate_act != GateActivation::sigmoid))
-    fail(ErrorKind::spec, scope.path,
-         "gate_at and gate_act say what a gate does, and there is none; set gate, or leave them "
-         "out");
-  if (gate == OutputGate::headwise && gate_at == GatePlace::after_o)
-    fail(ErrorKind::spec, scope.path,
-         "gate headwise has no heads to act on after the output projection; use elementwise, or "
-         "gate_at after_sdpa");
+  check_scale(scope, position);
+  check_gate(scope);
   if (k_eq_v && bias.v)
     fail(ErrorKind::spec, scope.path,
          "bias of v with k_eq_v, whose values have no product; leave it out");
@@ -132,29 +91,22 @@ void AttentionConfig::check(const spec::Scope& scope) const {
 void AttentionConfig::check_behind(const std::vector<spec::Placed>& before,
                                    const spec::Scope& scope) const {
   if (select) select.as<SelectConfig>().check_behind(before, scope);
-  if (kv_of.empty()) return;
-  const AttentionConfig* source = nullptr;
-  for (const spec::Placed& placed : before)
-    if (const auto* other = dynamic_cast<const AttentionConfig*>(placed.part.config.get());
-        other != nullptr && other->kv_name == kv_of)
-      source = other;
-  if (source == nullptr)
-    fail(ErrorKind::spec, scope.path + ".kv_of",
-         "no earlier layer has kv_name \"{}\"; give one that name", kv_of);
-  if (source->value_dim() != value_dim())
+  if (has_keys()) return;
+  const auto& source = kv_source<AttentionConfig>(before, scope);
+  if (source.value_dim() != value_dim())
     fail(ErrorKind::spec, scope.path,
          "values of {} channels, and those of \"{}\" have {}; expected the same", value_dim(),
-         kv_of, source->value_dim());
-  if (source->n_kv_heads != n_kv_heads || source->head_dim != head_dim)
+         kv_of, source.value_dim());
+  if (source.n_kv_heads != n_kv_heads || source.head_dim != head_dim)
     fail(ErrorKind::spec, scope.path,
          "{} key/value heads of {}, and those of \"{}\" are {} of {}; expected the same",
-         n_kv_heads, head_dim, kv_of, source->n_kv_heads, source->head_dim);
-  if (spec::dump_part(source->pattern) != spec::dump_part(pattern) ||
-      spec::dump_part(source->position) != spec::dump_part(position))
+         n_kv_heads, head_dim, kv_of, source.n_kv_heads, source.head_dim);
+  if (spec::dump_part(source.pattern) != spec::dump_part(pattern) ||
+      spec::dump_part(source.position) != spec::dump_part(position))
     fail(ErrorKind::spec, scope.path,
          "pattern \"{}\" and position \"{}\" are not those of \"{}\", \"{}\" and \"{}\"; "
          "expected the same",
-         pattern.type(), position.type(), kv_of, source->pattern.type(), source->position.type());
+         pattern.type(), position.type(), kv_of, source.pattern.type(), source.position.type());
 }
 
 std::string AttentionConfig::no_split_reason(int64_t longest) const {
@@ -190,7 +142,7 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   const int64_t queries = n_heads * head_dim, keys = n_kv_heads * head_dim,
                 values = n_kv_heads * value_dim();
   project("q", queries, groups.q, bias.q, spec::Init::query(head_dim));
-  if (kv_of.empty()) {
+  if (has_keys()) {
     project("k", keys, groups.k, bias.k);
     if (!k_eq_v) project("v", values, groups.v, bias.v, spec::Init::content());
   }
@@ -201,15 +153,8 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   }
   declare_grouped_linear(list, "o", {scope.d_model, n_heads * value_dim()}, groups.o, bias.o,
                          spec::Init::into_stream(scope.n_layers));
-  if (gate != OutputGate::none) {
-    const int64_t heads = gate_at == GatePlace::after_value ? n_kv_heads : n_heads;
-    list.linear("gate",
-                gate_at == GatePlace::after_o  ? scope.d_model
-                : gate == OutputGate::headwise ? heads
-                                               : heads * value_dim(),
-                width, gate_bias);
-  }
-  declare_score_scale(list, scale, scale_value, n_heads);
+  declare_gate(list, {n_heads, n_kv_heads, value_dim(), scope.d_model}, width);
+  declare_scale(list, n_heads);
   if (sinks)
     list.add({"sinks",
               {n_heads},
@@ -218,16 +163,15 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
               {spec::Role::head}});
   position.config->params_under(list, "position", child_scope(scope, "position"));
   if (select) select.config->params_under(list, "select", child_scope(scope, "select"));
-  declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
-  if (kv_of.empty())
-    declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
+  declare_qk_norm(list, "q_norm", n_heads, head_dim, scope);
+  if (has_keys()) declare_qk_norm(list, "k_norm", n_kv_heads, head_dim, scope);
   declare_head_norms(list, "v_norm", v_norm, QkNormOver::head, n_kv_heads, value_dim(), scope);
   if (inner_norm)
     inner_norm.config->params_under(list, "inner_norm", child_scope(scope, "inner_norm"));
 }
 
 std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope& scope) const {
-  if (!kv_of.empty()) return {};
+  if (!has_keys()) return {};
   const spec::StateDecl entry{"", spec::StateDecl::Kind::per_token, {n_kv_heads, head_dim}};
   std::vector<spec::StateDecl> decls(pattern_config().global_projections() ? 4 : 2, entry);
   for (size_t i = 0; const char* name : {"k", "v", "k_global", "v_global"})
@@ -260,66 +204,6 @@ std::vector<spec::StateDecl> heavy_state(const HeavyHitters& who, int64_t heads,
       {.name = "heavy_k", .kind = Kind::fixed, .shape = {who.keep, heads, width}, .packs = true},
       {.name = "heavy_v", .kind = Kind::fixed, .shape = {who.keep, heads, width}, .packs = true},
       {.name = "sums", .kind = Kind::fixed, .shape = {heads, who.most()}}};
-}
-
-void declare_head_norms(spec::ParamList& list,
-                        const std::string& name,
-                        const spec::AnyPart& norm,
-                        QkNormOver over,
-                        int64_t heads,
-                        int64_t head_dim,
-                        spec::Scope scope) {
-  if (!norm) return;
-  scope.width = over == QkNormOver::projection ? heads * head_dim : head_dim;
-  if (over != QkNormOver::each_head) return norm.config->params_under(list, name, scope);
-  for (int64_t h = 0; h < heads; ++h)
-    norm.config->params_under(list, fmt::format("{}.{}", name, h), scope);
-}
-
-void declare_score_scale(spec::ParamList& list, ScoreScale scale, double value, int64_t n_heads) {
-  if (scale == ScoreScale::learned || scale == ScoreScale::learned_headwise)
-    list.add({"scale",
-              {scale == ScoreScale::learned ? 1 : n_heads},
-              spec::Init::constant(value),
-              spec::ParamKind::structural});
-}
-
-void check_score_scale(ScoreScale scale, double value, const spec::Scope& scope) {
-  if (scale == ScoreScale::rsqrt_of && value <= 0)
-    fail(ErrorKind::spec, scope.path, "scale_value = {}; expected more than 0 for scale rsqrt_of",
-         value);
-  const bool takes = scale == ScoreScale::value || scale == ScoreScale::rsqrt_of ||
-                     scale == ScoreScale::learned || scale == ScoreScale::learned_headwise;
-  if (value != 1 && !takes)
-    fail(ErrorKind::spec, scope.path,
-         "scale_value = {} with scale {}, which takes no number; set scale to value, or leave it "
-         "out",
-         value, spec::enum_name(scale));
-}
-
-void check_qk_norm(const spec::AnyPart& norm, QkNormOver over, const spec::Scope& scope) {
-  if (over != QkNormOver::head && !norm)
-    fail(ErrorKind::spec, scope.path,
-         "qk_norm_over {} without a qk_norm; set qk_norm, or leave it out", spec::enum_name(over));
-}
-
-double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t layer) {
-  const double rsqrt = 1 / std::sqrt(static_cast<double>(head_dim));
-  switch (scale) {
-    case ScoreScale::rsqrt_head_dim:
-      return rsqrt;
-    case ScoreScale::one:
-    case ScoreScale::learned:
-    case ScoreScale::learned_headwise:
-      return 1;
-    case ScoreScale::value:
-      return value;
-    case ScoreScale::rsqrt_of:
-      return 1 / std::sqrt(value);
-    case ScoreScale::inverse_layer:
-      return rsqrt / static_cast<double>(layer + 1);
-  }
-  return rsqrt;
 }
 
 }  // namespace tessera::nn

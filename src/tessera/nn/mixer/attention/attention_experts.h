@@ -7,7 +7,7 @@
 // al. 2024, arXiv:2404.07413 (JetMoE). Golden: tools/golden/attention_experts.py.
 #pragma once
 
-#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/pattern/pattern_config.h"
 #include "tessera/nn/router/router_config.h"
 
 namespace tessera::nn {

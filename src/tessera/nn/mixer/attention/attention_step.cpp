@@ -3,12 +3,10 @@
 #include <algorithm>
 
 #include "tessera/kernels/attention/attention.h"
-#include "tessera/kernels/basic/rowwise.h"
 #include "tessera/nn/decode_step.h"
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/nn/mixer/attention/attention_calls.h"
 #include "tessera/nn/position/turn.h"
-#include "tessera/ops/basic/softplus.h"
 
 namespace tessera::nn {
 namespace {
@@ -24,36 +22,27 @@ class AttentionStep final : public PartStep {
         q_norm(parts.q_norm.step(weights)),
         k_norm(parts.k_norm.step(weights)),
         v_norm(parts.v_norm.step(weights)),
-        factors(weights.numbers(parts.scale.factors())),
-        one_factor(config.scale == ScoreScale::learned),
+        scale(parts.scale.step(weights)),
+        gate(parts.gate.step(weights)),
         sinks(weights.numbers(parts.sinks)),
-        window(*config.pattern_config().window()),
-        logit_scale(static_cast<float>(config.logit_scale(parts.scope.layer))) {
-    if (config.scale_on == ScaleOn::query)
-      query_scale = static_cast<float>(config.score_scale(parts.scope.layer));
+        window(*config.pattern_config().window()) {
     if (!config.k_eq_v) v = weights.product(parts.v);
-    if (parts.gate.weight) gate = weights.product(parts.gate);
     if (parts.inner_norm != nullptr) inner_norm = weights.norm(*parts.inner_norm);
-    weights.alike({&q, &k, as_given(v), as_given(gate)});
+    weights.alike({&q, &k, as_given(v), as_given(gate.product)});
   }
 
   std::unique_ptr<StepCall> begin(Context& context, const StateRows* rows) const override;
-
-  /// Whether a gate acts there.
-  bool gates(GatePlace where) const { return gate && config.gate_at == where; }
 
   const AttentionConfig& config;
   const Position& position;
   StepProduct q, k, o;
   std::optional<StepProduct> v;  // without one the values are the projected keys
-  std::optional<StepProduct> gate;
   HeadNormsStep q_norm, k_norm, v_norm;
   std::shared_ptr<const NormStep> inner_norm;
-  StepNumbers factors;  // learned, on the scores
-  bool one_factor;
+  ScoreScalingStep scale;
+  HeadGateStep gate;
   StepNumbers sinks;
   int64_t window;  // tokens that a query sees, 0 = all
-  float query_scale = 1, logit_scale;
 };
 
 class AttentionCall final : public StepCall {
@@ -76,7 +65,7 @@ class AttentionCall final : public StepCall {
     k_ = memory_.take(n_ * c.n_kv_heads * c.head_dim);
     v_ = memory_.take(n_ * c.n_kv_heads * c.value_dim());
     heads_ = memory_.take(n_ * read);
-    gate_ = memory_.take(s_.gate ? n_ * s_.gate->rows() : 0);
+    gate_ = memory_.take(n_ * s_.gate.width());
     partials_ = memory_.take(shared_->floats(c.n_heads, c.value_dim()));
   }
 
@@ -86,9 +75,10 @@ class AttentionCall final : public StepCall {
     StepInput in(x_ND, n_, s_.q.weight->size(1), memory + input_);
     float *q = memory + q_, *k = memory + k_, *v = memory + v_, *gate = memory + gate_,
           *read = memory + heads_;
-    in.prepare(team, {&s_.q, &s_.k, as_given(s_.v), as_given(s_.gate)});
+    in.prepare(team, {&s_.q, &s_.k, as_given(s_.v), as_given(s_.gate.product)});
     team.wait();
-    multiply(team, in, {{&s_.q, q}, {&s_.k, k}, {as_given(s_.v), v}, {as_given(s_.gate), gate}});
+    multiply(team, in,
+             {{&s_.q, q}, {&s_.k, k}, {as_given(s_.v), v}, {as_given(s_.gate.product), gate}});
     team.wait();
     // a sequence is one thread's: norms and angles, its keys and values kept, and where all of
     // them lie
@@ -103,35 +93,19 @@ class AttentionCall final : public StepCall {
     // after the heads, rows are divided
     const Team::Share mine = team.share(n_);
     const int64_t first = mine.begin, count = mine.end - mine.begin;
-    if (s_.gates(GatePlace::after_sdpa))
-      times_gate(gate, first, count, c.n_heads, c.value_dim(), read);
+    if (s_.gate.acts(GatePlace::after_sdpa))
+      s_.gate(gate, first, count, c.n_heads, c.value_dim(), read);
     if (s_.inner_norm) (*s_.inner_norm)(read + first * heads, count, heads, read + first * heads);
     StepInput out(read, n_, heads, memory + input_);
-    const bool changed = s_.gates(GatePlace::after_sdpa) || s_.inner_norm != nullptr;
+    const bool changed = s_.gate.acts(GatePlace::after_sdpa) || s_.inner_norm != nullptr;
     if (out.prepare(team, {&s_.o}) || changed) team.wait();
     multiply(team, out, {{&s_.o, y_ND}});
-    if (!s_.gates(GatePlace::after_o)) return;
+    if (!s_.gate.acts(GatePlace::after_o)) return;
     team.wait();
-    times_gate(gate, first, count, 1, s_.o.rows(), y_ND);
+    s_.gate(gate, first, count, 1, s_.o.rows(), y_ND);
   }
 
  private:
-  /// Rows [first, first + count) of y [N, heads, width] times the gate of their tokens.
-  void times_gate(
-      float* gate, int64_t first, int64_t count, int64_t heads, int64_t width, float* y) const {
-    const int64_t of_token = s_.gate->rows(), of_head = of_token / heads;
-    float* g = gate + first * of_token;
-    if (s_.config.gate_act == GateActivation::softplus)
-      std::transform(g, g + count * of_token, g, ops::softplus_of);
-    else
-      kernels::act(s_.config.gate_act == GateActivation::silu ? kernels::Activation::silu
-                                                              : kernels::Activation::sigmoid,
-                   g, count * of_token, g);
-    y += first * heads * width;
-    for (int64_t i = 0; i < count * heads; ++i, g += of_head, y += width)
-      for (int64_t j = 0; j < width; ++j) y[j] *= of_head == 1 ? g[0] : g[j];
-  }
-
   /// What comes between the products and attention, of one segment.
   void finish(size_t segment, float* q, float* k, float* v, float* gate) const {
     const Segment& s = batch_.segments[segment];
@@ -147,7 +121,7 @@ class AttentionCall final : public StepCall {
         for (int64_t j = 0; j < count; ++j) x[j] = std::min(std::max(x[j], -most), most);
     }
     if (!s_.v) std::copy_n(k, n * groups * width, v);
-    const bool normed_last = c.qk_norm_at == QkNormAt::after_rotation;
+    const bool normed_last = c.norms_after_rotation();
     if (normed_last) {
       turn(turn_q_, s.begin, n, heads, width, q);
       turn(turn_k_, s.begin, n, groups, width, k);
@@ -160,8 +134,8 @@ class AttentionCall final : public StepCall {
       turn(turn_k_, s.begin, n, groups, width, k);
     }
     s_.v_norm(v, n, groups, value);
-    if (s_.gates(GatePlace::after_value))
-      times_gate(gate, s.begin, n, groups, value, v - s.begin * groups * value);
+    if (s_.gate.acts(GatePlace::after_value))
+      s_.gate(gate, s.begin, n, groups, value, v - s.begin * groups * value);
     TokenBuffer &keys = rows_[segment]->tokens(0), &values = rows_[segment]->tokens(1);
     for (int64_t t = 0; t < n; ++t) {
       keys.append(k + t * groups * width, groups, width);
@@ -172,16 +146,9 @@ class AttentionCall final : public StepCall {
   /// The factors on the queries of a segment, in the tensor path's order.
   void scale_queries(const Segment& s, float* q) const {
     const AttentionConfig& c = s_.config;
-    const float* learned = s_.factors.data();
-    for (int64_t t = 0; t < s.length; ++t)
-      for (int64_t h = 0; h < c.n_heads; ++h, q += c.head_dim) {
-        const auto by = [&](float factor) {
-          for (int64_t j = 0; j < c.head_dim; ++j) q[j] *= factor;
-        };
-        if (learned != nullptr) by(learned[s_.one_factor ? 0 : h]);
-        if (s_.query_scale != 1) by(s_.query_scale);
-        if (!growth_.empty()) by(growth_[static_cast<size_t>(s.begin + t)]);
-      }
+    for (int64_t t = 0; t < s.length; ++t, q += c.n_heads * c.head_dim)
+      s_.scale(q, c.n_heads, c.head_dim,
+               growth_.empty() ? 1 : growth_[static_cast<size_t>(s.begin + t)]);
   }
 
   /// Where the keys lie that the queries of a segment see.
@@ -201,7 +168,7 @@ class AttentionCall final : public StepCall {
       of.out = read + unit.begin * heads * value;
       of.q_token_stride = heads * width, of.out_token_stride = heads * value;
       of.q_head_stride = width, of.out_head_stride = value;
-      of.scale = s_.logit_scale;
+      of.scale = s_.scale.on_logits;
       of.softcap = static_cast<float>(c.softcap);
       of.sinks = s_.sinks.data();
     }

@@ -2,7 +2,10 @@
 // branches of draft tokens included.
 #pragma once
 
-#include "tessera/nn/mixer/attention/attend.h"
+#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/head_gate.h"
+#include "tessera/nn/mixer/attention/head_norms.h"
+#include "tessera/nn/mixer/attention/score_scaling.h"
 
 namespace tessera::nn {
 
@@ -10,9 +13,10 @@ namespace tessera::nn {
 struct AttentionParts {
   const AttentionConfig& config;
   const spec::Scope& scope;
-  const Linear &q, &k, &v, &o, &gate;  // the gate's weight is null where there is none
+  const Linear &q, &k, &v, &o;
   const HeadNorms &q_norm, &k_norm, &v_norm;
-  const LearnedScale& scale;
+  const ScoreScaling& scale;
+  const HeadGate& gate;
   const Position& position;
   const Norm* inner_norm = nullptr;
   WeightPtr sinks = nullptr;

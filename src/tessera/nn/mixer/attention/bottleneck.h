@@ -9,7 +9,7 @@
 // Encoders only: every query sees the whole document.
 #pragma once
 
-#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/attention_bias.h"
 
 namespace tessera::nn {
 

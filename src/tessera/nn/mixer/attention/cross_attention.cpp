@@ -2,6 +2,8 @@
 
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/mixer/attention/attend.h"
+#include "tessera/nn/mixer/attention/head_norms.h"
+#include "tessera/nn/mixer/attention/score_scaling.h"
 #include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/flash_attention.h"
 
@@ -17,17 +19,16 @@ class CrossAttention final : public Mixer {
         k_(builder, "k"),
         v_(builder, "v"),
         o_(builder, "o"),
-        q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
-        k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads),
-        scale_(builder, config.scale) {
-    how_.scale =
-        score_scale(config.scale, config.scale_value, config.head_dim, builder.scope().layer);
+        q_norm_(builder, "q_norm", config, config.n_heads),
+        k_norm_(builder, "k_norm", config, config.n_kv_heads),
+        scale_(builder, config, config.head_dim) {
+    how_.scale = scale_.on_logits();
     how_.softcap = config.softcap;
     how_.causal = false;
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const Tensor q_NHD = scale_(q_norm_(q_(x_ND)));
+    const Tensor q_NHD = scale_.learned(q_norm_(q_(x_ND)));
     // of all sources that this call brings
     ops::KeyValues sources;
     if (context.encoded != nullptr) {
@@ -89,7 +90,7 @@ class CrossAttention final : public Mixer {
   ops::ScoreOptions how_;
   Linear q_, k_, v_, o_;
   HeadNorms q_norm_, k_norm_;
-  LearnedScale scale_;
+  ScoreScaling scale_;
 };
 
 }  // namespace

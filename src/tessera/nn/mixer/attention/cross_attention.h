@@ -6,39 +6,28 @@
 // Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.3.
 #pragma once
 
-#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/attention_bias.h"
+#include "tessera/nn/mixer/attention/qk_norm.h"
+#include "tessera/nn/mixer/attention/score_scale.h"
+#include "tessera/nn/mixer/heads.h"
 
 namespace tessera::nn {
 
-struct CrossAttentionConfig final : spec::Config {
-  int64_t n_heads = 0;
-  int64_t n_kv_heads = 0;
-  int64_t head_dim = 0;
+struct CrossAttentionConfig final : spec::Config, HeadsConfig, QkNormConfig, ScoreScaleConfig {
   AttentionBias bias;
-  spec::Part<spec::Slot::norm> qk_norm;
-  QkNormOver qk_norm_over = QkNormOver::head;
-  ScoreScale scale = ScoreScale::rsqrt_head_dim;
-  double scale_value = 1;
   double softcap = 0;
   double dropout = 0;
 
   static constexpr auto fields() {
     using C = CrossAttentionConfig;
     using spec::field;
-    return std::tuple{
-        field("n_heads", &C::n_heads, "query heads", {.min = 1, .required = true}),
-        field("n_kv_heads", &C::n_kv_heads,
-              "key/value heads, divides n_heads; 0 = n_heads (MHA), 1 = MQA", {.min = 0}),
-        field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
-        field("bias", &C::bias, "which projections have a bias"),
-        field("qk_norm", &C::qk_norm, "norm of queries and keys"),
-        field("qk_norm_over", &C::qk_norm_over, "what the qk_norm's statistics cover"),
-        field("scale", &C::scale, "factor on the scores"),
-        field("scale_value", &C::scale_value,
-              "the number that `value` and `rsqrt_of` take, and where a learned factor begins"),
-        field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none", {.min = 0}),
-        field("dropout", &C::dropout, "probability on the attention weights, in training",
-              {.min = 0})};
+    return std::tuple_cat(
+        HeadsConfig::fields(), std::tuple{field("bias", &C::bias, "which projections have a bias")},
+        QkNormConfig::fields(), ScoreScaleConfig::fields(),
+        std::tuple{field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none",
+                         {.min = 0}),
+                   field("dropout", &C::dropout,
+                         "probability on the attention weights, in training", {.min = 0})});
   }
   static spec::Info info() {
     return {.summary = "Attention of a decoder to what its encoder made of the source.",
@@ -46,9 +35,6 @@ struct CrossAttentionConfig final : spec::Config {
             .year = 2017,
             .forms = {.recurrent = true},
             .time = spec::Growth::quadratic};
-  }
-  int64_t width_of_head(const spec::Scope& scope) const {
-    return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;
   }
   void complete(const spec::Scope& scope) override;
   void check(const spec::Scope& scope) const override;

@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "tessera/nn/mixer/attention/cross_attention.h"
 #include "tessera/nn/mixer/heads.h"
 #include "tessera/spec/kv_type.h"
@@ -7,9 +5,7 @@
 namespace tessera::nn {
 
 void CrossAttentionConfig::complete(const spec::Scope& scope) {
-  require_heads_divide(head_dim, n_heads, scope.d_model, scope);
-  head_dim = width_of_head(scope);
-  if (n_kv_heads == 0) n_kv_heads = n_heads;
+  complete_heads(scope.d_model, scope);
 }
 
 void CrossAttentionConfig::check(const spec::Scope& scope) const {
@@ -20,8 +16,8 @@ void CrossAttentionConfig::check(const spec::Scope& scope) const {
   require_groups(n_kv_heads, n_heads, scope);
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
-  check_score_scale(scale, scale_value, scope);
-  check_qk_norm(qk_norm, qk_norm_over, scope);
+  check_scale(scope);
+  check_qk_norm(scope);
 }
 
 void CrossAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -30,9 +26,9 @@ void CrossAttentionConfig::params(spec::ParamList& list, const spec::Scope& scop
   list.linear("v", n_kv_heads * head_dim, scope.source, bias.v, spec::Init::content());
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::into_stream(scope.n_layers));
-  declare_score_scale(list, scale, scale_value, n_heads);
-  declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
-  declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
+  declare_scale(list, n_heads);
+  declare_qk_norm(list, "q_norm", n_heads, head_dim, scope);
+  declare_qk_norm(list, "k_norm", n_kv_heads, head_dim, scope);
 }
 
 std::vector<spec::StateDecl> CrossAttentionConfig::state(const spec::Scope&) const {

@@ -8,10 +8,10 @@
 // Ye et al. 2024, arXiv:2410.05258. Golden: attention G4.
 #pragma once
 
+#include "tessera/nn/mixer/attention/attention_bias.h"
 #include "tessera/nn/mixer/heads.h"
+#include "tessera/nn/pattern/pattern_config.h"
 #include "tessera/spec/fields.h"
-
-#include "tessera/nn/mixer/attention/attention.h"
 
 namespace tessera::nn {
 

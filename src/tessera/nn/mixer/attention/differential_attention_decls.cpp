@@ -2,6 +2,7 @@
 
 #include "tessera/nn/mixer/attention/differential_attention.h"
 #include "tessera/nn/mixer/heads.h"
+#include "tessera/nn/position/position_config.h"
 #include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {

@@ -1,9 +1,12 @@
 #include "tessera/nn/mixer/attention/forgetting_attention.h"
 
+#include <cmath>
 #include <memory>
 
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/mixer/attention/attend.h"
+#include "tessera/nn/mixer/attention/head_gate.h"
+#include "tessera/nn/mixer/attention/head_norms.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/weights/product_input.h"
@@ -35,13 +38,13 @@ class ForgettingAttention final : public Mixer {
         v_(builder, "v"),
         o_(builder, "o"),
         forget_(builder, "forget"),
-        q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
-        k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads),
+        q_norm_(builder, "q_norm", config, config.n_heads),
+        k_norm_(builder, "k_norm", config, config.n_kv_heads),
         position_(build_position(
             config.position,
-            builder.under("position", config.child_scope(builder.scope(), "position")))) {
-    if (config.gate) gate_ = Linear(builder, "gate");
-    how_.scale = score_scale(ScoreScale::rsqrt_head_dim, 1, config.head_dim, builder.scope().layer);
+            builder.under("position", config.child_scope(builder.scope(), "position")))),
+        gate_(builder, config.output_gate()) {
+    how_.scale = 1 / std::sqrt(static_cast<double>(config.head_dim));
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
@@ -78,17 +81,17 @@ class ForgettingAttention final : public Mixer {
       calls.push_back({part(q_NHD, i), std::move(kv), s.start, std::move(how)});
     }
     const Tensor heads_NE = ops::attention(calls).reshape({n, -1});
-    return o_(gate_.weight ? heads_NE * ops::activate(gate_(x_ND), ops::Activation::sigmoid)
-                           : heads_NE);
+    return o_(gate_(heads_NE, x_ND, GatePlace::after_sdpa));
   }
 
  private:
   ForgettingAttentionConfig config_;
   std::string name_;
   ops::ScoreOptions how_;
-  Linear q_, k_, v_, o_, forget_, gate_;
+  Linear q_, k_, v_, o_, forget_;
   HeadNorms q_norm_, k_norm_;
   std::unique_ptr<Position> position_;
+  HeadGate gate_;
 };
 
 }  // namespace

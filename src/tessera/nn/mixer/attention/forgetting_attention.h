@@ -7,17 +7,15 @@
 // 2025, arXiv:2503.02130, sec. 3 (the released layers of flash-linear-attention).
 #pragma once
 
-#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/attention_bias.h"
+#include "tessera/nn/mixer/attention/output_gate.h"
+#include "tessera/nn/mixer/attention/qk_norm.h"
+#include "tessera/nn/mixer/heads.h"
 
 namespace tessera::nn {
 
-struct ForgettingAttentionConfig final : spec::Config {
-  int64_t n_heads = 0;
-  int64_t n_kv_heads = 0;
-  int64_t head_dim = 0;
+struct ForgettingAttentionConfig final : spec::Config, HeadsConfig, QkNormConfig {
   AttentionBias bias;
-  spec::Part<spec::Slot::norm> qk_norm;
-  QkNormOver qk_norm_over = QkNormOver::head;
   bool gate = false;
   spec::Part<spec::Slot::position> position;
   double dropout = 0;
@@ -25,18 +23,15 @@ struct ForgettingAttentionConfig final : spec::Config {
   static constexpr auto fields() {
     using C = ForgettingAttentionConfig;
     using spec::field;
-    return std::tuple{
-        field("n_heads", &C::n_heads, "query heads", {.min = 1, .required = true}),
-        field("n_kv_heads", &C::n_kv_heads,
-              "key/value heads, divides n_heads; 0 = n_heads (MHA), 1 = MQA", {.min = 0}),
-        field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
-        field("bias", &C::bias, "which projections have a bias"),
-        field("qk_norm", &C::qk_norm, "norm of queries and keys"),
-        field("qk_norm_over", &C::qk_norm_over, "what the qk_norm's statistics cover"),
-        field("gate", &C::gate, "whether a sigmoid of a projection multiplies the heads' outputs"),
-        field("position", &C::position, "a rotation of queries and keys", {.part = "none"}),
-        field("dropout", &C::dropout, "probability on the attention weights, in training",
-              {.min = 0})};
+    return std::tuple_cat(
+        HeadsConfig::fields(), std::tuple{field("bias", &C::bias, "which projections have a bias")},
+        QkNormConfig::fields(),
+        std::tuple{
+            field("gate", &C::gate,
+                  "whether a sigmoid of a projection multiplies the heads' outputs"),
+            field("position", &C::position, "a rotation of queries and keys", {.part = "none"}),
+            field("dropout", &C::dropout, "probability on the attention weights, in training",
+                  {.min = 0})});
   }
   static spec::Info info() {
     return {.summary = "Softmax attention with a forget gate of each head (FoX).",
@@ -47,14 +42,14 @@ struct ForgettingAttentionConfig final : spec::Config {
             .forms = {.recurrent = true},
             .time = spec::Growth::quadratic};
   }
-  int64_t width_of_head(const spec::Scope& scope) const {
-    return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;
-  }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
-    scope.width = width_of_head(scope);
+    scope.width = width_of_head(scope.d_model);
     scope.n_heads = n_heads;
     if (name == "position") scope.places = {.rotation = true};
     return scope;
+  }
+  OutputGateConfig output_gate() const {
+    return {.gate = gate ? OutputGate::elementwise : OutputGate::none};
   }
   void complete(const spec::Scope& scope) override;
   void check(const spec::Scope& scope) const override;

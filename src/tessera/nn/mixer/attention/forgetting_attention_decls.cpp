@@ -6,9 +6,7 @@
 namespace tessera::nn {
 
 void ForgettingAttentionConfig::complete(const spec::Scope& scope) {
-  require_heads_divide(head_dim, n_heads, scope.d_model, scope);
-  head_dim = width_of_head(scope);
-  if (n_kv_heads == 0) n_kv_heads = n_heads;
+  complete_heads(scope.d_model, scope);
 }
 
 void ForgettingAttentionConfig::check(const spec::Scope& scope) const {
@@ -18,7 +16,7 @@ void ForgettingAttentionConfig::check(const spec::Scope& scope) const {
   require_groups(n_kv_heads, n_heads, scope);
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
-  check_qk_norm(qk_norm, qk_norm_over, scope);
+  check_qk_norm(scope);
 }
 
 void ForgettingAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -28,10 +26,10 @@ void ForgettingAttentionConfig::params(spec::ParamList& list, const spec::Scope&
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::into_stream(scope.n_layers));
   list.linear("forget", n_heads, scope.d_model, true);
-  if (gate) list.linear("gate", n_heads * head_dim, scope.d_model, false);
+  output_gate().declare_gate(list, {n_heads, n_kv_heads, head_dim, scope.d_model}, scope.d_model);
   position.config->params_under(list, "position", child_scope(scope, "position"));
-  declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
-  declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
+  declare_qk_norm(list, "q_norm", n_heads, head_dim, scope);
+  declare_qk_norm(list, "k_norm", n_kv_heads, head_dim, scope);
 }
 
 std::vector<spec::StateDecl> ForgettingAttentionConfig::state(const spec::Scope&) const {

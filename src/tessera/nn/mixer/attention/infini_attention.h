@@ -9,7 +9,8 @@
 // tools/golden/infini_attention.py. Gradients reach the inputs of all segments.
 #pragma once
 
-#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/attention_bias.h"
+#include "tessera/nn/mixer/heads.h"
 
 namespace tessera::nn {
 
@@ -28,10 +29,7 @@ struct tessera::spec::EnumNames<tessera::nn::MemoryUpdate> {
 
 namespace tessera::nn {
 
-struct InfiniAttentionConfig final : spec::Config {
-  int64_t n_heads = 0;
-  int64_t n_kv_heads = 0;
-  int64_t head_dim = 0;
+struct InfiniAttentionConfig final : spec::Config, HeadsConfig {
   int64_t segment = 0;
   MemoryUpdate update = MemoryUpdate::delta;
   double eps = 1e-6;
@@ -41,16 +39,16 @@ struct InfiniAttentionConfig final : spec::Config {
   static constexpr auto fields() {
     using C = InfiniAttentionConfig;
     using spec::field;
-    return std::tuple{
-        field("n_heads", &C::n_heads, "query heads", {.min = 1, .required = true}),
-        field("n_kv_heads", &C::n_kv_heads,
-              "key/value heads, each with a memory, divides n_heads; 0 = n_heads", {.min = 0}),
-        field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
-        field("segment", &C::segment, "tokens of a segment", {.min = 1, .required = true}),
-        field("update", &C::update, "what a segment adds to the memory"),
-        field("eps", &C::eps, "added to s(q) z and s(k) z", {.min = 0}),
-        field("bias", &C::bias, "which projections have a bias"),
-        field("position", &C::position, "how order enters within a segment", {.part = "none"})};
+    return std::tuple_cat(
+        HeadsConfig::fields("width of one head; 0 = d_model / n_heads",
+                            "key/value heads, each with a memory, divides n_heads; 0 = n_heads"),
+        std::tuple{
+            field("segment", &C::segment, "tokens of a segment", {.min = 1, .required = true}),
+            field("update", &C::update, "what a segment adds to the memory"),
+            field("eps", &C::eps, "added to s(q) z and s(k) z", {.min = 0}),
+            field("bias", &C::bias, "which projections have a bias"),
+            field("position", &C::position, "how order enters within a segment",
+                  {.part = "none"})});
   }
   static spec::Json example(const spec::Scope&, int64_t) { return {{"segment", 128}}; }
   static spec::Info info() {
@@ -62,11 +60,8 @@ struct InfiniAttentionConfig final : spec::Config {
         .year = 2024,
         .forms = {.recurrent = true}};
   }
-  int64_t width_of_head(const spec::Scope& scope) const {
-    return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;
-  }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
-    scope.width = width_of_head(scope);
+    scope.width = width_of_head(scope.d_model);
     scope.n_heads = n_heads;
     if (name == "position") scope.places = {.rotation = true, .score_bias = true};
     return scope;

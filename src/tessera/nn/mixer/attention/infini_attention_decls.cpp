@@ -8,9 +8,7 @@
 namespace tessera::nn {
 
 void InfiniAttentionConfig::complete(const spec::Scope& scope) {
-  require_heads_divide(head_dim, n_heads, scope.d_model, scope);
-  head_dim = width_of_head(scope);
-  if (n_kv_heads == 0) n_kv_heads = n_heads;
+  complete_heads(scope.d_model, scope);
 }
 
 void InfiniAttentionConfig::check(const spec::Scope& scope) const {

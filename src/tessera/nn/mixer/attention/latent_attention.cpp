@@ -2,11 +2,11 @@
 
 #include "tessera/nn/decode_step.h"
 #include "tessera/nn/mixer/attention/attend.h"
+#include "tessera/nn/mixer/attention/head_gate.h"
 #include "tessera/nn/mixer/attention/latent_attention_step.h"
 #include "tessera/nn/parts.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/ops/attention/kv_rows.h"
-#include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/weights/head_linear.h"
 #include "tessera/ops/weights/product.h"
@@ -26,6 +26,7 @@ class LatentAttention final : public Mixer {
         position_(build_position(
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))),
+        gate_(builder, config),
         mask_(builder, config.pattern, config.n_heads) {
     if (config.select)
       select_ = build_select(
@@ -37,7 +38,6 @@ class LatentAttention final : public Mixer {
     } else {
       q_ = Linear(builder, "q");
     }
-    if (config.gate != OutputGate::none) gate_ = Linear(builder, "gate");
     if (config.latent_norm) kv_norm_ = build_norm(config.latent_norm, builder.under("kv_norm"));
     if (config.rope_norm)
       rope_norm_ =
@@ -64,12 +64,8 @@ class LatentAttention final : public Mixer {
     Tensor o_NHV = rows == nullptr && !ops::use_kernels(x_ND)
                        ? expanded(q, c_NC, r_N1R, choice, context)
                        : absorbed(q, c_NC, r_N1R, choice, context, rows);
-    if (gate_.weight) {
-      const Tensor& read = config_.gate_of == LatentGateSource::input ? x_ND : from.read_NQ;
-      o_NHV =
-          o_NHV *
-          ops::activate(gate_(read), ops::Activation::sigmoid).reshape({n, config_.n_heads, -1});
-    }
+    o_NHV = gate_(o_NHV, config_.gate_of == LatentGateSource::input ? x_ND : from.read_NQ,
+                  GatePlace::after_sdpa);
     return o_(o_NHV.reshape({n, config_.n_heads * config_.v_head_dim}));
   }
   std::shared_ptr<const PartStep> step() const override {
@@ -245,11 +241,12 @@ class LatentAttention final : public Mixer {
 
   LatentAttentionConfig config_;
   std::string name_;
-  Linear q_a_, q_, kv_a_, o_, gate_;
+  Linear q_a_, q_, kv_a_, o_;
   WeightPtr k_b_, v_b_, sinks_;
   std::unique_ptr<Norm> q_norm_, kv_norm_, rope_norm_;
   std::unique_ptr<Position> position_;
   std::unique_ptr<Select> select_;
+  HeadGate gate_;
   PatternMask mask_;
 };
 

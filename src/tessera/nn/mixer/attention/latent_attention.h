@@ -4,7 +4,7 @@
 //   q = W_qb norm(W_qa x) -> (q_n, q_r) per head;  (c, r) = W_kva x;  c <- norm(c)
 //   where they are scaled, by factors of both normed latents (LongCat-Flash, arXiv:2509.01322)
 //   k_n = W_kb c, v = W_vb c per head;  q_r, r rotated;  s_ij = scale (q_n,i . k_n,j + q_r,i . r_j)
-// with a gate the heads' outputs are multiplied by sigmoid(W_g x), as in attention.h (Ling 3), or
+// with a gate the heads' outputs are multiplied by sigmoid(W_g x) (output_gate.h; Ling 3), or
 // by a sigmoid of what the queries are projected from. q_latent normed_and_raw: q = W_qb [norm(a);
 // a], a = W_qa x (A.X-K2). rope_norm: r is normed before it is rotated (dots 3).
 // DeepSeek-AI 2024, arXiv:2405.04434, sec. 2.1. Golden: attention G3.
@@ -19,9 +19,12 @@
 // normed query latent.
 #pragma once
 
-#include "tessera/nn/mixer/attention/attention.h"
+#include <algorithm>
+
+#include "tessera/nn/mixer/attention/output_gate.h"
 #include "tessera/nn/mixer/attention/query_temperature.h"
 #include "tessera/nn/pattern/pattern_config.h"
+#include "tessera/nn/position/position_config.h"
 #include "tessera/nn/select/select_config.h"
 
 namespace tessera::nn {
@@ -61,7 +64,7 @@ struct tessera::spec::EnumNames<tessera::nn::LatentGateSource> {
 
 namespace tessera::nn {
 
-struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts {
+struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts, OutputGateConfig {
   int64_t n_heads = 0;
   int64_t q_lora_rank = 0;
   int64_t kv_lora_rank = 0;
@@ -74,7 +77,6 @@ struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   QueryLatent q_latent = QueryLatent::normed;
   spec::Part<spec::Slot::norm> rope_norm;
   bool bias = false;
-  OutputGate gate = OutputGate::none;
   LatentGateSource gate_of = LatentGateSource::input;
   QueryTemperature temperature;
   LatentScale scale = LatentScale::rsqrt_head_dim;

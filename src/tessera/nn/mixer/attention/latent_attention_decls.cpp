@@ -41,7 +41,7 @@ void LatentAttentionConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "q_latent {} without a query latent; set q_lora_rank, or leave it out",
          spec::enum_name(q_latent));
-  if (gate_of != LatentGateSource::input && gate == OutputGate::none)
+  if (gate_of != LatentGateSource::input && !gates())
     fail(ErrorKind::spec, scope.path,
          "gate_of {} without a gate; set gate headwise or elementwise, or leave it out",
          spec::enum_name(gate_of));
@@ -84,9 +84,8 @@ void LatentAttentionConfig::params(spec::ParamList& list, const spec::Scope& sco
   list.linear("v_b", n_heads * v_head_dim, kv_lora_rank, false, spec::Init::content());
   list.linear("o", scope.d_model, n_heads * v_head_dim, bias,
               spec::Init::into_stream(scope.n_layers));
-  if (gate != OutputGate::none)
-    list.linear("gate", gate == OutputGate::headwise ? n_heads : n_heads * v_head_dim,
-                gate_of == LatentGateSource::input ? scope.d_model : query_width(scope), false);
+  declare_gate(list, {n_heads, n_heads, v_head_dim, scope.d_model},
+               gate_of == LatentGateSource::input ? scope.d_model : query_width(scope));
   if (rope_norm) rope_norm.config->params_under(list, "rope_norm", child_scope(scope, "rope_norm"));
   if (sinks)
     list.add({"sinks",

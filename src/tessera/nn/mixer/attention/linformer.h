@@ -9,10 +9,9 @@
 
 #include <algorithm>
 
+#include "tessera/nn/mixer/attention/attention_bias.h"
 #include "tessera/nn/mixer/heads.h"
 #include "tessera/spec/fields.h"
-
-#include "tessera/nn/mixer/attention/attention.h"
 
 namespace tessera::nn {
 

@@ -4,10 +4,9 @@
 // Kitaev, Kaiser, Levskaya 2020, arXiv:2001.04451.
 #pragma once
 
+#include "tessera/nn/mixer/attention/attention_bias.h"
 #include "tessera/nn/mixer/heads.h"
 #include "tessera/spec/fields.h"
-
-#include "tessera/nn/mixer/attention/attention.h"
 
 namespace tessera::nn {
 

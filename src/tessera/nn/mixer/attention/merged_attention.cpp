@@ -4,6 +4,8 @@
 
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/mixer/attention/attend.h"
+#include "tessera/nn/mixer/attention/head_norms.h"
+#include "tessera/nn/mixer/attention/score_scaling.h"
 #include "tessera/nn/pattern/sink_window.h"
 #include "tessera/ops/weights/product_input.h"
 
@@ -30,15 +32,14 @@ class MergedAttention final : public Mixer {
         k_(builder, "k"),
         v_(builder, "v"),
         o_(builder, "o"),
-        q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
-        k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads),
-        scale_(builder, config.scale),
+        q_norm_(builder, "q_norm", config, config.n_heads),
+        k_norm_(builder, "k_norm", config, config.n_kv_heads),
+        scale_(builder, config, config.head_dim),
         position_(build_position(
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))),
         mask_(builder, config.pattern, config.n_heads) {
-    how_.scale =
-        score_scale(config.scale, config.scale_value, config.head_dim, builder.scope().layer);
+    how_.scale = scale_.on_logits();
     how_.softcap = config.softcap;
   }
 
@@ -47,7 +48,7 @@ class MergedAttention final : public Mixer {
       fail(ErrorKind::spec, name_,
            "merged_attention is not split over ranks; expected one rank for a sequence");
     const ops::SharedInput shared(x_ND);
-    const Tensor q_NHD = position_->rotate(scale_(q_norm_(q_(x_ND))), Side::query, context),
+    const Tensor q_NHD = position_->rotate(scale_.learned(q_norm_(q_(x_ND))), Side::query, context),
                  k_NGD = position_->rotate(k_norm_(k_(x_ND)), Side::key, context),
                  v_NGD = values(x_ND);
     // of all sources that this call brings
@@ -126,7 +127,7 @@ class MergedAttention final : public Mixer {
   ops::ScoreOptions how_;
   Linear q_, k_, v_, o_;
   HeadNorms q_norm_, k_norm_;
-  LearnedScale scale_;
+  ScoreScaling scale_;
   std::unique_ptr<Position> position_;
   PatternMask mask_;
 };

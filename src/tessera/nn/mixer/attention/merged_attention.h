@@ -8,19 +8,16 @@
 // state. Zhang et al. 2025, arXiv:2512.14856 (T5Gemma 2), sec. 2.
 #pragma once
 
-#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/attention_bias.h"
+#include "tessera/nn/mixer/attention/qk_norm.h"
+#include "tessera/nn/mixer/attention/score_scale.h"
+#include "tessera/nn/mixer/heads.h"
+#include "tessera/nn/pattern/pattern_config.h"
 
 namespace tessera::nn {
 
-struct MergedAttentionConfig final : spec::Config {
-  int64_t n_heads = 0;
-  int64_t n_kv_heads = 0;
-  int64_t head_dim = 0;
+struct MergedAttentionConfig final : spec::Config, HeadsConfig, QkNormConfig, ScoreScaleConfig {
   AttentionBias bias;
-  spec::Part<spec::Slot::norm> qk_norm;
-  QkNormOver qk_norm_over = QkNormOver::head;
-  ScoreScale scale = ScoreScale::rsqrt_head_dim;
-  double scale_value = 1;
   double softcap = 0;
   spec::Part<spec::Slot::pattern> pattern;
   spec::Part<spec::Slot::position> position;
@@ -29,24 +26,18 @@ struct MergedAttentionConfig final : spec::Config {
   static constexpr auto fields() {
     using C = MergedAttentionConfig;
     using spec::field;
-    return std::tuple{
-        field("n_heads", &C::n_heads, "query heads", {.min = 1, .required = true}),
-        field("n_kv_heads", &C::n_kv_heads,
-              "key/value heads, divides n_heads; 0 = n_heads (MHA), 1 = MQA", {.min = 0}),
-        field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
-        field("bias", &C::bias, "which projections have a bias"),
-        field("qk_norm", &C::qk_norm, "norm of queries and keys"),
-        field("qk_norm_over", &C::qk_norm_over, "what the qk_norm's statistics cover"),
-        field("scale", &C::scale, "factor on the scores"),
-        field("scale_value", &C::scale_value,
-              "the number that `value` and `rsqrt_of` take, and where a learned factor begins"),
-        field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none", {.min = 0}),
-        field("pattern", &C::pattern, "which tokens of the decoder a query sees: full or window",
-              {.part = "full"}),
-        field("position", &C::position, "a rotation of queries and the decoder's keys",
-              {.part = "none"}),
-        field("dropout", &C::dropout, "probability on the attention weights, in training",
-              {.min = 0})};
+    return std::tuple_cat(
+        HeadsConfig::fields(), std::tuple{field("bias", &C::bias, "which projections have a bias")},
+        QkNormConfig::fields(), ScoreScaleConfig::fields(),
+        std::tuple{
+            field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none",
+                  {.min = 0}),
+            field("pattern", &C::pattern,
+                  "which tokens of the decoder a query sees: full or window", {.part = "full"}),
+            field("position", &C::position, "a rotation of queries and the decoder's keys",
+                  {.part = "none"}),
+            field("dropout", &C::dropout, "probability on the attention weights, in training",
+                  {.min = 0})});
   }
   static spec::Info info() {
     return {.summary = "Attention of a decoder to its own tokens and to the source in one softmax.",
@@ -55,11 +46,8 @@ struct MergedAttentionConfig final : spec::Config {
             .forms = {.recurrent = true},
             .time = spec::Growth::quadratic};
   }
-  int64_t width_of_head(const spec::Scope& scope) const {
-    return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;
-  }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
-    scope.width = width_of_head(scope);
+    scope.width = width_of_head(scope.d_model);
     scope.n_heads = n_heads;
     if (name == "position") scope.places = {.rotation = true};
     return scope;

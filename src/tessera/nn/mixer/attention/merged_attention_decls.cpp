@@ -6,9 +6,7 @@
 namespace tessera::nn {
 
 void MergedAttentionConfig::complete(const spec::Scope& scope) {
-  require_heads_divide(head_dim, n_heads, scope.d_model, scope);
-  head_dim = width_of_head(scope);
-  if (n_kv_heads == 0) n_kv_heads = n_heads;
+  complete_heads(scope.d_model, scope);
 }
 
 void MergedAttentionConfig::check(const spec::Scope& scope) const {
@@ -32,8 +30,8 @@ void MergedAttentionConfig::check(const spec::Scope& scope) const {
   require_groups(n_kv_heads, n_heads, scope);
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
-  check_score_scale(scale, scale_value, scope);
-  check_qk_norm(qk_norm, qk_norm_over, scope);
+  check_scale(scope);
+  check_qk_norm(scope);
 }
 
 void MergedAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -42,10 +40,10 @@ void MergedAttentionConfig::params(spec::ParamList& list, const spec::Scope& sco
   list.linear("v", n_kv_heads * head_dim, scope.d_model, bias.v, spec::Init::content());
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::into_stream(scope.n_layers));
-  declare_score_scale(list, scale, scale_value, n_heads);
+  declare_scale(list, n_heads);
   position.config->params_under(list, "position", child_scope(scope, "position"));
-  declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
-  declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
+  declare_qk_norm(list, "q_norm", n_heads, head_dim, scope);
+  declare_qk_norm(list, "k_norm", n_kv_heads, head_dim, scope);
 }
 
 std::vector<spec::StateDecl> MergedAttentionConfig::state(const spec::Scope&) const {

@@ -11,7 +11,8 @@
 // Encoders only: attention and convolutions read both sides.
 #pragma once
 
-#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/attention_bias.h"
+#include "tessera/nn/mixer/heads.h"
 
 namespace tessera::nn {
 

@@ -5,6 +5,7 @@
 
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/parts.h"
+#include "tessera/nn/position/position_config.h"
 #include "tessera/nn/position/relative.h"
 #include "tessera/ops/attention/listed_term.h"
 #include "tessera/ops/basic/ordered_sum.h"

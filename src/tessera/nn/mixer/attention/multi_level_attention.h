@@ -27,10 +27,9 @@
 // Windows and summaries have no place in a row, so that either goes without a position here.
 #pragma once
 
+#include "tessera/nn/mixer/attention/attention_bias.h"
 #include "tessera/nn/mixer/heads.h"
 #include "tessera/spec/fields.h"
-
-#include "tessera/nn/mixer/attention/attention.h"
 
 namespace tessera::nn {
 
@@ -103,10 +102,7 @@ struct PatchGrid {
   int64_t patches() const { return rows * columns; }
 };
 
-struct MultiLevelAttentionConfig final : spec::Config {
-  int64_t n_heads = 0;
-  int64_t n_kv_heads = 0;
-  int64_t head_dim = 0;
+struct MultiLevelAttentionConfig final : spec::Config, HeadsConfig {
   std::vector<int64_t> ratios{1, 4, 16};
   std::vector<int64_t> windows{128, 512};
   LevelPool pool = LevelPool::mean;
@@ -123,33 +119,34 @@ struct MultiLevelAttentionConfig final : spec::Config {
   static constexpr auto fields() {
     using C = MultiLevelAttentionConfig;
     using spec::field;
-    return std::tuple{
-        field("n_heads", &C::n_heads, "query heads", {.min = 1, .required = true}),
-        field("n_kv_heads", &C::n_kv_heads, "key/value heads, divides n_heads; 0 = n_heads",
-              {.min = 0}),
-        field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
-        field("ratios", &C::ratios,
-              "tokens per entry of each level, of a grid the side of its windows; the first is 1, "
-              "each divides the next",
-              {.min = 1}),
-        field("windows", &C::windows,
-              "tokens that each level but the last covers; of a grid one number, the side of the "
-              "square of patches that level 0 covers",
-              {.min = 1}),
-        field("pool", &C::pool, "how keys and values of a block become one"),
-        field("pool_hidden", &C::pool_hidden, "hidden width of pool mlp; 0 = 2 head_dim",
-              {.min = 0}),
-        field("source", &C::source, "what a block is made of"),
-        field("mode", &C::mode, "whether levels share tokens"),
-        field("combine", &C::combine, "how levels become one"),
-        field("count_bias", &C::count_bias,
-              "add ln(ratio) to the logit of an entry, of a grid ln(patches in it)"),
-        field("grid", &C::grid, "the image whose patches the tokens are; in encoders"),
-        field("semantic", &C::semantic,
-              "entries of one level more, summaries by learned queries; 0 = none; in encoders",
-              {.min = 0}),
-        field("bias", &C::bias, "which projections have a bias"),
-        field("position", &C::position, "how order enters", {.part = "none"})};
+    return std::tuple_cat(
+        HeadsConfig::fields("width of one head; 0 = d_model / n_heads",
+                            "key/value heads, divides n_heads; 0 = n_heads"),
+        std::tuple{
+            field("ratios", &C::ratios,
+                  "tokens per entry of each level, of a grid the side of its windows; the first is "
+                  "1, "
+                  "each divides the next",
+                  {.min = 1}),
+            field(
+                "windows", &C::windows,
+                "tokens that each level but the last covers; of a grid one number, the side of the "
+                "square of patches that level 0 covers",
+                {.min = 1}),
+            field("pool", &C::pool, "how keys and values of a block become one"),
+            field("pool_hidden", &C::pool_hidden, "hidden width of pool mlp; 0 = 2 head_dim",
+                  {.min = 0}),
+            field("source", &C::source, "what a block is made of"),
+            field("mode", &C::mode, "whether levels share tokens"),
+            field("combine", &C::combine, "how levels become one"),
+            field("count_bias", &C::count_bias,
+                  "add ln(ratio) to the logit of an entry, of a grid ln(patches in it)"),
+            field("grid", &C::grid, "the image whose patches the tokens are; in encoders"),
+            field("semantic", &C::semantic,
+                  "entries of one level more, summaries by learned queries; 0 = none; in encoders",
+                  {.min = 0}),
+            field("bias", &C::bias, "which projections have a bias"),
+            field("position", &C::position, "how order enters", {.part = "none"})});
   }
   static spec::Info info() {
     return {.summary =
@@ -162,19 +159,14 @@ struct MultiLevelAttentionConfig final : spec::Config {
             .forms = {.recurrent = true},
             .time = spec::Growth::quadratic};
   }
-  int64_t width_of_head(const spec::Scope& scope) const {
-    return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;
-  }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
-    scope.width = width_of_head(scope);
+    scope.width = width_of_head(scope.d_model);
     scope.n_heads = n_heads;
     if (name == "position") scope.places = {.rotation = true, .score_bias = true};
     return scope;
   }
   void complete(const spec::Scope& scope) override {
-    require_heads_divide(head_dim, n_heads, scope.d_model, scope);
-    head_dim = width_of_head(scope);
-    if (n_kv_heads == 0) n_kv_heads = n_heads;
+    complete_heads(scope.d_model, scope);
     if (pool == LevelPool::mlp && pool_hidden == 0) pool_hidden = 2 * head_dim;
   }
   void check(const spec::Scope& scope) const override;

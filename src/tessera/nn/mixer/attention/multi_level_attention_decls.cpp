@@ -3,6 +3,7 @@
 
 #include "tessera/nn/mixer/attention/multi_level_attention.h"
 #include "tessera/nn/mixer/heads.h"
+#include "tessera/nn/position/position_config.h"
 
 namespace tessera::nn {
 namespace {

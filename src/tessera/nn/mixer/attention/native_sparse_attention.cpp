@@ -4,6 +4,7 @@
 
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/parts.h"
+#include "tessera/nn/position/position_config.h"
 #include "tessera/nn/position/relative.h"
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/attention/listed_term.h"

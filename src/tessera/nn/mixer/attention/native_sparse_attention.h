@@ -15,7 +15,7 @@
 // compressed block has the position of its last token. The scores that select blocks have it, too.
 #pragma once
 
-#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/attention_bias.h"
 #include "tessera/nn/mixer/heads.h"
 #include "tessera/spec/fields.h"
 
@@ -36,10 +36,7 @@ struct tessera::spec::EnumNames<tessera::nn::BlockPool> {
 
 namespace tessera::nn {
 
-struct NativeSparseAttentionConfig final : spec::Config {
-  int64_t n_heads = 0;
-  int64_t n_kv_heads = 0;
-  int64_t head_dim = 0;
+struct NativeSparseAttentionConfig final : spec::Config, HeadsConfig {
   int64_t block = 32;
   int64_t stride = 16;
   BlockPool pool = BlockPool::mlp;
@@ -56,26 +53,26 @@ struct NativeSparseAttentionConfig final : spec::Config {
   static constexpr auto fields() {
     using C = NativeSparseAttentionConfig;
     using spec::field;
-    return std::tuple{
-        field("n_heads", &C::n_heads, "query heads", {.min = 1, .required = true}),
-        field("n_kv_heads", &C::n_kv_heads, "key/value heads, divides n_heads; 0 = n_heads",
-              {.min = 0}),
-        field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
-        field("block", &C::block, "tokens of a compressed block, a multiple of stride", {.min = 1}),
-        field("stride", &C::stride, "tokens from one compressed block to the next", {.min = 1}),
-        field("pool", &C::pool, "how a block becomes one key and one value"),
-        field("select_block", &C::select_block, "tokens of a selected block, a multiple of stride",
-              {.min = 1}),
-        field("n_selected", &C::n_selected, "blocks that a query selects", {.min = 1}),
-        field("n_initial", &C::n_initial, "of them the first ones of the document", {.min = 0}),
-        field("n_local", &C::n_local, "of them the last ones, the query's own included",
-              {.min = 1}),
-        field("window", &C::window, "tokens of the window branch", {.min = 1}),
-        field("shared_kv", &C::shared_kv,
-              "whether the window branch reads the keys and values of the others"),
-        field("bias", &C::bias, "which projections have a bias"),
-        field("gate_bias", &C::gate_bias, "whether the projection of the gates has a bias"),
-        field("position", &C::position, "how order enters", {.part = "none"})};
+    return std::tuple_cat(
+        HeadsConfig::fields("width of one head; 0 = d_model / n_heads",
+                            "key/value heads, divides n_heads; 0 = n_heads"),
+        std::tuple{
+            field("block", &C::block, "tokens of a compressed block, a multiple of stride",
+                  {.min = 1}),
+            field("stride", &C::stride, "tokens from one compressed block to the next", {.min = 1}),
+            field("pool", &C::pool, "how a block becomes one key and one value"),
+            field("select_block", &C::select_block,
+                  "tokens of a selected block, a multiple of stride", {.min = 1}),
+            field("n_selected", &C::n_selected, "blocks that a query selects", {.min = 1}),
+            field("n_initial", &C::n_initial, "of them the first ones of the document", {.min = 0}),
+            field("n_local", &C::n_local, "of them the last ones, the query's own included",
+                  {.min = 1}),
+            field("window", &C::window, "tokens of the window branch", {.min = 1}),
+            field("shared_kv", &C::shared_kv,
+                  "whether the window branch reads the keys and values of the others"),
+            field("bias", &C::bias, "which projections have a bias"),
+            field("gate_bias", &C::gate_bias, "whether the projection of the gates has a bias"),
+            field("position", &C::position, "how order enters", {.part = "none"})});
   }
   static spec::Json example(const spec::Scope&, int64_t) {
     return {{"n_selected", 8}, {"window", 128}};
@@ -88,20 +85,13 @@ struct NativeSparseAttentionConfig final : spec::Config {
         .forms = {.recurrent = true},
         .time = spec::Growth::quadratic};
   }
-  int64_t width_of_head(const spec::Scope& scope) const {
-    return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;
-  }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
-    scope.width = width_of_head(scope);
+    scope.width = width_of_head(scope.d_model);
     scope.n_heads = n_heads;
     if (name == "position") scope.places = {.rotation = true, .score_bias = true};
     return scope;
   }
-  void complete(const spec::Scope& scope) override {
-    require_heads_divide(head_dim, n_heads, scope.d_model, scope);
-    head_dim = width_of_head(scope);
-    if (n_kv_heads == 0) n_kv_heads = n_heads;
-  }
+  void complete(const spec::Scope& scope) override { complete_heads(scope.d_model, scope); }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;

@@ -6,6 +6,7 @@
 
 #include "tessera/nn/mixer/causal.h"
 #include "tessera/nn/mixer/heads.h"
+#include "tessera/nn/position/position_config.h"
 
 namespace tessera::nn {
 

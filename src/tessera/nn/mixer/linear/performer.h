@@ -15,9 +15,8 @@
 // one.
 #pragma once
 
+#include "tessera/nn/mixer/attention/attention_bias.h"
 #include "tessera/spec/fields.h"
-
-#include "tessera/nn/mixer/attention/attention.h"
 
 namespace tessera::nn {
 
