@@ -7,6 +7,7 @@
 
 #include "tessera/base/testing.h"
 #include "tessera/nn/mixer/mixer_testing.h"
+#include "tessera/nn/select/indexer_testing.h"
 #include "tessera/ops/attention/indexer.h"
 #include "tessera/ops/basic/rope.h"
 
@@ -68,50 +69,21 @@ TEST(BlockIndexer, AllBlocksAreDenseAttentionBitForBit) {
   MixerUnderTest selected(with_blocks(4), 8), dense(std::string(kMixer) + "}", 8);
   selected.fill();
   dense.values = selected.values;
-  const Tensor x = gen({11, 8}, 1.7, 0.4);
-  for (const at::ScalarType type : {at::kDouble, at::kFloat})
-    for (const bool record : {true, false})
-      for (const std::vector<int64_t>& calls :
-           {std::vector<int64_t>{}, {11}, {3, 1, 5, 2}, std::vector<int64_t>(11, 1)}) {
-        const at::AutoGradMode mode(record);
-        EXPECT_TRUE(at::equal(selected.run(x, type, calls), dense.run(x, type, calls)));
-      }
+  expect_dense_bits(selected, dense, gen({11, 8}, 1.7, 0.4),
+                    {{}, {11}, {3, 1, 5, 2}, std::vector<int64_t>(11, 1)});
 }
 
 TEST(BlockIndexer, EveryFormReadsTheSameBlocks) {
   MixerUnderTest m(with_blocks(2, R"(, "layout": "interleaved")"), 8);
   m.fill();
-  const Tensor x = gen({13, 8}, 1.7, 0.4), want = m.run(x, at::kDouble);
-  m.expect_everywhere(x, want, 1e-12);
-  // however a document is cut into calls, the bits are the same
-  const at::NoGradGuard no_gradients;
-  const Tensor whole = m.run(x, at::kFloat);
-  for (const std::vector<int64_t>& calls :
-       {std::vector<int64_t>{13}, {2, 11}, {6, 7}, {3, 1, 5, 4}, std::vector<int64_t>(13, 1)})
-    EXPECT_TRUE(at::equal(m.run(x, at::kFloat, calls), whole));
+  expect_same_choice(m, gen({13, 8}, 1.7, 0.4),
+                     {{13}, {2, 11}, {6, 7}, {3, 1, 5, 4}, std::vector<int64_t>(13, 1)});
 }
 
 TEST(BlockIndexer, LearnsFromItsLossAlone) {
   MixerUnderTest m(with_blocks(2, R"(, "kl_loss": 2)"), 8);
   m.fill();
-  for (auto& [name, value] : m.values) value.requires_grad_(true);
-  Batch batch;
-  batch.segments = {{0, 0, 9, 0}, {1, 9, 4, 0}};
-  batch.number();
-  Context context;
-  std::map<std::string, Tensor> losses;
-  context.add_loss = [&](const std::string& name, const Tensor& loss) { losses[name] = loss; };
-  const Tensor x = gen({13, 8}, 1.7, 0.4), y = m.forward(x, batch, at::kDouble, context);
-  ASSERT_EQ(losses.size(), 1u);
-  EXPECT_GT(losses.at("indexer_kl").item<double>(), 0);
-  losses.at("indexer_kl").backward();
-  for (auto& [name, value] : m.values) {
-    EXPECT_EQ(value.grad().defined(), name.starts_with("select.")) << name;
-    value.mutable_grad() = Tensor();
-  }
-  y.sum().backward();
-  for (const auto& [name, value] : m.values)
-    EXPECT_EQ(value.grad().defined(), !name.starts_with("select.")) << name;
+  expect_learns_alone(m, {9, 4});
 }
 
 TEST(BlockIndexer, LossOfOneHeadWithBlocksOfOneKeyIsThatOfItsSoftmax) {

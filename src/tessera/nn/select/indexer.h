@@ -17,8 +17,7 @@
 // and have no indexer (GLM-5).
 #pragma once
 
-#include "tessera/nn/position/rope.h"
-#include "tessera/nn/select/select_config.h"
+#include "tessera/nn/select/index_heads.h"
 
 namespace tessera::nn {
 
@@ -34,42 +33,33 @@ struct tessera::spec::EnumNames<tessera::nn::RotatedChannels> {
 
 namespace tessera::nn {
 
-struct IndexerConfig final : SelectConfig {
-  int64_t n_heads = 0;
-  int64_t head_dim = 0;
+struct IndexerConfig final : IndexHeadsConfig {
   int64_t top_k = 2048;
-  int64_t rotary_dim = 0;
   RotatedChannels rotated = RotatedChannels::first;
-  RopeLayout layout = RopeLayout::half;
   double norm_eps = 1e-6;
-  double kl_loss = 1;
   std::string name;
   std::string share;
 
   static constexpr auto fields() {
     using C = IndexerConfig;
     using spec::field;
-    return std::tuple{
-        field("n_heads", &C::n_heads, "heads of the indexer; 0 with share", {.min = 0}),
-        field("head_dim", &C::head_dim, "width of one of them, and of its keys; 0 with share",
-              {.min = 0}),
-        field("top_k", &C::top_k, "keys that a query attends to", {.min = 1}),
-        field(
-            "rotary_dim", &C::rotary_dim,
-            "channels of each head that rotate, by the angles of the mixer's rope; 0 = as many as "
-            "rotate there",
-            {.min = 0}),
-        field("rotated", &C::rotated, "which channels these are (Hy4: the last)"),
-        field("layout", &C::layout, "which channels form a pair"),
-        field("norm_eps", &C::norm_eps, "added to the variance in the norm of its keys",
-              {.min = 0}),
-        field("kl_loss", &C::kl_loss,
-              "factor on the KL divergence of its scores from the attention's weights, from which "
-              "it learns; 0 = it does not learn",
-              {.min = 0}),
-        field("name", &C::name, "a name under which later layers use its choice"),
-        field("share", &C::share,
-              "the name of an earlier layer's choice that is used here; \"\" = its own")};
+    return std::tuple_cat(
+        std::tuple{field("n_heads", &C::n_heads, "heads of the indexer; 0 with share", {.min = 0}),
+                   field("head_dim", &C::head_dim,
+                         "width of one of them, and of its keys; 0 with share", {.min = 0}),
+                   field("top_k", &C::top_k, "keys that a query attends to", {.min = 1}),
+                   rotary_dim_field(
+                       "channels of each head that rotate, by the angles of the mixer's rope; "
+                       "0 = as many as rotate there"),
+                   field("rotated", &C::rotated, "which channels these are (Hy4: the last)"),
+                   layout_field(),
+                   field("norm_eps", &C::norm_eps, "added to the variance in the norm of its keys",
+                         {.min = 0})},
+        IndexLossConfig::fields(),
+        std::tuple{
+            field("name", &C::name, "a name under which later layers use its choice"),
+            field("share", &C::share,
+                  "the name of an earlier layer's choice that is used here; \"\" = its own")});
   }
   static spec::Json example(const spec::Scope&, int64_t) {
     return {{"n_heads", 4}, {"head_dim", 32}, {"top_k", 256}};
@@ -84,12 +74,11 @@ struct IndexerConfig final : SelectConfig {
             .time = spec::Growth::quadratic};
   }
   void complete(const spec::Scope& scope) override {
-    if (share.empty() && rotary_dim == 0) rotary_dim = scope.rotated;
+    if (share.empty()) IndexHeadsConfig::complete(scope);
   }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
-  double extra_flops(const spec::Scope& scope, int64_t context) const override;
   int64_t keys_met(int64_t context) const override { return std::min(context, top_k); }
   bool shares() const override { return !name.empty() || !share.empty(); }
   void check_behind(const std::vector<spec::Placed>& before,

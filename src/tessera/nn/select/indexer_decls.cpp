@@ -25,34 +25,21 @@ void IndexerConfig::check(const spec::Scope& scope) const {
          "n_heads = {}, head_dim = {}; expected at least 1, or the choice of an earlier layer "
          "(share)",
          n_heads, head_dim);
-  if (rotary_dim != 0 && rotary_dim != scope.rotated)
-    fail(ErrorKind::spec, scope.path,
-         "rotary_dim = {}, and the rope of the mixer turns {} channels; expected the same number, "
-         "whose angles both use",
-         rotary_dim, scope.rotated);
-  if (rotary_dim > head_dim)
-    fail(ErrorKind::spec, scope.path, "rotary_dim = {}; expected at most head_dim = {}", rotary_dim,
-         head_dim);
+  check_rotation(scope);
 }
 
 void IndexerConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   if (!share.empty()) return;
-  list.linear("q", n_heads * head_dim, scope.width, false);
-  list.linear("k", head_dim, scope.input_width(), false);
+  IndexHeadsConfig::params(list, scope);
   spec::Scope of_keys = scope;
   of_keys.width = head_dim;
   key_norm(of_keys).config->params_under(list, "k_norm", of_keys);
   list.linear("weights", n_heads, scope.input_width(), false);
 }
 
-std::vector<spec::StateDecl> IndexerConfig::state(const spec::Scope&) const {
+std::vector<spec::StateDecl> IndexerConfig::state(const spec::Scope& scope) const {
   if (!share.empty()) return {};
-  // all bits: rounded ones would choose other keys
-  return {{.name = "index_k", .kind = spec::StateDecl::Kind::per_token, .shape = {head_dim}}};
-}
-
-double IndexerConfig::extra_flops(const spec::Scope&, int64_t context) const {
-  return 2.0 * static_cast<double>(n_heads * head_dim) * static_cast<double>(context);
+  return IndexHeadsConfig::state(scope);
 }
 
 void IndexerConfig::check_behind(const std::vector<spec::Placed>& before,

@@ -6,6 +6,7 @@
 
 #include "tessera/base/testing.h"
 #include "tessera/nn/mixer/mixer_testing.h"
+#include "tessera/nn/select/indexer_testing.h"
 #include "tessera/nn/select/selected_keys.h"
 #include "tessera/ops/attention/indexer.h"
 #include "tessera/ops/basic/rope.h"
@@ -154,14 +155,8 @@ TEST(Indexer, AllKeysAreDenseAttentionBitForBit) {
     MixerUnderTest selected(with_indexer(mixer, 11), 8), dense(std::string(mixer) + "}", 8);
     selected.fill();
     dense.values = selected.values;
-    const Tensor x = gen({11, 8}, 1.7, 0.4);
-    for (const at::ScalarType type : {at::kDouble, at::kFloat})
-      for (const bool record : {true, false})
-        for (const std::vector<int64_t>& calls :
-             {std::vector<int64_t>{}, {11}, {3, 1, 5, 2}, std::vector<int64_t>(11, 1)}) {
-          const at::AutoGradMode mode(record);
-          EXPECT_TRUE(at::equal(selected.run(x, type, calls), dense.run(x, type, calls)));
-        }
+    expect_dense_bits(selected, dense, gen({11, 8}, 1.7, 0.4),
+                      {{}, {11}, {3, 1, 5, 2}, std::vector<int64_t>(11, 1)});
   }
 }
 
@@ -171,15 +166,10 @@ TEST(Indexer, EveryFormReadsTheSameKeys) {
         dense(std::string(mixer) + "}", 8);
     m.fill();
     dense.values = m.values;
-    const Tensor x = gen({13, 8}, 1.7, 0.4), want = m.run(x, at::kDouble);
-    m.expect_everywhere(x, want, 1e-12);
-    EXPECT_GT((want - dense.run(x, at::kDouble)).abs().max().item<double>(), 1e-2);
-    // however a document is cut into calls, the bits are the same
-    const at::NoGradGuard no_gradients;
-    const Tensor whole = m.run(x, at::kFloat);
-    for (const std::vector<int64_t>& calls :
-         {std::vector<int64_t>{13}, {2, 11}, {6, 7}, {3, 1, 5, 4}, std::vector<int64_t>(13, 1)})
-      EXPECT_TRUE(at::equal(m.run(x, at::kFloat, calls), whole));
+    const Tensor x = gen({13, 8}, 1.7, 0.4);
+    const Tensor change = m.run(x, at::kDouble) - dense.run(x, at::kDouble);
+    EXPECT_GT(change.abs().max().item<double>(), 1e-2);
+    expect_same_choice(m, x, {{13}, {2, 11}, {6, 7}, {3, 1, 5, 4}, std::vector<int64_t>(13, 1)});
   }
 }
 
@@ -240,31 +230,7 @@ TEST(Indexer, LearnsFromItsLossAlone) {
   for (const char* mixer : {kLatent, kGrouped}) {
     MixerUnderTest m(with_indexer(mixer, 3, R"(, "kl_loss": 2)"), 8);
     m.fill();
-    for (auto& [name, value] : m.values) value.requires_grad_(true);
-    Batch batch;
-    batch.segments = {{0, 0, 7, 0}, {1, 7, 4, 0}};
-    batch.number();
-    Context context;
-    std::map<std::string, Tensor> losses;
-    context.add_loss = [&](const std::string& name, const Tensor& loss) { losses[name] = loss; };
-    const Tensor x = gen({11, 8}, 1.7, 0.4), y = m.forward(x, batch, at::kDouble, context);
-    ASSERT_EQ(losses.size(), 1u);
-    const Tensor loss = losses.at("indexer_kl");
-    EXPECT_GT(loss.item<double>(), 0);
-    loss.backward();
-    for (auto& [name, value] : m.values) {
-      EXPECT_EQ(value.grad().defined(), name.starts_with("select.")) << name;
-      value.mutable_grad() = Tensor();
-    }
-    y.sum().backward();
-    for (const auto& [name, value] : m.values)
-      EXPECT_EQ(value.grad().defined(), !name.starts_with("select.")) << name;
-    // the kernels report the same loss
-    const at::NoGradGuard no_gradients;
-    Context of_floats;
-    of_floats.add_loss = context.add_loss;
-    m.forward(x, batch, at::kFloat, of_floats);
-    EXPECT_NEAR(losses.at("indexer_kl").item<double>(), loss.item<double>(), 1e-5);
+    expect_learns_alone(m, {7, 4});
   }
 }
 

@@ -16,41 +16,18 @@
 // inputs are constants for that loss.
 #pragma once
 
-#include "tessera/nn/position/rope.h"
-#include "tessera/nn/select/select_config.h"
+#include "tessera/nn/select/index_heads.h"
 
 namespace tessera::nn {
 
-struct PooledIndexerConfig final : SelectConfig {
-  int64_t n_heads = 0;
-  int64_t head_dim = 0;
-  int64_t size = 16;
-  int64_t top_k = 128;
-  int64_t rotary_dim = 0;
-  RopeLayout layout = RopeLayout::half;
-  spec::Part<spec::Slot::norm> norm;
-  double kl_loss = 1;
-
+struct PooledIndexerConfig final : BlockIndexConfig {
+  PooledIndexerConfig() : BlockIndexConfig(16, 128) {}
   static constexpr auto fields() {
-    using C = PooledIndexerConfig;
-    using spec::field;
-    return std::tuple{
-        field("n_heads", &C::n_heads, "heads of the indexer", {.min = 1, .required = true}),
-        field("head_dim", &C::head_dim, "width of one of them, and of its keys",
-              {.min = 1, .required = true}),
-        field("size", &C::size, "keys of a block", {.min = 1}),
-        field("top_k", &C::top_k, "complete blocks that a query attends to", {.min = 1}),
-        field("rotary_dim", &C::rotary_dim,
-              "channels of each head that rotate, the first ones, by the angles of the mixer's "
-              "rope; 0 = as many as rotate there",
-              {.min = 0}),
-        field("layout", &C::layout, "which channels form a pair"),
-        field("norm", &C::norm, "norm of index queries and of the means; null = none",
-              {.part = "rms_norm"}),
-        field("kl_loss", &C::kl_loss,
-              "factor on the KL divergence of its scores from the attention's weights, from which "
-              "it learns; 0 = it does not learn",
-              {.min = 0})};
+    return std::tuple_cat(
+        head_fields("heads of the indexer"),
+        block_fields("complete blocks that a query attends to"), rotation_fields(),
+        std::tuple{norm_field("norm of index queries and of the means; null = none")},
+        IndexLossConfig::fields());
   }
   static spec::Json example(const spec::Scope&, int64_t) {
     return {{"n_heads", 4}, {"head_dim", 32}, {"size", 16}, {"top_k", 16}};
@@ -64,15 +41,7 @@ struct PooledIndexerConfig final : SelectConfig {
             .forms = {.recurrent = true},
             .time = spec::Growth::quadratic};
   }
-  spec::Scope child_scope(spec::Scope scope, std::string_view) const {
-    scope.width = head_dim;
-    return scope;
-  }
-  void complete(const spec::Scope& scope) override {
-    if (rotary_dim == 0) rotary_dim = scope.rotated;
-  }
   void check(const spec::Scope& scope) const override;
-  void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
   int64_t keys_met(int64_t context) const override { return std::min(context, dense_length()); }

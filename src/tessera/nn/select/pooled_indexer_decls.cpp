@@ -3,25 +3,10 @@
 namespace tessera::nn {
 
 void PooledIndexerConfig::check(const spec::Scope& scope) const {
-  if (rotary_dim != 0 && rotary_dim != scope.rotated)
-    fail(ErrorKind::spec, scope.path,
-         "rotary_dim = {}, and the rope of the mixer turns {} channels; expected the same number, "
-         "whose angles both use",
-         rotary_dim, scope.rotated);
-  if (rotary_dim > head_dim)
-    fail(ErrorKind::spec, scope.path, "rotary_dim = {}; expected at most head_dim = {}", rotary_dim,
-         head_dim);
+  check_rotation(scope);
   if (constexpr int64_t kMost = int64_t{1} << 31; size >= kMost || top_k >= kMost / size)
     fail(ErrorKind::spec, scope.path, "top_k = {} blocks of {} keys; expected less than 2^31 keys",
          top_k, size);
-}
-
-void PooledIndexerConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
-  list.linear("q", n_heads * head_dim, scope.width, false);
-  list.linear("k", head_dim, scope.input_width(), false);
-  if (!norm) return;
-  for (const char* name : {"q_norm", "k_norm"})
-    norm.config->params_under(list, name, child_scope(scope, "norm"));
 }
 
 std::vector<spec::StateDecl> PooledIndexerConfig::state(const spec::Scope&) const {

@@ -7,6 +7,7 @@
 
 #include "tessera/base/testing.h"
 #include "tessera/nn/mixer/mixer_testing.h"
+#include "tessera/nn/select/indexer_testing.h"
 #include "tessera/nn/select/selected_keys.h"
 #include "tessera/ops/attention/indexer.h"
 #include "tessera/ops/basic/rope.h"
@@ -164,14 +165,13 @@ TEST(PooledIndexer, AllBlocksAreDenseAttentionBitForBit) {
   MixerUnderTest selected(with_blocks(4), 8), dense(std::string(kMixer) + "}", 8);
   selected.fill();
   dense.values = selected.values;
-  const Tensor x = gen({15, 8}, 1.7, 0.4), first = x.narrow(0, 0, 14);
+  const Tensor x = gen({15, 8}, 1.7, 0.4);
+  expect_dense_bits(selected, dense, x.narrow(0, 0, 14),
+                    {{}, {14}, {3, 1, 8, 2}, std::vector<int64_t>(14, 1)});
+  // of the next query one of five complete blocks is left out
   for (const at::ScalarType type : {at::kDouble, at::kFloat})
     for (const bool record : {true, false}) {
       const at::AutoGradMode mode(record);
-      for (const std::vector<int64_t>& calls :
-           {std::vector<int64_t>{}, {14}, {3, 1, 8, 2}, std::vector<int64_t>(14, 1)})
-        EXPECT_TRUE(at::equal(selected.run(first, type, calls), dense.run(first, type, calls)));
-      // of the next query one of five complete blocks is left out
       EXPECT_FALSE(at::allclose(selected.run(x, type), dense.run(x, type)));
     }
 }
@@ -181,14 +181,8 @@ TEST(PooledIndexer, EveryFormReadsTheSameBlocks) {
                            R"(, "norm": {"type": "rms_norm", "weight": "plus_one"})"}) {
     MixerUnderTest m(with_blocks(2, more), 8);
     m.fill();
-    const Tensor x = gen({16, 8}, 1.7, 0.4), want = m.run(x, at::kDouble);
-    m.expect_everywhere(x, want, 1e-12);
-    // however a document is cut into calls, the bits are the same
-    const at::NoGradGuard no_gradients;
-    const Tensor whole = m.run(x, at::kFloat);
-    for (const std::vector<int64_t>& calls :
-         {std::vector<int64_t>{16}, {2, 14}, {9, 7}, {3, 1, 5, 7}, std::vector<int64_t>(16, 1)})
-      EXPECT_TRUE(at::equal(m.run(x, at::kFloat, calls), whole));
+    expect_same_choice(m, gen({16, 8}, 1.7, 0.4),
+                       {{16}, {2, 14}, {9, 7}, {3, 1, 5, 7}, std::vector<int64_t>(16, 1)});
   }
 }
 
@@ -208,24 +202,7 @@ TEST(PooledIndexer, TurnsBlocksByScaledAngles) {
 TEST(PooledIndexer, LearnsFromItsLossAlone) {
   MixerUnderTest m(with_blocks(2, R"(, "kl_loss": 2)"), 8);
   m.fill();
-  for (auto& [name, value] : m.values) value.requires_grad_(true);
-  Batch batch;
-  batch.segments = {{0, 0, 11, 0}, {1, 11, 2, 0}};  // the second has no complete block
-  batch.number();
-  Context context;
-  std::map<std::string, Tensor> losses;
-  context.add_loss = [&](const std::string& name, const Tensor& loss) { losses[name] = loss; };
-  const Tensor x = gen({13, 8}, 1.7, 0.4), y = m.forward(x, batch, at::kDouble, context);
-  ASSERT_EQ(losses.size(), 1u);
-  EXPECT_GT(losses.at("indexer_kl").item<double>(), 0);
-  losses.at("indexer_kl").backward();
-  for (auto& [name, value] : m.values) {
-    EXPECT_EQ(value.grad().defined(), name.starts_with("select.")) << name;
-    value.mutable_grad() = Tensor();
-  }
-  y.sum().backward();
-  for (const auto& [name, value] : m.values)
-    EXPECT_EQ(value.grad().defined(), !name.starts_with("select.")) << name;
+  expect_learns_alone(m, {11, 2});  // the second has no complete block
 }
 
 TEST(PooledIndexer, Refusals) {

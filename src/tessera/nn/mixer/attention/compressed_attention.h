@@ -24,27 +24,25 @@
 #pragma once
 
 #include "tessera/nn/position/position_config.h"
+#include "tessera/nn/select/index_loss.h"
 #include "tessera/spec/fields.h"
 
 namespace tessera::nn {
 
 /// The indexer of compressed entries.
-struct EntryIndex {
+struct EntryIndex : IndexLossConfig {
   int64_t n_heads = 0;
   int64_t head_dim = 0;
   int64_t top_k = 512;
-  double kl_loss = 1;
   static constexpr auto fields() {
     using C = EntryIndex;
-    return std::tuple{
-        spec::field("n_heads", &C::n_heads, "heads of the indexer; 0 = none: all entries are read",
-                    {.min = 0}),
-        spec::field("head_dim", &C::head_dim, "width of one of them, and of its keys", {.min = 0}),
-        spec::field("top_k", &C::top_k, "entries that a query reads", {.min = 1}),
-        spec::field("kl_loss", &C::kl_loss,
-                    "factor on the KL divergence of its scores from the attention's weights, from "
-                    "which it learns; 0 = it does not learn",
-                    {.min = 0})};
+    return std::tuple_cat(
+        std::tuple{spec::field("n_heads", &C::n_heads,
+                               "heads of the indexer; 0 = none: all entries are read", {.min = 0}),
+                   spec::field("head_dim", &C::head_dim, "width of one of them, and of its keys",
+                               {.min = 0}),
+                   spec::field("top_k", &C::top_k, "entries that a query reads", {.min = 1})},
+        IndexLossConfig::fields());
   }
 };
 
