@@ -46,14 +46,15 @@ class FadingMean final : public nn::Mixer {
   /// x_ND: the tokens of all documents of the batch; rows: their states, null in training.
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     // the recurrence runs in float32, or in double where the model does
-    const Tensor u_NW = i_(x_ND).to(ops::wide(x_ND));
+    const Tensor u_NW = i_(x_ND, context).to(ops::wide(x_ND));
     const Tensor lambda_NW =
         ops::expanded(lambda_->tensor().to(u_NW.scalar_type()), u_NW.sizes()).contiguous();
     const Tensor keep_NW = ops::activate(lambda_NW, ops::Activation::sigmoid);
     const Tensor write_NW = ops::activate(-lambda_NW, ops::Activation::sigmoid);
     const Tensor h_NW =
         scan(keep_NW, write_NW * u_NW, *context.batch, rows, ops::use_kernels(x_ND));
-    return o_(ops::gated(g_(x_ND), h_NW.to(x_ND.scalar_type()), ops::Activation::silu));
+    return o_(ops::gated(g_(x_ND, context), h_NW.to(x_ND.scalar_type()), ops::Activation::silu),
+              context);
   }
 
  private:

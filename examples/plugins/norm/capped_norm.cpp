@@ -20,7 +20,7 @@ class CappedNorm final : public nn::Norm {
       : config_(config), weight_(builder.weight("weight")) {}
 
   /// x [..., C] -> same shape.
-  Tensor forward(const Tensor& x) const override {
+  Tensor forward(const Tensor& x, const ops::ProductSettings&) const override {
     return ops::softcap(ops::rms_norm(x, weight_->tensor(), 0, config_.eps), config_.cap);
   }
 

@@ -315,7 +315,7 @@ Tensor Module::run(const nn::Batch& batch,
     call.state->check(batch);
     context.lasting = &call.state->lasting();
   }
-  const ops::InputDrops drops(nn::input_drops(context, batch));
+  context.products.drop = nn::input_drop(context, batch);
   Tensor y_ND;
   try {
     y_ND = parts_->forward(x_ND, context);

@@ -148,6 +148,9 @@ nn::Context context_of(const ModelSpec& spec,
   context.key = spec.stack.empty() ? options.key : options.key.fold(spec.stack);
   context.step = options.step;
   context.cancel = options.cancel;
+  context.steps = options.steps;
+  context.products.type = options.products;
+  context.products.drop = nn::input_drop(context, batch);
   context.probe = options.probe;
   if (options.add_loss)
     context.add_loss = [take = options.add_loss, &spec](const std::string& name,
@@ -232,7 +235,6 @@ Tensor called(const Stack& stack,
   context.encoded = options.encoded;
   context.call = {options.state, options.replace};
   if (options.state != nullptr) context.lasting = &options.state->lasting();
-  const ops::InputDrops drops(nn::input_drops(context, read.batch()));
   Tensor x_ND;
   try {
     x_ND = run(context);
@@ -269,14 +271,15 @@ nn::Encoded Model::encode(const nn::Batch& source, const ForwardOptions& options
   check_length(*spec_->encoder, source);
   const Read read(source, encoder_->ids_before(), nullptr, device_of(*weights_));
   nn::Context context = context_of(*spec_->encoder, read.batch(), options);
-  const ops::InputDrops drops(nn::input_drops(context, read.batch()));
   return {source, encoder_->forward(context)};
 }
 
-Tensor Model::exit(const Tensor& x_ND, int64_t layers) const {
+Tensor Model::exit(const Tensor& x_ND, int64_t layers, const ops::ProductSettings& products) const {
   if (const std::string reason = spec_->no_exit_reason(layers); !reason.empty())
     fail(ErrorKind::usage, "early exit", "{}", reason);
-  return stack_->normed(x_ND, {});
+  nn::Context context;
+  context.products = products;
+  return stack_->normed(x_ND, context);
 }
 
 Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) const {
@@ -350,28 +353,32 @@ Tensor vectors_of(const Tensor& hidden_ND, const nn::Batch& batch, nn::PoolOf of
 
 }  // namespace
 
-Tensor Model::pooled(const Tensor& hidden_ND, const nn::Batch& batch) const {
+Tensor Model::pooled(const Tensor& hidden_ND,
+                     const nn::Batch& batch,
+                     const ops::ProductSettings& products) const {
   if (!pooler_) fail(ErrorKind::usage, "model", "this model has no pooler; use its hidden states");
   for (const nn::Segment& s : batch.segments)
     if (s.start > 0)
       fail(ErrorKind::input, "model",
            "row {} starts at position {}; a pooler reads whole documents", s.row, s.start);
   const auto& pooler = spec_->pooler.as<nn::PoolerConfig>();
-  if (pooler.late) return vectors_of(pooler_->forward(hidden_ND), batch, pooler.of);
-  return pooler_->forward(vectors_of(hidden_ND, batch, pooler.of));
+  if (pooler.late) return vectors_of(pooler_->forward(hidden_ND, products), batch, pooler.of);
+  return pooler_->forward(vectors_of(hidden_ND, batch, pooler.of), products);
 }
 
-Tensor Model::target_lengths(const nn::Encoded& encoded) const {
+Tensor Model::target_lengths(const nn::Encoded& encoded,
+                             const ops::ProductSettings& products) const {
   require(length_head_ != nullptr, "model", "this model predicts no target lengths");
   const auto& how = spec_->encoder->pooler.as<nn::PoolerConfig>();
   return length_head_->forward(
-      length_pooler_->forward(vectors_of(encoded.x_SD, encoded.source, how.of)));
+      length_pooler_->forward(vectors_of(encoded.x_SD, encoded.source, how.of), products),
+      products);
 }
 
-Tensor Model::logits(const Tensor& rows_RD) const {
+Tensor Model::logits(const Tensor& rows_RD, const ops::ProductSettings& products) const {
   if (!head_)
     fail(ErrorKind::usage, "model", "this model has no head, so no logits; use its hidden states");
-  return head_->forward(rows_RD);
+  return head_->forward(rows_RD, products);
 }
 
 }  // namespace tessera::model

@@ -54,6 +54,8 @@ struct ForwardOptions {
   /// with gradients.
   std::function<void(const nn::LayerValues& values)> take_values;
   nn::UpdateCounts* update = nullptr;  // of the update that the call belongs to
+  ops::ProductType products = ops::ProductType::float32;  // type of products, with gradients
+  bool steps = true;  // take decoding steps (step_plan.h), which have the bits of the tensor path
   nn::Recompute recompute;     // activation checkpointing, with gradients and without a state
   nn::SequenceSplit sequence;  // split of attention mixers over ranks, with gradients
 };
@@ -70,7 +72,8 @@ class Model {
 
   /// For a pair with a mask (ModelSpec::mask): logits [sources, longest_target()] of the target
   /// lengths.
-  Tensor target_lengths(const nn::Encoded& encoded) const;
+  Tensor target_lengths(const nn::Encoded& encoded,
+                        const ops::ProductSettings& products = {}) const;
 
   /// Number of virtual tokens before every document, from an adapter (WeightAdapter::prefix): they
   /// take its first positions, their ids have no meaning, and they have no outputs.
@@ -92,16 +95,18 @@ class Model {
                  const ForwardOptions& options = {}) const;
   /// The result of hidden() with `layers` layers, from the probed output of the last of them
   /// ("layers.3.out"). Throws Error(usage) if a residual has more than one stream there.
-  Tensor exit(const Tensor& x_ND, int64_t layers) const;
+  Tensor exit(const Tensor& x_ND, int64_t layers, const ops::ProductSettings& products = {}) const;
   /// Logits [R, C] from rows of hidden states, or of pooled() for a head on whole documents. Throws
   /// Error(usage) for a model without a head.
-  Tensor logits(const Tensor& rows_RD) const;
+  Tensor logits(const Tensor& rows_RD, const ops::ProductSettings& products = {}) const;
   /// True if every token has logits over the vocabulary.
   bool has_head() const;
   /// Pooler output of each document, [segments, D], from the hidden states of a batch. Throws
   /// Error(usage) for a model without a pooler, Error(input) for a segment that continues a
   /// document.
-  Tensor pooled(const Tensor& hidden_ND, const nn::Batch& batch) const;
+  Tensor pooled(const Tensor& hidden_ND,
+                const nn::Batch& batch,
+                const ops::ProductSettings& products = {}) const;
 
  private:
   Tensor run(const nn::Batch& batch, const ForwardOptions& options) const;

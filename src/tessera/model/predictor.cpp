@@ -15,12 +15,12 @@ Predictor::Predictor(const PredictorSpec& spec, const nn::WeightSource& source)
 
 Tensor Predictor::forward(const Tensor& hidden_ND, const Stack& trunk, nn::Context& context) const {
   if (!spec_.token) return stack_.forward(hidden_ND, context);
-  const auto normed = [](const std::unique_ptr<nn::Norm>& norm, const Tensor& x) {
-    return norm ? norm->forward(x) : x;
+  const auto normed = [&](const std::unique_ptr<nn::Norm>& norm, const Tensor& x) {
+    return norm ? norm->forward(x, context.products) : x;
   };
   const Tensor token_ND = trunk.embedded(context);
   return stack_.forward(
-      join_(at::cat({normed(token_norm_, token_ND), normed(hidden_norm_, hidden_ND)}, -1)),
+      join_(at::cat({normed(token_norm_, token_ND), normed(hidden_norm_, hidden_ND)}, -1), context),
       context);
 }
 

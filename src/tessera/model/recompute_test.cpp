@@ -10,7 +10,6 @@
 #include "tessera/model/model_testing.h"
 #include "tessera/ops/live_bytes_testing.h"
 #include "tessera/ops/ops_testing.h"
-#include "tessera/ops/weights/product.h"
 
 namespace tessera::model::recompute_test {
 namespace {
@@ -39,11 +38,13 @@ struct Ran {
 Ran step(const ModelSpec& spec,
          const nn::Recompute& recompute,
          at::ScalarType type = at::kFloat,
+         ops::ProductType products = ops::ProductType::float32,
          bool elsewhere = false) {
   const Model model(spec, Weights::initial(spec, 5, type));
   ForwardOptions options;
   options.training = true;
   options.key = RandomKey(9);
+  options.products = products;
   options.recompute = recompute;
   Ran out;
   Tensor parts = at::zeros({});
@@ -100,15 +101,13 @@ TEST(Recompute, GivesTheSameGradients) {
   }
 }
 
-/// Every composition of the zoo that is small enough, an encoder with its decoder among them.
-// products of the forward pass are bf16 on the thread that called it
 TEST(Recompute, ABackwardPassOnAnotherThreadHasTheProductsOfItsForwardPass) {
   for (const char* patch : {"{}", R"({"residual": {"type": "reversible", "dropout": 0.2}})"}) {
     const ModelSpec spec = read_model_spec(stack_of(patch));
     const Ran exact = step(spec, {Of::layers});
-    const ops::TrainingProducts products(ops::ProductType::bf16);
-    const Ran here = step(spec, {Of::layers});
-    const Ran elsewhere = step(spec, {Of::layers}, at::kFloat, /*elsewhere=*/true);
+    const auto bf16 = ops::ProductType::bf16;
+    const Ran here = step(spec, {Of::layers}, at::kFloat, bf16);
+    const Ran elsewhere = step(spec, {Of::layers}, at::kFloat, bf16, /*elsewhere=*/true);
     EXPECT_NE(here.loss, exact.loss);
     EXPECT_EQ(elsewhere.loss, here.loss);
     for (size_t i = 0; i < here.gradients.size(); ++i) {
@@ -118,6 +117,7 @@ TEST(Recompute, ABackwardPassOnAnotherThreadHasTheProductsOfItsForwardPass) {
   }
 }
 
+/// Every composition of the zoo that is small enough, an encoder with its decoder among them.
 TEST(Recompute, GivesTheSameGradientsForEveryModelOfTheZoo) {
   int tried = 0;
   for (const auto& entry :

@@ -186,7 +186,7 @@ nn::Stream Stack::run(const Layer& layer, nn::Stream stream, nn::Context& contex
   for (const Group& group : layer.groups) {
     if (group.enters) stream = group.residual->enter(stream.front(), context);
     stream = group.residual->forward(std::move(stream), group.branches, context);
-    if (group.leaves) stream = {group.residual->leave(stream)};
+    if (group.leaves) stream = {group.residual->leave(stream, context)};
   }
   return stream;
 }

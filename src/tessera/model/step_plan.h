@@ -39,26 +39,12 @@ class StepPlan {
   /// x_ND -> [N, width] by the step of one part; undefined where it does not support the call.
   static Tensor run_part(const Part& part, const Tensor& x_ND, int64_t width, nn::Context& context);
 
-  /// For tests: disables steps on this thread during its lifetime.
-  class Off {
-   public:
-    Off() : before_(off_) { off_ = true; }
-    ~Off() { off_ = before_; }
-    Off(const Off&) = delete;
-    Off& operator=(const Off&) = delete;
-
-   private:
-    bool before_;
-  };
-  static bool off() { return off_; }
-
  private:
   struct Call;
   Call begun(const Tensor& x_ND, nn::Context& context, size_t first, size_t last) const;
 
   int64_t d_ = 0;
   std::vector<Layer> layers_;
-  inline static thread_local bool off_ = false;
 };
 
 }  // namespace tessera::model

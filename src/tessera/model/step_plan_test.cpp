@@ -318,7 +318,7 @@ class Built {
       taken_ += some;
       out = stack_->forward(x, context, layers);
     } else {
-      const StepPlan::Off off;
+      context.steps = false;
       out = stack_->forward(x, context, layers);
     }
     state.advance(batch);

@@ -1,5 +1,7 @@
 #include "tessera/model/weight_adapter.h"
 
+#include <thread>
+
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -452,6 +454,7 @@ nn::Context training(const nn::Batch& batch) {
   context.batch = &batch;
   context.training = true;
   context.key = RandomKey(3);
+  context.products.drop = nn::input_drop(context, batch);
   return context;
 }
 
@@ -461,8 +464,7 @@ TEST(OverlayDropout, LeavesTheExpectationAsItIs) {
   const nn::Batch batch = nn::Batch::of(at::zeros({1, kTokens}, at::kLong));
   const Tensor x = at::sin(at::arange(kTokens * kWidth, at::kFloat)).reshape({kTokens, kWidth}) + 2;
   const auto read = [&](const std::string& name) {
-    const ops::InputDrops drops(nn::input_drops(training(batch), batch));
-    return ops::linear(x, *reader(name, kWidth, kP)).detach();
+    return ops::linear(x, *reader(name, kWidth, kP), nullptr, training(batch).products).detach();
   };
   const Tensor y = read("a"), dropped = y == 0;
   EXPECT_TRUE(at::allclose(y, at::where(dropped, 0.0, x / (1 - kP)), 1e-6, 1e-6));
@@ -477,23 +479,23 @@ TEST(OverlayDropout, LeavesTheExpectationAsItIs) {
 TEST(OverlayDropout, IsTheSameWhereThePassIsComputedAgain) {
   const nn::Batch batch = nn::Batch::of(kDocuments);
   const Tensor x = at::sin(at::arange(11 * 16, at::kFloat)).reshape({11, 16});
-  const auto gradient = [&](bool again) {
+  const auto gradient = [&](bool again, bool elsewhere = false) {
     const std::vector<WeightPtr> weights{reader("w", 16, 0.5)};
-    const auto body = [&](const Tensor& in, nn::Context&) {
-      return ops::linear(in, *weights[0]).square();
+    const auto body = [&](const Tensor& in, nn::Context& here) {
+      return ops::linear(in, *weights[0], nullptr, here.products).square();
     };
     nn::Context context = training(batch);
-    Tensor y;
-    {
-      const ops::InputDrops drops(nn::input_drops(context, batch));
-      const Tensor in = x.clone().requires_grad_(true);
-      y = again ? nn::recomputed(body, weights, in, context) : body(in, context);
-    }
-    y.sum().backward();
+    const Tensor in = x.clone().requires_grad_(true);
+    const Tensor y = again ? nn::recomputed(body, weights, in, context) : body(in, context);
+    if (elsewhere)
+      std::thread([&] { y.sum().backward(); }).join();
+    else
+      y.sum().backward();
     return weights[0]->parts()->a->dense_tensor().grad();
   };
   ASSERT_TRUE(gradient(true).defined());
   EXPECT_TRUE(at::equal(gradient(true), gradient(false)));
+  EXPECT_TRUE(at::equal(gradient(true, /*elsewhere=*/true), gradient(false)));
 }
 
 TEST(OverlayDropout, OfExpertsIsByTokenAndExpert) {

@@ -105,9 +105,7 @@ CheckpointedRegion::CheckpointedRegion(Body body,
                                        std::span<const WeightPtr> weights,
                                        const Tensor& x,
                                        Context& context)
-    : body_(std::move(body)),
-      drops_(ops::InputDrops::current()),
-      products_(ops::TrainingProducts::type()) {
+    : body_(std::move(body)) {
   if (!context.recomputation) context.recomputation = std::make_shared<Recomputation>();
   Recomputation& common = *context.recomputation;
   batch_ = kept(context.batch, common.batch, common.batch_of);
@@ -186,8 +184,6 @@ void CheckpointedRegion::publish(std::span<const Tensor> outputs, Context& conte
 CheckpointedRegion::Gradients CheckpointedRegion::again(const Tensor& x,
                                                         std::span<const Tensor> gradients) const {
   Context context = frozen_;
-  const ops::InputDrops drops(drops_);
-  const ops::TrainingProducts products(products_);
   auto choices = std::make_shared<Choices>();
   choices->made = choices_;
   choices->repeating = true;

@@ -14,8 +14,6 @@
 #include <vector>
 
 #include "tessera/nn/parts.h"
-#include "tessera/ops/weights/input_drops.h"
-#include "tessera/ops/weights/product.h"
 
 namespace tessera::nn {
 
@@ -74,9 +72,6 @@ class CheckpointedRegion {
   std::shared_ptr<const Batch> batch_;
   std::shared_ptr<const Encoded> encoded_;
   Context frozen_;
-  // of the thread that made it: a backward pass may run on another one
-  ops::InputDrops::DropPtr drops_;
-  ops::ProductType products_;
   std::vector<Tensor> inputs_, outputs_;
   size_t n_weights_ = 0;                               // the first of the inputs
   std::vector<std::pair<bool, std::string>> written_;  // whether it is a loss, and its name

@@ -18,6 +18,7 @@
 #include "tessera/nn/sequence_split.h"
 #include "tessera/nn/state.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/weights/product_settings.h"
 
 namespace tessera::nn {
 
@@ -157,6 +158,8 @@ struct Context {
   int64_t step = 0;       // of training, from 0; the same in all parts of its batch
   int64_t layer = 0;      // invocation being computed
   const CancelToken* cancel = nullptr;
+  ops::ProductSettings products;  // of all products with weights
+  bool steps = true;              // calls of few tokens may take decoding steps (decode_step.h)
   Call call;
   Probe probe;
   LossSink add_loss;               // empty if nothing collects losses

@@ -1,10 +1,15 @@
 // Dropout of the tokens of a call.
 #pragma once
 
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "tessera/nn/context.h"
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/random.h"
-#include "tessera/ops/weights/input_drops.h"
+#include "tessera/ops/weights/product_settings.h"
 
 namespace tessera::nn {
 
@@ -48,9 +53,9 @@ inline Tensor dropout(const Tensor& x_ND,
 /// The same of what adapters read of the tokens of `batch`, each weight a site, for as long as
 /// anything keeps it; null outside training. Rows that are not those tokens are refused with
 /// Error(usage): they have no random numbers of their own.
-inline ops::InputDrops::DropPtr input_drops(const Context& context, const Batch& batch) {
+inline ops::InputDropPtr input_drop(const Context& context, const Batch& batch) {
   if (!context.training) return nullptr;
-  return std::make_shared<const ops::InputDrops::Drop>(
+  return std::make_shared<const ops::InputDrop>(
       [key = context.key.fold("adapter"), segments = batch.segments, lengths = lengths_of(batch)](
           const Tensor& x, double p, const std::string& weight) {
         const Tensor rows = x.reshape({-1, x.size(-1)});
@@ -67,12 +72,11 @@ inline ops::InputDrops::DropPtr input_drops(const Context& context, const Batch&
       });
 }
 
-/// The same of what adapters of experts read of their rows; null where nothing is dropped in any
-/// case.
-inline ops::InputDrops::DropPtr expert_input_drops(std::shared_ptr<const Groups> groups,
-                                                   const Context& context) {
-  if (!context.training || !ops::InputDrops::current()) return nullptr;
-  return std::make_shared<const ops::InputDrops::Drop>(
+/// The same of what adapters of experts read of their rows; null where the call drops nothing.
+inline ops::InputDropPtr expert_input_drop(std::shared_ptr<const Groups> groups,
+                                           const Context& context) {
+  if (!context.training || !context.products.drop) return nullptr;
+  return std::make_shared<const ops::InputDrop>(
       [key = context.key.fold("adapter"), segments = context.batch->segments,
        groups = std::move(groups)](const Tensor& x, double p, const std::string& weight) {
         if (!groups->token_S.defined() || x.size(0) != groups->offsets.back())
@@ -83,5 +87,27 @@ inline ops::InputDrops::DropPtr expert_input_drops(std::shared_ptr<const Groups>
         return ops::dropout(x, p, expert_streams(*groups, key.fold(weight), segments));
       });
 }
+
+/// The rows that the parts of a call read are those of experts while it lives: the context has
+/// their groups, and their drop.
+class ExpertRows {
+ public:
+  ExpertRows(Context& context, std::shared_ptr<const Groups> groups) : context_(context) {
+    ops::InputDropPtr drop = expert_input_drop(groups, context);
+    drop_ = std::exchange(context.products.drop, std::move(drop));
+    groups_ = std::exchange(context.groups, std::move(groups));
+  }
+  ~ExpertRows() {
+    context_.products.drop = std::move(drop_);
+    context_.groups = std::move(groups_);
+  }
+  ExpertRows(const ExpertRows&) = delete;
+  ExpertRows& operator=(const ExpertRows&) = delete;
+
+ private:
+  Context& context_;
+  std::shared_ptr<const Groups> groups_;
+  ops::InputDropPtr drop_;
+};
 
 }  // namespace tessera::nn

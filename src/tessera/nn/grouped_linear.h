@@ -11,10 +11,13 @@ struct GroupedLinear : Linear {
   GroupedLinear() = default;
   GroupedLinear(const Builder& builder, const std::string& name, int64_t n_groups)
       : Linear(builder, name), groups(n_groups) {}
-  Tensor operator()(const Tensor& x_NI) const;
-  Tensor operator()(const Tensor& x_NI, const Context& context) const {
-    return groups == 1 ? Linear::operator()(x_NI, context) : (*this)(x_NI);
+  template <class X>
+  Tensor operator()(const X& x_NI, const Context& context) const {
+    return groups == 1 ? Linear::operator()(x_NI, context) : by_groups(x_NI, context.products);
   }
+
+ private:
+  Tensor by_groups(const Tensor& x_NI, const ops::ProductSettings& products) const;
 };
 
 }  // namespace tessera::nn

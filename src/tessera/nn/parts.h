@@ -10,6 +10,7 @@
 #include "tessera/nn/context.h"
 #include "tessera/nn/state.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/weights/product_input.h"
 #include "tessera/ops/weights/weight.h"
 #include "tessera/spec/mechanism.h"
 
@@ -33,9 +34,11 @@ struct BranchSteps;
 class Norm {
  public:
   virtual ~Norm() = default;
-  virtual Tensor forward(const Tensor& x) const = 0;
+  virtual Tensor forward(const Tensor& x, const ops::ProductSettings& products) const = 0;
   /// The same of all tokens of a call, where training may differ from inference.
-  virtual Tensor forward(const Tensor& x, const Context&) const { return forward(x); }
+  virtual Tensor forward(const Tensor& x, const Context& context) const {
+    return forward(x, context.products);
+  }
   virtual std::shared_ptr<const NormStep> step() const { return nullptr; }
 };
 
@@ -180,7 +183,7 @@ class Residual {
   /// Where a run of residuals that carry one kind of stream begins (ResidualConfig::carries), and
   /// where it ends: of the first and of the last of the run.
   virtual Stream enter(const Tensor& x_ND, Context&) const { return {x_ND}; }
-  virtual Tensor leave(const Stream& stream) const { return stream.front(); }
+  virtual Tensor leave(const Stream& stream, Context&) const { return stream.front(); }
   /// Of a group of these branches, on a stream of one tensor of `width` channels.
   virtual std::shared_ptr<const ResidualStep> step(std::span<const BranchSteps>,
                                                    int64_t /*width*/) const {
@@ -215,7 +218,7 @@ class Embed {
 class Head {
  public:
   virtual ~Head() = default;
-  virtual Tensor forward(const Tensor& h_ND) const = 0;
+  virtual Tensor forward(const Tensor& h_ND, const ops::ProductSettings& products) const = 0;
 };
 
 /// Where parts find their weights: by full name, nullptr when the table has none of that name.
@@ -270,12 +273,17 @@ struct Linear {
   Linear() = default;
   Linear(const Builder& builder, const std::string& name)
       : weight(builder.weight(name + ".weight")), bias(builder.optional(name + ".bias")) {}
-  Tensor operator()(const Tensor& x) const { return ops::linear(x, *weight, bias.get()); }
-  /// The same; of experts, where the call computes many of them at once.
-  Tensor operator()(const Tensor& x, const Context& context) const {
-    return context.groups == nullptr
-               ? (*this)(x)
-               : ops::grouped_linear(x, *weight, context.groups->offsets, bias.get());
+  /// x: a Tensor or an ops::SharedInput.
+  template <class X>
+  Tensor operator()(const X& x, const ops::ProductSettings& products) const {
+    return ops::linear(x, *weight, bias.get(), products);
+  }
+  /// The same in a call; of experts, where it computes many of them at once.
+  template <class X>
+  Tensor operator()(const X& x, const Context& context) const {
+    return context.groups == nullptr ? (*this)(x, context.products)
+                                     : ops::grouped_linear(x, *weight, context.groups->offsets,
+                                                           bias.get(), context.products);
   }
 };
 

@@ -4,7 +4,6 @@
 #include "tessera/base/testing.h"
 #include "tessera/infer/engine/generate.h"
 #include "tessera/infer/infer_testing.h"
-#include "tessera/model/step_plan.h"
 
 namespace tessera::infer::branches_test {
 namespace {
@@ -36,11 +35,13 @@ Tensor pending(const model::Model& model,
                const std::vector<int64_t>& text,
                const std::vector<int64_t>& ids,
                const std::vector<int64_t>& depths,
-               const spec::KvOptions& kv) {
+               const spec::KvOptions& kv,
+               bool steps) {
   const at::NoGradGuard no_gradients;
   model::State state(model.spec(), 1, std::ssize(ids), at::TensorOptions().dtype(at::kFloat), kv);
   model::ForwardOptions forward;
   forward.state = &state;
+  forward.steps = steps;
   model.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{text}), forward);
   nn::Batch batch = nn::Batch::of(std::vector<std::vector<int64_t>>{ids}, {std::ssize(text)});
   batch.segments[0].pending = true;
@@ -61,18 +62,16 @@ TEST_P(Branches, AreWhatTheyAreAlone) {
   const std::vector<int64_t> ids = {3, 4, 5, 6, 7, 8, 9, 10, 11},
                              depths = {0, 1, 2, 3, 2, 3, 1, 0, 1};
   const std::vector<std::vector<size_t>> ways = {{0, 1, 2, 3}, {0, 1, 4, 5}, {0, 6}, {7, 8}};
-  for (const bool off : {false, true})
+  for (const bool steps : {true, false})
     for (const spec::KvType type : {spec::KvType::f32, spec::KvType::int8}) {
-      std::optional<model::StepPlan::Off> no_plan;
-      if (off) no_plan.emplace();
-      const Tensor all = pending(model, text, ids, depths, {.type = type});
+      const Tensor all = pending(model, text, ids, depths, {.type = type}, steps);
       for (const std::vector<size_t>& way : ways) {
         std::vector<int64_t> own, places;
         for (const size_t i : way) {
           own.push_back(ids[i]);
           places.push_back(static_cast<int64_t>(i));
         }
-        const Tensor alone = pending(model, text, own, {}, {.type = type});
+        const Tensor alone = pending(model, text, own, {}, {.type = type}, steps);
         EXPECT_TRUE(at::equal(all.index_select(0, at::tensor(places, at::kLong)), alone))
             << way.back() << " " << off;
       }

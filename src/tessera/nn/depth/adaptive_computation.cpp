@@ -27,8 +27,8 @@ class AdaptiveComputation final : public Depth {
     const Tensor sum_N1 = layer.first ? ones(0) : values.at(key("sum")),
                  running_N1 = layer.first ? ones(1) : values.at(key("running")),
                  before_ND = layer.first ? at::zeros_like(s_ND) : values.at(key("output"));
-    const Tensor h_N1 =
-        ops::activate(ops::linear(s_ND, *weight_, bias_.get()), ops::Activation::sigmoid);
+    const Tensor h_N1 = ops::activate(ops::linear(s_ND, *weight_, bias_.get(), context.products),
+                                      ops::Activation::sigmoid);
     const Tensor halts_N1 = chosen(context, [&] {
       const at::NoGradGuard no_gradients;
       return layer.last ? running_N1.detach()

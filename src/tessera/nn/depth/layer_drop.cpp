@@ -29,7 +29,7 @@ class LayerDrop final : public Depth {
     if (some.tokens.empty()) return x_ND;
     const Tensor tokens = at::tensor(some.tokens, at::kLong).to(x_ND.device());
     Context inner = some.context(context);
-    const ops::InputDrops drops(input_drops(context, some.batch));
+    inner.products.drop = input_drop(context, some.batch);
     return x_ND.index_copy(0, tokens, layer.run(x_ND.index_select(0, tokens), inner));
   }
 

@@ -28,12 +28,12 @@ class MixtureOfDepths final : public Depth {
       fail(ErrorKind::usage, "mixture_of_depths",
            "tokens spread over {} ranks cannot be chosen among; train on one rank",
            context.split.ranks);
-    const Tensor r_N = exact_logits(router_, x_ND).squeeze(-1);
+    const Tensor r_N = exact_logits(router_, x_ND, context).squeeze(-1);
     const bool by_rank = context.training || !context.causal;
     const Tensor chosen_N = chosen(context, [&] {
       if (by_rank) return largest(r_N, *context.batch);
       const bool own = config_.predictor == DepthPredictor::router;
-      return ((own ? r_N.detach() : predicted(x_ND)) > 0).cpu();
+      return ((own ? r_N.detach() : predicted(x_ND, context)) > 0).cpu();
     });
     const Tensor bytes = chosen_N.to(at::kByte).contiguous();
     const auto* first = bytes.const_data_ptr<uint8_t>();
@@ -47,17 +47,18 @@ class MixtureOfDepths final : public Depth {
     const Tensor tokens = at::tensor(some.tokens, at::kLong).to(x_ND.device());
     const Tensor x_MD = x_ND.index_select(0, tokens);
     Context inner = some.context(context);
-    const ops::InputDrops drops(input_drops(context, some.batch));
+    inner.products.drop = input_drop(context, some.batch);
     const Tensor f_MD = layer.run(x_MD, inner) - x_MD;
     return x_ND.index_copy(0, tokens, x_MD + r_N.index_select(0, tokens).unsqueeze(-1) * f_MD);
   }
 
  private:
   /// Logits of being chosen, which teach the weights of the predictor alone.
-  Tensor predicted(const Tensor& x_ND) const {
+  Tensor predicted(const Tensor& x_ND, const Context& context) const {
     const Tensor x = x_ND.detach();
-    if (config_.predictor == DepthPredictor::router) return exact_logits(router_, x).squeeze(-1);
-    return down_(ops::activate(up_(x), ops::Activation::relu)).squeeze(-1);
+    if (config_.predictor == DepthPredictor::router)
+      return exact_logits(router_, x, context).squeeze(-1);
+    return down_(ops::activate(up_(x, context), ops::Activation::relu), context).squeeze(-1);
   }
 
   /// Of every document the tokens with the largest r; of equal ones the first.
@@ -85,7 +86,7 @@ class MixtureOfDepths final : public Depth {
   }
 
   void learn(const Tensor& x_ND, const Tensor& chosen_N, Context& context) const {
-    const Tensor logits = predicted(x_ND);
+    const Tensor logits = predicted(x_ND, context);
     const Tensor targets = chosen_N.to(logits.options());
     if (context.add_loss)
       // binary cross-entropy

@@ -59,13 +59,13 @@ class FeatureEmbed : public Embed {
                          builder.under("norm", config.child_scope(builder.scope(), "norm")));
   }
   Tensor forward(Context& context, const StateRows* rows) const override {
-    Tensor x_ND = position_->embed(tokens(*context.batch), context, rows);
-    if (norm_) x_ND = norm_->forward(x_ND);
+    Tensor x_ND = position_->embed(tokens(context), context, rows);
+    if (norm_) x_ND = norm_->forward(x_ND, context.products);
     return dropout(x_ND, dropout_, name_, context);
   }
 
  private:
-  virtual Tensor tokens(const Batch& batch) const = 0;
+  virtual Tensor tokens(const Context& context) const = 0;
 
   std::string name_;
   double dropout_;
@@ -82,17 +82,17 @@ class Patches final : public FeatureEmbed {
         class_(config.class_token == ClassToken::none ? nullptr : builder.weight("class")) {}
 
  private:
-  Tensor tokens(const Batch& batch) const override {
+  Tensor tokens(const Context& context) const override {
     std::vector<Tensor> pixels;
     std::vector<int64_t> patches;
-    for (const Tensor& x_CHW : features_of(config_, batch, *patch_.weight)) {
+    for (const Tensor& x_CHW : features_of(config_, *context.batch, *patch_.weight)) {
       // windows [C, rows, columns, p, p] as one row of pixels each
       const Tensor windows = x_CHW.unfold(1, config_.patch, config_.stride)
                                  .unfold(2, config_.patch_width, config_.stride_width);
       pixels.push_back(windows.permute({1, 2, 0, 3, 4}).reshape({-1, config_.pixels()}));
       patches.push_back(pixels.back().size(0));
     }
-    const Tensor x_PD = patch_(pixels.size() == 1 ? pixels[0] : at::cat(pixels));
+    const Tensor x_PD = patch_(pixels.size() == 1 ? pixels[0] : at::cat(pixels), context);
     return class_ == nullptr ? x_PD : with_class(x_PD, patches);
   }
 
@@ -126,12 +126,13 @@ class Frames final : public FeatureEmbed {
   }
 
  private:
-  Tensor tokens(const Batch& batch) const override {
+  Tensor tokens(const Context& context) const override {
     std::vector<Tensor> out;
-    for (const Tensor& x_CT : features_of(config_, batch, *convs_[0].weight)) {
+    for (const Tensor& x_CT : features_of(config_, *context.batch, *convs_[0].weight)) {
       Tensor x_TC = x_CT.t();
       for (size_t i = 0; i < convs_.size(); ++i)
-        x_TC = ops::activate(convs_[i](windows(x_TC, config_.strides[i])), kernel_of(config_.act));
+        x_TC = ops::activate(convs_[i](windows(x_TC, config_.strides[i]), context),
+                             kernel_of(config_.act));
       out.push_back(x_TC);
     }
     return out.size() == 1 ? out[0] : at::cat(out);

@@ -26,21 +26,27 @@ class TokenEmbed final : public Embed {
 
   Tensor forward(Context& context, const StateRows* rows) const override {
     const Batch& batch = *context.batch;
-    Tensor x_ND = ops::rows(*token_, batch.ids_N);
-    if (config_.project == EmbedProjection::token) x_ND = project_(with_neighbours(x_ND, batch));
+    Tensor x_ND = ops::rows(*token_, batch.ids_N, context.products);
+    if (config_.project == EmbedProjection::token)
+      x_ND = project_(with_neighbours(x_ND, batch), context);
     if (config_.scale != 1) x_ND = x_ND * config_.scale;
     if (config_.mask_id) x_ND = x_ND * factors(batch).to(x_ND.device(), x_ND.scalar_type());
     x_ND = ops::prefixed(x_ND, *token_, batch.positions_N);
-    if (norm_ && config_.norm_of == EmbedNormOf::token) x_ND = norm_->forward(x_ND);
+    if (norm_ && config_.norm_of == EmbedNormOf::token)
+      x_ND = norm_->forward(x_ND, context.products);
     if (type_)
-      x_ND = x_ND + ops::rows(*type_, batch.types_N.defined() ? batch.types_N
-                                                              : at::zeros_like(batch.ids_N));
+      x_ND = x_ND + ops::rows(*type_,
+                              batch.types_N.defined() ? batch.types_N : at::zeros_like(batch.ids_N),
+                              context.products);
     x_ND = position_->embed(x_ND, context, rows);
     if (task_)
-      x_ND = x_ND + ops::over_rows(
-                        ops::rows(*task_, at::full({1}, config_.task, batch.ids_N.options())).squeeze(0), x_ND);
-    if (norm_ && config_.norm_of == EmbedNormOf::sum) x_ND = norm_->forward(x_ND);
-    if (config_.project == EmbedProjection::sum) x_ND = project_(x_ND);
+      x_ND = x_ND +
+             ops::over_rows(ops::rows(*task_, at::full({1}, config_.task, batch.ids_N.options()),
+                                      context.products)
+                                .squeeze(0),
+                            x_ND);
+    if (norm_ && config_.norm_of == EmbedNormOf::sum) x_ND = norm_->forward(x_ND, context.products);
+    if (config_.project == EmbedProjection::sum) x_ND = project_(x_ND, context);
     return dropout(x_ND, config_.dropout, name_, context);
   }
 

@@ -71,7 +71,7 @@ class Hidden {
                            builder.under("inner_norm", config.child_scope(builder.scope(), "")));
   }
   Tensor operator()(Tensor h, const Context& context) const {
-    if (norm_) h = norm_->forward(h);
+    if (norm_) h = norm_->forward(h, context.products);
     return dropout_ > 0 ? dropout(h, dropout_, name_, context) : h;
   }
   const Norm* norm() const { return norm_.get(); }
@@ -234,7 +234,7 @@ class Glu final : public Ffn {
         down_(builder, "down") {}
   Tensor forward(const Tensor& x_ND, Context& context) const override {
     const ops::SharedInput shared(x_ND);
-    Tensor gate = gate_(x_ND, context), up = up_(x_ND, context);
+    Tensor gate = gate_(shared, context), up = up_(shared, context);
     if (config_.limit > 0) {
       gate = gate.clamp_max(config_.limit);
       up = up.clamp(-config_.limit, config_.limit);

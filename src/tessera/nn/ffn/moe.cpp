@@ -40,18 +40,19 @@ class Moe final : public Ffn {
 
   Tensor forward(const Tensor& x_ND, Context& context) const override {
     const Tensor read_ND = jittered(x_ND, context);
-    const Routing routing = router_->route(normed("router_norm", read_ND), context);
-    Tensor y_ND = routing.slots ? of_slots(*routing.slots, context)
-                                : of_choices(normed("expert_norm", read_ND), routing, context);
+    const Routing routing = router_->route(normed("router_norm", read_ND, context), context);
+    Tensor y_ND = routing.slots
+                      ? of_slots(*routing.slots, context)
+                      : of_choices(normed("expert_norm", read_ND, context), routing, context);
     if (bias_ != nullptr)
       y_ND = y_ND + ops::over_rows(bias_->tensor().to(y_ND.device(), y_ND.scalar_type()), y_ND);
-    y_ND = normed("expert_out_norm", y_ND);
+    y_ND = normed("expert_out_norm", y_ND, context);
     if (shared_ == nullptr) return y_ND;
-    const Tensor in_ND = normed("shared_norm", x_ND);
+    const Tensor in_ND = normed("shared_norm", x_ND, context);
     Tensor shared_ND = shared_->forward(in_ND, context);
     if (config_.shared_gate)
-      shared_ND = shared_ND * ops::activate(gate_(in_ND), ops::Activation::sigmoid);
-    return y_ND + normed("shared_out_norm", shared_ND);
+      shared_ND = shared_ND * ops::activate(gate_(in_ND, context), ops::Activation::sigmoid);
+    return y_ND + normed("shared_out_norm", shared_ND, context);
   }
   std::shared_ptr<const PartStep> step() const override {
     return moe_step({config_, *router_, *expert_, shared_.get(), gate_, latent_in_, latent_out_,
@@ -65,9 +66,9 @@ class Moe final : public Ffn {
 
  private:
   /// x, by the norm of that name where there is one.
-  Tensor normed(const char* name, const Tensor& x) const {
+  Tensor normed(const char* name, const Tensor& x, const Context& context) const {
     const auto found = norms_.find(name);
-    return found == norms_.end() ? x : found->second->forward(x);
+    return found == norms_.end() ? x : found->second->forward(x, context.products);
   }
 
   Tensor jittered(const Tensor& x_ND, const Context& context) const {
@@ -82,16 +83,14 @@ class Moe final : public Ffn {
   Tensor of_experts(const Tensor& x_SD,
                     std::shared_ptr<const Groups> groups,
                     Context& context) const {
-    context.groups = std::move(groups);
-    const ops::InputDrops drops(expert_input_drops(context.groups, context));
-    Tensor y_SD = expert_->forward(x_SD, context);
-    context.groups = nullptr;
-    return y_SD;
+    const ExpertRows rows(context, std::move(groups));
+    return expert_->forward(x_SD, context);
   }
 
   Tensor of_slots(const Routing::Slots& slots, Context& context) const {
-    const Tensor y_SD = of_latent(
-        of_experts(latent(slots.x_SD), std::make_shared<const Groups>(slots.groups), context));
+    const Tensor y_SD = of_latent(of_experts(latent(slots.x_SD, context),
+                                             std::make_shared<const Groups>(slots.groups), context),
+                                  context);
     return slots.combine(config_.scale == 1 ? y_SD : y_SD * config_.scale);
   }
 
@@ -102,7 +101,7 @@ class Moe final : public Ffn {
     const auto device = x_ND.device();
     const Tensor weight_NK =
         config_.scale == 1 ? routing.weight_NK : routing.weight_NK * config_.scale;
-    const Tensor read_ND = latent(x_ND);
+    const Tensor read_ND = latent(x_ND, context);
     Tensor x_SD = read_ND.index_select(0, sorted.token_S.to(device));
     if (config_.scale_input)
       x_SD = x_SD * weight_NK.reshape({-1})
@@ -121,7 +120,7 @@ class Moe final : public Ffn {
                         sum + x_ND.to(sum.scalar_type()) * weight_N1, sum);
     }
     if (masks) sum = sum / (1 - config_.expert_dropout);
-    return of_latent(sum.to(y_SD.scalar_type()));
+    return of_latent(sum.to(y_SD.scalar_type()), context);
   }
 
   /// Choices [N, K] without those that are left out: -1.
@@ -144,9 +143,11 @@ class Moe final : public Ffn {
   }
 
   /// What experts read, and what is made of their sum.
-  Tensor latent(const Tensor& x_ND) const { return latent_in_.weight ? latent_in_(x_ND) : x_ND; }
-  Tensor of_latent(const Tensor& y_ND) const {
-    return latent_out_.weight ? latent_out_(y_ND) : y_ND;
+  Tensor latent(const Tensor& x_ND, const Context& context) const {
+    return latent_in_.weight ? latent_in_(x_ND, context) : x_ND;
+  }
+  Tensor of_latent(const Tensor& y_ND, const Context& context) const {
+    return latent_out_.weight ? latent_out_(y_ND, context) : y_ND;
   }
 
   MoeConfig config_;

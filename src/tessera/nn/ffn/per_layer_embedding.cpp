@@ -27,10 +27,11 @@ class PerLayerEmbedding final : public Ffn {
     const int64_t d = scope_.d_model, p = config_.width;
     const Tensor stream_ND = x_ND.narrow(1, 0, d), embedding_ND = x_ND.narrow(1, x_ND.size(1) - d, d);
     const Tensor token_NP = rows_of_all_layers(context).narrow(1, scope_.layer * p, p);
-    const Tensor context_NP = norm_->forward(context_(embedding_ND) * (1 / root(d)));
+    const Tensor context_NP =
+        norm_->forward(context_(embedding_ND, context) * (1 / root(d)), context.products);
     const Tensor own_NP =
         (context_NP + token_NP.to(context_NP.scalar_type()) * root(p)) * std::sqrt(0.5);
-    return out_(ops::gated(gate_(stream_ND), own_NP, kernel_of(config_.act)));
+    return out_(ops::gated(gate_(stream_ND, context), own_NP, kernel_of(config_.act)), context);
   }
 
  private:
@@ -42,7 +43,7 @@ class PerLayerEmbedding final : public Ffn {
     return context.values.once("rows of " + config_.share + " in " + stack, [&] {
       const Tensor& ids_N = context.batch->ids_N;
       require(ids_N.defined(), name_, "a call without token ids");
-      return ops::rows(*token_, ids_N.masked_fill(ids_N >= config_.vocab, 0));
+      return ops::rows(*token_, ids_N.masked_fill(ids_N >= config_.vocab, 0), context.products);
     });
   }
 

@@ -24,13 +24,15 @@ class LogitHead final : public Head {
         weight_(std::move(weight)),
         bias_(std::move(bias)),
         rest_(std::move(rest)) {}
-  Tensor forward(const Tensor& h_ND) const override {
+  Tensor forward(const Tensor& h_ND, const ops::ProductSettings& products) const override {
     const int64_t own = h_ND.size(-1) - (rest_ ? rest_->size(1) : 0);
     const auto channels = [&](int64_t begin, int64_t end) {
       return h_ND.narrow(-1, begin, end - begin).contiguous();
     };
-    Tensor logits = ops::linear(channels(0, own), *weight_, scale_ == 1 ? bias_.get() : nullptr);
-    if (rest_) logits = logits + ops::linear(channels(own, h_ND.size(-1)), *rest_);
+    Tensor logits =
+        ops::linear(channels(0, own), *weight_, scale_ == 1 ? bias_.get() : nullptr, products);
+    if (rest_)
+      logits = logits + ops::linear(channels(own, h_ND.size(-1)), *rest_, nullptr, products);
     if (scale_ != 1) {
       logits = logits * scale_;
       if (bias_) logits = logits + ops::spread(bias_->tensor(), logits);
@@ -48,19 +50,19 @@ class UnitRowsHead final : public Head {
  public:
   UnitRowsHead(const LinearHeadConfig& config, const Builder& builder)
       : config_(config), weight_(builder.weight("weight")), bias_(builder.optional("bias")) {}
-  Tensor forward(const Tensor& h_ND) const override {
-    const Tensor raw = ops::linear(h_ND, *weight_);
-    Tensor logits = raw / ops::spread(lengths().to(raw.scalar_type()), raw) * config_.scale;
+  Tensor forward(const Tensor& h_ND, const ops::ProductSettings& products) const override {
+    const Tensor raw = ops::linear(h_ND, *weight_, nullptr, products);
+    Tensor logits = raw / ops::spread(lengths(products).to(raw.scalar_type()), raw) * config_.scale;
     if (bias_) logits = logits + ops::spread(bias_->tensor(), logits);
     return ops::softcap(logits, config_.softcap);
   }
 
  private:
   /// [V]; of stored weights, which nothing changes, they are computed once.
-  Tensor lengths() const {
+  Tensor lengths(const ops::ProductSettings& products) const {
     const auto compute = [&] {
       constexpr double kLeast = 1e-12;
-      const Tensor w_VD = weight_->tensor();
+      const Tensor w_VD = weight_->tensor(products);
       return w_VD.to(ops::wide(w_VD)).square().sum(-1).sqrt().clamp_min(kLeast);
     };
     if (weight_->parts() != nullptr || weight_->dense_tensor().defined()) return compute();
@@ -80,8 +82,8 @@ class TiedHead final : public Head {
       : logits_(config, builder.absolute("embed.token.weight"), builder.optional("bias")) {
     if (config.projects(builder.scope())) project_ = Linear(builder, "project");
   }
-  Tensor forward(const Tensor& h_ND) const override {
-    return logits_.forward(project_.weight ? project_(h_ND) : h_ND);
+  Tensor forward(const Tensor& h_ND, const ops::ProductSettings& products) const override {
+    return logits_.forward(project_.weight ? project_(h_ND, products) : h_ND, products);
   }
 
  private:
@@ -104,9 +106,10 @@ class PoolerHead final : public Head {
         weight_(builder.optional("weight")),
         bias_(builder.optional("bias")),
         norm_(norm_of(config, builder)) {}
-  Tensor forward(const Tensor& h_RD) const override {
-    const Tensor p = ops::activate(weight_ ? ops::linear(h_RD, *weight_, bias_.get()) : h_RD, act_);
-    return norm_ ? norm_->forward(p) : p;
+  Tensor forward(const Tensor& h_RD, const ops::ProductSettings& products) const override {
+    const Tensor p =
+        ops::activate(weight_ ? ops::linear(h_RD, *weight_, bias_.get(), products) : h_RD, act_);
+    return norm_ ? norm_->forward(p, products) : p;
   }
 
  private:
@@ -125,10 +128,10 @@ class TransformedHead final : public Head {
     transform_ = Linear(builder, "transform");
     norm_ = norm_of(config, builder);
   }
-  Tensor forward(const Tensor& h_ND) const override {
-    if (!transform_.weight) return logits_.forward(h_ND);
-    const Tensor x = ops::activate(transform_(h_ND), act_);
-    return logits_.forward(norm_ ? norm_->forward(x) : x);
+  Tensor forward(const Tensor& h_ND, const ops::ProductSettings& products) const override {
+    if (!transform_.weight) return logits_.forward(h_ND, products);
+    const Tensor x = ops::activate(transform_(h_ND, products), act_);
+    return logits_.forward(norm_ ? norm_->forward(x, products) : x, products);
   }
 
  private:
@@ -146,14 +149,14 @@ class PairHead final : public Head {
         first_(builder, "pair"),
         second_(builder, "pair_2"),
         logits_(config, builder.weight("weight"), builder.optional("bias")) {}
-  Tensor forward(const Tensor& h_RD) const override {
+  Tensor forward(const Tensor& h_RD, const ops::ProductSettings& products) const override {
     if (h_RD.size(0) % 2 != 0)
       fail(ErrorKind::input, "head", "{} documents; expected pairs of them", h_RD.size(0));
     const Tensor pairs = h_RD.reshape({-1, 2, h_RD.size(1)});
     const Tensor u_RD = pairs.select(1, 0), v_RD = pairs.select(1, 1);
     const Tensor x_RF =
-        ops::activate(first_(at::cat({u_RD, v_RD, u_RD * v_RD, u_RD - v_RD}, -1)), act_);
-    return logits_.forward(ops::activate(second_(x_RF), act_));
+        ops::activate(first_(at::cat({u_RD, v_RD, u_RD * v_RD, u_RD - v_RD}, -1), products), act_);
+    return logits_.forward(ops::activate(second_(x_RF, products), act_), products);
   }
 
  private:
@@ -174,10 +177,10 @@ class MaskedLmHead final : public Head {
                 builder.optional("rest.weight")) {
     if (config.d_hidden > 0) hidden_ = Linear(builder, "hidden");
   }
-  Tensor forward(const Tensor& h_ND) const override {
-    const Tensor below = hidden_.weight ? ops::activate(hidden_(h_ND), act_) : h_ND;
-    const Tensor x = ops::activate(transform_(below), act_);
-    return logits_.forward(norm_ ? norm_->forward(x) : x);
+  Tensor forward(const Tensor& h_ND, const ops::ProductSettings& products) const override {
+    const Tensor below = hidden_.weight ? ops::activate(hidden_(h_ND, products), act_) : h_ND;
+    const Tensor x = ops::activate(transform_(below, products), act_);
+    return logits_.forward(norm_ ? norm_->forward(x, products) : x, products);
   }
 
  private:
@@ -193,8 +196,8 @@ class TokenScoreHead final : public Head {
       : act_(kernel_of(config.act)),
         dense_(builder, "dense"),
         logit_(config, builder.weight("weight"), builder.weight("bias")) {}
-  Tensor forward(const Tensor& h_ND) const override {
-    return logit_.forward(ops::activate(dense_(h_ND), act_));
+  Tensor forward(const Tensor& h_ND, const ops::ProductSettings& products) const override {
+    return logit_.forward(ops::activate(dense_(h_ND, products), act_), products);
   }
 
  private:

@@ -78,11 +78,11 @@ class Bidirectional final : public Mixer {
       case Directions::mean:
         return (f_ND + b_ND) * 0.5;
       case Directions::concat:
-        return projection_(at::cat({f_ND, b_ND}, -1));
+        return projection_(at::cat({f_ND, b_ND}, -1), context);
       case Directions::gate:
         break;
     }
-    const Tensor g_ND = ops::activate(projection_(x_ND), ops::Activation::sigmoid);
+    const Tensor g_ND = ops::activate(projection_(x_ND, context), ops::Activation::sigmoid);
     return b_ND + g_ND * (f_ND - b_ND);
   }
 

@@ -53,7 +53,7 @@ class RmsNorm final : public Norm {
  public:
   RmsNorm(const RmsNormConfig& config, const Builder& builder)
       : config_(config), weight_(builder.optional("weight")) {}
-  Tensor forward(const Tensor& x) const override {
+  Tensor forward(const Tensor& x, const ops::ProductSettings&) const override {
     return ops::rms_norm(x, value_of(weight_), offset_of(config_.weight), config_.eps);
   }
   std::shared_ptr<const NormStep> step() const override {
@@ -72,7 +72,7 @@ class LayerNorm final : public Norm {
  public:
   LayerNorm(const LayerNormConfig& config, const Builder& builder)
       : config_(config), weight_(builder.optional("weight")), bias_(builder.optional("bias")) {}
-  Tensor forward(const Tensor& x) const override {
+  Tensor forward(const Tensor& x, const ops::ProductSettings&) const override {
     return ops::layer_norm(x, value_of(weight_), value_of(bias_), offset_of(config_.weight),
                            config_.eps);
   }
@@ -93,7 +93,7 @@ class L2Norm final : public Norm {
  public:
   L2Norm(const L2NormConfig& config, const Builder& builder)
       : config_(config), weight_(builder.optional("weight")) {}
-  Tensor forward(const Tensor& x) const override {
+  Tensor forward(const Tensor& x, const ops::ProductSettings&) const override {
     const Tensor unit = ops::l2_norm(x, config_.eps);
     return weight_ ? unit * ops::spread(weight_->tensor().to(unit.options()), unit) : unit;
   }
@@ -113,7 +113,7 @@ class Affine final : public Norm {
  public:
   explicit Affine(const Builder& builder)
       : weight_(builder.weight("weight")), bias_(builder.weight("bias")) {}
-  Tensor forward(const Tensor& x) const override {
+  Tensor forward(const Tensor& x, const ops::ProductSettings&) const override {
     return affine(x, weight_->tensor(), bias_->tensor());
   }
 
@@ -125,7 +125,7 @@ class GroupNorm final : public Norm {
  public:
   GroupNorm(const GroupNormConfig& config, const Builder& builder)
       : config_(config), weight_(builder.optional("weight")), bias_(builder.optional("bias")) {}
-  Tensor forward(const Tensor& x) const override {
+  Tensor forward(const Tensor& x, const ops::ProductSettings&) const override {
     const Tensor groups = x.reshape({-1, x.size(-1) / config_.groups});
     const Tensor y = ops::layer_norm(groups, {}, {}, 0, config_.eps).reshape(x.sizes());
     return weight_ ? affine(y, weight_->tensor(), bias_->tensor()) : y;
@@ -145,13 +145,13 @@ class BatchNorm final : public Norm {
         bias_(builder.optional("bias")),
         mean_(builder.weight("running_mean")),
         var_(builder.weight("running_var")) {}
-  Tensor forward(const Tensor& x) const override {
+  Tensor forward(const Tensor& x, const ops::ProductSettings&) const override {
     const Tensor root = (var_->tensor().detach() + config_.eps).rsqrt();
     const Tensor y = affine(x, root, -mean_->tensor().detach() * root);
     return weight_ ? affine(y, weight_->tensor(), bias_->tensor()) : y;
   }
   Tensor forward(const Tensor& x, const Context& context) const override {
-    if (!context.training) return forward(x);
+    if (!context.training) return forward(x, context.products);
     if (x.size(0) < 2)
       fail(ErrorKind::input, name_, "a batch of one token has no variance; expected two or more");
     if (context.add_statistic) context.add_statistic(name_ + ".moments", moments(x.detach()));
@@ -179,9 +179,9 @@ class GatedNorm final : public Norm {
         weight_(builder.weight("weight")),
         down_(builder, "down"),
         up_(builder, "up") {}
-  Tensor forward(const Tensor& x) const override {
+  Tensor forward(const Tensor& x, const ops::ProductSettings& products) const override {
     const Tensor n = ops::rms_norm(x.reshape({-1, x.size(-1)}), weight_->tensor(), 0, config_.eps);
-    const Tensor gate = up_(ops::activate(down_(n), ops::Activation::silu));
+    const Tensor gate = up_(ops::activate(down_(n, products), ops::Activation::silu), products);
     return ops::gated(gate, n, ops::Activation::sigmoid).reshape(x.sizes());
   }
 
@@ -197,7 +197,7 @@ class Dyt final : public Norm {
       : alpha_(builder.weight("alpha")),
         weight_(builder.weight("weight")),
         bias_(builder.weight("bias")) {}
-  Tensor forward(const Tensor& x) const override {
+  Tensor forward(const Tensor& x, const ops::ProductSettings&) const override {
     const Tensor scaled = x * ops::over_rows(alpha_->tensor().to(x.scalar_type()), x);
     return affine(ops::activate(scaled, ops::Activation::tanh), weight_->tensor(), bias_->tensor());
   }

@@ -35,7 +35,7 @@ void expect_golden(const char* json,
   const auto part = part_of(json, x.size(-1));
   const auto run = [&](at::ScalarType type, const Tensor& input) {
     return build_norm(part, Builder(weights_from(values, type), "", scope_of(x.size(-1))))
-        ->forward(input.to(type));
+        ->forward(input.to(type), ops::ProductSettings());
   };
   ops::expect_both([&](at::ScalarType type) { return run(type, x); }, want, 2e-8);
   if (!dx.defined()) return;
@@ -77,7 +77,8 @@ TEST(Norms, GroupNormIsTorchs) {
                        {2, 6}));
   // one group is layer norm
   const auto norm = [&](const char* json) {
-    return build_norm(part_of(json, 6), Builder(weights_from(values), "", scope_of(6)))->forward(x);
+    return build_norm(part_of(json, 6), Builder(weights_from(values), "", scope_of(6)))
+        ->forward(x, ops::ProductSettings());
   };
   ops::expect_near(norm(R"({"type": "group_norm"})"), norm(R"({"type": "layer_norm"})"), 1e-14);
 }
@@ -212,7 +213,7 @@ TEST(Norms, DytGolden) {
   for (auto& [name, value] : values) value.requires_grad_(true);
   const auto norm =
       build_norm(part_of(R"({"type": "dyt"})", 4), Builder(weights_from(values), "", scope_of(4)));
-  (norm->forward(x) * g).sum().backward();
+  (norm->forward(x, ops::ProductSettings()) * g).sum().backward();
   ops::expect_near(values["alpha"].grad(), tensor({0.31650689}), 2e-8);
   ops::expect_near(values["weight"].grad(),
                    tensor({-0.08853516, 0.06727511, 0.00000000, 0.31272254}), 2e-8);
@@ -231,9 +232,12 @@ TEST(Norms, RowsStandAlone) {
     Values values;
     draw_weights(list.all(), values);
     const auto norm = build_norm(part, Builder(weights_from(values, at::kFloat), "", scope_of(24)));
-    const Tensor all = norm->forward(x);
+    const auto normed = [&](const Tensor& rows) {
+      return norm->forward(rows, ops::ProductSettings());
+    };
+    const Tensor all = normed(x);
     for (const int64_t row : {0, 17, 36})
-      EXPECT_TRUE(at::equal(norm->forward(x.narrow(0, row, 1)), all.narrow(0, row, 1)))
+      EXPECT_TRUE(at::equal(normed(x.narrow(0, row, 1)), all.narrow(0, row, 1)))
           << json << " row " << row;
   }
 }

@@ -24,12 +24,13 @@ class Deberta final : public Position {
 
   ops::ScoreTerm score_term(ScoreSite& site, Context& context) const override {
     site.scale /= std::sqrt(1.0 + (config_.c2p ? 1 : 0) + (config_.p2c ? 1 : 0));
-    const Tensor rows = context.values.once(name_, [&] { return table(); });
+    const Tensor rows = context.values.once(name_, [&] { return table(context); });
     const bool own = config_.projections == DebertaProjections::own;
     ops::ScoreTerm term;
-    if (config_.c2p) term.inputs.push_back(per_head(own ? key_(rows) : site.project_k(rows), site));
+    if (config_.c2p)
+      term.inputs.push_back(per_head(own ? key_(rows, context) : site.project_k(rows), site));
     if (config_.p2c)
-      term.inputs.push_back(per_head(own ? query_(rows) : site.project_q(rows), site));
+      term.inputs.push_back(per_head(own ? query_(rows, context) : site.project_q(rows), site));
     term.bias = [config = config_](const ops::ScoreBlock& block,
                                    const std::vector<Tensor>& inputs) {
       const Tensor index_TS =
@@ -47,9 +48,9 @@ class Deberta final : public Position {
   }
 
  private:
-  Tensor table() const {
+  Tensor table(const Context& context) const {
     const Tensor rows = table_->tensor();
-    return norm_ ? norm_->forward(rows) : rows;
+    return norm_ ? norm_->forward(rows, context.products) : rows;
   }
   /// [R, H * D] or [R, G, D] -> [H, R, D]
   static Tensor per_head(const Tensor& projected, const ScoreSite& site) {

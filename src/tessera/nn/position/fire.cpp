@@ -17,12 +17,13 @@ class Fire final : public Position {
         up_(builder, "up"),
         down_(builder, "down") {}
 
-  ops::ScoreTerm score_term(ScoreSite& site, Context&) const override {
+  ops::ScoreTerm score_term(ScoreSite& site, Context& context) const override {
     ops::ScoreTerm term;
-    term.inputs = {c_->tensor(), m_->tensor(), up_.weight->tensor(), up_.bias->tensor(),
-                   down_.weight->tensor()};
+    const Tensor up = up_.weight->tensor(context.products);
+    term.inputs = {c_->tensor(), m_->tensor(), up, up_.bias->tensor(),
+                   down_.weight->tensor(context.products)};
     // the hidden layer's, which all heads share
-    term.numbers = (up_.weight->tensor().size(0) + site.n_heads - 1) / site.n_heads;
+    term.numbers = (up.size(0) + site.n_heads - 1) / site.n_heads;
     term.bias = [threshold = config_.threshold](const ops::ScoreBlock& block,
                                                 const std::vector<Tensor>& inputs) {
       const auto type = block.q_BHTD.scalar_type();

@@ -19,7 +19,9 @@ class Axial final : public Position {
     const Tensor& positions = context.batch->positions_N;
     const Tensor at_row = at::div(positions, config_.columns, "floor"),
                  at_column = at::remainder(positions, config_.columns);
-    return x_ND + at::cat({ops::rows(*row_, at_row), ops::rows(*column_, at_column)}, 1)
+    return x_ND + at::cat({ops::rows(*row_, at_row, context.products),
+                           ops::rows(*column_, at_column, context.products)},
+                          1)
                       .to(x_ND.scalar_type());
   }
 

@@ -44,19 +44,21 @@ class LearnedPosition final : public Position {
   Tensor embed(const Tensor& x_ND, Context& context, const StateRows*) const override {
     const Tensor& positions = context.batch->positions_N;
     if (config_.longer == LongerThanTable::interpolate && context.batch->longest() > config_.rows())
-      return x_ND + stretched(*context.batch).to(x_ND.scalar_type());
+      return x_ND + stretched(context).to(x_ND.scalar_type());
     if (positions.numel() > 0 && positions.device().is_cpu()) {
       const int64_t last = positions.max().item<int64_t>();
       if (last >= config_.rows())
         fail(ErrorKind::input, "learned",
              "position {}; this model has {} positions: shorten the input", last, config_.rows());
     }
-    return x_ND + ops::rows(*table_, positions + config_.offset).to(x_ND.scalar_type());
+    return x_ND +
+           ops::rows(*table_, positions + config_.offset, context.products).to(x_ND.scalar_type());
   }
 
  private:
   /// The rows of every document, of one that is longer than the table between its rows.
-  Tensor stretched(const Batch& batch) const {
+  Tensor stretched(const Context& context) const {
+    const Batch& batch = *context.batch;
     std::vector<Tensor> out;
     for (const Segment& s : batch.segments) {
       Tensor at_N = batch.positions_N.narrow(0, s.begin, s.length).to(at::kDouble);
@@ -66,7 +68,8 @@ class LearnedPosition final : public Position {
       const Tensor below = at_N.floor(), part = (at_N - below).unsqueeze(1);
       const Tensor first = below.to(at::kLong) + config_.offset,
                    second = (first + 1).clamp_max(config_.n_positions - 1);
-      const Tensor a = ops::rows(*table_, first), b = ops::rows(*table_, second);
+      const Tensor a = ops::rows(*table_, first, context.products),
+                   b = ops::rows(*table_, second, context.products);
       out.push_back(a + (b - a) * part.to(a.scalar_type()));
     }
     return at::cat(out);

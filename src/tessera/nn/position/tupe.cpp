@@ -28,13 +28,13 @@ class Tupe final : public Position {
     site.scale /= std::sqrt(2.0);
     ops::ScoreTerm term;
     // the places that the longest document has, [P, D]
-    const Tensor rows = context.values.once(name_, [&] { return table(site.longest); });
+    const Tensor rows = context.values.once(name_, [&] { return table(site.longest, context); });
     const auto per_head = [&](const Tensor& x) {
       return x.reshape({x.size(0), site.n_heads, site.head_dim}).transpose(0, 1);
     };
     // projected, [H, P, D]; with an untied token 0 the extra row comes first
-    term.inputs = {context.values.once(name_ + " q", [&] { return per_head(q_(rows)); }),
-                   context.values.once(name_ + " k", [&] { return per_head(k_(rows)); })};
+    term.inputs = {context.values.once(name_ + " q", [&] { return per_head(q_(rows, context)); }),
+                   context.values.once(name_ + " k", [&] { return per_head(k_(rows, context)); })};
     if (relative_) term.inputs.push_back(relative_->tensor());
     const double scale = 1 / std::sqrt(2.0 * static_cast<double>(site.head_dim));
     term.bias = [config = config_, scale](const ops::ScoreBlock& block,
@@ -48,9 +48,9 @@ class Tupe final : public Position {
   }
 
  private:
-  Tensor table(int64_t longest) const {
+  Tensor table(int64_t longest, const Context& context) const {
     const Tensor rows = table_->tensor().narrow(0, 0, longest + (config_.untie_cls ? 1 : 0));
-    return norm_ ? norm_->forward(rows) : rows;
+    return norm_ ? norm_->forward(rows, context.products) : rows;
   }
 
   /// `from` where the query is token 0, else `to` where the key is, else x.

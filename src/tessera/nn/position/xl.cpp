@@ -47,7 +47,7 @@ class Xl final : public Position {
       const Tensor past = sinusoids(0, range.past + 1, context);
       return ops::linear(
           range.future == 0 ? past : at::cat({past, sinusoids(-range.future, 0, context).flip(0)}),
-          *relative_);
+          *relative_, nullptr, context.products);
     }
     // tensors that were handed out stay as they are: copies of a state share them
     std::any& cell = (*context.lasting)[name_];
@@ -55,7 +55,8 @@ class Xl final : public Position {
     const int64_t have = held == nullptr ? 0 : held->size(0);
     if (have <= range.past) {
       const int64_t end = (range.past / kBlock + 1) * kBlock;
-      const Tensor fresh = ops::linear(sinusoids(have, end, context), *relative_);
+      const Tensor fresh =
+          ops::linear(sinusoids(have, end, context), *relative_, nullptr, context.products);
       cell = have == 0 ? fresh : at::cat({*held, fresh});
     }
     return std::any_cast<const Tensor&>(cell).narrow(0, 0, range.past + 1);
@@ -64,7 +65,7 @@ class Xl final : public Position {
   /// R of query minus key from `first` to `end`, [rows, d_model]; all layers of a call read the
   /// same.
   Tensor sinusoids(int64_t first, int64_t end, Context& context) const {
-    const Tensor like = relative_->tensor();
+    const Tensor like = relative_->tensor(context.products);
     const int64_t width = like.size(1);
     return context.once<Tensor>(fmt::format("xl {} {} {} {} {}", config_.theta,
                                             static_cast<int>(config_.layout), width, first, end),

@@ -31,18 +31,19 @@ class AltUp final : public Residual {
     leave_ = maps(builder.under("leave"));
   }
 
-  Stream enter(const Tensor& x_ND, Context&) const override {
+  Stream enter(const Tensor& x_ND, Context& context) const override {
     std::vector<Tensor> streams{x_ND};
-    for (const Linear& map : enter_) streams.push_back(as_long_as(x_ND, map(x_ND)));
+    for (const Linear& map : enter_) streams.push_back(as_long_as(x_ND, map(x_ND, context)));
     return {at::stack(streams, 1)};
   }
 
-  Tensor leave(const Stream& stream) const override {
+  Tensor leave(const Stream& stream, Context& context) const override {
     const Tensor& h_NSD = stream.front();
     const Tensor first_ND = h_NSD.select(1, 0);
     Tensor sum = first_ND;
     for (size_t s = 0; s < leave_.size(); ++s)
-      sum = sum + as_long_as(first_ND, leave_[s](h_NSD.select(1, static_cast<int64_t>(s) + 1)));
+      sum = sum +
+            as_long_as(first_ND, leave_[s](h_NSD.select(1, static_cast<int64_t>(s) + 1), context));
     return sum / static_cast<double>(config_.streams);
   }
 
@@ -54,7 +55,7 @@ class AltUp final : public Residual {
  private:
   Tensor layer(const Tensor& h_NSD, std::span<const Branch> branches, Context& context) const {
     const int64_t s = config_.streams;
-    const Tensor of_N = modalities(h_NSD.select(1, config_.active));
+    const Tensor of_N = modalities(h_NSD.select(1, config_.active), context);
     const Tensor coefs_NSS = product(predict_, of_N, context).reshape({-1, s, s});
     std::vector<Tensor> predicted;
     for (int64_t i = 0; i < s; ++i)
@@ -66,10 +67,14 @@ class AltUp final : public Residual {
       Tensor sum = y_ND + damped(config_, f.norms[1]->forward(f.run(n_ND, context), context), f,
                                  context);
       if (laurel_norm_ && &f == &branches.front())
-        sum = (sum + n_ND + laurel_norm_->forward(laurel_out_(laurel_in_(n_ND)))) * std::sqrt(0.5);
+        sum = (sum + n_ND +
+               laurel_norm_->forward(laurel_out_(laurel_in_(n_ND, context), context),
+                                     context.products)) *
+              std::sqrt(0.5);
       y_ND = sum;
     }
-    const Tensor gain_NS = product(correct_, modalities(y_ND), context) + 1, moved = y_ND - active_ND;
+    const Tensor gain_NS = product(correct_, modalities(y_ND, context), context) + 1,
+                 moved = y_ND - active_ND;
     for (int64_t i = 0; i < s; ++i) {
       Tensor& p_ND = predicted[static_cast<size_t>(i)];
       p_ND = p_ND + gain_NS.narrow(1, i, 1) * moved;
@@ -89,16 +94,19 @@ class AltUp final : public Residual {
   }
 
   /// m(x), [N, S].
-  Tensor modalities(const Tensor& x_ND) const {
-    const Tensor in = router_norm_->forward(x_ND) / static_cast<double>(width_);
-    return ops::activate(router_(in), ops::Activation::tanh);
+  Tensor modalities(const Tensor& x_ND, const Context& context) const {
+    const Tensor in = router_norm_->forward(x_ND, context.products) / static_cast<double>(width_);
+    return ops::activate(router_(in, context), ops::Activation::tanh);
   }
 
   /// By a matrix of coefficients, which training clamps.
   Tensor product(const Linear& map, const Tensor& x, const Context& context) const {
-    if (!context.training || config_.clip == 0) return map(x);
-    return ops::linear(x, ops::Weight::dense(map.weight->name(), map.weight->tensor().clamp(
-                                                                     -config_.clip, config_.clip)));
+    if (!context.training || config_.clip == 0) return map(x, context);
+    return ops::linear(
+        x,
+        ops::Weight::dense(map.weight->name(),
+                           map.weight->tensor(context.products).clamp(-config_.clip, config_.clip)),
+        nullptr, context.products);
   }
 
   /// y, each row scaled to the root mean square of x's.

@@ -122,7 +122,7 @@ TEST(AltUp, StreamsBeginAndEndAsLongAsTheFirst) {
     const Tensor v = m.times(fmt::format("leave.{}", s), h.select(1, s));
     sum = sum + v * root(x) / root(v);
   }
-  ops::expect_near(m.residual->leave({h}), sum / 3, 1e-12);
+  ops::expect_near(m.residual->leave({h}, context), sum / 3, 1e-12);
 }
 
 TEST(AltUp, TrainingClampsCoefficients) {

@@ -20,11 +20,11 @@ struct GatedReading {
         up(builder, "up") {}
 
   /// u_ND of the normed streams, added in the order of the streams for every token.
-  Tensor operator()(const Tensor& x_NSD) const {
+  Tensor operator()(const Tensor& x_NSD, const Context& context) const {
     const auto s = static_cast<double>(x_NSD.size(1));
-    const Tensor low_NR = ops::activate(down(x_NSD.flatten(1)) / s, ops::Activation::silu);
+    const Tensor low_NR = ops::activate(down(x_NSD.flatten(1), context) / s, ops::Activation::silu);
     const Tensor gate_NSD =
-        ops::activate(up(low_NR), ops::Activation::sigmoid).reshape(x_NSD.sizes());
+        ops::activate(up(low_NR, context), ops::Activation::sigmoid).reshape(x_NSD.sizes());
     const Tensor gated_NSD = gate_NSD * x_NSD;
     Tensor sum_ND = gated_NSD.select(1, 0);
     for (int64_t i = 1; i < x_NSD.size(1); ++i) sum_ND = sum_ND + gated_NSD.select(1, i);
@@ -47,8 +47,8 @@ class GatedHyperConnections final : public Residual {
     return {every_stream(x_ND, config_.streams)};
   }
 
-  Tensor leave(const Stream& stream) const override {
-    return (*leaving_)(leaving_->norm(stream.front()));
+  Tensor leave(const Stream& stream, Context& context) const override {
+    return (*leaving_)(leaving_->norm(stream.front()), context);
   }
 
   Stream forward(Stream stream, std::span<const Branch> branches, Context& context) const override {
@@ -58,9 +58,9 @@ class GatedHyperConnections final : public Residual {
     const Tensor x_NSD = reading_->norm(h_NSD);
     const Tensor weight_NS =
         config_.magnitude *
-        ops::activate(inject_(x_NSD.flatten(1)) / static_cast<double>(config_.streams),
+        ops::activate(inject_(x_NSD.flatten(1), context) / static_cast<double>(config_.streams),
                       ops::Activation::sigmoid);
-    const Tensor y_ND = damped(config_, f.run((*reading_)(x_NSD), context), f, context);
+    const Tensor y_ND = damped(config_, f.run((*reading_)(x_NSD, context), context), f, context);
     std::vector<Tensor> next;
     for (int64_t s = 0; s < config_.streams; ++s)
       next.push_back(h_NSD.select(1, s) + weight_NS.select(1, s).unsqueeze(-1) * y_ND);

@@ -25,7 +25,7 @@ class HyperConnections final : public Residual {
   Stream enter(const Tensor& x_ND, Context&) const override {
     return {every_stream(x_ND, config_.streams)};
   }
-  Tensor leave(const Stream& stream) const override {
+  Tensor leave(const Stream& stream, Context&) const override {
     const Tensor& h_NSD = stream.front();
     return weighed_sum(at::ones({1, 1}, h_NSD.options()).expand({h_NSD.size(0), config_.streams}),
                        h_NSD);
@@ -39,9 +39,9 @@ class HyperConnections final : public Residual {
     Tensor alpha_NSC = ops::expanded(as_h(*alpha_), {n, s, s + 1}),
            beta_NS = ops::expanded(as_h(*beta_), {n, s});
     if (config_.dynamic) {
-      const Tensor m_NSD = norm_->forward(h_NSD);
-      alpha_NSC = alpha_NSC + scaled(*alpha_scale_, alpha_of_(m_NSD));
-      beta_NS = beta_NS + scaled(*beta_scale_, beta_of_(m_NSD).squeeze(-1));
+      const Tensor m_NSD = norm_->forward(h_NSD, context.products);
+      alpha_NSC = alpha_NSC + scaled(*alpha_scale_, alpha_of_(m_NSD, context));
+      beta_NS = beta_NS + scaled(*beta_scale_, beta_of_(m_NSD, context).squeeze(-1));
     }
     const Tensor u_ND = weighed_sum(alpha_NSC.select(2, 0), h_NSD);
     const Tensor y_ND =

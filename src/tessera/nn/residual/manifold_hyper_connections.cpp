@@ -30,11 +30,11 @@ class ManifoldHyperConnections final : public Residual {
     return {every_stream(x_ND, config_.streams)};
   }
 
-  Tensor leave(const Stream& stream) const override {
+  Tensor leave(const Stream& stream, Context& context) const override {
     const Tensor& h_NSD = stream.front();
-    const Tensor pre_NS =
-        ops::activate(mixed(*leaving_, h_NSD, {config_.streams}), ops::Activation::sigmoid) +
-        config_.eps;
+    const Tensor pre_NS = ops::activate(mixed(*leaving_, h_NSD, {config_.streams}, context),
+                                        ops::Activation::sigmoid) +
+                          config_.eps;
     return weighed_sum(pre_NS.to(h_NSD.scalar_type()), h_NSD);
   }
 
@@ -44,7 +44,7 @@ class ManifoldHyperConnections final : public Residual {
     const int64_t n = h_NSD.size(0), s = config_.streams;
     const auto type = h_NSD.scalar_type();
     const Tensor z =
-        mixed(mixing_, h_NSD, config_.mix ? std::vector{s, s, s * s} : std::vector{s, s});
+        mixed(mixing_, h_NSD, config_.mix ? std::vector{s, s, s * s} : std::vector{s, s}, context);
     const Tensor gates = ops::activate(z, ops::Activation::sigmoid);
     const Tensor pre_NS = (gates.narrow(1, 0, s) + config_.eps).to(type);
     const Tensor of_branch_NS = config_.magnitude * gates.narrow(1, s, s);
@@ -68,7 +68,8 @@ class ManifoldHyperConnections final : public Residual {
   /// s_i (F x)_i + b of every channel, in float32 or double; part i of `widths` has scale i.
   Tensor mixed(const Mixing& mixing,
                const Tensor& h_NSD,
-               const std::vector<int64_t>& widths) const {
+               const std::vector<int64_t>& widths,
+               const Context& context) const {
     const auto type = h_NSD.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const Tensor x = ops::rms_norm(h_NSD.flatten(1).to(type), Tensor(), 0, config_.norm_eps);
     // in double: gradients of a scale are sums over all tokens, which nearly cancel
@@ -76,7 +77,7 @@ class ManifoldHyperConnections final : public Residual {
     std::vector<Tensor> scales;
     for (size_t i = 0; i < widths.size(); ++i)
       scales.push_back(scale.narrow(0, static_cast<int64_t>(i), 1).expand({widths[i]}));
-    const Tensor y = mixing.fn(x).to(at::kDouble);
+    const Tensor y = mixing.fn(x, context).to(at::kDouble);
     return (y * ops::spread(at::cat(scales), y) +
             ops::spread(mixing.base->tensor().to(h_NSD.device(), at::kDouble), y))
         .to(type);

@@ -83,7 +83,7 @@ class Reversible final : public Residual {
     return {at::stack({x_ND, x_ND})};
   }
 
-  Tensor leave(const Stream& stream) const override {
+  Tensor leave(const Stream& stream, Context&) const override {
     const Tensor& x_2ND = stream.front();
     return config_.merge == StreamMerge::concat ? at::cat({x_2ND[0], x_2ND[1]}, 1)
                                                 : (x_2ND[0] + x_2ND[1]) * 0.5;

@@ -15,7 +15,7 @@ constexpr int64_t kN = 5, kD = 4;
 
 class Same final : public Norm {
  public:
-  Tensor forward(const Tensor& x) const override { return x; }
+  Tensor forward(const Tensor& x, const ops::ProductSettings&) const override { return x; }
 };
 
 /// Branches f_i(x) = tanh(x W_i), and the values that their inputs had, run by run.
@@ -53,7 +53,7 @@ struct Net {
     Stream stream = residual->enter(x_ND, context);
     for (size_t i = 0; i < branches.size(); ++i)
       stream = residual->forward(stream, std::span(branches).subspan(i, 1), context);
-    return residual->leave(stream);
+    return residual->leave(stream, context);
   }
 };
 

@@ -16,7 +16,7 @@ class ExpertChoiceRouter final : public Router {
       : config_(config), gate_(builder, "gate"), name_(builder.prefix()) {}
 
   Routing route(const Tensor& x_ND, Context& context) const override {
-    const Tensor p_NE = ops::softmax(exact_logits(gate_, x_ND.to(ops::wide(x_ND))));
+    const Tensor p_NE = ops::softmax(exact_logits(gate_, x_ND.to(ops::wide(x_ND)), context));
     const Tensor expert_NK = chosen(context, [&] {
       const at::NoGradGuard no_gradients;
       return of_tokens(p_NE, lengths_of(*context.batch));

@@ -31,11 +31,11 @@ class HashedRouter final : public Router {
     const Tensor expert_NK = expert_VK_.defined() ? expert_VK_.index_select(0, ids_N)
                                                   : hashed(ids_N, context.batch->before_NM);
     count_choices(context, name_, expert_NK, n_experts_);
-    return {expert_NK, weights(x_ND, expert_NK)};
+    return {expert_NK, weights(x_ND, expert_NK, context)};
   }
 
  private:
-  Tensor weights(const Tensor& x_ND, const Tensor& expert_NK) const {
+  Tensor weights(const Tensor& x_ND, const Tensor& expert_NK, const Context& context) const {
     const auto type = ops::wide(x_ND);
     if (!gate_.weight)
       return at::full(expert_NK.sizes(), 1.0 / static_cast<double>(config_.k),
@@ -44,7 +44,7 @@ class HashedRouter final : public Router {
                               : config_.weights == HashWeights::sigmoid
                                   ? RouterScore::sigmoid
                                   : RouterScore::sqrt_softplus;
-    const Tensor z_NE = exact_logits(gate_, x_ND.to(type));
+    const Tensor z_NE = exact_logits(gate_, x_ND.to(type), context);
     return normed_weights(router_scores(z_NE, score).gather(1, expert_NK.to(z_NE.device())), 1);
   }
   Tensor hashed(const Tensor& ids_N, const Tensor& before_NM) const {

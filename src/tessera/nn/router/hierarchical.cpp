@@ -20,7 +20,7 @@ class HierarchicalRouter final : public LearnedRouter {
 
   Routing route(const Tensor& x_ND, Context& context) const override {
     const Tensor z_NE = logits(x_ND, context);
-    const Tensor z_NG = exact_logits(group_, x_ND.to(z_NE.scalar_type()));
+    const Tensor z_NG = exact_logits(group_, x_ND.to(z_NE.scalar_type()), context);
     const int64_t n = z_NE.size(0), groups = config_.n_groups, each = n_experts() / groups;
     const Tensor group_NJ = chosen(context, [&] { return largest(z_NG, config_.k_groups); });
     const Tensor at_NJ = group_NJ.to(z_NE.device());

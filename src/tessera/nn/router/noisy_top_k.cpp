@@ -18,7 +18,8 @@ class NoisyTopKRouter final : public LearnedRouter {
     const Tensor clean_NE = logits(x_ND, context);
     Tensor deviation_NE, h_NE = clean_NE;
     if (context.training) {
-      deviation_NE = ops::softplus(noise_(x_ND.to(clean_NE.scalar_type()))) + kLeastDeviation;
+      deviation_NE =
+          ops::softplus(noise_(x_ND.to(clean_NE.scalar_type()), context)) + kLeastDeviation;
       h_NE = clean_NE + deviation_NE * drawn_by_token(context, name() + ".noise", x_ND.size(0),
                                                       n_experts(),
                                                       [](const RandomKey& stream, uint64_t i) {

@@ -245,12 +245,11 @@ Tensor LearnedRouter::logits(const Tensor& x_ND, Context& context) const {
                              return 1 + jitter_ * (2.0 * stream.uniform(i) - 1);
                            })
                 .to(x.options());
-  return exact_logits(gate_, x);
+  return exact_logits(gate_, x, context);
 }
 
-Tensor exact_logits(const Linear& map, const Tensor& x) {
-  const ops::TrainingProducts exact(ops::ProductType::float32);
-  return map(x);
+Tensor exact_logits(const Linear& map, const Tensor& x, const Context& context) {
+  return map(x, context.products.exact());
 }
 
 Tensor LearnedRouter::fractions_so_far(const Tensor& expert_NK,

@@ -98,7 +98,7 @@ class LearnedRouter : public Router {
 
 /// map(x) in float32 whatever the type of a training run's other products is: rounded ones would
 /// choose otherwise.
-Tensor exact_logits(const Linear& map, const Tensor& x);
+Tensor exact_logits(const Linear& map, const Tensor& x, const Context& context);
 
 /// How many of the choices are each expert's, float64 [E].
 Tensor loads(const Tensor& expert_NK, int64_t n_experts);

@@ -20,7 +20,7 @@ class SoftMixtures final : public Router {
 
   Routing route(const Tensor& x_ND, Context& context) const override {
     const Tensor x = x_ND.to(ops::wide(x_ND));
-    const Tensor z_NS = logits(x);
+    const Tensor z_NS = logits(x, context);
     const BySegment pieces(*context.batch);
     const auto documents = static_cast<int64_t>(context.batch->segments.size());
     const int64_t d = x.size(1);
@@ -54,11 +54,12 @@ class SoftMixtures final : public Router {
   }
 
  private:
-  Tensor logits(const Tensor& x) const {
-    if (!scale_) return exact_logits(slots_, x);
-    const ops::TrainingProducts exact(ops::ProductType::float32);
-    const Tensor phi = ops::l2_norm(slots_.weight->tensor().to(x.options()), kEps);
-    const Tensor z = ops::linear(ops::l2_norm(x, kEps), ops::Weight::dense("slots", phi));
+  Tensor logits(const Tensor& x, const Context& context) const {
+    if (!scale_) return exact_logits(slots_, x, context);
+    const ops::ProductSettings exact = context.products.exact();
+    const Tensor phi = ops::l2_norm(slots_.weight->tensor(exact).to(x.options()), kEps);
+    const Tensor z =
+        ops::linear(ops::l2_norm(x, kEps), ops::Weight::dense("slots", phi), nullptr, exact);
     return z * ops::spread(scale_->tensor().to(x.options()), z);
   }
 

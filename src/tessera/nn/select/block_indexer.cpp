@@ -61,12 +61,13 @@ class BlockIndexer final : public Select {
 
  private:
   Tensor queries(const SelectInput& input, Context& context) const {
-    const Tensor q_NE = q_(input.latent_NQ);
+    const Tensor q_NE = q_(input.latent_NQ, context);
     return placed(q_NE.reshape({q_NE.size(0), config_.n_heads, config_.head_dim}), q_norm_.get(),
                   Side::query, *input.position, context);
   }
   Tensor keys(const SelectInput& input, Context& context) const {
-    return placed(k_(input.x_ND).unsqueeze(1), k_norm_.get(), Side::key, *input.position, context)
+    return placed(k_(input.x_ND, context).unsqueeze(1), k_norm_.get(), Side::key, *input.position,
+                  context)
         .squeeze(1);
   }
   Tensor placed(const Tensor& x_NHD,
@@ -74,7 +75,7 @@ class BlockIndexer final : public Select {
                 Side side,
                 const Position& position,
                 Context& context) const {
-    const Tensor normed = norm != nullptr ? norm->forward(x_NHD) : x_NHD;
+    const Tensor normed = norm != nullptr ? norm->forward(x_NHD, context.products) : x_NHD;
     if (config_.rotary_dim == 0) return normed;
     const Rotation by = position.rotation(side, config_.rotary_dim, ops::wide(normed), context);
     return ops::rope(normed, *by.table, config_.layout == RopeLayout::interleaved);

@@ -39,7 +39,7 @@ class Indexer final : public SteppedSelect {
     const BySegment part(batch);
     Tensor key_NK;
     if (batch.longest() > config_.top_k) {
-      const Tensor q_NHD = queries(input, context), w_NH = weights(input);
+      const Tensor q_NHD = queries(input, context), w_NH = weights(input, context);
       key_NK = over_segments(batch, [&](size_t i, const Segment& s) {
         return ops::top_keys({part(q_NHD, i), part(w_NH, i), held[i], scale(), s.start},
                              config_.top_k);
@@ -63,7 +63,7 @@ class Indexer final : public SteppedSelect {
     if (!context.add_loss || config_.kl_loss == 0 || !config_.share.empty()) return;
     const SelectInput constant{input.x_ND.detach(), input.latent_NQ.detach(), input.position};
     const Tensor q_NHD = queries(constant, context), k_ND = keys(constant, context),
-                 w_NH = weights(constant);
+                 w_NH = weights(constant, context);
     const BySegment part(*context.batch);
     const Tensor loss_N = over_segments(*context.batch, [&](size_t i, const Segment&) {
       return ops::index_loss(part(q_NHD, i), part(k_ND, i), part(w_NH, i), scale(),
@@ -83,17 +83,17 @@ class Indexer final : public SteppedSelect {
   }
 
   Tensor queries(const SelectInput& input, Context& context) const {
-    const Tensor q_NE = q_(input.latent_NQ);
+    const Tensor q_NE = q_(input.latent_NQ, context);
     return rotated(q_NE.reshape({q_NE.size(0), config_.n_heads, config_.head_dim}), Side::query,
                    *input.position, context);
   }
   Tensor keys(const SelectInput& input, Context& context) const {
-    return rotated(k_norm_->forward(k_(input.x_ND)).unsqueeze(1), Side::key, *input.position,
-                   context)
+    return rotated(k_norm_->forward(k_(input.x_ND, context), context.products).unsqueeze(1),
+                   Side::key, *input.position, context)
         .squeeze(1);
   }
-  Tensor weights(const SelectInput& input) const {
-    return weights_(input.x_ND) / std::sqrt(static_cast<double>(config_.n_heads));
+  Tensor weights(const SelectInput& input, const Context& context) const {
+    return weights_(input.x_ND, context) / std::sqrt(static_cast<double>(config_.n_heads));
   }
   Tensor rotated(const Tensor& x_NHD, Side side, const Position& position, Context& context) const {
     if (config_.rotary_dim == 0) return x_NHD;

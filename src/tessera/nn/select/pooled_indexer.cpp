@@ -78,9 +78,9 @@ class PooledIndexer final : public Select {
   }
 
   Tensor queries(const SelectInput& input, Context& context) const {
-    const Tensor q_NE = q_(input.latent_NQ);
-    const Tensor normed =
-        normed_by(q_norm_.get(), q_NE.reshape({q_NE.size(0), config_.n_heads, config_.head_dim}));
+    const Tensor q_NE = q_(input.latent_NQ, context);
+    const Tensor normed = normed_by(
+        q_norm_.get(), q_NE.reshape({q_NE.size(0), config_.n_heads, config_.head_dim}), context);
     if (config_.rotary_dim == 0) return normed;
     const Rotation by =
         input.position->rotation(Side::query, config_.rotary_dim, ops::wide(normed), context);
@@ -95,7 +95,7 @@ class PooledIndexer final : public Select {
                                  size_t slot) const {
     const Batch& batch = *context.batch;
     const int64_t size = config_.size;
-    const Tensor k_ND = k_(input.x_ND);
+    const Tensor k_ND = k_(input.x_ND, context);
     const BySegment part(batch);
     std::vector<Tensor> means;
     std::vector<int64_t> counts;
@@ -111,7 +111,7 @@ class PooledIndexer final : public Select {
     }
     const Tensor mean_BD = at::cat(means);
     if (mean_BD.size(0) == 0) return means;
-    const Tensor normed = normed_by(k_norm_.get(), mean_BD.unsqueeze(1));
+    const Tensor normed = normed_by(k_norm_.get(), mean_BD.unsqueeze(1), context);
     const Tensor turned = config_.rotary_dim == 0
                               ? normed
                               : ops::rope(normed,
@@ -182,8 +182,8 @@ class PooledIndexer final : public Select {
     return (sum / static_cast<double>(wide_BSD.size(1))).to(k_BSD.scalar_type());
   }
 
-  static Tensor normed_by(const Norm* norm, const Tensor& x_NHD) {
-    return norm != nullptr ? norm->forward(x_NHD) : x_NHD;
+  static Tensor normed_by(const Norm* norm, const Tensor& x_NHD, const Context& context) {
+    return norm != nullptr ? norm->forward(x_NHD, context.products) : x_NHD;
   }
   bool pairs() const { return config_.layout == RopeLayout::interleaved; }
 

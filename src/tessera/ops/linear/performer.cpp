@@ -28,7 +28,7 @@ Tensor scaled(const Tensor& x, const Favor& in) {
 /// w_r . y for every row of scaled y.
 Tensor scores(const Tensor& y, const Favor& in) {
   const Tensor w = in.w_MD.to(y.device(), y.scalar_type()).contiguous();
-  const Tensor s = linear(y, Weight::dense("directions", w));
+  const Tensor s = linear(y, Weight::dense("directions", w), nullptr, {.type = in.products});
   return in.kernel == FavorKernel::softmax_hyperbolic ? at::cat({s, -s}, -1) : s;
 }
 

@@ -9,6 +9,7 @@
 
 #include "tessera/base/rng.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/ops/weights/product_settings.h"
 
 namespace tessera::ops {
 
@@ -25,6 +26,7 @@ struct Favor {
   Tensor w_MD;
   FavorKernel kernel = FavorKernel::softmax;
   double eps = 0;
+  ProductType products = ProductType::float32;  // of scores, where gradients are recorded
 };
 
 /// What the keys so far left: sums of exp(..) [v, 1] per feature, of [v, 1], and the largest score.

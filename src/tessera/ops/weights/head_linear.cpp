@@ -8,14 +8,18 @@
 
 namespace tessera::ops {
 
-Tensor head_linear(const Tensor& x_NHI, const Weight& w, const Weight* bias) {
+Tensor head_linear(const Tensor& x_NHI,
+                   const Weight& w,
+                   const Weight* bias,
+                   const ProductSettings& settings) {
   const int64_t n = x_NHI.size(0), heads = x_NHI.size(1), in = x_NHI.size(2);
   require(w.size(1) == in && w.size(0) % heads == 0, "head_linear",
           "{}: {} heads of {} channels meet a weight [{}, {}]", w.name(), heads, in, w.size(0),
           w.size(1));
   const int64_t out = w.size(0) / heads;
   check_reads_no_rows(w);
-  if (w.parts() != nullptr) return head_linear(x_NHI, Weight::dense(w.name(), w.tensor()), bias);
+  if (w.parts() != nullptr)
+    return head_linear(x_NHI, Weight::dense(w.name(), w.tensor(settings)), bias, settings);
   if (use_kernels(x_NHI) && w.readable_by_kernels() && kernels::can_dequantize(w.dtype())) {
     const Tensor x = x_NHI.stride(2) == 1 ? x_NHI : x_NHI.contiguous();
     const Tensor b = bias != nullptr ? bias->tensor().to(at::kFloat).contiguous() : Tensor();

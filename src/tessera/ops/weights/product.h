@@ -7,8 +7,8 @@
 
 #include <string_view>
 
-#include "tessera/kernels/weights/gemm.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/ops/weights/product_settings.h"
 
 namespace tessera::ops {
 
@@ -19,46 +19,11 @@ Tensor product(const Tensor& a, const Tensor& b);
 /// one that the result has not is in both.
 Tensor einsum(std::string_view equation, const Tensor& a, const Tensor& b);
 
-/// While one lives on a thread, linear() through a trainable weight in float32 on a CPU adds the
-/// weight's gradient to the one that it has, in place, where backward() would make a tensor of its
-/// size first. For pieces of a loss that go back one by one (train/objective/loss.h): only
-/// backward() may be called, and not torch::autograd::grad of the weight.
-class InPlaceGradients {
- public:
-  InPlaceGradients() : before_(active_) { active_ = true; }
-  ~InPlaceGradients() { active_ = before_; }
-  InPlaceGradients(const InPlaceGradients&) = delete;
-  InPlaceGradients& operator=(const InPlaceGradients&) = delete;
-  static bool active() { return active_; }
-
- private:
-  inline static thread_local bool active_ = false;
-  bool before_;
-};
-
-using kernels::ProductType;
-
-/// While one lives on a thread, the products of linear() and grouped_linear() through trainable
-/// weights in float32 on a CPU, and those of their gradients, are of this type. Micikevicius et al.
-/// 2017, arXiv:1710.03740, whose master weights are the only ones here.
-class TrainingProducts {
- public:
-  explicit TrainingProducts(ProductType type) : before_(type_) { type_ = type; }
-  ~TrainingProducts() { type_ = before_; }
-  TrainingProducts(const TrainingProducts&) = delete;
-  TrainingProducts& operator=(const TrainingProducts&) = delete;
-  static ProductType type() { return type_; }
-
- private:
-  inline static thread_local ProductType type_ = ProductType::float32;
-  ProductType before_;
-};
-
 /// product() of the tokens' rows a [.., M, K] and b_KN whose factors are rounded to a type, in the
 /// gradients too; float32 on a CPU.
 Tensor rounded_product(const Tensor& a, const Tensor& b_KN, ProductType type);
 
-/// x_NI w_OI^T for a leaf w, as described at InPlaceGradients.
+/// x_NI w_OI^T for a leaf w, as described at ProductSettings::gradients_in_place.
 Tensor product_in_place(const Tensor& x_NI, const Tensor& w_OI, ProductType type);
 
 /// out_MN = a_MK b_KN, or out_MN += it, without a graph; float32 on a CPU.

@@ -78,19 +78,19 @@ void ProductInput::times_in_turn(
                 /*add=*/false, bias);
 }
 
-ProductInput SharedInput::rows_of(const Tensor& x, const Reading& reading) {
+ProductInput product_input(const Tensor& x, const Reading& reading) {
   const int64_t width = x.size(-1);
-  const auto read = [&] {
-    return ProductInput(x.const_data_ptr<float>(), x.numel() / std::max<int64_t>(1, width), width,
-                        width, reading);
-  };
-  SharedInput* shared = current_;
-  if (reading.as_they_are() || shared == nullptr || !shared->x_.is_same(x)) return read();
-  auto& kept = shared->kept_;
-  if (!kept || kept->first.arithmetic != reading.arithmetic ||
-      !same_order(kept->first.columns, reading.columns, width))
-    kept.emplace(reading, read());
-  return kept->second;
+  return ProductInput(x.const_data_ptr<float>(), x.numel() / std::max<int64_t>(1, width), width,
+                      width, reading);
+}
+
+ProductInput SharedInput::rows(const Reading& reading) const {
+  if (!dense_.defined()) dense_ = x_.contiguous();
+  if (reading.as_they_are()) return product_input(dense_, reading);
+  if (!kept_ || kept_->first.arithmetic != reading.arithmetic ||
+      !same_order(kept_->first.columns, reading.columns, dense_.size(-1)))
+    kept_.emplace(reading, product_input(dense_, reading));
+  return kept_->second;
 }
 
 }  // namespace tessera::ops

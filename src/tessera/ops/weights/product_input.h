@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "tessera/kernels/weights/digits.h"
 #include "tessera/ops/weights/weight.h"
@@ -64,24 +65,38 @@ class ProductInput {
   Tensor memory_;   // of the digits
 };
 
-/// While one lives on a thread, products there that read x in digits, or in another order, round
-/// and order it once for all of them: for a part that multiplies its input by several weights.
-/// Callers must not write to x meanwhile.
+/// The rows of a dense float32 x [.., I], which must stay while they are read.
+ProductInput product_input(const Tensor& x, const Reading& reading);
+
+/// An input that a part multiplies by several weights: products that read it in digits, or in
+/// another order, round and order it once for all of them. Callers must not write to x meanwhile.
+/// For one thread at a time.
 class SharedInput {
  public:
-  explicit SharedInput(const Tensor& x) : x_(x), before_(current_) { current_ = this; }
-  ~SharedInput() { current_ = before_; }
+  explicit SharedInput(Tensor x) : x_(std::move(x)) {}
   SharedInput(const SharedInput&) = delete;
   SharedInput& operator=(const SharedInput&) = delete;
 
-  /// The rows of a dense float32 x [.., I], which stay as long as x.
-  static ProductInput rows_of(const Tensor& x, const Reading& reading);
+  const Tensor& tensor() const { return x_; }
+  operator const Tensor&() const { return x_; }  // NOLINT(google-explicit-constructor)
+  /// Those of a float32 x on a CPU; they stay while this lives.
+  ProductInput rows(const Reading& reading) const;
 
  private:
-  inline static thread_local SharedInput* current_ = nullptr;
   Tensor x_;
-  std::optional<std::pair<Reading, ProductInput>> kept_;
-  SharedInput* before_;
+  mutable Tensor dense_;
+  mutable std::optional<std::pair<Reading, ProductInput>> kept_;
 };
+
+Tensor linear(const SharedInput& x,
+              const Weight& w,
+              const Weight* bias = nullptr,
+              const ProductSettings& settings = {});
+
+Tensor grouped_linear(const SharedInput& x_NI,
+                      const Weight& w_EOI,
+                      const std::vector<int64_t>& offsets,
+                      const Weight* bias_EO = nullptr,
+                      const ProductSettings& settings = {});
 
 }  // namespace tessera::ops

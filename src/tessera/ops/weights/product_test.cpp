@@ -1,4 +1,7 @@
 
+#include <thread>
+#include <vector>
+
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -50,6 +53,8 @@ TEST(Product, IsTheDefinition) {
   }
 }
 
+const ProductSettings kBf16{.type = ProductType::bf16};
+
 /// The nearest bf16 numbers, as doubles.
 Tensor in_bf16(const Tensor& x) {
   return x.detach().to(at::kFloat).to(at::kBFloat16).to(at::kDouble);
@@ -61,8 +66,7 @@ TEST(Product, OfTypeBf16RoundsItsFactorsAndTheGradientsToo) {
     const Case one(shape);
     const auto got = one.run([](const Tensor& x, const Tensor& w, const Tensor& b) {
       const Weight weight = Weight::dense("w", w), bias = Weight::dense("b", b);
-      const TrainingProducts products(ProductType::bf16);
-      return linear(x, weight, &bias);
+      return linear(x, weight, &bias, kBf16);
     });
     const Tensor dy = gen(got[0].sizes().vec(), 0.31, 0.5).to(at::kFloat);
     const Tensor x = in_bf16(one.x), w = in_bf16(one.w), g = in_bf16(dy);
@@ -87,9 +91,8 @@ TEST(Product, OfTypeBf16InExpertsIsThatOfLinear) {
                w = gen({3, 7, 20}, 0.7, 0.3).to(at::kFloat),
                dy = gen({9, 7}, 0.31, 0.5).to(at::kFloat);
   const std::vector<int64_t> offsets = {0, 4, 4, 9};
-  const TrainingProducts products(ProductType::bf16);
   const Tensor a = x.clone().requires_grad_(true), b = w.clone().requires_grad_(true);
-  const Tensor y = grouped_linear(a, Weight::dense("w", b), offsets);
+  const Tensor y = grouped_linear(a, Weight::dense("w", b), offsets, nullptr, kBf16);
   (y * dy).sum().backward();
   EXPECT_TRUE(at::equal(b.grad()[1], at::zeros({7, 20})));
   for (const int64_t e : {0, 2}) {
@@ -97,11 +100,55 @@ TEST(Product, OfTypeBf16InExpertsIsThatOfLinear) {
                   n = offsets[static_cast<size_t>(e) + 1] - begin;
     const Tensor xe = x.narrow(0, begin, n).clone().requires_grad_(true),
                  we = w[e].clone().requires_grad_(true);
-    const Tensor ye = linear(xe, Weight::dense("w", we));
+    const Tensor ye = linear(xe, Weight::dense("w", we), nullptr, kBf16);
     (ye * dy.narrow(0, begin, n)).sum().backward();
     EXPECT_TRUE(at::equal(y.detach().narrow(0, begin, n), ye.detach()));
     EXPECT_TRUE(at::equal(a.grad().narrow(0, begin, n), xe.grad()));
     EXPECT_TRUE(at::equal(b.grad()[e], we.grad()));
+  }
+}
+
+// what a recorded product keeps of its settings counts, not the thread that asks for gradients
+TEST(Product, ABackwardPassOnAnotherThreadIsThatOfTheForwardPass) {
+  const auto drop = std::make_shared<const InputDrop>(
+      [](const Tensor& x, double p, const std::string&) { return x * (1 - p); });
+  const std::vector<ProductSettings> all = {{},
+                                            kBf16,
+                                            {.gradients_in_place = true},
+                                            {.type = ProductType::bf16, .gradients_in_place = true},
+                                            {.type = ProductType::bf16, .drop = drop}};
+  const std::vector<int64_t> offsets = {0, 12, 12, 37};
+  for (size_t s = 0; s < all.size(); ++s) {
+    SCOPED_TRACE(s);
+    const auto run = [&](bool elsewhere) {
+      const auto leaf = [](const std::vector<int64_t>& sizes, double from) {
+        return gen(sizes, from, 0.3).to(at::kFloat).requires_grad_(true);
+      };
+      const Tensor x = leaf({37, 16}, 0.9), w = leaf({20, 16}, 0.7), a = leaf({4, 16}, 0.5),
+                   b = leaf({20, 4}, 0.2), e = leaf({3, 20, 16}, 0.8);
+      // gradients that are there are added to
+      w.mutable_grad() = gen(w.sizes().vec(), 0.1, 0.2).to(at::kFloat);
+      const auto weight = [](const Tensor& t) {
+        return std::make_shared<const Weight>(Weight::dense("w", t));
+      };
+      const Tensor y = linear(x, *weight(w), nullptr, all[s]) +
+                       linear(x, Weight::adapted(weight(w.detach()), weight(a), weight(b), 1, 0.25),
+                              nullptr, all[s]) +
+                       grouped_linear(x, *weight(e), offsets, nullptr, all[s]);
+      const auto backward = [&] {
+        (y * gen(y.sizes().vec(), 0.31, 0.5).to(at::kFloat)).sum().backward();
+      };
+      if (elsewhere)
+        std::thread(backward).join();
+      else
+        backward();
+      return std::vector<Tensor>{y.detach(), x.grad(), w.grad(), a.grad(), b.grad(), e.grad()};
+    };
+    const auto here = run(false), elsewhere = run(true), again = run(false);
+    for (size_t k = 0; k < here.size(); ++k) {
+      EXPECT_TRUE(at::equal(elsewhere[k], here[k])) << k;
+      EXPECT_TRUE(at::equal(again[k], here[k])) << k;
+    }
   }
 }
 

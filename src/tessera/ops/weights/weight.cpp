@@ -14,7 +14,6 @@
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/side_by_side.h"
-#include "tessera/ops/weights/input_drops.h"
 #include "tessera/ops/weights/grouped_product.h"
 #include "tessera/ops/weights/product_input.h"
 #include "tessera/ops/weights/quantized_operands.h"
@@ -137,9 +136,8 @@ Weight Weight::adapted(Adapted parts) {
   return out;
 }
 
-Tensor Weight::Adapted::input(const Tensor& x) const {
-  const auto& drop = InputDrops::current();
-  return dropout == 0 || !drop ? x : (*drop)(x, dropout, w->name());
+Tensor Weight::Adapted::input(const Tensor& x, const ProductSettings& settings) const {
+  return dropout == 0 || !settings.drop ? x : (*settings.drop)(x, dropout, w->name());
 }
 
 std::vector<WeightPtr> Weight::Adapted::all() const {
@@ -264,22 +262,23 @@ void widen(DType type, const void* data, int64_t n, int64_t k, const int32_t* co
 
 }  // namespace
 
-Tensor Weight::tensor() const {
+Tensor Weight::tensor(const ProductSettings& settings) const {
   if (rounding_) {
     check_reads_no_rows(*this);
-    return without_rounding(*this).tensor();
+    return without_rounding(*this).tensor(settings);
   }
   if (tensor_.defined()) return tensor_;
   if (adapted_) {
-    if (adapted_->dropout > 0 && InputDrops::current())
+    if (adapted_->dropout > 0 && settings.drop)
       fail(ErrorKind::usage, "adapter",
            "{} is read as a matrix, without inputs to drop; expected adapter dropout 0", name_);
-    Tensor sum = adapted_->w->tensor();
+    Tensor sum = adapted_->w->tensor(settings);
     if (adapted_->a != nullptr && shape_.size() == 3)
       sum = sum + adapted_->scale * at::bmm(adapted_->b->tensor(), adapted_->a->tensor());
     else if (adapted_->a != nullptr)
       // columns of B A, by the products that kernels and gradients share
-      sum = sum + adapted_->scale * linear(adapted_->a->tensor().t(), *adapted_->b).t();
+      sum = sum + adapted_->scale *
+                      linear(adapted_->a->tensor().t(), *adapted_->b, nullptr, settings).t();
     const auto by = [&](const Tensor& factors, int64_t axis) {
       sum = sum * (sum.dim() == 1 ? factors : factors.unsqueeze(axis)).to(sum.options());
     };
@@ -352,6 +351,16 @@ bool frozen_in_storage(const Weight& w) {
          w.dtype() != DType::f64;
 }
 
+/// The rows of x, which `dense` keeps where nothing shares them.
+ProductInput rows_of(const Tensor& x,
+                     const SharedInput* shared,
+                     const Reading& reading,
+                     Tensor& dense) {
+  if (shared != nullptr) return shared->rows(reading);
+  dense = x.contiguous();
+  return product_input(dense, reading);
+}
+
 /// y [.., O] = x w_OI^T (+ bias_O), dense float32.
 void multiply(const ProductInput& x, const Weight& w, const Tensor& bias_O, const Tensor& y) {
   const Tensor b = bias_O.defined() ? bias_O.to(at::kFloat).contiguous() : Tensor();
@@ -364,14 +373,15 @@ void multiply(const ProductInput& x, const Weight& w, const Tensor& bias_O, cons
 }
 
 Tensor by_rows(const Tensor& x,
+               const SharedInput* shared,
                const Weight& w,
                const Tensor& bias_O,
                kernels::Arithmetic arithmetic) {
   auto sizes = x.sizes().vec();
   sizes.back() = w.size(0);
   Tensor y = at::empty(sizes, x.options());
-  const Tensor input = x.contiguous();
-  multiply(SharedInput::rows_of(input, {arithmetic, w.columns()}), w, bias_O, y);
+  Tensor dense;
+  multiply(rows_of(x, shared, {arithmetic, w.columns()}, dense), w, bias_O, y);
   return y;
 }
 
@@ -408,7 +418,8 @@ Tensor by_tiles(const Tensor& x, const Weight& w, const Tensor& bias_O) {
 Tensor frozen_product(const Tensor& x, const Weight& w, const Tensor& bias_O) {
   const bool tiled = x.numel() >= kTiledRows * w.size(1) && w.columns() == nullptr &&
                      kernels::can_dequantize(w.dtype());
-  return tiled ? by_tiles(x, w, bias_O) : by_rows(x, w, bias_O, kernels::Arithmetic::float32);
+  return tiled ? by_tiles(x, w, bias_O)
+               : by_rows(x, nullptr, w, bias_O, kernels::Arithmetic::float32);
 }
 
 /// linear() through a weight that stays as it is stored.
@@ -546,20 +557,33 @@ Tensor rounded_input(const Tensor& x, const Weight& w) {
   return w.rounding().int8 ? int8_rows(x) : x;
 }
 
-Tensor adapted_linear(const Tensor& x, const Weight::Adapted& parts, const Weight* bias) {
+Tensor linear_of(const Tensor& x,
+                 const SharedInput* shared,
+                 const Weight& w,
+                 const Weight* bias,
+                 const ProductSettings& settings);
+
+Tensor adapted_linear(const Tensor& x,
+                      const SharedInput* shared,
+                      const Weight::Adapted& parts,
+                      const Weight* bias,
+                      const ProductSettings& settings) {
   const Tensor input = parts.in == nullptr ? x : by_columns(x, parts.in->tensor());
   const bool scaled = parts.magnitude != nullptr || parts.out != nullptr;
-  Tensor y = linear(input, *parts.w, scaled ? nullptr : bias);
+  const auto times = [&](const Tensor& rows, const Weight& w, const Weight* b = nullptr) {
+    return linear_of(rows, rows.is_same(x) ? shared : nullptr, w, b, settings);
+  };
+  Tensor y = times(input, *parts.w, scaled ? nullptr : bias);
   if (parts.a != nullptr) {
-    const Tensor read = parts.input(input);
-    const Tensor low = parts.scale * linear(linear(read, *parts.a), *parts.b);
+    const Tensor read = parts.input(input, settings);
+    const Tensor low = parts.scale * times(times(read, *parts.a), *parts.b);
     if (parts.magnitude == nullptr) {
       y = y + low;
     } else if (const Tensor factors = parts.row_factors(); read.is_same(input)) {
       y = by_columns(y + low, factors);
     } else {
       // W itself reads all of x, what changes it what is left
-      y = y + by_columns(linear(read, *parts.w), factors - 1) + by_columns(low, factors);
+      y = y + by_columns(times(read, *parts.w), factors - 1) + by_columns(low, factors);
     }
   }
   if (parts.out != nullptr) y = by_columns(y, parts.out->tensor());
@@ -567,16 +591,20 @@ Tensor adapted_linear(const Tensor& x, const Weight::Adapted& parts, const Weigh
   return y + over_rows(bias->tensor().to(y.options()), y);
 }
 
-}  // namespace
-
-Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
+Tensor linear_of(const Tensor& x,
+                 const SharedInput* shared,
+                 const Weight& w,
+                 const Weight* bias,
+                 const ProductSettings& settings) {
   require(x.size(-1) == w.size(1), "linear", "{}: input has {} channels, the weight [{}, {}]",
           w.name(), x.size(-1), w.size(0), w.size(1));
-  if (const Weight::Adapted* parts = w.parts()) return adapted_linear(x, *parts, bias);
-  if (rounds_before(x, w)) return linear(rounded_input(x, w), without_rounding(w), bias);
+  if (const Weight::Adapted* parts = w.parts())
+    return adapted_linear(x, shared, *parts, bias, settings);
+  if (rounds_before(x, w))
+    return linear_of(rounded_input(x, w), nullptr, without_rounding(w), bias, settings);
   const Tensor b_O = bias != nullptr ? bias->tensor() : Tensor();
   if (by_kernel(x, w)) {
-    if (!at::GradMode::is_enabled()) return by_rows(x, w, b_O, arithmetic_of(w));
+    if (!at::GradMode::is_enabled()) return by_rows(x, shared, w, b_O, arithmetic_of(w));
     if (frozen_in_storage(w))
       return FrozenLinear::apply(x, b_O.defined() ? std::optional<Tensor>(b_O) : std::nullopt, w);
   }
@@ -589,16 +617,32 @@ Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
     return b.defined() ? y + spread(b, y) : y;
   }
   if (product_type != at::kFloat || !at::GradMode::is_enabled() ||
-      (!input.is_cpu() && TrainingProducts::type() == ProductType::float32))
+      (!input.is_cpu() && settings.type == ProductType::float32))
     return at::linear(input, matrix, b).to(x.scalar_type());
-  const bool in_place = InPlaceGradients::active() && input.is_cpu() && input.dim() == 2 &&
+  const bool in_place = settings.gradients_in_place && input.is_cpu() && input.dim() == 2 &&
                         matrix.is_leaf() && matrix.requires_grad() &&
                         matrix.is_same(w.dense_tensor());
-  const ProductType type = TrainingProducts::type();
+  const ProductType type = settings.type;
   const Tensor y = in_place                       ? product_in_place(input, matrix, type)
                    : type == ProductType::float32 ? product(input, matrix.t())
                                                   : rounded_product(input, matrix.t(), type);
   return (b.defined() ? y + over_rows(b, y) : y).to(x.scalar_type());
+}
+
+}  // namespace
+
+Tensor linear(const Tensor& x,
+              const Weight& w,
+              const Weight* bias,
+              const ProductSettings& settings) {
+  return linear_of(x, nullptr, w, bias, settings);
+}
+
+Tensor linear(const SharedInput& x,
+              const Weight& w,
+              const Weight* bias,
+              const ProductSettings& settings) {
+  return linear_of(x, &x, w, bias, settings);
 }
 
 namespace {
@@ -623,6 +667,7 @@ void for_experts(const std::vector<int64_t>& offsets, Body body) {
 }
 
 Tensor grouped_by_rows(const Tensor& x_NI,
+                       const SharedInput* shared,
                        const Weight& w,
                        const std::vector<int64_t>& offsets,
                        const Tensor& bias_EO,
@@ -631,7 +676,8 @@ Tensor grouped_by_rows(const Tensor& x_NI,
   Tensor y_NO = at::empty({x_NI.size(0), w.size(1)}, x_NI.options());
   // each expert reads its rows in an order of its own, where columns have one
   std::optional<ProductInput> all;
-  if (w.columns() == nullptr) all = SharedInput::rows_of(dense, {arithmetic});
+  if (w.columns() == nullptr)
+    all = shared != nullptr ? shared->rows({arithmetic}) : product_input(dense, {arithmetic});
   struct Rows {
     int64_t expert, begin, n;
   };
@@ -662,17 +708,18 @@ struct Grouped : torch::autograd::Function<Grouped> {
                         const std::optional<Tensor>& w_EOI,
                         const std::optional<Tensor>& bias_EO,
                         const Weight& w,
-                        const std::vector<int64_t>& offsets) {
+                        const std::vector<int64_t>& offsets,
+                        ProductType of_trainable) {
     context->save_for_backward({x_NI});
     context->saved_data["w"] = Handle::keep(w);
     context->saved_data["offsets"] = offsets;
     context->saved_data["dense"] = w_EOI.has_value();
     context->saved_data["biased"] = bias_EO.has_value();
     // through weights that stay as they are stored the gradient is exact
-    const ProductType type = w_EOI ? TrainingProducts::type() : ProductType::float32;
+    const ProductType type = w_EOI ? of_trainable : ProductType::float32;
     context->saved_data["type"] = static_cast<int64_t>(type);
     if (!w_EOI || w.dtype() != DType::f32)
-      return grouped_by_rows(x_NI, w, offsets, bias_EO.value_or(Tensor()),
+      return grouped_by_rows(x_NI, nullptr, w, offsets, bias_EO.value_or(Tensor()),
                              kernels::Arithmetic::float32);
     const Tensor y_NO = at::empty({x_NI.size(0), w.size(1)}, x_NI.options());
     std::vector<ProductInto> products;
@@ -713,7 +760,7 @@ struct Grouped : torch::autograd::Function<Grouped> {
     multiply_each(products, type);
     for (size_t e = 0; dw.defined() && e + 1 < offsets.size(); ++e)
       if (offsets[e] == offsets[e + 1]) dw.select(0, static_cast<int64_t>(e)).zero_();
-    return {dx, dw, db, Tensor(), Tensor()};
+    return {dx, dw, db, Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -730,23 +777,34 @@ Tensor by_expert(const Tensor& y, const Tensor& factors_EC, const std::vector<in
   return out.empty() ? y : at::cat(out);
 }
 
+Tensor groups_of(const Tensor& x_NI,
+                 const SharedInput* shared,
+                 const Weight& w_EOI,
+                 const std::vector<int64_t>& offsets,
+                 const Weight* bias_EO,
+                 const ProductSettings& settings);
+
 Tensor adapted_groups(const Tensor& x_NI,
+                      const SharedInput* shared,
                       const Weight::Adapted& parts,
                       const std::vector<int64_t>& offsets,
-                      const Weight* bias_EO) {
+                      const Weight* bias_EO,
+                      const ProductSettings& settings) {
   const Tensor input = parts.in == nullptr ? x_NI : by_expert(x_NI, parts.in->tensor(), offsets);
   const bool scaled = parts.magnitude != nullptr || parts.out != nullptr;
-  Tensor y = grouped_linear(input, *parts.w, offsets, scaled ? nullptr : bias_EO);
+  const auto times = [&](const Tensor& rows, const Weight& w, const Weight* b = nullptr) {
+    return groups_of(rows, rows.is_same(x_NI) ? shared : nullptr, w, offsets, b, settings);
+  };
+  Tensor y = times(input, *parts.w, scaled ? nullptr : bias_EO);
   if (parts.a != nullptr) {
-    const Tensor read = parts.input(input);
-    const Tensor low =
-        parts.scale * grouped_linear(grouped_linear(read, *parts.a, offsets), *parts.b, offsets);
+    const Tensor read = parts.input(input, settings);
+    const Tensor low = parts.scale * times(times(read, *parts.a), *parts.b);
     if (parts.magnitude == nullptr) {
       y = y + low;
     } else if (const Tensor factors = parts.row_factors(); read.is_same(input)) {
       y = by_expert(y + low, factors, offsets);
     } else {
-      y = y + by_expert(grouped_linear(read, *parts.w, offsets), factors - 1, offsets) +
+      y = y + by_expert(times(read, *parts.w), factors - 1, offsets) +
           by_expert(low, factors, offsets);
     }
   }
@@ -760,32 +818,52 @@ Tensor adapted_groups(const Tensor& x_NI,
   return biased.empty() ? y : at::cat(biased);
 }
 
+Tensor groups_of(const Tensor& x_NI,
+                 const SharedInput* shared,
+                 const Weight& w_EOI,
+                 const std::vector<int64_t>& offsets,
+                 const Weight* bias_EO,
+                 const ProductSettings& settings) {
+  check_groups(x_NI, w_EOI, offsets);
+  if (const Weight::Adapted* parts = w_EOI.parts())
+    return adapted_groups(x_NI, shared, *parts, offsets, bias_EO, settings);
+  if (rounds_before(x_NI, w_EOI))
+    return groups_of(rounded_input(x_NI, w_EOI), nullptr, without_rounding(w_EOI), offsets, bias_EO,
+                     settings);
+  const Tensor b_EO = bias_EO != nullptr ? bias_EO->tensor() : Tensor();
+  if (by_kernel(x_NI, w_EOI)) {
+    if (!at::GradMode::is_enabled())
+      return grouped_by_rows(x_NI, shared, w_EOI, offsets, b_EO, arithmetic_of(w_EOI));
+    const auto given = [](const Tensor& t) {
+      return t.defined() ? std::optional<Tensor>(t) : std::nullopt;
+    };
+    return Grouped::apply(x_NI, given(w_EOI.dense_tensor()), given(b_EO), w_EOI, offsets,
+                          settings.type);
+  }
+  std::vector<Tensor> parts;
+  for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
+    Tensor y = linear(x_NI.narrow(0, begin, n), w_EOI.slice(e), nullptr, settings);
+    parts.push_back(b_EO.defined() ? y + b_EO.select(0, e).to(y.device(), y.scalar_type()) : y);
+  });
+  return parts.empty() ? at::empty({0, w_EOI.size(1)}, x_NI.options()) : at::cat(parts);
+}
+
 }  // namespace
 
 Tensor grouped_linear(const Tensor& x_NI,
                       const Weight& w_EOI,
                       const std::vector<int64_t>& offsets,
-                      const Weight* bias_EO) {
-  check_groups(x_NI, w_EOI, offsets);
-  if (const Weight::Adapted* parts = w_EOI.parts())
-    return adapted_groups(x_NI, *parts, offsets, bias_EO);
-  if (rounds_before(x_NI, w_EOI))
-    return grouped_linear(rounded_input(x_NI, w_EOI), without_rounding(w_EOI), offsets, bias_EO);
-  const Tensor b_EO = bias_EO != nullptr ? bias_EO->tensor() : Tensor();
-  if (by_kernel(x_NI, w_EOI)) {
-    if (!at::GradMode::is_enabled())
-      return grouped_by_rows(x_NI, w_EOI, offsets, b_EO, arithmetic_of(w_EOI));
-    const auto given = [](const Tensor& t) {
-      return t.defined() ? std::optional<Tensor>(t) : std::nullopt;
-    };
-    return Grouped::apply(x_NI, given(w_EOI.dense_tensor()), given(b_EO), w_EOI, offsets);
-  }
-  std::vector<Tensor> parts;
-  for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
-    Tensor y = linear(x_NI.narrow(0, begin, n), w_EOI.slice(e));
-    parts.push_back(b_EO.defined() ? y + b_EO.select(0, e).to(y.device(), y.scalar_type()) : y);
-  });
-  return parts.empty() ? at::empty({0, w_EOI.size(1)}, x_NI.options()) : at::cat(parts);
+                      const Weight* bias_EO,
+                      const ProductSettings& settings) {
+  return groups_of(x_NI, nullptr, w_EOI, offsets, bias_EO, settings);
+}
+
+Tensor grouped_linear(const SharedInput& x_NI,
+                      const Weight& w_EOI,
+                      const std::vector<int64_t>& offsets,
+                      const Weight* bias_EO,
+                      const ProductSettings& settings) {
+  return groups_of(x_NI, &x_NI, w_EOI, offsets, bias_EO, settings);
 }
 
 Tensor prefixed(const Tensor& y, const Weight& w, const Tensor& positions_N) {
@@ -805,19 +883,21 @@ Tensor prefixed(const Tensor& y, const Weight& w, const Tensor& positions_N) {
 namespace {
 
 /// Rows of W + scale B A, without the sum of the whole.
-Tensor adapted_rows(const Weight::Adapted& parts, const Tensor& ids_N) {
-  const Tensor low = rows(*parts.b, ids_N);
+Tensor adapted_rows(const Weight::Adapted& parts,
+                    const Tensor& ids_N,
+                    const ProductSettings& settings) {
+  const Tensor low = rows(*parts.b, ids_N, settings);
   const Weight a_DR = Weight::dense(parts.a->name(), parts.a->tensor().t().contiguous());
-  return rows(*parts.w, ids_N) + parts.scale * linear(low, a_DR);
+  return rows(*parts.w, ids_N, settings) + parts.scale * linear(low, a_DR, nullptr, settings);
 }
 
 }  // namespace
 
-Tensor rows(const Weight& w, const Tensor& ids_N) {
+Tensor rows(const Weight& w, const Tensor& ids_N, const ProductSettings& settings) {
   if (const Weight::Adapted* parts = w.parts()) {
-    if (parts->prefix != nullptr) return rows(*parts->w, ids_N);
+    if (parts->prefix != nullptr) return rows(*parts->w, ids_N, settings);
     if (parts->magnitude == nullptr && parts->out == nullptr && parts->in == nullptr)
-      return adapted_rows(*parts, ids_N);
+      return adapted_rows(*parts, ids_N, settings);
   }
   const int64_t n = ids_N.numel(), d = w.size(1), limit = w.size(0);
   const bool dense = w.dense_tensor().defined() || w.parts() != nullptr;
@@ -830,7 +910,7 @@ Tensor rows(const Weight& w, const Tensor& ids_N) {
       fail(ErrorKind::input, "embedding", "{}: id {} is out of range; expected 0 to {}", w.name(),
            *wrong, limit - 1);
   }
-  if (dense) return at::embedding(w.tensor(), ids_N);
+  if (dense) return at::embedding(w.tensor(settings), ids_N);
   // only the rows asked for are dequantised
   Tensor out = at::empty({n, d}, at::kFloat);
   const int64_t row_bytes = storage_bytes(w.dtype(), d);

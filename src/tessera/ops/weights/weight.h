@@ -10,6 +10,7 @@
 #include "tessera/format/tensor_view.h"
 #include "tessera/kernels/weights/digits.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/ops/weights/product_settings.h"
 
 namespace tessera::ops {
 
@@ -47,7 +48,7 @@ class Weight {
   /// W + scale B A: a matrix W [O, I] of any storage plus a low-rank product, A [r, I]
   /// and B [O, r]; or E of each, one per expert: [E, O, I], [E, r, I], [E, O, r]. All three stay as
   /// they are, and are trained where they are trainable. `dropout` is the probability with which
-  /// training drops a number that A reads (input_drops.h).
+  /// training drops a number that A reads (ProductSettings::drop).
   static Weight adapted(
       WeightPtr w, WeightPtr a, WeightPtr b, double scale = 1, double dropout = 0);
   struct Adapted;
@@ -93,9 +94,9 @@ class Weight {
 
   /// The numbers as a float tensor. Dense weights return their own tensor, which gradients reach;
   /// stored f32 is a view, other storage types a fresh float32 copy (small weights, conversions).
-  /// Throws Error(usage) where an adapted one is to drop inputs, or a weight to round what it
-  /// reads, of which a matrix knows none.
-  Tensor tensor() const;
+  /// The product of an adapter is computed as `settings` say. Throws Error(usage) where an adapted
+  /// one is to drop inputs, or a weight to round what it reads, of which a matrix knows none.
+  Tensor tensor(const ProductSettings& settings = {}) const;
   /// The tensor of a dense weight, for optimizers and gradients; undefined for a stored one.
   const Tensor& dense_tensor() const { return tensor_; }
   /// The order in which the columns of each matrix lie (format::ColumnOrder); null where it is
@@ -143,7 +144,7 @@ struct Weight::Adapted {
   WeightPtr prefix = nullptr;
 
   /// What A reads of x.
-  Tensor input(const Tensor& x) const;
+  Tensor input(const Tensor& x, const ProductSettings& settings) const;
   /// magnitude / |row of W + scale B A|, [O] or [E, O].
   Tensor row_factors() const;
   /// All of them, W first.
@@ -156,8 +157,12 @@ struct Weight::Adapted {
 
 /// y_NO = x_NI w_OI^T (+ bias_O). Gradients reach x, and w and bias where they are trainable. The
 /// gradient through a frozen weight is computed from the stored numbers, a tile at a time: what is
-/// recorded is a handle to them, never a float copy of them.
-Tensor linear(const Tensor& x, const Weight& w, const Weight* bias = nullptr);
+/// recorded is a handle to them, never a float copy of them. A SharedInput (product_input.h) may be
+/// given in place of x.
+Tensor linear(const Tensor& x,
+              const Weight& w,
+              const Weight* bias = nullptr,
+              const ProductSettings& settings = {});
 
 /// x_NI = y_NO w_OI: the product with the transposed weight, float32 on a CPU from the stored
 /// numbers.
@@ -166,15 +171,16 @@ Tensor transposed_product(const Tensor& y, const Weight& w);
 /// Linear maps of rows sorted by expert: rows [offsets[e], offsets[e + 1]) of x_NI times
 /// w_EOI[e]^T (+ bias_EO[e]) -> [N, O]. `offsets` has E + 1 values that rise from 0 to N. An output
 /// has the bits that linear() with the expert's slice gives its row. Gradients as there; those of a
-/// trainable w are sums over each expert's rows in their order. Both take the type of product that
-/// is set (product.h, TrainingProducts).
+/// trainable w are sums over each expert's rows in their order.
 Tensor grouped_linear(const Tensor& x_NI,
                       const Weight& w_EOI,
                       const std::vector<int64_t>& offsets,
-                      const Weight* bias_EO = nullptr);
+                      const Weight* bias_EO = nullptr,
+                      const ProductSettings& settings = {});
 
-/// Rows ids_N of w_VD: [N, D]. Throws Error(input) when an id is out of range.
-Tensor rows(const Weight& w, const Tensor& ids_N);
+/// Rows ids_N of w_VD: [N, D]; `settings` are of an adapter's product. Throws Error(input) when an
+/// id is out of range.
+Tensor rows(const Weight& w, const Tensor& ids_N, const ProductSettings& settings = {});
 
 /// y [N, ..], which w gave for tokens at positions_N of their documents, with the rows of the first
 /// M taken from w's prefix [M, ..] where it has one.

@@ -144,7 +144,6 @@ void Loop::report(LogLine& line) {
 /// Forward and backward passes over `accumulate` micro-batches, then the update.
 LogLine Loop::update() {
   const TrainRecipe& how = recipe_.train;
-  const ops::TrainingProducts products(product_type(how.precision));
   // an incomplete step leaves the rows unchanged
   std::optional<RecurrentStates> carried = progress_.carried;
   std::vector<PackedBatch> packed;
@@ -335,6 +334,7 @@ model::ForwardOptions Loop::forward_options() const {
   options.step = progress_.step;
   options.cancel = options_.cancel;
   options.sequence = options_.sequence;
+  options.products = product_type(recipe_.train.precision);
   options.recompute = recipe_.train.recompute;
   return options;
 }

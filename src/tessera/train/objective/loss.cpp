@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "tessera/infer/evaluation/score.h"
-#include "tessera/ops/weights/product.h"
+#include "tessera/ops/weights/product_settings.h"
 
 namespace tessera::train {
 namespace {
@@ -104,7 +104,7 @@ HeadLoss head_loss(const model::Model& model,
   const bool has_body = learns && scored.requires_grad();  // otherwise only the head is trained
   HeadLoss out;
   if (has_body) out.gradient = at::zeros(scored.sizes(), scored.options());
-  const ops::InPlaceGradients of_the_head;
+  const ops::ProductSettings of_head{.type = options.products, .gradients_in_place = true};
   LossOptions here = options;
   Tensor of_chunk;
   std::vector<Tensor> nll;
@@ -112,7 +112,7 @@ HeadLoss head_loss(const model::Model& model,
   for (int64_t begin = 0; begin < n; begin += chunk) {
     const int64_t length = std::min(chunk, n - begin);
     const Tensor rows = scored.detach().narrow(0, begin, length).requires_grad_(has_body);
-    const Tensor logits = model.logits(rows);
+    const Tensor logits = model.logits(rows, of_head);
     if (weights.defined()) here.weight_N = weights.narrow(0, begin, length);
     Tensor gradient = logits.detach();
     if (gradient.scalar_type() != ops::wide(gradient)) gradient = gradient.to(ops::wide(gradient));

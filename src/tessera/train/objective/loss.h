@@ -22,6 +22,7 @@ struct LossOptions {
   LabelSmoothing smoothing = {};
   Tensor weight_N = {};     // if defined: additional factor of each row's gradient
   bool gradients = true;    // of head_loss(): otherwise the sums only
+  ops::ProductType products = ops::ProductType::float32;  // of the head
   Tensor* nll_N = nullptr;  // if set: receives l_i of every row, 0 without a target, double
   /// If set: an additional gradient for a chunk of logits, which must not be written to (undefined
   /// = none). `rows_N`: the rows of the hidden states in the chunk.

@@ -120,21 +120,24 @@ class CrossEntropy final : public Objective {
     forward.probe = {};
     forward.take_values = nullptr;
     const Tensor targets = targets_of(packed);
+    const ops::ProductSettings of_heads{.type = forward.products};
     LossOptions options = loss_;
+    options.products = forward.products;
     options.scale = terms.own / whole.divisor(kNextToken);
     Tensor added = look_ahead(model, packed, batch, forward, hidden, whole, terms.own, sums);
     const auto add = [&added](const Tensor& share) {
       if (share.defined()) added = added.defined() ? added + share : share;
     };
     if (length_weight_) {
-      const Tensor nll = length_nll(model.target_lengths(encoded), lengths_of(packed)).sum();
+      const Tensor nll =
+          length_nll(model.target_lengths(encoded, of_heads), lengths_of(packed)).sum();
       sums[kLengthLoss] = DeferredNumber(nll);
       add(nll * (*length_weight_ * terms.own / whole.divisor(kLengthLoss)));
     }
     for (const auto& [layer, x_ND] : handed_on) {
       LossOptions early = options;
       early.scale *= weights[static_cast<size_t>(layer)];
-      const HeadLoss loss = head_loss(model, model.exit(x_ND, layer + 1), targets, early);
+      const HeadLoss loss = head_loss(model, model.exit(x_ND, layer + 1, of_heads), targets, early);
       sums[exit_loss(layer)] = loss.sums.nll;
       add(loss.share());
     }
@@ -204,6 +207,7 @@ class CrossEntropy final : public Objective {
               : trunk_ND.index_select(0, at::tensor(ahead.tokens, at::kLong).to(trunk_ND.device()));
       previous = model.predict(index, read_MD, ahead.batch, forward);
       LossOptions options = loss_;
+      options.products = forward.products;
       options.scale = factor * ahead_weight_ / static_cast<double>(ahead_) / whole.divisor(name);
       const HeadLoss loss =
           head_loss(model, previous, at::tensor(ahead.targets, at::kLong), options);

@@ -70,13 +70,13 @@ class Attention final : public Mixer {
     const int64_t n = x_ND.size(0);
     // projections, norms, rotation
     const ops::SharedInput shared(x_ND);
-    Tensor unrotated = unrotated_queries(q_, x_ND, context);
+    Tensor unrotated = unrotated_queries(q_, shared, context);
     const Tensor far = rotated_queries(mask_.far_queries(unrotated, *position_, context), context);
     Projected x{
         rotated_queries(position_->rotate(std::move(unrotated), Side::query, context), context),
         {},
         {}};
-    own_or_shared(x, x_ND, context);
+    own_or_shared(x, shared, context);
     PatternedScores scores = mask_.scores(options(context), context, far);
     if (select_) choose(x, x_ND, scores, context, rows);
     if (rows != nullptr && context.split.ranks > 1 && !ops::use_kernels(x_ND))
@@ -85,12 +85,12 @@ class Attention final : public Mixer {
            "\"isolated\"");
     Tensor o_NHD = attend(x, scores, context, rows);
     if (config_.pattern_config().global_projections())
-      o_NHD = with_global_rows(o_NHD, x_ND, scores, context, rows);
-    o_NHD = gate_(o_NHD, x_ND, GatePlace::after_sdpa);
+      o_NHD = with_global_rows(o_NHD, shared, scores, context, rows);
+    o_NHD = gate_(o_NHD, shared, GatePlace::after_sdpa, context);
     Tensor merged = o_NHD.reshape({n, config_.n_heads * config_.value_dim()});
     show(x, scores, merged, context);
-    if (inner_norm_) merged = inner_norm_->forward(merged);
-    return gate_(o_(merged), x_ND, GatePlace::after_o);
+    if (inner_norm_) merged = inner_norm_->forward(merged, context.products);
+    return gate_(o_(merged, context), shared, GatePlace::after_o, context);
   }
 
   std::shared_ptr<const PartStep> step() const override {
@@ -162,7 +162,7 @@ class Attention final : public Mixer {
   }
 
   /// Keys and values: its own, or an earlier layer's.
-  void own_or_shared(Projected& x, const Tensor& x_ND, Context& context) const {
+  void own_or_shared(Projected& x, const ops::SharedInput& x_ND, Context& context) const {
     if (!config_.has_keys()) {
       std::tie(x.k_NGD, x.v_NGD) = shared_.of_earlier(context);
       return;
@@ -170,27 +170,35 @@ class Attention final : public Mixer {
     // a prefix replaces keys and values themselves, rotated by no position
     const Tensor& positions = context.batch->positions_N;
     if (config_.k_eq_v) {
-      const Tensor both_NE = projected(k_, x_ND);
-      x.v_NGD = values(both_NE, x_ND);
+      const Tensor both_NE = projected(k_, x_ND, context);
+      x.v_NGD = values(both_NE, x_ND, context);
       x.k_NGD = rotated_keys(both_NE, context);
     } else {
-      x.k_NGD = ops::prefixed(rotated_keys(projected(k_, x_ND), context), *k_.weight, positions);
-      x.v_NGD = ops::prefixed(values(projected(v_, x_ND), x_ND), *v_.weight, positions);
+      x.k_NGD =
+          ops::prefixed(rotated_keys(projected(k_, x_ND, context), context), *k_.weight, positions);
+      x.v_NGD =
+          ops::prefixed(values(projected(v_, x_ND, context), x_ND, context), *v_.weight, positions);
     }
     shared_.leave(x.k_NGD, x.v_NGD, context);
   }
 
-  Tensor projected(const GroupedLinear& linear, const Tensor& x_ND) const {
-    const Tensor y = linear(x_ND);
+  template <class X>
+  Tensor projected(const GroupedLinear& linear, const X& x_ND, const Context& context) const {
+    const Tensor y = linear(x_ND, context);
     return config_.clip > 0 ? y.clamp(-config_.clip, config_.clip) : y;
   }
-  Tensor values(const Tensor& projected_NE, const Tensor& x_ND) const {
-    return gate_(v_norm_(projected_NE), x_ND, GatePlace::after_value);
+  Tensor values(const Tensor& projected_NE,
+                const ops::SharedInput& x_ND,
+                const Context& context) const {
+    return gate_(v_norm_(projected_NE, context.products), x_ND, GatePlace::after_value, context);
   }
-  Tensor queries(const GroupedLinear& linear, const Tensor& x_ND) const {
-    return scale_.learned(q_norm_(projected(linear, x_ND)));
+  template <class X>
+  Tensor queries(const GroupedLinear& linear, const X& x_ND, const Context& context) const {
+    return scale_.learned(q_norm_(projected(linear, x_ND, context), context.products));
   }
-  Tensor keys(const Tensor& x_ND) const { return k_norm_(projected(k_, x_ND)); }
+  Tensor keys(const Tensor& x_ND, const Context& context) const {
+    return k_norm_(projected(k_, x_ND, context), context.products);
+  }
 
   /// Normed queries times the factors of their positions, and that of the scores where it is on
   /// them.
@@ -199,22 +207,24 @@ class Attention final : public Mixer {
   }
 
   /// Queries as the position takes them.
-  Tensor unrotated_queries(const GroupedLinear& linear, const Tensor& x_ND, const Context& context) const {
+  Tensor unrotated_queries(const GroupedLinear& linear,
+                           const ops::SharedInput& x_ND,
+                           const Context& context) const {
     if (config_.norms_after_rotation())
-      return projected(linear, x_ND).unflatten(1, {config_.n_heads, -1});
-    return scaled(queries(linear, x_ND), context);
+      return projected(linear, x_ND, context).unflatten(1, {config_.n_heads, -1});
+    return scaled(queries(linear, x_ND, context), context);
   }
   /// What is done to queries that the position has turned; undefined ones stay so.
   Tensor rotated_queries(const Tensor& q_NHD, const Context& context) const {
     if (!config_.norms_after_rotation() || !q_NHD.defined()) return q_NHD;
-    return scaled(scale_.learned(q_norm_(q_NHD.flatten(1))), context);
+    return scaled(scale_.learned(q_norm_(q_NHD.flatten(1), context.products)), context);
   }
   /// Projected keys, normed and rotated.
   Tensor rotated_keys(const Tensor& k_NE, Context& context) const {
     if (!config_.norms_after_rotation())
-      return position_->rotate(k_norm_(k_NE), Side::key, context);
+      return position_->rotate(k_norm_(k_NE, context.products), Side::key, context);
     const Tensor k_NGD = k_NE.unflatten(1, {config_.n_kv_heads, -1});
-    return k_norm_(position_->rotate(k_NGD, Side::key, context).flatten(1));
+    return k_norm_(position_->rotate(k_NGD, Side::key, context).flatten(1), context.products);
   }
 
   ops::ScoreOptions options(Context& context) const {
@@ -223,13 +233,14 @@ class Attention final : public Mixer {
     how.softcap = config_.softcap;
     how.causal = context.causal;
     how.sinks_H = sinks(*context.batch);
-    return with_term(std::move(how), *position_,
-                     {.n_heads = config_.n_heads,
-                      .head_dim = config_.head_dim,
-                      .longest = context.batch->longest(),
-                      .project_q = [this](const Tensor& x) { return queries(q_, x); },
-                      .project_k = [this](const Tensor& x) { return keys(x); }},
-                     context);
+    return with_term(
+        std::move(how), *position_,
+        {.n_heads = config_.n_heads,
+         .head_dim = config_.head_dim,
+         .longest = context.batch->longest(),
+         .project_q = [this, &context](const Tensor& x) { return queries(q_, x, context); },
+         .project_k = [this, &context](const Tensor& x) { return keys(x, context); }},
+        context);
   }
 
   /// The logits that take weight and give nothing. A key of zeros scores 0, and its value is 0.
@@ -411,15 +422,15 @@ class Attention final : public Mixer {
   /// o_NHD with the rows of global tokens replaced by what their own projections give: attention
   /// over the whole document.
   Tensor with_global_rows(const Tensor& o_NHD,
-                          const Tensor& x_ND,
+                          const ops::SharedInput& x_ND,
                           const PatternedScores& scores,
                           Context& context,
                           const StateRows* rows) const {
     const Batch& batch = *context.batch;
     const Tensor q = unrotated_queries(q_global_, x_ND, context);
     const Projected x{rotated_queries(position_->rotate(q, Side::query, context), context),
-                      rotated_keys(projected(k_global_, x_ND), context),
-                      values(projected(v_global_, x_ND), x_ND)};
+                      rotated_keys(projected(k_global_, x_ND, context), context),
+                      values(projected(v_global_, x_ND, context), x_ND, context)};
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout, "global_weights");
     const BySegment part(batch);
     std::vector<Tensor> found, numbers;

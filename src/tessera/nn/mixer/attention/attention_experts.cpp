@@ -33,8 +33,8 @@ class AttentionExperts final : public Mixer {
     const Tensor unrotated = queries(x_ND, routing, sorted, context);
     const Tensor far = mask_.far_queries(unrotated, *position_, context);
     const Tensor q_NHD = position_->rotate(unrotated, Side::query, context),
-                 k_NGD = position_->rotate(heads(k_(x_ND)), Side::key, context),
-                 v_NGD = heads(v_(x_ND));
+                 k_NGD = position_->rotate(heads(k_(x_ND, context)), Side::key, context),
+                 v_NGD = heads(v_(x_ND, context));
     ops::ScoreOptions how;
     how.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim));
     how.causal = context.causal;
@@ -50,18 +50,22 @@ class AttentionExperts final : public Mixer {
     return x.reshape({x.size(0), config_.n_heads, config_.head_dim});
   }
 
+  static ops::ProductSettings of_experts(const SortedChoices& sorted, const Context& context) {
+    return context.products.with(expert_input_drop(sorted.groups, context));
+  }
+
   /// Those of the chosen experts, [N, G K, D], the experts of a head one after another: they read
   /// one head of keys. Zero where a choice is none.
   Tensor queries(const Tensor& x_ND,
                  const Routing& routing,
                  const SortedChoices& sorted,
                  const Context& context) const {
-    const ops::InputDrops drops(expert_input_drops(sorted.groups, context));
     const int64_t n = x_ND.size(0), k = routing.expert_NK.size(1), g = config_.n_heads,
                   d = config_.head_dim;
     const auto device = x_ND.device();
-    const Tensor q_SE = ops::grouped_linear(x_ND.index_select(0, sorted.token_S.to(device)),
-                                            *q_.weight, sorted.groups->offsets);
+    const Tensor q_SE =
+        ops::grouped_linear(x_ND.index_select(0, sorted.token_S.to(device)), *q_.weight,
+                            sorted.groups->offsets, nullptr, of_experts(sorted, context));
     if (q_SE.size(0) == 0) return at::zeros({n, g * k, d}, q_SE.options());
     Tensor q_CE = q_SE.index_select(0, sorted.row_NK.reshape({-1}).to(device));
     if (!sorted.all())
@@ -94,13 +98,13 @@ class AttentionExperts final : public Mixer {
                  const Routing& routing,
                  const SortedChoices& sorted,
                  const Context& context) const {
-    const ops::InputDrops drops(expert_input_drops(sorted.groups, context));
     const int64_t n = o_NHD.size(0), k = routing.expert_NK.size(1), g = config_.n_heads,
                   d = config_.head_dim;
     const auto device = o_NHD.device();
     const Tensor o_CE = o_NHD.reshape({n, g, k, d}).transpose(1, 2).reshape({n * k, g * d});
-    const Tensor y_SD = ops::grouped_linear(o_CE.index_select(0, sorted.choice_S.to(device)),
-                                            *o_.weight, sorted.groups->offsets);
+    const Tensor y_SD =
+        ops::grouped_linear(o_CE.index_select(0, sorted.choice_S.to(device)), *o_.weight,
+                            sorted.groups->offsets, nullptr, of_experts(sorted, context));
     Tensor sum = at::zeros({n, y_SD.size(1)}, y_SD.options().dtype(ops::wide(y_SD)));
     for (int64_t j = 0; j < k; ++j)
       sum = with_choice(sum, j, y_SD, sorted,

@@ -40,13 +40,15 @@ class Bottleneck final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows*) const override {
     const ops::SharedInput shared(x_ND);
-    const Tensor a_NB = in_norm_->forward(in_(x_ND), context);
-    const Tensor s_NB = qk_norm_ ? qk_norm_->forward(qk_(x_ND), context) : a_NB;
+    const Tensor a_NB = in_norm_->forward(in_(shared, context), context);
+    const Tensor s_NB = qk_norm_ ? qk_norm_->forward(qk_(shared, context), context) : a_NB;
     Tensor h_NB = o_norm_->forward(
-        a_NB + o_(attended(s_NB, v_(qk_norm_ ? x_ND : a_NB), context)), context);
+        a_NB + o_(attended(s_NB, qk_norm_ ? v_(shared, context) : v_(a_NB, context), context),
+                  context),
+        context);
     for (size_t i = 0; i < ffns_.size(); ++i)
       h_NB = ffn_norms_[i]->forward(h_NB + ffns_[i]->forward(h_NB, context), context);
-    return out_(h_NB);
+    return out_(h_NB, context);
   }
 
  private:
@@ -58,8 +60,8 @@ class Bottleneck final : public Mixer {
     scores.how.scale =
         1 / std::sqrt(static_cast<double>(config_.width) / static_cast<double>(config_.n_heads));
     scores.how.causal = false;
-    return attend_documents(heads(q_(s_NB)), heads(k_(s_NB)), heads(v_NB), *context.batch, scores,
-                            weight_dropout(context, name_, config_.dropout))
+    return attend_documents(heads(q_(s_NB, context)), heads(k_(s_NB, context)), heads(v_NB),
+                            *context.batch, scores, weight_dropout(context, name_, config_.dropout))
         .reshape(v_NB.sizes());
   }
 

@@ -63,8 +63,9 @@ class CompressedAttention final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     check_call(context, rows);
-    const Tensor latent_NQ = query_latent(x_ND), q_NHK = queries(latent_NQ, context),
-                 k_N1K = turned(normed(kv_(x_ND), kv_norm_).unsqueeze(1), Side::key, context);
+    const Tensor latent_NQ = query_latent(x_ND, context), q_NHK = queries(latent_NQ, context),
+                 k_N1K = turned(normed(kv_(x_ND, context), kv_norm_, context).unsqueeze(1),
+                                Side::key, context);
     std::vector<Tensor> entries(context.batch->segments.size()), chosen = entries;
     if (pool_) {
       EntryCall& completed = *entry_call_of(context, rows, config_.block);
@@ -75,7 +76,7 @@ class CompressedAttention final : public Mixer {
     if (index_pool_ && rows == nullptr)
       learn(x_ND, latent_NQ, q_NHK, k_N1K, entries, chosen, context);
     const Tensor o_NA = turned_back(o_NHK, context).flatten(1);
-    return o_(config_.o_lora_rank > 0 ? o_a_(o_NA) : o_NA);
+    return o_(config_.o_lora_rank > 0 ? o_a_(o_NA, context) : o_NA, context);
   }
   std::shared_ptr<const PartStep> step() const override {
     return compressed_attention_step({config_, q_a_, q_, kv_, index_q_, index_weights_, o_a_, o_,
@@ -93,16 +94,17 @@ class CompressedAttention final : public Mixer {
            "have too");
   }
 
-  static Tensor normed(const Tensor& x, const std::unique_ptr<Norm>& norm) {
-    return norm ? norm->forward(x) : x;
+  static Tensor normed(const Tensor& x, const std::unique_ptr<Norm>& norm, const Context& context) {
+    return norm ? norm->forward(x, context.products) : x;
   }
 
-  Tensor query_latent(const Tensor& x_ND) const {
-    return q_a_.weight ? normed(q_a_(x_ND), q_a_norm_) : x_ND;
+  Tensor query_latent(const Tensor& x_ND, const Context& context) const {
+    return q_a_.weight ? normed(q_a_(x_ND, context), q_a_norm_, context) : x_ND;
   }
   Tensor queries(const Tensor& latent_NQ, Context& context) const {
-    const Tensor q = q_(latent_NQ).reshape({latent_NQ.size(0), config_.n_heads, config_.head_dim});
-    return turned(normed(q, query_norm_), Side::query, context);
+    const Tensor q =
+        q_(latent_NQ, context).reshape({latent_NQ.size(0), config_.n_heads, config_.head_dim});
+    return turned(normed(q, query_norm_, context), Side::query, context);
   }
 
   /// `turn` of the last rope_head_dim channels of every head.
@@ -138,7 +140,7 @@ class CompressedAttention final : public Mixer {
                              const StateRows* rows) const {
     const Batch& batch = *context.batch;
     const BySegment part(batch), part_of_entries(entries.batch);
-    const Tensor tokens_NA = pool.tokens(x_ND);
+    const Tensor tokens_NA = pool.tokens(x_ND, context);
     std::vector<Tensor> all;
     for (size_t i = 0; i < batch.segments.size(); ++i) {
       const int64_t start = start_of_call(batch.segments[i], rows), first = entries.first[i],
@@ -150,7 +152,7 @@ class CompressedAttention final : public Mixer {
                 held->length(), start);
         own = held->stored(own);
       }
-      if (n > 0) all.push_back(pool.completed(held, own, first, n, x_ND.scalar_type()));
+      if (n > 0) all.push_back(pool.completed(held, own, first, n, x_ND.scalar_type(), context.products));
       if (held != nullptr) held->append(own);
     }
     if (all.empty()) return std::vector<Tensor>(batch.segments.size());
@@ -171,12 +173,12 @@ class CompressedAttention final : public Mixer {
   // --- the choice ----------------------------------------------------------------------------
 
   Tensor index_queries(const Tensor& latent_NQ, Context& context) const {
-    return turned(index_q_(latent_NQ).reshape(
-                      {latent_NQ.size(0), config_.index.n_heads, config_.index.head_dim}),
+    return turned(index_q_(latent_NQ, context)
+                      .reshape({latent_NQ.size(0), config_.index.n_heads, config_.index.head_dim}),
                   Side::query, context);
   }
-  Tensor index_weights(const Tensor& x_ND) const {
-    return index_weights_(x_ND) / std::sqrt(static_cast<double>(config_.index.n_heads));
+  Tensor index_weights(const Tensor& x_ND, const Context& context) const {
+    return index_weights_(x_ND, context) / std::sqrt(static_cast<double>(config_.index.n_heads));
   }
   ops::EntryQueries indexed(Tensor q_THD,
                             Tensor w_TH,
@@ -201,7 +203,7 @@ class CompressedAttention final : public Mixer {
     const BySegment part(batch);
     const std::vector<Tensor> fresh =
         pooled(*index_pool_, x_ND, entries, kIndexKeySlots, context, rows);
-    const Tensor q_NHD = index_queries(latent_NQ, context), w_NH = index_weights(x_ND);
+    const Tensor q_NHD = index_queries(latent_NQ, context), w_NH = index_weights(x_ND, context);
     std::vector<Tensor> out;
     for (size_t i = 0; i < batch.segments.size(); ++i) {
       const Tensor own = fresh[i].defined() ? fresh[i].squeeze(1) : Tensor();
@@ -229,7 +231,7 @@ class CompressedAttention final : public Mixer {
     const BySegment part(*context.batch);
     const std::shared_ptr<EntryCall> call = entry_call_of(context, nullptr, config_.block);
     const Tensor x = x_ND.detach(), q_NHD = index_queries(latent_NQ.detach(), context),
-                 w_NH = index_weights(x);
+                 w_NH = index_weights(x, context);
     const std::vector<Tensor> keys =
         pooled(*index_pool_, x, *call, kIndexKeySlots, context, nullptr);
     Tensor sum;

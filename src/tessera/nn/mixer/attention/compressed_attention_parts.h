@@ -134,7 +134,9 @@ class EntryPool {
   const Linear& gate() const { return gate_; }
 
   /// C and Z of every token, [N, 2 * series * width].
-  Tensor tokens(const Tensor& x_ND) const { return at::cat({kv_(x_ND), gate_(x_ND)}, 1); }
+  Tensor tokens(const Tensor& x_ND, const Context& context) const {
+    return at::cat({kv_(x_ND, context), gate_(x_ND, context)}, 1);
+  }
 
   /// Tokens of the block before the first one that are pooled with it.
   int64_t before() const { return (series_ - 1) * block_; }
@@ -146,24 +148,27 @@ class EntryPool {
                    const Tensor& own,
                    int64_t first,
                    int64_t n,
-                   at::ScalarType type) const {
+                   at::ScalarType type,
+                   const ops::ProductSettings& products) const {
     const int64_t from = std::max<int64_t>(0, first * block_ - before());
     std::vector<Tensor> parts;
     if (held != nullptr && from < held->length()) parts = held->spans(from, held->length());
     parts.push_back(own);
     const Tensor raw = parts.size() == 1 ? own : at::cat(parts);
     const int64_t skip = held != nullptr ? 0 : from;
-    return entries(raw.narrow(0, skip, (first + n) * block_ - from).to(type), first == 0);
+    return entries(raw.narrow(0, skip, (first + n) * block_ - from).to(type), first == 0, products);
   }
 
   /// The entries of whole blocks, from what tokens() made of their tokens and, unless the first one
   /// begins the document, of the block before: [n, width], not rotated.
-  Tensor entries(const Tensor& tokens_SA, bool begins) const {
+  Tensor entries(const Tensor& tokens_SA,
+                 bool begins,
+                 const ops::ProductSettings& products) const {
     const int64_t blocks = tokens_SA.size(0) / block_, skip = begins ? 0 : series_ - 1,
                   n = blocks - skip;
     const Tensor all = tokens_SA.reshape({blocks, block_, 2, series_, width_}),
                  content = all.select(2, 0), logits = all.select(2, 1);
-    const Tensor place = place_->tensor()
+    const Tensor place = place_->tensor(products)
                              .to(logits.device(), logits.scalar_type())
                              .reshape({block_, series_, width_});
     const Tensor placed = logits + ops::spread(place, logits);
@@ -184,7 +189,7 @@ class EntryPool {
     // row after row: no bits depend on the number of blocks
     Tensor sum = w_nDR.select(2, 0) * c_nRD.select(1, 0);
     for (int64_t r = 1; r < c_nRD.size(1); ++r) sum = sum + w_nDR.select(2, r) * c_nRD.select(1, r);
-    return norm_ ? norm_->forward(sum) : sum;
+    return norm_ ? norm_->forward(sum, products) : sum;
   }
 
  private:
@@ -232,6 +237,7 @@ inline std::shared_ptr<EntryCall> entry_call_of(Context& context,
       [&] { return entry_call(*context.batch, rows, every); });
   made->context.causal = context.causal;
   made->context.training = context.training;
+  made->context.products = context.products;
   made->context.batch = &made->batch;
   return made;
 }

@@ -279,7 +279,7 @@ class CompressedCall final : public StepCall {
     const Segment& made = entries_->batch.segments[static_cast<size_t>(i)];
     if (made.length > 0) {
       const Tensor own = at::from_blob(const_cast<float*>(token), {1, of.width()}, at::kFloat);
-      Tensor entry = of.pool->completed(&tokens, own, made.start, 1, at::kFloat).contiguous();
+      Tensor entry = of.pool->completed(&tokens, own, made.start, 1, at::kFloat, {}).contiguous();
       turn(turn_entries_, made.begin, 1, turning(entry.data_ptr<float>(), 1, width));
       state.tokens(slots.entries()).append(entry.const_data_ptr<float>(), 1, width);
     }

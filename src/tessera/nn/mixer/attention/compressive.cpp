@@ -21,7 +21,7 @@ class Compressor {
   }
   bool learns() const { return map_.weight != nullptr; }
 
-  Tensor operator()(const Tensor& x_SD) const {
+  Tensor operator()(const Tensor& x_SD, const Context& context) const {
     const int64_t width = x_SD.size(1), n = (x_SD.size(0) - lead_) / rate_;
     if (how_ == Compression::dilated_conv) {
       std::vector<Tensor> taps;  // of all blocks, the last one at their ends
@@ -29,9 +29,9 @@ class Compressor {
         const int64_t first = lead_ + rate_ - 1 - back * dilation_;
         taps.push_back(x_SD.slice(0, first, first + (n - 1) * rate_ + 1, rate_));
       }
-      return map_(at::cat(taps, 1));
+      return map_(at::cat(taps, 1), context);
     }
-    if (how_ == Compression::conv) return map_(x_SD.reshape({n, rate_ * width}));
+    if (how_ == Compression::conv) return map_(x_SD.reshape({n, rate_ * width}), context);
     const Tensor blocks = x_SD.reshape({n, rate_, width});
     if (how_ == Compression::max) return blocks.amax(1);
     // token after token: no bits depend on the number of blocks
@@ -96,15 +96,16 @@ class Compressive final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0);
-    const SegmentCall call{*context.batch,   rows,
-                           heads(q_(x_ND)),  x_ND,
-                           options(context), weight_dropout(context, name_, config_.dropout)};
+    const SegmentCall call{
+        *context.batch,           rows,
+        heads(q_(x_ND, context)), x_ND,
+        options(context),         weight_dropout(context, name_, config_.dropout)};
     const LossSink sink = compress_.learns() ? context.add_loss : LossSink();
     std::vector<Tensor> out;
     for (const EqualSegments& group : equal_segments(call.batch, ops::use_kernels(x_ND)))
-      out.push_back(documents(group, call, sink));
+      out.push_back(documents(group, call, sink, context));
     const Tensor o_NHD = out.size() == 1 ? out[0] : at::cat(out);
-    return o_(o_NHD.reshape({n, config_.n_heads * config_.head_dim}));
+    return o_(o_NHD.reshape({n, config_.n_heads * config_.head_dim}), context);
   }
 
  private:
@@ -127,23 +128,25 @@ class Compressive final : public Mixer {
   ops::ScoreOptions options(Context& context) const {
     ops::ScoreOptions how;
     how.scale = scale();
-    return with_term(std::move(how), *position_,
-                     {.n_heads = config_.n_heads,
-                      .head_dim = config_.head_dim,
-                      .longest = std::min(context.batch->longest(), config_.reach()),
-                      .project_q = [this](const Tensor& x) { return heads(q_(x)); },
-                      .project_k = [this](const Tensor& x) { return memory_.keys(x); }},
-                     context);
+    return with_term(
+        std::move(how), *position_,
+        {.n_heads = config_.n_heads,
+         .head_dim = config_.head_dim,
+         .longest = std::min(context.batch->longest(), config_.reach()),
+         .project_q = [this, &context](const Tensor& x) { return heads(q_(x, context)); },
+         .project_k = [this, &context](const Tensor& x) { return memory_.keys(x, context); }},
+        context);
   }
 
   /// The queries of documents alike, stretch by stretch.
   Tensor documents(const EqualSegments& group,
                    const SegmentCall& call,
-                   const LossSink& sink) const {
+                   const LossSink& sink,
+                   const Context& context) const {
     const Segment& s = call.batch.segments[group.first];
     std::vector<Document> held;
     for (size_t i = group.first; i < group.first + group.count; ++i)
-      held.push_back(remember(call.x_of(i), s.start, call.row_of(i)));
+      held.push_back(remember(call.x_of(i), s.start, call.row_of(i), context));
     const std::vector<Stretch> parts = stretches(s.start, s.length, config_.segment);
     const std::vector<Tensor> q_BTHD = by_stretch(call.queries_BTHD(group), parts);
     std::vector<Tensor> out;
@@ -164,34 +167,42 @@ class Compressive final : public Mixer {
       out.push_back(
           attend_alike(q_BTHD[out.size()], seen, stretch.begin, call.dropout_of(group, here, at)));
       if (sink && stretch.end == stretch.segment + config_.segment)
-        for (const Document& document : held) reconstruct(document.inputs, stretch, sink);
+        for (const Document& document : held) reconstruct(document.inputs, stretch, sink, context);
     }
     return (out.size() == 1 ? out[0] : at::cat(out, 1)).flatten(0, 1);
   }
 
   /// What the queries of a call that begins at `start` can see of their document.
-  Document remember(const Tensor& x_TD, int64_t start, RowState* row) const {
+  Document remember(const Tensor& x_TD,
+                    int64_t start,
+                    RowState* row,
+                    const Context& context) const {
     const int64_t own = start / config_.segment * config_.segment, rate = config_.rate;
     // the memory of the first segment, and the block that is under way
     int64_t first = config_.first_in_memory(own);
-    if (config_.n_compressed == 0) return {memory_.remember(x_TD, start, first, row, false), {}};
+    if (config_.n_compressed == 0)
+      return {memory_.remember(x_TD, start, first, row, false, context), {}};
     first = row != nullptr
                 ? std::max<int64_t>(0, std::min(first, start / rate * rate) - config_.lead())
                 : 0;
     const bool completes = (start + x_TD.size(0)) / rate > start / rate;
-    Document out{memory_.remember(x_TD, start, first, row, completes), {}};
-    const Slots slots = kept(fresh_slots(out.inputs, x_TD, start), start / rate, own, row);
+    Document out{memory_.remember(x_TD, start, first, row, completes, context), {}};
+    const Slots slots =
+        kept(fresh_slots(out.inputs, x_TD, start, context), start / rate, own, row, context);
     out.slots = in_pieces(slots.k, slots.v, slots.first,
                           std::max<int64_t>(1, config_.segment / config_.rate));
     return out;
   }
 
   /// The slots of the blocks that the call completes, [n, D], without a gradient.
-  Tensor fresh_slots(const Remembered& remembered, const Tensor& x_TD, int64_t start) const {
+  Tensor fresh_slots(const Remembered& remembered,
+                     const Tensor& x_TD,
+                     int64_t start,
+                     const Context& context) const {
     const at::NoGradGuard no_gradients;
     const int64_t rate = config_.rate, begin = start / rate, end = (start + x_TD.size(0)) / rate;
     if (begin == end) return x_TD.narrow(0, 0, 0);
-    return compress_(blocks(remembered, begin * rate, end * rate));
+    return compress_(blocks(remembered, begin * rate, end * rate), context);
   }
 
   /// Inputs [begin, end), whole blocks, after those that lead to them.
@@ -203,8 +214,12 @@ class Compressive final : public Mixer {
 
   /// Adds slots from number `begin` on to what the row holds, and returns all that the segments
   /// from `own` on read.
-  Slots kept(const Tensor& fresh, int64_t begin, int64_t own, RowState* row) const {
-    if (row == nullptr) return {0, memory_.keys(fresh), memory_.values(fresh)};
+  Slots kept(const Tensor& fresh,
+             int64_t begin,
+             int64_t own,
+             RowState* row,
+             const Context& context) const {
+    if (row == nullptr) return {0, memory_.keys(fresh, context), memory_.values(fresh, context)};
     const int64_t n = fresh.size(0);
     const int64_t oldest = config_.first_in_memory(own) / config_.rate - config_.n_compressed;
     Slots out;
@@ -216,9 +231,10 @@ class Compressive final : public Mixer {
     };
     if (at::GradMode::is_enabled()) {
       const Tensor x = after_held(0, fresh);
-      out.k = memory_.keys(x), out.v = memory_.values(x);
+      out.k = memory_.keys(x, context), out.v = memory_.values(x, context);
     } else {
-      out.k = after_held(1, memory_.keys(fresh)), out.v = after_held(2, memory_.values(fresh));
+      out.k = after_held(1, memory_.keys(fresh, context)),
+      out.v = after_held(2, memory_.values(fresh, context));
     }
     const auto newest = [&](const Tensor& all) {
       return all.detach().narrow(0, begin - out.first, n);
@@ -233,7 +249,8 @@ class Compressive final : public Mixer {
   /// the inputs that leave the memory, against what it reads from their slots.
   void reconstruct(const Remembered& remembered,
                    const Stretch& stretch,
-                   const LossSink& sink) const {
+                   const LossSink& sink,
+                   const Context& context) const {
     const int64_t from = config_.first_in_memory(stretch.segment),
                   to = config_.first_in_memory(stretch.segment + config_.segment);
     if (from == to) return;
@@ -242,7 +259,9 @@ class Compressive final : public Mixer {
     };
     const Tensor x = inputs(stretch.segment, stretch.end), old = inputs(from, to);
     const auto fixed = [&](const Tensor& input, const ops::Weight& weight) {
-      return heads(ops::linear(input, ops::Weight::dense("fixed", weight.tensor().detach())));
+      return heads(
+          ops::linear(input, ops::Weight::dense("fixed", weight.tensor(context.products).detach()),
+                      nullptr, context.products));
     };
     ops::ScoreOptions by_content;
     by_content.scale = scale();
@@ -252,7 +271,8 @@ class Compressive final : public Mixer {
       return ops::attention(q, {{fixed(rows, memory_.k()), fixed(rows, memory_.v()), 0}}, 0,
                             by_content);
     };
-    const Tensor difference = read(compress_(blocks(remembered, from, to))) - read(old).detach();
+    const Tensor difference =
+        read(compress_(blocks(remembered, from, to), context)) - read(old).detach();
     sink(name_ + ".reconstruction",
          config_.reconstruction * ops::ordered_sum(difference.to(ops::wide(difference)).square()));
   }

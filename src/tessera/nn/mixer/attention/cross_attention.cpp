@@ -28,14 +28,16 @@ class CrossAttention final : public Mixer {
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const Tensor q_NHD = scale_.learned(q_norm_(q_(x_ND)));
+    const Tensor q_NHD = scale_.learned(q_norm_(q_(x_ND, context), context.products));
     // of all sources that this call brings
     ops::KeyValues sources;
     if (context.encoded != nullptr) {
       const Tensor& e_SD = context.encoded->x_SD;
-      const ops::InputDrops of_sources(input_drops(context, context.encoded->source));
-      sources = {k_norm_(k_(e_SD)),
-                 v_(e_SD).reshape({e_SD.size(0), config_.n_kv_heads, config_.head_dim}), 0};
+      const ops::ProductSettings of_sources =
+          context.products.with(input_drop(context, context.encoded->source));
+      sources = {k_norm_(k_(e_SD, of_sources), of_sources),
+                 v_(e_SD, of_sources).reshape({e_SD.size(0), config_.n_kv_heads, config_.head_dim}),
+                 0};
     }
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     if (rows == nullptr && !ops::use_kernels(q_NHD) && ops::tiles_serve_packed(q_NHD, how_) &&
@@ -44,7 +46,7 @@ class CrossAttention final : public Mixer {
           ops::flash_documents(q_NHD, sources.k_SGD, sources.v_SGD, lengths_of(*context.batch),
                                lengths_of(context.encoded->source),
                                dropout.in(how_, context.batch->segments));
-      return o_(o_NHD.reshape({x_ND.size(0), -1}));
+      return o_(o_NHD.reshape({x_ND.size(0), -1}), context);
     }
     const BySegment part(*context.batch);
     std::vector<ops::AttentionCall> calls;
@@ -55,7 +57,7 @@ class CrossAttention final : public Mixer {
                        dropout.in(how_, s)});
     }
     const Tensor o_NHD = ops::attention(calls);
-    return o_(o_NHD.reshape({x_ND.size(0), -1}));
+    return o_(o_NHD.reshape({x_ND.size(0), -1}), context);
   }
 
  private:

@@ -34,10 +34,11 @@ class DifferentialAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
                   e = config_.head_dim;
-    const Tensor unrotated = q_(x_ND).reshape({n, 2 * h, e});
+    const Tensor unrotated = q_(x_ND, context).reshape({n, 2 * h, e});
     const Tensor q_NHK = position_->rotate(unrotated, Side::query, context);
-    const Tensor k_NGK = position_->rotate(k_(x_ND).reshape({n, 2 * g, e}), Side::key, context);
-    const Tensor v_NGV = values(v_(x_ND));
+    const Tensor k_NGK =
+        position_->rotate(k_(x_ND, context).reshape({n, 2 * g, e}), Side::key, context);
+    const Tensor v_NGV = values(v_(x_ND, context));
 
     // A v as two attentions over the same values
     const Tensor far_q = mask_.far_queries(unrotated, *position_, context);
@@ -50,8 +51,8 @@ class DifferentialAttention final : public Mixer {
                                      ? with_state(q_NHK, k_NGK, v_NGV, how, context, *rows)
                                      : whole(q_NHK, k_NGK, v_NGV, how, context);
     const Tensor o_NHV = first - ops::over_rows(lambda().to(first.scalar_type()), second) * second;
-    const Tensor normed = norm_->forward(o_NHV) * (1 - lambda_init_);
-    return o_(normed.reshape({n, 2 * h * e}));
+    const Tensor normed = norm_->forward(o_NHV, context.products) * (1 - lambda_init_);
+    return o_(normed.reshape({n, 2 * h * e}), context);
   }
 
  private:
@@ -80,8 +81,8 @@ class DifferentialAttention final : public Mixer {
   }
 
   ops::ScoreOptions options(int64_t map, Context& context) const {
-    const auto projected = [this, map](const Linear& linear, const Tensor& x) {
-      return of_map(linear(x).reshape({x.size(0), -1, config_.head_dim}), map);
+    const auto projected = [this, map, &context](const Linear& linear, const Tensor& x) {
+      return of_map(linear(x, context).reshape({x.size(0), -1, config_.head_dim}), map);
     };
     return with_term(
         {.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim)), .causal = context.causal},
@@ -89,8 +90,8 @@ class DifferentialAttention final : public Mixer {
         {.n_heads = config_.n_heads,
          .head_dim = config_.head_dim,
          .longest = context.batch->longest(),
-         .project_q = [=, this](const Tensor& x) { return projected(q_, x); },
-         .project_k = [=, this](const Tensor& x) { return projected(k_, x); }},
+         .project_q = [&](const Tensor& x) { return projected(q_, x); },
+         .project_k = [&](const Tensor& x) { return projected(k_, x); }},
         context);
   }
 

@@ -35,7 +35,7 @@ class FlashGau final : public Mixer {
         out_(builder, "out") {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const auto [u_NE, v_NE, z_NS] = parts_.project(x_ND);
+    const auto [u_NE, v_NE, z_NS] = parts_.project(x_ND, context);
     const Copies all{parts_.copy(z_NS, 0, context), parts_.copy(z_NS, 1, context),
                      parts_.copy(z_NS, 2, context), parts_.copy(z_NS, 3, context), v_NE};
     const Batch& batch = *context.batch;
@@ -63,7 +63,7 @@ class FlashGau final : public Mixer {
         return y.to(v_NE.scalar_type());
       });
     }
-    return out_(u_NE * mixed_NE);
+    return out_(u_NE * mixed_NE, context);
   }
 
  private:

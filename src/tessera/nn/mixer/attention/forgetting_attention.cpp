@@ -53,10 +53,12 @@ class ForgettingAttention final : public Mixer {
            "forgetting_attention is not split over ranks; expected one rank for a sequence");
     const int64_t n = x_ND.size(0);
     const ops::SharedInput shared(x_ND);
-    const Tensor q_NHD = position_->rotate(q_norm_(q_(x_ND)), Side::query, context),
-                 k_NGD = position_->rotate(k_norm_(k_(x_ND)), Side::key, context),
-                 v_NGD = v_(x_ND).reshape({n, config_.n_kv_heads, config_.head_dim});
-    const Tensor z_NH = forget_(x_ND), f_NH = -ops::softplus(-z_NH.to(ops::wide(z_NH)));
+    const Tensor q_NHD = position_->rotate(q_norm_(q_(shared, context), context.products),
+                                           Side::query, context),
+                 k_NGD = position_->rotate(k_norm_(k_(shared, context), context.products),
+                                           Side::key, context),
+                 v_NGD = v_(shared, context).reshape({n, config_.n_kv_heads, config_.head_dim});
+    const Tensor z_NH = forget_(shared, context), f_NH = -ops::softplus(-z_NH.to(ops::wide(z_NH)));
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const BySegment part(*context.batch);
     std::vector<ops::AttentionCall> calls;
@@ -81,7 +83,7 @@ class ForgettingAttention final : public Mixer {
       calls.push_back({part(q_NHD, i), std::move(kv), s.start, std::move(how)});
     }
     const Tensor heads_NE = ops::attention(calls).reshape({n, -1});
-    return o_(gate_(heads_NE, x_ND, GatePlace::after_sdpa));
+    return o_(gate_(heads_NE, shared, GatePlace::after_sdpa, context), context);
   }
 
  private:

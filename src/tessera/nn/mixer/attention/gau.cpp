@@ -24,7 +24,7 @@ class Gau final : public Mixer {
         out_(builder, "out") {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const auto [u_NE, v_NE, z_NS] = parts_.project(x_ND);
+    const auto [u_NE, v_NE, z_NS] = parts_.project(x_ND, context);
     const Tensor q_NS = parts_.copy(z_NS, 0, context), k_NS = parts_.copy(z_NS, 1, context);
     const Tensor v = v_NE;
     const BySegment part(*context.batch);
@@ -48,7 +48,7 @@ class Gau final : public Mixer {
     };
     const Tensor mixed_NE =
         over_segments(*context.batch, apart, pairs_of(*context.batch), of_segment);
-    return out_(u_NE * mixed_NE);
+    return out_(u_NE * mixed_NE, context);
   }
 
  private:

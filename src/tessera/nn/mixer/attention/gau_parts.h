@@ -27,8 +27,8 @@ class GauParts {
   struct Projected {
     Tensor u_NE, v_NE, z_NS;
   };
-  Projected project(const Tensor& x_ND) const {
-    const Tensor all = ops::activate(in_(x_ND), ops::Activation::silu);
+  Projected project(const Tensor& x_ND, const Context& context) const {
+    const Tensor all = ops::activate(in_(x_ND, context), ops::Activation::silu);
     const auto parts = all.split_with_sizes({hidden_, hidden_, key_}, -1);
     return {parts[0], parts[1], parts[2]};
   }
@@ -40,8 +40,10 @@ class GauParts {
   }
   /// `how` with what the position adds to the scores of the first two copies.
   ops::ScoreOptions with_term(ops::ScoreOptions how, Context& context) const {
-    const auto projected = [this](int64_t i) {
-      return [this, i](const Tensor& x) { return affine(project(x).z_NS, i).unsqueeze(1); };
+    const auto projected = [this, &context](int64_t i) {
+      return [this, i, &context](const Tensor& x) {
+        return affine(project(x, context).z_NS, i).unsqueeze(1);
+      };
     };
     return nn::with_term(std::move(how), *position_,
                          {.n_heads = 1,

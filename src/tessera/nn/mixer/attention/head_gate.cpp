@@ -13,9 +13,12 @@ HeadGate::HeadGate(const Builder& builder, const OutputGateConfig& config)
   if (config.gates()) projection_ = Linear(builder, "gate");
 }
 
-Tensor HeadGate::operator()(const Tensor& y, const Tensor& x_ND, GatePlace here) const {
+Tensor HeadGate::operator()(const Tensor& y,
+                            const ops::SharedInput& x_ND,
+                            GatePlace here,
+                            const Context& context) const {
   if (!projection_.weight || at_ != here) return y;
-  const Tensor z = projection_(x_ND);
+  const Tensor z = projection_(x_ND, context);
   const Tensor gate = act_ == GateActivation::softplus ? ops::softplus(z)
                       : act_ == GateActivation::silu   ? ops::activate(z, ops::Activation::silu)
                                                        : ops::activate(z, ops::Activation::sigmoid);

@@ -29,7 +29,10 @@ class HeadGate {
   HeadGate(const Builder& builder, const OutputGateConfig& config);
   /// y, by heads [N, H, D] or [N, E], times the gate projected from x [N, width] where that acts
   /// `here`; else y.
-  Tensor operator()(const Tensor& y, const Tensor& x_ND, GatePlace here) const;
+  Tensor operator()(const Tensor& y,
+                    const ops::SharedInput& x_ND,
+                    GatePlace here,
+                    const Context& context) const;
   HeadGateStep step(StepWeights& weights) const;
 
  private:

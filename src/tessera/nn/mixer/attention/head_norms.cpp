@@ -20,15 +20,15 @@ HeadNorms::HeadNorms(const Builder& builder,
       norms_.push_back(build_norm(norm, builder.under(fmt::format("{}.{}", name, h))));
 }
 
-Tensor HeadNorms::operator()(const Tensor& projected) const {
+Tensor HeadNorms::operator()(const Tensor& projected, const ops::ProductSettings& products) const {
   const auto apart = [&](const Tensor& x) { return x.reshape({x.size(0), heads_, -1}); };
   if (norms_.empty()) return apart(projected);
-  if (over_ == QkNormOver::projection) return apart(norms_[0]->forward(projected));
+  if (over_ == QkNormOver::projection) return apart(norms_[0]->forward(projected, products));
   const Tensor y_NHD = apart(projected);
-  if (over_ == QkNormOver::head) return norms_[0]->forward(y_NHD);
+  if (over_ == QkNormOver::head) return norms_[0]->forward(y_NHD, products);
   std::vector<Tensor> each;
   for (int64_t h = 0; h < heads_; ++h)
-    each.push_back(norms_[static_cast<size_t>(h)]->forward(y_NHD.select(1, h)));
+    each.push_back(norms_[static_cast<size_t>(h)]->forward(y_NHD.select(1, h), products));
   return at::stack(each, 1);
 }
 

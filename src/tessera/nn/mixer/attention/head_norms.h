@@ -34,7 +34,7 @@ class HeadNorms {
             int64_t heads)
       : HeadNorms(builder, name, config.qk_norm, config.qk_norm_over, heads) {}
   /// A projection [N, heads * D] with its heads apart, [N, heads, D], normed.
-  Tensor operator()(const Tensor& projected) const;
+  Tensor operator()(const Tensor& projected, const ops::ProductSettings& products) const;
   HeadNormsStep step(StepWeights& weights) const;
 
  private:

@@ -59,12 +59,12 @@ class InfiniAttention final : public Mixer {
             builder.under("position", config.child_scope(builder.scope(), "position")))) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const Tensor q = heads(q_(x_ND)), k = heads(k_(x_ND));
+    const Tensor q = heads(q_(x_ND, context)), k = heads(k_(x_ND, context));
     const Call call{*context.batch,
                     rows,
                     q,
                     k,
-                    heads(v_(x_ND)),
+                    heads(v_(x_ND, context)),
                     position_->rotate(q, Side::query, context),
                     position_->rotate(k, Side::key, context),
                     options(context)};
@@ -73,7 +73,7 @@ class InfiniAttention final : public Mixer {
          equal_segments(call.batch, rows != nullptr || ops::use_kernels(x_ND)))
       out.push_back(documents(group, call));
     const Tensor o_NHD = out.size() == 1 ? out[0] : at::cat(out);
-    return o_(o_NHD.reshape({x_ND.size(0), config_.n_heads * config_.head_dim}));
+    return o_(o_NHD.reshape({x_ND.size(0), config_.n_heads * config_.head_dim}), context);
   }
 
  private:
@@ -107,13 +107,14 @@ class InfiniAttention final : public Mixer {
   }
 
   ops::ScoreOptions options(Context& context) const {
-    return with_term({.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim))}, *position_,
-                     {.n_heads = config_.n_heads,
-                      .head_dim = config_.head_dim,
-                      .longest = context.batch->longest(),
-                      .project_q = [this](const Tensor& x) { return heads(q_(x)); },
-                      .project_k = [this](const Tensor& x) { return heads(k_(x)); }},
-                     context);
+    return with_term(
+        {.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim))}, *position_,
+        {.n_heads = config_.n_heads,
+         .head_dim = config_.head_dim,
+         .longest = context.batch->longest(),
+         .project_q = [this, &context](const Tensor& x) { return heads(q_(x, context)); },
+         .project_k = [this, &context](const Tensor& x) { return heads(k_(x, context)); }},
+        context);
   }
 
   Held hold(const Call& call, size_t document) const {

@@ -49,24 +49,24 @@ class LatentAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), nope = config_.qk_nope_head_dim,
                   rope = config_.qk_rope_head_dim;
-    const QueryInput from = query_input(x_ND);
-    const Tensor q_NHK = tempered(queries_of(from.read_NQ), config_.temperature, context);
+    const QueryInput from = query_input(x_ND, context);
+    const Tensor q_NHK = tempered(queries_of(from.read_NQ, context), config_.temperature, context);
     Choice choice{{x_ND, from.normed_NQ, position_.get()}, {}};
     if (select_) choice.key_NK = select_->choose(choice.input, context, rows, kLatentSelectSlot);
     const Tensor unrotated = q_NHK.narrow(2, nope, rope);
     Queries q{q_NHK.narrow(2, 0, nope), rotated(unrotated, Side::query, context)};
     if (rope > 0) q.far_NHR = mask_.far_queries(unrotated, *position_, context);
     // the latent and the rotary key that all heads share
-    const Tensor a_NA = kv_a_(x_ND);
-    const Tensor c_NC = kv_latent(a_NA.narrow(1, 0, config_.kv_lora_rank));
-    const Tensor r_N1R = rotated(rotary_key(a_NA).unsqueeze(1), Side::key, context);
+    const Tensor a_NA = kv_a_(x_ND, context);
+    const Tensor c_NC = kv_latent(a_NA.narrow(1, 0, config_.kv_lora_rank), context);
+    const Tensor r_N1R = rotated(rotary_key(a_NA, context).unsqueeze(1), Side::key, context);
 
     Tensor o_NHV = rows == nullptr && !ops::use_kernels(x_ND)
                        ? expanded(q, c_NC, r_N1R, choice, context)
                        : absorbed(q, c_NC, r_N1R, choice, context, rows);
-    o_NHV = gate_(o_NHV, config_.gate_of == LatentGateSource::input ? x_ND : from.read_NQ,
-                  GatePlace::after_sdpa);
-    return o_(o_NHV.reshape({n, config_.n_heads * config_.v_head_dim}));
+    const ops::SharedInput read(config_.gate_of == LatentGateSource::input ? x_ND : from.read_NQ);
+    o_NHV = gate_(o_NHV, read, GatePlace::after_sdpa, context);
+    return o_(o_NHV.reshape({n, config_.n_heads * config_.v_head_dim}), context);
   }
   std::shared_ptr<const PartStep> step() const override {
     return latent_attention_step({config_, q_a_, q_, kv_a_, o_, k_b_, v_b_, q_norm_.get(),
@@ -100,31 +100,34 @@ class LatentAttention final : public Mixer {
     return out;
   }
 
-  static Tensor normed(const Tensor& x, const Norm* norm) {
-    return norm != nullptr ? norm->forward(x) : x;
+  static Tensor normed(const Tensor& x, const Norm* norm, const Context& context) {
+    return norm != nullptr ? norm->forward(x, context.products) : x;
   }
   Tensor rotated(const Tensor& x_NHR, Side side, Context& context) const {
     return config_.qk_rope_head_dim > 0 ? position_->rotate(x_NHR, side, context) : x_NHR;
   }
 
-  QueryInput query_input(const Tensor& x_ND) const {
+  QueryInput query_input(const Tensor& x_ND, const Context& context) const {
     if (!q_a_.weight) return {x_ND, x_ND};
-    const Tensor raw = q_a_(x_ND),
-                 latent = times(normed(raw, q_norm_.get()), config_.q_latent_scale);
+    const Tensor raw = q_a_(x_ND, context),
+                 latent = times(normed(raw, q_norm_.get(), context), config_.q_latent_scale);
     return {latent, config_.q_latent == QueryLatent::normed ? latent : at::cat({latent, raw}, 1)};
   }
   /// The channels of [N, kv_lora_rank + qk_rope_head_dim] that are to be rotated.
-  Tensor rotary_key(const Tensor& a_NA) const {
-    return normed(a_NA.narrow(1, config_.kv_lora_rank, config_.qk_rope_head_dim), rope_norm_.get());
+  Tensor rotary_key(const Tensor& a_NA, const Context& context) const {
+    return normed(a_NA.narrow(1, config_.kv_lora_rank, config_.qk_rope_head_dim), rope_norm_.get(),
+                  context);
   }
-  Tensor kv_latent(const Tensor& a_NC) const {
-    return times(normed(a_NC, kv_norm_.get()), config_.kv_latent_scale);
+  Tensor kv_latent(const Tensor& a_NC, const Context& context) const {
+    return times(normed(a_NC, kv_norm_.get(), context), config_.kv_latent_scale);
   }
   static Tensor times(const Tensor& x, double factor) { return factor == 1 ? x : x * factor; }
-  Tensor queries_of(const Tensor& read_NQ) const {
-    return q_(read_NQ).reshape({read_NQ.size(0), config_.n_heads, config_.head_dim()});
+  Tensor queries_of(const Tensor& read_NQ, const Context& context) const {
+    return q_(read_NQ, context).reshape({read_NQ.size(0), config_.n_heads, config_.head_dim()});
   }
-  Tensor queries(const Tensor& x_ND) const { return queries_of(query_input(x_ND).read_NQ); }
+  Tensor queries(const Tensor& x_ND, const Context& context) const {
+    return queries_of(query_input(x_ND, context).read_NQ, context);
+  }
 
   /// Entries [S, c + r] as the keys of every head, [H, S, D].
   static Tensor expanded_keys(const Tensor& entries_SE, const Tensor& k_b, int64_t heads) {
@@ -138,33 +141,35 @@ class LatentAttention final : public Mixer {
     return at::cat({kn_HSK, ops::expanded(r_SR, of_heads)}, -1);
   }
   /// The keys of inputs [R, d_model] without positions.
-  Tensor unplaced_keys(const Tensor& x) const {
-    const Tensor a = kv_a_(x);
-    const Tensor latent = kv_latent(a.narrow(1, 0, config_.kv_lora_rank));
-    const Tensor entries = at::cat({latent, rotary_key(a)}, 1);
-    return expanded_keys(entries, k_b_->tensor(), config_.n_heads).transpose(0, 1);
+  Tensor unplaced_keys(const Tensor& x, const Context& context) const {
+    const Tensor a = kv_a_(x, context);
+    const Tensor latent = kv_latent(a.narrow(1, 0, config_.kv_lora_rank), context);
+    const Tensor entries = at::cat({latent, rotary_key(a, context)}, 1);
+    return expanded_keys(entries, k_b_->tensor(context.products), config_.n_heads).transpose(0, 1);
   }
 
   ops::ScoreOptions options(Context& context) const {
-    return with_term({.scale = config_.score_scale(),
-                      .causal = context.causal,
-                      .sinks_H = sinks_ ? sinks_->tensor() : Tensor()},
-                     *position_,
-                     {.n_heads = config_.n_heads,
-                      .head_dim = config_.head_dim(),
-                      .longest = context.batch->longest(),
-                      .project_q = [this](const Tensor& x) { return queries(x); },
-                      .project_k = [this](const Tensor& x) { return unplaced_keys(x); }},
-                     context);
+    return with_term(
+        {.scale = config_.score_scale(),
+         .causal = context.causal,
+         .sinks_H = sinks_ ? sinks_->tensor() : Tensor()},
+        *position_,
+        {.n_heads = config_.n_heads,
+         .head_dim = config_.head_dim(),
+         .longest = context.batch->longest(),
+         .project_q = [this, &context](const Tensor& x) { return queries(x, context); },
+         .project_k = [this, &context](const Tensor& x) { return unplaced_keys(x, context); }},
+        context);
   }
 
   /// The options of a segment in the absorbed form: its term still reads what was not absorbed.
   ops::ScoreOptions absorbed_options(ops::ScoreOptions how,
                                      const Tensor& q_THD,
-                                     int64_t start) const {
+                                     int64_t start,
+                                     const ops::ProductSettings& products) const {
     if (!how.term.bias) return how;
     const bool reads_keys = config_.position.as<PositionConfig>().takes_scale();
-    if (reads_keys) how.term.inputs.push_back(k_b_->tensor());
+    if (reads_keys) how.term.inputs.push_back(k_b_->tensor(products));
     how.term.inputs.push_back(q_THD);
     how.term.bias = [inner = how.term.bias, start, reads_keys](const ops::ScoreBlock& block,
                                                                const std::vector<Tensor>& inputs) {
@@ -190,9 +195,10 @@ class LatentAttention final : public Mixer {
                   Context& context) const {
     const int64_t n = c_NC.size(0), h = config_.n_heads, c = config_.kv_lora_rank;
     const auto type = ops::widen_products(c_NC) ? at::kFloat : c_NC.scalar_type();
-    const Tensor k_b = k_b_->tensor().to(c_NC.device(), type).reshape({h, c, -1});
+    const Tensor k_b = k_b_->tensor(context.products).to(c_NC.device(), type).reshape({h, c, -1});
     const Tensor kn_NHK = ops::einsum("nc,hck->nhk", c_NC.to(type), k_b).to(c_NC.scalar_type());
-    const Tensor v_NHV = ops::linear(c_NC, *v_b_).reshape({n, h, config_.v_head_dim});
+    const Tensor v_NHV =
+        ops::linear(c_NC, *v_b_, nullptr, context.products).reshape({n, h, config_.v_head_dim});
     const std::vector<int64_t> of_heads{n, h, r_N1R.size(2)};
     const Tensor k_NHK = at::cat({kn_NHK, ops::expanded(r_N1R, of_heads)}, -1),
                  q_NHK = at::cat({q.n_NHK, q.r_NHR}, -1);
@@ -209,8 +215,8 @@ class LatentAttention final : public Mixer {
                   const Choice& choice,
                   Context& context,
                   const StateRows* rows) const {
-    const Tensor n_NHC = ops::head_linear(q.n_NHK, *k_b_), q_NHE = at::cat({n_NHC, q.r_NHR}, -1),
-                 q_NHK = at::cat({q.n_NHK, q.r_NHR}, -1);
+    const Tensor n_NHC = ops::head_linear(q.n_NHK, *k_b_, nullptr, context.products),
+                 q_NHE = at::cat({n_NHC, q.r_NHR}, -1), q_NHK = at::cat({q.n_NHK, q.r_NHR}, -1);
     const Tensor entries_N1E = at::cat({c_NC.unsqueeze(1), r_N1R}, -1);
     const PatternedScores how = scores(n_NHC, q, choice, context);
     if (select_ && rows == nullptr)
@@ -228,15 +234,16 @@ class LatentAttention final : public Mixer {
       }
       for (ops::KeyValues& entries : kv)
         entries.v_SGD = ops::first_of_rows(entries.k_SGD, config_.kv_lora_rank);
-      how.add_call(
-          calls,
-          {part(q_NHE, i), std::move(kv), s.start,
-           dropout.in(absorbed_options(how.in_document(part, i), part(q_NHK, i), s.start), s)},
-          i);
+      how.add_call(calls,
+                   {part(q_NHE, i), std::move(kv), s.start,
+                    dropout.in(absorbed_options(how.in_document(part, i), part(q_NHK, i), s.start,
+                                                context.products),
+                               s)},
+                   i);
     }
     const Tensor u_NHC = ops::attention(calls);
     for (PatternMask::Past& past : pasts) past.keep();
-    return ops::head_linear(u_NHC, *v_b_);
+    return ops::head_linear(u_NHC, *v_b_, nullptr, context.products);
   }
 
   LatentAttentionConfig config_;

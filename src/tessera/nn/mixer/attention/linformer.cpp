@@ -27,26 +27,27 @@ class Linformer final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows*) const override {
     const int64_t h = config_.n_heads, d = config_.head_dim;
-    const Tensor q_NHD = q_(x_ND).reshape({x_ND.size(0), h, d});
+    const Tensor q_NHD = q_(x_ND, context).reshape({x_ND.size(0), h, d});
     const bool tokens_first = config_.order == SlotOrder::compress_then_project;
-    const Tensor k_NC = tokens_first ? x_ND : k_(x_ND), v_NC = tokens_first ? x_ND : v_(x_ND);
+    const Tensor k_NC = tokens_first ? x_ND : k_(x_ND, context),
+                 v_NC = tokens_first ? x_ND : v_(x_ND, context);
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const ops::ScoreOptions options{.scale = 1 / std::sqrt(static_cast<double>(d)),
                                     .causal = false};
     const BySegment part(*context.batch);
     const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       check_length(s.length);
-      Tensor k_KC = compressed(part(k_NC, i), compress_k_),
-             v_KC = compressed(part(v_NC, i), compress_v_);
+      Tensor k_KC = compressed(part(k_NC, i), compress_k_, context),
+             v_KC = compressed(part(v_NC, i), compress_v_, context);
       if (tokens_first) {
-        k_KC = k_(k_KC);
-        v_KC = v_(v_KC);
+        k_KC = k_(k_KC, context);
+        v_KC = v_(v_KC, context);
       }
       const int64_t slots = k_KC.size(0);
       const ops::KeyValues kv{k_KC.reshape({slots, h, d}), v_KC.reshape({slots, h, d}), 0};
       return ops::attention(part(q_NHD, i), {kv}, 0, dropout.in(options, s));
     });
-    return o_(o_NHD.reshape({x_ND.size(0), h * d}));
+    return o_(o_NHD.reshape({x_ND.size(0), h * d}), context);
   }
 
  private:
@@ -62,14 +63,14 @@ class Linformer final : public Mixer {
   }
 
   /// x_TC of one document -> [slots, C].
-  Tensor compressed(const Tensor& x_TC, const WeightPtr& weight) const {
+  Tensor compressed(const Tensor& x_TC, const WeightPtr& weight, const Context& context) const {
     switch (config_.method) {
       case SlotMethod::linear:
-        return projected(x_TC, weight->tensor().narrow(1, 0, x_TC.size(0)));
+        return projected(x_TC, weight->tensor(context.products).narrow(1, 0, x_TC.size(0)));
       case SlotMethod::conv:
-        return filtered(x_TC, weight->tensor());
+        return filtered(x_TC, weight->tensor(context.products));
       case SlotMethod::conv_heads:
-        return filtered_by_heads(x_TC, weight->tensor());
+        return filtered_by_heads(x_TC, weight->tensor(context.products));
       case SlotMethod::mean:
       case SlotMethod::max:
         break;

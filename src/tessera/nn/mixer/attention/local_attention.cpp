@@ -76,9 +76,9 @@ class LocalAttention final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
-    const Tensor q = position_->rotate(q_(x_ND).reshape({n, h, d}), Side::query, context),
-                 k = position_->rotate(k_(x_ND).reshape({n, h, d}), Side::key, context),
-                 v = v_(x_ND).reshape({n, h, d});
+    const Tensor q = position_->rotate(q_(x_ND, context).reshape({n, h, d}), Side::query, context),
+                 k = position_->rotate(k_(x_ND, context).reshape({n, h, d}), Side::key, context),
+                 v = v_(x_ND, context).reshape({n, h, d});
     const Batch& batch = *context.batch;
     const ops::ScoreOptions how = options(context);
     Tensor o;
@@ -101,7 +101,7 @@ class LocalAttention final : public Mixer {
         return whole(alone(q), alone(k), alone(v), context.causal).squeeze(0);
       });
     }
-    return o_(o.reshape({n, h * d}));
+    return o_(o.reshape({n, h * d}), context);
   }
 
  private:
@@ -112,13 +112,14 @@ class LocalAttention final : public Mixer {
   }
 
   ops::ScoreOptions options(Context& context) const {
-    return with_term({.scale = scale(), .causal = context.causal}, *position_,
-                     {.n_heads = config_.n_heads,
-                      .head_dim = config_.head_dim,
-                      .longest = context.batch->longest(),
-                      .project_q = [this](const Tensor& x) { return heads(q_(x)); },
-                      .project_k = [this](const Tensor& x) { return heads(k_(x)); }},
-                     context);
+    return with_term(
+        {.scale = scale(), .causal = context.causal}, *position_,
+        {.n_heads = config_.n_heads,
+         .head_dim = config_.head_dim,
+         .longest = context.batch->longest(),
+         .project_q = [this, &context](const Tensor& x) { return heads(q_(x, context)); },
+         .project_k = [this, &context](const Tensor& x) { return heads(k_(x, context)); }},
+        context);
   }
 
   /// With the neighbourhoods of a document as a pattern.

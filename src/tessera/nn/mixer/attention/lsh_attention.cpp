@@ -24,7 +24,8 @@ class LshAttention final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows*) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
-    const Tensor qk_NHD = qk_(x_ND).reshape({n, h, d}), v_NHD = v_(x_ND).reshape({n, h, d});
+    const Tensor qk_NHD = qk_(x_ND, context).reshape({n, h, d}),
+                 v_NHD = v_(x_ND, context).reshape({n, h, d});
     const ops::ScoreTerm term = distances(qk_NHD, context);
     const BySegment part(*context.batch);
     const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
@@ -41,7 +42,7 @@ class LshAttention final : public Mixer {
             chosen(context, [&] { return ops::lsh_buckets(qk_THD, how).to(at::kInt); });
       return ops::lsh_attention(qk_THD, part(v_NHD, i), how);
     });
-    return o_(o_NHD.reshape({n, h * d}));
+    return o_(o_NHD.reshape({n, h * d}), context);
   }
 
  private:

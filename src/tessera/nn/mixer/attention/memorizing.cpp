@@ -69,7 +69,8 @@ class Memorizing final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     // lengths are free of each head's scale, which the queries carry into the scores
-    const Tensor q_NHD = queries(x_ND), k_NHD = keys(x_ND), v_NHD = heads(v_(x_ND));
+    const Tensor q_NHD = queries(x_ND, context), k_NHD = keys(x_ND, context),
+                 v_NHD = heads(v_(x_ND, context));
     const ops::ScoreOptions how = options(context);
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const BySegment part(*context.batch);
@@ -80,7 +81,7 @@ class Memorizing final : public Mixer {
       return document(cut(q_NHD), {cut(k_NHD), cut(v_NHD), s.start}, row, how, dropout, s);
     };
     const Tensor o_NHD = over_segments(*context.batch, apart, pairs_of(*context.batch), of_segment);
-    return o_(o_NHD.reshape({x_ND.size(0), config_.n_heads * config_.head_dim}));
+    return o_(o_NHD.reshape({x_ND.size(0), config_.n_heads * config_.head_dim}), context);
   }
 
  private:
@@ -90,8 +91,10 @@ class Memorizing final : public Mixer {
   static Tensor unit(const Tensor& x) {
     return ops::l2_norm(x.to(ops::wide(x)), kNormEps).to(x.scalar_type());
   }
-  Tensor queries(const Tensor& x) const { return unit(heads(q_(x))); }
-  Tensor keys(const Tensor& x) const { return unit(heads(k_(x))); }
+  Tensor queries(const Tensor& x, const Context& context) const {
+    return unit(heads(q_(x, context)));
+  }
+  Tensor keys(const Tensor& x, const Context& context) const { return unit(heads(k_(x, context))); }
   Tensor scaled(const Tensor& q_THD) const {
     return q_THD * ops::spread(scale_->tensor().to(q_THD.scalar_type()).unsqueeze(-1), q_THD);
   }
@@ -99,13 +102,14 @@ class Memorizing final : public Mixer {
   ops::ScoreOptions options(Context& context) const {
     ops::ScoreOptions how;
     const int64_t longest = context.batch->longest();
-    return with_term(std::move(how), *position_,
-                     {.n_heads = config_.n_heads,
-                      .head_dim = config_.head_dim,
-                      .longest = config_.by_place() ? longest : std::min(longest, config_.reach()),
-                      .project_q = [this](const Tensor& x) { return queries(x); },
-                      .project_k = [this](const Tensor& x) { return keys(x); }},
-                     context);
+    return with_term(
+        std::move(how), *position_,
+        {.n_heads = config_.n_heads,
+         .head_dim = config_.head_dim,
+         .longest = config_.by_place() ? longest : std::min(longest, config_.reach()),
+         .project_q = [this, &context](const Tensor& x) { return queries(x, context); },
+         .project_k = [this, &context](const Tensor& x) { return keys(x, context); }},
+        context);
   }
 
   /// What queries can read; and the buckets of its keys, as keys and values, where these are

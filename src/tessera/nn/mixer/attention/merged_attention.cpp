@@ -48,15 +48,18 @@ class MergedAttention final : public Mixer {
       fail(ErrorKind::spec, name_,
            "merged_attention is not split over ranks; expected one rank for a sequence");
     const ops::SharedInput shared(x_ND);
-    const Tensor q_NHD = position_->rotate(scale_.learned(q_norm_(q_(x_ND))), Side::query, context),
-                 k_NGD = position_->rotate(k_norm_(k_(x_ND)), Side::key, context),
-                 v_NGD = values(x_ND);
+    const Tensor q_NHD = position_->rotate(scale_.learned(q_norm_(q_(shared, context), context.products)),
+                                           Side::query, context),
+                 k_NGD = position_->rotate(k_norm_(k_(shared, context), context.products),
+                                           Side::key, context),
+                 v_NGD = values(shared, context.products);
     // of all sources that this call brings
     ops::KeyValues sources;
     if (context.encoded != nullptr) {
-      const Tensor& e_SD = context.encoded->x_SD;
-      const ops::InputDrops of_sources(input_drops(context, context.encoded->source));
-      sources = {k_norm_(k_(e_SD)), values(e_SD), 0};
+      const ops::SharedInput e_SD(context.encoded->x_SD);
+      const ops::ProductSettings of_sources =
+          context.products.with(input_drop(context, context.encoded->source));
+      sources = {k_norm_(k_(e_SD, of_sources), of_sources), values(e_SD, of_sources), 0};
     }
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const BySegment part(*context.batch);
@@ -90,12 +93,13 @@ class MergedAttention final : public Mixer {
     }
     const Tensor o_NHD = ops::attention(calls);
     for (PatternMask::Past& past : pasts) past.keep();
-    return o_(o_NHD.reshape({x_ND.size(0), -1}));
+    return o_(o_NHD.reshape({x_ND.size(0), -1}), context);
   }
 
  private:
-  Tensor values(const Tensor& x_ND) const {
-    return v_(x_ND).reshape({x_ND.size(0), config_.n_kv_heads, config_.head_dim});
+  Tensor values(const ops::SharedInput& x_ND, const ops::ProductSettings& products) const {
+    return v_(x_ND, products)
+        .reshape({x_ND.tensor().size(0), config_.n_kv_heads, config_.head_dim});
   }
   static int64_t length_of(const std::vector<ops::KeyValues>& kv) {
     int64_t length = 0;

@@ -28,18 +28,18 @@ class MixedAttention final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows*) const override {
     const ops::SharedInput shared(x_ND);
-    const Tensor q_NE = q_(x_ND);
-    const Tensor a_NE = attended(q_NE, x_ND, context);
+    const Tensor q_NE = q_(shared, context);
+    const Tensor a_NE = attended(q_NE, shared, context);
     // taps of every token and head
-    const Tensor span_NE = span_(span_conv_(x_ND, context, nullptr));
+    const Tensor span_NE = span_(span_conv_(x_ND, context, nullptr), context);
     const Tensor w_NHK =
-        ops::softmax(taps_(span_NE * q_NE).reshape({x_ND.size(0), config_.n_heads, -1}));
-    const Tensor u_NHD = heads(u_(x_ND));
+        ops::softmax(taps_(span_NE * q_NE, context).reshape({x_ND.size(0), config_.n_heads, -1}));
+    const Tensor u_NHD = heads(u_(shared, context));
     const BySegment part(*context.batch);
     const Tensor c_NHD = over_segments(*context.batch, [&](size_t i, const Segment&) {
       return convolved(part(u_NHD, i), part(w_NHK, i));
     });
-    return o_(at::cat({a_NE, c_NHD.reshape(a_NE.sizes())}, -1));
+    return o_(at::cat({a_NE, c_NHD.reshape(a_NE.sizes())}, -1), context);
   }
 
  private:
@@ -47,8 +47,9 @@ class MixedAttention final : public Mixer {
     return x_NE.reshape({x_NE.size(0), config_.n_heads, config_.head_dim});
   }
 
-  Tensor attended(const Tensor& q_NE, const Tensor& x_ND, const Context& context) const {
-    const Tensor q_NHD = heads(q_NE), k_NHD = heads(k_(x_ND)), v_NHD = heads(v_(x_ND));
+  Tensor attended(const Tensor& q_NE, const ops::SharedInput& x_ND, const Context& context) const {
+    const Tensor q_NHD = heads(q_NE), k_NHD = heads(k_(x_ND, context)),
+                 v_NHD = heads(v_(x_ND, context));
     PatternedScores scores;
     scores.how.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim));
     scores.how.causal = false;

@@ -66,8 +66,10 @@ class MultiLevelAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
                   d = config_.head_dim;
-    const Tensor q_NHD = position_->rotate(q_(x_ND).reshape({n, h, d}), Side::query, context);
-    const Tensor k_NGD = k_(x_ND).reshape({n, g, d}), v_NGD = v_(x_ND).reshape({n, g, d});
+    const Tensor q_NHD =
+        position_->rotate(q_(x_ND, context).reshape({n, h, d}), Side::query, context);
+    const Tensor k_NGD = k_(x_ND, context).reshape({n, g, d}),
+                 v_NGD = v_(x_ND, context).reshape({n, g, d});
     const Batch& batch = *context.batch;
     if (config_.grid)
       for (const Segment& s : batch.segments) check_length(s.length);
@@ -87,7 +89,7 @@ class MultiLevelAttention final : public Mixer {
             .squeeze(0);
       });
     }
-    return o_(mixed(o_NLHD.reshape({n, -1, h, d}), x_ND).reshape({n, h * d}));
+    return o_(mixed(o_NLHD.reshape({n, -1, h, d}), x_ND, context).reshape({n, h * d}), context);
   }
 
  private:
@@ -100,9 +102,9 @@ class MultiLevelAttention final : public Mixer {
   }
 
   /// The levels' outputs as one.
-  Tensor mixed(const Tensor& o_NLHD, const Tensor& x_ND) const {
+  Tensor mixed(const Tensor& o_NLHD, const Tensor& x_ND, const Context& context) const {
     if (!gate_.weight) return o_NLHD.squeeze(1);
-    const Tensor gate = ops::activate(gate_(x_ND), ops::Activation::sigmoid)
+    const Tensor gate = ops::activate(gate_(x_ND, context), ops::Activation::sigmoid)
                             .reshape({x_ND.size(0), -1, config_.n_heads, 1});
     Tensor sum;
     for (int64_t l = 0; l < o_NLHD.size(1); ++l) {
@@ -114,9 +116,9 @@ class MultiLevelAttention final : public Mixer {
 
   /// What acts by distance is read from a table.
   ops::ScoreOptions options(const Tensor& q_NHD, Context& context) const {
-    const auto heads = [this](const Linear& linear) {
-      return [this, &linear](const Tensor& x) {
-        return linear(x).reshape({x.size(0), -1, config_.head_dim});
+    const auto heads = [this, &context](const Linear& linear) {
+      return [this, &linear, &context](const Tensor& x) {
+        return linear(x, context).reshape({x.size(0), -1, config_.head_dim});
       };
     };
     const ScoreSite site{.n_heads = config_.n_heads,
@@ -135,10 +137,10 @@ class MultiLevelAttention final : public Mixer {
   // --- entries ---------------------------------------------------------------------------------
 
   /// Tokens of whole blocks of level `l` -> its entries.
-  Tensor entries_of(const Tensor& x_BSGD, size_t l, size_t of) const {
-    if (!config_.cascades()) return pooled(x_BSGD, l, of);
+  Tensor entries_of(const Tensor& x_BSGD, size_t l, size_t of, const Context& context) const {
+    if (!config_.cascades()) return pooled(x_BSGD, l, of, context);
     Tensor x = x_BSGD;
-    for (size_t i = 1; i <= l; ++i) x = pooled(x, i, of);
+    for (size_t i = 1; i <= l; ++i) x = pooled(x, i, of, context);
     return x;
   }
 
@@ -167,17 +169,17 @@ class MultiLevelAttention final : public Mixer {
   /// Whole blocks x_BSGD of level `l` (those at an end or edge perhaps smaller) -> [B, blocks, G,
   /// D]. Summed token after token, element by element, or by products of one block: no bits depend
   /// on the number of blocks.
-  Tensor pooled(const Tensor& x_BSGD, size_t l, size_t of) const {
+  Tensor pooled(const Tensor& x_BSGD, size_t l, size_t of, const Context& context) const {
     const int64_t r = config_.pooled_of(l), s = x_BSGD.size(1);
     if (s > 0 && (config_.pool == LevelPool::conv || config_.pool == LevelPool::mlp))
-      return projected(blocks(x_BSGD, l, 0), pools_[2 * (l - 1) + of]);
+      return projected(blocks(x_BSGD, l, 0), pools_[2 * (l - 1) + of], context);
     const bool max = config_.pool == LevelPool::max;
     const double padding = max ? -std::numeric_limits<double>::infinity() : 0;
     const Tensor x = blocks(x_BSGD.to(ops::wide(x_BSGD)), l, padding);
     if (max) return x.amax(2).to(x_BSGD.scalar_type());
     Tensor w;
     if (config_.pool == LevelPool::depthwise_conv)
-      w = pools_[2 * (l - 1) + of].places->tensor().to(x.device(), x.scalar_type());
+      w = pools_[2 * (l - 1) + of].places->tensor(context.products).to(x.device(), x.scalar_type());
     Tensor sum;
     for (int64_t j = 0; j < r; ++j) {
       Tensor term = x.select(2, j);
@@ -194,18 +196,19 @@ class MultiLevelAttention final : public Mixer {
   }
 
   /// Blocks by the matrices of a pool: x_BNRGD -> [B, N, G, D].
-  Tensor projected(const Tensor& x_BNRGD, const Pool& pool) const {
+  Tensor projected(const Tensor& x_BNRGD, const Pool& pool, const Context& context) const {
     const int64_t b = x_BNRGD.size(0), n = x_BNRGD.size(1), g = config_.n_kv_heads,
                   d = config_.head_dim;
     if (config_.pool == LevelPool::conv)
-      return pool.whole(x_BNRGD.reshape({b * n, -1})).reshape({b, n, g, d});
+      return pool.whole(x_BNRGD.reshape({b * n, -1}), context).reshape({b, n, g, d});
     const Tensor placed =
         x_BNRGD.transpose(2, 3) +
-        ops::spread(pool.places->tensor().to(x_BNRGD.device(), x_BNRGD.scalar_type()),
-                    {b, n, g, x_BNRGD.size(2), d});
+        ops::spread(
+            pool.places->tensor(context.products).to(x_BNRGD.device(), x_BNRGD.scalar_type()),
+            {b, n, g, x_BNRGD.size(2), d});
     const Tensor hidden =
-        ops::activate(pool.up(placed.reshape({b * n * g, -1})), ops::Activation::gelu);
-    return pool.down(hidden).reshape({b, n, g, d});
+        ops::activate(pool.up(placed.reshape({b * n * g, -1}), context), ops::Activation::gelu);
+    return pool.down(hidden, context).reshape({b, n, g, d});
   }
 
   /// Keys at these positions, the same for every sequence.
@@ -222,10 +225,10 @@ class MultiLevelAttention final : public Mixer {
   /// Entries [first, first + blocks) of level `l` from the raw keys and values of their tokens.
   Entries made(const Tensor& k, const Tensor& v, size_t l, int64_t first, Context& context) const {
     const int64_t r = config_.ratios[l], end = first * r + k.size(1);
-    const Tensor keys = entries_of(k, l, 0);
+    const Tensor keys = entries_of(k, l, 0, context);
     const Tensor last =
         at::clamp_max((at::arange(first, first + keys.size(1), at::kLong) + 1) * r - 1, end - 1);
-    return {l, first, rotated(keys, last.to(k.device()), context), entries_of(v, l, 1)};
+    return {l, first, rotated(keys, last.to(k.device()), context), entries_of(v, l, 1, context)};
   }
 
   /// The level of summaries, from the keys and values of all tokens of a document.

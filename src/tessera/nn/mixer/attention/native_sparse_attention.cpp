@@ -29,7 +29,7 @@ class BlockCompressor {
 
   /// The blocks that end with each stride of tokens [begin, begin + S), x_SGD, begin + block - 1
   /// being the end of the first: [n, G, D].
-  Tensor operator()(const Tensor& x_SGD) const {
+  Tensor operator()(const Tensor& x_SGD, const Context& context) const {
     const int64_t l = config_.block, g = config_.n_kv_heads, d = config_.head_dim;
     if (x_SGD.size(0) < l) return at::zeros({0, g, d}, x_SGD.options());
     const Tensor blocks = x_SGD.unfold(0, l, config_.stride);  // [n, G, D, l]
@@ -40,12 +40,14 @@ class BlockCompressor {
       for (int64_t j = 1; j < l; ++j) sum = sum + wide_blocks.select(3, j);
       return (sum / static_cast<double>(l)).to(x_SGD.scalar_type());
     }
-    const Tensor placed = blocks.transpose(2, 3) +
-                          ops::spread(place_->tensor().to(x_SGD.device(), x_SGD.scalar_type()),
-                                      blocks.transpose(2, 3));
+    const Tensor placed =
+        blocks.transpose(2, 3) +
+        ops::spread(place_->tensor(context.products).to(x_SGD.device(), x_SGD.scalar_type()),
+                    blocks.transpose(2, 3));
     const int64_t n = placed.size(0);
-    const Tensor hidden = ops::activate(up_(placed.reshape({n * g, l * d})), ops::Activation::gelu);
-    return down_(hidden).reshape({n, g, d});
+    const Tensor hidden =
+        ops::activate(up_(placed.reshape({n * g, l * d}), context), ops::Activation::gelu);
+    return down_(hidden, context).reshape({n, g, d});
   }
 
  private:
@@ -171,16 +173,16 @@ class NativeSparseAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
                   d = config_.head_dim;
-    const Tensor q = position_->rotate(q_(x_ND).reshape({n, h, d}), Side::query, context),
-                 k = position_->rotate(k_(x_ND).reshape({n, g, d}), Side::key, context),
-                 v = v_(x_ND).reshape({n, g, d});
+    const Tensor q = position_->rotate(q_(x_ND, context).reshape({n, h, d}), Side::query, context),
+                 k = position_->rotate(k_(x_ND, context).reshape({n, g, d}), Side::key, context),
+                 v = v_(x_ND, context).reshape({n, g, d});
     Tensor k_window = k, v_window = v;
     if (!config_.shared_kv) {
-      k_window = position_->rotate(k_window_(x_ND).reshape({n, g, d}), Side::key, context);
-      v_window = v_window_(x_ND).reshape({n, g, d});
+      k_window = position_->rotate(k_window_(x_ND, context).reshape({n, g, d}), Side::key, context);
+      v_window = v_window_(x_ND, context).reshape({n, g, d});
     }
     const Tensor gates_NH3 =
-        ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, h, 3});
+        ops::activate(gate_(x_ND, context), ops::Activation::sigmoid).reshape({n, h, 3});
     const ops::ScoreOptions how = by_blocks(q, context),
                             of_window = options(config_.shared_kv ? k_ : k_window_, context);
     const BySegment part(*context.batch);
@@ -189,22 +191,22 @@ class NativeSparseAttention final : public Mixer {
       const auto cut = [&](const Tensor& x) { return part(x, i); };
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
       const int64_t start = row != nullptr ? s.start : 0;
-      const Memory memory = remembered(cut(k), cut(v), start, row);
+      const Memory memory = remembered(cut(k), cut(v), start, row, context);
       const auto [compressed, selected] = sparse(cut(q), memory, how, start);
       const Tensor recent = windowed(cut(q), cut(k_window), cut(v_window), of_window, start, row);
       const auto gate = [&](int64_t branch) { return cut(gates_NH3).narrow(2, branch, 1); };
       return gate(0) * compressed + gate(1) * selected + gate(2) * recent;
     };
     const Tensor mixed = over_segments(*context.batch, apart, pairs_of(*context.batch), of_segment);
-    return o_(mixed.reshape({n, h * d}));
+    return o_(mixed.reshape({n, h * d}), context);
   }
 
  private:
   /// Of the branches whose keys `k` projects.
   ops::ScoreOptions options(const Linear& k, Context& context) const {
-    const auto heads = [this](const Linear& linear) {
-      return [this, &linear](const Tensor& x) {
-        return linear(x).reshape({x.size(0), -1, config_.head_dim});
+    const auto heads = [this, &context](const Linear& linear) {
+      return [this, &linear, &context](const Tensor& x) {
+        return linear(x, context).reshape({x.size(0), -1, config_.head_dim});
       };
     };
     return with_term({.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim))}, *position_,
@@ -227,7 +229,11 @@ class NativeSparseAttention final : public Mixer {
   }
 
   /// Adds the call's tokens to what the row holds, and the blocks that they complete.
-  Memory remembered(const Tensor& k, const Tensor& v, int64_t start, RowState* row) const {
+  Memory remembered(const Tensor& k,
+                    const Tensor& v,
+                    int64_t start,
+                    RowState* row,
+                    const Context& context) const {
     const int64_t t = k.size(0), stride = config_.stride, end = start + t;
     const int64_t first = start / stride, last = end / stride;  // blocks that end in the call
     const int64_t empty = std::min(last, config_.block / stride - 1);
@@ -246,7 +252,7 @@ class NativeSparseAttention final : public Mixer {
       const int64_t from = (first + none + 1) * stride - config_.block;
       const Tensor raw = row != nullptr ? row->tokens(slot).joined(from, last * stride)
                                         : own.narrow(0, from, last * stride - from);
-      return at::cat({begin_empty, compress(raw)});
+      return at::cat({begin_empty, compress(raw, context)});
     };
     const Tensor k_fresh = fresh(compress_k_, 0, k), v_fresh = fresh(compress_v_, 1, v);
     // the empty ones are never read

@@ -133,10 +133,8 @@ InputMemory::InputMemory(
       k_(builder, "k"),
       v_(builder, "v") {}
 
-Remembered InputMemory::projected(const Tensor& x_TD,
-                                  int64_t start,
-                                  int64_t first,
-                                  RowState* row) const {
+Remembered InputMemory::projected(
+    const Tensor& x_TD, int64_t start, int64_t first, RowState* row, const Context& context) const {
   const int64_t t = x_TD.size(0);
   const Tensor x = row != nullptr ? after(row->tokens(slot_), first, start, x_TD) : x_TD;
   Remembered out;
@@ -145,11 +143,11 @@ Remembered InputMemory::projected(const Tensor& x_TD,
   // live from the segment of the first query on; memory up to the segment of the last one
   const int64_t own = start / segment_ * segment_, last = (start + t - 1) / segment_ * segment_;
   const Tensor live = x.narrow(0, own - first, start + t - own);
-  const Tensor k = keys(live), v = values(live);
+  const Tensor k = keys(live, context), v = values(live, context);
   out.live = in_pieces(k, v, own, segment_);
   if (last > first) {
     const Tensor still = out.x_SD.narrow(0, 0, last - first);
-    out.memory = in_pieces(keys(still), values(still), first, segment_);
+    out.memory = in_pieces(keys(still, context), values(still, context), first, segment_);
   }
   if (row != nullptr) {
     row->tokens(slot_).append(x_TD);
@@ -160,14 +158,18 @@ Remembered InputMemory::projected(const Tensor& x_TD,
   return out;
 }
 
-Remembered InputMemory::remember(
-    const Tensor& x_TD, int64_t start, int64_t first, RowState* row, bool with_inputs) const {
+Remembered InputMemory::remember(const Tensor& x_TD,
+                                 int64_t start,
+                                 int64_t first,
+                                 RowState* row,
+                                 bool with_inputs,
+                                 const Context& context) const {
   require(row == nullptr || row->tokens(slot_).length() == start, "segment_memory",
           "the state holds {} tokens, the call starts at {}",
           row == nullptr ? 0 : row->tokens(slot_).length(), start);
-  if (at::GradMode::is_enabled()) return projected(x_TD, start, first, row);
+  if (at::GradMode::is_enabled()) return projected(x_TD, start, first, row, context);
   const int64_t t = x_TD.size(0);
-  const Tensor k = keys(x_TD), v = values(x_TD);
+  const Tensor k = keys(x_TD, context), v = values(x_TD, context);
   Remembered out;
   out.first = first;
   if (row == nullptr) {

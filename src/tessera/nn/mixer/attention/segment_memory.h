@@ -89,19 +89,29 @@ class InputMemory {
   /// `slot`: the first of three declarations of the state, inputs [D], keys and values [H, K].
   InputMemory(
       const Builder& builder, int64_t n_heads, int64_t head_dim, int64_t segment, size_t slot);
-  Tensor keys(const Tensor& x_SD) const { return heads(k_(x_SD)); }
-  Tensor values(const Tensor& x_SD) const { return heads(v_(x_SD)); }
+  Tensor keys(const Tensor& x_SD, const Context& context) const { return heads(k_(x_SD, context)); }
+  Tensor values(const Tensor& x_SD, const Context& context) const {
+    return heads(v_(x_SD, context));
+  }
   const ops::Weight& k() const { return *k_.weight; }
   const ops::Weight& v() const { return *v_.weight; }
 
   /// Adds the inputs of a call that begins at `start` to what the row holds (nullptr: a whole
   /// document) and returns what lies at positions from `first`, at or before their segment.
-  Remembered remember(
-      const Tensor& x_TD, int64_t start, int64_t first, RowState* row, bool with_inputs) const;
+  Remembered remember(const Tensor& x_TD,
+                      int64_t start,
+                      int64_t first,
+                      RowState* row,
+                      bool with_inputs,
+                      const Context& context) const;
 
  private:
   Tensor heads(const Tensor& x) const { return x.reshape({x.size(0), n_heads_, head_dim_}); }
-  Remembered projected(const Tensor& x_TD, int64_t start, int64_t first, RowState* row) const;
+  Remembered projected(const Tensor& x_TD,
+                       int64_t start,
+                       int64_t first,
+                       RowState* row,
+                       const Context& context) const;
 
   int64_t n_heads_, head_dim_, segment_;
   size_t slot_;

@@ -22,14 +22,15 @@ class TransformerXl final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
-    const SegmentCall call{*context.batch,   rows,
-                           heads(q_(x_ND)),  x_ND,
-                           options(context), weight_dropout(context, name_, config_.dropout)};
+    const SegmentCall call{
+        *context.batch,           rows,
+        heads(q_(x_ND, context)), x_ND,
+        options(context),         weight_dropout(context, name_, config_.dropout)};
     std::vector<Tensor> out;
     for (const EqualSegments& group : equal_segments(call.batch, ops::use_kernels(x_ND)))
-      out.push_back(documents(group, call));
+      out.push_back(documents(group, call, context));
     const Tensor o_NHD = out.size() == 1 ? out[0] : at::cat(out);
-    return o_(o_NHD.reshape({n, h * d}));
+    return o_(o_NHD.reshape({n, h * d}), context);
   }
 
  private:
@@ -46,8 +47,8 @@ class TransformerXl final : public Mixer {
         {.n_heads = config_.n_heads,
          .head_dim = config_.head_dim,
          .longest = config_.by_place() ? longest : std::min(longest + zeros(), config_.reach()),
-         .project_q = [this](const Tensor& x) { return heads(q_(x)); },
-         .project_k = [this](const Tensor& x) { return memory_.keys(x); }},
+         .project_q = [this, &context](const Tensor& x) { return heads(q_(x, context)); },
+         .project_k = [this, &context](const Tensor& x) { return memory_.keys(x, context); }},
         context);
   }
 
@@ -56,7 +57,9 @@ class TransformerXl final : public Mixer {
   }
 
   /// The queries of documents alike, stretch by stretch.
-  Tensor documents(const EqualSegments& group, const SegmentCall& call) const {
+  Tensor documents(const EqualSegments& group,
+                   const SegmentCall& call,
+                   const Context& context) const {
     const Segment& s = call.batch.segments[group.first];
     const auto memory_of = [&](int64_t segment) { return segment - config_.mem_len; };
     const int64_t own = s.start / config_.segment * config_.segment,
@@ -64,7 +67,7 @@ class TransformerXl final : public Mixer {
     std::vector<Remembered> remembered;
     for (size_t i = group.first; i < group.first + group.count; ++i)
       remembered.push_back(memory_.remember(call.x_of(i), s.start, first, call.row_of(i),
-                                            /*with_inputs=*/false));
+                                            /*with_inputs=*/false, context));
     const std::vector<Stretch> parts = stretches(s.start, s.length, config_.segment);
     const std::vector<Tensor> q_BTHD = by_stretch(call.queries_BTHD(group), parts);
     std::vector<Tensor> out;

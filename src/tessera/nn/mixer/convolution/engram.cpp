@@ -27,7 +27,7 @@ class NgramVectors {
         hash_(config.hash(builder.scope().vocab)),
         table_(builder.weight("table.weight")) {}
 
-  Tensor operator()(const Batch& batch) const {
+  Tensor operator()(const Batch& batch, const ops::ProductSettings& products) const {
     require(batch.ids_N.defined() && batch.before_NM.defined() &&
                 batch.before_NM.size(1) >= config_.ids_before(),
             name_, "a call without the {} ids before each token", config_.ids_before());
@@ -48,7 +48,7 @@ class NgramVectors {
       }
       hash_.rows(ids, {out, heads});
     }
-    return ops::rows(*table_, row_NH.flatten().to(batch.ids_N.device()))
+    return ops::rows(*table_, row_NH.flatten().to(batch.ids_N.device()), products)
         .reshape({ids_N.size(0), config_.width});
   }
 
@@ -109,7 +109,9 @@ class EngramCall final : public StepCall {
         query_(memory_.take(n_ * channels())),
         gate_(memory_.take(n_ * step.streams)) {}
 
-  void enter(Context&) override { e_NE_ = s_.vectors(batch_).to(at::kFloat).contiguous(); }
+  void enter(Context& context) override {
+    e_NE_ = s_.vectors(batch_, context.products).to(at::kFloat).contiguous();
+  }
 
   void run(Team& team, const float* x_ND, float* y_ND, float* memory) override {
     StepInput in(e_NE_.const_data_ptr<float>(), n_, s_.key.width(), memory + input_);
@@ -212,12 +214,12 @@ class Engram final : public Mixer {
         conv_norm_(builder, "conv_norm", config.norm_weight, config.norm_eps) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const Tensor e_NE = vectors_(*context.batch).to(x_ND.scalar_type());
+    const Tensor e_NE = vectors_(*context.batch, context.products).to(x_ND.scalar_type());
     const Tensor h_NSD = x_ND.unflatten(1, {streams_, -1});
-    const Tensor key_NSD = key_norm_(key_(e_NE).reshape(h_NSD.sizes()));
-    const Tensor gate_NS = gate(key_NSD, query_norm_(h_NSD));
+    const Tensor key_NSD = key_norm_(key_(e_NE, context).reshape(h_NSD.sizes()));
+    const Tensor gate_NS = gate(key_NSD, query_norm_(h_NSD), context.products);
     const Tensor u_NSD =
-        ops::spread(gate_NS.unsqueeze(2), h_NSD) * ops::spread(value_(e_NE).unsqueeze(1), h_NSD);
+        ops::spread(gate_NS.unsqueeze(2), h_NSD) * ops::spread(value_(e_NE, context).unsqueeze(1), h_NSD);
     return u_NSD.flatten(1) + convolved(conv_norm_(u_NSD).flatten(1), *context.batch, rows);
   }
   std::shared_ptr<const PartStep> step() const override {
@@ -234,11 +236,13 @@ class Engram final : public Mixer {
 
  private:
   /// g of every stream, [N, S].
-  static Tensor gate(const Tensor& key_NSD, const Tensor& query_NSD) {
+  static Tensor gate(const Tensor& key_NSD,
+                     const Tensor& query_NSD,
+                     const ops::ProductSettings& products) {
     const int64_t d = key_NSD.size(2);
     // a product, whose bits do not depend on the other tokens
     const ops::Weight ones = ops::Weight::dense("ones", at::ones({1, d}, key_NSD.options()));
-    const Tensor z_NS = ops::linear((key_NSD * query_NSD).reshape({-1, d}), ones)
+    const Tensor z_NS = ops::linear((key_NSD * query_NSD).reshape({-1, d}), ones, nullptr, products)
                             .reshape({key_NSD.size(0), key_NSD.size(1)}) /
                         std::sqrt(static_cast<double>(d));
     // libtorch's root of float32 is not the nearest number, as the step's is

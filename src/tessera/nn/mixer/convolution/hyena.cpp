@@ -36,7 +36,7 @@ class Hyena final : public Mixer {
            "input",
            batch.longest(), config_.max_length);
     const int64_t m = config_.order;
-    auto parts = conv_(in_(x_ND), batch, rows, 0).chunk(m + 1, -1);  // x_0 .. x_{M-1}, v
+    auto parts = conv_(in_(x_ND, context), batch, rows, 0).chunk(m + 1, -1);  // x_0 .. x_{M-1}, v
     const Tensor k_LOD = filters(x_ND, context);
     Tensor v_ND = parts.back();
     for (int64_t i = m - 1; i > 0; --i) {
@@ -47,7 +47,7 @@ class Hyena final : public Mixer {
           convolved(z_ND, k_LOD.select(1, order), batch, rows, static_cast<size_t>(1 + order));
       v_ND = (far_ND + ops::spread(skip_D, z_ND) * z_ND).to(x_ND.scalar_type());
     }
-    return out_(v_ND * parts[0]);
+    return out_(v_ND * parts[0], context);
   }
 
  private:
@@ -55,14 +55,14 @@ class Hyena final : public Mixer {
   /// so that no bit depends on how long the documents are; with a state each block once.
   Tensor filters(const Tensor& x_ND, Context& context) const {
     const int64_t length = context.batch->longest();
-    if (at::GradMode::is_enabled()) return filters(x_ND, 0, length);
+    if (at::GradMode::is_enabled()) return filters(x_ND, 0, length, context);
     Tensor held;
     std::any* cell = context.lasting == nullptr ? nullptr : &(*context.lasting)[name_];
     if (cell != nullptr && cell->has_value()) held = std::any_cast<const Tensor&>(*cell);
     std::vector<Tensor> blocks;
     if (held.defined()) blocks.push_back(held);
     for (int64_t first = held.defined() ? held.size(0) : 0; first < length; first += kBlock)
-      blocks.push_back(filters(x_ND, first, std::min(first + kBlock, config_.max_length)));
+      blocks.push_back(filters(x_ND, first, std::min(first + kBlock, config_.max_length), context));
     if (blocks.size() == 1) held = blocks[0];
     if (blocks.size() > 1) held = at::cat(blocks);
     if (cell != nullptr) *cell = held;
@@ -71,7 +71,7 @@ class Hyena final : public Mixer {
 
   /// The windowed filters of positions first .. end - 1, computed in double: each sine layer
   /// multiplies rounding errors by about its frequency.
-  Tensor filters(const Tensor& x, int64_t first, int64_t end) const {
+  Tensor filters(const Tensor& x, int64_t first, int64_t end, const Context& context) const {
     const auto options = x.options().dtype(at::kDouble);
     const auto l = static_cast<double>(config_.max_length);
     const Tensor t = at::arange(first, end, options).unsqueeze(1);
@@ -81,12 +81,12 @@ class Hyena final : public Mixer {
     const Tensor frequency = frequency_->tensor().to(at::kDouble);
     Tensor h = at::cat({t / (l - 1), angle.cos(), -angle.sin()}, 1);
     for (const Linear& layer : layers_) {
-      const Tensor z = layer(h);
+      const Tensor z = layer(h, context);
       h = at::sin(ops::spread(frequency, z) * z);
     }
     const Tensor decay = at::linspace(std::log(1e-2) / 1.5, std::log(1e-2) / 0.3,
                                       (config_.order - 1) * x.size(1), options);
-    const Tensor k = last_(h) * ((t / (l - 1) * decay).exp() + config_.shift);
+    const Tensor k = last_(h, context) * ((t / (l - 1) * decay).exp() + config_.shift);
     return k.reshape({end - first, x.size(1), config_.order - 1})
         .transpose(1, 2)
         .to(ops::wide(x))

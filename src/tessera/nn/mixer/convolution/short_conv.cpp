@@ -13,8 +13,8 @@ class ShortConv final : public Mixer {
         conv_(builder, "conv", kernels::Activation::identity) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const auto parts = in_(x_ND).chunk(3, -1);  // b, c, x
-    return out_(parts[1] * conv_(parts[0] * parts[2], *context.batch, rows, 0));
+    const auto parts = in_(x_ND, context).chunk(3, -1);  // b, c, x
+    return out_(parts[1] * conv_(parts[0] * parts[2], *context.batch, rows, 0), context);
   }
 
  private:

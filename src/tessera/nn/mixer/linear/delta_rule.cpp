@@ -39,7 +39,9 @@ struct Projection {
       down = Linear(builder, name + "_down"), up = Linear(builder, name + "_up");
   }
   explicit operator bool() const { return whole.weight || down.weight; }
-  Tensor operator()(const Tensor& x) const { return whole.weight ? whole(x) : up(down(x)); }
+  Tensor operator()(const Tensor& x, const Context& context) const {
+    return whole.weight ? whole(x, context) : up(down(x, context), context);
+  }
 };
 
 constexpr size_t kDeltaState = 0, kDeltaConv = 1;  // as the configs declare them
@@ -269,11 +271,12 @@ class DeltaRule final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const auto& c = options_;
     const int64_t n = x_ND.size(0), per_channel = c.by_channel ? c.key_dim : 1;
-    const Tensor projected_NC = at::cat({q_(x_ND), k_(x_ND), v_(x_ND)}, -1);
+    const Tensor projected_NC =
+        at::cat({q_(x_ND, context), k_(x_ND, context), v_(x_ND, context)}, -1);
     const Tensor qkv_NC = conv_ ? (*conv_)(projected_NC, *context.batch, rows, kDeltaConv)
                                 : ops::activate(projected_NC, ops::Activation::silu);
-    const Tensor beta_NH = wide_sigmoid(beta_(x_ND)) * c.beta_scale;
-    const Tensor log_decay_NE = decay_ ? log_decay(x_ND, per_channel) : Tensor();
+    const Tensor beta_NH = wide_sigmoid(beta_(x_ND, context)) * c.beta_scale;
+    const Tensor log_decay_NE = decay_ ? log_decay(x_ND, per_channel, context) : Tensor();
 
     const Tensor o_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
       ops::LinearRecurrence in = inputs(run, run.of(qkv_NC, {qkv_NC.size(1)}));
@@ -287,7 +290,7 @@ class DeltaRule final : public Mixer {
     const Tensor normed =
         ops::rms_norm(o_NE.reshape({n, c.n_heads, c.value_dim}), norm_->tensor(), 0, c.norm_eps)
             .reshape({n, c.n_heads * c.value_dim});
-    return o_(g_ ? ops::gated(g_(x_ND), normed, c.gate) : normed);
+    return o_(g_ ? ops::gated(g_(x_ND, context), normed, c.gate) : normed, context);
   }
   /// The options are those of the weights that exist, and DeltaRuleOptions.
   std::shared_ptr<const PartStep> step() const override {
@@ -307,8 +310,8 @@ class DeltaRule final : public Mixer {
 
   /// ln of the decay, -exp(a_log) softplus(W x + dt_bias) or its bounded form; a_log has one number
   /// per head.
-  Tensor log_decay(const Tensor& x_ND, int64_t per_head) const {
-    const Tensor raw = decay_(x_ND);
+  Tensor log_decay(const Tensor& x_ND, int64_t per_head, const Context& context) const {
+    const Tensor raw = decay_(x_ND, context);
     const auto type = ops::wide(raw);
     const Tensor z = raw.to(type) + ops::spread(dt_bias_->tensor().to(type), raw);
     const Tensor rate = ops::repeat_each(ops::minus_exp(a_log_->tensor().to(type)), per_head, 0);

@@ -22,9 +22,9 @@ class Gla final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
-    const Tensor q_NE = q_(x_ND) * (1 / std::sqrt(static_cast<double>(k)));
-    const Tensor k_NE = k_(x_ND), v_NE = v_(x_ND);
-    const Tensor raw = decay_up_(decay_down_(x_ND));
+    const Tensor q_NE = q_(x_ND, context) * (1 / std::sqrt(static_cast<double>(k)));
+    const Tensor k_NE = k_(x_ND, context), v_NE = v_(x_ND, context);
+    const Tensor raw = decay_up_(decay_down_(x_ND, context), context);
     const Tensor log_decay_NE = ops::log_sigmoid(raw.to(ops::wide(raw))) / config_.temper;
 
     const Tensor o_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
@@ -35,7 +35,8 @@ class Gla final : public Mixer {
     });
     const Tensor normed =
         ops::rms_norm(o_NE.reshape({n, h, v}), norm_->tensor(), 0, config_.norm_eps);
-    return o_(ops::gated(g_(x_ND), normed.reshape({n, h * v}), ops::Activation::silu));
+    return o_(ops::gated(g_(x_ND, context), normed.reshape({n, h * v}), ops::Activation::silu),
+              context);
   }
 
  private:

@@ -25,7 +25,7 @@ class Hgrn2 final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
-    Tensor qfv_NC = at::cat({q_(x_ND), f_(x_ND), v_(x_ND)}, -1);
+    Tensor qfv_NC = at::cat({q_(x_ND, context), f_(x_ND, context), v_(x_ND, context)}, -1);
     if (conv_) qfv_NC = (*conv_)(qfv_NC, *context.batch, rows, kConv);
     const auto parts = qfv_NC.split_with_sizes({h * k, h * k, h * v}, -1);
     Tensor q_NE = ops::activate(parts[0], ops::Activation::silu);
@@ -42,7 +42,7 @@ class Hgrn2 final : public Mixer {
                     run.of(log_g_NE, {h, k})},
                    config_.chunk, kState);
     });
-    return o_(ops::rms_norm(o_NE, norm_->tensor(), 0, config_.norm_eps));
+    return o_(ops::rms_norm(o_NE, norm_->tensor(), 0, config_.norm_eps), context);
   }
 
  private:

@@ -22,10 +22,10 @@ class LightningAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
     const auto silu = [](const Tensor& x) { return ops::activate(x, ops::Activation::silu); };
-    Tensor q_NE = silu(q_(x_ND));
+    Tensor q_NE = silu(q_(x_ND, context));
     if (config_.slopes == LightningSlopes::fla)
       q_NE = q_NE * (1 / std::sqrt(static_cast<double>(k)));
-    const Tensor k_NE = silu(k_(x_ND)), v_NE = silu(v_(x_ND));
+    const Tensor k_NE = silu(k_(x_ND, context)), v_NE = silu(v_(x_ND, context));
     const Tensor log_decay_H = log_decay_H_.to(x_ND.device());
     const Tensor o_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
       return recur(run,
@@ -33,7 +33,7 @@ class LightningAttention final : public Mixer {
                    config_.chunk, 0);
     });
     const Tensor normed = ops::rms_norm(o_NE, norm_->tensor(), 0, config_.norm_eps);
-    return o_(ops::gated(g_(x_ND), normed, ops::Activation::sigmoid));
+    return o_(ops::gated(g_(x_ND, context), normed, ops::Activation::sigmoid), context);
   }
 
  private:

@@ -30,8 +30,9 @@ class LinearAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
     const bool normalised = *config_.normaliser;
-    const Tensor q_NE = queries(q_(x_ND)), k_NE = keys(k_(x_ND), *context.batch);
-    Tensor v_NHV = v_(x_ND).to(q_NE.scalar_type()).reshape({n, h, v});
+    const Tensor q_NE = queries(q_(x_ND, context), context),
+                 k_NE = keys(k_(x_ND, context), context);
+    Tensor v_NHV = v_(x_ND, context).to(q_NE.scalar_type()).reshape({n, h, v});
     if (normalised) v_NHV = at::cat({v_NHV, at::ones({n, h, 1}, v_NHV.options())}, -1);
 
     const Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
@@ -42,10 +43,10 @@ class LinearAttention final : public Mixer {
     });
     Tensor y_NHV = y_NE.reshape({n, h, config_.columns()});
     if (normalised) y_NHV = y_NHV.narrow(2, 0, v) / (y_NHV.narrow(2, v, 1) + config_.eps);
-    if (head_norm_) y_NHV = head_norm_->forward(y_NHV);
+    if (head_norm_) y_NHV = head_norm_->forward(y_NHV, context.products);
     const Tensor heads_NE = y_NHV.reshape({n, h * v});
     show(q_NE, k_NE, heads_NE, context);
-    return o_(heads_NE.to(x_ND.scalar_type()));
+    return o_(heads_NE.to(x_ND.scalar_type()), context);
   }
 
  private:
@@ -54,7 +55,9 @@ class LinearAttention final : public Mixer {
     Product() = default;
     Product(const Builder& builder, const std::string& name)
         : first(builder, name + ".first"), second(builder, name + ".second") {}
-    Tensor operator()(const Tensor& x_NHK) const { return first(x_NHK) * second(x_NHK); }
+    Tensor operator()(const Tensor& x_NHK, const Context& context) const {
+      return first(x_NHK, context) * second(x_NHK, context);
+    }
     Linear first, second;
   };
 
@@ -81,9 +84,9 @@ class LinearAttention final : public Mixer {
     }
   }
 
-  Tensor queries(const Tensor& x_NE) const {
+  Tensor queries(const Tensor& x_NE, const Context& context) const {
     if (config_.feature != FeatureMap::softmax)
-      return summed(feature(x_NE, feature_q_), config_.sum_norm_q);
+      return summed(feature(x_NE, feature_q_, context), config_.sum_norm_q);
     return ops::softmax(by_heads(x_NE.to(ops::wide(x_NE)))).flatten(1);
   }
   Tensor by_heads(const Tensor& x_NE) const {
@@ -96,19 +99,19 @@ class LinearAttention final : public Mixer {
     const Tensor x_NHK = by_heads(x_NE);
     return (x_NHK / (x_NHK.sum(-1, /*keepdim=*/true) + kSumEps)).flatten(1);
   }
-  Tensor keys(const Tensor& x_NE, const Batch& batch) const {
+  Tensor keys(const Tensor& x_NE, const Context& context) const {
     if (config_.feature != FeatureMap::softmax)
-      return summed(feature(x_NE, feature_k_), config_.sum_norm_k);
+      return summed(feature(x_NE, feature_k_, context), config_.sum_norm_k);
     const Tensor wide = x_NE.to(ops::wide(x_NE));
-    const BySegment part(batch);
-    return over_segments(batch, [&](size_t i, const Segment&) {
+    const BySegment part(*context.batch);
+    return over_segments(*context.batch, [&](size_t i, const Segment&) {
       const Tensor x_TE = part(wide, i);
       return at::GradMode::is_enabled() ? ops::softmax(x_TE.t()).t() : at::softmax(x_TE, 0);
     });
   }
 
   /// phi, in float32 at least: the sums of many keys follow.
-  Tensor feature(const Tensor& x, const Product& learned) const {
+  Tensor feature(const Tensor& x, const Product& learned, const Context& context) const {
     const Tensor wide = x.to(ops::wide(x));
     switch (config_.feature) {
       case FeatureMap::elu1:
@@ -119,7 +122,7 @@ class LinearAttention final : public Mixer {
       case FeatureMap::exp:
         return -ops::minus_exp(wide);
       case FeatureMap::hadamard:
-        return learned(by_heads(x)).to(ops::wide(x)).flatten(1);
+        return learned(by_heads(x), context).to(ops::wide(x)).flatten(1);
       case FeatureMap::identity:
       case FeatureMap::softmax:
         return wide;

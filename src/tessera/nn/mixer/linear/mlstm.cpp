@@ -95,8 +95,9 @@ class Mlstm final : public Mixer {
         o_(builder, "o") {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const Tensor h_NE = cell_(q_(x_ND), k_(x_ND), v_(x_ND), i_(x_ND), f_(x_ND), context, rows);
-    return o_(ops::gated(g_(x_ND), h_NE, ops::Activation::sigmoid));
+    const Tensor h_NE = cell_(q_(x_ND, context), k_(x_ND, context), v_(x_ND, context),
+                              i_(x_ND, context), f_(x_ND, context), context, rows);
+    return o_(ops::gated(g_(x_ND, context), h_NE, ops::Activation::sigmoid), context);
   }
 
  private:
@@ -121,22 +122,23 @@ class UpProjectedMlstm final : public Mixer {
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const auto halves = up_(x_ND).chunk(2, -1);  // x', z
+    const auto halves = up_(x_ND, context).chunk(2, -1);  // x', z
     const Tensor& x_NE = halves[0];
     const Tensor c_NE = conv_ ? (*conv_)(x_NE, *context.batch, rows, kConv) : x_NE;
-    const Tensor q_NE = blocks(q_, c_NE), k_NE = blocks(k_, c_NE), v_NE = blocks(v_, x_NE);
+    const Tensor q_NE = blocks(q_, c_NE, context), k_NE = blocks(k_, c_NE, context),
+                 v_NE = blocks(v_, x_NE, context);
     const Tensor all = at::cat({q_NE, k_NE, v_NE}, -1);
-    const Tensor h_NE = cell_(q_NE, k_NE, v_NE, i_(all), f_(all), context, rows);
+    const Tensor h_NE = cell_(q_NE, k_NE, v_NE, i_(all, context), f_(all, context), context, rows);
     const Tensor skipped_NE =
         h_NE + ops::spread(skip_->tensor().to(c_NE.scalar_type()), c_NE) * c_NE;
-    return o_(ops::gated(halves[1], skipped_NE, ops::Activation::silu));
+    return o_(ops::gated(halves[1], skipped_NE, ops::Activation::silu), context);
   }
 
  private:
   /// The block-diagonal product.
-  Tensor blocks(const Linear& linear, const Tensor& x_NE) const {
+  Tensor blocks(const Linear& linear, const Tensor& x_NE, const Context& context) const {
     return ops::head_linear(x_NE.reshape({x_NE.size(0), -1, block_}), *linear.weight,
-                            linear.bias.get())
+                            linear.bias.get(), context.products)
         .flatten(1);
   }
 

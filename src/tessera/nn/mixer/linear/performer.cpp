@@ -38,9 +38,9 @@ class Performer final : public Mixer {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
     // what is exponentiated stays in float32: 16-bit scores would be wrong by percents
     const Tensor x = x_ND.to(ops::wide(x_ND));
-    const Tensor q = position_->rotate(q_(x).reshape({n, h, d}), Side::query, context),
-                 k = position_->rotate(k_(x).reshape({n, h, d}), Side::key, context),
-                 v = v_(x_ND).reshape({n, h, d});
+    const Tensor q = position_->rotate(q_(x, context).reshape({n, h, d}), Side::query, context),
+                 k = position_->rotate(k_(x, context).reshape({n, h, d}), Side::key, context),
+                 v = v_(x_ND, context).reshape({n, h, d});
     if (rows != nullptr && context.training && config_.redraw_every > 0)
       fail(
           ErrorKind::spec, name_,
@@ -49,8 +49,9 @@ class Performer final : public Mixer {
           config_.redraw_every);
     const Tensor w = directions(context).to(x_ND.device(), ops::wide(x_ND));
     const auto favor = [&](const auto& rows_of) {
-      return ops::Favor{rows_of(q),     rows_of(k), rows_of(v), w, kernel_of(config_.features),
-                        config_.added()};
+      return ops::Favor{
+          rows_of(q),      rows_of(k),           rows_of(v), w, kernel_of(config_.features),
+          config_.added(), context.products.type};
     };
 
     const Batch& batch = *context.batch;
@@ -72,7 +73,7 @@ class Performer final : public Mixer {
         return y.reshape({s.length, h, d});
       });
     }
-    return o_(y_NHD.reshape({n, h * d}).to(x_ND.scalar_type()));
+    return o_(y_NHD.reshape({n, h * d}).to(x_ND.scalar_type()), context);
   }
 
  private:

@@ -152,9 +152,9 @@ class Retention final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
-    Tensor q_NHK = q_(x_ND).reshape({n, h, k});
-    Tensor k_NHK = k_(x_ND).reshape({n, h, k}) * (1 / std::sqrt(static_cast<double>(k)));
-    const Tensor v_NE = v_(x_ND);
+    Tensor q_NHK = q_(x_ND, context).reshape({n, h, k});
+    Tensor k_NHK = k_(x_ND, context).reshape({n, h, k}) * (1 / std::sqrt(static_cast<double>(k)));
+    const Tensor v_NE = v_(x_ND, context);
     if (rotation_) {
       q_NHK = rotation_->rotate(q_NHK, Side::query, context);
       k_NHK = rotation_->rotate(k_NHK, Side::key, context);
@@ -175,7 +175,8 @@ class Retention final : public Mixer {
                   .to(y_NE.scalar_type());
     const Tensor normed =
         ops::rms_norm(y_NHV, norm_ ? norm_->tensor() : Tensor(), 0, config_.norm_eps);
-    return o_(ops::gated(g_(x_ND), normed.reshape({n, h * v}), ops::Activation::silu));
+    return o_(ops::gated(g_(x_ND, context), normed.reshape({n, h * v}), ops::Activation::silu),
+              context);
   }
   std::shared_ptr<const PartStep> step() const override {
     if (!others_at_default(config_, {"n_heads", "key_dim", "value_dim", "chunk", "angles", "theta",

@@ -77,7 +77,8 @@ class Rwkv5 final : public Mixer {
       return before_ND +
              ops::spread(mix_.at(name)->tensor().to(x_ND.scalar_type()), x_ND) * (x_ND - before_ND);
     };
-    const Tensor r_NE = base_.r(mixed('r')), k_NE = base_.k(mixed('k')), v_NE = base_.v(mixed('v'));
+    const Tensor r_NE = base_.r(mixed('r'), context), k_NE = base_.k(mixed('k'), context),
+                 v_NE = base_.v(mixed('v'), context);
     const auto type = ops::wide(x_ND);
     const Tensor log_decay_HK = ops::minus_exp(decay_->tensor().to(type)),
                  bonus_HK = bonus_->tensor().to(type);
@@ -94,8 +95,10 @@ class Rwkv5 final : public Mixer {
                    base_.shape.chunk, kState);
     });
     const Tensor normed_NE = base_.normed(y_NE);
-    return base_.o(config_.gate ? ops::gated(g_(mixed('g')), normed_NE, ops::Activation::silu)
-                                : normed_NE);
+    return base_.o(config_.gate
+                       ? ops::gated(g_(mixed('g'), context), normed_NE, ops::Activation::silu)
+                       : normed_NE,
+                   context);
   }
   std::shared_ptr<const PartStep> step() const override {
     if (!others_at_default(config_,
@@ -135,16 +138,18 @@ class Rwkv6 final : public Mixer {
       return ops::spread(mix_.at(name)->tensor().to(x_ND.scalar_type()), x_ND);
     };
     // how far each input steps back is itself decided by the token
-    const Tensor z = tanh_of(mix_down_(x_ND + step_ND * share('x')));
+    const Tensor z = tanh_of(mix_down_(x_ND + step_ND * share('x'), context));
     const auto mixed = [&](char name) {
       const auto j = static_cast<int64_t>(kRwkv6Mixes.find(name));
-      return x_ND + step_ND * (share(name) + mix_up_.at(name)(z.narrow(1, j * config_.mix_rank,
-                                                                       config_.mix_rank)));
+      return x_ND + step_ND * (share(name) +
+                               mix_up_.at(name)(z.narrow(1, j * config_.mix_rank, config_.mix_rank),
+                                                context));
     };
-    const Tensor raw = decay_up_(tanh_of(decay_down_(mixed('w'))));
+    const Tensor raw = decay_up_(tanh_of(decay_down_(mixed('w'), context)), context);
     const auto type = ops::wide(x_ND);
     const Tensor log_decay_NE = ops::minus_exp(raw.to(type)), bonus_HK = bonus_->tensor().to(type);
-    const Tensor r_NE = base_.r(mixed('r')), k_NE = base_.k(mixed('k')), v_NE = base_.v(mixed('v'));
+    const Tensor r_NE = base_.r(mixed('r'), context), k_NE = base_.k(mixed('k'), context),
+                 v_NE = base_.v(mixed('v'), context);
     const Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
       return recur(run,
                    {run.of(r_NE, {h, k}),
@@ -157,7 +162,8 @@ class Rwkv6 final : public Mixer {
                     bonus_HK},
                    base_.shape.chunk, kState);
     });
-    return base_.o(ops::gated(g_(mixed('g')), base_.normed(y_NE), ops::Activation::silu));
+    return base_.o(ops::gated(g_(mixed('g'), context), base_.normed(y_NE), ops::Activation::silu),
+                   context);
   }
   std::shared_ptr<const PartStep> step() const override {
     if (!others_at_default(config_, {"n_heads", "key_dim", "value_dim", "chunk", "mix_rank",
@@ -208,11 +214,12 @@ class Rwkv7 final : public Mixer {
       return x_ND + step_ND * ops::spread(mix_.at(name)->tensor().to(x_ND.scalar_type()), step_ND);
     };
     // decay and rate
-    const Tensor raw = decay_up_(tanh_of(decay_down_(mixed('w'))));
+    const Tensor raw = decay_up_(tanh_of(decay_down_(mixed('w'), context)), context);
     const Tensor log_decay_NE = sigmoid_of(raw.to(type)) * -std::exp(-0.5);
-    const Tensor rate_NE = sigmoid_of(rate_up_(rate_down_(mixed('a'))).to(type));
+    const Tensor rate_NE = sigmoid_of(rate_up_(rate_down_(mixed('a'), context), context).to(type));
     // keys: the direction that is removed, and the key that is written
-    const Tensor r_NE = base_.r(mixed('r')), raw_k_NE = base_.k(mixed('k')).to(type);
+    const Tensor r_NE = base_.r(mixed('r'), context),
+                 raw_k_NE = base_.k(mixed('k'), context).to(type);
     const Tensor removed_NHK = ops::l2_norm(
         (raw_k_NE * ops::spread(key_scale_->tensor().to(type), raw_k_NE)).reshape({n, h, k}),
         kRwkvKeyEps);
@@ -237,7 +244,9 @@ class Rwkv7 final : public Mixer {
             .unsqueeze(-1);
     const Tensor y =
         base_.normed(y_NE) + (present_NH1 * v_NE.reshape({n, h, v})).reshape({n, h * v});
-    return base_.o(y.to(x_ND.scalar_type()) * gate_up_(sigmoid_of(gate_down_(mixed('g')))));
+    return base_.o(
+        y.to(x_ND.scalar_type()) * gate_up_(sigmoid_of(gate_down_(mixed('g'), context)), context),
+        context);
   }
   std::shared_ptr<const PartStep> step() const override {
     return rwkv7_step({config_, base_.r, base_.k, base_.v, base_.o, decay_down_, decay_up_,
@@ -248,7 +257,7 @@ class Rwkv7 final : public Mixer {
  private:
   /// W x, mixed with the values of the first layer; the first layer publishes its own.
   Tensor value(const Tensor& x_ND, Context& context) const {
-    const Tensor own = base_.v(x_ND);
+    const Tensor own = base_.v(x_ND, context);
     const Tensor* first = context.values.find(kFirstRwkvValue);
     if (!value_mix_up_.weight) {
       if (first == nullptr) context.values.put(kFirstRwkvValue, own);
@@ -256,7 +265,8 @@ class Rwkv7 final : public Mixer {
     }
     // Rwkv7Config::check_behind refuses specs without it
     const Tensor theirs = context.values.at(kFirstRwkvValue);
-    return own + (theirs - own) * sigmoid_of(value_mix_up_(value_mix_down_(x_ND)));
+    return own +
+           (theirs - own) * sigmoid_of(value_mix_up_(value_mix_down_(x_ND, context), context));
   }
 
   Rwkv7Config config_;
@@ -284,8 +294,9 @@ class RwkvChannelMix final : public Mixer {
       return config_.weighs_present() ? before_ND + mix * (x_ND - before_ND)
                                       : x_ND + mix * (before_ND - x_ND);
     };
-    const Tensor out = v_(ops::activate(k_(mixed('k')), ops::Activation::relu2));
-    return config_.gated() ? ops::gated(r_(mixed('r')), out, ops::Activation::sigmoid) : out;
+    const Tensor out = v_(ops::activate(k_(mixed('k'), context), ops::Activation::relu2), context);
+    return config_.gated() ? ops::gated(r_(mixed('r'), context), out, ops::Activation::sigmoid)
+                           : out;
   }
   std::shared_ptr<const PartStep> step() const override {
     return rwkv_channel_mix_step({config_, k_, v_, r_, mix_});

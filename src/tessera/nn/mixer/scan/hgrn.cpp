@@ -26,7 +26,7 @@ class Hgrn final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const Batch& batch = *context.batch;
     const auto type = ops::wide(x_ND);
-    Tensor if_NC = at::cat({i_(x_ND), f_(x_ND)}, -1);
+    Tensor if_NC = at::cat({i_(x_ND, context), f_(x_ND, context)}, -1);
     if (conv_) if_NC = (*conv_)(if_NC, batch, rows, kConv);
     const auto parts = if_NC.split_with_sizes({config_.width, config_.width}, -1);
     // g and 1 - g = (1 - lb) sigmoid(-f), each without the other's rounding
@@ -42,7 +42,7 @@ class Hgrn final : public Mixer {
     const Tensor h_NW =
         scan(keep_NW, u_NW, batch, rows, ops::use_kernels(x_ND)).to(x_ND.scalar_type());
     const Tensor normed_NW = ops::rms_norm(h_NW, norm_->tensor(), 0, config_.norm_eps);
-    return o_(ops::gated(g_(x_ND), normed_NW, ops::Activation::silu));
+    return o_(ops::gated(g_(x_ND, context), normed_NW, ops::Activation::silu), context);
   }
 
  private:

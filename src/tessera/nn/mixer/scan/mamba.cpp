@@ -32,26 +32,27 @@ class Mamba final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const Batch& batch = *context.batch;
-    const auto parts = in_(x_ND).split(config_.d_inner, -1);
+    const auto parts = in_(x_ND, context).split(config_.d_inner, -1);
     const Tensor x_NE = conv_(parts[0], batch, rows, kConv);
-    const auto heads = inputs(x_NE);
+    const auto heads = inputs(x_NE, context);
     std::vector<Tensor> y;
     for (size_t h = 0; h < heads.size(); ++h) y.push_back(scan(heads[h], h, batch, rows));
     const Tensor y_NE = y.size() == 1 ? y[0] : at::cat(y, -1);
-    return out_(ops::gated(parts[1], y_NE, ops::Activation::silu));
+    return out_(ops::gated(parts[1], y_NE, ops::Activation::silu), context);
   }
 
  private:
   /// What the recurrence of each head reads.
-  std::vector<ops::SelectiveScan> inputs(const Tensor& x_NE) const {
+  std::vector<ops::SelectiveScan> inputs(const Tensor& x_NE, const Context& context) const {
     const int64_t heads = config_.n_heads, width = config_.d_inner / heads;
     const auto product = [&](const Tensor& x_NHI, const ops::Weight& w) {
-      return heads == 1 ? ops::linear(x_NHI, w) : ops::head_linear(x_NHI, w);
+      return heads == 1 ? ops::linear(x_NHI, w, nullptr, context.products)
+                        : ops::head_linear(x_NHI, w, nullptr, context.products);
     };
     auto parts = product(x_NE.unflatten(-1, {heads, width}), *select_)
                      .split_with_sizes({config_.dt_rank, config_.d_state, config_.d_state}, -1);
     for (size_t i = 0; i < 3; ++i)
-      if (norms_[i]) parts[i] = norms_[i]->forward(parts[i]);
+      if (norms_[i]) parts[i] = norms_[i]->forward(parts[i], context.products);
     const auto type = ops::wide(x_NE);
     const Tensor dt_NHE = product(parts[0], *dt_weight_);
     const Tensor bias_E = dt_bias_->tensor().to(type), d_E = d_->tensor().to(type);

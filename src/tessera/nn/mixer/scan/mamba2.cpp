@@ -205,7 +205,7 @@ class Mamba2 final : public Mixer {
       fail(ErrorKind::input, "mamba2",
            "a document has {} tokens; its {} levels cover {}; shorten the input",
            context.batch->longest(), config_.levels, most);
-    Tensor projected_NC = in_(x_ND), beside_NC;
+    Tensor projected_NC = in_(x_ND, context), beside_NC;
     if (beside > 0) {
       const auto split =
           projected_NC.split_with_sizes({beside, beside, projected_NC.size(1) - 2 * beside}, -1);
@@ -228,7 +228,7 @@ class Mamba2 final : public Mixer {
     y_NE = config_.norm_groups == 0 ? ops::gated(parts[0], y_NE, ops::Activation::silu)
                                     : ops::gated_rms_norm(y_NE, parts[0], norm_->tensor(),
                                                           config_.norm_groups, config_.norm_eps);
-    return out_(beside_NC.defined() ? at::cat({beside_NC, y_NE}, -1) : y_NE);
+    return out_(beside_NC.defined() ? at::cat({beside_NC, y_NE}, -1) : y_NE, context);
   }
   std::shared_ptr<const PartStep> step() const override {
     if (!others_at_default(config_, {"n_heads", "head_dim", "d_ssm", "d_state", "n_groups",

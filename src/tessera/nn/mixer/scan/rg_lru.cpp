@@ -23,15 +23,15 @@ class RgLru final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const Batch& batch = *context.batch;
-    const Tensor c_NW = conv_(x_(x_ND), batch, rows, kConv);
+    const Tensor c_NW = conv_(x_(x_ND, context), batch, rows, kConv);
     const auto gate = [&](const Linear& g) {
       const Tensor c_NHI = c_NW.unflatten(-1, {-1, g.weight->size(1)});
-      return ops::head_linear(c_NHI, *g.weight, g.bias.get()).flatten(1);
+      return ops::head_linear(c_NHI, *g.weight, g.bias.get(), context.products).flatten(1);
     };
     const Tensor scale_W = 8 * ops::softplus(lambda_->tensor().to(ops::wide(x_ND)));
     const Tensor h_NW =
         scan({c_NW, gate(input_gate_), gate(recurrent_gate_), scale_W}, batch, rows);
-    return out_(ops::gated(y_(x_ND), h_NW, ops::Activation::gelu_tanh));
+    return out_(ops::gated(y_(x_ND, context), h_NW, ops::Activation::gelu_tanh), context);
   }
 
  private:

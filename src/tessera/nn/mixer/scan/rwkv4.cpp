@@ -30,10 +30,10 @@ class Rwkv4 final : public Mixer {
       return (x_ND * mu + before_ND * (1 - mu)).to(x_ND.scalar_type());
     };
     const auto type = ops::wide(x_ND);
-    const Tensor y_NC = average({k_(mixed(mix_k_)), v_(mixed(mix_v_)),
+    const Tensor y_NC = average({k_(mixed(mix_k_), context), v_(mixed(mix_v_), context),
                                  -decay_->tensor().to(type).exp(), first_->tensor().to(type)},
                                 batch, rows);
-    return out_(ops::gated(r_(mixed(mix_r_)), y_NC, ops::Activation::sigmoid));
+    return out_(ops::gated(r_(mixed(mix_r_), context), y_NC, ops::Activation::sigmoid), context);
   }
 
  private:

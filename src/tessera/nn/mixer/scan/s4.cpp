@@ -23,7 +23,7 @@ class LtiMixer : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const Tensor y_ND = ops::activate(mixed(x_ND, *context.batch, rows), ops::Activation::gelu);
-    const auto halves = out_(y_ND).chunk(2, -1);
+    const auto halves = out_(y_ND, context).chunk(2, -1);
     return ops::gated(halves[1], halves[0], ops::Activation::sigmoid);
   }
 

@@ -29,12 +29,13 @@ class Slstm final : public Mixer {
     const Tensor seen_ND = conv_ ? (*conv_)(x_ND, batch, rows, kConv) : x_ND;
     std::vector<Tensor> parts;
     for (size_t g = 0; g < 4; ++g)
-      parts.push_back(ops::head_linear((g < 2 ? seen_ND : x_ND).reshape({n, -1, p}), *gates_[g])
+      parts.push_back(ops::head_linear((g < 2 ? seen_ND : x_ND).reshape({n, -1, p}), *gates_[g],
+                                       nullptr, context.products)
                           .reshape({n, d})
                           .to(type));
     const Tensor gates = at::stack(parts, 1);
     const ops::Slstm in{gates + ops::spread(bias_->tensor().to(type), gates),
-                        recurrent_->tensor().to(type).view({4, d, p})};
+                        recurrent_->tensor(context.products).to(type).view({4, d, p})};
     const Tensor h_ND = scan(in, batch, rows).to(x_ND.scalar_type());
     const Tensor normed = ops::layer_norm(h_ND.reshape({n * config_.n_heads, p}), Tensor(),
                                           Tensor(), 0, config_.norm_eps);

@@ -71,12 +71,15 @@ class MatrixMixing final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows*) const override {
     check_lengths(*context.batch, config_.max_length);
-    const Tensor h_ND = ops::linear(x_ND, *channels_);
+    const Tensor h_ND = ops::linear(x_ND, *channels_, nullptr, context.products);
     const BySegment part(*context.batch);
     return over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      const Tensor w = tokens_->tensor().narrow(0, 0, s.length).narrow(1, 0, s.length).contiguous();
+      const Tensor w = tokens_->tensor(context.products)
+                           .narrow(0, 0, s.length)
+                           .narrow(1, 0, s.length)
+                           .contiguous();
       const Tensor h_DT = part(h_ND, i).t();
-      return ops::linear(h_DT, ops::Weight::dense("tokens", w)).t();
+      return ops::linear(h_DT, ops::Weight::dense("tokens", w), nullptr, context.products).t();
     });
   }
 

@@ -21,20 +21,20 @@ class Gmlp final : public Mixer {
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const auto halves = ops::activate(in_(x_ND), ops::Activation::gelu).chunk(2, -1);
-    const Tensor v_NF = norm_ ? norm_->forward(halves[1]) : halves[1];
+    const auto halves = ops::activate(in_(x_ND, context), ops::Activation::gelu).chunk(2, -1);
+    const Tensor v_NF = norm_ ? norm_->forward(halves[1], context.products) : halves[1];
     const BySegment part(*context.batch);
     const Tensor mixed_NF = over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      return mixed(part(v_NF, i), s.start, context.causal, rows != nullptr ? (*rows)[i] : nullptr);
+      return mixed(part(v_NF, i), s.start, context, rows != nullptr ? (*rows)[i] : nullptr);
     });
-    return out_(halves[0] * mixed_NF);
+    return out_(halves[0] * mixed_NF, context);
   }
 
  private:
   /// Rows start .. start + T of W_s v + b, for v_TF at those positions and the state's before them.
   /// As a product of v^T, whose rows are batch-invariant: positions that a token does not see only
   /// add zeros to its sum.
-  Tensor mixed(const Tensor& v_TF, int64_t start, bool causal, RowState* row) const {
+  Tensor mixed(const Tensor& v_TF, int64_t start, const Context& context, RowState* row) const {
     const int64_t t = v_TF.size(0), length = start + t;
     if (length > config_.max_length)
       fail(ErrorKind::input, "gmlp",
@@ -46,10 +46,11 @@ class Gmlp final : public Mixer {
       const auto spans = row->tokens(0).spans(0, length);
       seen_SF = (spans.size() == 1 ? spans[0] : at::cat(spans)).to(v_TF.scalar_type());
     }
-    Tensor w_TS = tokens_->tensor().narrow(0, start, t).narrow(1, 0, length);
-    if (causal) w_TS = w_TS.tril(start);
+    Tensor w_TS = tokens_->tensor(context.products).narrow(0, start, t).narrow(1, 0, length);
+    if (context.causal) w_TS = w_TS.tril(start);
     const Tensor y_FT =
-        ops::linear(seen_SF.t(), ops::Weight::dense("tokens.weight", w_TS.contiguous()));
+        ops::linear(seen_SF.t(), ops::Weight::dense("tokens.weight", w_TS.contiguous()), nullptr,
+                    context.products);
     const Tensor b_T = bias_->tensor().narrow(0, start, t).to(v_TF.scalar_type());
     return y_FT.t() + b_T.unsqueeze(1);
   }

@@ -132,7 +132,8 @@ class Contrastive final : public Objective {
                     const PackedBatch& packed,
                     const nn::Batch& batch,
                     const model::ForwardOptions& forward) const {
-    return text_vectors(model, hidden_of(model, packed, batch, forward), batch, how_.pooling);
+    return text_vectors(model, hidden_of(model, packed, batch, forward), batch, how_.pooling,
+                        {.type = forward.products});
   }
 
   /// For a text twice, with fixed dropout.
@@ -206,8 +207,9 @@ class Contrastive final : public Objective {
 Tensor text_vectors(const model::Model& model,
                     const Tensor& hidden_ND,
                     const nn::Batch& batch,
-                    TextVector pooling) {
-  if (pooling == TextVector::pooler) return model.pooled(hidden_ND, batch);
+                    TextVector pooling,
+                    const ops::ProductSettings& products) {
+  if (pooling == TextVector::pooler) return model.pooled(hidden_ND, batch, products);
   std::vector<Tensor> vectors;
   for (const nn::Segment& s : batch.segments) {
     const Tensor x_TD = hidden_ND.narrow(0, s.begin, s.length);

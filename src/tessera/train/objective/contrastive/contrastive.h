@@ -13,7 +13,8 @@ namespace tessera::train {
 Tensor text_vectors(const model::Model& model,
                     const Tensor& hidden_ND,
                     const nn::Batch& batch,
-                    TextVector pooling);
+                    TextVector pooling,
+                    const ops::ProductSettings& products = {});
 
 std::unique_ptr<Objective> contrastive(const ModelPlan& plan,
                                        const ObjectivePtr& objective,

@@ -202,7 +202,9 @@ class LabelledObjective : public Objective {
                            const PackedBatch& packed,
                            const nn::Batch& batch,
                            const model::ForwardOptions& forward) const {
-    return model.logits(model.pooled(hidden_of(model, packed, batch, forward), batch));
+    const ops::ProductSettings of_head{.type = forward.products};
+    return model.logits(model.pooled(hidden_of(model, packed, batch, forward), batch, of_head),
+                        of_head);
   }
   /// The sum of losses over these rows.
   virtual Tensor loss_of(const Tensor& logits, const PackedBatch& packed) const = 0;
@@ -487,7 +489,8 @@ class Words final : public LabelledObjective {
                    const model::ForwardOptions& forward) const override {
     const Tensor rows = (targets_of(packed) >= 0).nonzero().squeeze(1),
                  hidden = hidden_of(model, packed, batch, forward);
-    return model.logits(hidden.index_select(0, rows.to(hidden.device())));
+    return model.logits(hidden.index_select(0, rows.to(hidden.device())),
+                        {.type = forward.products});
   }
   Tensor loss_of(const Tensor& logits, const PackedBatch& packed) const override {
     return class_loss(logits, at::tensor(classes_in(packed), at::kLong), weights_.tensor());
@@ -552,7 +555,7 @@ class AnswersInTexts final : public LabelledObjective {
                    const PackedBatch& packed,
                    const nn::Batch& batch,
                    const model::ForwardOptions& forward) const override {
-    return model.logits(hidden_of(model, packed, batch, forward));
+    return model.logits(hidden_of(model, packed, batch, forward), {.type = forward.products});
   }
   Tensor loss_of(const Tensor& logits, const PackedBatch& packed) const override {
     Tensor sum = at::zeros({}, at::TensorOptions(logits.device()).dtype(at::kDouble));

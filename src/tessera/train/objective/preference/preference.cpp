@@ -25,9 +25,13 @@ std::vector<double> log_p_of(const PackedBatch& packed, const Tensor& nll_N) {
 
 /// Without gradients, but with the matrix products of training: quantized weights use another
 /// arithmetic otherwise.
-Tensor nats_of(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N) {
+Tensor nats_of(const model::Model& model,
+               const Tensor& hidden_ND,
+               const Tensor& targets_N,
+               ops::ProductType products) {
   Tensor nll_N;
-  head_loss(model, hidden_ND.detach(), targets_N, {.gradients = false, .nll_N = &nll_N});
+  head_loss(model, hidden_ND.detach(), targets_N,
+            {.gradients = false, .products = products, .nll_N = &nll_N});
   return nll_N;
 }
 
@@ -89,16 +93,20 @@ class Preference final : public Objective {
     const Tensor hidden = hidden_of(model, packed, batch, forward), targets = targets_of(packed);
     // gradients depend on both answers of a pair
     std::vector<double> slopes;
-    LossSums sums = compare(packed, log_p_of(packed, nats_of(model, hidden, targets)), &slopes).of;
+    LossSums sums =
+        compare(packed, log_p_of(packed, nats_of(model, hidden, targets, forward.products)),
+                &slopes)
+            .of;
     for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
     if (!std::isfinite(double{sums.at("loss")})) return sums;
     std::vector<double> factors(packed.ids.size());
     for (size_t i = 0; i < packed.pieces.size(); ++i)
       // d/d nats = -d/d ln p
       std::fill_n(factors.begin() + packed.pieces[i].begin, packed.pieces[i].length, -slopes[i]);
-    const HeadLoss head = head_loss(
-        model, hidden, targets,
-        {.scale = 1 / whole.divisor("loss"), .weight_N = at::tensor(factors, at::kDouble)});
+    const HeadLoss head = head_loss(model, hidden, targets,
+                                    {.scale = 1 / whole.divisor("loss"),
+                                     .weight_N = at::tensor(factors, at::kDouble),
+                                     .products = forward.products});
     backward_from(head, parts.weighted());
     return sums;
   }
@@ -161,10 +169,11 @@ class Preference final : public Objective {
 std::vector<double> answer_log_p(const model::Model& model,
                                  const PackedBatch& packed,
                                  Precision precision) {
-  const ops::TrainingProducts products(product_type(precision));
+  model::ForwardOptions forward;
+  forward.products = product_type(precision);
   const at::AutoGradMode recorded(true);
-  const Tensor hidden = hidden_of(model, packed, batch_of(packed), {});
-  return log_p_of(packed, nats_of(model, hidden, targets_of(packed)));
+  const Tensor hidden = hidden_of(model, packed, batch_of(packed), forward);
+  return log_p_of(packed, nats_of(model, hidden, targets_of(packed), forward.products));
 }
 
 std::unique_ptr<Objective> preference(const ModelPlan& plan,

@@ -97,16 +97,16 @@ class ReplacedToken final : public Objective {
           .fold("objective")
           .fold(static_cast<uint64_t>(packed.first_sample + row));
     });
-    const HeadLoss hidden_tokens =
-        head_loss(*generator_, hidden, targets_of(packed),
-                  {.scale = how_.generator_weight / whole.divisor(kGenerator)});
+    const HeadLoss hidden_tokens = head_loss(
+        *generator_, hidden, targets_of(packed),
+        {.scale = how_.generator_weight / whole.divisor(kGenerator), .products = given.products});
 
     forward.key = given.key;
     forward.add_statistic = given.add_statistic;
     forward.add_loss = parts.sink();
     const Tensor losses_N =
         found(model, hidden_of(model, replaced.packed, batch_of(replaced.packed), forward),
-              replaced.is_other_N, nullptr);
+              replaced.is_other_N, given.products, nullptr);
     LossSums sums{{kFound, infer::sum_in_order(losses_N.detach())},
                   {kGenerator, hidden_tokens.sums.nll}};
     for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
@@ -146,7 +146,7 @@ class ReplacedToken final : public Objective {
       });
       nats += infer::sum_in_order(
           found(model, hidden_of(model, replaced.packed, batch_of(replaced.packed), {}),
-                replaced.is_other_N, &sum));
+                replaced.is_other_N, ops::ProductType::float32, &sum));
       tokens += std::ssize(packed.ids);
       asked += packed.n_targets;
     }
@@ -217,8 +217,9 @@ class ReplacedToken final : public Objective {
   static Tensor found(const model::Model& model,
                       const Tensor& hidden_ND,
                       const Tensor& is_other_N,
+                      ops::ProductType products,
                       DetectionCounts* count) {
-    const Tensor z_N = model.logits(hidden_ND).squeeze(-1).to(at::kDouble);
+    const Tensor z_N = model.logits(hidden_ND, {.type = products}).squeeze(-1).to(at::kDouble);
     if (count != nullptr) {
       const Tensor predicted = (z_N.detach() > 0).to(at::kDouble);
       count->hits += (predicted * is_other_N).sum().item<double>();
