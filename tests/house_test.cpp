@@ -344,5 +344,52 @@ TEST(House, TypesAreDefinedOnce) {
   }
 }
 
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+bool is_code(const fs::path& path) {
+  return (path.extension() == ".h" || path.extension() == ".cpp") &&
+         path.stem().string().find("_test") == std::string::npos;
+}
+
+// without them a product is in float32 and drops nothing, and no error says so
+TEST(House, ProductsOfPartsGetTheSettingsOfTheirCall) {
+  const std::regex product("ops::(linear|grouped_linear|head_linear|rows)\\("),
+      settings("products|exact|of_experts");
+  const std::set<std::string> without{"native_sparse_attention.cpp"};  // scores without gradients
+  int calls = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / "nn")) {
+    if (!is_code(entry.path()) || without.count(entry.path().filename())) continue;
+    const std::string code = bare_code(text_of(entry.path()));
+    for (std::sregex_iterator m(code.begin(), code.end(), product), end; m != end; ++m, ++calls) {
+      const auto begin = static_cast<size_t>(m->position());
+      size_t i = begin + static_cast<size_t>(m->length());
+      for (int open = 1; open > 0 && i < code.size(); ++i)
+        open += code[i] == '(' ? 1 : code[i] == ')' ? -1 : 0;
+      const std::string call = code.substr(begin, i - begin);
+      EXPECT_TRUE(std::regex_search(call, settings))
+          << entry.path() << ": " << call << "; expected the products of the context";
+    }
+  }
+  EXPECT_GT(calls, 30);
+}
+
+TEST(House, ThreadLocalsAreNoArguments) {
+  const std::set<std::string> own{"kernels/scratch.h",
+                                  "kernels/attention/attention.cpp",
+                                  "text/tokenizer/regex.cpp",  // scratch
+                                  "ops/basic/ordered_part.h",
+                                  "analysis/contract/order_watch.cpp",  // observers of tests
+                                  "api/c.cpp"};                         // the last error
+  std::set<std::string> found;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource))
+    if (is_code(entry.path()) &&
+        bare_code(text_of(entry.path())).find("thread_local") != std::string::npos)
+      found.insert(fs::relative(entry.path(), kSource).string());
+  EXPECT_EQ(found, own);
+}
+
 }  // namespace
 }  // namespace tessera::house_test
