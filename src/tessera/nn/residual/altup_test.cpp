@@ -57,7 +57,9 @@ Tensor plain_norm(const Tensor& x) {
 
 class Plain final : public Norm {
  public:
-  Tensor forward(const Tensor& x) const override { return plain_norm(x); }
+  Tensor forward(const Tensor& x, const ops::ProductSettings&) const override {
+    return plain_norm(x);
+  }
 };
 
 /// f(x) = factor x^2, with plain norms.

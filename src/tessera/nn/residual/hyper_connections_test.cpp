@@ -9,7 +9,7 @@ using ops::gen;
 
 class Same final : public Norm {
  public:
-  Tensor forward(const Tensor& x) const override { return x; }
+  Tensor forward(const Tensor& x, const ops::ProductSettings&) const override { return x; }
 };
 
 /// f(u) = factor u, with u as it was.
