@@ -133,11 +133,8 @@ VocabularyPointer vocabulary_of(std::vector<std::string>& tokens,
   return std::make_shared<Vocabulary>(std::move(entries), where);
 }
 
-void set_byte_level(GgufTokenizerData& data,
-                    const GgufKind& kind,
-                    const std::string& where,
-                    TokenizerParts& parts) {
-  parts.pre_tokenizer = make_byte_level_pre_tokenizer(kind.splits, where);
+std::vector<std::pair<std::string, std::string>> merges_of(const GgufTokenizerData& data,
+                                                           const std::string& where) {
   std::vector<std::pair<std::string, std::string>> merges;
   merges.reserve(data.merges.size());
   for (const std::string& merge : data.merges) {
@@ -147,13 +144,37 @@ void set_byte_level(GgufTokenizerData& data,
            merge.substr(0, 50));
     merges.emplace_back(merge.substr(0, space), merge.substr(space + 1));
   }
-  BpeOptions options;
-  options.ignore_merges = kind.ignore_merges;
-  // text must not form a special token, so the model does not have them
+  return merges;
+}
+
+// Merges of a file; text must not form a special token, so the model does not have them.
+ModelPointer bpe_model_of(GgufTokenizerData& data,
+                          const BpeOptions& options,
+                          const std::string& where) {
   auto vocabulary = vocabulary_of(
       data.tokens, where, [&](size_t id) { return !is_special_type(type_of_token(data, id)); });
-  parts.model = make_bpe_model(std::move(vocabulary), merges, options, where);
+  return make_bpe_model(std::move(vocabulary), merges_of(data, where), options, where);
+}
+
+void set_byte_level(GgufTokenizerData& data,
+                    const GgufKind& kind,
+                    const std::string& where,
+                    TokenizerParts& parts) {
+  parts.pre_tokenizer = make_byte_level_pre_tokenizer(kind.splits, where);
+  BpeOptions options;
+  options.ignore_merges = kind.ignore_merges;
+  parts.model = bpe_model_of(data, options, where);
   parts.decoder = {make_byte_level_decoder()};
+}
+
+// Spaces as SentencePiece writes them, then the merges over the whole text.
+void set_merges(GgufTokenizerData& data, const std::string& where, TokenizerParts& parts) {
+  BpeOptions options;
+  options.byte_fallback = true;
+  parts.normalizer = make_replace(" ", kMetaspace);
+  parts.model = bpe_model_of(data, options, where);
+  parts.decoder = {make_replace_decoder(kMetaspace, " "), make_byte_fallback_decoder(),
+                   make_fuse_decoder()};
 }
 
 void set_scores(GgufTokenizerData& data, const std::string& where, TokenizerParts& parts) {
@@ -359,6 +380,8 @@ Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where) 
     set_longest_match(data, where, parts);
   else if (kind.kind == "unigram")
     set_unigram(data, where, parts);
+  else if (kind.kind == "merges")
+    set_merges(data, where, parts);
   else
     set_scores(data, where, parts);
   // explicit settings of the file must be possible; defaults of the type are applied if they are

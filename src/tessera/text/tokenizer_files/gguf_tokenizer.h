@@ -33,7 +33,7 @@ struct GgufTokenizerData {
 
 /// Interpretation of the metadata's names.
 struct GgufKind {
-  std::string kind;                 // "byte_level", "scores", "unigram", "word_piece", ...
+  std::string kind;  // "byte_level", "merges", "scores", "unigram", "word_piece", ...
   std::vector<std::string> splits;  // of the byte-level pre-tokenizer
   bool ignore_merges = false;       // words that are tokens are not split
   // defaults

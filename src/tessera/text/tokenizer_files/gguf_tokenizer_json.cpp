@@ -46,6 +46,15 @@ Json in_sequence(const char* list, Json steps) {
   return {{"type", "Sequence"}, {list, std::move(steps)}};
 }
 
+Json merges_json(const GgufTokenizerData& data) {
+  Json merges = Json::array();
+  for (const std::string& merge : data.merges) {
+    const size_t space = merge.find(' ', 1);
+    merges.push_back({merge.substr(0, space), merge.substr(space + 1)});
+  }
+  return merges;
+}
+
 void set_byte_level(const GgufTokenizerData& data, const GgufKind& kind, Json& out) {
   Json cuts = Json::array();
   for (const std::string& split : kind.splits)
@@ -56,12 +65,7 @@ void set_byte_level(const GgufTokenizerData& data, const GgufKind& kind, Json& o
   cuts.push_back(byte_level_json(false));
   out["pre_tokenizer"] = in_sequence("pretokenizers", std::move(cuts));
   out["decoder"] = byte_level_json(true);
-  Json merges = Json::array();
-  for (const std::string& merge : data.merges) {
-    const size_t space = merge.find(' ', 1);
-    merges.push_back({merge.substr(0, space), merge.substr(space + 1)});
-  }
-  out["model"] = bpe_json(vocabulary_json(data.tokens), std::move(merges));
+  out["model"] = bpe_json(vocabulary_json(data.tokens), merges_json(data));
   out["model"]["ignore_merges"] = kind.ignore_merges;
 }
 
@@ -93,8 +97,8 @@ Json merges_of_scores(const GgufTokenizerData& data) {
   return merges;
 }
 
-void set_scores(const GgufTokenizerData& data, Json& out) {
-  const bool prefix_space = data.add_space_prefix.value_or(true);
+// BPE of tokens whose spaces are marked, with byte fallback.
+void set_marked_bpe(const GgufTokenizerData& data, bool prefix_space, Json merges, Json& out) {
   Json steps = Json::array();
   if (prefix_space) steps.push_back({{"type", "Prepend"}, {"prepend", kSpaceMark}});
   steps.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpaceMark}});
@@ -105,7 +109,7 @@ void set_scores(const GgufTokenizerData& data, Json& out) {
   if (prefix_space)
     back.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   out["decoder"] = in_sequence("decoders", std::move(back));
-  Json& model = out["model"] = bpe_json(vocabulary_json(data.tokens), merges_of_scores(data));
+  Json& model = out["model"] = bpe_json(vocabulary_json(data.tokens), std::move(merges));
   if (data.unk_id) model["unk_token"] = token_of(data, *data.unk_id);
   model["fuse_unk"] = true;
   model["byte_fallback"] = true;
@@ -233,7 +237,9 @@ TokenizerJson tokenizer_json_of(GgufTokenizerData data, const std::string& where
   if (kind.kind == "byte_level")
     set_byte_level(data, kind, out);
   else if (kind.kind == "scores")
-    set_scores(data, out);
+    set_marked_bpe(data, data.add_space_prefix.value_or(true), merges_of_scores(data), out);
+  else if (kind.kind == "merges")
+    set_marked_bpe(data, false, merges_json(data), out);
   else if (kind.kind == "unigram")
     set_unigram(data, tokenizer, out);
   else if (word_piece)

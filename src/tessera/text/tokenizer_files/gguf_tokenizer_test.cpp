@@ -1,5 +1,7 @@
 #include "tessera/text/tokenizer_files/gguf_tokenizer.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -103,6 +105,34 @@ TEST(GgufTokenizer, Scores) {
   bare.add_space_prefix = false;
   bare.add_bos = false;
   EXPECT_EQ(tokenizer_from_gguf(bare, "g").encode("ab ab"), (Ids{267, 269}));
+}
+
+// Gemma 4: the merges themselves, over the whole text.
+TEST(GgufTokenizer, MergesOfMarkedTokens) {
+  GgufTokenizerData data = scores();
+  data.model = "gemma4";
+  data.scores.clear();
+  data.tokens.insert(data.tokens.end(), {"\n", "\n\n", "b▁a"});
+  data.token_types.insert(data.token_types.end(), {1, 1, 1});
+  data.merges = {"\n \n", "b ▁a", "▁ a", "a b", "▁a b"};
+  const auto id = [&](std::string_view token) {
+    return static_cast<int32_t>(std::find(data.tokens.begin(), data.tokens.end(), token) -
+                                data.tokens.begin());
+  };
+  const Tokenizer t = tokenizer_from_gguf(data, "g");
+  // no space before a text, and none of the words is split off first
+  EXPECT_EQ(t.encode("ab"), (Ids{1, id("ab")}));
+  EXPECT_EQ(t.encode("b a b\n\nb", {false, false}),
+            (Ids{id("b▁a"), id("▁"), id("b"), id("\n\n"), id("b")}));
+  EXPECT_EQ(t.encode("é", {false, false}), (Ids{3 + 0xC3, 3 + 0xA9}));
+  EXPECT_EQ(t.decode(t.encode(" ab a éb \n")), " ab a éb \n");
+  for (const int32_t token : t.encode("<s>", {false, false})) EXPECT_NE(token, 1);
+  const TokenizerJson json = tokenizer_json_of(data, "g");
+  const Tokenizer again = tokenizer_from_json(json.tokenizer, "t", {json.config});
+  for (const char* text : {"ab", "b a b\n\nb", " ab a éb \n", "<s>", ""})
+    EXPECT_EQ(again.encode(text), t.encode(text)) << text;
+  data.merges.emplace_back("x");
+  EXPECT_EQ(error_of(data), "[g] merge 5 is \"x\"; expected \"left right\"");
 }
 
 // What stands in a vocab.txt as un, ##aff, ##able, !, cafe, café, Cafe, 日, and a user-defined
