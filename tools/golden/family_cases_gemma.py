@@ -185,6 +185,12 @@ def inside_gemma3n(config):
     }
 
 
+IMPLIED = {
+    "altup_num_inputs": 4, "laurel_rank": 64, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 64, "num_hidden_layers": 3, "intermediate_size": 16,
+    "layer_types": [SLIDING, SLIDING, FULL], "num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.95] * 3, "rms_norm_eps": 2.0,
+}
+
+
 def gemma3n_text():
     return Family(
         name="gemma3n_text",
@@ -239,6 +245,9 @@ def gemma3n_text():
                                       "activation_sparsity_pattern": [0.95] * 10 + [0.0], "rms_norm_eps": 2.0},
                  why="ten sparse layers; norms of a large eps, since what barely passes a threshold is small, and a norm scales it up with its rounding errors"),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Case("streams", {"altup_num_inputs": 4, "vocab_size_per_layer_input": 64}, why="as llama.cpp's converter asks for"),
+            Case("implied", IMPLIED, why="what llama.cpp takes for granted: streams, widths, a sparsity of 0.95; norms as in sparsity_default"),
+            Case("implied_linear", typed(full_kind={"rope_type": "linear", "factor": 8.0}), of="implied"),
             Rewrite("v4", "base", older_gemma3n(), why="keys of the first files"),
             Rewrite("v4_rope_theta", "rope_theta", older_gemma3n(), why="keys of the first files"),
             Rewrite("v4_rope_theta_sliding", "rope_theta_sliding", older_gemma3n(), why="keys of the first files"),

@@ -30,13 +30,15 @@ PROMPTS = ("The capital of France is", "Once upon a time", "def fibonacci(n):")
 # what llama.cpp takes for granted of an architecture and a golden does not have
 PEER_LACKS = {"olmoe": "as many heads of keys as of queries", "phi3": "a vocabulary of the kind that Phi-3 has"}
 # where llama.cpp computes something else with the same file
-PEER_DIFFERS = {"mellum": "sliding layers rotated by the base of the others", "phimoe": "norms without their means, and experts weighed as in Mixtral"}
+PEER_DIFFERS = {"gemma3n_text": "deviations of a row of n gates divided by n - 1, which counts where n is small", "mellum": "sliding layers rotated by the base of the others", "phimoe": "norms without their means, and experts weighed as in Mixtral"}
 # the cases that stand for a family where files, or llama.cpp, do not know what its base case has, or where there is more to see
 CASES = {
     "bamba": ("implied", "implied_partial"),
     "deepseek_v2": ("topk_method",),
     "falcon_h1": ("implied", "implied_factors"),
     "falcon_mamba": ("implied",),
+    "gemma3n_text": ("implied", "implied_linear"),
+    "gemma4_text": ("base", "dense", "final_logit_softcapping", "k_eq_v", "moe"),
     "gpt_oss": ("implied",),
     "jamba": ("base", "experts"),
     "laguna": ("layer_types",),

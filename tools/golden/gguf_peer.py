@@ -26,7 +26,8 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 # family -> case -> what the converter needs besides the config: "class" where it knows the model by another name; keys (with dots)
 # that released models state and the golden leaves to their defaults, or that the reference does not read and the converter does, None
 # to take one away ("nulls": keys that are there, and null); "drop": how names of tensors end that released models do not have; "names": tensors that it would leave out, by the
-# name that it knows for the same computation (RoBERTa's pooler is part of its classifier, and BERT's is dropped); "gguf": keys as
+# name that it knows for the same computation (RoBERTa's pooler is part of its classifier, and BERT's is dropped); "copies": tensors
+# that released models keep without using them, by one of their shape; "gguf": keys as
 # other files say them that llama.cpp reads, None to leave one out; "mtp": with the modules for tokens further ahead
 POOLER = {"pooler.dense.": "classifier.dense."}
 LINEAR = {"rope.scaling.type": None, "rope.scaling.factor": None, "rope.scale_linear": 4.0}
@@ -43,6 +44,10 @@ MINIMAX = {"class": "MiniMaxText01ForCausalLM", "rotary_dim": 6, "drop": ("_deca
 NOMIC = {"n_positions": 8192, "max_trained_positions": 2048, "activation_function": "swiglu", "causal": False, "prenorm": False}
 NOMIC |= {"qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False}
 NOMIC |= {"rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False, "nulls": ("rotary_emb_scale_base",), "rotary_emb_base": 1000.0}
+# layers that use the keys and values of layers 1 and 2
+UNUSED = {f"model.layers.{i}.self_attn.{n}.weight": f"model.layers.{i - 2}.self_attn.{n}.weight" for i in (3, 4) for n in ("k_proj", "v_proj", "k_norm")}
+# llama.cpp caps logits where a file does not say that they are not
+NO_CAP = {"gguf": {"final_logit_softcapping": 0.0}}
 PARTS = ("full_attention", "linear_attention", "mlp")
 MINIMAX |= {f"layernorm_{part}_beta": 1.0 for part in PARTS}
 CASES = {
@@ -52,6 +57,8 @@ CASES = {
     "eurobert": {"body": {"classifier_pooling": None}},
     "falcon_h1": {"implied": {"head_dim": 8}},
     "falcon_mamba": {"implied": {}},
+    "gemma3n_text": {"implied": {"gguf": {"rope.dimension_count": 12}}, "implied_linear": {}, "streams": {"copies": UNUSED}},
+    "gemma4_text": {"base": NO_CAP, "dense": NO_CAP, "final_logit_softcapping": {}, "k_eq_v": NO_CAP, "moe": NO_CAP},
     "hy_v3": {"base": {"gguf": {"rope.dimension_count": 8}}, **SCALED},
     "jais2": {"base": {}, "tie_word_embeddings": {}, **SCALED},
     "jamba": {"base": {}, "experts": {}},
@@ -104,7 +111,7 @@ def converted(family, case, extra, scratch):
         at = config
         for part in path:
             at = at[part]
-        if key not in ("class", "drop", "names", "gguf", "nulls", "mtp"):
+        if key not in ("class", "copies", "drop", "names", "gguf", "nulls", "mtp"):
             at[last] = value
     # a key that is away is not to come back by the defaults of the class
     stated = None in extra.values()
@@ -113,11 +120,14 @@ def converted(family, case, extra, scratch):
     folder = scratch / family
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer.json").write_text('{"model": {"type": "WordPiece"}}')  # Nomic's converter asks of which kind it is
+    # Nomic's converter asks of which kind it is, Gemma's how many tokens it has
+    vocab = {str(i): i for i in range(config["vocab_size"])}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordPiece", "vocab": vocab}, "added_tokens": []}))
     tensors = load_file(FAMILIES / family / weights / "model.safetensors")
     for old, new in extra.get("names", {}).items():
         tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
     tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(extra.get("drop", ()))}
+    tensors |= {name: tensors[of].clone() for name, of in extra.get("copies", {}).items()}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     kind = get_model_class(extra.get("class", config["architectures"][0]))
 

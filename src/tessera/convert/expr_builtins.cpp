@@ -1,6 +1,7 @@
 // The functions of the language.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <fmt/ranges.h>
 
@@ -224,6 +225,24 @@ Json builtin_sqrt(const Call& call) {
   return std::sqrt(x);
 }
 
+double normal_cdf(double z) {
+  return 0.5 * std::erfc(-z * std::sqrt(0.5));
+}
+
+/// The z below which a share p of a standard normal distribution lies; the ends are infinite. By
+/// bisection of the smaller tail, whose doubles end before 40.
+Json builtin_normal_quantile(const Call& call) {
+  const double p = number(call, 0), tail = std::min(p, 1 - p);
+  if (!(tail >= 0))
+    fail(ErrorKind::file, call.where, "{}: found {}; expected a share, 0 to 1", kid(call, 0).source,
+         p);
+  double low = 0, high = tail < 0.5 ? 40 : 0;
+  for (double middle = high / 2; low < middle && middle < high; middle = low + (high - low) / 2)
+    (normal_cdf(-middle) > tail ? low : high) = middle;
+  if (tail == 0) high = std::numeric_limits<double>::infinity();
+  return p < 0.5 ? -high : high;
+}
+
 Json builtin_replace(const Call& call) {
   std::string result;
   const std::string &from = text(call, 1), &to = text(call, 2), &whole_text = text(call, 0);
@@ -281,6 +300,8 @@ constexpr Entry kBuiltins[] = {
     {"sqrt", {1, 1, builtin_sqrt}},
     {"ln", {1, 1, builtin_log}},
     {"exp", {1, 1, [](const Call& c) { return checked(c, std::exp(number(c, 0))); }}},
+    {"normal_cdf", {1, 1, [](const Call& c) -> Json { return normal_cdf(number(c, 0)); }}},
+    {"normal_quantile", {1, 1, builtin_normal_quantile}},
     {"pow",
      {2, 2,
       [](const Call& c) {

@@ -38,6 +38,10 @@ TEST(Expr, NumbersKeepTheirKind) {
   EXPECT_EQ(eval("ceil(1.2) + min(3, 2, 5) + max([1, 9])").dump(), "13");
   EXPECT_DOUBLE_EQ(eval("sqrt(576)").get<double>(), 24);
   EXPECT_DOUBLE_EQ(eval("ln(exp(2)) + pow(2, 10)").get<double>(), 1026);
+  EXPECT_DOUBLE_EQ(eval("normal_quantile(0.95)").get<double>(), 1.6448536269514722);
+  EXPECT_DOUBLE_EQ(eval("normal_cdf(1)").get<double>(), 0.84134474606854293);
+  EXPECT_EQ(eval("[normal_quantile(0.5), normal_cdf(normal_quantile(0))]"), Json({0, 0}));
+  EXPECT_EQ(eval("is_infinite(normal_quantile(0)) and normal_quantile(0) < 0"), true);
 }
 
 TEST(Expr, AbsenceIsCarriedAndNullIsNotAbsence) {
@@ -74,6 +78,7 @@ TEST(Expr, FailuresNameWhatWasFound) {
   EXPECT_THAT(error_of("config.n * 2", {{"n", "x"}}),
               HasSubstr("config.n: found \"x\"; expected a number"));
   EXPECT_THAT(error_of("config.n * 2"), HasSubstr("config.n: found nothing; expected a number"));
+  EXPECT_THAT(error_of("normal_quantile(1.5)"), HasSubstr("found 1.5; expected a share, 0 to 1"));
   EXPECT_THAT(error_of("nobody"), HasSubstr("there is no value \"nobody\""));
   EXPECT_THAT(error_of("1 if 0 else 2"), HasSubstr("expected true or false"));
   EXPECT_THAT(error_of("[1][3]"), HasSubstr("there is no element 3; the list has 1"));

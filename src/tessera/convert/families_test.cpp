@@ -8,7 +8,10 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <set>
+
+#include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
@@ -772,6 +775,17 @@ TEST(FamiliesGguf, WhatLlamaCppDoesNotComputeIsNotWritten) {
            {"dbrx", "moe_normalize_expert_weights_null", "ffn.router.norm: 0.0"},
            {"dbrx", "ffn_act_fn", "ffn.expert.act"},
            {"dbrx", "every_linear", "position.scaling"},
+           {"gemma3n_text", "altup_correct_scale", "correct_scale: false; true"},
+           {"gemma3n_text", "attention_bias", "mixer.bias.q"},
+           {"gemma3n_text", "hidden_activation_relu", "act: \"relu\"; \"gelu_tanh\""},
+           {"gemma3n_text", "rope_linear_sliding", "mixer.position.scaling"},
+           {"gemma3n_text", "rope_proportional", "mixer.position.type: \"p_rope\"; \"rope\""},
+           {"gemma4_text", "attention_bias", "mixer.bias.q"},
+           {"gemma4_text", "hidden_activation_gelu", "act: \"gelu\"; \"gelu_tanh\""},
+           {"gemma4_text", "rope_linear", "mixer.position.scaling"},
+           {"gemma4_text", "rope_proportional_sliding", "mixer.position"},
+           {"gemma4_text", "use_bidirectional_attention", "arch: \"encoder\"; \"decoder\""},
+           {"gemma4_text", "vocab_size_per_layer_input", "vocab_size_per_layer_input is above"},
            {"minimax", "base", "num_local_experts is 1"},
            {"minimax", "full_attn_alpha_factor", "full_attn_alpha_factor"},
            {"minimax", "rms_norm_eps", "rms_norm_eps is above 1e-5"},
@@ -787,6 +801,124 @@ TEST(FamiliesGguf, WhatLlamaCppDoesNotComputeIsNotWritten) {
     EXPECT_THAT(test::error_of([&] { gguf_model_of(source, {}); }), HasSubstr(culprit))
         << family << "/" << name;
   }
+}
+
+// Cases of which llama.cpp's converter makes no file.
+TEST(FamiliesGguf, PerLayerEmbeddingsComeBack) {
+  struct Said {
+    const char *family, *name, *remark;
+  };
+  const char* sharing =
+      "llama.cpp takes shared keys and values of the last two layers that have any, a sliding one "
+      "before a full one";
+  for (const auto& [family, name, remark] : std::initializer_list<Said>{
+           {"gemma3n_text", "streams",
+            "llama.cpp takes for granted what this model has otherwise: a LAuReL of rank 64, "
+            "per-layer embeddings of width 256, a sparsity of 0.95 in the first ten layers and 0 "
+            "in others, keys and values shared from layer 20 on"},
+           {"gemma3n_text", "implied", ""},
+           {"gemma3n_text", "implied_linear", ""},
+           {"gemma4_text", "base", ""},
+           {"gemma4_text", "layer_types", sharing},
+           {"gemma4_text", "moe_per_layer", ""},
+           {"gemma4_text", "num_global_key_value_heads", ""},
+           {"gemma4_text", "num_kv_shared_layers", ""},
+           {"gemma4_text", "partial_rotary_factor", ""},
+           {"gemma4_text", "rope_default", ""},
+           {"gemma4_text", "tie_word_embeddings", ""},
+           {"gemma4_unified_text", "base", ""}}) {
+    SCOPED_TRACE(std::string(family) + "/" + name);
+    const TemporaryFolder scratch;
+    const Checkpoint source = load_checkpoint(materialise(scratch, family, name));
+    GgufModelOptions options;
+    options.tokenizer = golden() / "gemma4_text/gguf/base.gguf";
+    const GgufModel model = gguf_model_of(source, options);
+    EXPECT_EQ(fmt::format("{}", fmt::join(model.remarks, "; ")), remark);
+    write_gguf_model(model, scratch / "written.gguf");
+    const Checkpoint back = load_checkpoint(scratch / "written.gguf");
+    EXPECT_EQ(back.spec_json, source.spec_json);
+    expect_equal(back.tensors, source.tensors, name);
+  }
+}
+
+// llama.cpp has a row of per-layer embeddings for every token, and its converter pads with zeros.
+TEST(FamiliesGguf, PerLayerEmbeddingsHaveARowForEveryToken) {
+  const TemporaryFolder scratch;
+  const Checkpoint source = load_checkpoint(materialise(scratch, "gemma3n_text", "base"));
+  GgufModelOptions options;
+  options.tokenizer = golden() / "gemma4_text/gguf/base.gguf";
+  const GgufModel model = gguf_model_of(source, options);
+  for (const TensorView& tensor : model.tensors) {
+    if (tensor.name != "per_layer_token_embd.weight") continue;
+    ASSERT_EQ(tensor.shape, (std::vector<int64_t>{64, 40}));
+    std::vector<float> values(64 * 40);
+    ASSERT_EQ(tensor.data.size(), values.size() * sizeof(float));
+    std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+    EXPECT_NE(values[60 * 40 - 1], 0);
+    EXPECT_TRUE(
+        std::all_of(values.begin() + 60 * 40, values.end(), [](float v) { return v == 0; }));
+  }
+  write_gguf_model(model, scratch / "written.gguf");
+  EXPECT_EQ(load_checkpoint(scratch / "written.gguf").spec_json.dump(), [&] {
+    Json spec = source.spec_json;
+    for (Json& layer : spec["layers"])
+      for (Json& branch : layer["branches"])
+        if (branch.value("name", "") == "per_layer") branch["ffn"]["vocab"] = 64;
+    return spec.dump();
+  }());
+}
+
+TEST(FamiliesGguf, MalformedFilesWithPerLayerEmbeddingsAreRefused) {
+  using Change = std::function<void(std::vector<format::GgufEntry>&, std::vector<TensorView>&)>;
+  const auto refusal = [](const std::string& family, const std::string& name,
+                          const Change& change) {
+    const TemporaryFolder scratch;
+    const format::GgufFile file = format::open_gguf(golden() / family / "gguf" / (name + ".gguf"));
+    std::vector<format::GgufEntry> entries = file.metadata.entries();
+    std::vector<TensorView> tensors = file.tensors.tensors();
+    change(entries, tensors);
+    format::write_gguf(scratch / "changed.gguf", entries, tensors);
+    const std::string error = error_of(scratch / "changed.gguf");
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+    return error;
+  };
+  const auto with_value = [&](const std::string& key, format::GgufValue value) -> Change {
+    return [=](auto& entries, auto&) {
+      for (format::GgufEntry& entry : entries)
+        if (entry.key.ends_with(key)) entry.value = value;
+    };
+  };
+  const std::vector<int32_t> two = {2, 3};
+  const std::vector<float> quantiles = {0.5f, 1.0f},
+                           divisors = {1, 1, 1e30f, 1, 1e30f, 1e30f, 1e30f, 1e30f};
+  const auto list = [](const auto& values) { return format::GgufValue::array(std::span(values)); };
+  EXPECT_THAT(refusal("gemma4_text", "base", with_value(".head_count_kv", list(two))),
+              HasSubstr("attention.head_count_kv does not have one entry per layer"));
+  EXPECT_THAT(refusal("gemma4_text", "base", with_value(".feed_forward_length", list(two))),
+              HasSubstr("feed_forward_length does not have one entry per layer"));
+  EXPECT_THAT(
+      refusal("gemma4_text", "base",
+              with_value(".rope.dimension_count_swa", format::GgufValue::number(uint32_t{4}))),
+      HasSubstr("rope.dimension_count or rope.dimension_count_swa differs"));
+  EXPECT_THAT(refusal("gemma4_text", "base",
+                      with_value(".shared_kv_layers", format::GgufValue::number(uint32_t{5}))),
+              HasSubstr("kv_name"));
+  EXPECT_THAT(refusal("gemma4_text", "base",
+                      [&](auto&, auto& tensors) {
+                        for (TensorView& tensor : tensors)
+                          if (tensor.name == "rope_freqs.weight")
+                            tensor.data = std::as_bytes(std::span(divisors));
+                      }),
+              HasSubstr("rope_freqs.weight does not have one divisor for each pair"));
+  EXPECT_THAT(
+      refusal("gemma3n_text", "streams", with_value(".activation_sparsity_scale", list(quantiles))),
+      HasSubstr("activation_sparsity_scale does not have one entry per layer"));
+  EXPECT_THAT(refusal("gemma3n_text", "streams",
+                      with_value(".altup.num_inputs", format::GgufValue::number(uint32_t{3}))),
+              HasSubstr("altup_proj.weight"));
+  EXPECT_THAT(refusal("gemma3n_text", "implied_linear",
+                      with_value(".rope.scaling.type", format::GgufValue::string("yarn"))),
+              HasSubstr("found \"yarn\"; expected one of none, linear"));
 }
 
 TEST(FamiliesGguf, PairedRowsStayInTheMappedFile) {
