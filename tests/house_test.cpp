@@ -84,6 +84,7 @@ TEST(House, OpsAndKernelsAgreeOnNames) {
       {"basic/rowwise", "basic/fused"},
       {"linear/linear_recurrence_backward", "linear/linear_recurrence"},
       {"scan/cauchy", "scan/lti_scan"},
+      {"weights/bf16_rows", "weights/product_input"},
       {"weights/block_codes", "weights/weight"},
       {"weights/blocks", "weights/weight"},
       {"weights/codebooks", "weights/weight"},

@@ -426,11 +426,15 @@ TEST(StepPlan, SameBitsAsTheParts) {
 }
 
 TEST(StepPlan, SameBitsOfHalves) {
+  using kernels::Arithmetic;
   for (const auto& [name, rest] : known())
-    for (const Storage storage : {Storage::f16, Storage::bf16}) {
+    for (const auto& [storage, arithmetic] : {std::pair{Storage::f16, Arithmetic::float32},
+                                              {Storage::bf16, Arithmetic::float32},
+                                              {Storage::bf16, Arithmetic::int15},
+                                              {Storage::bf16, Arithmetic::int8}}) {
       SCOPED_TRACE(name + (storage == Storage::f16 ? ", f16" : ", bf16"));
       const Threads scope(2);
-      const Built model(spec_of(rest), kernels::Arithmetic::float32, storage);
+      const Built model(spec_of(rest), arithmetic, storage);
       ASSERT_TRUE(model.all_offered());
       expect_same(model);
     }

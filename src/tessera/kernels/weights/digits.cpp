@@ -21,6 +21,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
+#include "tessera/kernels/weights/bf16_rows.h"
 #include "tessera/kernels/weights/digit_tiles.h"
 #include "tessera/kernels/weights/digit_lanes_inl.h"
 #include "tessera/kernels/weights/digits_inl.h"
@@ -417,22 +418,35 @@ HWY_INLINE void multiply_sides(const DigitProblem& p, int64_t begin, int64_t end
 #if HWY_TARGET == HWY_AVX3_DL
 // --- few rows: sixteen columns in the lanes of a vector, whose codes are transposed --------------
 
+// sum + four products: bytes of w times four of x for all lanes
+HWY_INLINE VI add_products_of(VI sum, VI w, const uint8_t* x) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0"
+      : "+v"(sum.raw)
+      : "v"(w.raw), "m"(*reinterpret_cast<const int32_t*>(x)));
+  return sum;
+}
+// of `count` words of codes, from `first` on
+template <int first, int count>
+HWY_INLINE VI sum_of_products(const VI (&codes)[8], const uint8_t* x) {
+  // two sums: each waits for itself
+  VI even = int_all(0), odd = int_all(0);
+#pragma GCC unroll 4
+  for (int u = first; u < first + count; u += 2) {
+    even = add_products_of(even, codes[u], x + 4 * u);
+    odd = add_products_of(odd, codes[u + 1], x + 4 * u + 4);
+  }
+  return hn::Add(even, odd);
+}
+
 // sum += the part of run t of group g, which begins at x and of_x
 template <class Block, bool two, int t>
 HWY_INLINE V32
 add_lanes(V32 sum, const VI (&codes)[8], V32 d, V32 m, const uint8_t* x, const RoundedBlock& of_x) {
   constexpr int kRuns = 32 / Block::run, kEach = 8 / kRuns;
-  VI integers = int_all(0);
-#pragma GCC unroll 8
-  for (int u = t * kEach; u < (t + 1) * kEach; ++u)
-    integers = add_products(integers, codes[u], four_bytes(x + 4 * u));
-  if constexpr (two) {
-    VI second = int_all(0);
-#pragma GCC unroll 8
-    for (int u = t * kEach; u < (t + 1) * kEach; ++u)
-      second = add_products(second, codes[u], four_bytes(x + 32 + 4 * u));
-    integers = hn::Add(hn::ShiftLeft<7>(integers), second);
-  }
+  VI integers = sum_of_products<t * kEach, kEach>(codes, x);
+  if constexpr (two)
+    integers =
+        hn::Add(hn::ShiftLeft<7>(integers), sum_of_products<t * kEach, kEach>(codes, x + 32));
   if constexpr (Block::offset != 0) {
     constexpr int kBits = std::countr_zero(static_cast<unsigned>(Block::offset));
     const VI of_run = hn::Set(I32(), kRuns == 1 ? of_x.sum : of_x.half_sum[t]);
@@ -698,9 +712,18 @@ int64_t lines(int64_t bytes) {
 
 }  // namespace
 
+Arithmetic arithmetic_of(DType type, int64_t k, Arithmetic wished) {
+  if (has_codes(type)) return wished;
+  if (type != DType::bf16 || !bf16_rows_pay(k)) return Arithmetic::float32;
+  return wished == Arithmetic::int15  ? Arithmetic::bf16_pair
+         : wished == Arithmetic::int8 ? Arithmetic::bf16
+                                      : Arithmetic::float32;
+}
+
 int64_t rounded_bytes(int64_t m, int64_t k) {
-  return lines(m * k * 2) + lines(m * k / 32 * static_cast<int64_t>(sizeof(RoundedBlock))) +
-         lines(m);
+  const int64_t digits =
+      lines(m * k * 2) + lines(m * k / 32 * static_cast<int64_t>(sizeof(RoundedBlock))) + lines(m);
+  return std::max(digits, m * bf16_row_bytes(k, 2));
 }
 
 RoundedRows rows_to_round(
@@ -711,6 +734,9 @@ RoundedRows rows_to_round(
   require(m <= 1 || x_stride >= k, "digits", "stride {}: rows have {}", x_stride, k);
   cap_targets();
   const bool two = arithmetic == Arithmetic::int15;
+  const int parts = arithmetic == Arithmetic::bf16_pair ? 2
+                    : arithmetic == Arithmetic::bf16    ? 1
+                                                        : 0;
   auto* codes = static_cast<uint8_t*>(memory);
   auto* blocks = codes + lines(m * k * 2);
   return {x,
@@ -719,14 +745,26 @@ RoundedRows rows_to_round(
           x_stride,
           two,
           arithmetic == Arithmetic::int8_row,
-          k / 32 * HWY_DYNAMIC_DISPATCH(block_codes)(two),
+          parts > 0 ? bf16_row_bytes(k, parts) : k / 32 * HWY_DYNAMIC_DISPATCH(block_codes)(two),
+          parts,
           codes,
           reinterpret_cast<RoundedBlock*>(blocks),
           blocks + lines(m * k / 32 * static_cast<int64_t>(sizeof(RoundedBlock)))};
 }
 
+namespace {
+
+void round_some(const RoundedRows& rows, int64_t begin, int64_t end) {
+  if (rows.parts > 0)
+    round_to_bf16(rows, begin, end);
+  else
+    HWY_DYNAMIC_DISPATCH(round_range)(rows, begin, end);
+}
+
+}  // namespace
+
 void round(const RoundedRows& rows) {
-  HWY_DYNAMIC_DISPATCH(round_range)(rows, 0, rows.m);
+  round_some(rows, 0, rows.m);
 }
 
 RoundedRows round_rows(
@@ -734,9 +772,7 @@ RoundedRows round_rows(
   const RoundedRows rows = rows_to_round(x, m, k, x_stride, arithmetic, memory);
   // a task has at least 2^14 numbers
   parallel_for(m, 1 + (int64_t{1} << 14) / std::max<int64_t>(1, k),
-               [&](int64_t begin, int64_t end) {
-                 HWY_DYNAMIC_DISPATCH(round_range)(rows, begin, end);
-               });
+               [&](int64_t begin, int64_t end) { round_some(rows, begin, end); });
   return rows;
 }
 
@@ -757,7 +793,8 @@ void digit_matmul(const RoundedRows& x,
                   const float* bias,
                   float* y,
                   int64_t y_stride) {
-  require(has_codes(w_type), "digits", "weights of type {}", name_of(w_type));
+  require(x.parts > 0 ? w_type == DType::bf16 : has_codes(w_type), "digits", "weights of type {}",
+          name_of(w_type));
   const DTypeLayout& layout = layout_of(w_type);
   require(n >= 0 && x.k % layout.block_elements == 0, "digits",
           "n = {}, k = {}: expected whole blocks of {} ({})", n, x.k, layout.block_elements,
@@ -765,6 +802,7 @@ void digit_matmul(const RoundedRows& x,
   require(x.m <= 1 || y_stride >= n, "digits", "stride {}: rows have {}", y_stride, n);
   if (x.m == 0 || n == 0) return;
   cap_targets();
+  if (x.parts > 0) return bf16_matmul(x, w, n, bias, y, y_stride);
   const DigitProblem problem{
       x, w_type, static_cast<const uint8_t*>(w), n, storage_bytes(w_type, x.k), bias, y, y_stride};
   const auto multiply_rest = [&] {

@@ -24,8 +24,9 @@
 namespace tessera::kernels {
 
 /// Precision of activations x in products with weights in blocks. int8_row: 8 bits with one scale
-/// for all numbers of a row, others one for each 32 of them.
-enum class Arithmetic : uint8_t { float32, int15, int8, int8_row };
+/// for all numbers of a row, others one for each 32 of them. With weights in bfloat16 x is one or
+/// the sum of two of these (bf16_rows.h).
+enum class Arithmetic : uint8_t { float32, int15, int8, int8_row, bf16, bf16_pair };
 
 /// The least largest magnitude by which int8_row scales a row.
 inline constexpr float kLeastRowMagnitude = 1e-5f;
@@ -34,21 +35,28 @@ inline constexpr float kLeastRowMagnitude = 1e-5f;
 /// code books (IQ1 to IQ3) and numbers in e4m3.
 bool has_codes(DType type);
 
+/// The arithmetic of products with rows of k weights of this type, where it is to be `wished` for
+/// weights in blocks: for those in bfloat16 a pair for int15 and one for int8 on processors where
+/// this is faster, for others float32.
+Arithmetic arithmetic_of(DType type, int64_t k, Arithmetic wished);
+
 /// 32 numbers of x.
 struct RoundedBlock {
   float s, total, half_total[2];  // s sum v of all, and of each 16
   int32_t sum, half_sum[2], unused;
 };
 
-/// Rows of x in digits, in the caller's memory. Those that multiply them run on the same
-/// instruction set as round_rows().
+/// Rows of x in digits or in bfloat16, in the caller's memory. Those that multiply them run on the
+/// same instruction set as round_rows().
 struct RoundedRows {
   const float* x;  // as they were
   int64_t m, k, x_stride;
   bool int15;
-  bool by_row;           // one scale for a row
-  int64_t row_codes;     // bytes of codes of a row
-  uint8_t* codes;        // [m][k / 32]: the digits of 32 numbers, or they as 16 bits each
+  bool by_row;        // one scale for a row
+  int64_t row_codes;  // bytes of codes of a row
+  int parts;          // bfloat16 of a number; 0: digits
+  // [m][k / 32]: the digits of 32 numbers, or they as 16 bits each, or [parts][32] bfloat16
+  uint8_t* codes;
   RoundedBlock* blocks;  // [m][k / 32]
   uint8_t* finite;       // [m]: whether a row's numbers all are
 
@@ -71,7 +79,7 @@ RoundedRows round_rows(
     const float* x, int64_t m, int64_t k, int64_t x_stride, Arithmetic arithmetic, void* memory);
 
 /// y[i * y_stride + j] = x_i . w_j + bias[j] for j < n, as matmul() has them, of a type that
-/// has_codes().
+/// has_codes(), or of bf16 for rows in bfloat16.
 void digit_matmul(const RoundedRows& x,
                   DType w_type,
                   const void* w,

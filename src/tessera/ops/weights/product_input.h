@@ -13,7 +13,7 @@ namespace tessera::ops {
 
 /// How products with w read x where no gradient is recorded.
 inline kernels::Arithmetic arithmetic_of(const Weight& w) {
-  return kernels::has_codes(w.dtype()) ? w.arithmetic() : kernels::Arithmetic::float32;
+  return kernels::arithmetic_of(w.dtype(), w.shape().back(), w.arithmetic());
 }
 
 /// How a product with a weight reads rows.
