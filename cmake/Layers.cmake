@@ -133,6 +133,24 @@ function(tessera_hold_for_plugins target)
   set_property(TARGET ${target} PROPERTY LINK_LIBRARY_OVERRIDE "WHOLE_ARCHIVE,${held}")
 endfunction()
 
+# tessera_delay_torch(<program> <objects>): the program of an object library opens libtorch_cpu at its first call of it
+# (cli/delayed_library.h). Nothing else of libtorch_cpu is linked; libc10, which is small, is.
+function(tessera_delay_torch program objects)
+  set(archives "")
+  foreach(layer IN LISTS TESSERA_LAYERS)
+    if(TARGET tessera_${layer}_tensors)
+      list(APPEND archives $<TARGET_FILE:tessera_${layer}_tensors>)
+    endif()
+  endforeach()
+  set(script ${CMAKE_SOURCE_DIR}/cmake/delayed_library.sh)
+  set(source ${CMAKE_BINARY_DIR}/generated/delayed_torch.cpp)
+  add_custom_command(OUTPUT ${source}
+    COMMAND ${script} ${CMAKE_NM} ${Torch_LIBRARY} ${source} ${archives} $<TARGET_OBJECTS:${objects}>
+    DEPENDS ${script} ${archives} $<TARGET_OBJECTS:${objects}> COMMAND_EXPAND_LISTS VERBATIM)
+  target_sources(${program} PRIVATE ${source})
+  set_property(TARGET ${program} PROPERTY TESSERA_DELAYED_TORCH ON)
+endfunction()
+
 # What the layers of TESSERA_SANITIZE_LAYERS are compiled with; programs that hold them are linked so too.
 set(TESSERA_SANITIZED -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 function(tessera_sanitize target)

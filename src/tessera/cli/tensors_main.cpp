@@ -1,29 +1,47 @@
-// tessera-tensors: the verbs that load libtorch, and the others, which `docs` writes of.
+// tessera-tensors: the verbs that compute with tensors, and the others, which `docs` writes of.
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
 #include "tessera/base/allocator.h"
 #include "tessera/base/cpu.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/torch_calls.h"
 #include "tessera/nn/plugins.h"
 #include "tessera/ops/block_cache.h"
+
+namespace {
+
+/// Opens libtorch, or has it opened when it is called, for verbs that compute no gradients.
+void prepare_torch(std::string_view verb) {
+  constexpr std::string_view kInferring[] = {"generate", "chat",  "serve",
+                                             "embed",    "index", "search"};
+  if (std::find(std::begin(kInferring), std::end(kInferring), verb) != std::end(kInferring))
+    tessera::cli::open_torch_when_called();
+  else
+    tessera::cli::open_torch();
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace tessera;
   using namespace tessera::cli;
   keep_freed_memory();
   ops::use_block_cache();
-  at::set_num_threads(thread_count());  // libtorch knows no container's quota
   try {
     if (const std::string cap = cap_onednn(); !cap.empty())
       fmt::print(stderr, "tessera: oneDNN is limited to {} on this processor\n", cap);
+    prepare_torch(argc > 1 ? argv[1] : "");
   } catch (const Error& error) {
     fmt::print(stderr, "tessera: {}\n", error.what());
-    return kExitUsage;
+    return error.kind() == ErrorKind::usage ? kExitUsage : kExitFailed;
   }
+  at::set_num_threads(thread_count());  // libtorch knows no container's quota
   const std::vector<Verb> verbs = {
 #define TESSERA_PLAIN_VERB(name, typed, group, summary) {typed, group, summary, add_##name},
 #define TESSERA_TENSOR_VERB(name, typed, group, summary) {typed, group, summary, add_##name},

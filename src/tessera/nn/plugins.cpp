@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include <ATen/Context.h>
 #include <dlfcn.h>
 #include <elf.h>
 
@@ -129,6 +130,7 @@ void load_plugin(const std::filesystem::path& path) {
     check_record(*plugin, file);
   }
   register_mechanisms();
+  at::globalContext();  // where libtorch is opened at its first call, the plugin needs it now
   void* const handle = dlopen(real.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr)
     fail(ErrorKind::file, "plugin",

@@ -2,6 +2,7 @@
 
 #include "tessera/kernels/attention/kv_rows.h"
 #include "tessera/ops/attention/kv_rows.h"
+#include "tessera/ops/light_tensor.h"
 
 namespace tessera::nn {
 namespace {
@@ -154,7 +155,7 @@ void TokenBuffer::append(const float* numbers, int64_t rows, int64_t width) {
   const at::NoGradGuard no_gradients;
   const std::vector<int64_t> shape =
       entry_.size() == 1 ? std::vector<int64_t>{1, width} : std::vector<int64_t>{1, rows, width};
-  append(at::from_blob(const_cast<float*>(numbers), shape, at::kFloat));
+  append(ops::tensor_over(numbers, shape, at::kFloat));
 }
 
 Tensor TokenBuffer::stored(const Tensor& entries) const {

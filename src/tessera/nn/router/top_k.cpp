@@ -9,6 +9,7 @@
 #include "tessera/nn/step_products.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/basic/softmax.h"
+#include "tessera/ops/light_tensor.h"
 
 namespace tessera::nn {
 namespace {
@@ -125,7 +126,7 @@ class TopKRouter::Step final : public RouterStep {
     const int64_t own = mine.end - mine.begin, first = mine.begin * k;
     if (own == 0) return;
     const Scores scores =
-        router_.scores(at::from_blob(z_NE + mine.begin * experts, {own, experts}, at::kFloat));
+        router_.scores(ops::tensor_over(z_NE + mine.begin * experts, {own, experts}, at::kFloat));
     const Tensor expert = router_.experts(scores),
                  weight = router_.weights(scores, expert).contiguous();
     std::copy_n(expert.const_data_ptr<int64_t>(), own * k, expert_NK + first);

@@ -13,6 +13,7 @@
 #include "tessera/kernels/weights/quantize.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/over_rows.h"
+#include "tessera/ops/light_tensor.h"
 #include "tessera/ops/side_by_side.h"
 #include "tessera/ops/weights/grouped_product.h"
 #include "tessera/ops/weights/product_input.h"
@@ -65,8 +66,7 @@ Weight Weight::stored(std::string name,
   w.shape_ = std::move(shape);
   w.data_ = data;
   if (dtype == DType::f32 && reinterpret_cast<uintptr_t>(data) % alignof(float) == 0)
-    w.view_ = at::from_blob(
-        const_cast<void*>(data), w.shape_, [owner](void*) {}, at::kFloat);
+    w.view_ = tensor_over(data, w.shape_, at::kFloat, owner);
   w.owner_ = std::move(owner);
   return w;
 }
