@@ -73,7 +73,7 @@ TEST_P(Branches, AreWhatTheyAreAlone) {
         }
         const Tensor alone = pending(model, text, own, {}, {.type = type}, steps);
         EXPECT_TRUE(at::equal(all.index_select(0, at::tensor(places, at::kLong)), alone))
-            << way.back() << " " << off;
+            << way.back() << ", steps " << steps;
       }
     }
 }
