@@ -315,9 +315,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// numbers of a tile of dequantised rows, 16 MiB: products with small tiles arrange their rows of x,
-// or read what they add to, once for each
-constexpr int64_t kTile = 1 << 22;
+// numbers of a tile of dequantised rows: 1 MiB, which stays in the second cache level
+constexpr int64_t kTile = 262'144;
 
 /// Calls body(first row, rows_RI) for tiles of the matrix `data` [O, I], widened to float32,
 /// columns in the order in which they lie.
@@ -326,8 +325,7 @@ void for_row_tiles(DType type,
                    int64_t o,
                    int64_t i,
                    const std::function<void(int64_t, const Tensor&)>& body) {
-  // whole panels of kernels::gemm()
-  const int64_t most = std::clamp<int64_t>(kTile / std::max<int64_t>(1, i) / 32 * 32, 32, 4096);
+  const int64_t most = std::clamp<int64_t>(kTile / std::max<int64_t>(1, i), 16, 1024);
   const Tensor tile = at::empty({std::min(o, most), i}, at::kFloat);
   const int64_t row_bytes = storage_bytes(type, i);
   for (int64_t first = 0; first < o; first += most) {
@@ -532,10 +530,9 @@ Tensor transposed_product(const Tensor& y, const Weight& w) {
     multiply_into(x, rows.to(type), matrix);
     return x.view(sizes).to(y.scalar_type());
   }
-  const Tensor x = at::empty({rows.size(0), w.size(1)}, y.options());
-  if (w.size(0) == 0) x.zero_();
+  const Tensor x = at::zeros({rows.size(0), w.size(1)}, y.options());
   for_row_tiles(w.dtype(), w.data(), w.size(0), w.size(1), [&](int64_t first, const Tensor& tile) {
-    multiply_into(x, rows.narrow(1, first, tile.size(0)), tile, /*add=*/first > 0);
+    multiply_into(x, rows.narrow(1, first, tile.size(0)), tile, /*add=*/true);
   });
   if (w.columns() == nullptr) return x.view(sizes);
   const Tensor plain = at::empty_like(x);
