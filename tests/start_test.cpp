@@ -63,7 +63,7 @@ TEST_F(Start, InferenceOfAPlainModelOpensNoLibtorch) {
 TEST_F(Start, OtherModelsAndVerbsOpenIt) {
   EXPECT_TRUE(
       start("generate " + kGoldens + "/mamba2/base --input-ids 5,6,7 --max-tokens 2").opened);
-  EXPECT_TRUE(start("forward " + tiny() + " --input-ids 5,6,7").opened);
+  EXPECT_TRUE(start("doctor").opened);
 }
 
 #endif

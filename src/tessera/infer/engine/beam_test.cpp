@@ -314,13 +314,13 @@ TEST(ForcedIds, AgainstTransformers) {
 
 TEST(ForcedIds, AreOfTheModelsFolder) {
   const fs::path bart = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families/bart/base";
-  EXPECT_EQ(convert::read_generation_config(bart, 64, config_numbers()).forced_end, 2);
-  EXPECT_FALSE(convert::read_generation_config(bart, 64, config_numbers()).forced_begin);
-  EXPECT_THROW(convert::read_generation_config(bart, 2, config_numbers()), Error);
-  EXPECT_FALSE(convert::read_generation_config("/nowhere", 2, config_numbers()).forced_end);
+  EXPECT_EQ(convert::read_generation_config(bart, 64, {}).forced_end, 2);
+  EXPECT_FALSE(convert::read_generation_config(bart, 64, {}).forced_begin);
+  EXPECT_THROW(convert::read_generation_config(bart, 2, {}), Error);
+  EXPECT_FALSE(convert::read_generation_config("/nowhere", 2, {}).forced_end);
   const test::TemporaryFolder older;
   older.write("config.json", R"({"bos_token_id": 5, "force_bos_token_to_be_generated": true})");
-  EXPECT_EQ(convert::read_generation_config(older.path(), 64, config_numbers()).forced_begin, 5);
+  EXPECT_EQ(convert::read_generation_config(older.path(), 64, {}).forced_begin, 5);
 }
 
 TEST(BeamSearch, RefusesWhatItCannotDo) {
