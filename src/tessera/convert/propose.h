@@ -1,15 +1,21 @@
 // Drafts a family file for a checkpoint of an unknown type: the nearest family as its base, its
-// config keys and tensor names as renames of the base's, products that are packed or turned over as
-// rules of its own. Torch-free; of tensors names and shapes count, never values.
+// config keys and tensor names as renames of the base's, and the form that keys, names and shapes
+// show. Torch-free; of tensors names and shapes count, and of norms the mean of their weights.
 //
-//   config keys  -> keys of the base: the same name, a name that other families read the same value
-//                   by, the nearest spelling
-//   tensor names -> names of the base: the same name, another prefix, the same part of the model
-//                   (q_proj and query) with the same shapes and the same numbers of layers
-//   what is left -> switches of the base (biases, norms of queries and keys, ...), tried one by one
-// Of all families the one that leaves least over is taken; of several that fit equally the one whose
-// spec has most in common with those of the others. What the search is not sure of is in `unsure`,
-// which the file keeps and every reader of it repeats.
+//   evidence (propose_evidence.h)  config, patterns of names, shapes
+//   trial    (propose_trial.h)     a dry run of a draft, and its cost: what it leaves over, and how
+//                                  much it changes its base
+//   keys     (propose_keys.h)      the same name, a name by which other families read the same
+//                                  value, the nearest spelling
+//   forms    (propose_forms.h,     biases, gates, norms and their places, windows, rotary share;
+//             propose_norms.h)     keys that other families read; switches of the base
+//   tensors  (propose_tensors.h)   the same name, another prefix, the same part of the model
+//   (q_proj
+//                                  and query) with the same shapes and the same numbers of layers;
+//                                  fused and transposed matrices
+//   choice   (propose_choice.h)    of drafts that fit equally the most typical one
+// What the search is not sure of is in `unsure`, which the file keeps and every reader of it
+// repeats.
 #pragma once
 
 #include <filesystem>

@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include <fmt/ranges.h>
+
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/testing.h"
@@ -194,6 +196,60 @@ TEST(Proposals, WhatHasNoPlaceIsNamed) {
   EXPECT_FALSE(proposal.dry.complete());
   EXPECT_THAT(proposal.dry.unmapped, testing::ElementsAre("model.layers.0.mystery.weight"));
   test::expect_error(ErrorKind::usage, "is known", [&] { propose_family(kBase); });
+}
+
+/// The model of a family's golden folder as a type "quill", by a draft without that family.
+Checkpoint by_evidence(const TemporaryFolder& scratch,
+                       const std::string& family,
+                       Proposal& proposal) {
+  const fs::path golden = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families" / family / "base";
+  Json config = parse_hf_config(read_text_file(golden / "config.json"), "config.json");
+  config["model_type"] = "quill";
+  scratch.write("quill/config.json", hf_config_text(config, 1));
+  format::write_safetensors(scratch / "quill" / "model.safetensors",
+                            format::open_safetensors(golden / "model.safetensors").tensors());
+  proposal = propose_family(scratch / "quill", {.hidden = {family}});
+  EXPECT_TRUE(proposal.dry.complete()) << family_text(proposal.family);
+  scratch.write("families/quill.json", family_text(proposal.family));
+  LoadOptions options;
+  options.families = scratch / "families";
+  // keys that the withheld family alone reads
+  for (const DryRun::Key& key : proposal.dry.keys) options.keys.ignore.push_back(key.path);
+  return load_checkpoint(scratch / "quill", options);
+}
+
+/// Biases and layer norms (starcoder2), one norm for two branches and a rotary share (phi), norms
+/// before and after both branches (glm4), of (1 + w) (nemotron), fused products (phi3), soft caps
+/// and windows by layer (gemma2), queries, keys and values head by head (persimmon).
+TEST(ProposedForms, ShowInKeysNamesAndShapes) {
+  for (const char* family :
+       {"starcoder2", "phi", "glm4", "nemotron", "phi3", "gemma2", "persimmon"}) {
+    SCOPED_TRACE(family);
+    const TemporaryFolder scratch;
+    Proposal proposal;
+    Checkpoint found = by_evidence(scratch, family, proposal);
+    Checkpoint want =
+        load_checkpoint(fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families" / family / "base");
+    // a trained length is no part of the mathematics
+    found.spec_json.erase("context");
+    want.spec_json.erase("context");
+    EXPECT_EQ(found.spec_json, want.spec_json);
+    ASSERT_EQ(found.tensors.size(), want.tensors.size());
+    for (size_t i = 0; i < want.tensors.size(); ++i)
+      EXPECT_TRUE(equal_values(found.tensors[i], want.tensors[i])) << want.tensors[i].name;
+  }
+}
+
+TEST(ProposedForms, WhatNoKeyShowsIsUnsure) {
+  const auto unsure_of = [](const char* family) {
+    const TemporaryFolder scratch;
+    Proposal proposal;
+    by_evidence(scratch, family, proposal);
+    return fmt::format("{}", fmt::join(proposal.unsure, "\n"));
+  };
+  EXPECT_THAT(unsure_of("nemotron"), HasSubstr("lie around 0"));
+  EXPECT_THAT(unsure_of("olmo"), HasSubstr("no weights of norms"));
+  EXPECT_THAT(unsure_of("persimmon"), HasSubstr("head by head"));
 }
 
 TEST(FamiliesOnOthers, ReplaceAndDropEntriesOfTheBase) {

@@ -157,8 +157,13 @@ double likeness(std::string_view a, std::string_view b) {
   const std::string role_a = role_of(a), role_b = role_of(b);
   if (!role_a.empty() && !role_b.empty() && role_a != role_b) return 0;
   const auto words = [](std::string_view name) {
-    const std::vector<std::string> list = parts_between(name, "._*");
-    return std::set<std::string>(list.begin(), list.end());
+    std::set<std::string> words;
+    for (const std::string& word : parts_between(name, "._*"))
+      if (word == "layernorm")
+        words.insert({"layer", "norm"});
+      else
+        words.insert(word);
+    return words;
   };
   const std::set<std::string> x = words(a), y = words(b);
   size_t common = 0;
