@@ -20,7 +20,7 @@ namespace tessera::nn {
 // --- what a query sees -----------------------------------------------------------------------
 
 /// Keys are the entries 0 .. entries - 1, then the tokens from position `from` on; the query at
-/// position p of the document stands at entries + p - from.
+/// position p of the document is number entries + p - from.
 struct EntriesThenTokens {
   int64_t entries = 0, from = 0, every = 1, window = 1;
   int64_t of_position(int64_t position) const { return entries + position - from; }
