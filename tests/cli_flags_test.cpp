@@ -186,6 +186,15 @@ TEST_F(CliFlags, RawPromptsSpellSpecialTokens) {
     EXPECT_EQ(said(once).find("warning"), std::string::npos) << once;
 }
 
+TEST_F(CliFlags, EmptyValuesAreErrors) {
+  for (const char* number : {"--top-p", "--temperature", "--top-k", "--repeat-penalty"})
+    expect_refused("generate " + model() + " x " + number + " ''", 2, "empty; expected a number");
+  for (const char* text : {"--regex", "--grammar", "--json-schema", "--stop", "--bad-word",
+                           "--samplers", "--dry-sequence-breaker"})
+    expect_refused("generate " + model() + " x " + text + " ''", 2, "empty; expected a text");
+  expect_refused("bench " + model() + " --decode ''", 2, "expected a number from 0");
+}
+
 TEST_F(CliFlags, ConstraintsAreFilesOrTheTextItself) {
   const std::string start = model() + " ABC -n 8 --temp 1 ";
   const std::string schema = R"({"enum": [12, 345]})";

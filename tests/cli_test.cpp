@@ -2511,8 +2511,8 @@ TEST_F(Cli, ProductsInDigitsOrNot) {
                              : verb == "eval "   ? " --text " + folder_.write("text", {"ab", 2})
                                                  : " --text x";
     expect_refused(verb + plain + rest + " --fast", 2,
-                   "[fast] no weight of this model is quantized (float weights are multiplied in "
-                   "float32); expected a quantized model");
+                   "[fast] no weight of this model is quantized, and its float weights are "
+                   "multiplied in float32 on this processor; expected a quantized model");
     expect_refused(verb + plain + rest + " --fast --exact", 2, "--exact");
     expect_refused(verb + plain + rest + " --blocks q8", 2,
                    "\"q8\"; expected a block type that quantize writes, as q8_0 or q4_k");

@@ -35,6 +35,7 @@ TEST_F(FamiliesVerb, ADraftLoadsTheModel) {
   EXPECT_EQ(run("show " + model + families).out, run("show " + tiny()).out);
   // without --out the file alone is on stdout
   EXPECT_EQ(run("families propose " + model).out, read_text_file(file));
+  expect_refused("families propose " + model + " --out " + file, 2, "--force to write over it");
   const Outcome checked = run("families check " + file + " " + model);
   EXPECT_EQ(checked.code, 0) << checked.err;
   EXPECT_THAT(checked.out, HasSubstr("family quill on the base"));

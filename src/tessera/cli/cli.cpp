@@ -296,6 +296,13 @@ std::function<int()> add(CLI::App& app, const Verb& verb) {
     }
     group(of, "Help");
     of.set_help_flag("-h,--help", "print this help");
+    // CLI11 reads "" as 0
+    for (CLI::Option* option : of.get_options())
+      if (const std::string type = option->get_type_name();
+          type == "INT" || type == "UINT" || type == "FLOAT")
+        option->check([](const std::string& text) -> std::string {
+          return text.empty() ? "empty; expected a number" : "";
+        });
   };
   auto runs = verb.add(app);
   with_help(app);

@@ -24,10 +24,16 @@ CLI::Option* add_flag_of(CLI::App& app,
                          const infer::DecodingField& option,
                          T& value,
                          std::string_view more = {}) {
+  // an empty text would be as if the flag were not given
+  constexpr auto not_empty = [](const std::string& text) -> std::string {
+    return text.empty() ? "empty; expected a text" : "";
+  };
   if constexpr (std::is_same_v<T, bool>)
     return app.add_flag(option.flag_names(), value, option.with(more));
   else if constexpr (std::is_same_v<T, std::vector<std::string>>)
-    return add_texts(app, option.flag_names(), value, option.with(more));
+    return add_texts(app, option.flag_names(), value, option.with(more))->check(not_empty);
+  else if constexpr (std::is_same_v<T, std::string>)
+    return app.add_option(option.flag_names(), value, option.with(more))->check(not_empty);
   else
     return app.add_option(option.flag_names(), value, option.with(more));
 }

@@ -8,6 +8,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/out_place.h"
 #include "tessera/convert/propose.h"
 #include "tessera/convert/tensor_roles.h"
 #include "tessera/format/file_source.h"
@@ -22,6 +23,7 @@ namespace fs = std::filesystem;
 struct ProposeArgs {
   std::string folder, out, base, families, text;
   int64_t tokens = 2000;
+  bool force = false;
 };
 
 struct CheckArgs {
@@ -145,7 +147,16 @@ std::vector<std::string> claims_of(const convert::Family& family) {
   return {found->second.claims.begin(), found->second.claims.end()};
 }
 
+/// The last line of a dry run that is complete.
+std::string fitting(const convert::DryRun& dry) {
+  std::string text = "dry run: every tensor is mapped and every shape fits";
+  if (!dry.keys.empty())
+    text += fmt::format("; keys of config.json that are not read: {}", dry.keys.size());
+  return text;
+}
+
 int propose(const ProposeArgs& o, const FamilyProver& prover) {
+  if (!o.out.empty()) check_out_place("propose", o.out, o.force);
   const convert::Proposal proposal =
       convert::propose_family(o.folder, {.families = o.families, .base = o.base});
   const std::string text = convert::family_text(proposal.family);
@@ -164,9 +175,15 @@ int propose(const ProposeArgs& o, const FamilyProver& prover) {
     fmt::print(report, "next bases (cost; the base has {:.1f}): {}\n", proposal.nearest[0].second,
                others);
   const convert::Json& hf = proposal.family.at("dialects").at("hf");
-  for (const auto& [key, what] :
-       {std::pair("keys", "renamed keys"), {"names", "renamed tensors"}, {"read", "switches set"}})
+  for (const auto& [key, what] : {std::pair("keys", "renamed keys"), {"names", "renamed tensors"}})
     if (hf.contains(key)) fmt::print(report, "{}: {}\n", what, hf.at(key).size());
+  if (hf.contains("read")) {
+    std::string set;
+    for (const auto& [name, value] : hf.at("read").items())
+      set += fmt::format("{}{} = {}", set.empty() ? "" : ", ", name,
+                         value.is_string() ? value.get<std::string>() : value.dump());
+    fmt::print(report, "values set: {}\n", set);
+  }
   print_dry_run(report, proposal.dry, {});
   if (!proposal.unsure.empty()) {
     fmt::print(report, "unsure: {}\n", proposal.unsure.size());
@@ -178,7 +195,7 @@ int propose(const ProposeArgs& o, const FamilyProver& prover) {
                "`tessera families check FILE FOLDER`\n");
     return kExitCheckNotMet;
   }
-  fmt::print(report, "dry run: every tensor is mapped and every shape fits\n");
+  fmt::print(report, "{}\n", fitting(proposal.dry));
   if (o.text.empty()) return kExitOk;
   const TemporaryFolder scratch;
   if (!o.families.empty())
@@ -206,7 +223,7 @@ int check(const CheckArgs& o) {
   if (o.model.empty()) return kExitOk;
   const convert::DryRun dry = convert::dry_run_of(families, name, o.model);
   print_dry_run(stdout, dry, claims_of(family));
-  fmt::print("{}\n", dry.complete() ? "dry run: every tensor is mapped and every shape fits"
+  fmt::print("{}\n", dry.complete() ? fitting(dry)
                                     : "dry run: the model does not load with this file");
   return dry.complete() ? kExitOk : kExitCheckNotMet;
 }
@@ -239,6 +256,7 @@ std::function<int()> add_model_families(CLI::App& app, FamilyProver prover) {
       ->check(CLI::Range(2, 1 << 20));
   group(*propose_verb, "Output");
   add_out(*propose_verb, of_propose->out, "family file; without it standard output");
+  add_force(*propose_verb, of_propose->force);
   auto of_check = std::make_shared<CheckArgs>();
   CLI::App* check_verb = app.add_subcommand(
       "check", "Checks a family file, and by a dry run whether it fits a checkpoint");

@@ -22,7 +22,10 @@ struct KvFlags {
                        " (llama.cpp's q8_0 and q4_0 are int8 and int4); auto = f16 if no weight "
                        "matrix has more than 16 bits, else (and with "
                        "--exact) f32")
-        ->capture_default_str();
+        ->capture_default_str()
+        ->transform([](const std::string& name) {
+          return name == "q8_0" ? "int8" : name == "q4_0" ? "int4" : name;
+        });
     app.add_option("--kv-page", page,
                    "KV cache page size, tokens; 0 = contiguous; the output is unchanged")
         ->capture_default_str()

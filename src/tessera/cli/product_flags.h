@@ -20,10 +20,11 @@ struct ProductFlags {
   void add_arithmetic(CLI::App& app) {
     auto* float32 = app.add_flag("--exact", exact,
                                  "float32 activations in products with quantized weights "
-                                 "(without it: 15 bits)");
+                                 "(without it: 15 bits) and with BF16 weights (16 bits where the "
+                                 "processor multiplies bfloat16)");
     app.add_flag("--fast", fast,
-                 "8-bit activations in products with quantized weights, as llama.cpp: faster, less "
-                 "exact")
+                 "8-bit activations in products with quantized weights, as llama.cpp, and bfloat16 "
+                 "ones with BF16 weights: faster, less exact")
         ->excludes(float32);
   }
   void add_blocks(CLI::App& app) {
@@ -52,12 +53,15 @@ struct ProductFlags {
   /// Rejects --fast if it would have no effect.
   void check(const model::Model& model) const {
     const auto& weights = model.weights().all();
-    if (fast && std::none_of(weights.begin(), weights.end(), [](const auto& weight) {
-          return weight.second != nullptr && kernels::has_codes(weight.second->dtype());
-        }))
+    const auto is_rounded = [](const auto& weight) {
+      return weight.second != nullptr && !weight.second->shape().empty() &&
+             kernels::arithmetic_of(weight.second->dtype(), weight.second->shape().back(),
+                                    kernels::Arithmetic::int8) != kernels::Arithmetic::float32;
+    };
+    if (fast && std::none_of(weights.begin(), weights.end(), is_rounded))
       fail(ErrorKind::usage, "fast",
-           "no weight of this model is quantized (float weights are multiplied in float32); "
-           "expected a quantized model");
+           "no weight of this model is quantized, and its float weights are multiplied in float32 "
+           "on this processor; expected a quantized model");
   }
 };
 

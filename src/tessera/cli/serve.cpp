@@ -24,6 +24,7 @@
 #include "tessera/cli/product_flags.h"
 #include "tessera/cli/retrieve_flags.h"
 #include "tessera/hub/find_model.h"
+#include "tessera/text/chat/chat_formats.h"
 #include "tessera/serve/service.h"
 
 namespace tessera::cli {
@@ -197,7 +198,9 @@ int serve(ServeArgs& o) {
   s.models.keep_alive = std::chrono::milliseconds(static_cast<int64_t>(o.keep_alive * 1000));
   s.retrieve = o.retrieve.asker(o.loading);
   s.room = o.retrieve.room;
-  if (!o.template_file.empty())
+  if (const auto named = text::chat_format_source(o.template_file))
+    s.models.chat_template = *named;
+  else if (!o.template_file.empty())
     s.models.chat_template = read_text_file(o.template_file, size_t{1} << 20);
   s.models.kv = [&o](const model::Model& model) {
     KvFlags own = o.kv;
@@ -338,7 +341,7 @@ std::function<int()> add_serve(CLI::App& app) {
       ->capture_default_str()
       ->check(positive());
   app.add_option("--chat-template,--chat-template-file", o->template_file,
-                 "Jinja file in place of the models' chat templates");
+                 "Jinja file, or chatml, llama3, gemma, zephyr, in place of the models' chat templates");
   app.add_flag("--jinja", o->jinja, "no effect: chat templates are always used");
   std::vector<std::string> tool_formats = {"auto", "generic"};
   for (const text::ToolCallFormat& format : text::tool_call_formats())

@@ -75,6 +75,14 @@ Proposal finished(const Evidence& evidence, std::vector<Draft> drafts) {
           fmt::join(key.readers.begin(),
                     key.readers.begin() + std::min<std::ptrdiff_t>(3, std::ssize(key.readers)),
                     ", ")));
+    else
+      draft.unsure.push_back(
+          fmt::format("key \"{}\" = {} is read by no family; what it sets keeps the base's value",
+                      key.path, shown(key.value)));
+  if (draft.hf().value("read", Json::object()).value("headless", Json(false)) == Json(true))
+    draft.unsure.push_back(
+        "no tensor is a head and no key ties it to the embedding, so \"headless\" is true; false "
+        "is a tied head");
   if (!draft.unsure.empty()) draft.family["unsure"] = draft.unsure;
   proposal.type = evidence.type();
   proposal.base = draft.base;

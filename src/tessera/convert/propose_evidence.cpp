@@ -39,6 +39,14 @@ double mean_of_norms(const format::TensorFile& file) {
   return count == 0 ? 1 : sum / static_cast<double>(count);
 }
 
+/// Keys of an object and of those in it, without the names of labels.
+size_t keys_in(const Json& object) {
+  size_t keys = object.size();
+  for (const auto& [key, value] : object.items())
+    if (value.is_object() && key != "id2label" && key != "label2id") keys += keys_in(value);
+  return keys;
+}
+
 }  // namespace
 
 Evidence::Evidence(const fs::path& folder) : path_((folder / "config.json").string()) {
@@ -46,6 +54,8 @@ Evidence::Evidence(const fs::path& folder) : path_((folder / "config.json").stri
     fail(ErrorKind::file, folder.string(),
          "there is no config.json; expected a Hugging Face folder");
   config_ = parse_hf_config(read_text_file(folder / "config.json", kMaxConfigBytes), path_);
+  if (const size_t keys = keys_in(config_); keys > kMaxConfigKeys)
+    fail(ErrorKind::file, path_, "{} keys; expected at most {}", keys, kMaxConfigKeys);
   for (const char* key : {"quantization_config", "compression_config"})
     if (config_.contains(key))
       fail(ErrorKind::file, path_,

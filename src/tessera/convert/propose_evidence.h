@@ -17,6 +17,7 @@ using spec::Json;
 
 inline constexpr const char* kHf = "hf";
 inline constexpr size_t kMaxConfigBytes = size_t{16} << 20;
+inline constexpr size_t kMaxConfigKeys = 4096;
 
 /// Tensors of one pattern of the file: one of each layer, or of the whole model.
 struct FilePattern {

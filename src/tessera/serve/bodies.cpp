@@ -227,13 +227,14 @@ void add_generation(Fields<Body>& fields) {
              {{"type", "integer"}, {"minimum", -1}, {"maximum", kMostSeed}},
              " each time, as without it. Every response has its seed, to repeat it",
              [](Body& body, const Json& value, const std::string& name) {
-               if (value.is_number_unsigned()) {
+               if (value.is_number_unsigned() ||
+                   (value.is_number_integer() && value.get<int64_t>() >= 0)) {
                  body.seed = value.get<uint64_t>();
                  return;
                }
-               const int64_t seed =
-                   integer_of(value, name, -1, std::numeric_limits<int64_t>::max());
-               if (seed >= 0) body.seed = static_cast<uint64_t>(seed);
+               if (value != Json(-1))
+                 refuse(name, fmt::format("{} is {}; expected {}", name, value.dump().substr(0, 60),
+                                          decoding_field("seed").expected));
              });
   add_option(fields, decoding_field("stop"),
              {{"oneOf",

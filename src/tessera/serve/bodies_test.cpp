@@ -404,7 +404,7 @@ TEST(Bodies, VllmsNamesAndDefaults) {
 TEST(Bodies, SeedMinusOneIsNoSeed) {
   EXPECT_FALSE(read_completion({{"prompt", "x"}, {"seed", -1}}).seed);
   EXPECT_FALSE(read_completion({{"prompt", "x"}, {"seed", -1.0}}).seed);
-  expect_part(completion(R"("seed": -2)"), "seed is -2; expected a whole number from -1");
+  expect_part(completion(R"("seed": -2)"), "seed is -2; expected a whole number up to 2^64 - 1");
   EXPECT_EQ(read_completion({{"prompt", "x"}, {"seed", 0}}).seed, 0u);
   EXPECT_EQ(read_completion({{"prompt", "x"}, {"seed", std::numeric_limits<uint64_t>::max()}}).seed,
             std::numeric_limits<uint64_t>::max());
