@@ -95,7 +95,10 @@ def read_once(model):
 def measure(given, model, rows, refused):
     """[row]: (tokens/s by program, facts)."""
     read_once(model)
-    programs = {"default": lambda row, facts: tessera(given.tessera, model, [], row, facts), "--fast": lambda row, facts: tessera(given.tessera, model, ["--fast"], row, facts)}
+    def fast(row, facts):  # weights that are multiplied in float32 alone have no such form
+        return refused.tried(f"--fast ({row})", model, lambda: tessera(given.tessera, model, ["--fast"], row, facts))
+
+    programs = {"default": lambda row, facts: tessera(given.tessera, model, [], row, facts), "--fast": fast}
     for name, folder in zip(PEERS, (given.llama, given.ik)):
         if folder.exists():
             programs[name] = lambda row, facts, name=name, folder=folder: refused.tried(f"{name} ({row})", model, lambda: llama(folder, model, row))
@@ -118,7 +121,7 @@ def figure(value):
 def print_rows(title, size, found):
     for row, (values, facts) in found.items():
         peers = [values[name] for name in PEERS if name in values]
-        ratios = [f"{values[name] / max(peers):.2f}" if peers else "" for name in ("default", "--fast")]
+        ratios = [f"{values[name] / max(peers):.2f}" if peers and name in values else "" for name in ("default", "--fast")]
         share = f"{statistics.median(facts['share']):.2f}" if facts["share"] else ""
         cells = [title, f"{size / 1e9:.2f}", row, f"{statistics.median(facts['read']):.0f}", share, *(figure(values.get(name)) for name in ("default", "--fast", *PEERS)), *ratios]
         print("| " + " | ".join(cells) + " |", flush=True)

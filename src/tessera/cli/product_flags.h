@@ -20,8 +20,8 @@ struct ProductFlags {
   void add_arithmetic(CLI::App& app) {
     auto* float32 = app.add_flag("--exact", exact,
                                  "float32 activations in products with quantized weights "
-                                 "(without it: 15 bits) and with BF16 weights (16 bits where the "
-                                 "processor multiplies bfloat16)");
+                                 "(without it: 15 bits) and with BF16 weights (with AMX: 16 "
+                                 "bits)");
     app.add_flag("--fast", fast,
                  "8-bit activations in products with quantized weights, as llama.cpp, and bfloat16 "
                  "ones with BF16 weights: faster, less exact")

@@ -547,9 +547,13 @@ namespace tessera::kernels {
 HWY_EXPORT(bf16_kernels);
 
 bool bf16_rows_pay(int64_t k) {
-  static const bool here = cpu_info().has_avx512_bf16 && cpu_info().allowed >= CpuTarget::avx512 &&
-                           cpu_info().model.find("AMD") != std::string::npos;
-  return here && k % 32 == 0;
+  static const bool amd = cpu_info().has_avx512_bf16 && cpu_info().allowed >= CpuTarget::avx512 &&
+                          cpu_info().model.find("AMD") != std::string::npos;
+  return (amd && k % 32 == 0) || bf16_pairs_pay(k);
+}
+
+bool bf16_pairs_pay(int64_t k) {
+  return cpu_info().has_avx512_bf16 && use_tiles() && k % 32 == 0;
 }
 
 int64_t bf16_row_bytes(int64_t k, int parts) {

@@ -24,6 +24,9 @@ namespace tessera::kernels {
 /// by AMX, and by the units of AMD's processors, which multiply two numbers where they multiply one
 /// float32. Those of Intel's are slower than float32.
 bool bf16_rows_pay(int64_t k);
+/// Whether those with sums of two bfloat16 are: by AMX alone. AVX512-BF16 takes as long for both
+/// products as for one in float32, and one row of x is slower.
+bool bf16_pairs_pay(int64_t k);
 
 /// Bytes of the parts of one row.
 int64_t bf16_row_bytes(int64_t k, int parts);

@@ -168,7 +168,8 @@ TEST(Bf16Rows, AreTheArithmeticWhereTheyPay) {
   EXPECT_FALSE(bf16_rows_pay(65));
   const auto of = [](DType type, Arithmetic wished) { return arithmetic_of(type, 64, wished); };
   const auto where_they_pay = [&](Arithmetic a) { return pay ? a : Arithmetic::float32; };
-  EXPECT_EQ(of(DType::bf16, Arithmetic::int15), where_they_pay(Arithmetic::bf16_pair));
+  EXPECT_EQ(of(DType::bf16, Arithmetic::int15),
+            bf16_pairs_pay(64) ? Arithmetic::bf16_pair : Arithmetic::float32);
   EXPECT_EQ(of(DType::bf16, Arithmetic::int8), where_they_pay(Arithmetic::bf16));
   for (const Arithmetic wished : {Arithmetic::float32, Arithmetic::int8_row})
     EXPECT_EQ(of(DType::bf16, wished), Arithmetic::float32);

@@ -715,9 +715,9 @@ int64_t lines(int64_t bytes) {
 Arithmetic arithmetic_of(DType type, int64_t k, Arithmetic wished) {
   if (has_codes(type)) return wished;
   if (type != DType::bf16 || !bf16_rows_pay(k)) return Arithmetic::float32;
-  return wished == Arithmetic::int15  ? Arithmetic::bf16_pair
-         : wished == Arithmetic::int8 ? Arithmetic::bf16
-                                      : Arithmetic::float32;
+  if (wished == Arithmetic::int8) return Arithmetic::bf16;
+  return wished == Arithmetic::int15 && bf16_pairs_pay(k) ? Arithmetic::bf16_pair
+                                                          : Arithmetic::float32;
 }
 
 int64_t rounded_bytes(int64_t m, int64_t k) {

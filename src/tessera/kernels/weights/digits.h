@@ -37,7 +37,7 @@ bool has_codes(DType type);
 
 /// The arithmetic of products with rows of k weights of this type, where it is to be `wished` for
 /// weights in blocks: for those in bfloat16 a pair for int15 and one for int8 on processors where
-/// this is faster, for others float32.
+/// each is faster, else float32.
 Arithmetic arithmetic_of(DType type, int64_t k, Arithmetic wished);
 
 /// 32 numbers of x.
