@@ -24,8 +24,8 @@ struct WeightError {
 /// stay. Throws Error(usage) where a finite number is beyond the type.
 TensorView rounded_to(const TensorView& tensor, DType dtype);
 
-/// A line about tensors in blocks that become float32 ("" without any): those that do not
-/// stay as they are.
+/// A line about block-quantized tensors that are dequantized to float32, all for which `stays` is
+/// false; "" without any.
 std::string widened_line(std::span<const TensorView> tensors,
                          const std::function<bool(const TensorView&)>& stays);
 
