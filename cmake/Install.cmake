@@ -17,7 +17,7 @@ set(_package ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
 list(TRANSFORM TESSERA_PLUGIN_LAYERS PREPEND ${_sources}/ OUTPUT_VARIABLE _layers)
 install(DIRECTORY ${_layers}
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera-plugin/tessera
-        FILES_MATCHING PATTERN "*.h" PATTERN "slots.def" PATTERN "*_testing.h" EXCLUDE PATTERN "testing.h" EXCLUDE
+        FILES_MATCHING PATTERN "*.h" PATTERN "slots.def" PATTERN "operations.def" PATTERN "*_testing.h" EXCLUDE PATTERN "testing.h" EXCLUDE
         PATTERN "*_inl.h" EXCLUDE)
 # fmt and nlohmann-json as tessera was compiled with them: another version has another ABI
 get_target_property(_fmt fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)

@@ -52,7 +52,7 @@ class FadingMean final : public nn::Mixer {
     const Tensor keep_NW = ops::activate(lambda_NW, ops::Activation::sigmoid);
     const Tensor write_NW = ops::activate(-lambda_NW, ops::Activation::sigmoid);
     const Tensor h_NW =
-        scan(keep_NW, write_NW * u_NW, *context.batch, rows, ops::use_kernels(x_ND));
+        scan(keep_NW, write_NW * u_NW, *context.batch, rows, ops::documents_apart(x_ND));
     return o_(ops::gated(g_(x_ND, context), h_NW.to(x_ND.scalar_type()), ops::Activation::silu),
               context);
   }

@@ -5,6 +5,7 @@
 #include "tessera/nn/head/head_config.h"
 #include "tessera/nn/head/pooler.h"
 #include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::model {
@@ -182,7 +183,7 @@ class Read {
  public:
   Read(const nn::Batch& batch, int64_t n, const State* state, at::Device device) : batch_(&batch) {
     if (n > 0) batch_ = &own_.emplace(with_ids_before(batch, n, state));
-    if (!device.is_cpu()) batch_ = &own_.emplace(moved(*batch_, device));
+    if (!ops::on_host(device)) batch_ = &own_.emplace(moved(*batch_, device));
   }
   Read(const Read&) = delete;
   Read& operator=(const Read&) = delete;

@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "tessera/base/team.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::model {
 namespace {
@@ -14,7 +15,7 @@ constexpr int64_t kMostTokens = 32;
 /// Whether steps may run a call.
 bool serves(const Tensor& x_ND, const nn::Context& context) {
   const nn::Batch& batch = *context.batch;
-  if (!context.steps || !ops::use_kernels(x_ND) || x_ND.dim() != 2 ||
+  if (!context.steps || !ops::documents_apart(x_ND) || x_ND.dim() != 2 ||
       context.call.state == nullptr || context.call.replace || context.probe || !context.causal ||
       context.training || batch.n_tokens() > kMostTokens || batch.axes_3N.defined() ||
       batch.global_N.defined() || context.groups != nullptr)

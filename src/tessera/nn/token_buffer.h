@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/nn/pages.h"
+#include "tessera/ops/form.h"
 #include "tessera/spec/mechanism.h"
 
 namespace tessera::nn {
@@ -45,7 +46,7 @@ class TokenBuffer {
   };
   /// Adds them to `out`.
   void runs(int64_t from, int64_t to, std::vector<Run>& out) const;
-  bool on_cpu() const { return options_.device().is_cpu(); }
+  bool on_cpu() const { return ops::on_host(options_.device()); }
   at::ScalarType stored_type() const { return c10::typeMetaToScalarType(options_.dtype()); }
   /// The same as one tensor: a view where they lie together, else a copy.
   Tensor joined(int64_t from, int64_t to) const;

@@ -6,19 +6,20 @@
 namespace tessera::ops {
 namespace {
 
-bool at_most_float(at::ScalarType type) {
-  return type != at::kDouble;
-}
-
-constexpr Serves kKernel{Form::kernel, [](const Setting& s) {
-                           return s.device == at::kCPU && s.type == at::kFloat && !s.gradients;
-                         }};
-constexpr Serves kLearning{Form::learning, [](const Setting& s) {
-                             return s.device == at::kCPU && at_most_float(s.type) && s.gradients;
-                           }};
-constexpr Serves kCuda{Form::cuda, [](const Setting& s) {
-                         return s.device == at::kCUDA && s.type == at::kFloat && cuda_kernels();
-                       }};
+[[maybe_unused]] constexpr Serves kKernel{
+    Form::kernel,
+    [](const Setting& s) { return s.device == at::kCPU && s.type == at::kFloat && !s.gradients; }};
+[[maybe_unused]] constexpr Serves kFused{
+    Form::learning,
+    [](const Setting& s) { return s.device == at::kCPU && s.type == at::kFloat && s.gradients; }};
+[[maybe_unused]] constexpr Serves kLearning{
+    Form::learning, [](const Setting& s) { return s.device == at::kCPU && s.type != at::kDouble; }};
+[[maybe_unused]] constexpr Serves kAnyType{Form::learning,
+                                           [](const Setting& s) { return s.device == at::kCPU; }};
+[[maybe_unused]] constexpr Serves kCuda{Form::cuda, [](const Setting& s) {
+                                          return s.device == at::kCUDA && s.type == at::kFloat &&
+                                                 cuda_kernels();
+                                        }};
 
 // the forms of each operation
 #define TESSERA_OPERATION(name, what, ...) constexpr std::array k_##name{__VA_ARGS__};
@@ -32,6 +33,7 @@ constexpr std::array kOperations{
 };
 
 std::atomic<bool> available{false};
+std::atomic<FormObserver> observer_of_forms{nullptr};
 
 }  // namespace
 
@@ -56,7 +58,18 @@ Form form_of(Op op, const Setting& setting) {
 }
 
 Form form_of(Op op, const Tensor& x) {
-  return form_of(op, setting_of(x));
+  const Setting setting = setting_of(x);
+  const Form form = form_of(op, setting);
+  if (const FormObserver observe = observer_of_forms.load(std::memory_order_relaxed))
+    observe(op, setting, form);
+  return form;
+}
+
+bool on_host(at::Device device) {
+  return device.is_cpu();
+}
+bool on_host(const Tensor& x) {
+  return on_host(x.device());
 }
 
 bool cuda_kernels() {
@@ -65,6 +78,10 @@ bool cuda_kernels() {
 
 void set_cuda_kernels(bool is) {
   available = is;
+}
+
+void observe_forms(FormObserver observer) {
+  observer_of_forms = observer;
 }
 
 }  // namespace tessera::ops

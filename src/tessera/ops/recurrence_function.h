@@ -1,5 +1,5 @@
-// What custom autograd functions of recurrences share: when they apply, and tensors that may be
-// undefined, which torch refuses as arguments and leaves as gradients.
+// What custom autograd functions of recurrences share: tensors that may be undefined, which torch
+// refuses as arguments and leaves as gradients.
 #pragma once
 
 #include <optional>
@@ -16,11 +16,6 @@ inline std::optional<Tensor> float_or_none(const Tensor& x) {
 /// x in float32 and dense.
 inline Tensor as_float(const Tensor& x) {
   return x.to(at::kFloat).contiguous();
-}
-
-/// Whether kernels with gradients apply to x: on a CPU, in at most float32.
-inline bool kernels_learn(const Tensor& x) {
-  return x.device().is_cpu() && wide(x) == at::kFloat;
 }
 
 /// A gradient, dense; zeros like `like` where nothing gave one.

@@ -1,9 +1,4 @@
-// The tensor type, and the one place that knows how an op chooses between its forms.
-//
-// Every op has a plain form made of ordinary torch operations: the definition, differentiable, for
-// any device and dtype. On a CPU, in float32, where no gradient is recorded, it takes the fast path
-// instead: batch-invariant kernels (kernels/), in which a row's bits do not depend on the other
-// rows.
+// The tensor type, and what all operations share. Which form of an operation computes: form.h.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,11 +12,6 @@ using at::Tensor;
 
 namespace ops {
 
-/// Whether the batch-invariant kernels apply to x.
-inline bool use_kernels(const Tensor& x) {
-  return x.device().is_cpu() && x.scalar_type() == at::kFloat && !at::GradMode::is_enabled();
-}
-
 /// Whether only the caller's own x sees its numbers, so that what was given x by value may
 /// write over them where no gradient is recorded.
 inline bool sole_owner(const Tensor& x) {
@@ -30,7 +20,7 @@ inline bool sole_owner(const Tensor& x) {
 
 /// x + y, written over y where nothing else refers to y.
 inline Tensor plus(const Tensor& x, Tensor y) {
-  if (use_kernels(x) && sole_owner(y) && y.scalar_type() == x.scalar_type() &&
+  if (sole_owner(y) && y.scalar_type() == x.scalar_type() && y.device() == x.device() &&
       y.sizes() == x.sizes())
     return y.add_(x);
   return x + y;

@@ -7,6 +7,7 @@
 #include "tessera/nn/decode_step.h"
 #include "tessera/nn/mixer/convolution/causal_conv.h"
 #include "tessera/nn/step_products.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 
@@ -21,7 +22,7 @@ inline bool goes_on_by_a_token(const Batch& batch, const StateRows* rows, size_t
     if (s.length != 1 || s.pending || row.replay().defined()) return false;
     for (size_t j = 0; j < fixed_tensors; ++j)
       if (const Tensor& state = row.fixed(j);
-          state.scalar_type() != at::kFloat || !state.device().is_cpu() || !state.is_contiguous())
+          state.scalar_type() != at::kFloat || !ops::on_host(state) || !state.is_contiguous())
         return false;
   }
   return true;

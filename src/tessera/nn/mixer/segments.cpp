@@ -1,5 +1,7 @@
 #include "tessera/nn/mixer/segments.h"
 
+#include "tessera/ops/form.h"
+
 namespace tessera::nn {
 
 Tensor token_shift(const Tensor& x_ND, const Batch& batch, const StateRows* rows, size_t slot) {
@@ -12,7 +14,7 @@ Tensor token_shift(const Tensor& x_ND, const Batch& batch, const StateRows* rows
     return shifted.index_fill(0, at::tensor(first, at::kLong).to(x_ND.device()), 0);
   }
   const BySegment part(batch);
-  return over_segments(batch, ops::use_kernels(x_ND), [&](size_t i, const Segment& s) {
+  return over_segments(batch, ops::documents_apart(x_ND), [&](size_t i, const Segment& s) {
     const Tensor x = part(x_ND, i);
     Tensor& last = (*rows)[i]->fixed(slot);
     const Tensor seen = at::cat({last.to(x.scalar_type()).unsqueeze(0), x});

@@ -5,6 +5,7 @@
 
 #include "tessera/nn/position/relative.h"
 #include "tessera/ops/basic/elementwise.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::nn {
@@ -61,8 +62,9 @@ class Cope final : public Position {
     return {.bias =
                 [scaled = config_.scaled](const ops::ScoreBlock& block,
                                           const std::vector<Tensor>& inputs) {
-                  const Tensor bias = ops::use_kernels(block.q_BHTD) ? numbers(block, inputs[0])
-                                                                     : plain(block, inputs[0]);
+                  const Tensor bias = ops::kernel_serves(ops::Op::cope, block.q_BHTD)
+                                          ? numbers(block, inputs[0])
+                                          : plain(block, inputs[0]);
                   return scaled ? bias * block.scale : bias;
                 },
             .inputs = {table_->tensor()},

@@ -4,6 +4,7 @@
 
 #include "tessera/nn/position/relative.h"
 #include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 namespace {
@@ -29,7 +30,7 @@ class Fire final : public Position {
       const auto type = block.q_BHTD.scalar_type();
       std::vector<Tensor> wide;
       for (const Tensor& input : inputs) wide.push_back(input.to(type));
-      const Tensor x_TS = ops::use_kernels(block.q_BHTD)
+      const Tensor x_TS = ops::kernel_serves(ops::Op::fire, block.q_BHTD)
                               ? numbers(block, wide[0], wide[1], threshold)
                               : plain(block, wide[0], wide[1], threshold);
       // per element a product, a sum and the positive part: the bits of each are its own

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/nn/position/relative.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 namespace {
@@ -17,8 +18,9 @@ class Kerple final : public Position {
   ops::ScoreTerm score_term(ScoreSite& site, Context& context) const override {
     const auto range = DistanceRange::of(site, context);
     const Tensor factor_H = factor_->tensor(), shape_H = shape_->tensor();
-    return {.bias_HR = ops::use_kernels(factor_H) ? numbers(factor_H, shape_H, range)
-                                                  : plain(factor_H, shape_H, range),
+    return {.bias_HR = ops::kernel_serves(ops::Op::kerple, factor_H)
+                           ? numbers(factor_H, shape_H, range)
+                           : plain(factor_H, shape_H, range),
             .zero = range.past};
   }
 

@@ -4,6 +4,7 @@
 #include "tessera/nn/position/rope.h"
 #include "tessera/nn/position/rotary.h"
 #include "tessera/nn/position/sinusoidal.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 namespace {
@@ -45,7 +46,7 @@ class LearnedPosition final : public Position {
     const Tensor& positions = context.batch->positions_N;
     if (config_.longer == LongerThanTable::interpolate && context.batch->longest() > config_.rows())
       return x_ND + stretched(context).to(x_ND.scalar_type());
-    if (positions.numel() > 0 && positions.device().is_cpu()) {
+    if (positions.numel() > 0 && ops::on_host(positions)) {
       const int64_t last = positions.max().item<int64_t>();
       if (last >= config_.rows())
         fail(ErrorKind::input, "learned",

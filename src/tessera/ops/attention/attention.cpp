@@ -10,6 +10,7 @@
 #include "tessera/ops/attention/scattered_attention.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/softmax.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/side_by_side.h"
 #include "tessera/ops/weights/product.h"
 
@@ -185,7 +186,7 @@ Tensor defined_attention(KeyCounts counted,
   const Tensor count = joined(counts);
   const Tensor hidden = count.eq(0);
   // on another device than the CPU, to look would wait for it: the result is the same either way
-  const auto any = [](const Tensor& which) { return !which.is_cpu() || which.any().item<bool>(); };
+  const auto any = [](const Tensor& which) { return !on_host(which) || which.any().item<bool>(); };
   if (options.visibility && any(count.gt(1))) scores = scores + count.to(type).clamp_min(1).log();
   scores = scores.masked_fill(hidden, kMinusInfinity);
   const bool sinks = options.sinks_H.defined();
@@ -330,7 +331,7 @@ Tensor attention(const Tensor& q_THD,
   }
   // a whole document: one sequence of a batch
   if (kv.size() == 1 && kv[0].first == 0 && start == 0 && kv[0].k_SGD.size(0) == q_THD.size(0) &&
-      !use_kernels(q_THD)) {
+      !documents_apart(q_THD)) {
     ScoreOptions batched = options;
     if (batched.far_q.defined()) batched.far_q = batched.far_q.unsqueeze(0);
     return attention_equal(q_THD.unsqueeze(0), kv[0].k_SGD.unsqueeze(0), kv[0].v_SGD.unsqueeze(0),
@@ -365,7 +366,7 @@ Tensor attention(const Tensor& q_THD,
 }
 
 bool may_go_side_by_side(const Tensor& q, const ScoreOptions& options) {
-  return use_kernels(q) && !options.dropout && !options.term.bias && !options.term.values;
+  return documents_apart(q) && !options.dropout && !options.term.bias && !options.term.values;
 }
 
 Tensor attention(const std::vector<AttentionCall>& calls) {
@@ -389,7 +390,7 @@ Tensor attention(const std::vector<AttentionCall>& calls) {
 }
 
 Tensor row_products(const Tensor& x, const Tensor& w) {
-  if (!use_kernels(x)) return ops::product(x, w.transpose(-1, -2));
+  if (!kernel_serves(Op::row_products, x)) return ops::product(x, w.transpose(-1, -2));
   const int64_t t = x.size(-2), d = x.size(-1), s = w.size(-2);
   auto batch = at::infer_size(x.sizes().slice(0, static_cast<size_t>(x.dim() - 2)),
                               w.sizes().slice(0, static_cast<size_t>(w.dim() - 2)));

@@ -38,7 +38,7 @@ struct ScoreTerm {
 
   /// From queries, keys and positions: [B or 1, H or 1, T, S], added after scale and cap. `inputs`
   /// are all tensors the functions read that gradients shall reach; they are handed back as the
-  /// last argument. Where use_kernels(q), a row's bits must not depend on the other rows.
+  /// last argument. Where Form::kernel serves q, a row's bits must not depend on the other rows.
   std::function<Tensor(const ScoreBlock&, const std::vector<Tensor>& inputs)> bias = nullptr;
   /// From the weights [B, H, T, S]: what they add to the output, [B, H, T, Dv]. Where it is given,
   /// the weights are needed as a tensor.
@@ -165,8 +165,8 @@ Tensor attention_chunked(const Tensor& q_BHTD,
                          int64_t chunk);
 
 /// What a term adds to the scores of a block, by table and function together: [B or 1, H or 1, T,
-/// S] in float32 or double; undefined where it adds nothing. Where use_kernels(q) a row's bits are
-/// its own.
+/// S] in float32 or double; undefined where it adds nothing. Where Form::kernel serves q a row's
+/// bits are its own.
 Tensor added_by_term(const ScoreTerm& term, const ScoreBlock& block);
 
 /// Dense multiplicities [T, S], or [H, T, S] where heads differ: query positions start .., key
@@ -179,8 +179,8 @@ Tensor visible_keys(int64_t start,
                     int64_t heads,
                     at::Device device);
 
-/// x [.., T, D] times w [.., S, D]: sum_d x_td w_sd. Where use_kernels(x), an element's bits depend
-/// on its two rows alone; what an inference term is made of.
+/// x [.., T, D] times w [.., S, D]: sum_d x_td w_sd. Where Form::kernel serves x, an element's bits
+/// depend on its two rows alone; what an inference term is made of.
 Tensor row_products(const Tensor& x, const Tensor& w);
 
 }  // namespace tessera::ops

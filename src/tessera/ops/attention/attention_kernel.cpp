@@ -11,6 +11,7 @@
 #include "tessera/ops/attention/query_blocks.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/side_by_side.h"
 
 namespace tessera::ops {
@@ -305,7 +306,8 @@ Tensor attention_with_weights(const Tensor& q_THD,
   require(weights_GS.dim() == 2 && weights_GS.size(0) == groups && weights_GS.size(1) == keys &&
               !options.visibility && !options.term && !options.far_q.defined(),
           "attention", "sums of weights are for keys without gaps, patterns and terms");
-  if (use_kernels(q_THD) && weights_GS.scalar_type() == at::kFloat && weights_GS.stride(1) == 1)
+  if (kernel_serves(Op::attention_with_weights, q_THD) && weights_GS.scalar_type() == at::kFloat &&
+      weights_GS.stride(1) == 1)
     return by_kernel(q_THD, kv, start, options, &weights_GS);
   // the definition
   const auto by_head = [&](Tensor KeyValues::*side) {

@@ -10,6 +10,7 @@
 #include "tessera/ops/attention/indexer.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/softmax.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
@@ -111,7 +112,7 @@ Tensor top_entries(const EntryQueries& given, int64_t top_k) {
       given.q_THD.contiguous(), given.w_TH.contiguous(), {}, given.scale, given.start, given.every};
   for (const Tensor& part : given.k_ED)
     if (part.size(0) > 0) of.k_ED.push_back(part.to(wide(of.q_THD)).contiguous());
-  if (use_kernels(of.q_THD)) {
+  if (kernel_serves(Op::top_entries, of.q_THD)) {
     std::vector<kernels::IndexKeys> spans;
     for (const Tensor& part : of.k_ED)
       spans.push_back({part.const_data_ptr<float>(), part.size(0)});

@@ -24,8 +24,8 @@ struct EntryQueries {
 
 /// The entries of every query of greatest score, int32 [T, top_k] on the CPU: of a query that meets
 /// e of them min(top_k, e), ascending, then zeros. Of equal scores the earlier win; one that is no
-/// number counts as least. No gradient. Where use_kernels(q), the entries of a query do not depend
-/// on the others.
+/// number counts as least. No gradient. Where Form::kernel serves q, the entries of a query do not
+/// depend on the others.
 Tensor top_entries(const EntryQueries& of, int64_t top_k);
 
 /// The attention whose weights an indexer of entries learns: of one whole document.

@@ -11,6 +11,7 @@
 #include "tessera/ops/attention/query_blocks.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/softmax.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
@@ -212,7 +213,7 @@ Tensor top_keys(const IndexedQueries& of, int64_t top_k) {
   const at::NoGradGuard no_gradients;
   const int64_t t = of.q_THD.size(0), heads = of.q_THD.size(1), keys = of.start + t;
   Tensor out = at::zeros({t, top_k}, at::kInt);
-  const bool fast = use_kernels(of.q_THD);
+  const bool fast = kernel_serves(Op::top_keys, of.q_THD);
   std::vector<Tensor> parts;
   for (const Tensor& part : of.k_SD) parts.push_back(part.to(wide(of.q_THD)).contiguous());
   if (!fast) parts = {at::cat(parts)};
@@ -245,7 +246,7 @@ Tensor top_blocks(const BlockQueries& of, int64_t top_k, int64_t size, int64_t l
   const at::NoGradGuard no_gradients;
   const int64_t t = of.q_TGD.size(0), groups = of.q_TGD.size(1), keys = of.start + t;
   Tensor out = at::zeros({t, groups, top_k}, at::kInt);
-  const bool fast = use_kernels(of.q_TGD);
+  const bool fast = kernel_serves(Op::top_keys, of.q_TGD);
   std::vector<Tensor> parts;
   for (const Tensor& part : of.k_SD) parts.push_back(part.to(wide(of.q_TGD)).contiguous());
   if (!fast) parts = {at::cat(parts)};
@@ -293,7 +294,7 @@ Tensor top_pooled(const IndexedQueries& of, int64_t top_k, int64_t size) {
   std::vector<Tensor> parts;
   for (const Tensor& part : of.k_SD) parts.push_back(part.to(wide(of.q_THD)).contiguous());
   const Tensor q = of.q_THD.contiguous(), w = of.w_TH.contiguous();
-  if (use_kernels(of.q_THD)) {
+  if (kernel_serves(Op::top_keys, of.q_THD)) {
     std::vector<kernels::IndexKeys> spans;
     for (const Tensor& part : parts) spans.push_back({part.const_data_ptr<float>(), part.size(0)});
     parallel_for(t, 1, [&](int64_t begin, int64_t end) {

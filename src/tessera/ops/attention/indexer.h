@@ -25,7 +25,7 @@ struct IndexedQueries {
 };
 
 /// The keys of every query, int32 [T, top_k] on the CPU: the query at position p has min(top_k, p +
-/// 1) of them, ascending, then zeros. No gradient. Where use_kernels(q), the keys of a query
+/// 1) of them, ascending, then zeros. No gradient. Where Form::kernel serves q, the keys of a query
 /// do not depend on the others. A score that is no number counts as least.
 Tensor top_keys(const IndexedQueries& of, int64_t top_k);
 

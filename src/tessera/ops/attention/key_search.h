@@ -32,7 +32,7 @@ class KeySearch {
   KeySearch(std::vector<Tensor> k_SHD, const std::vector<Tensor>& buckets_SHR);
 
   /// The k keys with the greatest products; of equal ones the earlier win. No gradient. Where
-  /// use_kernels(q), what a query finds does not depend on the others.
+  /// Form::kernel serves q, what a query finds does not depend on the others.
   FoundKeys nearest(const Tensor& q_THD, int64_t k);
   /// The same of the keys that share a bucket with the query; fewer where these are fewer.
   FoundKeys nearest(const Tensor& q_THD, const Tensor& buckets_THR, int64_t k) const;

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "tessera/ops/basic/softmax.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
@@ -363,7 +364,7 @@ Tensor listed_attention(const Tensor& q_THK,
   work->bias = bias.of;
   work->scale = scale;
   work->block = block;
-  work->kernels = q_THK.device().is_cpu() && type == at::kFloat;
+  work->kernels = on_cpu(form_of(Op::listed_attention, q_THK));
   variable_list inputs{q_THK.to(type).contiguous()};
   for (const KeyMemory& memory : readable(memories))
     for (size_t i = 0; i < memory.k.size(); ++i) {

@@ -11,6 +11,7 @@
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/softmax.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product.h"
 #include "tessera/ops/weights/weight.h"
 
@@ -74,7 +75,7 @@ Tensor combined(const Tensor& out_RTHV, const Tensor& lse_RTH) {
   if (out_RTHV.size(0) == 1) return out_RTHV.squeeze(0);
   // in double: where a token sees itself alone, lse is near -1e5
   const Tensor lse = lse_RTH.to(at::kDouble);
-  if (!use_kernels(out_RTHV)) {
+  if (!kernel_serves(Op::lsh_attention, out_RTHV)) {
     const Tensor weights =
         ops::softmax(lse.permute({1, 2, 0})).permute({2, 0, 1}).to(out_RTHV.scalar_type());
     return ordered_sum(out_RTHV * spread(weights.unsqueeze(-1), out_RTHV), {0});
@@ -322,7 +323,7 @@ Tensor lsh_buckets(const Tensor& qk_THD, const Lsh& how) {
   int64_t digit = 1;
   for (const Tensor& rotation : how.rotations) {
     Tensor turned;  // [R, H, T, n / 2]
-    if (!use_kernels(x)) {
+    if (!kernel_serves(Op::lsh_buckets, x)) {
       turned = ops::einsum("thd,rhdn->rhtn", x, rotation.to(x.device(), x.scalar_type()));
     } else {
       std::vector<Tensor> parts;
@@ -356,8 +357,8 @@ Tensor lsh_attention(const Tensor& qk_THD, const Tensor& v_THV, const Lsh& how, 
     buckets = how.buckets_RHT.defined() ? how.buckets_RHT : lsh_buckets(q, how);
   }
   const Sorted sorted = sort_tokens(buckets.to(at::kCPU, at::kLong), own);
-  const Tensor out = use_kernels(q) ? by_kernel(q, k, v, own, sorted, lse_THR)
-                                    : by_chunks(q, k, v, own, sorted, lse_THR);
+  const Tensor out = kernel_serves(Op::lsh_attention, q) ? by_kernel(q, k, v, own, sorted, lse_THR)
+                                                         : by_chunks(q, k, v, own, sorted, lse_THR);
   return out.to(qk_THD.scalar_type());
 }
 

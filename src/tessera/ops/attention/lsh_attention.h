@@ -57,7 +57,7 @@ Tensor lsh_buckets(const Tensor& qk_THD, const Lsh& how);
 /// One document, qk_THD and v_THV -> [T, H, V]. Queries are qk, keys their unit vectors. A token
 /// sees itself only where it sees nothing else. Rounds are weighted by their sums of exponentials,
 /// which `lse_THR`, where given, receives. A document of at most one chunk is attended as a whole.
-/// Batch-invariant kernels where use_kernels(qk), else with gradients, memory linear in T.
+/// Batch-invariant kernels where Form::kernel serves qk, else with gradients, memory linear in T.
 Tensor lsh_attention(const Tensor& qk_THD,
                      const Tensor& v_THV,
                      const Lsh& how,

@@ -4,6 +4,7 @@
 
 #include "tessera/kernels/weights/matmul.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::ops {
 namespace {
@@ -55,7 +56,7 @@ Tensor products_at(const Tensor& x_BHTD, const Tensor& rows, const Tensor& index
   const int64_t first = low.item<int64_t>(), n = high.item<int64_t>() - first + 1;
   const Tensor read = rows.narrow(-2, first, n).to(x_BHTD.scalar_type());
   const Tensor index = (index_TS - first).contiguous();
-  if (use_kernels(x_BHTD)) {
+  if (kernel_serves(Op::products_at, x_BHTD)) {
     // a key of a block of queries meets few of the distances that the block meets
     const std::vector<Span> spans = spans_of(index);
     int64_t needed = 0;

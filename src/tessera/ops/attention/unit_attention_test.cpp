@@ -1,6 +1,7 @@
 // Attention without a softmax against the published numbers.
 #include "tessera/ops/attention/unit_attention.h"
 
+#include "tessera/ops/form.h"
 #include "tessera/ops/ops_testing.h"
 
 namespace tessera::ops::unit_attention_test {
@@ -9,7 +10,7 @@ namespace {
 Tensor run(const Tensor& q, const Tensor& k, const Tensor& v, double n, ScoreAct act, bool causal) {
   const Tensor divisor = at::full({q.size(0)}, n, q.options());
   const UnitScores how{divisor, act, causal};
-  if (use_kernels(q)) return unit_attention_kernel(q, {k}, {v}, how);
+  if (kernel_serves(Op::unit_attention, q)) return unit_attention_kernel(q, {k}, {v}, how);
   return unit_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), how).squeeze(0);
 }
 
@@ -86,7 +87,8 @@ TEST(UnitAttention, LongInputsAgainstTheDefinition) {
           const Tensor qt = q.to(type), kt = k.to(type), vt = v.to(type);
           UnitScores how{divisor.to(type), act, true, start};
           if (biased) how.bias_TS = bias.to(type);
-          if (use_kernels(qt)) return unit_attention_kernel(qt, {kt}, {vt}, how);
+          if (kernel_serves(Op::unit_attention, qt))
+            return unit_attention_kernel(qt, {kt}, {vt}, how);
           return unit_attention(qt.unsqueeze(0), kt.unsqueeze(0), vt.unsqueeze(0), how).squeeze(0);
         },
         want, 1e-12);

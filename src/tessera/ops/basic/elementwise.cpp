@@ -7,6 +7,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/ops/basic/ordered_part.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::ops {
 namespace {
@@ -90,9 +91,7 @@ struct Shares : torch::autograd::Function<Shares> {
 }  // namespace
 
 Tensor elementwise(Elementwise f, const Tensor& x) {
-  const bool shares =
-      x.device().is_cpu() && x.scalar_type() == at::kFloat && at::GradMode::is_enabled();
-  return shares ? Shares::apply(x, f) : value(f, x);
+  return on_cpu(form_of(Op::elementwise, x)) ? Shares::apply(x, f) : value(f, x);
 }
 
 Tensor elementwise_value(Elementwise f, const Tensor& x) {

@@ -1,5 +1,5 @@
 // One pass over memory where the plain form takes many, with gradients: what training on a CPU
-// spends its time on apart from products. Float32; callers choose them by fuses(). Gradients of
+// spends its time on apart from products. Float32; Form::learning of their operations. Gradients of
 // gradients are not offered.
 #pragma once
 
@@ -7,11 +7,6 @@
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
-
-/// Whether the fused forms apply to x: float32 on a CPU, with a gradient to be recorded.
-inline bool fuses(const Tensor& x) {
-  return x.device().is_cpu() && x.scalar_type() == at::kFloat && at::GradMode::is_enabled();
-}
 
 /// rms_norm of pointwise.h with a float32 weight; without one the plain form serves.
 Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double offset, double eps);

@@ -9,6 +9,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/ops/basic/ordered_part.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::ops {
 namespace {
@@ -71,7 +72,7 @@ std::vector<int64_t> broadcast_dims(at::IntArrayRef from, at::IntArrayRef to) {
 }
 
 bool is_ordered(const Tensor& x) {
-  return x.device().is_cpu() && x.is_floating_point();
+  return x.is_floating_point() && on_cpu(form_of(Op::ordered_sum, x));
 }
 
 struct OrderedSum : torch::autograd::Function<OrderedSum> {

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
@@ -34,14 +35,13 @@ struct OverRows : torch::autograd::Function<OverRows> {
 }  // namespace
 
 Tensor over_rows(const Tensor& w, const Tensor& x) {
-  const bool plain = w.device().is_cpu() && w.scalar_type() == at::kFloat && x.dim() > 0;
-  if (!plain || !at::GradMode::is_enabled() || !w.requires_grad()) return w;
+  if (!on_cpu(form_of(Op::over_rows, w)) || !w.requires_grad() || x.dim() == 0) return w;
   return OverRows::apply(w, x.sizes().vec());
 }
 
 Tensor sum_of_rows(const Tensor& x) {
   const int64_t c = x.size(-1), n = c == 0 ? 0 : x.numel() / c;
-  if (x.scalar_type() != at::kFloat || !x.device().is_cpu()) return x.reshape({n, c}).sum(0);
+  if (!on_cpu(form_of(Op::sum_of_rows, x))) return x.reshape({n, c}).sum(0);
   const Tensor sum = at::zeros({1, c}, x.options());
   if (n > 0) multiply_into(sum, at::ones({1, n}, x.options()), x.reshape({n, c}));
   return sum.squeeze(0);

@@ -8,6 +8,7 @@
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/basic/softplus.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::ops {
 namespace {
@@ -25,14 +26,15 @@ int64_t rows_of(const Tensor& x) {
 }  // namespace
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double offset, double eps) {
-  if (use_kernels(x)) {
+  const Form form = form_of(Op::rms_norm, x);
+  if (form == Form::kernel) {
     const Tensor input = x.contiguous(), w = float_or_undefined(weight);
     Tensor y = at::empty_like(input);
     kernels::rms_norm(input.const_data_ptr<float>(), rows_of(x), x.size(-1), data_or_null(w),
                       static_cast<float>(offset), static_cast<float>(eps), y.data_ptr<float>());
     return y;
   }
-  if (fuses(x) && x.size(-1) > 0 && weight.defined())
+  if (form == Form::learning && x.size(-1) > 0 && weight.defined())
     return fused_rms_norm(x, weight.to(at::kFloat), offset, eps);
   const Tensor wide_x = x.to(wide(x));
   Tensor y = wide_x * spread(at::rsqrt(wide_x.square().mean(-1, true) + eps), wide_x);
@@ -42,7 +44,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double offset, double eps
 
 Tensor layer_norm(
     const Tensor& x, const Tensor& weight, const Tensor& bias, double offset, double eps) {
-  if (use_kernels(x)) {
+  if (kernel_serves(Op::layer_norm, x)) {
     const Tensor input = x.contiguous(), w = float_or_undefined(weight),
                  b = float_or_undefined(bias);
     Tensor y = at::empty_like(input);
@@ -66,7 +68,7 @@ Tensor layer_norm(
 }
 
 Tensor activate(const Tensor& x, Activation act) {
-  if (use_kernels(x)) {
+  if (kernel_serves(Op::activate, x)) {
     const Tensor input = x.contiguous();
     Tensor y = at::empty_like(input);
     kernels::act(act, input.const_data_ptr<float>(), input.numel(), y.data_ptr<float>());
@@ -96,14 +98,15 @@ Tensor activate(const Tensor& x, Activation act) {
 }
 
 Tensor gated(const Tensor& gate, const Tensor& up, Activation act) {
-  if (use_kernels(gate)) {
+  const Form form = form_of(Op::gated, gate);
+  if (form == Form::kernel) {
     const Tensor g = gate.contiguous(), u = up.contiguous();
     Tensor y = at::empty_like(g);
     kernels::glu(act, g.const_data_ptr<float>(), u.const_data_ptr<float>(), g.numel(),
                  y.data_ptr<float>());
     return y;
   }
-  if (act == Activation::silu && fuses(gate) && gate.sizes() == up.sizes() &&
+  if (act == Activation::silu && form == Form::learning && gate.sizes() == up.sizes() &&
       up.scalar_type() == at::kFloat)
     return fused_swiglu(gate, up);
   return activate(gate, act) * up;
@@ -111,7 +114,7 @@ Tensor gated(const Tensor& gate, const Tensor& up, Activation act) {
 
 Tensor softcap(const Tensor& x, double c) {
   if (c == 0) return x;
-  if (use_kernels(x)) {
+  if (kernel_serves(Op::softcap, x)) {
     Tensor y = x.contiguous().clone();
     kernels::softcap(y.data_ptr<float>(), y.numel(), static_cast<float>(c));
     return y;
@@ -120,7 +123,7 @@ Tensor softcap(const Tensor& x, double c) {
 }
 
 Tensor softplus(const Tensor& x) {
-  if (!use_kernels(x)) return elementwise(Elementwise::softplus, x);
+  if (!kernel_serves(Op::softplus, x)) return elementwise(Elementwise::softplus, x);
   const Tensor input = x.contiguous();
   Tensor y = at::empty_like(input);
   const auto* from = input.const_data_ptr<float>();

@@ -4,6 +4,7 @@
 
 #include "tessera/kernels/basic/rope.h"
 #include "tessera/ops/basic/fused.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::ops {
 
@@ -11,7 +12,8 @@ RotaryTable rotary_table(const Tensor& positions_N,
                          const std::vector<double>& omega,
                          double factor,
                          at::ScalarType type) {
-  if (!positions_N.is_cpu()) {  // there, without waiting for the positions
+  if (!on_cpu(
+          form_of(Op::rotary_table, positions_N))) {  // there, without waiting for the positions
     const Tensor angle_NR = positions_N.to(at::kDouble).unsqueeze(-1) *
                             at::tensor(omega, at::kDouble).to(positions_N.device());
     return {(angle_NR.cos() * factor).to(type), (angle_NR.sin() * factor).to(type)};
@@ -35,7 +37,8 @@ RotaryTable rotary_table(const Tensor& positions_N,
 Tensor rope(Tensor x_NHD, const RotaryTable& table, bool interleaved) {
   const int64_t n = x_NHD.size(0), heads = x_NHD.size(1), d = x_NHD.size(2),
                 r = 2 * table.cos_NR.size(1);
-  if (use_kernels(x_NHD)) {
+  const Form form = form_of(Op::rope, x_NHD);
+  if (form == Form::kernel) {
     Tensor y = !x_NHD.is_contiguous() ? x_NHD.contiguous()
                : sole_owner(x_NHD)    ? std::move(x_NHD)
                                       : x_NHD.clone();
@@ -49,7 +52,7 @@ Tensor rope(Tensor x_NHD, const RotaryTable& table, bool interleaved) {
                   table.cos_NR.const_data_ptr<float>(), table.sin_NR.const_data_ptr<float>());
     return y;
   }
-  if (fuses(x_NHD) && table.cos_NR.scalar_type() == at::kFloat)
+  if (form == Form::learning && table.cos_NR.scalar_type() == at::kFloat)
     return fused_rope(x_NHD, table, interleaved);
   const auto type = wide(x_NHD);
   const Tensor cos = table.cos_NR.to(type).unsqueeze(1),

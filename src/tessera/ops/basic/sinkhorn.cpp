@@ -6,6 +6,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/softmax.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::ops {
 namespace {
@@ -45,7 +46,7 @@ void one(const float* z, float* c, int64_t s, int64_t iterations, float eps) {
 }  // namespace
 
 Tensor doubly_stochastic(const Tensor& z_NSS, int64_t iterations, double eps) {
-  if (!use_kernels(z_NSS)) return plain(z_NSS, iterations, eps);
+  if (!kernel_serves(Op::doubly_stochastic, z_NSS)) return plain(z_NSS, iterations, eps);
   const Tensor z = z_NSS.contiguous();
   Tensor c = at::empty_like(z);
   const int64_t s = z.size(-1);

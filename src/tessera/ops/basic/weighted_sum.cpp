@@ -1,12 +1,13 @@
 #include "tessera/ops/basic/weighted_sum.h"
 
 #include "tessera/kernels/basic/weighted_sum.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
 
 Tensor weighted_sum(const Tensor& a_MN, const Tensor& v_NC) {
-  if (!use_kernels(v_NC)) return ops::product(a_MN, v_NC);
+  if (!kernel_serves(Op::weighted_sum, v_NC)) return ops::product(a_MN, v_NC);
   const Tensor a = a_MN.stride(1) == 1 ? a_MN : a_MN.contiguous(),
                v = v_NC.stride(1) == 1 ? v_NC : v_NC.contiguous();
   Tensor y = at::empty({a.size(0), v.size(1)}, v.options());

@@ -5,7 +5,7 @@
 
 namespace tessera::ops {
 
-/// y_MC = a_MN v_NC: the batch-invariant kernel where use_kernels(v), else a product with
+/// y_MC = a_MN v_NC: the batch-invariant kernel where Form::kernel serves v, else a product with
 /// gradients.
 Tensor weighted_sum(const Tensor& a_MN, const Tensor& v_NC);
 

@@ -6,13 +6,14 @@
 #include "tessera/base/threads.h"
 #include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::ops {
 
 Tensor xielu(const Tensor& x, const Tensor& p, const Tensor& n, double beta, double eps) {
   const auto type = wide(x);
   const Tensor a_p = ops::softplus(p.to(type)), a_n = ops::softplus(n.to(type)) + beta;
-  if (use_kernels(x)) {
+  if (kernel_serves(Op::xielu, x)) {
     const Tensor input = x.contiguous();
     Tensor y = at::empty_like(input);
     const auto* from = input.const_data_ptr<float>();

@@ -1,6 +1,7 @@
 #include "tessera/ops/convolution/long_conv.h"
 
 #include "tessera/kernels/convolution/long_conv.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/scan/lti_scan.h"
 
 namespace tessera::ops {
@@ -35,7 +36,7 @@ Tensor long_conv(const std::vector<Tensor>& parts, const Tensor& k_LH, int64_t t
   int64_t length = 0;
   for (const Tensor& part : parts) length += part.size(0);
   const int64_t start = length - tokens;
-  if (use_kernels(parts.front())) return by_kernel(parts, k_LH, start, tokens);
+  if (kernel_serves(Op::long_conv, parts.front())) return by_kernel(parts, k_LH, start, tokens);
   // a copy, at an aligned address: a transform's bits depend on where its input lies
   const Tensor z_SH = at::cat(parts);
   if (tokens > kFewTokens || start == 0)

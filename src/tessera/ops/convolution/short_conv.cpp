@@ -4,6 +4,7 @@
 
 #include "tessera/kernels/convolution/short_conv.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/scan/channel_groups.h"
 
 namespace tessera::ops {
@@ -114,7 +115,7 @@ Tensor short_conv(const Tensor& x_TC,
                   kernels::Activation act,
                   const Lengths& lengths) {
   const bool known = act == kernels::Activation::identity || act == kernels::Activation::silu;
-  if (x_TC.device().is_cpu() && wide(x_TC) == at::kFloat && known && w_CK.size(1) <= 64) {
+  if (on_cpu(form_of(Op::short_conv, x_TC)) && known && w_CK.size(1) <= 64) {
     const auto as_float = [](const Tensor& t) { return t.to(at::kFloat); };
     const Tensor b = b_C.defined() ? b_C : at::zeros({x_TC.size(1)}, x_TC.options());
     return ShortConv::apply(as_float(x_TC), as_float(w_CK), as_float(b), static_cast<int64_t>(act),

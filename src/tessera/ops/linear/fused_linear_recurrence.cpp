@@ -8,6 +8,7 @@
 
 #include "tessera/kernels/linear/linear_recurrence_backward.h"
 #include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/linear/linear_recurrence.h"
 
 namespace tessera::ops {
@@ -256,7 +257,7 @@ Tensor linear_recurrence_fused_y(const LinearRecurrence& in, const ValueScales& 
 namespace {
 
 bool has_fused_form(const LinearRecurrence& in) {
-  return in.v_BTHV.device().is_cpu() && in.v_BTHV.scalar_type() != at::kDouble;
+  return on_cpu(form_of(Op::linear_recurrence, in.v_BTHV));
 }
 
 }  // namespace

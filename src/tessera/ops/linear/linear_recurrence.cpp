@@ -7,6 +7,7 @@
 #include "tessera/kernels/linear/linear_recurrence.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
@@ -296,7 +297,7 @@ Tensor linear_recurrence_whole(const LinearRecurrence& in) {
     for (const LinearRecurrence& one : by_document(in)) out.push_back(linear_recurrence_whole(one));
     return at::cat(out, 1);
   }
-  if (use_kernels(in.v_BTHV) && in.v_BTHV.size(0) == 1) {
+  if (kernel_serves(Op::linear_recurrence_whole, in.v_BTHV) && in.v_BTHV.size(0) == 1) {
     // one pass writes the state, a second one, with keys of zero, reads it
     Tensor state = at::zeros({in.v_BTHV.size(2), in.q_BTHK.size(3), in.v_BTHV.size(3)});
     linear_recurrence_scan({in.q_BTHK, in.k_BTHK, in.v_BTHV}, state);
@@ -312,7 +313,7 @@ Tensor linear_recurrence_whole(const LinearRecurrence& in) {
 
 Tensor row_dots(const Tensor& x, const Tensor& w) {
   const Tensor products = x * spread(w, x);
-  if (!use_kernels(products)) return products.sum(-1);
+  if (!kernel_serves(Op::row_dots, products)) return products.sum(-1);
   const Tensor terms = products.contiguous();
   const int64_t width = terms.size(-1);
   Tensor y =
@@ -328,7 +329,7 @@ Tensor row_dots(const Tensor& x, const Tensor& w) {
 }
 
 Tensor log_sigmoid(const Tensor& x) {
-  if (!use_kernels(x)) return at::log_sigmoid(x);
+  if (!kernel_serves(Op::log_sigmoid, x)) return at::log_sigmoid(x);
   return in_double(x,
                    [](double v) { return std::min(v, 0.0) - std::log1p(std::exp(-std::abs(v))); });
 }
@@ -336,12 +337,12 @@ Tensor log_sigmoid(const Tensor& x) {
 Tensor log_sigmoid_above(const Tensor& x, const Tensor& lb_C) {
   if (!lb_C.defined()) return ops::log_sigmoid(x);
   const Tensor lb = spread(lb_C, x), gate = lb + (1 - lb) * activate(x, Activation::sigmoid);
-  if (!use_kernels(x)) return at::log(gate);
+  if (!kernel_serves(Op::log_sigmoid, x)) return at::log(gate);
   return in_double(gate, [](double v) { return std::log(v); });
 }
 
 Tensor minus_exp(const Tensor& x) {
-  if (!use_kernels(x)) return -at::exp(x);
+  if (!kernel_serves(Op::minus_exp, x)) return -at::exp(x);
   return in_double(x, [](double v) { return -std::exp(v); });
 }
 

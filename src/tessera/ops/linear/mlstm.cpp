@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "tessera/ops/form.h"
 #include "tessera/ops/linear/linear_recurrence.h"
 
 namespace tessera::ops {
@@ -36,7 +37,7 @@ MlstmGates mlstm_gates(const Tensor& log_f_BTH, const Tensor& i_BTH, const Tenso
                            .contiguous()
                            .unsqueeze(1);
   if (t == 0) return {log_f_BTH, i_BTH, i_BTH, first.squeeze(1)};
-  if (use_kernels(i_BTH)) {
+  if (kernel_serves(Op::mlstm_gates, i_BTH)) {
     const Tensor log_f = log_f_BTH.contiguous(), i = i_BTH.contiguous();
     const Tensor m = running_maximum(log_f, i, first.squeeze(1));
     const Tensor before = at::cat({first, m.narrow(1, 0, t - 1)}, 1);

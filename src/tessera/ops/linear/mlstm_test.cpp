@@ -1,6 +1,7 @@
 // The mLSTM's gates and read-out on top of the linear recurrence, against independent values.
 #include "tessera/ops/linear/mlstm.h"
 
+#include "tessera/ops/form.h"
 #include "tessera/ops/linear/linear_recurrence.h"
 #include "tessera/ops/ops_testing.h"
 
@@ -26,7 +27,7 @@ struct Cell {
     const LinearRecurrence in{at(q), at(k) * gates.write_BTH.unsqueeze(-1), at(v),
                               gates.log_decay_BTH};
     m = gates.last_BH;
-    if (use_kernels(q)) {
+    if (kernel_serves(Op::linear_recurrence, q)) {
       Tensor state = s.squeeze(0);
       return mlstm_read(linear_recurrence_scan(in, state), gates.m_BTH, eps);
     }

@@ -1,6 +1,7 @@
 // FAVOR+ against the published numbers, its definition and softmax attention.
 #include "tessera/ops/linear/performer.h"
 
+#include "tessera/ops/form.h"
 #include "tessera/ops/ops_testing.h"
 
 namespace tessera::ops::performer_test {
@@ -26,7 +27,7 @@ FavorState zeros(const Favor& in) {
 
 /// Plain form or kernel, as callers choose between them.
 Tensor run(const Favor& in, bool causal) {
-  if (use_kernels(in.q_BTHD)) return favor_scan(in, causal, zeros(in));
+  if (kernel_serves(Op::favor, in.q_BTHD)) return favor_scan(in, causal, zeros(in));
   return causal ? favor_chunked(in, 3).first : favor_bidirectional(in);
 }
 

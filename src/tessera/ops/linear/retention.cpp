@@ -5,6 +5,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/weights/matmul.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
@@ -77,7 +78,7 @@ Tensor retention_decay_norms(const Tensor& log_decay_H, int64_t start, int64_t n
 }
 
 Tensor retention_magnitudes(const Tensor& q_THK, const Tensor& k_THK, const Tensor& log_decay_H) {
-  const bool kernels = use_kernels(q_THK);
+  const bool kernels = kernel_serves(Op::retention_magnitudes, q_THK);
   const at::NoGradGuard no_gradients;
   return (kernels ? magnitudes_kernel : magnitudes_plain)(q_THK, k_THK, log_decay_H);
 }

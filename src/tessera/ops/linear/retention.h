@@ -11,8 +11,8 @@ namespace tessera::ops {
 Tensor retention_decay_norms(const Tensor& log_decay_H, int64_t start, int64_t n);
 
 /// sum_{j <= t} decay^{t-j} |q_t . k_j| of every token of one document, [T, H], without gradients:
-/// by a batch-invariant kernel where use_kernels(q), else by ordinary operations. Memory for a
-/// block of queries at a time.
+/// by a batch-invariant kernel where Form::kernel serves q, else by ordinary operations. Memory for
+/// a block of queries at a time.
 Tensor retention_magnitudes(const Tensor& q_THK, const Tensor& k_THK, const Tensor& log_decay_H);
 
 }  // namespace tessera::ops

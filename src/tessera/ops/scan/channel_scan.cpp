@@ -4,6 +4,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scan/channel_scan.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/scan/linear_scan.h"
 #include "tessera/ops/recurrence_function.h"
 #include "tessera/ops/scan/channel_groups.h"
@@ -71,7 +72,8 @@ struct Channels : torch::autograd::Function<Channels> {
 }  // namespace
 
 Tensor channel_scan(const Tensor& a_TW, const Tensor& b_TW, const Lengths& lengths, int64_t chunk) {
-  if (kernels_learn(a_TW)) return Channels::apply(a_TW, b_TW, std::nullopt, lengths)[0];
+  if (on_cpu(form_of(Op::channel_scan, a_TW)))
+    return Channels::apply(a_TW, b_TW, std::nullopt, lengths)[0];
   return over_documents(lengths, [&](const auto& rows_of) {
     return linear_scan(rows_of(a_TW), rows_of(b_TW), chunk).first.flatten(0, 1);
   });
@@ -81,7 +83,7 @@ std::pair<Tensor, Tensor> channel_scan_from(const Tensor& a_TW,
                                             const Tensor& b_TW,
                                             int64_t chunk,
                                             const Tensor& state_W) {
-  if (kernels_learn(a_TW)) {
+  if (on_cpu(form_of(Op::channel_scan, a_TW))) {
     const variable_list out =
         Channels::apply(a_TW, b_TW, float_or_none(state_W), Lengths{a_TW.size(0)});
     return {out[0], out[1]};

@@ -12,6 +12,7 @@
 #include "tessera/kernels/scan/cauchy.h"
 #include "tessera/kernels/scan/lti_scan.h"
 #include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
@@ -92,7 +93,8 @@ struct Generating : torch::autograd::Function<Generating> {
 
   /// Points at a time: the kernel holds sums and their gradients, the plain form whole matrices.
   static int64_t block_of(const Tensor& lambda) {
-    const int64_t of_point = lambda.device().is_cpu() ? 8 * lambda.size(0) : lambda.numel();
+    const int64_t of_point =
+        on_cpu(form_of(Op::cauchy, lambda)) ? 8 * lambda.size(0) : lambda.numel();
     return std::max<int64_t>(1, kElements / std::max<int64_t>(1, of_point));
   }
   static Tensor forward(AutogradContext* context,
@@ -141,7 +143,7 @@ Tensor cauchy_plain(const Tensor& lambda_HM, const Tensor& w_HKM, const Tensor& 
 }
 
 Tensor cauchy(const Tensor& lambda_HM, const Tensor& w_HKM, const Tensor& z_HL) {
-  if (!z_HL.device().is_cpu()) return cauchy_plain(lambda_HM, w_HKM, z_HL);
+  if (!on_cpu(form_of(Op::cauchy, z_HL))) return cauchy_plain(lambda_HM, w_HKM, z_HL);
   require(w_HKM.size(1) == kernels::kCauchyWeights, "cauchy", "{} sums", w_HKM.size(1));
   return Cauchy::apply(lambda_HM, w_HKM, z_HL);
 }

@@ -5,6 +5,7 @@
 
 #include "tessera/kernels/scan/mamba2.h"
 #include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/linear/linear_recurrence.h"
 #include "tessera/ops/weights/product.h"
 
@@ -76,7 +77,7 @@ std::pair<Tensor, Tensor> ssd_chunked(const Ssd& in, int64_t chunk, const Tensor
 namespace {
 
 bool has_fused_form(const Ssd& in) {
-  return in.x_BTHP.device().is_cpu() && wide(in.x_BTHP) == at::kFloat;
+  return on_cpu(form_of(Op::ssd, in.x_BTHP));
 }
 
 // A linear recurrence: C asks, B is the key, dt x the value, dt A the logarithm of the decay.

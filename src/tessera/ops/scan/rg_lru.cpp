@@ -5,6 +5,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scan/rg_lru.h"
 #include "tessera/ops/basic/elementwise.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/scan/linear_scan.h"
 #include "tessera/ops/recurrence_function.h"
 #include "tessera/ops/scan/channel_groups.h"
@@ -134,7 +135,7 @@ variable_list lru(const RgLru& in, const Lengths& lengths, const std::optional<T
 
 Tensor rg_lru(const RgLru& in, const Lengths& lengths, int64_t chunk) {
   const auto type = in.x_TW.scalar_type(), computed = wide(in.x_TW);
-  if (kernels_learn(in.x_TW)) return lru(in, lengths, std::nullopt)[0].to(type);
+  if (on_cpu(form_of(Op::rg_lru, in.x_TW))) return lru(in, lengths, std::nullopt)[0].to(type);
   return over_documents(lengths,
                         [&](const auto& rows_of) {
                           const auto part = [&](const Tensor& t) {
@@ -148,7 +149,7 @@ Tensor rg_lru(const RgLru& in, const Lengths& lengths, int64_t chunk) {
 }
 
 std::pair<Tensor, Tensor> rg_lru_from(const RgLru& in, int64_t chunk, const Tensor& state_W) {
-  if (!kernels_learn(in.x_TW)) return rg_lru_chunked(in, chunk, state_W);
+  if (!on_cpu(form_of(Op::rg_lru, in.x_TW))) return rg_lru_chunked(in, chunk, state_W);
   const variable_list out = lru(in, {in.x_TW.size(0)}, float_or_none(state_W));
   return {out[0].to(in.x_TW.scalar_type()), out[1]};
 }

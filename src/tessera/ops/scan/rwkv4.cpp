@@ -4,6 +4,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scan/rwkv4.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/recurrence_function.h"
 #include "tessera/ops/scan/channel_groups.h"
 
@@ -158,7 +159,7 @@ variable_list average(const Wkv4& in, const Lengths& lengths, const std::optiona
 
 Tensor wkv4(const Wkv4& in, const Lengths& lengths) {
   const auto type = in.k_TC.scalar_type(), computed = wide(in.k_TC);
-  if (kernels_learn(in.k_TC)) return average(in, lengths, std::nullopt)[0].to(type);
+  if (on_cpu(form_of(Op::wkv4, in.k_TC))) return average(in, lengths, std::nullopt)[0].to(type);
   return over_documents(
              lengths,
              [&](const auto& rows_of) {
@@ -170,7 +171,7 @@ Tensor wkv4(const Wkv4& in, const Lengths& lengths) {
 }
 
 std::pair<Tensor, Tensor> wkv4_from(const Wkv4& in, const Tensor& state_3C) {
-  if (!kernels_learn(in.k_TC)) return wkv4_parallel(in, state_3C);
+  if (!on_cpu(form_of(Op::wkv4, in.k_TC))) return wkv4_parallel(in, state_3C);
   const variable_list out = average(in, {in.k_TC.size(0)}, float_or_none(state_3C));
   return {out[0].to(in.k_TC.scalar_type()), out[1]};
 }

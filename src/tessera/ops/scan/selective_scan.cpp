@@ -5,6 +5,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scan/selective_scan.h"
 #include "tessera/ops/basic/elementwise.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/scan/linear_scan.h"
 #include "tessera/ops/recurrence_function.h"
 #include "tessera/ops/scan/channel_groups.h"
@@ -231,7 +232,7 @@ variable_list scan(const SelectiveScan& in,
 
 Tensor selective_scan(const SelectiveScan& in, const Lengths& lengths, int64_t chunk) {
   const auto type = in.x_TE.scalar_type();
-  if (kernels_learn(in.x_TE) && !lengths.empty())
+  if (on_cpu(form_of(Op::selective_scan, in.x_TE)) && !lengths.empty())
     return scan(in, lengths, std::nullopt)[0].to(type);
   return over_documents(lengths,
                         [&](const auto& rows_of) {
@@ -243,7 +244,8 @@ Tensor selective_scan(const SelectiveScan& in, const Lengths& lengths, int64_t c
 std::pair<Tensor, Tensor> selective_scan_from(const SelectiveScan& in,
                                               int64_t chunk,
                                               const Tensor& state_NE) {
-  if (!kernels_learn(in.x_TE)) return selective_scan_chunked(in, chunk, state_NE);
+  if (!on_cpu(form_of(Op::selective_scan, in.x_TE)))
+    return selective_scan_chunked(in, chunk, state_NE);
   const variable_list out = scan(in, {in.x_TE.size(0)}, float_or_none(state_NE));
   return {out[0].to(in.x_TE.scalar_type()), out[1]};
 }

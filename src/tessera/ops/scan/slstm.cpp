@@ -4,6 +4,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scan/slstm.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/recurrence_function.h"
 #include "tessera/ops/weights/product.h"
 
@@ -155,7 +156,7 @@ std::pair<Tensor, Tensor> recurrent_rows(const Tensor& pre,
 
 Tensor slstm(const Slstm& in, const Lengths& lengths) {
   const auto type = in.pre_N4D.scalar_type(), computed = wide(in.pre_N4D);
-  if (kernels_learn(in.pre_N4D))
+  if (on_cpu(form_of(Op::slstm, in.pre_N4D)))
     return Cell::apply(in.pre_N4D.to(at::kFloat), in.r_4DP.to(at::kFloat), std::nullopt, lengths)[0]
         .to(type);
   return over_documents(lengths,
@@ -168,7 +169,7 @@ Tensor slstm(const Slstm& in, const Lengths& lengths) {
 }
 
 std::pair<Tensor, Tensor> slstm_from(const Slstm& in, const Tensor& state_4D) {
-  if (!kernels_learn(in.pre_N4D)) return slstm_recurrent(in, state_4D);
+  if (!on_cpu(form_of(Op::slstm, in.pre_N4D))) return slstm_recurrent(in, state_4D);
   const variable_list out = Cell::apply(in.pre_N4D.to(at::kFloat), in.r_4DP.to(at::kFloat),
                                         float_or_none(state_4D), Lengths{in.pre_N4D.size(0)});
   return {out[0].to(in.pre_N4D.scalar_type()), out[1]};

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "tessera/base/threads.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::ops {
 namespace {
@@ -76,7 +77,7 @@ Tensor transform_as(const Tensor& x_BTD) {
 }
 
 Tensor transform(const Tensor& x_TD) {
-  if (!x_TD.device().is_cpu()) return at::real(at::fft_fft2(x_TD));
+  if (!on_cpu(form_of(Op::real_dft, x_TD))) return at::real(at::fft_fft2(x_TD));
   const Tensor x_BTD = (x_TD.dim() == 2 ? x_TD.unsqueeze(0) : x_TD).contiguous();
   const Tensor y_BTD =
       x_TD.scalar_type() == at::kDouble ? transform_as<double>(x_BTD) : transform_as<float>(x_BTD);

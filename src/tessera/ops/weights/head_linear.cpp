@@ -2,6 +2,7 @@
 
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/ops/basic/over_rows.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product.h"
 #include "tessera/ops/weights/product_input.h"
 #include "tessera/ops/weights/quantized_operands.h"
@@ -20,7 +21,8 @@ Tensor head_linear(const Tensor& x_NHI,
   check_reads_no_rows(w);
   if (w.parts() != nullptr)
     return head_linear(x_NHI, Weight::dense(w.name(), w.tensor(settings)), bias, settings);
-  if (use_kernels(x_NHI) && w.readable_by_kernels() && kernels::can_dequantize(w.dtype())) {
+  if (kernel_serves(Op::head_linear, x_NHI) && w.readable_by_kernels() &&
+      kernels::can_dequantize(w.dtype())) {
     const Tensor x = x_NHI.stride(2) == 1 ? x_NHI : x_NHI.contiguous();
     const Tensor b = bias != nullptr ? bias->tensor().to(at::kFloat).contiguous() : Tensor();
     Tensor y = at::empty({n, heads, out}, x.options());

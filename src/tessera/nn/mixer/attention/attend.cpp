@@ -8,6 +8,7 @@
 #include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/documents_attention.h"
 #include "tessera/ops/attention/flash_attention.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::nn {
@@ -83,7 +84,7 @@ void PatternedScores::add_call(std::vector<ops::AttentionCall>& calls,
   const int64_t t = call.q_THD.size(0);
   const bool chooses = !chosen.empty() && chosen[segment] != nullptr;
   const int64_t n = chooses ? std::clamp<int64_t>(dense - call.start, 0, t) : 0;
-  if (n == 0 || !ops::use_kernels(call.q_THD)) {
+  if (n == 0 || !ops::documents_apart(call.q_THD)) {
     calls.push_back(std::move(call));
     return;
   }
@@ -228,7 +229,7 @@ bool serves_packed(const Tensor& q_NHK, const Batch& batch, const PatternedScore
   if (batch.segments.size() < 2 || !scores.documents.empty() || !scores.chosen.empty() ||
       scores.far_q_NHK.defined())
     return false;
-  if (!ops::use_kernels(q_NHK)) return ops::tiles_serve_packed(q_NHK, scores.how);
+  if (!ops::documents_apart(q_NHK)) return ops::tiles_serve_packed(q_NHK, scores.how);
   return !scores.how.term && !scores.how.visibility && ops::may_go_side_by_side(q_NHK, scores.how);
 }
 
@@ -240,7 +241,7 @@ Tensor attend_packed(const Tensor& q_NHK,
                      const ops::ScoreOptions& how,
                      const WeightDropout& dropout) {
   const std::vector<int64_t> lengths = lengths_of(batch);
-  if (ops::use_kernels(q_NHK))
+  if (ops::documents_apart(q_NHK))
     return ops::attention_kernel_of_documents(q_NHK, k_NGK, v_NGV, lengths, how);
   return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths, lengths,
                               dropout.in(how, batch.segments));
@@ -290,7 +291,7 @@ uint32_t documents_bring(const Tensor& q_NHK, const Batch& batch, const Patterne
   uint32_t brought = 0;
   if (batch.in_order()) brought |= brings::order;
   // batch-invariant kernels take documents apart or packed
-  if (batch.equal_length() > 0 && !ops::use_kernels(q_NHK) && scores.all_alike())
+  if (batch.equal_length() > 0 && !ops::documents_apart(q_NHK) && scores.all_alike())
     brought |= brings::equal;
   if (serves_packed(q_NHK, batch, scores)) brought |= brings::packs;
   return brought;

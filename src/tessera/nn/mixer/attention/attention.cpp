@@ -16,6 +16,7 @@
 #include "tessera/nn/mixer/attention/score_scaling.h"
 #include "tessera/nn/mixer/attention/shared_keys.h"
 #include "tessera/nn/mixer/shown.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/random.h"
 #include "tessera/ops/side_by_side.h"
 #include "tessera/ops/attention/ring_attention.h"
@@ -79,7 +80,7 @@ class Attention final : public Mixer {
     own_or_shared(x, shared, context);
     PatternedScores scores = mask_.scores(options(context), context, far);
     if (select_) choose(x, x_ND, scores, context, rows);
-    if (rows != nullptr && context.split.ranks > 1 && !ops::use_kernels(x_ND))
+    if (rows != nullptr && context.split.ranks > 1 && !ops::documents_apart(x_ND))
       fail(ErrorKind::spec, name_,
            "a sequence that continues from a state is not split over ranks; use windows "
            "\"isolated\"");
@@ -259,7 +260,7 @@ class Attention final : public Mixer {
     if (config_.heavy) brought |= brings::evicts;
     if (rows != nullptr) brought |= brings::past;
     if (shared_.reads_past(context)) brought |= brings::past_of_layer;
-    if (context.split.ranks > 1 && !ops::use_kernels(x.q_NHD)) brought |= brings::ranks;
+    if (context.split.ranks > 1 && !ops::documents_apart(x.q_NHD)) brought |= brings::ranks;
     switch (const CallForm form = call_form(brought)) {
       case CallForm::heavy:
         return among_heavy(x, scores, context, rows);
@@ -367,7 +368,7 @@ class Attention final : public Mixer {
       out[i] = keys.attend(part(x.q_NHD, i), part(x.k_NGD, i), part(x.v_NGD, i), s.start,
                            scores.in_document(part, i));
     };
-    if (ops::use_kernels(x.q_NHD))
+    if (ops::documents_apart(x.q_NHD))
       ops::side_by_side(costs, attend);
     else
       for (size_t i = 0; i < out.size(); ++i) attend(i);

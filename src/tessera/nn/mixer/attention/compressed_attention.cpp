@@ -16,6 +16,7 @@
 #include "tessera/ops/attention/compressed_attention.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/rope.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 namespace {
@@ -300,7 +301,7 @@ class CompressedAttention final : public Mixer {
       call.start = keys.of_position(start);
       if (pool_)
         call.options.visibility = std::make_shared<EntriesAndWindow>(
-            keys, chosen[i], start, ops::use_kernels(q_NHK) || chosen[i].defined());
+            keys, chosen[i], start, ops::documents_apart(q_NHK) || chosen[i].defined());
       else
         call.options.window = config_.window;
       calls.push_back(std::move(call));

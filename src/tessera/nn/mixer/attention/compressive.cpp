@@ -5,6 +5,7 @@
 
 #include "tessera/nn/mixer/attention/segment_memory.h"
 #include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 namespace {
@@ -102,7 +103,7 @@ class Compressive final : public Mixer {
         options(context),         weight_dropout(context, name_, config_.dropout)};
     const LossSink sink = compress_.learns() ? context.add_loss : LossSink();
     std::vector<Tensor> out;
-    for (const EqualSegments& group : equal_segments(call.batch, ops::use_kernels(x_ND)))
+    for (const EqualSegments& group : equal_segments(call.batch, ops::documents_apart(x_ND)))
       out.push_back(documents(group, call, sink, context));
     const Tensor o_NHD = out.size() == 1 ? out[0] : at::cat(out);
     return o_(o_NHD.reshape({n, config_.n_heads * config_.head_dim}), context);

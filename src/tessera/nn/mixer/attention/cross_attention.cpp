@@ -6,6 +6,7 @@
 #include "tessera/nn/mixer/attention/score_scaling.h"
 #include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/flash_attention.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 namespace {
@@ -40,7 +41,7 @@ class CrossAttention final : public Mixer {
                  0};
     }
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
-    if (rows == nullptr && !ops::use_kernels(q_NHD) && ops::tiles_serve_packed(q_NHD, how_) &&
+    if (rows == nullptr && !ops::documents_apart(q_NHD) && ops::tiles_serve_packed(q_NHD, how_) &&
         sources_in_order(context)) {
       const Tensor o_NHD =
           ops::flash_documents(q_NHD, sources.k_SGD, sources.v_SGD, lengths_of(*context.batch),

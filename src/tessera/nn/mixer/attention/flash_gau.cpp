@@ -5,6 +5,7 @@
 #include "tessera/ops/attention/unit_attention.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/weighted_sum.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::nn {
@@ -43,7 +44,7 @@ class FlashGau final : public Mixer {
         {.scale = 1 / static_cast<double>(config_.group), .causal = context.causal}, context);
     Tensor mixed_NE;
     if (const int64_t t = batch.equal_length();
-        rows == nullptr && t > 0 && !ops::use_kernels(x_ND)) {
+        rows == nullptr && t > 0 && !ops::documents_apart(x_ND)) {
       const Copies folded = all.map([&](const Tensor& x) {
         return x.reshape({x.size(0) / t, t, x.size(1)}).to(ops::wide(x));
       });
@@ -56,7 +57,7 @@ class FlashGau final : public Mixer {
         Tensor y;
         if (rows != nullptr)
           y = grouped(own, how, s.start, (*rows)[i]);
-        else if (!ops::use_kernels(x_ND))
+        else if (!ops::documents_apart(x_ND))
           y = whole(own.map([](const Tensor& x) { return x.unsqueeze(0); }), how).squeeze(0);
         else
           y = context.causal ? grouped(own, how, 0, nullptr) : both_directions(own, how);
@@ -168,7 +169,8 @@ class FlashGau final : public Mixer {
                           const Tensor& k,
                           const Tensor& v,
                           const ops::UnitScores& how) {
-    if (ops::use_kernels(q)) return ops::unit_attention_kernel(q, {k}, {v}, how);
+    if (ops::kernel_serves(ops::Op::unit_attention, q))
+      return ops::unit_attention_kernel(q, {k}, {v}, how);
     return ops::unit_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), how).squeeze(0);
   }
 

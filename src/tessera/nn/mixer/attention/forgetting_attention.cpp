@@ -9,6 +9,7 @@
 #include "tessera/nn/mixer/attention/head_norms.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product_input.h"
 
 namespace tessera::nn {
@@ -48,7 +49,7 @@ class ForgettingAttention final : public Mixer {
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    if (context.split.ranks > 1 && !ops::use_kernels(x_ND))
+    if (context.split.ranks > 1 && !ops::documents_apart(x_ND))
       fail(ErrorKind::spec, name_,
            "forgetting_attention is not split over ranks; expected one rank for a sequence");
     const int64_t n = x_ND.size(0);

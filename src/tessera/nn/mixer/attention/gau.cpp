@@ -5,6 +5,7 @@
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/mixer/attention/gau_parts.h"
 #include "tessera/ops/attention/unit_attention.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 namespace {
@@ -90,7 +91,8 @@ class Gau final : public Mixer {
         divisor_T,
         config_.weights == GauWeights::relu2 ? ops::ScoreAct::relu2 : ops::ScoreAct::laplace,
         how.causal, start};
-    if (ops::use_kernels(q_TS)) return by_kernel(q_TS, k_parts, v_parts, scores, how);
+    if (ops::kernel_serves(ops::Op::unit_attention, q_TS))
+      return by_kernel(q_TS, k_parts, v_parts, scores, how);
     return ops::unit_attention_blocks(q_TS.to(options), joined(k_parts).to(options),
                                       joined(v_parts).to(options), scores, how.term, how.scale)
         .to(q_TS.scalar_type());

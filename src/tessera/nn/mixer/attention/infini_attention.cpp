@@ -7,6 +7,7 @@
 #include "tessera/nn/parts.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/linear/linear_recurrence.h"
 
 namespace tessera::nn {
@@ -70,7 +71,7 @@ class InfiniAttention final : public Mixer {
                     options(context)};
     std::vector<Tensor> out;
     for (const EqualSegments& group :
-         equal_segments(call.batch, rows != nullptr || ops::use_kernels(x_ND)))
+         equal_segments(call.batch, rows != nullptr || ops::documents_apart(x_ND)))
       out.push_back(documents(group, call));
     const Tensor o_NHD = out.size() == 1 ? out[0] : at::cat(out);
     return o_(o_NHD.reshape({x_ND.size(0), config_.n_heads * config_.head_dim}), context);

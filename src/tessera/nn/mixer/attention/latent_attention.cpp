@@ -8,6 +8,7 @@
 #include "tessera/nn/position/position_config.h"
 #include "tessera/ops/attention/kv_rows.h"
 #include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/head_linear.h"
 #include "tessera/ops/weights/product.h"
 
@@ -61,7 +62,7 @@ class LatentAttention final : public Mixer {
     const Tensor c_NC = kv_latent(a_NA.narrow(1, 0, config_.kv_lora_rank), context);
     const Tensor r_N1R = rotated(rotary_key(a_NA, context).unsqueeze(1), Side::key, context);
 
-    Tensor o_NHV = rows == nullptr && !ops::use_kernels(x_ND)
+    Tensor o_NHV = rows == nullptr && !ops::documents_apart(x_ND)
                        ? expanded(q, c_NC, r_N1R, choice, context)
                        : absorbed(q, c_NC, r_N1R, choice, context, rows);
     const ops::SharedInput read(config_.gate_of == LatentGateSource::input ? x_ND : from.read_NQ);

@@ -9,6 +9,7 @@
 #include "tessera/nn/pattern/pattern_config.h"
 #include "tessera/nn/parts.h"
 #include "tessera/ops/attention/listed_attention.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 namespace {
@@ -83,7 +84,7 @@ class LocalAttention final : public Mixer {
     const ops::ScoreOptions how = options(context);
     Tensor o;
     if (const int64_t t = batch.equal_length();
-        rows == nullptr && t > 0 && !ops::use_kernels(x_ND)) {
+        rows == nullptr && t > 0 && !ops::documents_apart(x_ND)) {
       const auto fold = [&](const Tensor& x) { return x.reshape({n / t, t, h, d}); };
       o = how.term ? ops::attention_equal(fold(q), fold(k), fold(v), in_document(how, t))
                    : whole(fold(q), fold(k), fold(v), context.causal);
@@ -92,11 +93,11 @@ class LocalAttention final : public Mixer {
       o = over_segments(batch, ops::may_go_side_by_side(q, how), [&](size_t i, const Segment& s) {
         const auto cut = [&](const Tensor& x) { return part(x, i); };
         if (rows != nullptr) return continued(cut(q), cut(k), cut(v), how, s.start, (*rows)[i]);
-        if (ops::use_kernels(x_ND) && context.causal)
+        if (ops::documents_apart(x_ND) && context.causal)
           return continued(cut(q), cut(k), cut(v), how, 0, nullptr);
         if (how.term)
           return ops::attention(cut(q), {{cut(k), cut(v), 0}}, 0, in_document(how, s.length));
-        if (ops::use_kernels(x_ND)) return ring(cut(q), cut(k), cut(v));
+        if (ops::documents_apart(x_ND)) return ring(cut(q), cut(k), cut(v));
         const auto alone = [&](const Tensor& x) { return cut(x).unsqueeze(0); };
         return whole(alone(q), alone(k), alone(v), context.causal).squeeze(0);
       });

@@ -14,6 +14,7 @@
 #include "tessera/ops/attention/lsh_attention.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 namespace {
@@ -235,7 +236,7 @@ class Memorizing final : public Mixer {
       const auto lists = static_cast<int64_t>(found.ends.size());
       for (int64_t list = 0; some.defined() && list < lists; ++list)
         if (found.begin(list) == found.end(list)) some.data_ptr<float>()[i * q.size(1) + list] = 0;
-      const Tensor out = ops::use_kernels(q)
+      const Tensor out = ops::kernel_serves(ops::Op::retrieved_attention, q)
                              ? by_lists(scaled(q), memory.entries, found, local, start + i, how)
                              : gathered(scaled(q), memory.entries, found, local, start + i, how);
       if (at::GradMode::is_enabled()) {

@@ -7,6 +7,7 @@
 #include "tessera/nn/mixer/attention/head_norms.h"
 #include "tessera/nn/mixer/attention/score_scaling.h"
 #include "tessera/nn/pattern/sink_window.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product_input.h"
 
 namespace tessera::nn {
@@ -44,7 +45,7 @@ class MergedAttention final : public Mixer {
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    if (context.split.ranks > 1 && !ops::use_kernels(x_ND))
+    if (context.split.ranks > 1 && !ops::documents_apart(x_ND))
       fail(ErrorKind::spec, name_,
            "merged_attention is not split over ranks; expected one rank for a sequence");
     const ops::SharedInput shared(x_ND);

@@ -10,6 +10,7 @@
 #include "tessera/ops/attention/listed_term.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 namespace {
@@ -76,7 +77,7 @@ class MultiLevelAttention final : public Mixer {
     const ops::ScoreOptions how = options(q_NHD, context);
     Tensor o_NLHD;
     if (const int64_t t = batch.equal_length();
-        rows == nullptr && t > 0 && !ops::use_kernels(x_ND)) {
+        rows == nullptr && t > 0 && !ops::documents_apart(x_ND)) {
       const auto fold = [&](const Tensor& x) { return x.reshape({n / t, t, x.size(1), d}); };
       o_NLHD = document(fold(q_NHD), fold(k_NGD), fold(v_NGD), how, 0, nullptr, context);
     } else {

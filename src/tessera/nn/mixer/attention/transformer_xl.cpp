@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/nn/mixer/attention/segment_memory.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 namespace {
@@ -27,7 +28,7 @@ class TransformerXl final : public Mixer {
         heads(q_(x_ND, context)), x_ND,
         options(context),         weight_dropout(context, name_, config_.dropout)};
     std::vector<Tensor> out;
-    for (const EqualSegments& group : equal_segments(call.batch, ops::use_kernels(x_ND)))
+    for (const EqualSegments& group : equal_segments(call.batch, ops::documents_apart(x_ND)))
       out.push_back(documents(group, call, context));
     const Tensor o_NHD = out.size() == 1 ? out[0] : at::cat(out);
     return o_(o_NHD.reshape({n, h * d}), context);

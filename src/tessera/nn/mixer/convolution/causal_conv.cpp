@@ -4,6 +4,7 @@
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/convolution/short_conv.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 
@@ -35,7 +36,7 @@ Tensor CausalConv::operator()(const Tensor& x_NC,
   const Tensor w = weight_->tensor(), b = bias_ ? bias_->tensor() : Tensor();
   const int64_t kept = w.size(1) - 1;
   const BySegment part(batch);
-  if (ops::use_kernels(x_NC))
+  if (ops::kernel_serves(ops::Op::short_conv, x_NC))
     return over_segments(batch, true, [&](size_t i, const Segment&) {
       Tensor tail = rows != nullptr ? (*rows)[i]->fixed_in_place(slot)
                                     : at::zeros({kept, x_NC.size(1)}, x_NC.options());

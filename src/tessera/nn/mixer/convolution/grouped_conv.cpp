@@ -2,6 +2,7 @@
 
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/basic/over_rows.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::nn {
@@ -35,11 +36,10 @@ Tensor GroupedConv::operator()(const Tensor& x_ND,
     // zeros on both sides, so that there is one window of `kernel` rows per token
     const Tensor padded = at::constant_pad_nd(at::cat(parts).to(x_ND.scalar_type()),
                                               {0, 0, left - before, kernel_ - 1 - left});
-    const bool trains = at::GradMode::is_enabled() && padded.device().is_cpu() &&
-                        padded.scalar_type() == at::kFloat;
-    out.push_back(ops::use_kernels(x_ND) ? by_rows(padded)
-                  : trains               ? by_taps(padded)
-                                         : plain(padded));
+    const ops::Form form = ops::form_of(ops::Op::grouped_conv, padded);
+    out.push_back(form == ops::Form::kernel     ? by_rows(padded)
+                  : form == ops::Form::learning ? by_taps(padded)
+                                                : plain(padded));
   }
   if (out.empty()) return x_ND;
   const Tensor sums = at::cat(out);

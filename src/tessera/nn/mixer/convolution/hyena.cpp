@@ -7,6 +7,7 @@
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/convolution/long_conv.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/scan/lti_scan.h"
 
 namespace tessera::nn {
@@ -102,7 +103,7 @@ class Hyena final : public Mixer {
     if (rows == nullptr && at::GradMode::is_enabled())
       return ops::fft_conv(z_ND, k_LD, lengths_of(batch));
     const BySegment part(batch);
-    const bool apart = ops::use_kernels(z_ND);
+    const bool apart = ops::documents_apart(z_ND);
     return over_segments(batch, apart, pairs_of(batch), [&](size_t i, const Segment& s) {
       if (rows == nullptr) return ops::long_conv({part(z_ND, i)}, k_LD, s.length);
       TokenBuffer& past = (*rows)[i]->tokens(slot);

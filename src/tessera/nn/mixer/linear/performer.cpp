@@ -2,6 +2,7 @@
 
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/parts.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/linear/performer.h"
 
 namespace tessera::nn {
@@ -57,7 +58,7 @@ class Performer final : public Mixer {
     const Batch& batch = *context.batch;
     Tensor y_NHD;
     if (const int64_t t = batch.equal_length();
-        rows == nullptr && t > 0 && !ops::use_kernels(x_ND)) {
+        rows == nullptr && t > 0 && !ops::documents_apart(x_ND)) {
       y_NHD = plain(favor([&](const Tensor& x) {
                       return x.reshape({n / t, t, h, d});
                     }),
@@ -67,9 +68,9 @@ class Performer final : public Mixer {
       y_NHD = over_segments(batch, [&](size_t i, const Segment& s) {
         const ops::Favor in = favor([&](const Tensor& x) { return part(x, i).unsqueeze(0); });
         RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
-        const Tensor y = ops::use_kernels(x_ND) ? scan(in, context.causal, row)
-                         : row != nullptr       ? continued(in, *row)
-                                                : plain(in, context.causal);
+        const Tensor y = ops::kernel_serves(ops::Op::favor, x_ND) ? scan(in, context.causal, row)
+                         : row != nullptr                         ? continued(in, *row)
+                                                                  : plain(in, context.causal);
         return y.reshape({s.length, h, d});
       });
     }

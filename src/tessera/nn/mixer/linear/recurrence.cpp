@@ -1,6 +1,7 @@
 #include "tessera/nn/mixer/linear/recurrence.h"
 
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::nn {
 
@@ -12,7 +13,7 @@ Tensor Run::of(const Tensor& x, std::initializer_list<int64_t> tail) const {
 
 std::vector<Run> runs_of(const Tensor& x_ND, const Context& context, const StateRows* rows) {
   const Batch& batch = *context.batch;
-  const bool kernels = ops::use_kernels(x_ND);
+  const bool kernels = ops::documents_apart(x_ND);
   if (const int64_t t = batch.equal_length(); rows == nullptr && t > 0 && !kernels)
     return {{x_ND.size(0) / t, t}};
   if (rows == nullptr && batch.segments.size() > 1 && !kernels)

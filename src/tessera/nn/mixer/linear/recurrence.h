@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "tessera/nn/parts.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/linear/linear_recurrence.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/side_by_side.h"
@@ -42,7 +43,7 @@ Tensor for_runs(const Tensor& x_ND, const Context& context, const StateRows* row
     for (int64_t axis = 2; axis < y.dim(); ++axis) width *= y.size(axis);
     ys[i] = y.reshape({run.b * run.t, width});
   };
-  if (ops::use_kernels(x_ND)) {
+  if (ops::documents_apart(x_ND)) {
     std::vector<int64_t> tokens;
     for (const Run& run : runs) tokens.push_back(run.t);
     ops::side_by_side(tokens, compute);

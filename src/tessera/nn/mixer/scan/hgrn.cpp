@@ -3,6 +3,7 @@
 #include "tessera/nn/mixer/convolution/causal_conv.h"
 #include "tessera/nn/mixer/linear/lower_bound_table.h"
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/scan/channel_scan.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
@@ -40,7 +41,8 @@ class Hgrn final : public Mixer {
     }
     const Tensor u_NW = ops::gated(parts[0].to(type), write_NW, ops::Activation::silu);
     const Tensor h_NW =
-        scan(keep_NW, u_NW, batch, rows, ops::use_kernels(x_ND)).to(x_ND.scalar_type());
+        scan(keep_NW, u_NW, batch, rows, ops::kernel_serves(ops::Op::channel_scan, x_ND))
+            .to(x_ND.scalar_type());
     const Tensor normed_NW = ops::rms_norm(h_NW, norm_->tensor(), 0, config_.norm_eps);
     return o_(ops::gated(g_(x_ND, context), normed_NW, ops::Activation::silu), context);
   }

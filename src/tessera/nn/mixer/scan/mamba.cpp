@@ -2,6 +2,7 @@
 
 #include "tessera/nn/mixer/convolution/causal_conv.h"
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/head_linear.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/scan/selective_scan.h"
@@ -72,7 +73,7 @@ class Mamba final : public Mixer {
               size_t head,
               const Batch& batch,
               const StateRows* rows) const {
-    const bool kernels = ops::use_kernels(in.x_TE);
+    const bool kernels = ops::kernel_serves(ops::Op::selective_scan, in.x_TE);
     if (rows == nullptr && !kernels)
       return ops::selective_scan(in, lengths_of(batch), config_.chunk);
     const auto of_head = [&](const Tensor& state) {

@@ -2,6 +2,7 @@
 
 #include "tessera/nn/mixer/convolution/causal_conv.h"
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/head_linear.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/scan/rg_lru.h"
@@ -36,7 +37,7 @@ class RgLru final : public Mixer {
 
  private:
   Tensor scan(const ops::RgLru& in, const Batch& batch, const StateRows* rows) const {
-    const bool kernels = ops::use_kernels(in.x_TW);
+    const bool kernels = ops::kernel_serves(ops::Op::rg_lru, in.x_TW);
     if (rows == nullptr && !kernels) return ops::rg_lru(in, lengths_of(batch), config_.chunk);
     const BySegment part(batch);
     return over_segments(batch, kernels, [&](size_t i, const Segment& s) {

@@ -3,6 +3,7 @@
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/scan/rwkv4.h"
 
 namespace tessera::nn {
@@ -38,7 +39,7 @@ class Rwkv4 final : public Mixer {
 
  private:
   Tensor average(const ops::Wkv4& in, const Batch& batch, const StateRows* rows) const {
-    const bool kernels = ops::use_kernels(in.k_TC);
+    const bool kernels = ops::kernel_serves(ops::Op::wkv4, in.k_TC);
     if (rows == nullptr && !kernels) return ops::wkv4(in, lengths_of(batch));
     const BySegment part(batch);
     return over_segments(batch, kernels, [&](size_t i, const Segment& s) {

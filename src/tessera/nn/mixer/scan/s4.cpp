@@ -3,6 +3,7 @@
 #include "tessera/nn/mixer/scan/s4d.h"
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/scan/lti_scan.h"
 #include "tessera/ops/basic/pointwise.h"
 
@@ -40,7 +41,7 @@ class LtiMixer : public Mixer {
                  const Tensor& u_ND,
                  const Batch& batch,
                  const StateRows* rows) const {
-    const bool kernels = ops::use_kernels(u_ND);
+    const bool kernels = ops::kernel_serves(ops::Op::lti_scan, u_ND);
     using Constants = decltype(ops::constants_of(lti));
     const Constants constants = kernels ? ops::constants_of(lti) : Constants();
     const ops::LtiChunk chunk = kernels ? ops::LtiChunk() : ops::chunk_of(lti);
@@ -65,7 +66,7 @@ class LtiMixer : public Mixer {
 
  private:
   Tensor mixed(const Tensor& u_ND, const Batch& batch, const StateRows* rows) const {
-    if (rows == nullptr && !ops::use_kernels(u_ND)) {
+    if (rows == nullptr && !ops::kernel_serves(ops::Op::lti_scan, u_ND)) {
       const auto lengths = lengths_of(batch);
       const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
       const Tensor skip = ops::spread(d_->tensor().to(ops::wide(u_ND)), u_ND) * u_ND;

@@ -3,6 +3,7 @@
 #include "tessera/nn/mixer/convolution/causal_conv.h"
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/head_linear.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/scan/slstm.h"
@@ -44,7 +45,7 @@ class Slstm final : public Mixer {
 
  private:
   Tensor scan(const ops::Slstm& in, const Batch& batch, const StateRows* rows) const {
-    const bool kernels = ops::use_kernels(in.pre_N4D);
+    const bool kernels = ops::kernel_serves(ops::Op::slstm, in.pre_N4D);
     if (rows == nullptr && !kernels) return ops::slstm(in, lengths_of(batch));
     const BySegment part(batch);
     return over_segments(batch, kernels, [&](size_t i, const Segment& s) {
