@@ -257,6 +257,38 @@ std::string bare_code(const std::string& text) {
   return out;
 }
 
+/// Which form of an operation computes is the answer of one table (ops/form.h): no other code of
+/// operations and layers compares devices.
+TEST(House, FormsAreChosenByTheTable) {
+  std::map<std::string, std::string> exceptions{
+      {"ops/form.cpp", "the table"},
+      {"ops/attention/attention_form.cpp", "attention's table"},
+      {"ops/light_tensor.cpp", "which tensors libc10 alone can make"},
+      {"ops/tensor.h", "products of 16-bit floats on a CPU are computed in float32"},
+      {"ops/weights/weight.cpp", "how a weight is stored"},
+      {"ops/weights/product.cpp", "how a weight is stored"},
+      {"ops/weights/quantized_operands.cpp", "how a weight is stored"},
+  };
+  const std::regex chooses(R"(\b(is_cpu|use_kernels)\s*\()");
+  std::set<std::string> met;
+  for (const char* layer : {"ops", "nn", "model"})
+    for (const auto& entry : fs::recursive_directory_iterator(kSource / layer)) {
+      const fs::path path = entry.path();
+      const std::string stem = path.stem();
+      if (path.extension() != ".h" && path.extension() != ".cpp") continue;
+      if (stem.ends_with("_test") || stem.ends_with("_testing")) continue;
+      std::ifstream file(path);
+      const std::string code = bare_code(std::string((std::istreambuf_iterator<char>(file)), {}));
+      if (!std::regex_search(code, chooses)) continue;
+      const std::string name = fs::relative(path, kSource).string();
+      met.insert(name);
+      EXPECT_TRUE(exceptions.count(name))
+          << name << " compares devices; ask form_of or on_host of ops/form.h";
+    }
+  for (const auto& [name, why] : exceptions)
+    EXPECT_TRUE(met.count(name)) << name << " (" << why << ") needs no exception";
+}
+
 /// The types that a source defines in namespaces that have names, with those names: what a linker
 /// takes for one wherever it stands. Specialisations of templates and types in functions are left
 /// out.

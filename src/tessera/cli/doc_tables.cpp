@@ -8,6 +8,7 @@
 #include "tessera/analysis/run_check.h"
 #include "tessera/base/error.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/form_table.h"
 #include "tessera/cli/help.h"
 #include "tessera/cli/preset_tables.h"
 #include "tessera/convert/model_types.h"
@@ -312,6 +313,24 @@ std::string model_type_table() {
   return out;
 }
 
+// --- forms of operations ---
+
+std::string form_table() {
+  std::string out = "| operation | computes |", line = "|---|---|";
+  for (const FormColumn& column : form_columns()) {
+    out += fmt::format(" {} {} |", column.device, column.title);
+    line += "---|";
+  }
+  out += "\n" + line + "\n";
+  for (const ops::Operation& operation : ops::operations()) {
+    out += fmt::format("| `{}` | {} |", operation.name, cell_of(std::string(operation.what)));
+    for (const FormColumn& column : form_columns())
+      out += fmt::format(" {} |", name_of(form_of(operation.op, column.setting)));
+    out += "\n";
+  }
+  return out;
+}
+
 constexpr std::string_view kBegin = "<!-- table: ", kClose = " -->\n",
                            kEnd = "<!-- end of table -->\n";
 
@@ -326,6 +345,7 @@ Tables doc_tables(const CLI::App& app) {
                 {"requests", request_tables()},
                 {"model_types", model_type_table()},
                 {"options", option_tables(app)},
+                {"forms", form_table()},
                 {"advice_rules", analysis::rules_markdown(analysis::advice_data())},
                 {"run_checks", analysis::checks_markdown()},
                 {"crossovers", analysis::crossovers_markdown(analysis::shipped_costs())}};

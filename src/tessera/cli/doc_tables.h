@@ -1,5 +1,6 @@
-// Generated tables of the documentation: sampling options, recipe keys, request fields, model types,
-// command-line options, released models (preset_tables.h). A page marks their place,
+// Generated tables of the documentation: sampling options, recipe keys, request fields, model
+// types, command-line options, forms of operations, released models (preset_tables.h). A page marks
+// their place,
 //
 //   <!-- table: sampling -->
 //   ...

@@ -1,12 +1,16 @@
+#include <fmt/ranges.h>
 #include <torch/version.h>
 
 #include "tessera/base/cpu.h"
 #include "tessera/base/resident.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/form_table.h"
 #include "tessera/kernels/targets.h"
 #include "tessera/kernels/tiles.h"
+#include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/device_name.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::cli {
@@ -41,14 +45,70 @@ int doctor(bool json) {
   return report["product_is_right"].get<bool>() ? kExitOk : kExitFailed;
 }
 
+// --- forms of operations ---
+
+std::vector<std::string> names_of(uint32_t asks) {
+  std::vector<std::string> out;
+  const auto names = ops::names_of_asks();
+  for (size_t bit = 0; bit < names.size(); ++bit)
+    if (asks >> bit & 1) out.emplace_back(names[bit]);
+  return out;
+}
+
+int forms(bool json) {
+  if (json) {
+    Json report = {{"cuda_kernels", ops::cuda_kernels()},
+                   {"operations", Json::array()},
+                   {"attention", Json::array()}};
+    for (const ops::Operation& operation : ops::operations()) {
+      Json row = {{"name", operation.name}, {"what", operation.what}};
+      for (const FormColumn& column : form_columns())
+        row["forms"][column.key] = name_of(form_of(operation.op, column.setting));
+      report["operations"].push_back(row);
+    }
+    for (const ops::AttentionRow& row : ops::attention_table())
+      report["attention"].push_back({{"form", name_of(row.form)},
+                                     {"serves", names_of(row.serves)},
+                                     {"needs", names_of(row.needs)}});
+    print_json(report);
+    return kExitOk;
+  }
+  fmt::print("{:<24} {:<49} CUDA\n{:<24}", "", "CPU", "operation");
+  for (const FormColumn& column : form_columns()) fmt::print(" {:<9}", column.heading);
+  fmt::print(" computes\n");
+  for (const ops::Operation& operation : ops::operations()) {
+    fmt::print("{:<24}", operation.name);
+    for (const FormColumn& column : form_columns())
+      fmt::print(" {:<9}", name_of(form_of(operation.op, column.setting)));
+    fmt::print(" {}\n", operation.what);
+  }
+  fmt::print(
+      "\nplain: torch operations; kernel: batch-invariant CPU kernels; learning: CPU kernels with "
+      "a\n"
+      "backward pass; cuda: CUDA kernels ({}).\n\n"
+      "attention: the first row that serves all properties of a call\n",
+      ops::cuda_kernels() ? "available" : "not available here, plain instead");
+  for (const ops::AttentionRow& row : ops::attention_table())
+    fmt::print(
+        "{:<24} {}{}\n", name_of(row.form), fmt::join(names_of(row.serves), ", "),
+        row.needs == 0 ? "" : fmt::format("; needs {}", fmt::join(names_of(row.needs), ", ")));
+  return kExitOk;
+}
+
 }  // namespace
 
 std::function<int()> add_doctor(CLI::App& app) {
-  auto json = std::make_shared<bool>(false);
+  struct Flags {
+    bool json = false, forms = false;
+  };
+  auto flags = std::make_shared<Flags>();
+  app.add_flag(
+      "--forms", flags->forms,
+      "print which form (torch operations, CPU kernels, CUDA kernels) computes each operation");
   group(app, "Output");
-  app.add_flag("--json", *json, "as JSON");
-  examples(app, {"tessera doctor"});
-  return [json] { return doctor(*json); };
+  app.add_flag("--json", flags->json, "as JSON");
+  examples(app, {"tessera doctor", "tessera doctor --forms"});
+  return [flags] { return flags->forms ? forms(flags->json) : doctor(flags->json); };
 }
 
 }  // namespace tessera::cli

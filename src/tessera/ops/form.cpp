@@ -18,7 +18,7 @@ namespace {
                                            [](const Setting& s) { return s.device == at::kCPU; }};
 [[maybe_unused]] constexpr Serves kCuda{Form::cuda, [](const Setting& s) {
                                           return s.device == at::kCUDA && s.type == at::kFloat &&
-                                                 cuda_kernels();
+                                                 s.cuda_kernels;
                                         }};
 
 // the forms of each operation
@@ -44,7 +44,7 @@ const char* name_of(Form form) {
 }
 
 Setting setting_of(const Tensor& x) {
-  return {x.device().type(), x.scalar_type(), at::GradMode::is_enabled()};
+  return {x.device().type(), x.scalar_type(), at::GradMode::is_enabled(), cuda_kernels()};
 }
 
 std::span<const Operation> operations() {

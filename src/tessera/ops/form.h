@@ -37,7 +37,8 @@ enum class Op : uint16_t {
 struct Setting {
   at::DeviceType device = at::kCPU;
   at::ScalarType type = at::kFloat;
-  bool gradients = false;  // are recorded
+  bool gradients = false;     // are recorded
+  bool cuda_kernels = false;  // can be launched
 };
 Setting setting_of(const Tensor& x);
 

@@ -45,6 +45,14 @@ const char* name_of(AttentionForm form) {
   return kNames[static_cast<int>(form)];
 }
 
+std::span<const std::string_view> names_of_asks() {
+  static constexpr std::array<std::string_view, 15> kNames{
+      "gradients", "half",    "elsewhere", "softcap", "sinks", "distances", "bias",  "values",
+      "dropout",   "pattern", "scattered", "far",     "gaps",  "together",  "packed"};
+  static_assert(uint32_t{ask::packed} == 1 << (kNames.size() - 1));
+  return kNames;
+}
+
 std::span<const AttentionRow> attention_table() {
   return kTable;
 }

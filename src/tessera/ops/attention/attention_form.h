@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "tessera/ops/attention/attention.h"
 
@@ -33,6 +34,8 @@ enum Bit : uint32_t {
   packed = 1 << 14,    // several of any lengths, one after another, [N, H, D]
 };
 }  // namespace ask
+/// Names of what is asked, the lowest bit first.
+std::span<const std::string_view> names_of_asks();
 
 enum class AttentionForm {
   kernel,             // batch-invariant (attention_kernel)
