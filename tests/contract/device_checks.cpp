@@ -3,7 +3,7 @@
 // access.
 //
 // The results are not bit-identical. On a CPU, sums and products have tessera's order and float32
-// has tessera's kernels (ops::use_kernels, ops::fuses, ops/basic/ordered_sum.h); on any other
+// has tessera's kernels (ops/form.h, ops/basic/ordered_sum.h); on any other
 // device, libtorch computes the plain forms, with its own order of summation and its own exp. In
 // double this leaves rounding near 1e-15, so a form that computes something else shows. A small
 // gradient may be a sum of large terms that cancel, so differences are relative to the model's

@@ -57,6 +57,27 @@ struct Call {
   bool narrow = true;    // takes float32
   bool half = true;      // and 16-bit floats
   double rounding = 16;  // of the largest value, in units of the type's rounding
+
+  Call still() const {
+    return with([](Call& c) { c.learns = false; });
+  }
+  Call no_half() const {
+    return with([](Call& c) { c.half = false; });
+  }
+  Call only_float64() const {
+    return with([](Call& c) { c.narrow = c.half = false; });
+  }
+  Call within(double units) const {
+    return with([units](Call& c) { c.rounding = units; });
+  }
+
+ private:
+  template <class F>
+  Call with(F f) const {
+    Call out = *this;
+    f(out);
+    return out;
+  }
 };
 
 Tensor zeros_like_wide(const Tensor& x, const std::vector<int64_t>& sizes) {
@@ -84,9 +105,8 @@ Tensor mixed(const char* json, const Tensor& x_TD) {
   return mixer.forward(x_TD, batch, x_TD.scalar_type());
 }
 Call of_mixer(const char* json) {
-  return {{gen({9, 4}, 0.9, 0.2)},
-          [json](const Tensors& t) { return mixed(json, t[0]); },
-          .rounding = 64};
+  const Call call{{gen({9, 4}, 0.9, 0.2)}, [json](const Tensors& t) { return mixed(json, t[0]); }};
+  return call.within(64);
 }
 
 Tensor positive(const std::vector<int64_t>& shape, double a, double b) {
@@ -102,7 +122,7 @@ const std::map<Op, Call>& calls() {
        {{x({5, 2, 4}), y({5, 2, 4}), z({5, 2, 4})},
         [](const Tensors& t) {
           std::vector<AttentionCall> calls;
-          for (const auto& [first, n] : {std::pair{0, 2}, {2, 3}}) {
+          for (const auto& [first, n] : std::vector<std::pair<int64_t, int64_t>>{{0, 2}, {2, 3}}) {
             const auto part = [&, at = first, of = n](size_t i) { return t[i].narrow(0, at, of); };
             calls.push_back({part(0), {{part(1), part(2), 0}}, 0, {.scale = 0.5}});
           }
@@ -127,12 +147,11 @@ const std::map<Op, Call>& calls() {
        {{x({3, 8}), y({1}), z({1})},
         [](const Tensors& t) { return xielu(t[0], t[1], t[2], 0.5, -1e-6); }}},
       {Op::rotary_table,
-       {{x({1}), at::arange(5)},
+       Call{{x({1}), at::arange(5)},
         [](const Tensors& t) {
           const RotaryTable table = rotary_table(t[1], {1, 0.3}, 1.5, wide(t[0]));
           return joined({table.cos_NR, table.sin_NR});
-        },
-        .learns = false}},
+        }}.still()},
       {Op::rope,
        {{x({3, 2, 8}), y({3, 3}), z({3, 3})},
         [](const Tensors& t) {
@@ -144,7 +163,7 @@ const std::map<Op, Call>& calls() {
       {Op::over_rows,
        {{x({4}), y({3, 4})}, [](const Tensors& t) { return t[1] * over_rows(t[0], t[1]); }}},
       {Op::sum_of_rows,
-       {{x({3, 4})}, [](const Tensors& t) { return sum_of_rows(t[0].detach()); }, .learns = false}},
+       Call{{x({3, 4})}, [](const Tensors& t) { return sum_of_rows(t[0].detach()); }}.still()},
       {Op::doubly_stochastic,
        {{x({2, 3, 3})}, [](const Tensors& t) { return doubly_stochastic(t[0], 3, 1e-6); }}},
       {Op::head_linear,
@@ -162,7 +181,7 @@ const std::map<Op, Call>& calls() {
       {Op::long_conv,
        {{x({6, 4}), y({6, 4})}, [](const Tensors& t) { return long_conv({t[0]}, t[1], 6); }}},
       {Op::grouped_conv, of_mixer(R"({"type": "convolution", "kernel": 3, "groups": 2})")},
-      {Op::real_dft, {{x({4, 6})}, [](const Tensors& t) { return real_dft(t[0]); }, .half = false}},
+      {Op::real_dft, Call{{x({4, 6})}, [](const Tensors& t) { return real_dft(t[0]); }}.no_half()},
       // linear attention
       {Op::linear_recurrence,
        {{x({1, 6, 2, 4}), y({1, 6, 2, 4}), z({1, 6, 2, 3}), -positive({1, 6, 2}, 0.7, 0.1)},
@@ -182,26 +201,23 @@ const std::map<Op, Call>& calls() {
       {Op::log_sigmoid, {{x({3, 4})}, [](const Tensors& t) { return log_sigmoid(t[0]); }}},
       {Op::minus_exp, {{x({3, 4})}, [](const Tensors& t) { return minus_exp(t[0]); }}},
       {Op::retention_magnitudes,
-       {{x({6, 2, 4}), y({6, 2, 4}), -positive({2}, 0.7, 0.1)},
-        [](const Tensors& t) { return retention_magnitudes(t[0], t[1], t[2]); },
-        .learns = false}},
+       Call{{x({6, 2, 4}), y({6, 2, 4}), -positive({2}, 0.7, 0.1)},
+        [](const Tensors& t) { return retention_magnitudes(t[0], t[1], t[2]); }}.still()},
       {Op::mlstm_gates,
-       {{x({1, 6, 2}), -positive({1, 6, 2}, 0.7, 0.1)},
+       Call{{x({1, 6, 2}), -positive({1, 6, 2}, 0.7, 0.1)},
         [](const Tensors& t) {
           const MlstmGates gates = mlstm_gates(t[1], t[0]);
           return joined({gates.log_decay_BTH, gates.write_BTH, gates.m_BTH, gates.last_BH});
-        },
-        .half = false}},
+        }}.no_half()},
       {Op::favor,
-       {{x({1, 6, 2, 4}), y({1, 6, 2, 4}), z({1, 6, 2, 3}), gen({8, 4}, 1.3, 0.2)},
+       Call{{x({1, 6, 2, 4}), y({1, 6, 2, 4}), z({1, 6, 2, 3}), gen({8, 4}, 1.3, 0.2)},
         [](const Tensors& t) {
           const Favor in{t[0], t[1], t[2], widened(t[3])};
           const FavorState state{zeros_like_wide(t[0], {1, 2, 8, 4}),
                                  zeros_like_wide(t[0], {1, 2, 4}), zeros_like_wide(t[0], {1, 2})};
           return kernel_serves(Op::favor, t[0]) ? favor_scan(in, true, state)
                                                 : favor_chunked(in, 4).first;
-        },
-        .rounding = 64}},
+        }}.within(64)},
       // scans
       {Op::selective_scan,
        {{x({6, 4}), y({6, 4}), z({4}), -positive({3, 4}, 0.7, 0.1), y({6, 3}), z({6, 3}), x({4})},
@@ -219,13 +235,12 @@ const std::map<Op, Call>& calls() {
           return ssd({t[0], t[1], t[2], t[3], t[4], t[5]}, 4).first;
         }}},
       {Op::channel_scan,
-       {{positive({6, 4}, 0.5, 0.2), y({6, 4})},
+       Call{{positive({6, 4}, 0.5, 0.2), y({6, 4})},
         [](const Tensors& t) {
           Tensor state = zeros_like_wide(t[0], {4});
           return kernel_serves(Op::channel_scan, t[0]) ? channel_scan_kernel(t[0], t[1], state)
                                                        : channel_scan(t[0], t[1], {6}, 4);
-        },
-        .half = false}},
+        }}.no_half()},
       {Op::rg_lru,
        {{x({6, 4}), y({6, 4}), z({6, 4}), positive({4}, 0.5, 0.2)},
         [](const Tensors& t) {
@@ -249,7 +264,7 @@ const std::map<Op, Call>& calls() {
           return kernel_serves(Op::slstm, t[0]) ? slstm_kernel(in, state, true) : slstm(in, {6});
         }}},
       {Op::lti_scan,
-       {{x({6, 3}), y({3}) - 2, z({3, 2}), x({3, 2}), y({3, 2, 2}), z({3})},
+       Call{{x({6, 3}), y({3}) - 2, z({3, 2}), x({3, 2}), y({3, 2, 2}), z({3})},
         [](const Tensors& t) {
           const auto exact = [&](size_t i) { return t[i].to(at::kDouble); };
           const LtiSystem system =
@@ -258,15 +273,12 @@ const std::map<Op, Call>& calls() {
           return kernel_serves(Op::lti_scan, t[0])
                      ? lti_kernel(constants_of(system), t[0], state)
                      : lti_chunked(system, chunk_of(system), t[0], state).first;
-        },
-        .half = false}},
+        }}.no_half()},
       {Op::cauchy,
-       {{at::complex(-positive({2, 3}, 0.7, 0.1), x({2, 3})),
+       Call{{at::complex(-positive({2, 3}, 0.7, 0.1), x({2, 3})),
          at::complex(y({2, 4, 3}), z({2, 4, 3})),
          at::complex(positive({2, 5}, 0.5, 0.2), y({2, 5}))},
-        [](const Tensors& t) { return at::view_as_real(cauchy(t[0], t[1], t[2])); },
-        .narrow = false,
-        .half = false}},
+        [](const Tensors& t) { return at::view_as_real(cauchy(t[0], t[1], t[2])); }}.only_float64().no_half()},
       // attention
       {Op::attention_with_weights,
        {{x({5, 2, 4}), y({5, 2, 4}), z({5, 2, 4})},
@@ -304,30 +316,23 @@ const std::map<Op, Call>& calls() {
       {Op::retrieved_attention, of_mixer(R"({"type": "memorizing", "n_heads": 2, "segment": 4,
           "mem_len": 0, "memory": 7, "top_k": 8, "combine": "gate"})")},
       {Op::top_keys,
-       {{x({6, 2, 4}), y({6, 4}), positive({6, 2}, 0.7, 0.1)},
+       Call{{x({6, 2, 4}), y({6, 4}), positive({6, 2}, 0.7, 0.1)},
         [](const Tensors& t) {
           return top_keys({t[0], widened(t[2]), {t[1]}, 0.5, 0}, 3);
-        },
-        .learns = false,
-        .half = false}},
+        }}.still().no_half()},
       {Op::top_entries,
-       {{x({6, 2, 4}), y({3, 4}), positive({6, 2}, 0.7, 0.1)},
+       Call{{x({6, 2, 4}), y({3, 4}), positive({6, 2}, 0.7, 0.1)},
         [](const Tensors& t) {
           return top_entries({t[0], t[2], {t[1]}, 0.5, 0, 2}, 2);
-        },
-        .learns = false,
-        .half = false}},
+        }}.still().no_half()},
       {Op::lsh_buckets,
-       {{x({6, 2, 4}), gen({1, 2, 4, 2}, 1.7, 0.4)},
-        [](const Tensors& t) { return lsh_buckets(t[0], {.chunk = 4, .rotations = {t[1]}}); },
-        .learns = false,
-        .half = false}},
+       Call{{x({6, 2, 4}), gen({1, 2, 4, 2}, 1.7, 0.4)},
+        [](const Tensors& t) { return lsh_buckets(t[0], {.chunk = 4, .rotations = {t[1]}}); }}.still().no_half()},
       {Op::lsh_attention,
-       {{x({6, 2, 4}), y({6, 2, 4}), gen({1, 2, 4, 2}, 1.7, 0.4)},
+       Call{{x({6, 2, 4}), y({6, 2, 4}), gen({1, 2, 4, 2}, 1.7, 0.4)},
         [](const Tensors& t) {
           return lsh_attention(t[0], t[1], {.chunk = 4, .rotations = {t[2]}});
-        },
-        .half = false}},
+        }}.no_half()},
       {Op::cope, of_mixer(R"({"type": "attention", "n_heads": 2,
                               "position": {"type": "cope", "n_positions": 4}})")},
       {Op::fire, of_mixer(R"({"type": "attention", "n_heads": 2,
