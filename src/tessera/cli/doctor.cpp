@@ -83,9 +83,8 @@ int forms(bool json) {
     fmt::print(" {}\n", operation.what);
   }
   fmt::print(
-      "\nplain: torch operations; kernel: batch-invariant CPU kernels; learning: CPU kernels with "
-      "a\n"
-      "backward pass; cuda: CUDA kernels ({}).\n\n"
+      "\nplain: torch operations\nkernel: batch-invariant CPU kernels\n"
+      "learning: CPU kernels with a backward pass\ncuda: CUDA kernels ({})\n\n"
       "attention: the first row that serves all properties of a call\n",
       ops::cuda_kernels() ? "available" : "not available here, plain instead");
   for (const ops::AttentionRow& row : ops::attention_table())
@@ -102,10 +101,9 @@ std::function<int()> add_doctor(CLI::App& app) {
     bool json = false, forms = false;
   };
   auto flags = std::make_shared<Flags>();
-  app.add_flag(
-      "--forms", flags->forms,
-      "print which form (torch operations, CPU kernels, CUDA kernels) computes each operation");
   group(app, "Output");
+  app.add_flag("--forms", flags->forms,
+               "print which form computes each operation: torch operations, CPU or CUDA kernels");
   app.add_flag("--json", flags->json, "as JSON");
   examples(app, {"tessera doctor", "tessera doctor --forms"});
   return [flags] { return flags->forms ? forms(flags->json) : doctor(flags->json); };

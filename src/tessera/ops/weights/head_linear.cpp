@@ -21,7 +21,7 @@ Tensor head_linear(const Tensor& x_NHI,
   check_reads_no_rows(w);
   if (w.parts() != nullptr)
     return head_linear(x_NHI, Weight::dense(w.name(), w.tensor(settings)), bias, settings);
-  if (kernel_serves(Op::head_linear, x_NHI) && w.readable_by_kernels() &&
+  if (kernel_serves(Op::head_product, x_NHI) && w.readable_by_kernels() &&
       kernels::can_dequantize(w.dtype())) {
     const Tensor x = x_NHI.stride(2) == 1 ? x_NHI : x_NHI.contiguous();
     const Tensor b = bias != nullptr ? bias->tensor().to(at::kFloat).contiguous() : Tensor();
