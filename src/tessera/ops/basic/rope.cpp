@@ -12,8 +12,8 @@ RotaryTable rotary_table(const Tensor& positions_N,
                          const std::vector<double>& omega,
                          double factor,
                          at::ScalarType type) {
-  if (!on_cpu(
-          form_of(Op::rotary_table, positions_N))) {  // there, without waiting for the positions
+  if (!on_cpu(form_of(Op::rotary_table, positions_N))) {
+    // there, without waiting for the positions
     const Tensor angle_NR = positions_N.to(at::kDouble).unsqueeze(-1) *
                             at::tensor(omega, at::kDouble).to(positions_N.device());
     return {(angle_NR.cos() * factor).to(type), (angle_NR.sin() * factor).to(type)};
