@@ -16,9 +16,29 @@ namespace {
        json.is_primitive() ? " " + json.dump() : "", expected);
 }
 
-void check_min(double value, const FieldRules& rules, const Scope& scope) {
-  if (value < rules.min)
-    fail(ErrorKind::spec, scope.path, "found {}; expected at least {}", value, rules.min);
+void check_bounds(double value, const FieldRules& rules, const Scope& scope) {
+  const auto require = [&](bool held, const char* bound, double of) {
+    if (!held) fail(ErrorKind::spec, scope.path, "found {}; expected {} {}", value, bound, of);
+  };
+  require(value >= rules.min, "at least", rules.min);
+  require(value > rules.above, "more than", rules.above);
+  require(value <= rules.max, "at most", rules.max);
+  require(value < rules.below, "less than", rules.below);
+}
+
+/// ", in [0, 1)", ", >= 1"; "" without bounds.
+std::string range_of(const FieldRules& rules) {
+  const bool open_below = std::isfinite(rules.above), open_above = std::isfinite(rules.below);
+  const bool low = open_below || std::isfinite(rules.min);
+  const bool high = open_above || std::isfinite(rules.max);
+  const double least = open_below ? rules.above : rules.min;
+  const double most = open_above ? rules.below : rules.max;
+  if (low && high)
+    return fmt::format(", in {}{}, {}{}", open_below ? '(' : '[', least, most,
+                       open_above ? ')' : ']');
+  if (low) return fmt::format(", {} {}", open_below ? ">" : ">=", least);
+  if (high) return fmt::format(", {} {}", open_above ? "<" : "<=", most);
+  return "";
 }
 
 void refuse_unknown_keys(const Json& json,
@@ -66,7 +86,12 @@ Json object_schema(const ObjectType& type) {
     Json property = f.type->schema();
     if (f.rules.width) property["type"] = {"integer", "string"};
     property["description"] = f.doc;
-    if (std::isfinite(f.rules.min)) property["minimum"] = f.rules.min;
+    Json& bounded = property.contains("items") ? property["items"] : property;
+    for (const auto& [bound, of] : {std::pair("minimum", f.rules.min),
+                                    {"exclusiveMinimum", f.rules.above},
+                                    {"maximum", f.rules.max},
+                                    {"exclusiveMaximum", f.rules.below}})
+      if (std::isfinite(of)) bounded[bound] = of;
     properties[f.name] = property;
     if (f.rules.required) required.push_back(f.name);
   }
@@ -82,8 +107,8 @@ std::vector<FieldDoc> object_docs(const void* defaults, const ObjectType& type) 
     std::string fallback =
         *f.rules.part != '\0' ? f.rules.part : f.type->dump(f.value(defaults)).dump();
     if (f.rules.required) fallback.clear();
-    docs.push_back({f.name, f.type->name() + (f.rules.width ? " or rule" : ""), fallback, f.doc,
-                    f.rules.required});
+    docs.push_back({f.name, f.type->name() + (f.rules.width ? " or rule" : "") + range_of(f.rules),
+                    fallback, f.doc, f.rules.required});
   }
   return docs;
 }
@@ -114,14 +139,14 @@ int64_t read_integer(const Json& json, const FieldRules& rules, const Scope& sco
       json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
     wrong(json, scope, "an integer that fits 64 bits");
   const auto value = json.get<int64_t>();
-  check_min(static_cast<double>(value), rules, scope);
+  check_bounds(static_cast<double>(value), rules, scope);
   return value;
 }
 
 double read_number(const Json& json, const FieldRules& rules, const Scope& scope) {
   if (!json.is_number()) wrong(json, scope, "a number");
   const auto value = json.get<double>();
-  check_min(value, rules, scope);
+  check_bounds(value, rules, scope);
   return value;
 }
 

@@ -51,8 +51,12 @@ const char* enum_name(E value) {
   return "?";
 }
 
+/// Of numbers (those of a list each): min <= x <= max, above < x < below.
 struct FieldRules {
   double min = -std::numeric_limits<double>::infinity();
+  double above = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  double below = std::numeric_limits<double>::infinity();
   bool required = false;
   const char* part = "";  // for Part fields: the mechanism used when the key is absent ("" = none)
   bool width = false;     // for integers: a rule on d_model may stand for it (width_rule.h)

@@ -49,11 +49,19 @@ void check_bad_values(const Case& c, Report& report) {
     bad[misspelt(name)] = bad.contains(name) ? bad[name] : Json(1);
     report.refuses(ErrorKind::spec, fmt::format("did you mean \"{}\"?", name),
                    "the misspelt key " + misspelt(name), read(bad));
-    if (property.contains("minimum")) {
+    const bool list = property.contains("items");
+    const Json& bounded = list ? property["items"] : property;
+    for (const auto& [bound, beyond] : {std::pair("minimum", -1.0),
+                                        {"exclusiveMinimum", 0.0},
+                                        {"maximum", 1.0},
+                                        {"exclusiveMaximum", 0.0}}) {
+      if (!bounded.contains(bound)) continue;
+      Json value = bounded[bound].get<double>() + beyond;
+      if (first_type(bounded) == "integer") value = static_cast<int64_t>(value.get<double>());
       bad = c.part;
-      bad[name] = property["minimum"].get<double>() - 1;
-      if (first_type(property) == "integer") bad[name] = property["minimum"].get<int64_t>() - 1;
-      report.refuses(ErrorKind::spec, name, "a value below the minimum of " + name, read(bad));
+      bad[name] = list ? Json::array({value}) : value;
+      report.refuses(ErrorKind::spec, name,
+                     fmt::format("{} beyond the {} of {}", value.dump(), bound, name), read(bad));
     }
     if (first_type(property) == "integer") {
       bad = c.part;

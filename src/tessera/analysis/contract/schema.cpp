@@ -37,11 +37,23 @@ std::string violation(const Json& value,
                       const Json& schema,
                       const Json& root,
                       const std::string& path) {
-  static const std::set<std::string> kKnown = {
-      "type",    "properties", "required",   "additionalProperties",
-      "enum",    "const",      "anyOf",      "items",
-      "minimum", "maximum",    "$ref",       "$schema",
-      "$defs",   "title",      "description"};
+  static const std::set<std::string> kKnown = {"type",
+                                               "properties",
+                                               "required",
+                                               "additionalProperties",
+                                               "enum",
+                                               "const",
+                                               "anyOf",
+                                               "items",
+                                               "minimum",
+                                               "maximum",
+                                               "$ref",
+                                               "$schema",
+                                               "$defs",
+                                               "title",
+                                               "description",
+                                               "exclusiveMinimum",
+                                               "exclusiveMaximum"};
   for (const auto& [key, unused] : schema.items())
     if (!kKnown.count(key)) return fmt::format("{}: the schema uses \"{}\"", path, key);
   if (schema.contains("$ref")) {
@@ -72,12 +84,15 @@ std::string violation(const Json& value,
   }
   if (schema.contains("type") && !has_type(value, schema["type"]))
     return fmt::format("{}: {} is not of type {}", path, value.dump(), schema["type"].dump());
-  if (schema.contains("minimum") && value.is_number() &&
-      value.get<double>() < schema["minimum"].get<double>())
-    return fmt::format("{}: {} is below {}", path, value.dump(), schema["minimum"].dump());
-  if (schema.contains("maximum") && value.is_number() &&
-      value.get<double>() > schema["maximum"].get<double>())
-    return fmt::format("{}: {} is above {}", path, value.dump(), schema["maximum"].dump());
+  if (value.is_number())
+    for (const auto& [bound, holds] :
+         {std::pair<const char*, bool (*)(double, double)>{
+              "minimum", [](double x, double of) { return x >= of; }},
+          {"exclusiveMinimum", [](double x, double of) { return x > of; }},
+          {"maximum", [](double x, double of) { return x <= of; }},
+          {"exclusiveMaximum", [](double x, double of) { return x < of; }}})
+      if (schema.contains(bound) && !holds(value.get<double>(), schema[bound].get<double>()))
+        return fmt::format("{}: {}, and {} is {}", path, value.dump(), bound, schema[bound].dump());
   if (value.is_array() && schema.contains("items"))
     for (size_t i = 0; i < value.size(); ++i)
       if (const std::string problem =

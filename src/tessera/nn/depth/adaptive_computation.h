@@ -23,7 +23,7 @@ struct AdaptiveComputationConfig final : DepthConfig {
     using C = AdaptiveComputationConfig;
     return std::tuple{
         spec::field("threshold", &C::threshold, "what may be missing to 1 when a token halts",
-                    {.min = 0}),
+                    {.min = 0, .below = 1}),
         spec::field("ponder", &C::ponder, "factor on the loss of steps", {.min = 0}),
         spec::field("gate", &C::gate,
                     "name of the gate that the steps of one loop share: another one begins another "
@@ -39,8 +39,6 @@ struct AdaptiveComputationConfig final : DepthConfig {
         .forms = {.recurrent = true}};
   }
   void check(const spec::Scope& scope) const override {
-    if (threshold >= 1)
-      fail(ErrorKind::spec, scope.path + ".threshold", "found {}; expected less than 1", threshold);
     if (gate.empty() ||
         gate.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != std::string::npos)
       fail(ErrorKind::spec, scope.path + ".gate",

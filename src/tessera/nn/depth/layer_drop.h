@@ -17,7 +17,8 @@ struct LayerDropConfig final : DepthConfig {
   static constexpr auto fields() {
     using C = LayerDropConfig;
     return std::tuple{
-        spec::field("p", &C::p, "probability, of the last layer where it grows", {.min = 0}),
+        spec::field("p", &C::p, "probability, of the last layer where it grows",
+                    {.min = 0, .below = 1}),
         spec::field("grows", &C::grows, "whether it grows from 0 at the first layer")};
   }
   static spec::Info info() {
@@ -28,9 +29,7 @@ struct LayerDropConfig final : DepthConfig {
             .year = 2019,
             .forms = {.recurrent = true}};
   }
-  void check(const spec::Scope& scope) const override {
-    if (p >= 1) fail(ErrorKind::spec, scope.path + ".p", "found {}; expected less than 1", p);
-  }
+  void check(const spec::Scope& scope) const override {}
   /// Of layer `layer` of `n_layers`.
   double probability(int64_t layer, int64_t n_layers) const {
     if (!grows) return p;

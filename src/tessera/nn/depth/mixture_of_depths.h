@@ -36,13 +36,14 @@ struct MixtureOfDepthsConfig final : DepthConfig {
 
   static constexpr auto fields() {
     using C = MixtureOfDepthsConfig;
-    return std::tuple{spec::field("capacity", &C::capacity,
-                                  "share of a document's tokens that it computes", {.min = 1e-9}),
-                      spec::field("predictor", &C::predictor,
-                                  "what chooses tokens where later ones are not there yet"),
-                      spec::field("d_hidden", &C::d_hidden,
-                                  "hidden width of predictor mlp; 0 = d_model / 2", {.min = 0}),
-                      spec::field("loss", &C::loss, "factor on the predictor's loss", {.min = 0})};
+    return std::tuple{
+        spec::field("capacity", &C::capacity, "share of a document's tokens that it computes",
+                    {.min = 1e-9, .max = 1}),
+        spec::field("predictor", &C::predictor,
+                    "what chooses tokens where later ones are not there yet"),
+        spec::field("d_hidden", &C::d_hidden, "hidden width of predictor mlp; 0 = d_model / 2",
+                    {.min = 0}),
+        spec::field("loss", &C::loss, "factor on the predictor's loss", {.min = 0})};
   }
   static spec::Info info() {
     return {.summary = "A router chooses the tokens that a layer computes.",
@@ -56,8 +57,6 @@ struct MixtureOfDepthsConfig final : DepthConfig {
       d_hidden = std::max<int64_t>(1, scope.d_model / 2);
   }
   void check(const spec::Scope& scope) const override {
-    if (capacity > 1)
-      fail(ErrorKind::spec, scope.path + ".capacity", "found {}; expected at most 1", capacity);
     if (predictor == DepthPredictor::router && d_hidden != 0)
       fail(ErrorKind::spec, scope.path + ".d_hidden",
            "found {} with predictor \"router\", which has none; leave it out", d_hidden);

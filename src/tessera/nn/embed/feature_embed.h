@@ -38,7 +38,7 @@ struct FeatureEmbedConfig : spec::Config {
         field<C>("norm", static_cast<spec::Part<spec::Slot::norm> C::*>(&C::norm),
                  "norm of the sum"),
         field<C>("dropout", static_cast<double C::*>(&C::dropout), "probability, in training",
-                 {.min = 0})};
+                 {.min = 0, .below = 1})};
   }
   static void require_encoder(std::string_view name, const spec::Scope& scope) {
     if (scope.causal)

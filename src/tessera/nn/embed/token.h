@@ -64,25 +64,28 @@ struct TokenEmbedConfig final : spec::Config {
         field("scale", &C::scale, "factor on the token vectors (Gemma: sqrt(d_model))"),
         field("width", &C::width, "width of a token's vector; 0 = d_model", {.min = 0}),
         field("ngram", &C::ngram,
-              "in an encoder: neighboring tokens whose vectors `project` token reads concatenated, the "
+              "in an encoder: neighboring tokens whose vectors `project` token reads concatenated, "
+              "the "
               "token in the middle; odd (MobileBERT: trigrams, 3)",
               {.min = 1}),
         field("project", &C::project, "what is projected to d_model"),
         field("project_bias", &C::project_bias, "whether the projection has a bias"),
         field("position", &C::position, "absolute positions added here", {.part = "none"}),
         field("n_types", &C::n_types, "token types (BERT segments); 0 = none", {.min = 0}),
-        field("n_tasks", &C::n_tasks, "tasks with a vector each, of which every token gets one (ERNIE 3); 0 = none",
+        field("n_tasks", &C::n_tasks,
+              "tasks with a vector each, of which every token gets one (ERNIE 3); 0 = none",
               {.min = 0}),
         field("task", &C::task, "which of them", {.min = 0}),
         field("mask_id", &C::mask_id,
               "in an encoder: this token's vector is 0, and others are scaled by its share of the "
               "document (ESM's token dropout); null = no such token",
               {.min = 0}),
-        field("mask_share", &C::mask_share, "share of mask tokens that leaves the others as they are (ESM: 0.12)",
-              {.min = 0}),
+        field("mask_share", &C::mask_share,
+              "share of mask tokens that leaves the others as they are (ESM: 0.12)",
+              {.min = 0, .below = 1}),
         field("norm", &C::norm, "norm of the sum, or of the token's part of it"),
         field("norm_of", &C::norm_of, "which of the two"),
-        field("dropout", &C::dropout, "probability, in training", {.min = 0})};
+        field("dropout", &C::dropout, "probability, in training", {.min = 0, .below = 1})};
   }
   static spec::Info info() {
     return {.summary = "A learned vector per token.",
@@ -123,9 +126,8 @@ struct TokenEmbedConfig final : spec::Config {
       fail(ErrorKind::spec, scope.path, "mask_share = {} without mask_id; give it, or leave it out",
            mask_share);
     if (mask_id && *mask_id >= scope.vocab)
-      fail(ErrorKind::spec, scope.path, "mask_id = {} of a vocabulary of {}", *mask_id, scope.vocab);
-    if (mask_share >= 1)
-      fail(ErrorKind::spec, scope.path, "mask_share = {}; expected less than 1", mask_share);
+      fail(ErrorKind::spec, scope.path, "mask_id = {} of a vocabulary of {}", *mask_id,
+           scope.vocab);
     if (mask_id && scope.causal)
       fail(ErrorKind::spec, scope.path,
            "mask_id needs an encoder: a decoder does not know the share of the whole document");

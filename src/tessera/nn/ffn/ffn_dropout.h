@@ -22,9 +22,6 @@ struct FfnDropout {
              inner.type(), drops->dropout_name(), drops->hidden_dropout(), who);
     });
   }
-  static void check(double p, const spec::Scope& scope, std::string_view name = "dropout") {
-    if (p >= 1) fail(ErrorKind::spec, scope.path, "{} = {}; expected less than 1", name, p);
-  }
 };
 
 }  // namespace tessera::nn

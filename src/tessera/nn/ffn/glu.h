@@ -35,7 +35,8 @@ struct GluConfig final : spec::Config, FfnDropout {
     using C = GluConfig;
     return std::tuple{
         spec::field("act", &C::act, "activation of the gate"),
-        spec::field("d_hidden", &C::d_hidden, "hidden width, or a rule such as \"8/3, multiple of 256\" of d_model",
+        spec::field("d_hidden", &C::d_hidden,
+                    "hidden width, or a rule such as \"8/3, multiple of 256\" of d_model",
                     {.min = 1, .required = true, .width = true}),
         spec::field("bias", &C::bias, "bias of all three products"),
         spec::field("down_bias", &C::down_bias, "bias of the last product alone (GTE)"),
@@ -49,12 +50,12 @@ struct GluConfig final : spec::Config, FfnDropout {
         spec::field("sparsity", &C::sparsity,
                     "share of hidden units that the gate's Gaussian top-k sets to 0 (activation "
                     "sparsity, Gemma 3n); 0 = none, below 1",
-                    {.min = 0}),
+                    {.min = 0, .below = 1}),
         spec::field("learned_slope", &C::learned_slope, "whether s is learned; of silu alone"),
         spec::field("inner_norm", &C::inner_norm,
                     "norm of the hidden values before the last product (sub-LN)"),
         spec::field("dropout", &C::dropout, "probability on the hidden values, in training",
-                    {.min = 0})};
+                    {.min = 0, .below = 1})};
   }
   static spec::Info info() {
     return {.summary =
@@ -72,9 +73,6 @@ struct GluConfig final : spec::Config, FfnDropout {
   }
   void check(const spec::Scope& scope) const override {
     check_slope(act, slope, learned_slope, scope);
-    FfnDropout::check(dropout, scope);
-    if (sparsity >= 1)
-      fail(ErrorKind::spec, scope.path, "sparsity = {}; expected less than 1", sparsity);
     if (bias && down_bias)
       fail(ErrorKind::spec, scope.path,
            "down_bias together with bias, which covers the last product; leave one of them out");
@@ -82,7 +80,8 @@ struct GluConfig final : spec::Config, FfnDropout {
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.linear("gate", d_hidden, scope.input_width(), bias, spec::Init::content());
     list.linear("up", d_hidden, scope.input_width(), bias, spec::Init::content());
-    list.linear("down", scope.d_model, d_hidden, bias || down_bias, spec::Init::into_stream(scope.n_layers));
+    list.linear("down", scope.d_model, d_hidden, bias || down_bias,
+                spec::Init::into_stream(scope.n_layers));
     declare_slope(list, slope, learned_slope);
     if (inner_norm) inner_norm.config->params_under(list, "inner_norm", child_scope(scope, ""));
   }

@@ -38,7 +38,8 @@ struct MlpConfig final : spec::Config, FfnDropout {
     using C = MlpConfig;
     return std::tuple{
         spec::field("act", &C::act, "activation"),
-        spec::field("d_hidden", &C::d_hidden, "hidden width, or a rule such as \"8/3, multiple of 256\" of d_model",
+        spec::field("d_hidden", &C::d_hidden,
+                    "hidden width, or a rule such as \"8/3, multiple of 256\" of d_model",
                     {.min = 1, .required = true, .width = true}),
         spec::field("bias", &C::bias, "bias of both products"),
         spec::field("groups", &C::groups,
@@ -51,7 +52,7 @@ struct MlpConfig final : spec::Config, FfnDropout {
                     "norm of the hidden values before the last "
                     "product (sub-LN)"),
         spec::field("dropout", &C::dropout, "probability on the hidden values, in training",
-                    {.min = 0})};
+                    {.min = 0, .below = 1})};
   }
   static spec::Info info() {
     return {.summary = "Two products with an activation between.",
@@ -67,7 +68,6 @@ struct MlpConfig final : spec::Config, FfnDropout {
   }
   void check(const spec::Scope& scope) const override {
     check_slope(act, slope, learned_slope, scope);
-    FfnDropout::check(dropout, scope);
     check_channel_groups("up", {d_hidden, scope.input_width()}, groups.up, scope);
     check_channel_groups("down", {scope.d_model, d_hidden}, groups.down, scope);
   }

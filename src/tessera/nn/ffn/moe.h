@@ -79,7 +79,8 @@ struct MoeConfig final : spec::Config, FfnDropout {
         spec::field("scale", &C::scale, "factor on the weights"),
         spec::field("bias", &C::bias, "whether the sum of the experts has a bias"),
         spec::field("expert_dropout", &C::expert_dropout,
-                    "probability that a token's expert is left out, in training", {.min = 0}),
+                    "probability that a token's expert is left out, in training",
+                    {.min = 0, .below = 1}),
         spec::field("jitter", &C::jitter,
                     "in training what router and experts read is multiplied by numbers of [1 - "
                     "jitter, 1 + jitter)",

@@ -86,7 +86,6 @@ void MoeConfig::check(const spec::Scope& scope) const {
            "experts of experts: expected a layer without a router; two levels are router "
            "\"hierarchical\"");
   });
-  FfnDropout::check(expert_dropout, scope, "expert_dropout");
   if (!router.as<RouterConfig>().chooses()) {
     if (expert_dropout > 0)
       fail(ErrorKind::spec, scope.path,

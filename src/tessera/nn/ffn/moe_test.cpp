@@ -468,7 +468,7 @@ TEST(Moe, RefusesInOneLine) {
   expect(R"({"type": "chunked", "chunk": 2, "inner": )" + moe("\"hash\"") + "}",
          "reads the tokens of a whole call");
   expect(moe("\"top_k\"", kExperts[0], R"(, "expert_dropout": 1)"),
-         "expert_dropout = 1; expected less");
+         "[part.expert_dropout] found 1; expected less than 1");
   expect(R"({"type": "chunked", "chunk": 2, "inner": )" +
              moe("\"top_k\"", kExperts[0], R"(, "expert_dropout": 0.1)") + "}",
          "expert_dropout = 0.1 in slices");

@@ -23,15 +23,16 @@ struct XieluConfig final : spec::Config, FfnDropout {
   static constexpr auto fields() {
     using C = XieluConfig;
     return std::tuple{
-        spec::field("d_hidden", &C::d_hidden, "hidden width, or a rule such as \"8/3, multiple of 256\" of d_model",
+        spec::field("d_hidden", &C::d_hidden,
+                    "hidden width, or a rule such as \"8/3, multiple of 256\" of d_model",
                     {.min = 1, .required = true, .width = true}),
         spec::field("bias", &C::bias, "bias of both products"),
         spec::field("alpha_p", &C::alpha_p, "what a_p begins as", {.min = 1e-6}),
         spec::field("alpha_n", &C::alpha_n, "what a_n begins as, above beta", {.min = 1e-6}),
         spec::field("beta", &C::beta, "slope at 0", {.min = 0}),
-        spec::field("eps", &C::eps, "largest exponent of the lower branch"),
+        spec::field("eps", &C::eps, "largest exponent of the lower branch", {.max = 0}),
         spec::field("dropout", &C::dropout, "probability on the hidden values, in training",
-                    {.min = 0})};
+                    {.min = 0, .below = 1})};
   }
   static spec::Info info() {
     return {
@@ -46,8 +47,6 @@ struct XieluConfig final : spec::Config, FfnDropout {
     if (alpha_n <= beta)
       fail(ErrorKind::spec, scope.path, "alpha_n = {}; expected more than beta = {}", alpha_n,
            beta);
-    if (eps > 0) fail(ErrorKind::spec, scope.path, "eps = {}; expected at most 0", eps);
-    FfnDropout::check(dropout, scope);
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.linear("up", d_hidden, scope.input_width(), bias, spec::Init::content());

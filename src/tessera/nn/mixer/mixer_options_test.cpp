@@ -100,8 +100,8 @@ TEST(MixerOptions, RefusedInOneLine) {
   refused(R"({"type": "fourier", "transform": "learned", "max_length": 8, "real": "each"})",
           "real and blend are of transform fourier, and it is learned", false);
   refused(R"({"type": "fourier", "blend": 0.5})", "max_length = 0", false);
-  refused(R"({"type": "fourier", "blend": 1.5, "max_length": 8})", "blend = 1.5; expected 0 to 1",
-          false);
+  refused(R"({"type": "fourier", "blend": 1.5, "max_length": 8})",
+          ".blend] found 1.5; expected at most 1", false);
   refused(R"({"type": "attention", "n_heads": 2, "temperature": {"log_length": 1}})",
           "log_length = 1; expected at least 2");
   refused(R"({"type": "attention", "n_heads": 2, "temperature": {"log_below": true}})",

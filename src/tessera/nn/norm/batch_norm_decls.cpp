@@ -11,8 +11,6 @@ void BatchNormConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "norm \"batch_norm\" inside a part, which does not hold all tokens of a batch; expected "
          "as the norm of a branch or of the stack's end");
-  if (momentum > 1)
-    fail(ErrorKind::spec, scope.path, "momentum = {}; expected at most 1", momentum);
 }
 
 void BatchNormConfig::params(spec::ParamList& list, const spec::Scope& scope) const {

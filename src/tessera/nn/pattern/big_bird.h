@@ -39,7 +39,8 @@ struct BigBirdPatternConfig final : PatternBase<BigBirdPatternConfig> {
     using C = BigBirdPatternConfig;
     return std::tuple{
         spec::field("block", &C::block, "tokens in a block", {.min = 1}),
-        spec::field("random", &C::random, "random blocks per block of queries", {.min = 0}),
+        spec::field("random", &C::random, "random blocks per block of queries",
+                    {.min = 0, .max = kernels::Visibility::kMostOften - 1}),
         spec::field("draw", &C::draw, "where random blocks come from"),
         spec::field("seed", &C::seed, "of the draw", {.min = 0}),
         spec::field("full_up_to", &C::full_up_to,
@@ -57,9 +58,6 @@ struct BigBirdPatternConfig final : PatternBase<BigBirdPatternConfig> {
             .forms = {.recurrent = true}};
   }
   void check(const spec::Scope& scope) const override {
-    if (random + 1 > kernels::Visibility::kMostOften)
-      fail(ErrorKind::spec, scope.path, "random = {}; expected at most {}", random,
-           kernels::Visibility::kMostOften - 1);
     if (draw == BigBirdDraw::first_block && random == 0)
       fail(ErrorKind::spec, scope.path,
            "draw first_block with random = 0: no block is drawn; set random, or leave it out");

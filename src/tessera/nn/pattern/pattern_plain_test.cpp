@@ -519,7 +519,8 @@ TEST(Pattern, RefusesWhatCannotBe) {
   expect_refused(R"({"type": "longformer", "width": 4, "global_tokens": [3, -1]})", "hold -1");
   expect_refused(R"({"type": "fixed", "stride": 6, "summary": 4, "sub_blocks": 2})",
                  "must fit into a block");
-  expect_refused(R"({"type": "big_bird", "random": 127})", "random = 127; expected at most 126");
+  expect_refused(R"({"type": "big_bird", "random": 127})",
+                 ".random] found 127; expected at most 126");
   expect_refused(R"({"type": "big_bird", "full_up_to": 64})", "full_up_to = 64 in a causal stack");
   expect_refused(R"({"type": "dilated", "segments": [4], "dilations": [1, 2]})",
                  "1 segments and 2 dilations");

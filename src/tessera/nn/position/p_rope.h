@@ -17,10 +17,11 @@ struct PRopeConfig final : PositionConfig {
 
   static constexpr auto fields() {
     using C = PRopeConfig;
-    return std::tuple{spec::field("theta", &C::theta, "base of the frequencies", {.min = 1e-9}),
-                      spec::field("layout", &C::layout, "which channels form a pair"),
-                      spec::field("fraction", &C::fraction,
-                                  "p, the part of the pairs that turns, 0 to 1", {.min = 0})};
+    return std::tuple{
+        spec::field("theta", &C::theta, "base of the frequencies", {.min = 1e-9}),
+        spec::field("layout", &C::layout, "which channels form a pair"),
+        spec::field("fraction", &C::fraction, "p, the part of the pairs that turns, 0 to 1",
+                    {.min = 0, .max = 1})};
   }
   static spec::Info info() {
     return {.summary = "Rotary positions without the slowest frequencies.",
@@ -34,8 +35,6 @@ struct PRopeConfig final : PositionConfig {
   void check(const spec::Scope& scope) const override {
     require_place(spec::Place::rotation, "p_rope", scope, kRotationRemedy);
     require_pairs(scope);
-    if (fraction > 1)
-      fail(ErrorKind::spec, scope.at("fraction").path, "found {}; expected at most 1", fraction);
   }
   /// Angular frequencies of the D/2 pairs.
   std::vector<double> frequencies(int64_t width) const {

@@ -69,8 +69,6 @@ struct ResidualConfig : spec::Config {
   virtual void leave_params(spec::ParamList&, const spec::Scope&) const {}
 
   void check(const spec::Scope& scope) const override {
-    if (dropout >= 1)
-      fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
     if (gain == Gain::none && gain_init != 0)
       fail(ErrorKind::spec, scope.path,
            "gain_init = {} without a gain; expected gain \"scalar\" or \"channel\"", gain_init);
@@ -103,7 +101,7 @@ struct ResidualConfig : spec::Config {
         spec::field<C>("scale", static_cast<double C::*>(&C::scale),
                        "factor on the branch's output"),
         spec::field<C>("dropout", static_cast<double C::*>(&C::dropout),
-                       "probability on the branch's output, in training", {.min = 0})};
+                       "probability on the branch's output, in training", {.min = 0, .below = 1})};
   }
 };
 

@@ -37,7 +37,7 @@ struct HashRouterConfig final : RouterConfig {
         spec::field("ids", &C::ids,
                     "how many ids say the expert: a token's own and those before it; more than one "
                     "are hashed by `seed`, without a table",
-                    {.min = 1}),
+                    {.min = 1, .max = 64}),
         spec::field("k", &C::k, "experts of a token", {.min = 1}),
         spec::field("weights", &C::weights,
                     "what the chosen experts weigh: 1 / k each, or their scores by a learned gate, "
@@ -53,7 +53,6 @@ struct HashRouterConfig final : RouterConfig {
         .forms = {.recurrent = true}};
   }
   void check(const spec::Scope& scope) const override {
-    if (ids > 64) fail(ErrorKind::spec, scope.path, "ids = {}; expected 1 to 64", ids);
     if (ids > 1 && table != HashTable::random)
       fail(ErrorKind::spec, scope.path,
            "table \"modulo\" with ids = {}: runs of ids are hashed; expected \"random\"", ids);

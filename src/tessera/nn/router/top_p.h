@@ -21,7 +21,7 @@ struct TopPConfig final : LearnedRouterConfig {
     using C = TopPConfig;
     return std::tuple_cat(
         std::tuple{spec::field("probability", &C::probability, "what is to be reached, in [0, 1]",
-                               {.min = 0}),
+                               {.min = 0, .max = 1}),
                    spec::field("rule", &C::rule, "how the probability bounds the experts"),
                    spec::field("most", &C::most, "experts of a token at most; 0 = all", {.min = 0}),
                    spec::field("norm", &C::norm, "whether the weights are divided by their sum")},
@@ -37,8 +37,6 @@ struct TopPConfig final : LearnedRouterConfig {
   }
   void check(const spec::Scope& scope) const override {
     require_at_most("most", most, scope.n_experts, scope);
-    if (probability > 1)
-      fail(ErrorKind::spec, scope.path, "probability = {}; expected at most 1", probability);
   }
   double used(const spec::Scope& scope) const override {
     return static_cast<double>(most > 0 ? most : scope.n_experts);

@@ -12,9 +12,6 @@ template <class Data>
 void check_files(const Data& data, const std::string& where) {
   if (data.train.empty())
     fail(ErrorKind::spec, where + ".train", "no files; expected at least one");
-  if (data.valid_fraction >= 1)
-    fail(ErrorKind::spec, where + ".valid_fraction", "found {}; expected less than 1",
-         data.valid_fraction);
   if (!data.valid.empty() && data.valid_fraction > 0)
     fail(ErrorKind::spec, where + ".valid_fraction",
          "given together with {}.valid; expected one of them", where);

@@ -110,7 +110,7 @@ struct LabelData {
         field("valid_fraction", &C::valid_fraction,
               "instead of valid: this share of the examples, drawn from all of them, always the "
               "same ones",
-              {.min = 0}),
+              {.min = 0, .below = 1}),
         field("train_labels", &C::train_labels,
               "files with a label for every example of train, a line each"),
         field("valid_labels", &C::valid_labels, "the same for valid"),

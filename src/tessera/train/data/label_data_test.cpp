@@ -157,9 +157,6 @@ TEST_F(Records, KeysThatDoNotGoTogether) {
   data.valid_fraction = 0.1;
   EXPECT_EQ(where("a.tsv", data), "[data.valid_fraction]");
   data = {};
-  data.valid_fraction = 1;
-  EXPECT_EQ(where("a.tsv", data), "[data.valid_fraction]");
-  data = {};
   data.train_labels = {"a", "b"};
   EXPECT_EQ(where("a.txt", data), "[data.train_labels]");
 }

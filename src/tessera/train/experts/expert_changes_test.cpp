@@ -138,7 +138,7 @@ TEST(ExpertChanges, RecipesAreRefusedInOneLine) {
   refused(kTopK, R"({"grow": [{"at": 4, "to": 6, "k": 7}]})", "found 7 of 6 experts");
   refused(kTopK, R"({"grow": [{"at": 4, "to": 100000}]})", "expected at most 65536");
   refused(kTopK, R"({"grow": [{"to": 6}]})", "at");
-  refused(kTopK, R"({"remove": {"below": 2, "after": 3}})", "found 2; expected a part");
+  refused(kTopK, R"({"remove": {"below": 2, "after": 3}})", "found 2; expected at most 1");
   refused(R"({"type": "top_p"})", R"({"grow": [{"at": 4, "to": 6, "k": 3}]})",
           "no number of choices");
   Json dense = tiny_recipe(folder.write("text.txt", counting_text(3000)));

@@ -18,7 +18,7 @@ struct LabelSmoothing {
     using C = LabelSmoothing;
     return std::tuple{
         spec::field("share", &C::share, "of the target's probability that is given away",
-                    {.min = 0}),
+                    {.min = 0, .below = 1}),
         spec::field("over", &C::over,
                     "all: to every class, the target among them; others: to the others alone")};
   }

@@ -47,23 +47,15 @@ struct GroupOptimizer : R {
 using Wholes = spec::WrappedUnion<Whole, RuleKeys>;
 using GroupOptimizers = spec::WrappedUnion<GroupOptimizer, RuleKeys>;
 
-void check_share(double value, const Scope& scope) {
-  if (!(value >= 0 && value < 1))
-    fail(ErrorKind::spec, scope.path, "found {}; expected a number in [0, 1)", value);
-}
-
 void check_keys(const RuleKeys& rule, const Scope& scope) {
   std::visit(
       [&](const auto& keys) {
         if constexpr (requires { keys.betas; }) check_betas(keys.betas, scope.at("betas").path);
-        if constexpr (requires { keys.momentum; }) check_share(keys.momentum, scope.at("momentum"));
-        if constexpr (requires { keys.beta1; }) check_share(keys.beta1, scope.at("beta1"));
         if constexpr (requires { keys.adamw; })
           check_betas(keys.adamw.betas, scope.at("adamw").at("betas").path);
       },
       rule);
   if (const auto* sgd = std::get_if<SgdKeys>(&rule)) {
-    check_share(sgd->dampening, scope.at("dampening"));
     if (sgd->nesterov && (sgd->momentum == 0 || sgd->dampening > 0))
       fail(ErrorKind::spec, scope.at("nesterov").path,
            "true with momentum {} and dampening {}; expected momentum and no dampening",
@@ -74,9 +66,6 @@ void check_keys(const RuleKeys& rule, const Scope& scope) {
         (adafactor->beta1 > 0 || !adafactor->scale_parameter))
       fail(ErrorKind::spec, scope.at("form").path,
            "\"torch\" has neither beta1 nor scale_parameter false; expected \"transformers\"");
-    if (adafactor->clip <= 0)
-      fail(ErrorKind::spec, scope.at("clip").path, "found {}; expected more than 0",
-           adafactor->clip);
   }
   if (const auto* free = std::get_if<ScheduleFreeKeys>(&rule); free && free->betas[0] <= 0)
     fail(ErrorKind::spec, scope.at("betas").path,
@@ -131,9 +120,6 @@ std::vector<Json> taken_from_groups(Json& json) {
 
 void check_betas(const std::vector<double>& betas, const std::string& where) {
   if (betas.size() != 2) fail(ErrorKind::spec, where, "{} numbers; expected 2", betas.size());
-  for (const double beta : betas)
-    if (!(beta >= 0 && beta < 1))
-      fail(ErrorKind::spec, where, "found {}; expected numbers in [0, 1)", beta);
 }
 
 OptimizerRecipe read_optimizer(const Json& json, const Scope& scope) {
@@ -158,7 +144,6 @@ OptimizerRecipe read_optimizer(const Json& json, const Scope& scope) {
     out.groups[i].optimizer = read_part(parts[i], at.at("optimizer"));
   }
   if (out.average) {
-    check_share(out.average->decay, scope.at("average").at("decay"));
     const auto averages = [](const RuleKeys& rule) {
       return std::holds_alternative<ScheduleFreeKeys>(rule);
     };

@@ -68,7 +68,8 @@ struct AdamWKeys {
   static constexpr auto fields() {
     using C = AdamWKeys;
     using spec::field;
-    return std::tuple{field("betas", &C::betas, "decay of the two moments, each in [0, 1)"),
+    return std::tuple{field("betas", &C::betas, "decay of the two moments, each in [0, 1)",
+                            {.min = 0, .below = 1}),
                       field("eps", &C::eps, "added to the root of the second moment", {.min = 0}),
                       field("moments", &C::moments,
                             "storage of the moments; int8: a quarter of the memory, for parameters "
@@ -93,9 +94,10 @@ struct SgdKeys {
     using C = SgdKeys;
     using spec::field;
     return std::tuple{
-        field("momentum", &C::momentum, "decay of the sum of gradients, in [0, 1); 0 = none"),
+        field("momentum", &C::momentum, "decay of the sum of gradients, in [0, 1); 0 = none",
+              {.min = 0, .below = 1}),
         field("dampening", &C::dampening, "of the gradient in that sum, from the second update on",
-              {.min = 0}),
+              {.min = 0, .below = 1}),
         field("nesterov", &C::nesterov, "steps along the gradient and the sum")};
   }
 };
@@ -106,8 +108,9 @@ struct LionKeys {
   std::vector<double> betas = {0.9, 0.99};
   static constexpr auto fields() {
     using C = LionKeys;
-    return std::tuple{spec::field(
-        "betas", &C::betas, "share of the moment in the step, and its decay; each in [0, 1)")};
+    return std::tuple{spec::field("betas", &C::betas,
+                                  "share of the moment in the step, and its decay; each in [0, 1)",
+                                  {.min = 0, .below = 1})};
   }
 };
 
@@ -128,10 +131,11 @@ struct AdafactorKeys {
         field("decay_power", &C::decay_power, "update t replaces t^-power of the second moments",
               {.min = 0}),
         field("clip", &C::clip, "limit of the root mean square of an update before the rate",
-              {.min = 0}),
+              {.above = 0}),
         field("smallest_rms", &C::smallest_rms,
               "least size of a parameter by which its rate is multiplied", {.min = 0}),
-        field("beta1", &C::beta1, "transformers: decay of a first moment, in [0, 1); 0 = none"),
+        field("beta1", &C::beta1, "transformers: decay of a first moment, in [0, 1); 0 = none",
+              {.min = 0, .below = 1}),
         field("scale_parameter", &C::scale_parameter,
               "transformers: the rate is relative to the size of the parameter; torch: always")};
   }
@@ -146,7 +150,8 @@ struct BesideKeys {
     using C = BesideKeys;
     using spec::field;
     return std::tuple{field("lr", &C::lr, "learning rate", {.min = 0}),
-                      field("betas", &C::betas, "decay of the two moments, each in [0, 1)"),
+                      field("betas", &C::betas, "decay of the two moments, each in [0, 1)",
+                            {.min = 0, .below = 1}),
                       field("eps", &C::eps, "added to the root of the second moment", {.min = 0})};
   }
 };
@@ -163,7 +168,8 @@ struct MuonKeys {
     using C = MuonKeys;
     using spec::field;
     return std::tuple{
-        field("momentum", &C::momentum, "decay of the mean of gradients, in [0, 1)"),
+        field("momentum", &C::momentum, "decay of the mean of gradients, in [0, 1)",
+              {.min = 0, .below = 1}),
         field("nesterov", &C::nesterov, "steps along the gradient and the mean"),
         field("iterations", &C::iterations, "of Newton and Schulz", {.min = 1}),
         field("scale", &C::scale, "what an orthogonal step of a matrix is multiplied by"),
@@ -181,7 +187,8 @@ struct SoapKeys {
   static constexpr auto fields() {
     using C = SoapKeys;
     using spec::field;
-    return std::tuple{field("betas", &C::betas, "decay of the two moments, each in [0, 1)"),
+    return std::tuple{field("betas", &C::betas, "decay of the two moments, each in [0, 1)",
+                            {.min = 0, .below = 1}),
                       field("eps", &C::eps, "added to the root of the second moment", {.min = 0}),
                       field("every", &C::every, "updates between turns of the basis", {.min = 1}),
                       field("largest", &C::largest,
@@ -202,7 +209,8 @@ struct ShampooKeys {
     using C = ShampooKeys;
     using spec::field;
     return std::tuple{
-        field("betas", &C::betas, "decay of the moments and of the two factors, each in [0, 1)"),
+        field("betas", &C::betas, "decay of the moments and of the two factors, each in [0, 1)",
+              {.min = 0, .below = 1}),
         field("eps", &C::eps, "added to the root of the second moment", {.min = 0}),
         field("every", &C::every, "updates between new roots", {.min = 1}),
         field("largest", &C::largest, "a side of a matrix beyond it has no factor", {.min = 1}),
@@ -224,7 +232,8 @@ struct ScheduleFreeKeys {
     return std::tuple{
         field("betas", &C::betas,
               "share of the average in what gradients are taken at, more than 0; decay of the "
-              "second moment"),
+              "second moment",
+              {.min = 0, .below = 1}),
         field("eps", &C::eps, "added to the root of the second moment", {.min = 0}),
         field("weight_power", &C::weight_power,
               "an update counts in the average by its largest rate so far to this power",
@@ -277,7 +286,8 @@ struct AverageRecipe {
     using C = AverageRecipe;
     using spec::field;
     return std::tuple{
-        field("decay", &C::decay, "e = decay e + (1 - decay) w after every update; in [0, 1)"),
+        field("decay", &C::decay, "e = decay e + (1 - decay) w after every update; in [0, 1)",
+              {.min = 0, .below = 1}),
         field("from", &C::from, "updates before it begins, with the weights as they are then",
               {.min = 0})};
   }

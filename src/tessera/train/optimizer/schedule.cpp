@@ -79,9 +79,6 @@ const WarmupKeys& warmup_of(const Schedule& schedule) {
 
 std::string fit_schedule(Schedule& schedule, int64_t steps, const std::string& path) {
   WarmupKeys& keys = warmup_in(schedule);
-  if (keys.warmup_fraction > 1)
-    fail(ErrorKind::spec, path + ".warmup_fraction", "found {}; expected 0 to 1",
-         keys.warmup_fraction);
   if (keys.warmup_fraction > 0 && keys.warmup > 0)
     fail(ErrorKind::spec, path + ".warmup_fraction", "given together with warmup; expected one");
   if (keys.warmup_fraction > 0) {
@@ -102,12 +99,6 @@ void check_schedule(const Schedule& schedule, int64_t steps, const std::string& 
          steps);
   if (std::holds_alternative<NoamSchedule>(schedule) && keys.warmup == 0)
     fail(ErrorKind::spec, path + ".warmup", "found 0; \"noam\" falls from its end: expected steps");
-  if (keys.final_fraction > 1)
-    fail(ErrorKind::spec, path + ".final_fraction", "found {}; expected 0 to 1",
-         keys.final_fraction);
-  if (const auto* wsd = std::get_if<WsdSchedule>(&schedule); wsd && wsd->decay_fraction > 1)
-    fail(ErrorKind::spec, path + ".decay_fraction", "found {}; expected 0 to 1",
-         wsd->decay_fraction);
 }
 
 double rate_factor(const Schedule& schedule, int64_t t, int64_t steps) {

@@ -47,11 +47,12 @@ struct WarmupKeys {
   static constexpr auto fields() {
     using C = WarmupKeys;
     using spec::field;
-    return std::tuple{field("warmup", &C::warmup, "warm-up steps of the learning rate", {.min = 0}),
-                      field("warmup_fraction", &C::warmup_fraction,
-                            "instead of warmup: warm-up as a share of the steps", {.min = 0}),
-                      field("final_fraction", &C::final_fraction,
-                            "final learning rate, relative to the base rate", {.min = 0})};
+    return std::tuple{
+        field("warmup", &C::warmup, "warm-up steps of the learning rate", {.min = 0}),
+        field("warmup_fraction", &C::warmup_fraction,
+              "instead of warmup: warm-up as a share of the steps", {.min = 0, .max = 1}),
+        field("final_fraction", &C::final_fraction,
+              "final learning rate, relative to the base rate", {.min = 0, .max = 1})};
   }
 };
 
@@ -85,7 +86,7 @@ struct WsdSchedule : WarmupKeys {
     using spec::field;
     return std::tuple_cat(WarmupKeys::fields(),
                           std::tuple{field("decay_fraction", &C::decay_fraction,
-                                           "share of the steps that decay", {.min = 0}),
+                                           "share of the steps that decay", {.min = 0, .max = 1}),
                                      field("decay", &C::decay, "shape of the decay")});
   }
   double factor(int64_t t, int64_t steps) const;

@@ -66,7 +66,7 @@ struct LoraAdapter : MatrixKeys {
         std::tuple{field("rank", &C::rank, "rank of the update", {.min = 1}),
                    field("alpha", &C::alpha, "the update is scaled by alpha / rank", {.min = 0}),
                    field("dropout", &C::dropout, "dropout of the input of the update; below 1",
-                         {.min = 0}),
+                         {.min = 0, .below = 1}),
                    field("targets", &C::targets,
                          "the ends of the names of matrices, such as \"mixer.q\"; none = all of "
                          "the layers")},

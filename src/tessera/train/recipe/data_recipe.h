@@ -67,14 +67,15 @@ struct DataPart {
   static constexpr auto fields() {
     using C = DataPart;
     using spec::field;
-    return std::tuple{field("weight", &C::weight,
-                            "weight of this dataset, relative to the sum of all", {.min = 0}),
-                      field("train", &C::train, "files to learn from", {.required = true}),
-                      field("valid", &C::valid, "files to evaluate on"),
-                      field("valid_fraction", &C::valid_fraction,
-                            "instead of valid: the last part of the bytes of train", {.min = 0}),
-                      field("format", &C::format, kFormatDoc),
-                      field("text_key", &C::text_key, "key or column of the text")};
+    return std::tuple{
+        field("weight", &C::weight, "weight of this dataset, relative to the sum of all",
+              {.min = 0}),
+        field("train", &C::train, "files to learn from", {.required = true}),
+        field("valid", &C::valid, "files to evaluate on"),
+        field("valid_fraction", &C::valid_fraction,
+              "instead of valid: the last part of the bytes of train", {.min = 0, .below = 1}),
+        field("format", &C::format, kFormatDoc),
+        field("text_key", &C::text_key, "key or column of the text")};
   }
 };
 
@@ -102,7 +103,7 @@ struct TextData {
         field("train", &C::train, "files to learn from; needed without a mix"),
         field("valid", &C::valid, "files to evaluate on"),
         field("valid_fraction", &C::valid_fraction,
-              "instead of valid: the last part of the bytes of train", {.min = 0}),
+              "instead of valid: the last part of the bytes of train", {.min = 0, .below = 1}),
         field("format", &C::format, kFormatDoc),
         field("text_key", &C::text_key, "key or column of the text"),
         field("source_key", &C::source_key,

@@ -356,9 +356,6 @@ void check_model(const Recipe& recipe) {
     check_rewards(*recipe.spec.encoder, "and what an encoder reads has none");
   for (const model::PredictorSpec& predictor : recipe.spec.predictors)
     check_rewards(*predictor.stack, "which those of a predictor do not reach");
-  if (recipe.train.label_smoothing.share >= 1)
-    fail(ErrorKind::spec, "train.label_smoothing.share", "found {}; expected less than 1",
-         recipe.train.label_smoothing.share);
   if (recipe.train.early_exit.scale > 0) {
     if (recipe.spec.encoder)
       fail(ErrorKind::spec, "train.early_exit",
@@ -502,15 +499,11 @@ void check_experts(const Recipe& recipe) {
            recipe.experts->balance_steps);
   }
   if (!recipe.experts->changes()) return;
-  constexpr int64_t kMost = 65536;
   const std::map<std::string, convert::Mixture> mixtures = convert::mixtures(recipe.spec);
   if (mixtures.empty())
     fail(ErrorKind::spec, "experts", "no mixture of experts in the layers of this spec");
   for (const auto& [name, mixture] : mixtures)
     if (!mixture.reason.empty()) fail(ErrorKind::spec, "experts", "{}: {}", name, mixture.reason);
-  if (recipe.experts->remove && recipe.experts->remove->below > 1)
-    fail(ErrorKind::spec, "experts.remove.below",
-         "found {}; expected a part of an even share, 0 to 1", recipe.experts->remove->below);
   int64_t before = 0;
   for (size_t i = 0; i < recipe.experts->grow.size(); ++i) {
     const GrowRecipe& grow = recipe.experts->grow[i];
@@ -519,8 +512,6 @@ void check_experts(const Recipe& recipe) {
       fail(ErrorKind::spec, where + ".at",
            "found {}; expected {} to {}: after the one before, and before the last of the run",
            grow.at, before + 1, recipe.train.steps - 1);
-    if (grow.to > kMost)
-      fail(ErrorKind::spec, where + ".to", "found {}; expected at most {}", grow.to, kMost);
     if (grow.k > grow.to)
       fail(ErrorKind::spec, where + ".k", "found {} of {} experts", grow.k, grow.to);
     for (const auto& [name, mixture] : mixtures)
@@ -540,8 +531,6 @@ void check_adapter(const Recipe& recipe) {
   if (recipe.init->partial && recipe.data.labels() == nullptr)
     fail(ErrorKind::spec, "init.partial",
          "true with an adapter, whose base model is frozen; expected false");
-  if (const auto* lora = adapter_keys<LoraAdapter>(*recipe.adapter); lora && lora->dropout >= 1)
-    fail(ErrorKind::spec, "adapter.dropout", "found {}; expected less than 1", lora->dropout);
   if (const auto* keys = adapter_keys<VirtualTokenKeys>(*recipe.adapter)) {
     const bool prefix = std::holds_alternative<PrefixAdapter>(*recipe.adapter);
     if (const std::string reason = model::no_virtual_reason(recipe.spec, prefix); !reason.empty())

@@ -61,6 +61,7 @@ struct InitRecipe {
 
 /// Experts to add: copies of the most used ones, in every mixture of experts with fewer.
 struct GrowRecipe {
+  static constexpr int64_t kMostExperts = 65536;
   int64_t at = 0;
   int64_t to = 0;
   int64_t k = 0;
@@ -71,7 +72,8 @@ struct GrowRecipe {
     using spec::field;
     return std::tuple{
         field("at", &C::at, "update after which experts are added", {.min = 1, .required = true}),
-        field("to", &C::to, "experts per mixture afterwards", {.min = 1, .required = true}),
+        field("to", &C::to, "experts per mixture afterwards",
+              {.min = 1, .max = kMostExperts, .required = true}),
         field("k", &C::k, "experts per token afterwards; 0 = as before", {.min = 0}),
         field("noise", &C::noise,
               "noise of a copy, relative to the size of its matrices and router row", {.min = 0})};
@@ -89,7 +91,7 @@ struct RemoveRecipe {
     using spec::field;
     return std::tuple{
         field("below", &C::below, "minimum share of an even load; experts below it are removed",
-              {.min = 0, .required = true}),
+              {.min = 0, .max = 1, .required = true}),
         field("after", &C::after,
               "updates counted for the decision, from the last decision or change",
               {.min = 1, .required = true}),

@@ -107,7 +107,14 @@ TEST(Recipe, ErrorsNamePathAndRemedy) {
   EXPECT_NE(spec_error({"adapter.type=prefix", "adapter.rank=4"})
                 .find("[adapter] unknown key \"rank\"; valid keys: tokens, save"),
             std::string::npos);
-  EXPECT_NE(spec_error({"optimizer.betas=[0.9,1]"}).find("[optimizer.betas] found 1"),
+  EXPECT_NE(spec_error({"optimizer.betas=[0.9,1]"})
+                .find("[optimizer.betas[1]] found 1; expected less than 1"),
+            std::string::npos);
+  for (const char* wrong :
+       {"data.valid_fraction=1", "schedule.warmup_fraction=1.5", "schedule.final_fraction=1.5"})
+    EXPECT_NE(spec_error({wrong}).find("expected "), std::string::npos) << wrong;
+  EXPECT_NE(spec_error({"schedule.type=wsd", "schedule.decay_fraction=1.5"})
+                .find("[schedule.decay_fraction] found 1.5; expected at most 1"),
             std::string::npos);
   EXPECT_NE(spec_error({"train.batch=0"}).find("[train.batch] found 0; expected at least 1"),
             std::string::npos);

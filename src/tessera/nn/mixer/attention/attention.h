@@ -6,15 +6,13 @@
 //   t_i = 1 + a ln(1 + floor((i + c) / floor)) where the temperature follows the position,
 //   times ln(i + c) / ln n (log-n attention), where asked for only beyond 1
 // A value head may be narrower or wider than a key head (v_head_dim: MiMo-V2-Flash).
-// With k_eq_v the values are the projected keys, before norm and rotation: there is no W_v (Gemma 4's
-// attention_k_eq_v).
-// add_zero_attn is torch.nn.MultiheadAttention's: a key and value of zeros that every query sees
-// in addition, without a position and without a place in the state.
-// A layer may use the keys and values of an earlier one (`kv_of`, kv_sharing.h).
-// `select` chooses the keys that a query attends to, by content (sparse attention).
-// In groups of channels the projections are block-diagonal (channel_groups.h).
-// A state may keep the keys that received the most weight, in addition to the last (`heavy`,
-// heavy_hitters.h): every call then computes with those alone.
+// With k_eq_v the values are the projected keys, before norm and rotation: there is no W_v (Gemma
+// 4's attention_k_eq_v). add_zero_attn is torch.nn.MultiheadAttention's: a key and value of zeros
+// that every query sees in addition, without a position and without a place in the state. A layer
+// may use the keys and values of an earlier one (`kv_of`, kv_sharing.h). `select` chooses the keys
+// that a query attends to, by content (sparse attention). In groups of channels the projections are
+// block-diagonal (channel_groups.h). A state may keep the keys that received the most weight, in
+// addition to the last (`heavy`, heavy_hitters.h): every call then computes with those alone.
 // Vaswani et al. 2017, arXiv:1706.03762; Shazeer 2019, arXiv:1911.02150 (MQA); Ainslie et
 // al. 2023, arXiv:2305.13245 (GQA). Golden: attention G1, G2.
 //
@@ -45,8 +43,9 @@ struct AttentionGroups {
   static constexpr auto fields() {
     using C = AttentionGroups;
     using spec::field;
-    return std::tuple{field("q", &C::q, "queries", {.min = 1}), field("k", &C::k, "keys", {.min = 1}),
-                      field("v", &C::v, "values", {.min = 1}), field("o", &C::o, "output", {.min = 1})};
+    return std::tuple{
+        field("q", &C::q, "queries", {.min = 1}), field("k", &C::k, "keys", {.min = 1}),
+        field("v", &C::v, "values", {.min = 1}), field("o", &C::o, "output", {.min = 1})};
   }
 };
 
@@ -116,7 +115,7 @@ struct AttentionConfig final : spec::Config,
             field("inner_norm", &C::inner_norm,
                   "norm of the heads' outputs side by side, before the last product (sub-LN)"),
             field("dropout", &C::dropout, "probability on the attention weights, in training",
-                  {.min = 0})},
+                  {.min = 0, .below = 1})},
         KvSharingConfig::fields());
   }
   static spec::Info info() {

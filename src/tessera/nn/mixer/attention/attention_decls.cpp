@@ -55,8 +55,6 @@ void check_heavy(const AttentionConfig& c, const spec::Scope& scope) {
 
 void AttentionConfig::check(const spec::Scope& scope) const {
   require_groups(n_kv_heads, n_heads, scope);
-  if (dropout >= 1)
-    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
   check_qk_norm(scope, position);
   temperature.check(scope);
   check_scale(scope, position);

@@ -54,7 +54,7 @@ struct BottleneckConfig final : spec::Config {
         field("ffn", &C::ffn, "each of them, of `width` channels", {.required = true}),
         field("norm", &C::norm, "norm after each projection in and each sum", {.part = "affine"}),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
-              {.min = 0})};
+              {.min = 0, .below = 1})};
   }
   static spec::Json example(const spec::Scope& scope, int64_t) {
     const int64_t width = scope.d_model / 4;

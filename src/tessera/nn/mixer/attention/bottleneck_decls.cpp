@@ -13,8 +13,6 @@ void BottleneckConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path, "n_heads = {} does not divide width = {}", n_heads, width);
   if (!ffn) fail(ErrorKind::spec, scope.at("ffn").path, "found null; expected a layer");
   if (!norm) fail(ErrorKind::spec, scope.at("norm").path, "found null; expected a norm");
-  if (dropout >= 1)
-    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
 }
 
 void BottleneckConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -40,8 +38,7 @@ void BottleneckConfig::params(spec::ParamList& list, const spec::Scope& scope) c
 
 double BottleneckConfig::extra_flops(const spec::Scope& scope, int64_t context) const {
   return 4 * static_cast<double>(width) * static_cast<double>(context) +
-         static_cast<double>(n_ffns) *
-             ffn.config->extra_flops(child_scope(scope, "ffn"), context);
+         static_cast<double>(n_ffns) * ffn.config->extra_flops(child_scope(scope, "ffn"), context);
 }
 
 }  // namespace tessera::nn

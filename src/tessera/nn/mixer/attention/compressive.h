@@ -71,7 +71,7 @@ struct CompressiveConfig final : SegmentConfig {
         field("distance", &C::distance, "how far away a slot is"),
         field("position", &C::position, "what the scores gain", {.part = "xl"}),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
-              {.min = 0}),
+              {.min = 0, .below = 1}),
         field("reconstruction", &C::reconstruction,
               "weight of the loss from which the compression learns", {.min = 0})};
   }

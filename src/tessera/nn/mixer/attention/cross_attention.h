@@ -24,10 +24,11 @@ struct CrossAttentionConfig final : spec::Config, HeadsConfig, QkNormConfig, Sco
     return std::tuple_cat(
         HeadsConfig::fields(), std::tuple{field("bias", &C::bias, "which projections have a bias")},
         QkNormConfig::fields(), ScoreScaleConfig::fields(),
-        std::tuple{field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none",
-                         {.min = 0}),
-                   field("dropout", &C::dropout,
-                         "probability on the attention weights, in training", {.min = 0})});
+        std::tuple{
+            field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none",
+                  {.min = 0}),
+            field("dropout", &C::dropout, "probability on the attention weights, in training",
+                  {.min = 0, .below = 1})});
   }
   static spec::Info info() {
     return {.summary = "Attention of a decoder to what its encoder made of the source.",

@@ -14,8 +14,6 @@ void CrossAttentionConfig::check(const spec::Scope& scope) const {
          "cross_attention stands where no encoder is; expected it in \"stacks.decoder\" of arch "
          "\"encoder_decoder\"");
   require_groups(n_kv_heads, n_heads, scope);
-  if (dropout >= 1)
-    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
   check_scale(scope);
   check_qk_norm(scope);
 }

@@ -60,7 +60,7 @@ struct DifferentialAttentionConfig final : spec::Config {
         field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
         field("position", &C::position, "how order enters", {.part = "none"}),
         field("dropout", &C::dropout, "probability on the weights of each map, in training",
-              {.min = 0})};
+              {.min = 0, .below = 1})};
   }
   static spec::Info info() {
     return {.summary = "Every head is the difference of two softmax maps over the same values.",

@@ -13,8 +13,6 @@ void DifferentialAttentionConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "norm is null; the difference of two maps has no fixed scale: give a norm, such as "
          "\"rms_norm\"");
-  if (dropout >= 1)
-    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
   check_pattern(pattern, position, n_heads, scope);
   check_one_projection(pattern, "differential_attention", scope);
   if (position && position.as<PositionConfig>().adds_values())

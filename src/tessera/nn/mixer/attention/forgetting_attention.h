@@ -31,7 +31,7 @@ struct ForgettingAttentionConfig final : spec::Config, HeadsConfig, QkNormConfig
                   "whether a sigmoid of a projection multiplies the heads' outputs"),
             field("position", &C::position, "a rotation of queries and keys", {.part = "none"}),
             field("dropout", &C::dropout, "probability on the attention weights, in training",
-                  {.min = 0})});
+                  {.min = 0, .below = 1})});
   }
   static spec::Info info() {
     return {.summary = "Softmax attention with a forget gate of each head (FoX).",

@@ -14,8 +14,6 @@ void ForgettingAttentionConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "forgetting_attention is causal and cannot stand in an encoder; use attention there");
   require_groups(n_kv_heads, n_heads, scope);
-  if (dropout >= 1)
-    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
   check_qk_norm(scope);
 }
 

@@ -68,7 +68,7 @@ struct GauConfig final : spec::Config {
         field("max_length", &C::max_length, "the number that divisor max_length takes", {.min = 1}),
         field("position", &C::position, "how order enters", {.part = "none"}),
         field("dropout", &C::dropout, "probability on the weights of softmax, in training",
-              {.min = 0})};
+              {.min = 0, .below = 1})};
   }
   static spec::Info info() {
     return {.summary = "One head without a softmax that gates a wide hidden layer.",

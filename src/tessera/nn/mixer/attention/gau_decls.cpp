@@ -23,8 +23,6 @@ void GauConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "divisor length needs an encoder: in a decoder every output would change as the sequence "
          "grows; use count or max_length");
-  if (dropout >= 1)
-    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
   if (dropout > 0 && weights != GauWeights::softmax)
     fail(ErrorKind::spec, scope.path,
          "dropout = {} acts on the weights of a softmax; expected 0 with weights relu2 or laplace",

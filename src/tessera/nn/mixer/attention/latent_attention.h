@@ -127,7 +127,7 @@ struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts, Outp
               "how order enters; a rotation turns the qk_rope_head_dim channels", {.part = "none"}),
         field("select", &C::select, "which keys a query attends to, by content; null = all"),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
-              {.min = 0})};
+              {.min = 0, .below = 1})};
   }
   static spec::Json example(const spec::Scope& scope, int64_t) {
     return {{"kv_lora_rank", std::max<int64_t>(1, scope.d_model / 2)},

@@ -58,8 +58,6 @@ void LatentAttentionConfig::check(const spec::Scope& scope) const {
         "position \"{}\" adds to the values, which are read from the latent; set its \"values\" to "
         "false",
         position.type());
-  if (dropout >= 1)
-    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
 }
 
 void LatentAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {

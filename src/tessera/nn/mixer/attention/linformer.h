@@ -84,7 +84,7 @@ struct LinformerConfig final : spec::Config {
         field("order", &C::order, "whether tokens or their keys and values are compressed"),
         field("bias", &C::bias, "which projections have a bias"),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
-              {.min = 0})};
+              {.min = 0, .below = 1})};
   }
   static spec::Json example(const spec::Scope&, int64_t length) {
     return {{"n_slots", std::min<int64_t>(128, length)}, {"max_length", length}};

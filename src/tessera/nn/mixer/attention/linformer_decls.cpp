@@ -30,8 +30,6 @@ void LinformerConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "share {} has nothing to share: method mean and max have no weights; use headwise",
          share == SlotShare::kv ? "kv" : "layerwise");
-  if (dropout >= 1)
-    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
 }
 
 void LinformerConfig::params(spec::ParamList& list, const spec::Scope& scope) const {

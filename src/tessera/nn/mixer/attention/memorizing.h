@@ -71,11 +71,11 @@ struct MemorizingConfig final : SegmentConfig {
         field("search", &C::search, "how the top_k are found"),
         field("n_hashes", &C::n_hashes, "tables of the approximate search", {.min = 1}),
         field("n_buckets", &C::n_buckets, "buckets of a table, an even number up to 256",
-              {.min = 2}),
+              {.min = 2, .max = kMostBuckets}),
         field("hash_seed", &C::hash_seed, "of the directions of the buckets", {.min = 0}),
         field("position", &C::position, "what the scores within the segment gain", {.part = "t5"}),
         field("dropout", &C::dropout, "probability on the segment's attention weights, in training",
-              {.min = 0})};
+              {.min = 0, .below = 1})};
   }
   static spec::Json example(const spec::Scope&, int64_t) {
     return {{"segment", 128}, {"memory", 256}};

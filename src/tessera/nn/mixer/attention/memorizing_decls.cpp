@@ -20,9 +20,8 @@ void MemorizingConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "n_hashes, n_buckets and hash_seed are of the approximate search; set search "
          "\"approximate\", or leave them out");
-  if (n_buckets % 2 != 0 || n_buckets > kMostBuckets)
-    fail(ErrorKind::spec, scope.path, "n_buckets = {}; expected an even number up to {}", n_buckets,
-         kMostBuckets);
+  if (n_buckets % 2 != 0)
+    fail(ErrorKind::spec, scope.path, "n_buckets = {}; expected an even number", n_buckets);
 }
 
 void MemorizingConfig::params(spec::ParamList& list, const spec::Scope& scope) const {

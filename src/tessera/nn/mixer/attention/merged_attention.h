@@ -37,7 +37,7 @@ struct MergedAttentionConfig final : spec::Config, HeadsConfig, QkNormConfig, Sc
             field("position", &C::position, "a rotation of queries and the decoder's keys",
                   {.part = "none"}),
             field("dropout", &C::dropout, "probability on the attention weights, in training",
-                  {.min = 0})});
+                  {.min = 0, .below = 1})});
   }
   static spec::Info info() {
     return {.summary = "Attention of a decoder to its own tokens and to the source in one softmax.",

@@ -28,8 +28,6 @@ void MergedAttentionConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.at("pattern").path,
          "pattern \"{}\" in merged_attention; expected \"full\" or \"window\"", pattern.type());
   require_groups(n_kv_heads, n_heads, scope);
-  if (dropout >= 1)
-    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
   check_scale(scope);
   check_qk_norm(scope);
 }

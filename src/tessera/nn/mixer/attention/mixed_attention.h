@@ -31,13 +31,13 @@ struct MixedAttentionConfig final : spec::Config {
         field("n_heads", &C::n_heads, "heads of attention, and as many of convolution",
               {.min = 1, .required = true}),
         field("head_dim", &C::head_dim, "width of one head; 0 = d_model / (2 n_heads)", {.min = 0}),
-        field("kernel", &C::kernel, "taps of either convolution, the token's own in the middle; odd",
-              {.min = 1}),
+        field("kernel", &C::kernel,
+              "taps of either convolution, the token's own in the middle; odd", {.min = 1}),
         field("bias", &C::bias, "which projections of the attention, and the output, have a bias"),
         field("conv_bias", &C::conv_bias,
               "whether those of the convolution have one: of the span, of the taps, of its values"),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
-              {.min = 0})};
+              {.min = 0, .below = 1})};
   }
   static spec::Info info() {
     return {.summary =

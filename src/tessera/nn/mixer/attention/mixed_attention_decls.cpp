@@ -12,8 +12,6 @@ void MixedAttentionConfig::check(const spec::Scope& scope) const {
          "attention");
   if (kernel % 2 == 0)
     fail(ErrorKind::spec, scope.path, "kernel = {}; expected an odd number of taps", kernel);
-  if (dropout >= 1)
-    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
 }
 
 void MixedAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {

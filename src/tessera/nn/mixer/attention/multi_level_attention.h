@@ -96,7 +96,7 @@ struct PatchGrid {
                       spec::field("first", &C::first,
                                   "tokens before the patches that are never pooled: 1 = a class "
                                   "token, or 0",
-                                  {.min = 0})};
+                                  {.min = 0, .max = 1})};
   }
   explicit operator bool() const { return rows > 0; }
   int64_t patches() const { return rows * columns; }

@@ -19,8 +19,6 @@ void check_grid(const MultiLevelAttentionConfig& config, const spec::Scope& scop
   if (rows == 0 || columns == 0)
     fail(ErrorKind::spec, scope.path, "grid of {} rows and {} columns; expected both or none", rows,
          columns);
-  if (first > 1)
-    fail(ErrorKind::spec, scope.path, "grid.first = {}; expected 0 or 1, a class token", first);
   if (scope.causal)
     fail(ErrorKind::spec, scope.path,
          "grid needs an encoder: a window of patches holds rows that a decoder has not read yet");

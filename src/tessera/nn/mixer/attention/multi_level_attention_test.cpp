@@ -415,7 +415,8 @@ TEST(MultiLevelAttention, RefusesGridsThatCannotBe) {
           "grid needs an encoder", true);
   refused(R"("semantic": 2)", "semantic = 2 needs an encoder", true);
   refused(R"("grid": {"rows": 4})", "grid of 4 rows and 0 columns; expected both or none");
-  refused(R"("grid": {"rows": 4, "columns": 4, "first": 2})", "grid.first = 2; expected 0 or 1");
+  refused(R"("grid": {"rows": 4, "columns": 4, "first": 2})",
+          ".grid.first] found 2; expected at most 1");
   refused(R"("ratios": [1, 8], "windows": [3], "grid": {"rows": 4, "columns": 4})",
           "windows of 8 are larger than it");
   refused(R"("ratios": [1, 2], "windows": [3], "pool": "conv", "grid": {"rows": 4, "columns": 5})",

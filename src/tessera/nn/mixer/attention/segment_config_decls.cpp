@@ -17,8 +17,6 @@ void SegmentConfig::check(const spec::Scope& scope) const {
          "attention there");
   if (!position)
     fail(ErrorKind::spec, scope.at("position").path, "found null; expected a scheme, or \"none\"");
-  if (dropout >= 1)
-    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
 }
 
 void SegmentConfig::declare(spec::ParamList& list, const spec::Scope& scope) const {

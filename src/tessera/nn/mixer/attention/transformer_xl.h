@@ -45,7 +45,7 @@ struct TransformerXlConfig final : SegmentConfig {
               "every query sees mem_len keys, its own included, and no more"),
         field("position", &C::position, "what the scores gain", {.part = "xl"}),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
-              {.min = 0})};
+              {.min = 0, .below = 1})};
   }
   static spec::Json example(const spec::Scope&, int64_t) {
     return {{"segment", 128}, {"mem_len", 128}};

@@ -32,6 +32,7 @@ struct NgramHash {
 };
 
 struct EngramConfig final : spec::Config, WideOutput {
+  static constexpr int64_t kMostHeads = 4096;  // searching primes takes time
   int64_t width = 0;
   int64_t ngram = 3;
   int64_t heads = 8;
@@ -53,18 +54,20 @@ struct EngramConfig final : spec::Config, WideOutput {
     return std::tuple{
         field("width", &C::width, "channels of e, those of all heads together; 0 = d_model",
               {.min = 0}),
-        field("ngram", &C::ngram, "ids of the longest n-gram", {.min = 2}),
-        field("heads", &C::heads, "hashes of each n", {.min = 1}),
+        field("ngram", &C::ngram, "ids of the longest n-gram", {.min = 2, .max = kMostHeads}),
+        field("heads", &C::heads, "hashes of each n", {.min = 1, .max = kMostHeads}),
         field("rows", &C::rows, "least number of rows of a head; 0 = vocab", {.min = 0}),
         field("table_rows", &C::table_rows,
               "rows of the table, at least those of all heads; 0 = just these", {.min = 0}),
         field("seed", &C::seed, "of the hash", {.min = 0}),
         field("index", &C::index, "number of this memory in the model: each hashes differently",
-              {.min = 0}),
+              {.min = 0, .max = kMostHeads}),
         field("pad", &C::pad, "id that stands for tokens before the document", {.min = 0}),
         field("cut", &C::cut, "whether n-grams reach no further back than to a token `pad`"),
-        field("d_conv", &C::d_conv, "taps of the convolution, the present included", {.min = 1}),
-        field("dilation", &C::dilation, "tokens from one tap to the next; 0 = ngram", {.min = 0}),
+        field("d_conv", &C::d_conv, "taps of the convolution, the present included",
+              {.min = 1, .max = 1 << 20}),
+        field("dilation", &C::dilation, "tokens from one tap to the next; 0 = ngram",
+              {.min = 0, .max = 1 << 20}),
         field("bias", &C::bias, "bias of W_k and W_v"),
         field("norm_eps", &C::norm_eps, "added to the mean squares", {.min = 0}),
         field("norm_weight", &C::norm_weight, "how the weights of the norms enter")};

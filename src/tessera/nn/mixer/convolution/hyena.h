@@ -38,7 +38,7 @@ struct HyenaConfig final : spec::Config {
               {.min = 1}),
         field("filter_width", &C::filter_width, "hidden width of the filter's network", {.min = 1}),
         field("filter_layers", &C::filter_layers, "hidden layers of it, after the first",
-              {.min = 0}),
+              {.min = 0, .max = 64}),
         field("bands", &C::bands, "frequencies of the position's features", {.min = 1}),
         field("shift", &C::shift, "added to the filters' window, which else ends near 0",
               {.min = 0})};

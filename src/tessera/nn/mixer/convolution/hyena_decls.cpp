@@ -8,8 +8,6 @@ namespace tessera::nn {
 
 void HyenaConfig::check(const spec::Scope& scope) const {
   require_causal(scope, "hyena");
-  if (filter_layers > 64)
-    fail(ErrorKind::spec, scope.path, "filter_layers = {}; expected at most 64", filter_layers);
 }
 
 void HyenaConfig::params(spec::ParamList& list, const spec::Scope& scope) const {

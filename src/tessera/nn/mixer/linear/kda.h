@@ -36,7 +36,7 @@ struct KdaConfig final : RecurrentConfig {
             field("full_rank", &C::full_rank,
                   "whether decay and gate have one projection each, without a rank (Ling 3)"),
             field("lower_bound", &C::lower_bound,
-                  "least ln a of a token, below 0: bounded decay; 0 = unbounded"),
+                  "least ln a of a token, below 0: bounded decay; 0 = unbounded", {.max = 0}),
             field("gate_bias", &C::gate_bias, "bias of the gate's last projection"),
             field("negative_eigenvalues", &C::negative_eigenvalues, "beta in (0, 2), not (0, 1)"),
             field("norm_eps", &C::norm_eps, "added to the mean square of a head's output",

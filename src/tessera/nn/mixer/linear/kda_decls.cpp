@@ -9,9 +9,6 @@ void KdaConfig::check(const spec::Scope& scope) const {
   if (full_rank && rank != 0)
     fail(ErrorKind::spec, scope.path,
          "rank = {} with full_rank, whose projections have none; leave one of them out", rank);
-  if (lower_bound > 0)
-    fail(ErrorKind::spec, scope.path, "lower_bound = {}; expected less than 0, or 0 for no bound",
-         lower_bound);
 }
 
 void KdaConfig::params(spec::ParamList& list, const spec::Scope& scope) const {

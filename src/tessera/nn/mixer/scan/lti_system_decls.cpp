@@ -14,8 +14,6 @@ void check_lti(
   if (d_state % 2 != 0)
     fail(ErrorKind::spec, scope.path, "d_state = {}; expected an even number: complex pairs",
          d_state);
-  if (d_state > 512)
-    fail(ErrorKind::spec, scope.path, "d_state = {}; expected at most 512", d_state);
   if (dt_min <= 0 || dt_max < dt_min)
     fail(ErrorKind::spec, scope.path, "dt_min = {}, dt_max = {}; expected 0 < dt_min <= dt_max",
          dt_min, dt_max);

@@ -33,7 +33,7 @@ struct MambaConfig final : spec::Config {
             "n_heads", &C::n_heads,
             "groups of channels with a step size, B and C of their own; divides d_inner (Zamba: 2)",
             {.min = 1}),
-        field("d_state", &C::d_state, "N, state width of a channel", {.min = 1}),
+        field("d_state", &C::d_state, "N, state width of a channel", {.min = 1, .max = 4096}),
         field("dt_rank", &C::dt_rank, "rank of the step size; 0 = d_model / 16, rounded up",
               {.min = 0}),
         field("d_conv", &C::d_conv, "taps of the short convolution; 1 = a factor per channel",

@@ -11,8 +11,6 @@ using Kind = spec::ParamKind;
 
 void MambaConfig::check(const spec::Scope& scope) const {
   require_causal(scope, "mamba");
-  if (d_state > 4096)
-    fail(ErrorKind::spec, scope.path, "d_state = {}; expected at most 4096", d_state);
   if (d_inner % n_heads != 0)
     fail(ErrorKind::spec, scope.path, "n_heads = {} does not divide d_inner = {}", n_heads,
          d_inner);

@@ -21,12 +21,12 @@ struct S4Config final : spec::Config {
   static constexpr auto fields() {
     using C = S4Config;
     using spec::field;
-    return std::tuple{
-        field("d_state", &C::d_state, "N, real state dimensions of a channel; even", {.min = 2}),
-        field("discretisation", &C::discretisation,
-              "from continuous time to steps; zoh has a dense matrix per channel"),
-        field("dt_min", &C::dt_min, "smallest initial step", {.min = 0}),
-        field("dt_max", &C::dt_max, "largest initial step", {.min = 0})};
+    return std::tuple{field("d_state", &C::d_state, "N, real state dimensions of a channel; even",
+                            {.min = 2, .max = 512}),
+                      field("discretisation", &C::discretisation,
+                            "from continuous time to steps; zoh has a dense matrix per channel"),
+                      field("dt_min", &C::dt_min, "smallest initial step", {.above = 0}),
+                      field("dt_max", &C::dt_max, "largest initial step", {.min = 0})};
   }
   static spec::Info info() {
     return {.summary =

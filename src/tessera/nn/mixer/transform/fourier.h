@@ -50,7 +50,7 @@ struct FourierConfig final : spec::Config {
         field(
             "blend", &C::blend,
             "a: mix of a times `fourier` and 1 - a times two learned matrices; 1 = `fourier` only",
-            {.min = 0}),
+            {.min = 0, .max = 1}),
         field("max_length", &C::max_length,
               "longest document; what has matrices over tokens needs it, for `fourier` 0 = any",
               {.min = 0}),

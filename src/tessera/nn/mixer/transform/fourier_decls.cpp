@@ -18,7 +18,6 @@ void FourierConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "real and blend are of transform fourier, and it is {}; leave them out",
          spec::enum_name(transform));
-  if (blend > 1) fail(ErrorKind::spec, scope.path, "blend = {}; expected 0 to 1", blend);
   if ((transform != Transform::fourier || learns()) && max_length == 0)
     fail(ErrorKind::spec, scope.path,
          "max_length = 0; expected the longest document, which the matrix over tokens is made for");

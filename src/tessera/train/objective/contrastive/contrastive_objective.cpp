@@ -50,9 +50,6 @@ class ContrastiveObjective final : public ObjectiveOf<ContrastiveRecipe> {
            name_of(plan.spec.arch));
     check_example_recipe(plan, type());
     examples_of(plan.data.files());
-    if (!(keys_.temperature > 0))
-      fail(ErrorKind::spec, "objective.temperature", "found {}; expected more than 0",
-           keys_.temperature);
     const bool pools = keys_.pooling == TextVector::pooler;
     if (pools && !plan.spec.pooler)
       fail(ErrorKind::spec, "objective.pooling",

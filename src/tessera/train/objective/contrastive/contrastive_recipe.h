@@ -38,7 +38,7 @@ struct ContrastiveRecipe {
     using spec::field;
     return std::tuple{
         field("temperature", &C::temperature, "temperature of the softmax; divides cosines",
-              {.min = 0}),
+              {.above = 0}),
         field("symmetric", &C::symmetric,
               "mean of both directions: texts to positives and positives to texts"),
         field("hard_weight", &C::hard_weight, "added to the logit of hard negatives", {.min = 0}),

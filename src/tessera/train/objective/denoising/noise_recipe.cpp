@@ -133,18 +133,6 @@ void check_decoder(const NoiseScope& scope, std::string_view type) {
          type, name_of(scope.spec.arch));
 }
 
-void check_share(double share, const NoiseScope& scope, const char* key, bool some) {
-  if (some ? !(share > 0 && share < 1) : share > 1)
-    fail(ErrorKind::spec, fmt::format("{}.{}", scope.where, key), "found {}; expected {}", share,
-         some ? "more than 0 and less than 1" : "at most 1");
-}
-
-void check_span(double mean, const NoiseScope& scope, double least) {
-  if (mean < least)
-    fail(ErrorKind::spec, scope.where + ".mean_span", "found {}; expected at least {}", mean,
-         least);
-}
-
 struct SpanRecipe {
   static constexpr const char* kType = "span_corruption";
   double rate = 0.15;
@@ -156,8 +144,8 @@ struct SpanRecipe {
   static constexpr auto fields() {
     using C = SpanRecipe;
     return std::tuple{
-        field("rate", &C::rate, "share of the tokens to mask", {.min = 0}),
-        field("mean_span", &C::mean_span, "mean span length, tokens", {.min = 0}),
+        field("rate", &C::rate, "share of the tokens to mask", {.above = 0, .below = 1}),
+        field("mean_span", &C::mean_span, "mean span length, tokens", {.min = 1}),
         field("mode", &C::mode, "mode token in front of the input; null = none"),
         field("eos", &C::eos, "end token of input and target; null = the tokenizer's end of text"),
         field("sentinels", &C::sentinels,
@@ -201,8 +189,6 @@ struct SpanRecipe {
 
   std::unique_ptr<Noise> build(const NoiseScope& scope) const {
     check_reader(scope, kType);
-    check_share(rate, scope, "rate", true);
-    check_span(mean_span, scope, 1);
     return std::make_unique<SpanCorruption>(
         scope.room, SpanCorruption::Options{rate, mean_span, sentinel_ids(scope),
                                             end_in(eos, scope), id_in(mode, scope, "mode")});
@@ -251,12 +237,13 @@ struct DenoisingRecipe {
   static constexpr auto fields() {
     using C = DenoisingRecipe;
     return std::tuple{
-        field("permute", &C::permute, "share of the sentences to permute", {.min = 0}),
+        field("permute", &C::permute, "share of the sentences to permute", {.min = 0, .max = 1}),
         field("infill", &C::infill, "share of the tokens in spans replaced by one mask each",
-              {.min = 0}),
-        field("mean_span", &C::mean_span, "mean span length, tokens", {.min = 0}),
-        field("delete", &C::erase, "share of the tokens to delete", {.min = 0}),
-        field("rotate", &C::rotate, "share of the texts to rotate to a random start", {.min = 0}),
+              {.min = 0, .max = 1}),
+        field("mean_span", &C::mean_span, "mean span length, tokens", {.min = 0.5}),
+        field("delete", &C::erase, "share of the tokens to delete", {.min = 0, .below = 1}),
+        field("rotate", &C::rotate, "share of the texts to rotate to a random start",
+              {.min = 0, .max = 1}),
         field("mask", &C::mask, "mask token of a span; needed with infill"),
         field("eos", &C::eos, "end token of input and target; null = the tokenizer's end of text"),
         field("sentence_end", &C::sentence_end,
@@ -293,12 +280,6 @@ struct DenoisingRecipe {
 
   std::unique_ptr<Noise> build(const NoiseScope& scope) const {
     check_reader(scope, kType);
-    for (const auto& [share, key] :
-         {std::pair(permute, "permute"), std::pair(infill, "infill"), std::pair(rotate, "rotate")})
-      check_share(share, scope, key, false);
-    if (erase >= 1)
-      fail(ErrorKind::spec, scope.where + ".delete", "found {}; expected less than 1", erase);
-    check_span(mean_span, scope, 0.5);
     if (infill > 0 && !mask)
       fail(ErrorKind::spec, scope.where + ".mask",
            "missing; infill {} puts it in the place of spans: expected a token, or an id", infill);
@@ -336,8 +317,10 @@ struct MiddleRecipe {
   static constexpr auto fields() {
     using C = MiddleRecipe;
     return std::tuple{
-        field("rate", &C::rate, "share of the texts rearranged for fill-in-the-middle", {.min = 0}),
-        field("spm_rate", &C::spm_rate, "share of these with the suffix first (SPM)", {.min = 0}),
+        field("rate", &C::rate, "share of the texts rearranged for fill-in-the-middle",
+              {.min = 0, .max = 1}),
+        field("spm_rate", &C::spm_rate, "share of these with the suffix first (SPM)",
+              {.min = 0, .max = 1}),
         field("cut", &C::cut,
               "characters: anywhere, parts tokenized separately; tokens: between tokens"),
         field("loss", &C::loss,
@@ -382,8 +365,6 @@ struct MiddleRecipe {
   }
   std::unique_ptr<Noise> build(const NoiseScope& scope) const {
     check_decoder(scope, kType);
-    check_share(rate, scope, "rate", false);
-    check_share(spm_rate, scope, "spm_rate", false);
     FillInMiddle::Options options{rate,
                                   spm_rate,
                                   tokens(scope),

@@ -33,7 +33,7 @@ TEST(NoiseRecipe, RecipeSpecAndDataMustAgree) {
   refuses(kSpans, "/objective/type", "span_corupption",
           "objective.type] unknown value \"span_corupption\" (did you mean \"span_corruption\"?)");
   refuses(kSpans, "/objective/spans", 3, "spans");
-  refuses(kSpans, "/objective/rate", 1, "objective.rate] found 1; expected more than 0");
+  refuses(kSpans, "/objective/rate", 1, "objective.rate] found 1; expected less than 1");
   refuses(kSpans, "/objective/rate", 0, "objective.rate");
   refuses(kSpans, "/objective/mean_span", 0.5, "objective.mean_span");
   refuses(kSpans, "/objective/eos", nullptr, "objective.eos] missing");

@@ -160,15 +160,6 @@ void check_layers(const DistillationTerm& term,
            term.of == TermOf::values ? ", or \"heads\" to cut both into" : "");
 }
 
-void check_term(const DistillationTerm& term, const std::string& where) {
-  if (!(term.beta > 0 && term.beta < 1))
-    fail(ErrorKind::spec, where + ".beta", "found {}; expected more than 0 and less than 1",
-         term.beta);
-  if (!(term.temperature > 0))
-    fail(ErrorKind::spec, where + ".temperature", "found {}; expected more than 0",
-         term.temperature);
-}
-
 Json dump_term(const DistillationTerm& term) {
   Json json = spec::dump_struct(term);
   for (const auto& [key, of] : kKeysOfTerms)
@@ -327,8 +318,6 @@ std::vector<LayerPair> DistillationConfig::layers(const ModelSpec& student,
 void DistillationConfig::check(const ModelPlan& plan) const {
   inner_->check(plan);
   const ModelSpec& student = plan.spec;
-  if (keys_.alpha > 1)
-    fail(ErrorKind::spec, "objective.alpha", "found {}; expected 0 to 1", keys_.alpha);
   if (keys_.terms.empty())
     fail(ErrorKind::spec, "objective.terms", "none; expected some, or another objective");
   if (plan.train.windows == WindowOrder::carried)
@@ -351,7 +340,6 @@ void DistillationConfig::check(const ModelPlan& plan) const {
   for (size_t i = 0; i < keys_.terms.size(); ++i) {
     const DistillationTerm& term = keys_.terms[i];
     const std::string where = place_of(i);
-    check_term(term, where);
     if (term.of == TermOf::logits) {
       if (!teacher.head)
         fail(ErrorKind::spec, where, "the teacher has no head, so no logits; expected \"hidden\"");

@@ -110,8 +110,6 @@ void check_masked(const DataPlan& plan,
   if (plan.train.windows == WindowOrder::carried)
     fail(ErrorKind::spec, "train.windows",
          "an encoder reads its whole input at once and carries nothing on; use \"isolated\"");
-  if (!(how.rate > 0 && how.rate <= 1))
-    fail(ErrorKind::spec, "objective.rate", "found {}; expected more than 0, at most 1", how.rate);
   if (how.mask + how.random > 1)
     fail(ErrorKind::spec, "objective.random", "found {} with mask {}; expected at most 1 together",
          how.random, how.mask);

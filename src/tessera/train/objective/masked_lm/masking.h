@@ -58,10 +58,11 @@ struct MaskedRecipe {
     using C = MaskedRecipe;
     using spec::field;
     return std::tuple{
-        field("rate", &C::rate, "share of the tokens to predict", {.min = 0}),
-        field("mask", &C::mask, "share of these replaced by the mask", {.min = 0}),
+        field("rate", &C::rate, "share of the tokens to predict", {.above = 0, .max = 1}),
+        field("mask", &C::mask, "share of these replaced by the mask", {.min = 0, .max = 1}),
         field("random", &C::random,
-              "share of these replaced by a random token; the rest stay unchanged", {.min = 0}),
+              "share of these replaced by a random token; the rest stay unchanged",
+              {.min = 0, .max = 1}),
         field("count", &C::count, "exact: the rate holds in every sample; bernoulli: on average"),
         field("unit", &C::unit,
               "unit of masking: a token, a word, or a span of words, 3.8 on average"),

@@ -21,7 +21,7 @@ struct PermutationRecipe {
     using spec::field;
     return std::tuple{
         field("rate", &C::rate, "share of the tokens to predict, the last of the order",
-              {.min = 0}),
+              {.above = 0, .max = 1}),
         field("count", &C::count, "exact: the rate holds in every sample; bernoulli: on average"),
         field("unit", &C::unit,
               "what is chosen together: a token, a word, or a span of words, 3.8 on average"),

@@ -41,11 +41,6 @@ class PreferenceObjective final : public ObjectiveOf<PreferenceRecipe> {
     if (keys_.format && !text::chat_format_source(*keys_.format))
       fail(ErrorKind::spec, "objective.format", "found \"{}\"; expected one of {}", *keys_.format,
            fmt::join(text::chat_format_names(), ", "));
-    if (keys_.strength() <= 0)
-      fail(ErrorKind::spec, "objective.beta", "found {}; expected more than 0", keys_.strength());
-    if (keys_.smoothing >= 0.5)
-      fail(ErrorKind::spec, "objective.smoothing", "found {}; expected less than 0.5",
-           keys_.smoothing);
     const bool smooths = keys_.loss == PreferenceLoss::dpo || keys_.loss == PreferenceLoss::simpo;
     if (keys_.smoothing > 0 && !smooths)
       fail(ErrorKind::spec, "objective.smoothing", "has no meaning for loss \"{}\"",

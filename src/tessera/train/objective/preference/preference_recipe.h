@@ -54,10 +54,10 @@ struct PreferenceRecipe {
               "without it"),
         field("beta", &C::beta,
               "how much a difference of log-probabilities counts; null = 0.1, of simpo 2",
-              {.min = 0}),
+              {.above = 0}),
         field("smoothing", &C::smoothing,
               "dpo, simpo: the share of pairs that are taken to be the wrong way round",
-              {.min = 0}),
+              {.min = 0, .below = 0.5}),
         field("by_length", &C::by_length,
               "whether the log-probability of an answer is its mean over tokens, not their sum; "
               "null = of simpo and orpo alone"),

@@ -43,7 +43,8 @@ struct ReplacedTokenRecipe {
     using C = ReplacedTokenRecipe;
     using spec::field;
     return std::tuple{
-        field("rate", &C::rate, "share of the tokens that the generator predicts", {.min = 0}),
+        field("rate", &C::rate, "share of the tokens that the generator predicts",
+              {.above = 0, .max = 1}),
         field("mask", &C::mask, "share of these replaced by the mask", {.min = 0}),
         field("random", &C::random,
               "share of those that become any token but a special one; the rest stay as they are",
