@@ -121,20 +121,15 @@ std::function<int()> add_bench_speculation(CLI::App& app) {
   app.add_option("--text,-f,--file", o->text, "file whose beginning is the prompt")->required();
   group(app, "Speculative decoding");
   o->who.add_who(app);
-  app.add_option("--draft-tokens,--guesses,--draft-max,--draft-n", o->draft_tokens,
-                 "draft tokens per step, compared with auto; without a source of draft tokens: "
-                 "--lookup 3")
-      ->capture_default_str()
+  SpeculationFlags::add_draft_tokens(
+      app, o->draft_tokens, ", compared with auto; without a source of draft tokens: --lookup 3")
       ->check(CLI::Range(1, 64));
-  app.add_option("--branches", o->branches,
-                 "tree verification: candidates per drafted position; 1 = not measured")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 16));
+  SpeculationFlags::add_branches(app, o->branches, "; 1 = not measured");
   group(app, "Workload");
   app.add_option("--prompt-tokens", o->prompt_tokens, "maximum tokens of the prompt")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--max-new-tokens,-n,--n-predict", o->generate.max_new_tokens,
+  app.add_option(infer::decoding_field("max_new_tokens").flag_names(), o->generate.max_new_tokens,
                  "new tokens per repetition")
       ->capture_default_str()
       ->check(positive());

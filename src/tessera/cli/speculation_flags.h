@@ -45,17 +45,24 @@ class SpeculationFlags {
   /// Flags of the number of draft tokens.
   void add(CLI::App& app) {
     add_who(app);
-    draft_tokens_flag_ =
-        app.add_option("--draft-tokens,--guesses,--draft-max,--draft-n", draft_tokens_,
-                       "draft tokens per step; auto = 0 to 8, by measured acceptance "
-                       "rate and cost")
-            ->capture_default_str();
-    branches_flag_ =
-        app.add_option("--branches", how_.tree_width,
-                       "tree verification: candidates per drafted position; 1 = a chain; "
-                       "attention-only models")
-            ->capture_default_str()
-            ->check(CLI::Range(1, 64));
+    draft_tokens_flag_ = add_draft_tokens(app, draft_tokens_,
+                                          "; auto = 0 to 8, by measured acceptance rate and cost");
+    branches_flag_ = add_branches(app, how_.tree_width, "; 1 = a chain; attention-only models");
+  }
+  /// The same flags for other variables; `more` ends the doc line.
+  template <class T>
+  static CLI::Option* add_draft_tokens(CLI::App& app, T& value, const std::string& more) {
+    return app
+        .add_option("--draft-tokens,--guesses,--draft-max,--draft-n", value,
+                    "draft tokens per step" + more)
+        ->capture_default_str();
+  }
+  static CLI::Option* add_branches(CLI::App& app, int64_t& value, const std::string& more) {
+    return app
+        .add_option("--branches", value,
+                    "tree verification: candidates per drafted position" + more)
+        ->capture_default_str()
+        ->check(CLI::Range(1, 64));
   }
 
   bool on() const { return how_.on() || !draft_.empty(); }
