@@ -195,6 +195,12 @@ TEST_F(CliFlags, EmptyValuesAreErrors) {
   expect_refused("bench " + model() + " --decode ''", 2, "expected a number from 0");
 }
 
+TEST_F(CliFlags, NumbersBeyond64BitsAreErrors) {
+  const std::string large = "99999999999999999999";
+  expect_refused("generate " + model() + " x --temp 1 --top-k " + large, 2, large + "; expected");
+  expect_refused("generate " + model() + " x --temp 1 --top-k -" + large, 2, large + "; expected");
+}
+
 TEST_F(CliFlags, ConstraintsAreFilesOrTheTextItself) {
   const std::string start = model() + " ABC -n 8 --temp 1 ";
   const std::string schema = R"({"enum": [12, 345]})";

@@ -296,12 +296,15 @@ std::function<int()> add(CLI::App& app, const Verb& verb) {
     }
     group(of, "Help");
     of.set_help_flag("-h,--help", "print this help");
-    // CLI11 reads "" as 0
+    // CLI11 reads "" as 0, and a number that does not fit 64 bits as the nearest one that does
     for (CLI::Option* option : of.get_options())
       if (const std::string type = option->get_type_name();
           type == "INT" || type == "UINT" || type == "FLOAT")
-        option->check([](const std::string& text) -> std::string {
-          return text.empty() ? "empty; expected a number" : "";
+        option->check([whole = type != "FLOAT"](const std::string& text) -> std::string {
+          if (text.empty()) return "empty; expected a number";
+          errno = 0;
+          if (whole) std::strtoll(text.c_str(), nullptr, 0);
+          return whole && errno == ERANGE ? text + "; expected a number that fits 64 bits" : "";
         });
   };
   auto runs = verb.add(app);
