@@ -271,6 +271,13 @@ TEST(EncoderRoutes, TranslationsEndAtTheStopStringsOfTheModel) {
   EXPECT_EQ(got["data"][0]["finish_reason"], "stop");
 }
 
+TEST(EncoderRoutes, TranslationsHaveALimitOfTheirOwn) {
+  Running server(options_for({"translator"}));  // which never ends this one
+  const Json got = server.client().post("/v1/translate", {{"input", "hello"}}).json();
+  EXPECT_EQ(got["usage"]["completion_tokens"], 256) << got.dump();
+  EXPECT_EQ(got["data"][0]["finish_reason"], "length");
+}
+
 TEST(EncoderRoutes, Translations) {
   Running server(options_for({"translator"}));
   const infer::LoadedModel alone = model_named("translator");

@@ -610,9 +610,11 @@ void translate(ServiceState& state,
     if (!model->spec().mask)
       infer::take_defaults(
           defaults, [](std::string_view name) { return name == "max_new_tokens"; }, decoding);
-    decoding.max_new_tokens =
-        room_for(limits, *model, infer::size_of(ids),
-                 defaults.max_new_tokens.value_or(state.options.max_tokens), "input");
+    // a model that repeats itself ends, and no translation is cut short
+    const int64_t usual = std::max<int64_t>(256, 2 * infer::size_of(ids));
+    decoding.max_new_tokens = room_for(
+        limits, *model, infer::size_of(ids),
+        defaults.max_new_tokens.value_or(std::min(usual, state.options.max_tokens)), "input");
     decoding.stop_ids = model->ends;
     decoding.context = model->longest;
     decoding.mask_predict = mask_predict;

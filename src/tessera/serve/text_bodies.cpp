@@ -158,7 +158,9 @@ const Fields<TranslateBody>& translate_fields() {
         .text("target_lang", &T::target_lang, 64, "the language of the output");
     add_integer(f, infer::decoding_field("iterations"), &T::iterations, "; default 10");
     add_integer(f, infer::decoding_field("length_candidates"), &T::lengths, "; default 5");
-    f.integer("max_tokens", &T::max_tokens, 1, kMostTokens, "maximum new tokens of each answer");
+    f.integer("max_tokens", &T::max_tokens, 1, kMostTokens,
+              "maximum new tokens of each answer; default: the model's, else 256, or twice the "
+              "input's if that is more");
     add_search(f);
     return f;
   }();
