@@ -6,6 +6,7 @@
 #include "tessera/kernels/weights/matmul.h"
 #include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/flash_attention.h"
+#include "tessera/ops/attention/fused_attention.h"
 #include "tessera/ops/attention/kv_rows.h"
 #include "tessera/ops/attention/scattered_attention.h"
 #include "tessera/ops/basic/ordered_sum.h"
@@ -275,6 +276,11 @@ std::optional<Tensor> linear_memory_attention(AttentionForm form,
       return flash_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
     case AttentionForm::far_tiles:
       return far_flash_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
+    case AttentionForm::fused:
+      if (!every_query_sees_a_key(start, q_BTHD.size(1), first, k_BSGD.size(1), options.causal,
+                                  options.window))
+        return std::nullopt;
+      return fused_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
     default:
       return std::nullopt;
   }

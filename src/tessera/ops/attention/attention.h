@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tessera/kernels/attention/visibility.h"
+#include "tessera/kernels/weights/gemm.h"
 #include "tessera/ops/attention/attention_merge.h"
 #include "tessera/ops/random.h"
 #include "tessera/ops/tensor.h"
@@ -70,6 +71,9 @@ struct ScoreOptions {
   /// When defined, of the shape of q: what keys at positions below far_end meet instead of q.
   Tensor far_q = {};
   int64_t far_end = 0;
+  /// Type of queries, keys, values and weights in products on a device, of numbers in float32; on a
+  /// CPU they are float32.
+  kernels::ProductType products = kernels::ProductType::float32;
 };
 
 /// Keys and values at consecutive positions from `first`, perhaps as a state stores them

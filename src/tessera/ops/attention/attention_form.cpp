@@ -9,8 +9,9 @@ namespace {
 
 constexpr uint32_t kScores = ask::softcap | ask::sinks | ask::distances,
                    kSeen = ask::pattern | ask::scattered, kLearning = ask::gradients | ask::half,
-                   kAnything = kLearning | ask::elsewhere | kScores | ask::bias | ask::values |
-                               ask::dropout | kSeen | ask::far | ask::gaps | ask::together;
+                   kAnything = kLearning | ask::elsewhere | ask::device | kScores | ask::bias |
+                               ask::values | ask::dropout | kSeen | ask::far | ask::gaps |
+                               ask::together;
 
 constexpr std::array kTable{
     AttentionRow{AttentionForm::kernel, kScores | ask::bias | kSeen | ask::far | ask::gaps},
@@ -22,6 +23,8 @@ constexpr std::array kTable{
     AttentionRow{AttentionForm::tiles, kLearning | kScores | ask::dropout | kSeen | ask::together},
     AttentionRow{AttentionForm::far_tiles,
                  kLearning | kScores | ask::dropout | kSeen | ask::far | ask::together},
+    AttentionRow{AttentionForm::fused, kLearning | ask::elsewhere | ask::device | ask::together,
+                 ask::device},
     AttentionRow{AttentionForm::definition, kAnything},
     AttentionRow{AttentionForm::apart, kAnything | ask::packed},
 };
@@ -39,8 +42,8 @@ bool tiles_serve(uint32_t asks) {
 }  // namespace
 
 const char* name_of(AttentionForm form) {
-  constexpr const char* kNames[] = {"kernel",    "kernel_of_weights", "lists", "tiles",
-                                    "far_tiles", "definition",        "apart"};
+  constexpr const char* kNames[] = {"kernel", "kernel_of_weights", "lists", "tiles", "far_tiles",
+                                    "fused",  "definition",        "apart"};
   static_assert(std::size(kNames) == static_cast<size_t>(AttentionForm::apart) + 1);
   return kNames[static_cast<int>(form)];
 }
@@ -62,6 +65,7 @@ uint32_t asks_of(const Tensor& q, const ScoreOptions& options) {
   const auto add = [&](bool asked, ask::Bit what) { asks |= asked ? uint32_t{what} : 0; };
   add(at::GradMode::is_enabled(), ask::gradients);
   add(!q.device().is_cpu() || q.scalar_type() == at::kDouble, ask::elsewhere);
+  add(!q.device().is_cpu() && q.scalar_type() != at::kDouble, ask::device);
   add(q.scalar_type() != at::kDouble && q.scalar_type() != at::kFloat, ask::half);
   add(options.softcap > 0, ask::softcap);
   add(options.sinks_H.defined(), ask::sinks);

@@ -17,6 +17,7 @@ enum Bit : uint32_t {
   gradients = 1 << 0,  // are recorded
   half = 1 << 1,       // 16-bit floats on a CPU
   elsewhere = 1 << 2,  // double, or not on a CPU
+  device = 1 << 15,    // not on a CPU, and not double
   // of the scores
   softcap = 1 << 3,
   sinks = 1 << 4,
@@ -43,6 +44,7 @@ enum class AttentionForm {
   lists,              // every query goes through the list of its keys (scattered_attention.h)
   tiles,              // flash attention (flash_attention.h)
   far_tiles,          // the same with heads twice as wide, for the other queries
+  fused,              // torch's fused kernels of a device (fused_attention.h)
   definition,         // attention_plain, by blocks of queries where there are many scores
   apart,              // document by document, by a form of its own
 };

@@ -9,6 +9,7 @@
 #include "tessera/ops/attention/documents_attention.h"
 #include "tessera/ops/attention/flash_attention.h"
 #include "tessera/ops/form.h"
+#include "tessera/ops/attention/fused_attention.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::nn {
@@ -37,6 +38,7 @@ ops::ScoreOptions with_term(ops::ScoreOptions how,
   site.scale = how.scale;
   how.term = position.score_term(site, context);
   how.scale = site.scale;
+  how.products = context.products.type;
   return how;
 }
 
@@ -229,7 +231,9 @@ bool serves_packed(const Tensor& q_NHK, const Batch& batch, const PatternedScore
   if (batch.segments.size() < 2 || !scores.documents.empty() || !scores.chosen.empty() ||
       scores.far_q_NHK.defined())
     return false;
-  if (!ops::documents_apart(q_NHK)) return ops::tiles_serve_packed(q_NHK, scores.how);
+  if (!ops::documents_apart(q_NHK))
+    return ops::tiles_serve_packed(q_NHK, scores.how) ||
+           ops::fused_serves_packed(q_NHK, scores.how);
   return !scores.how.term && !scores.how.visibility && ops::may_go_side_by_side(q_NHK, scores.how);
 }
 
@@ -243,8 +247,10 @@ Tensor attend_packed(const Tensor& q_NHK,
   const std::vector<int64_t> lengths = lengths_of(batch);
   if (ops::documents_apart(q_NHK))
     return ops::attention_kernel_of_documents(q_NHK, k_NGK, v_NGV, lengths, how);
-  return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths, lengths,
-                              dropout.in(how, batch.segments));
+  const ops::ScoreOptions own = dropout.in(how, batch.segments);
+  return ops::tiles_serve_packed(q_NHK, how)
+             ? ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths, lengths, own)
+             : ops::fused_documents(q_NHK, k_NGK, v_NGV, lengths, lengths, own);
 }
 
 /// Documents of equal length in one [B, T, H, D].

@@ -33,8 +33,8 @@ WeightDropout weight_dropout(const Context& context,
                              double p,
                              const std::string& site = "weights");
 
-/// `how` with what a position scheme adds to the scores of the site, and with the factor it leaves
-/// on them; the site's scale is how.scale.
+/// `how` with what a position scheme adds to the scores of the site, with the factor it leaves on
+/// them, and with the call's type of products; the site's scale is how.scale.
 ops::ScoreOptions with_term(ops::ScoreOptions how,
                             const Position& position,
                             ScoreSite site,

@@ -7,6 +7,7 @@
 #include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/flash_attention.h"
 #include "tessera/ops/form.h"
+#include "tessera/ops/attention/fused_attention.h"
 
 namespace tessera::nn {
 namespace {
@@ -41,12 +42,14 @@ class CrossAttention final : public Mixer {
                  0};
     }
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
-    if (rows == nullptr && !ops::documents_apart(q_NHD) && ops::tiles_serve_packed(q_NHD, how_) &&
-        sources_in_order(context)) {
-      const Tensor o_NHD =
-          ops::flash_documents(q_NHD, sources.k_SGD, sources.v_SGD, lengths_of(*context.batch),
-                               lengths_of(context.encoded->source),
-                               dropout.in(how_, context.batch->segments));
+    ops::ScoreOptions how = how_;
+    how.products = context.products.type;
+    const bool tiles = ops::tiles_serve_packed(q_NHD, how);
+    if (rows == nullptr && !ops::documents_apart(q_NHD) &&
+        (tiles || ops::fused_serves_packed(q_NHD, how)) && sources_in_order(context)) {
+      const Tensor o_NHD = (tiles ? ops::flash_documents : ops::fused_documents)(
+          q_NHD, sources.k_SGD, sources.v_SGD, lengths_of(*context.batch),
+          lengths_of(context.encoded->source), dropout.in(how, context.batch->segments));
       return o_(o_NHD.reshape({x_ND.size(0), -1}), context);
     }
     const BySegment part(*context.batch);
@@ -54,8 +57,8 @@ class CrossAttention final : public Mixer {
     for (size_t i = 0; i < context.batch->segments.size(); ++i) {
       const Segment& s = context.batch->segments[i];
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
-      calls.push_back({part(q_NHD, i), source_of(s.row, row, sources, context), s.start,
-                       dropout.in(how_, s)});
+      calls.push_back(
+          {part(q_NHD, i), source_of(s.row, row, sources, context), s.start, dropout.in(how, s)});
     }
     const Tensor o_NHD = ops::attention(calls);
     return o_(o_NHD.reshape({x_ND.size(0), -1}), context);

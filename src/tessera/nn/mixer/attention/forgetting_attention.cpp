@@ -79,6 +79,7 @@ class ForgettingAttention final : public Mixer {
         f_SH = at::cat(row.tokens(2).spans(0, s.start + s.length));
       }
       ops::ScoreOptions how = dropout.in(how_, s);
+      how.products = context.products.type;
       how.term.bias = forgotten;
       how.term.inputs = {f_SH.to(at::kDouble).cumsum(0).t()};
       calls.push_back({part(q_NHD, i), std::move(kv), s.start, std::move(how)});

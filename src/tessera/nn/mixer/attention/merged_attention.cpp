@@ -84,6 +84,7 @@ class MergedAttention final : public Mixer {
         follow(own);
       }
       ops::ScoreOptions how = dropout.in(how_, s);
+      how.products = context.products.type;
       if (const int64_t width = config_.pattern_config().horizon(); width > 0) {
         const auto behind = std::make_shared<BehindSource>(
             source, width,
