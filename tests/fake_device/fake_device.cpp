@@ -464,6 +464,8 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
        : to.is_cpu()                  ? g_counts.to_host
        : from.device() != to.device() ? g_counts.between
                                       : g_counts.operators);
+    if (!from.is_cpu() && to.is_cpu())
+      g_counts.bytes_to_host += static_cast<int64_t>(from.nbytes());
   }
   raise_barriers();
   Shared shared;

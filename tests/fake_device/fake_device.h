@@ -44,6 +44,7 @@ std::string describe(const void* address);
 struct Counts {
   int64_t operators = 0;
   int64_t to_device = 0, to_host = 0, between = 0;  // copies
+  int64_t bytes_to_host = 0;                        // of the copies to the host
   int64_t scalars = 0;                              // numbers read by item()
   size_t bytes_in_use = 0, bytes_at_most = 0;
   std::map<std::string, int64_t> by_name;  // operators

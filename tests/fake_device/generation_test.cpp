@@ -163,6 +163,33 @@ TEST_F(GenerationOnDevice, ADecodingStepReadsTheLogitsAtOnce) {
   EXPECT_EQ(reads(21) - reads(11), 10);
 }
 
+TEST_F(GenerationOnDevice, TheDeviceChoosesTheMostLikelyTokens) {
+  if (!test::is_test_device()) GTEST_SKIP() << "copies are counted on the test device";
+  const model::Model model = tiny_model(layers("attention"), 3),
+                     there = model::to_device(model, device_);
+  // whether the logits of all steps were copied, or two numbers of each row
+  const auto bytes_copied = [&](const GenerateOptions& options) {
+    fake_device::reset_counts();
+    const Generations got = generate(there, nullptr, prompts_, options);
+    const int64_t bytes = fake_device::counts().bytes_to_host;
+    const Generations want = generate(model, nullptr, prompts_, options);
+    for (size_t i = 0; i < want.rows.size(); ++i)
+      EXPECT_EQ(got.rows[i].token_ids, want.rows[i].token_ids);
+    return bytes;
+  };
+  GenerateOptions greedy;
+  greedy.max_new_tokens = 12;
+  GenerateOptions sampled = greedy, penalized = greedy, filtered = greedy;
+  sampled.sampling.temperature = 1;
+  penalized.sampling.repetition_penalty = 1.2;
+  filtered.sampling.top_k = 3;
+  const int64_t rows = 12 * std::ssize(prompts_), all = rows * 4 * model.spec().vocab;
+  EXPECT_EQ(bytes_copied(greedy), rows * 16);
+  EXPECT_EQ(bytes_copied(filtered), rows * 16);
+  EXPECT_EQ(bytes_copied(sampled), all);
+  EXPECT_EQ(bytes_copied(penalized), all);
+}
+
 TEST_F(GenerationOnDevice, TheServersSchedulerDecodesThere) {
   const auto served = [&](at::Device device) {
     infer::LoadedModel loaded = serve::tiny_loaded("hybrid");

@@ -110,16 +110,13 @@ class Writer final : public Task {
   }
 
   void choose(const Tensor& logits, const DraftTree& drafts) override {
-    chosen_.clear();
     logprobs_.clear();
-    memories_.clear();
-    accepted_.clear();
     SamplerMemory memory = memory_;
     const auto row = [&](size_t i) {
       return std::span(logits.const_data_ptr<float>() + static_cast<int64_t>(i) * logits.size(1),
                        static_cast<size_t>(logits.size(1)));
     };
-    const auto decide = [&](size_t i, const std::vector<int64_t>& seen) {
+    choose_each(drafts, [&](size_t i, const std::vector<int64_t>& seen) {
       PositionLogprobs of_pick;
       const auto id = pick(row(i), seen, memory, of_choice_ ? &of_pick : nullptr);
       // the vocabulary may lack a token that the grammar needs
@@ -132,19 +129,24 @@ class Writer final : public Task {
       memories_.push_back(memory);
       if (most_likely_)
         logprobs_.push_back(of_choice_ ? of_pick : logprobs_of(row(i), *id, *most_likely_));
-    };
-    decide(0, history_);
-    if (drafts.empty()) return;
-    std::vector<int64_t> seen = history_;
-    for (int64_t node = -1; !stops(chosen_.back());) {
-      node = drafts.child(node, chosen_.back());
-      if (node < 0) break;
-      seen.push_back(chosen_.back());
-      // the text ends here
-      if (state_ && behind(seen)->must_end()) break;
-      accepted_.push_back(node);
-      decide(static_cast<size_t>(node) + 1, seen);
-    }
+    });
+  }
+
+  bool takes_most_likely(int64_t drafts) const override {
+    if (state_ || budget_ || most_likely_ || !infer::takes_most_likely(decoding_.sampling))
+      return false;
+    for (int64_t i = 0; i <= drafts; ++i)
+      if (!banned_ids(decoding_, made(history_) + i).empty() ||
+          forced_id(decoding_, made(history_) + i))
+        return false;
+    return true;
+  }
+
+  void choose_most_likely(std::span<const int64_t> ids, const DraftTree& drafts) override {
+    choose_each(drafts, [&](size_t i, const std::vector<int64_t>&) {
+      chosen_.push_back(ids[i]);
+      memories_.push_back(memory_);
+    });
   }
 
   Outcome take() override {
@@ -174,6 +176,26 @@ class Writer final : public Task {
   }
 
  private:
+  /// Calls decide(0, the history), and for each draft token that is the choice before it, in turn.
+  template <class Decide>
+  void choose_each(const DraftTree& drafts, const Decide& decide) {
+    chosen_.clear();
+    memories_.clear();
+    accepted_.clear();
+    decide(0, history_);
+    if (drafts.empty()) return;
+    std::vector<int64_t> seen = history_;
+    for (int64_t node = -1; !stops(chosen_.back());) {
+      node = drafts.child(node, chosen_.back());
+      if (node < 0) break;
+      seen.push_back(chosen_.back());
+      // the text ends here
+      if (state_ && behind(seen)->must_end()) break;
+      accepted_.push_back(node);
+      decide(static_cast<size_t>(node) + 1, seen);
+    }
+  }
+
   void open() override {
     check_limits();
     if (!done() && state_ && state_->must_end()) finish("stop");

@@ -44,6 +44,11 @@ class Task {
   /// Chooses the next token of each row, logits [rows, C], or of its only row and each of its draft
   /// tokens, [1 + drafts, C] (float32, contiguous, on the CPU). Tasks choose in parallel.
   virtual void choose(const Tensor& logits, const DraftTree& drafts) = 0;
+  /// Whether the choice of its only row, and of each of `drafts` tokens after it, is the most
+  /// likely token: a device then chooses, and its logits are not copied.
+  virtual bool takes_most_likely(int64_t) const { return false; }
+  /// choose() by the most likely token of each, [1 + drafts]; only where takes_most_likely().
+  virtual void choose_most_likely(std::span<const int64_t>, const DraftTree&) {}
   /// The result of a step: row i continues row parents[i], and the indices of the accepted draft
   /// tokens, each the child of the one before.
   struct Outcome {

@@ -369,6 +369,17 @@ class Choice {
 
 }  // namespace
 
+bool takes_most_likely(const SamplingOptions& options) {
+  if (options.temperature != 0 || masks(options)) return false;
+  for (const Sampler sampler : options.samplers) {
+    if (sampler == Sampler::temperature) return true;
+    const bool keeps_it =
+        sampler == Sampler::top_k || sampler == Sampler::top_p || sampler == Sampler::min_p;
+    if (acts(sampler, options) && !keeps_it) return false;
+  }
+  return false;
+}
+
 void find_ids(SamplingOptions& options, const text::Tokenizer& tokenizer) {
   if (options.dry_multiplier > 0)
     options.dry_breaker_ids = breaker_ids(tokenizer, options.dry_sequence_breakers);

@@ -116,6 +116,9 @@ struct SamplingOptions {
 
 /// True if the sampler has any effect with these options.
 bool acts(Sampler sampler, const SamplingOptions& options);
+/// Whether sample() gives the most likely token, whatever the text before: temperature 0 without
+/// masks, biases, penalties and filters that may drop the most likely one.
+bool takes_most_likely(const SamplingOptions& options);
 /// Tokenizes options given as text; bad words become sequences.
 void find_ids(SamplingOptions& options, const text::Tokenizer& tokenizer);
 /// Tokens that contain one of the texts. A text that no token contains has no effect.

@@ -659,5 +659,22 @@ TEST(Sampling, NamesLogitsOfWhichNoneIsFinite) {
                      [&] { sample(logits, {}, {}, RandomKey(1)); });
 }
 
+TEST(Sampling, WhenTheMostLikelyTokenIsChosen) {
+  const SamplingOptions greedy{.temperature = 0};
+  EXPECT_TRUE(takes_most_likely(greedy));
+  EXPECT_TRUE(takes_most_likely({.temperature = 0, .top_k = 3, .top_p = 0.5, .min_p = 0.1}));
+  EXPECT_FALSE(takes_most_likely({.temperature = 0.5}));
+  EXPECT_FALSE(takes_most_likely({.temperature = 0, .repetition_penalty = 1.1}));
+  EXPECT_FALSE(takes_most_likely({.temperature = 0, .logit_bias = {{1, 2.0}}}));
+  EXPECT_FALSE(takes_most_likely({.temperature = 0, .no_repeat_ngram_size = 2}));
+  SamplingOptions first_drops = greedy;
+  first_drops.samplers = {Sampler::xtc, Sampler::temperature};
+  first_drops.xtc_probability = 1;
+  first_drops.xtc_threshold = 0.1;
+  EXPECT_FALSE(takes_most_likely(first_drops));
+  std::swap(first_drops.samplers[0], first_drops.samplers[1]);
+  EXPECT_TRUE(takes_most_likely(first_drops));
+}
+
 }  // namespace
 }  // namespace tessera::infer::sampling_test
