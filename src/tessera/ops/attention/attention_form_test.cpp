@@ -137,6 +137,9 @@ TEST(AttentionForm, TheChoice) {
       {ask::gradients | ask::values, F::definition},
       {ask::gradients | ask::gaps, F::definition},
       {ask::elsewhere, F::definition},
+      // on a device
+      {ask::device | ask::elsewhere | ask::gradients | ask::half | ask::together, F::fused},
+      {ask::device | ask::elsewhere | ask::sinks, F::definition},
       {ask::elsewhere | ask::gradients | ask::pattern | ask::scattered, F::definition},
       // several documents: the kernel takes one at a time
       {ask::together, F::tiles},
@@ -150,7 +153,7 @@ TEST(AttentionForm, TheChoice) {
 
 TEST(AttentionForm, EveryRowIsTakenAndEveryCallIsServed) {
   std::map<const AttentionRow*, int> taken;
-  for (uint32_t asks = 0; asks < 2 * uint32_t{ask::packed}; ++asks) {
+  for (uint32_t asks = 0; asks < 2 * uint32_t{ask::device}; ++asks) {
     const AttentionForm form = attention_form(asks);  // throws where none serves
     for (const AttentionRow& row : attention_table())
       if ((asks & ~row.serves) == 0 && (row.needs & ~asks) == 0) {

@@ -193,7 +193,7 @@ TEST(Memorizing, Refusals) {
   refused(R"("position": null)", "found null");
   refused(R"("n_hashes": 2)", "are of the approximate search; set search \"approximate\"");
   refused(R"("search": "approximate", "n_buckets": 7)", "n_buckets = 7; expected an even number");
-  refused(R"("search": "approximate", "n_buckets": 258)", "n_buckets = 258; expected an even");
+  refused(R"("search": "approximate", "n_buckets": 258)", ".n_buckets] found 258; expected at most 256");
 }
 
 }  // namespace
