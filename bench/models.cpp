@@ -31,10 +31,10 @@ model::Model quantized_model_of(const std::string& layers) {
     const bool rounds =
         decl.quantises() && decl.kind == spec::ParamKind::matrix && decl.shape.back() % 32 == 0;
     weights[decl.name] =
-        std::make_shared<const ops::Weight>((rounds ? weight->converted(DType::q4_0) : *weight)
-                                                .multiplied_in(kernels::Arithmetic::int15));
+        std::make_shared<const ops::Weight>(rounds ? weight->converted(DType::q4_0) : *weight);
   }
-  return {plain.spec(), model::Weights::check(plain.spec(), std::move(weights))};
+  return {plain.spec(), model::Weights::check(plain.spec(), std::move(weights)),
+          kernels::Arithmetic::int15};
 }
 
 /// Token after token of one row, without gradients.

@@ -408,6 +408,26 @@ TEST(House, ProductsOfPartsGetTheSettingsOfTheirCall) {
   EXPECT_GT(calls, 30);
 }
 
+// how products read their inputs (ProductSettings::arithmetic) is a matter of the call: a context
+// that a part makes from nothing would multiply quantized weights in another way
+TEST(House, ContextsOfPartsHaveTheProductsOfTheirCall) {
+  const std::regex made("\\bContext (\\w+);");
+  int contexts = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / "nn")) {
+    if (!is_code(entry.path())) continue;
+    fs::path body = entry.path();
+    const std::string code = bare_code(text_of(entry.path())),
+                      all = code + bare_code(text_of(body.replace_extension(".cpp")));
+    for (std::sregex_iterator m(code.begin(), code.end(), made), end; m != end; ++m, ++contexts) {
+      const std::string name = (*m)[1];
+      EXPECT_TRUE(all.find(name + ".products = context.products") != std::string::npos ||
+                  all.find(name + " = context;") != std::string::npos)
+          << entry.path() << ": " << name << "; expected the products of the context";
+    }
+  }
+  EXPECT_GT(contexts, 1);
+}
+
 TEST(House, ThreadLocalsAreNoArguments) {
   const std::set<std::string> own{"kernels/scratch.h",
                                   "kernels/attention/attention.cpp",

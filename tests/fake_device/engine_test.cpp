@@ -31,12 +31,21 @@ TEST_F(OnDevice, WeightsKeepNumbersTypesAndGradients) {
   EXPECT_TRUE(at::equal(there->tensor().detach().cpu(), numbers));
   EXPECT_EQ(ops::to_device(there, device_), there);
   EXPECT_EQ(ops::to_device(dense, at::kCPU), dense);
-  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::q8_0}) {
+  // blocks stay as they are stored, but where nothing decodes them there
+  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0,
+                           DType::iq4_nl}) {
     const auto stored = std::make_shared<ops::Weight>(dense->converted(type));
     const ops::WeightPtr copy = ops::to_device(stored, device_);
-    EXPECT_EQ(copy->dtype(), type == DType::q8_0 ? DType::f32 : type);
+    EXPECT_EQ(copy->dtype(), type == DType::iq4_nl ? DType::f32 : type);
     EXPECT_FALSE(copy->trainable());
     EXPECT_TRUE(at::equal(copy->tensor().cpu().to(at::kFloat), stored->tensor())) << name_of(type);
+    const Tensor x = at::ones({3, 32});
+    EXPECT_TRUE(at::allclose(ops::linear(x.to(device_), *copy).cpu(), ops::linear(x, *stored), 1e-5,
+                             1e-5))
+        << name_of(type);
+    const ops::WeightPtr back = ops::to_device(copy, at::kCPU);
+    EXPECT_EQ(back->dtype(), copy->dtype());
+    EXPECT_TRUE(at::equal(back->tensor().to(at::kFloat), stored->tensor())) << name_of(type);
   }
   const auto low = [](int64_t o, int64_t i) {
     return std::make_shared<ops::Weight>(ops::Weight::dense("low", at::ones({o, i})));

@@ -166,7 +166,7 @@ const std::map<Op, Call>& calls() {
        Call{{x({3, 4})}, [](const Tensors& t) { return sum_of_rows(t[0].detach()); }}.still()},
       {Op::doubly_stochastic,
        {{x({2, 3, 3})}, [](const Tensors& t) { return doubly_stochastic(t[0], 3, 1e-6); }}},
-      {Op::head_product,
+      {Op::head_linear,
        {{x({3, 2, 4}), y({6, 4})},
         [](const Tensors& t) { return head_linear(t[0], Weight::dense("w", t[1])); }}},
       // convolution, transforms

@@ -197,15 +197,14 @@ struct Module::Parts {
   std::unique_ptr<nn::Norm> norm = {};
   bool mixer_has_state = false;
 
+  ops::ProductSettings products() const { return {.whole_texts = !spec.causal()}; }
   void build(ModuleKind kind) {
     const auto source = [this](const std::string& name) -> nn::WeightPtr {
       const auto found = weights.find(name);
-      if (found == weights.end()) return nullptr;
-      if (spec.causal()) return found->second;
-      return std::make_shared<const ops::Weight>(found->second->of_whole_texts());
+      return found == weights.end() ? nullptr : found->second;
     };
     if (kind == ModuleKind::stack) {
-      stack = std::make_unique<model::Stack>(spec, source);
+      stack = std::make_unique<model::Stack>(spec, source, products());
       return;
     }
     const nn::Builder root(source, "", spec.scope(0));
@@ -315,6 +314,7 @@ Tensor Module::run(const nn::Batch& batch,
     call.state->check(batch);
     context.lasting = &call.state->lasting();
   }
+  context.products = parts_->products();
   context.products.drop = nn::input_drop(context, batch);
   Tensor y_ND;
   try {

@@ -59,21 +59,21 @@ int64_t Weights::bytes() const {
   return bytes;
 }
 
-Model::Model(ModelSpec spec, Weights weights)
+Model::Model(ModelSpec spec, Weights weights, kernels::Arithmetic arithmetic)
     : spec_(std::make_unique<const ModelSpec>(std::move(spec))),
-      weights_(std::make_unique<const Weights>(std::move(weights))) {
+      weights_(std::make_unique<const Weights>(std::move(weights))),
+      arithmetic_(arithmetic) {
   const auto source = [w = weights_.get()](const ModelSpec& stack) -> nn::WeightSource {
-    return [w, &stack](const std::string& name) {
-      WeightPtr weight = w->asked(stack.kept_as(name));
-      // a decoder's text continues token by token, bit-identical to the whole
-      if (weight == nullptr || stack.causal()) return weight;
-      return std::make_shared<const ops::Weight>(weight->of_whole_texts());
-    };
+    return [w, &stack](const std::string& name) { return w->asked(stack.kept_as(name)); };
   };
-  if (spec_->encoder) encoder_ = std::make_unique<Stack>(*spec_->encoder, source(*spec_->encoder));
-  stack_ = std::make_unique<Stack>(*spec_, source(*spec_));
+  const auto products = [this](const ModelSpec& stack) { return products_of(stack, {}); };
+  if (spec_->encoder)
+    encoder_ = std::make_unique<Stack>(*spec_->encoder, source(*spec_->encoder),
+                                       products(*spec_->encoder));
+  stack_ = std::make_unique<Stack>(*spec_, source(*spec_), products(*spec_));
   for (const PredictorSpec& predictor : spec_->predictors)
-    predictors_.push_back(std::make_unique<Predictor>(predictor, source(*predictor.stack)));
+    predictors_.push_back(std::make_unique<Predictor>(predictor, source(*predictor.stack),
+                                                      products(*predictor.stack)));
   // a tied head uses the token embedding of its own stack
   const nn::WeightSource of_head = [all = source(*spec_), this](const std::string& name) {
     return all(name == kTokenTable ? spec_->under(name) : name);
@@ -92,6 +92,13 @@ Model::Model(ModelSpec spec, Weights weights)
     for (const auto* parts = weight->parts(); parts != nullptr; parts = parts->w->parts())
       if (parts->prefix != nullptr)
         virtual_tokens_ = std::max(virtual_tokens_, parts->prefix->size(0));
+}
+
+ops::ProductSettings Model::products_of(const ModelSpec& stack,
+                                        ops::ProductSettings products) const {
+  products.arithmetic = arithmetic_;
+  products.whole_texts = !stack.causal();
+  return products;
 }
 
 namespace {
@@ -138,9 +145,11 @@ std::pair<nn::Batch, Tensor> behind_virtual_tokens(const nn::Batch& batch, int64
   return {std::move(out), at::tensor(own, at::kLong)};
 }
 
+/// `products`: Model::products_of the spec.
 nn::Context context_of(const ModelSpec& spec,
                        const nn::Batch& batch,
-                       const ForwardOptions& options) {
+                       const ForwardOptions& options,
+                       const ops::ProductSettings& products) {
   nn::Context context;
   context.batch = &batch;
   context.causal = spec.causal();
@@ -150,6 +159,7 @@ nn::Context context_of(const ModelSpec& spec,
   context.step = options.step;
   context.cancel = options.cancel;
   context.steps = options.steps;
+  context.products = products;
   context.products.type = options.products;
   context.products.drop = nn::input_drop(context, batch);
   context.probe = options.probe;
@@ -230,9 +240,10 @@ Tensor called(const Stack& stack,
               at::Device device,
               const nn::Batch& batch,
               const ForwardOptions& options,
+              const ops::ProductSettings& products,
               const Run& run) {
   const Read read(batch, stack.ids_before(), options.state, device);
-  nn::Context context = context_of(stack.spec(), read.batch(), options);
+  nn::Context context = context_of(stack.spec(), read.batch(), options, products);
   context.encoded = options.encoded;
   context.call = {options.state, options.replace};
   if (options.state != nullptr) context.lasting = &options.state->lasting();
@@ -271,7 +282,8 @@ nn::Encoded Model::encode(const nn::Batch& source, const ForwardOptions& options
          name_of(spec_->arch));
   check_length(*spec_->encoder, source);
   const Read read(source, encoder_->ids_before(), nullptr, device_of(*weights_));
-  nn::Context context = context_of(*spec_->encoder, read.batch(), options);
+  nn::Context context =
+      context_of(*spec_->encoder, read.batch(), options, products_of(*spec_->encoder, {}));
   return {source, encoder_->forward(context)};
 }
 
@@ -279,7 +291,7 @@ Tensor Model::exit(const Tensor& x_ND, int64_t layers, const ops::ProductSetting
   if (const std::string reason = spec_->no_exit_reason(layers); !reason.empty())
     fail(ErrorKind::usage, "early exit", "{}", reason);
   nn::Context context;
-  context.products = products;
+  context.products = products_of(*spec_, products);
   return stack_->normed(x_ND, context);
 }
 
@@ -302,7 +314,7 @@ Tensor Model::run(const nn::Batch& batch, const ForwardOptions& options) const {
     check_sources(batch, options);
   else if (options.encoded != nullptr)
     fail(ErrorKind::usage, "model", "a source is given to a model that has no encoder");
-  return called(*stack_, device_of(*weights_), batch, options,
+  return called(*stack_, device_of(*weights_), batch, options, products_of(*spec_, {}),
                 [&](nn::Context& context) { return stack_->forward(context, options.layers); });
 }
 
@@ -316,6 +328,7 @@ Tensor Model::predict(size_t index,
           "hidden states of {} tokens; the batch has {}", hidden_ND.size(0), batch.n_tokens());
   if (options.state != nullptr) options.state->check(batch);
   return called(predictors_[index]->stack(), device_of(*weights_), batch, options,
+                products_of(own, {}),
                 [&](nn::Context& context) {
                   return predictors_[index]->forward(hidden_ND, *stack_, context);
                 });
@@ -363,23 +376,24 @@ Tensor Model::pooled(const Tensor& hidden_ND,
       fail(ErrorKind::input, "model",
            "row {} starts at position {}; a pooler reads whole documents", s.row, s.start);
   const auto& pooler = spec_->pooler.as<nn::PoolerConfig>();
-  if (pooler.late) return vectors_of(pooler_->forward(hidden_ND, products), batch, pooler.of);
-  return pooler_->forward(vectors_of(hidden_ND, batch, pooler.of), products);
+  const ops::ProductSettings own = products_of(*spec_, products);
+  if (pooler.late) return vectors_of(pooler_->forward(hidden_ND, own), batch, pooler.of);
+  return pooler_->forward(vectors_of(hidden_ND, batch, pooler.of), own);
 }
 
 Tensor Model::target_lengths(const nn::Encoded& encoded,
                              const ops::ProductSettings& products) const {
   require(length_head_ != nullptr, "model", "this model predicts no target lengths");
   const auto& how = spec_->encoder->pooler.as<nn::PoolerConfig>();
+  const ops::ProductSettings own = products_of(*spec_->encoder, products);
   return length_head_->forward(
-      length_pooler_->forward(vectors_of(encoded.x_SD, encoded.source, how.of), products),
-      products);
+      length_pooler_->forward(vectors_of(encoded.x_SD, encoded.source, how.of), own), own);
 }
 
 Tensor Model::logits(const Tensor& rows_RD, const ops::ProductSettings& products) const {
   if (!head_)
     fail(ErrorKind::usage, "model", "this model has no head, so no logits; use its hidden states");
-  return head_->forward(rows_RD, products);
+  return head_->forward(rows_RD, products_of(*spec_, products));
 }
 
 }  // namespace tessera::model

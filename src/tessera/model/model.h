@@ -62,9 +62,14 @@ struct ForwardOptions {
 
 class Model {
  public:
-  Model(ModelSpec spec, Weights weights);
+  /// `arithmetic`: how products with weights in blocks or BF16 read their inputs where no gradient
+  /// is recorded.
+  Model(ModelSpec spec,
+        Weights weights,
+        kernels::Arithmetic arithmetic = kernels::Arithmetic::float32);
   const ModelSpec& spec() const { return *spec_; }
   const Weights& weights() const { return *weights_; }
+  kernels::Arithmetic arithmetic() const { return arithmetic_; }
 
   /// Encoder output of an encoder-decoder; segments of `source` name the rows that will read them.
   /// Only options of training and probing apply. Throws Error(input) as hidden() does.
@@ -110,10 +115,15 @@ class Model {
 
  private:
   Tensor run(const nn::Batch& batch, const ForwardOptions& options) const;
+  /// Those of the parts of a stack: in this model's arithmetic, and where a stack is not causal
+  /// with those of parts that read whole texts. A decoder's text continues token by token,
+  /// bit-identical to the whole.
+  ops::ProductSettings products_of(const ModelSpec& stack, ops::ProductSettings products) const;
 
   // parts refer to both, also after the model is moved
   std::unique_ptr<const ModelSpec> spec_;
   std::unique_ptr<const Weights> weights_;
+  kernels::Arithmetic arithmetic_;
   std::unique_ptr<Stack> encoder_, stack_;
   std::vector<std::unique_ptr<Predictor>> predictors_;
   std::unique_ptr<nn::Head> head_, pooler_;

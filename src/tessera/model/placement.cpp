@@ -16,7 +16,7 @@ Model to_device(const Model& model, at::Device device) {
     if (copy == nullptr) copy = ops::to_device(weight, device);
     weights[decl.name] = copy;
   }
-  return {model.spec(), Weights::check(model.spec(), std::move(weights))};
+  return {model.spec(), Weights::check(model.spec(), std::move(weights)), model.arithmetic()};
 }
 
 }  // namespace tessera::model

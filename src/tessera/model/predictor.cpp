@@ -2,8 +2,10 @@
 
 namespace tessera::model {
 
-Predictor::Predictor(const PredictorSpec& spec, const nn::WeightSource& source)
-    : spec_(spec), stack_(*spec.stack, source) {
+Predictor::Predictor(const PredictorSpec& spec,
+                     const nn::WeightSource& source,
+                     const ops::ProductSettings& products)
+    : spec_(spec), stack_(*spec.stack, source, products) {
   if (!spec.token) return;
   const nn::Builder builder(source, spec.stack->stack, spec.stack->scope(0));
   if (spec.norm) {

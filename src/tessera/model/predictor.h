@@ -9,7 +9,9 @@ namespace tessera::model {
 class Predictor {
  public:
   /// `spec` must outlive it.
-  Predictor(const PredictorSpec& spec, const nn::WeightSource& source);
+  Predictor(const PredictorSpec& spec,
+            const nn::WeightSource& source,
+            const ops::ProductSettings& products = {});
 
   const Stack& stack() const { return stack_; }
   /// Hidden states [N, D] after its final norm, for the given hidden states and, if it reads

@@ -9,7 +9,9 @@
 
 namespace tessera::model {
 
-Stack::Stack(const ModelSpec& spec, const nn::WeightSource& source)
+Stack::Stack(const ModelSpec& spec,
+             const nn::WeightSource& source,
+             const ops::ProductSettings& products)
     : spec_(spec), ids_before_(spec.ids_before()) {
   const nn::Builder root(source, "", spec_.scope(0));
   if (spec_.embed) {
@@ -19,7 +21,8 @@ Stack::Stack(const ModelSpec& spec, const nn::WeightSource& source)
   size_t state_index = embed_has_state_ ? 1 : 0;  // in the order of state_layout
   std::vector<StepPlan::Layer> steps;
   for (int64_t i = 0; i < static_cast<int64_t>(spec_.layers.size()); ++i)
-    steps.push_back(build_layer(i, root.under(spec_.prefix(i), spec_.scope(i)), state_index));
+    steps.push_back(
+        build_layer(i, root.under(spec_.prefix(i), spec_.scope(i)), products, state_index));
   steps_ = StepPlan(spec_.d_model, std::move(steps));
   if (spec_.final_norm)
     final_norm_ =
@@ -66,7 +69,10 @@ bool add_steps(const nn::Residual& residual,
 
 }  // namespace
 
-StepPlan::Layer Stack::build_layer(int64_t layer, const nn::Builder& plain, size_t& state_index) {
+StepPlan::Layer Stack::build_layer(int64_t layer,
+                                   const nn::Builder& plain,
+                                   const ops::ProductSettings& products,
+                                   size_t& state_index) {
   Layer built;
   StepPlan::Layer steps;
   bool all_steps = !spec_.layers[static_cast<size_t>(layer)].depth;
@@ -107,7 +113,7 @@ StepPlan::Layer Stack::build_layer(int64_t layer, const nn::Builder& plain, size
       const int64_t width = is_wide ? here.scope().input_width() : spec_.d_model;
       if (branch_spec.slot == Slot::ffn) {
         const std::shared_ptr<nn::Ffn> ffn = nn::build_ffn(branch_spec.part, here);
-        offered.push_back(offered_by(branch, ffn->step(), std::nullopt));
+        offered.push_back(offered_by(branch, ffn->step(products), std::nullopt));
         branch.run = [ffn, width, part = offered.back().part](const Tensor& x,
                                                               nn::Context& context) {
           const Tensor y = StepPlan::run_part(part, x, width, context);
@@ -116,7 +122,7 @@ StepPlan::Layer Stack::build_layer(int64_t layer, const nn::Builder& plain, size
       } else {
         const bool has_state = !branch_spec.part.config->state(here.scope()).empty();
         const std::shared_ptr<nn::Mixer> mixer = nn::build_mixer(branch_spec.part, here);
-        offered.push_back(offered_by(branch, mixer->step(),
+        offered.push_back(offered_by(branch, mixer->step(products),
                                      has_state ? std::optional(state_index) : std::nullopt));
         branch.run = [mixer, has_state, width, part = offered.back().part, index = state_index](
                          const Tensor& x, nn::Context& context) {

@@ -11,8 +11,11 @@ namespace tessera::model {
 
 class Stack {
  public:
-  /// `spec` must outlive the stack.
-  Stack(const ModelSpec& spec, const nn::WeightSource& source);
+  /// `spec` must outlive the stack. `products`: those of the calls without gradients that its
+  /// decoding steps will serve (Model::products_of).
+  Stack(const ModelSpec& spec,
+        const nn::WeightSource& source,
+        const ops::ProductSettings& products = {});
 
   const ModelSpec& spec() const { return spec_; }
   /// Max. number of ids before a token that its parts read.
@@ -53,7 +56,10 @@ class Stack {
   nn::Stream recomputed(size_t index, const nn::Stream& stream, nn::Context& context) const;
   nn::Stream run(const Layer& layer, nn::Stream stream, nn::Context& context) const;
   /// Returns the decoding steps of its parts.
-  StepPlan::Layer build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
+  StepPlan::Layer build_layer(int64_t layer,
+                              const nn::Builder& builder,
+                              const ops::ProductSettings& products,
+                              size_t& state_index);
 
   const ModelSpec& spec_;
   int64_t ids_before_;

@@ -270,9 +270,10 @@ class Built {
         w = w.converted(storage == Storage::f16 ? DType::f16 : DType::bf16);
       if (storage == Storage::ordered_blocks && is_matrix && decl.name.starts_with("layers"))
         w = ordered(w, decl.name.find("mixer") == std::string::npos ? 5 : 3);
-      weights_[decl.name] = std::make_shared<const ops::Weight>(w.multiplied_in(arithmetic));
+      weights_[decl.name] = std::make_shared<const ops::Weight>(std::move(w));
     }
-    stack_.emplace(spec_, source());
+    products_.arithmetic = arithmetic;
+    stack_.emplace(spec_, source(), products_);
   }
   nn::WeightSource source() const {
     return [this](const std::string& name) {
@@ -308,6 +309,7 @@ class Built {
     context.batch = &batch;
     context.call = {&state, nullptr};
     context.lasting = &state.lasting();
+    context.products = products_;
     state.check(batch);
     Tensor out;
     const Tensor x = stack_->embedded(context);
@@ -327,6 +329,7 @@ class Built {
 
  private:
   ModelSpec spec_;
+  ops::ProductSettings products_;
   std::map<std::string, WeightPtr> weights_;
   std::optional<Stack> stack_;
   mutable size_t taken_ = 0;

@@ -346,7 +346,7 @@ Model with_adapters(const Model& model, const std::vector<WeightAdapter>& overla
       fail(ErrorKind::usage, "adapter", "the model has no weight \"{}\"", overlay.weight);
     found->second = placed(found->second, overlay, model.spec());
   }
-  return Model(model.spec(), Weights::check(model.spec(), std::move(weights)));
+  return {model.spec(), Weights::check(model.spec(), std::move(weights)), model.arithmetic()};
 }
 
 std::map<std::string, Tensor> merged(const Weights& weights,

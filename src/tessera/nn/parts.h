@@ -122,14 +122,20 @@ class Mixer {
   virtual Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const = 0;
   /// What a row without tokens begins with, where that is a parameter (RowState::begin_at).
   virtual void begin(RowState&) const {}
-  virtual std::shared_ptr<const PartStep> step() const { return nullptr; }
+  /// `products`: those of the calls that it will serve.
+  virtual std::shared_ptr<const PartStep> step(const ops::ProductSettings& /*products*/) const {
+    return nullptr;
+  }
 };
 
 class Ffn {
  public:
   virtual ~Ffn() = default;
   virtual Tensor forward(const Tensor& x_ND, Context& context) const = 0;
-  virtual std::shared_ptr<const PartStep> step() const { return nullptr; }
+  /// `products`: those of the calls that it will serve.
+  virtual std::shared_ptr<const PartStep> step(const ops::ProductSettings& /*products*/) const {
+    return nullptr;
+  }
 };
 
 /// What the layers hand on: x_ND alone, or what residuals make of it between entering and leaving
@@ -154,7 +160,10 @@ class Router {
  public:
   virtual ~Router() = default;
   virtual Routing route(const Tensor& x_ND, Context& context) const = 0;
-  virtual std::shared_ptr<const RouterStep> step() const { return nullptr; }
+  /// `products`: those of the calls that it will serve.
+  virtual std::shared_ptr<const RouterStep> step(const ops::ProductSettings& /*products*/) const {
+    return nullptr;
+  }
 };
 
 /// A branch as its residual sees it.

@@ -53,11 +53,12 @@ std::shared_ptr<const NormStep> StepWeights::norm(const Norm& norm) {
 }
 
 StepProduct StepWeights::product(const Linear& linear) {
-  StepProduct out{linear.weight, numbers(linear.bias)};
-  const ops::Weight& w = *out.weight;
+  const ops::Weight& w = *linear.weight;
+  StepProduct out{linear.weight, numbers(linear.bias),
+                  ops::arithmetic_of(w, products_.arithmetic)};
   const size_t axes = w.shape().size();
   serve_ = serve_ && w.parts() == nullptr && (axes == 2 || axes == 3) && w.readable_by_kernels() &&
-           !w.is_of_whole_texts() && kernels::can_dequantize(w.dtype());
+           !products_.whole_texts && kernels::can_dequantize(w.dtype());
   if (axes == 3) out.matrices = w.size(0);
   return out;
 }
@@ -83,10 +84,9 @@ void StepWeights::alike(std::initializer_list<const StepProduct*> products) {
       serve_ = false;
       return;
     }
-    const kernels::Arithmetic arithmetic = ops::arithmetic_of(w);
-    if (arithmetic == kernels::Arithmetic::float32) continue;
-    serve_ = arithmetic == rounded.value_or(arithmetic);
-    rounded = arithmetic;
+    if (product->arithmetic == kernels::Arithmetic::float32) continue;
+    serve_ = product->arithmetic == rounded.value_or(product->arithmetic);
+    rounded = product->arithmetic;
   }
 }
 
@@ -120,9 +120,8 @@ bool StepInput::prepare(const Team& team, std::initializer_list<const StepProduc
   if (reorders) x_ = ordered;
   for (const StepProduct* product : products) {
     if (product == nullptr) continue;
-    const kernels::Arithmetic arithmetic = ops::arithmetic_of(*product->weight);
-    if (arithmetic == kernels::Arithmetic::float32) continue;
-    digits_ = kernels::rows_to_round(x_, rows_, width_, width_, arithmetic, digits);
+    if (product->arithmetic == kernels::Arithmetic::float32) continue;
+    digits_ = kernels::rows_to_round(x_, rows_, width_, width_, product->arithmetic, digits);
     if (own > 0) kernels::round(digits_->some(mine.begin, own));
     return true;
   }
@@ -143,7 +142,7 @@ void StepInput::times(const StepProduct& product,
   const Team::Share rows = rows_of(matrix);
   const int64_t count = rows.end - rows.begin;
   y += rows.begin * stride + begin;
-  if (digits_ && ops::arithmetic_of(w) != kernels::Arithmetic::float32)
+  if (digits_ && product.arithmetic != kernels::Arithmetic::float32)
     kernels::digit_matmul(digits_->some(rows.begin, count), w.dtype(), data, end - begin, bias, y,
                           stride);
   else

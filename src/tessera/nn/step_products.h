@@ -41,6 +41,7 @@ class StepNumbers {
 struct StepProduct {
   WeightPtr weight;
   StepNumbers bias;
+  kernels::Arithmetic arithmetic = kernels::Arithmetic::float32;  // how it reads x
   int64_t matrices = 1;
   /// Of one matrix.
   int64_t rows() const { return by_axis() ? weight->size(1) : weight->size(0) / matrices; }
@@ -58,6 +59,9 @@ struct StepProduct {
 /// Takes the weights of a part for its step; serve(): whether all of them can be used.
 class StepWeights {
  public:
+  /// `products`: those of the calls that the step will serve.
+  explicit StepWeights(const ops::ProductSettings& products) : products_(products) {}
+  const ops::ProductSettings& products() const { return products_; }
   StepNumbers numbers(const WeightPtr& weight);
   /// What a weight gives by a function, which it stays as long as it is not trained.
   template <class Make>
@@ -78,6 +82,7 @@ class StepWeights {
   bool serve() const { return serve_; }
 
  private:
+  ops::ProductSettings products_;
   bool serve_ = true;
 };
 

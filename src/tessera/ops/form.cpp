@@ -16,6 +16,11 @@ namespace {
     Form::learning, [](const Setting& s) { return s.device == at::kCPU && s.type != at::kDouble; }};
 [[maybe_unused]] constexpr Serves kAnyType{Form::learning,
                                            [](const Setting& s) { return s.device == at::kCPU; }};
+// float32 and float64, which products in a fixed order have
+[[maybe_unused]] constexpr Serves kOrdered{Form::learning, [](const Setting& s) {
+                                             return s.device == at::kCPU && s.gradients &&
+                                                    (s.type == at::kFloat || s.type == at::kDouble);
+                                           }};
 [[maybe_unused]] constexpr Serves kCuda{Form::cuda, [](const Setting& s) {
                                           return s.device == at::kCUDA && s.type == at::kFloat &&
                                                  s.cuda_kernels;

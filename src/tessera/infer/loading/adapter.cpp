@@ -291,7 +291,8 @@ model::Model Adapters::base_of(const convert::Checkpoint& checkpoint) const {
     const auto known = own.find(checkpoint.tensor(decl.name).data.data());
     weights[decl.name] = known == own.end() ? weight : known->second;
   }
-  return {checkpoint.spec, model::Weights::check(checkpoint.spec, std::move(weights))};
+  return {checkpoint.spec, model::Weights::check(checkpoint.spec, std::move(weights)),
+          base_.model.arithmetic()};
 }
 
 std::vector<std::string> Adapters::names() const {

@@ -27,9 +27,9 @@ model::Model model_in(Arithmetic arithmetic) {
     const bool matrix = weight->shape().size() >= 2 && weight->shape().back() % 32 == 0;
     const DType type = std::array{DType::q8_0, DType::q4_1, DType::q5_0}[++types % 3];
     weights[decl.name] = std::make_shared<const ops::Weight>(
-        (matrix ? weight->converted(type) : *weight).multiplied_in(arithmetic));
+        matrix ? weight->converted(type) : *weight);
   }
-  return {dense.spec(), model::Weights::check(dense.spec(), std::move(weights))};
+  return {dense.spec(), model::Weights::check(dense.spec(), std::move(weights)), arithmetic};
 }
 
 std::vector<std::vector<int64_t>> prompts() {

@@ -32,40 +32,39 @@ bool is_plain(DType type) {
   return type == DType::f32 || type == DType::f16 || type == DType::bf16;
 }
 
+/// The weights of a checkpoint, with float matrices of products in `blocks` if given.
 model::Weights held_weights(const convert::Checkpoint& checkpoint,
                             const model::ModelSpec& spec,
-                            const MatmulOptions& products) {
-  const std::set<std::string> matrices =
-      products.blocks ? multiplied(spec) : std::set<std::string>();
+                            std::optional<DType> blocks) {
+  const std::set<std::string> matrices = blocks ? multiplied(spec) : std::set<std::string>();
   bool any = false;
   std::map<std::string, model::WeightPtr> weights;
   for (const format::TensorView& view : checkpoint.tensors) {
     ops::Weight weight = ops::Weight::stored(view);
     if (matrices.contains(view.name) && is_plain(view.dtype) &&
-        view.shape.back() % layout_of(*products.blocks).block_elements == 0) {
-      weight = weight.converted(*products.blocks);
+        view.shape.back() % layout_of(*blocks).block_elements == 0) {
+      weight = weight.converted(*blocks);
       any = true;
     }
-    weights[view.name] = std::make_shared<ops::Weight>(weight.multiplied_in(products.arithmetic));
+    weights[view.name] = std::make_shared<ops::Weight>(std::move(weight));
   }
-  if (products.blocks && !any)
+  if (blocks && !any)
     fail(ErrorKind::usage, "blocks",
          "no matrix of this model can be rounded to {}; expected one of f32, f16 or bf16 with rows "
          "of whole blocks of {}",
-         name_of(*products.blocks), layout_of(*products.blocks).block_elements);
+         name_of(*blocks), layout_of(*blocks).block_elements);
   return model::Weights::check(spec, std::move(weights));
 }
 
 }  // namespace
 
-model::Weights weights_of(const convert::Checkpoint& checkpoint, kernels::Arithmetic arithmetic) {
-  return weights_of(checkpoint, checkpoint.spec, arithmetic);
+model::Weights weights_of(const convert::Checkpoint& checkpoint) {
+  return weights_of(checkpoint, checkpoint.spec);
 }
 
 model::Weights weights_of(const convert::Checkpoint& checkpoint,
-                          const model::ModelSpec& spec,
-                          kernels::Arithmetic arithmetic) {
-  return held_weights(checkpoint, spec, {arithmetic});
+                          const model::ModelSpec& spec) {
+  return held_weights(checkpoint, spec, std::nullopt);
 }
 
 std::vector<int64_t> eos_ids(const LoadedModel& loaded) {
@@ -138,7 +137,8 @@ LoadedModel load_model(const std::filesystem::path& given,
     generation = convert::read_generation_config(*source.gguf, gguf_numbers());
   if (source.spec.encoder != nullptr && !source.spec.mask && generation.start)
     source.spec.start = *generation.start;
-  model::Model model(source.spec, held_weights(source, source.spec, products));
+  model::Model model(source.spec, held_weights(source, source.spec, products.blocks),
+                     products.arithmetic);
   return {std::move(model), std::move(tokenizer), std::move(source), generation};
 }
 

@@ -40,10 +40,7 @@ LoadedModel load_model(const std::filesystem::path& path,
 /// All stop tokens of the model: those of its tokenizer and of its generation config.
 std::vector<int64_t> eos_ids(const LoadedModel& loaded);
 /// The weights of a checkpoint, as stored; also for another spec with the same parameters.
-model::Weights weights_of(const convert::Checkpoint& checkpoint,
-                          kernels::Arithmetic arithmetic = kernels::Arithmetic::float32);
-model::Weights weights_of(const convert::Checkpoint& checkpoint,
-                          const model::ModelSpec& spec,
-                          kernels::Arithmetic arithmetic = kernels::Arithmetic::float32);
+model::Weights weights_of(const convert::Checkpoint& checkpoint);
+model::Weights weights_of(const convert::Checkpoint& checkpoint, const model::ModelSpec& spec);
 
 }  // namespace tessera::infer

@@ -184,10 +184,10 @@ class Mlp final : public Ffn {
   Tensor forward(const Tensor& x_ND, Context& context) const override {
     return down_(hidden_(act_(up_(x_ND, context)), context), context);
   }
-  std::shared_ptr<const PartStep> step() const override {
+  std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
     if (!others_at_default(config_, {"act", "d_hidden", "bias", "slope", "inner_norm", "dropout"}))
       return nullptr;
-    StepWeights weights;
+    StepWeights weights(products);
     auto step = std::make_shared<HiddenStep>(
         HiddenStep::Options{.act = kernel_of(config_.act), .slope = config_.slope}, nullptr, up_,
         down_, hidden_.norm(), weights);
@@ -243,11 +243,11 @@ class Glu final : public Ffn {
     if (config_.sparsity > 0) gate = sparse(gate, config_.sparsity);
     return down_(hidden_(act_(gate, up), context), context);
   }
-  std::shared_ptr<const PartStep> step() const override {
+  std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
     if (!others_at_default(config_, {"act", "d_hidden", "bias", "down_bias", "slope", "limit",
                                      "up_offset", "inner_norm", "dropout"}))
       return nullptr;
-    StepWeights weights;
+    StepWeights weights(products);
     auto step = std::make_shared<HiddenStep>(HiddenStep::Options{.act = kernel_of(config_.act),
                                                                  .slope = config_.slope,
                                                                  .limit = config_.limit,

@@ -14,9 +14,9 @@ class MoeStep final : public PartStep {
  public:
   MoeStep(const MoeParts& of, StepWeights& weights)
       : config(of.config),
-        router(of.router.step()),
-        expert(of.expert.step()),
-        shared(of.shared != nullptr ? of.shared->step() : nullptr),
+        router(of.router.step(weights.products())),
+        expert(of.expert.step(weights.products())),
+        shared(of.shared != nullptr ? of.shared->step(weights.products()) : nullptr),
         bias(weights.numbers(of.bias)),
         d_in(of.d_in),
         d_model(of.d_model) {
@@ -232,7 +232,7 @@ std::unique_ptr<StepCall> MoeStep::begin(Context& context, const StateRows*) con
 
 }  // namespace
 
-std::shared_ptr<const PartStep> moe_step(const MoeParts& parts) {
+std::shared_ptr<const PartStep> moe_step(const MoeParts& parts, const ops::ProductSettings& products) {
   // parts in slots check their own options; dropout and jitter act in training only
   if (!others_at_default(
           parts.config,
@@ -240,7 +240,7 @@ std::shared_ptr<const PartStep> moe_step(const MoeParts& parts) {
            "router_norm", "expert_norm", "expert_out_norm", "shared_norm", "shared_out_norm",
            "d_latent", "scale_input", "scale", "bias", "expert_dropout", "jitter"}))
     return nullptr;
-  StepWeights weights;
+  StepWeights weights(products);
   auto step = std::make_shared<MoeStep>(parts, weights);
   const bool all = step->router != nullptr && step->expert != nullptr &&
                    (parts.shared == nullptr || step->shared != nullptr);

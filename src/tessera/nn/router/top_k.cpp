@@ -33,7 +33,7 @@ class TopKRouter final : public LearnedRouter {
     return {expert_NK, w_NK};
   }
 
-  std::shared_ptr<const RouterStep> step() const override;
+  std::shared_ptr<const RouterStep> step(const ops::ProductSettings& products) const override;
 
  private:
   class Step;
@@ -145,8 +145,8 @@ class TopKRouter::Step final : public RouterStep {
   StepProduct gate_;
 };
 
-std::shared_ptr<const RouterStep> TopKRouter::step() const {
-  StepWeights weights;
+std::shared_ptr<const RouterStep> TopKRouter::step(const ops::ProductSettings& products) const {
+  StepWeights weights(products);
   auto step = std::make_shared<Step>(*this, weights);
   return weights.serve() ? step : nullptr;
 }

@@ -15,7 +15,7 @@ TEST(InputProducts, AreThoseOfWhatChosenWeightsRead) {
   const at::NoGradGuard no_gradients;
   const Weight seen = Weight::dense("seen", floats({3, 24}, 0.7, 0.1)),
                other = Weight::dense("other", floats({3, 24}, 0.3, 0.2)),
-               whole = Weight::dense("whole", floats({3, 24}, 0.2, 0.3)).of_whole_texts(),
+               whole = Weight::dense("whole", floats({3, 24}, 0.2, 0.3)),
                idle = Weight::dense("idle", floats({3, 24}, 0.3, 0.2));
   const Weight experts = Weight::dense("experts", floats({2, 5, 24}, 0.3, 0.2));
   // more rows than are added at a time
@@ -25,7 +25,7 @@ TEST(InputProducts, AreThoseOfWhatChosenWeightsRead) {
   linear(x, seen);
   linear(y, seen);
   linear(x, other);
-  linear(x, whole);
+  linear(x, whole, nullptr, {.whole_texts = true});
   grouped_linear(x, experts, {0, 450, 700});
   const auto expect = [&](const void* matrix, const Tensor& rows) {
     const std::vector<float> got = products.take(matrix);

@@ -11,9 +11,12 @@
 
 namespace tessera::ops {
 
-/// How products with w read x where no gradient is recorded.
-inline kernels::Arithmetic arithmetic_of(const Weight& w) {
-  return kernels::arithmetic_of(w.dtype(), w.shape().back(), w.arithmetic());
+/// How products with w read x where no gradient is recorded and `wished` is that of the call
+/// (ProductSettings::arithmetic).
+inline kernels::Arithmetic arithmetic_of(const Weight& w, kernels::Arithmetic wished) {
+  return kernels::arithmetic_of(
+      w.dtype(), w.shape().back(),
+      w.rounding().int8 ? kernels::Arithmetic::int8_row : wished);
 }
 
 /// How a product with a weight reads rows.
@@ -25,10 +28,6 @@ struct Reading {
     return arithmetic == kernels::Arithmetic::float32 && columns == nullptr;
   }
 };
-/// Of w where no gradient is recorded.
-inline Reading reading_of(const Weight& w) {
-  return {arithmetic_of(w), w.columns()};
-}
 
 /// y[i * k + c] = x[i * stride + columns[c]]: m rows in the order in which columns lie.
 void in_order(

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "tessera/kernels/weights/digits.h"
 #include "tessera/kernels/weights/gemm.h"
 #include "tessera/ops/tensor.h"
 
@@ -32,11 +33,24 @@ struct ProductSettings {
   bool gradients_in_place = false;
   /// Null: nothing is dropped.
   InputDropPtr drop = nullptr;
+  /// Where no gradient is recorded: how products with weights in blocks or in BF16 read their
+  /// inputs (kernels::arithmetic_of).
+  kernels::Arithmetic arithmetic = kernels::Arithmetic::float32;
+  /// For parts that read whole texts and continue no state. Where no gradient is recorded, products
+  /// with float32 weights on a CPU add up as kernels/weights/gemm.h does: faster for many rows. A
+  /// row's bits follow from it alone here too, but are others than without.
+  bool whole_texts = false;
 
-  /// The same in float32.
+  /// The same with factors in float32 where gradients are recorded.
   ProductSettings exact() const {
     ProductSettings out = *this;
     out.type = ProductType::float32;
+    return out;
+  }
+  /// The same, with inputs read in this arithmetic.
+  ProductSettings reading(kernels::Arithmetic other) const {
+    ProductSettings out = *this;
+    out.arithmetic = other;
     return out;
   }
   /// The same with another drop.

@@ -153,8 +153,7 @@ WeightPtr with_rounding(const WeightPtr& w, OperandRounding rounding) {
   if (is_block_type(w->dtype())) {
     rounding.ternary = false;
   } else if (rounding.ternary && !w->trainable() && w->device().is_cpu()) {
-    out = in_ternary_blocks(*w).multiplied_in(w->arithmetic());
-    if (w->is_of_whole_texts()) out = out.of_whole_texts();
+    out = in_ternary_blocks(*w);
     rounding.ternary = false;
   }
   return std::make_shared<const Weight>(out.rounded(rounding));
@@ -162,10 +161,8 @@ WeightPtr with_rounding(const WeightPtr& w, OperandRounding rounding) {
 
 Weight without_rounding(const Weight& w) {
   if (w.parts() != nullptr || !w.rounding()) return w;
-  const Weight plain = w.rounded({}).multiplied_in(kernels::Arithmetic::float32);
-  if (!w.rounding().ternary) return plain;
-  const Weight out = Weight::dense(w.name(), ternary_matrices(plain.tensor()));
-  return w.is_of_whole_texts() ? out.of_whole_texts() : out;
+  const Weight plain = w.rounded({});
+  return w.rounding().ternary ? Weight::dense(w.name(), ternary_matrices(plain.tensor())) : plain;
 }
 
 void check_reads_no_rows(const Weight& w) {

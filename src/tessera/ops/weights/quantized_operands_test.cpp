@@ -11,6 +11,7 @@
 #include "tessera/kernels/weights/digits.h"
 #include "tessera/kernels/weights/ternary.h"
 #include "tessera/ops/weights/head_linear.h"
+#include "tessera/ops/weights/product_input.h"
 #include "tessera/spec/json.h"
 
 namespace tessera::ops::quantized_operands_test {
@@ -151,9 +152,8 @@ TEST(QuantizedOperands, BlocksAreNotRoundedAgain) {
   const Tensor w = drawn({7, 64}, 8), x = drawn({4, 64}, 9);
   const auto q4 = std::make_shared<const Weight>(frozen(w)->converted(DType::q4_0));
   const WeightPtr rounded = with_rounding(q4, kBoth);
-  EXPECT_EQ(rounded->arithmetic(), kernels::Arithmetic::int8_row);
-  EXPECT_EQ(rounded->multiplied_in(kernels::Arithmetic::float32).arithmetic(),
-            kernels::Arithmetic::int8_row);
+  for (const auto of_call : {kernels::Arithmetic::float32, kernels::Arithmetic::int15})
+    EXPECT_EQ(arithmetic_of(*rounded, of_call), kernels::Arithmetic::int8_row);
   EXPECT_LT(difference(linear(x, *rounded), plain_int8(x).matmul(q4->tensor().t())), 1e-6);
 }
 

@@ -1,5 +1,6 @@
-// A parameter as a value: numbers in a storage type, and the operations on them. Storage and
-// computation are separate: a Q4_1 matrix mapped from a file is multiplied as it lies there.
+// A parameter as a value: a name, the numbers in a storage (storage.h), and adapters on them.
+// Storage and computation are separate: a Q4_1 matrix mapped from a file is multiplied as it lies
+// there. How products with a parameter are computed is a matter of the call (ProductSettings).
 #pragma once
 
 #include <memory>
@@ -11,12 +12,9 @@
 #include "tessera/kernels/weights/digits.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/ops/weights/product_settings.h"
+#include "tessera/ops/weights/storage.h"
 
 namespace tessera::ops {
-
-/// torch's type of a plain storage type; throws Error(internal) for block types.
-at::ScalarType scalar_type_of(DType dtype);
-DType dtype_of(at::ScalarType type);
 
 class Weight;
 using WeightPtr = std::shared_ptr<const Weight>;
@@ -32,6 +30,8 @@ struct OperandRounding {
 class Weight {
  public:
   Weight() = default;
+  Weight(std::string name, StoragePtr storage)
+      : name_(std::move(name)), storage_(std::move(storage)) {}
   /// A tensor of any float type, trainable when it requires a gradient.
   static Weight dense(std::string name, Tensor tensor);
   /// Numbers that lie elsewhere (a mapped file); `owner` keeps them alive. Read-only, never
@@ -59,71 +59,54 @@ class Weight {
   /// trainable. Throws Error(usage) where nothing writes that type (f32, f16, bf16 and block types
   /// are written), or rows are no whole blocks of it.
   Weight converted(DType dtype) const;
-  /// The same numbers, multiplied in this arithmetic where they lie in blocks and no gradient is
-  /// recorded; else, as at first, exactly.
-  Weight multiplied_in(kernels::Arithmetic arithmetic) const;
-  /// That, or int8_row where rows that it reads are rounded (rounded()).
-  kernels::Arithmetic arithmetic() const {
-    return rounding_.int8 ? kernels::Arithmetic::int8_row : arithmetic_;
-  }
   /// The same numbers, of which linear() and grouped_linear() round both operands. Throws
   /// Error(usage) where another operation reads them. See with_rounding() (quantized_operands.h).
   Weight rounded(OperandRounding rounding) const;
   const OperandRounding& rounding() const { return rounding_; }
-  /// The same numbers for a part that reads whole texts and continues no state. Where they are
-  /// float32 on a CPU and no gradient is recorded, products of linear() and grouped_linear() add up
-  /// as kernels/weights/gemm.h does: faster for many rows, a row's bits follow from it alone here
-  /// too, but are not those of weights as they are at first.
-  Weight of_whole_texts() const;
-  bool is_of_whole_texts() const { return of_whole_texts_; }
   /// Matrix `index` of matrices [E, O, I], one per expert: [O, I], where it lies. Gradients reach
   /// the whole of a trainable one.
   Weight slice(int64_t index) const;
 
-  explicit operator bool() const { return !shape_.empty(); }
+  explicit operator bool() const { return storage_ != nullptr || adapted_ != nullptr; }
   const std::string& name() const { return name_; }
-  DType dtype() const { return dtype_; }
-  const std::vector<int64_t>& shape() const { return shape_; }
-  int64_t size(int axis) const { return shape_[static_cast<size_t>(axis)]; }
-  int64_t elements() const;
-  int64_t bytes() const { return storage_bytes(dtype_, elements()); }
-
-  /// Where the numbers are.
-  at::Device device() const;
-  bool trainable() const { return tensor_.defined() && tensor_.requires_grad(); }
+  DType dtype() const { return base().dtype(); }
+  const std::vector<int64_t>& shape() const { return base().shape(); }
+  int64_t size(int axis) const { return base().size(axis); }
+  int64_t elements() const { return base().elements(); }
+  int64_t bytes() const { return base().bytes(); }
+  at::Device device() const { return base().device(); }
 
   /// The numbers as a float tensor. Dense weights return their own tensor, which gradients reach;
   /// stored f32 is a view, other storage types a fresh float32 copy (small weights, conversions).
   /// The product of an adapter is computed as `settings` say. Throws Error(usage) where an adapted
   /// one is to drop inputs, or a weight to round what it reads, of which a matrix knows none.
   Tensor tensor(const ProductSettings& settings = {}) const;
-  /// The tensor of a dense weight, for optimizers and gradients; undefined for a stored one.
-  const Tensor& dense_tensor() const { return tensor_; }
-  /// The order in which the columns of each matrix lie (format::ColumnOrder); null where it is
-  /// theirs.
-  const int32_t* columns() const { return columns_.get(); }
-  /// First byte of the numbers: the mapping, or the dense tensor's memory.
-  const void* data() const;
+
+  /// Of an adapted weight they are those of no storage: not trainable, undefined, null.
+  bool trainable() const { return storage_ != nullptr && storage_->trainable(); }
+  /// The tensor of a dense weight, for optimizers and gradients; undefined for others.
+  const Tensor& dense_tensor() const;
+  /// Storage::columns()
+  const int32_t* columns() const { return storage_ == nullptr ? nullptr : storage_->columns(); }
+  /// Storage::data()
+  const void* data() const { return storage_ == nullptr ? nullptr : storage_->data(); }
   /// Whether data() lies in this machine's memory, row after row, as kernels read it, and they
   /// round what is to be rounded.
   bool readable_by_kernels() const;
+
+  /// The numbers; null in an adapted weight.
+  const StoragePtr& storage() const { return storage_; }
   /// The parts of an adapted weight; null in others.
   const Adapted* parts() const { return adapted_.get(); }
 
  private:
+  /// The storage of the numbers that adapters change, or of the weight itself.
+  const Storage& base() const;
   Weight quantized(DType dtype) const;
 
   std::string name_;
-  DType dtype_ = DType::f32;
-  kernels::Arithmetic arithmetic_ = kernels::Arithmetic::float32;
+  StoragePtr storage_;
   OperandRounding rounding_;
-  bool of_whole_texts_ = false;
-  std::vector<int64_t> shape_;
-  Tensor tensor_;
-  const void* data_ = nullptr;
-  Tensor view_;  // of stored f32
-  std::shared_ptr<const int32_t> columns_;
-  std::shared_ptr<const void> owner_;
   std::shared_ptr<const Adapted> adapted_;
 };
 
@@ -145,10 +128,21 @@ struct Weight::Adapted {
 
   /// What A reads of x.
   Tensor input(const Tensor& x, const ProductSettings& settings) const;
+  /// The matrix that the parts make. Throws Error(usage) where inputs are to be dropped.
+  Tensor matrix(const ProductSettings& settings) const;
   /// magnitude / |row of W + scale B A|, [O] or [E, O].
   Tensor row_factors() const;
   /// All of them, W first.
   std::vector<WeightPtr> all() const;
+  /// The same of `change(part)` for every part but the prefix; null stays null.
+  template <class Change>
+  Adapted changed(Change change) const {
+    Adapted out = *this;
+    for (WeightPtr* part :
+         {&out.w, &out.a, &out.b, &out.magnitude, &out.out, &out.in})
+      if (*part != nullptr) *part = change(*part);
+    return out;
+  }
 
   /// Lengths that are computed once.
   struct Kept;

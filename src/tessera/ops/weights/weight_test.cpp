@@ -19,6 +19,14 @@
 namespace tessera::ops::weight_test {
 namespace {
 
+using kernels::Arithmetic;
+
+/// Of calls that read inputs so where no gradient is recorded.
+ProductSettings in(Arithmetic arithmetic) {
+  return {.arithmetic = arithmetic};
+}
+const ProductSettings kWhole{.whole_texts = true};
+
 Tensor drawn(at::IntArrayRef shape, uint64_t seed) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
   return at::randn(shape, generator, at::kFloat);
@@ -237,119 +245,118 @@ double distance(const Tensor& a, const Tensor& b) {
 }
 
 TEST(Weight, DigitsReplaceFloatsWhereNoGradientIsRecorded) {
-  using kernels::Arithmetic;
-  const Weight exact = q4_0({37, 96}, 3), bias = Weight::dense("b", drawn({37}, 2));
+  const Weight w = q4_0({37, 96}, 3), bias = Weight::dense("b", drawn({37}, 2));
   const Tensor x = drawn({11, 2, 96}, 1);
   Tensor want;
   {
     const at::NoGradGuard guard;
-    want = linear(x, exact, &bias);
+    want = linear(x, w, &bias);
   }
   for (const auto& [arithmetic, least, most] :
        {std::tuple{Arithmetic::int15, 1e-7, 1e-4}, {Arithmetic::int8, 1e-4, 2e-2}}) {
-    const Weight w = exact.multiplied_in(arithmetic);
-    EXPECT_EQ(w.arithmetic(), arithmetic);
-    EXPECT_EQ(exact.arithmetic(), Arithmetic::float32);
+    const ProductSettings how = in(arithmetic);
     {
       const at::NoGradGuard guard;
-      const Tensor y = linear(x, w, &bias);
+      const Tensor y = linear(x, w, &bias, how);
       EXPECT_GT(distance(y, want), least);
       EXPECT_LT(distance(y, want), most);
       // rows do not depend on each other
-      EXPECT_TRUE(at::equal(linear(x.narrow(0, 4, 1), w, &bias), y.narrow(0, 4, 1)));
+      EXPECT_TRUE(at::equal(linear(x.narrow(0, 4, 1), w, &bias, how), y.narrow(0, 4, 1)));
       // beside an adapter too
       const auto part = [](Tensor t) {
         return std::make_shared<const Weight>(Weight::dense("lora", std::move(t)));
       };
       const auto a = part(drawn({2, 96}, 5)), b = part(0.1 * drawn({37, 2}, 6));
       const Weight adapted = Weight::adapted(std::make_shared<const Weight>(w), a, b);
-      EXPECT_TRUE(at::equal(linear(x, adapted, &bias), y + linear(linear(x, *a), *b)));
+      EXPECT_TRUE(at::equal(linear(x, adapted, &bias, how), y + linear(linear(x, *a), *b)));
     }
-    EXPECT_TRUE(at::equal(linear(x, w, &bias), want));
+    EXPECT_TRUE(at::equal(linear(x, w, &bias, how), want));
   }
   const at::NoGradGuard guard;
   const Weight plain = Weight::dense("w", drawn({37, 96}, 4));
-  EXPECT_TRUE(at::equal(linear(x, plain.multiplied_in(Arithmetic::int8)), linear(x, plain)));
+  EXPECT_TRUE(at::equal(linear(x, plain, nullptr, in(Arithmetic::int8)), linear(x, plain)));
 }
 
 TEST(Weight, OfWholeTextsARowHasItsBitsAmongAnyOthers) {
   const Weight w = Weight::dense("w", drawn({37, 900}, 3)),
-               bias = Weight::dense("b", drawn({37}, 2)), whole = w.of_whole_texts();
+               bias = Weight::dense("b", drawn({37}, 2));
   const auto part = [](Tensor t) {
     return std::make_shared<const Weight>(Weight::dense("lora", std::move(t)));
   };
   const Weight adapted = Weight::adapted(std::make_shared<const Weight>(w),
-                                         part(drawn({2, 900}, 5)), part(drawn({37, 2}, 6)))
-                             .of_whole_texts();
-  EXPECT_TRUE(whole.is_of_whole_texts() && adapted.parts()->w->is_of_whole_texts());
-  EXPECT_FALSE(w.is_of_whole_texts());
+                                         part(drawn({2, 900}, 5)), part(drawn({37, 2}, 6)));
   const Tensor x = drawn({150, 900}, 1);
-  const Weight experts = Weight::dense("e", drawn({3, 37, 900}, 7)).of_whole_texts();
+  const Weight experts = Weight::dense("e", drawn({3, 37, 900}, 7));
   {
     const at::NoGradGuard guard;
-    const Tensor y = linear(x, whole, &bias);
+    const Tensor y = linear(x, w, &bias, kWhole);
     EXPECT_LT(distance(y, linear(x.to(at::kDouble), Weight::dense("w", w.tensor().to(at::kDouble)))
                               .add(bias.tensor().to(at::kDouble))),
               1e-6);
     EXPECT_FALSE(at::equal(y, linear(x, w, &bias)));  // another order of sums
     for (const int64_t row : {0, 77, 149}) {
-      EXPECT_TRUE(at::equal(linear(x.narrow(0, row, 1), whole, &bias), y.narrow(0, row, 1)));
-      EXPECT_TRUE(at::equal(linear(x.narrow(0, row, 1), adapted, &bias),
-                            linear(x, adapted, &bias).narrow(0, row, 1)));
+      EXPECT_TRUE(at::equal(linear(x.narrow(0, row, 1), w, &bias, kWhole), y.narrow(0, row, 1)));
+      EXPECT_TRUE(at::equal(linear(x.narrow(0, row, 1), adapted, &bias, kWhole),
+                            linear(x, adapted, &bias, kWhole).narrow(0, row, 1)));
     }
-    const Tensor grouped = grouped_linear(x, experts, {0, 20, 20, 150});
-    EXPECT_TRUE(
-        at::equal(grouped.narrow(0, 20, 130), linear(x.narrow(0, 20, 130), experts.slice(2))));
+    const Tensor grouped = grouped_linear(x, experts, {0, 20, 20, 150}, nullptr, kWhole);
+    EXPECT_TRUE(at::equal(grouped.narrow(0, 20, 130),
+                          linear(x.narrow(0, 20, 130), experts.slice(2), nullptr, kWhole)));
   }
   // what is recorded is what it was
-  EXPECT_TRUE(at::equal(linear(x, whole, &bias), linear(x, w, &bias)));
+  EXPECT_TRUE(at::equal(linear(x, w, &bias, kWhole), linear(x, w, &bias)));
   // other storage keeps its products
   const at::NoGradGuard guard;
   const Weight half = w.converted(DType::f16);
-  EXPECT_TRUE(at::equal(linear(x, half.of_whole_texts()), linear(x, half)));
+  EXPECT_TRUE(at::equal(linear(x, half, nullptr, kWhole), linear(x, half)));
 }
 
 TEST(Weight, AnInputIsRoundedOnceForAllThatShareIt) {
-  const Weight a = q4_0({37, 96}, 3).multiplied_in(kernels::Arithmetic::int15),
-               b = q4_0({5, 96}, 4).multiplied_in(kernels::Arithmetic::int15),
-               coarse = b.multiplied_in(kernels::Arithmetic::int8);
+  const Weight a = q4_0({37, 96}, 3), b = q4_0({5, 96}, 4);
+  const auto times = [](const auto& input, const Weight& w,
+                        Arithmetic arithmetic = Arithmetic::int15) {
+    return linear(input, w, nullptr, in(arithmetic));
+  };
   const at::NoGradGuard guard;
   const Tensor x = drawn({4, 96}, 1), other = drawn({4, 96}, 2);
-  const Tensor of_a = linear(x, a), of_b = linear(x, b), of_other = linear(other, b),
-               of_coarse = linear(x, coarse), first = linear(x.narrow(0, 0, 1), b);
+  const Tensor of_a = times(x, a), of_b = times(x, b), of_other = times(other, b),
+               of_coarse = times(x, b, Arithmetic::int8), first = times(x.narrow(0, 0, 1), b);
   {
     const SharedInput shared(x), inner(other);
-    EXPECT_TRUE(at::equal(linear(shared, a), of_a));
-    EXPECT_TRUE(at::equal(linear(inner, b), of_other));
-    EXPECT_TRUE(at::equal(linear(x.narrow(0, 0, 1), b), first));
-    EXPECT_TRUE(at::equal(linear(shared, b), of_b));
+    EXPECT_TRUE(at::equal(times(shared, a), of_a));
+    EXPECT_TRUE(at::equal(times(inner, b), of_other));
+    EXPECT_TRUE(at::equal(times(x.narrow(0, 0, 1), b), first));
+    EXPECT_TRUE(at::equal(times(shared, b), of_b));
     x.zero_();  // it has been read
-    EXPECT_TRUE(at::equal(linear(shared, b), of_b));
-    EXPECT_FALSE(at::equal(linear(shared, coarse), of_coarse));
+    EXPECT_TRUE(at::equal(times(shared, b), of_b));
+    EXPECT_FALSE(at::equal(times(shared, b, Arithmetic::int8), of_coarse));
   }
-  EXPECT_FALSE(at::equal(linear(x, b), of_b));
+  EXPECT_FALSE(at::equal(times(x, b), of_b));
 }
 
 TEST(Weight, GroupedAndHeadProductsInDigitsHaveTheBitsOfEachMatrix) {
-  const Weight w = q4_0({4, 9, 64}, 5).multiplied_in(kernels::Arithmetic::int15);
+  const Weight w = q4_0({4, 9, 64}, 5);
+  const ProductSettings how = in(Arithmetic::int15);
   const Tensor x = drawn({11, 64}, 7);
   const std::vector<int64_t> offsets = {0, 3, 3, 4, 11};
   {
     const at::NoGradGuard guard;
-    const Tensor y = grouped_linear(x, w, offsets);
-    EXPECT_FALSE(at::equal(y, grouped_linear(x, q4_0({4, 9, 64}, 5), offsets)));
+    const Tensor y = grouped_linear(x, w, offsets, nullptr, how);
+    EXPECT_FALSE(at::equal(y, grouped_linear(x, w, offsets)));
     for (int64_t e = 0; e < 4; ++e) {
       const int64_t begin = offsets[e], n = offsets[e + 1] - begin;
-      EXPECT_TRUE(at::equal(y.narrow(0, begin, n), linear(x.narrow(0, begin, n), w.slice(e))));
+      EXPECT_TRUE(at::equal(y.narrow(0, begin, n),
+                            linear(x.narrow(0, begin, n), w.slice(e), nullptr, how)));
     }
     // four heads of nine outputs
-    const Weight flat = q4_0({36, 64}, 5).multiplied_in(kernels::Arithmetic::int15);
-    const Tensor heads = drawn({5, 4, 64}, 8), z = head_linear(heads, flat);
+    const Weight flat = q4_0({36, 64}, 5);
+    const Tensor heads = drawn({5, 4, 64}, 8), z = head_linear(heads, flat, nullptr, how);
     for (int64_t h = 0; h < 4; ++h)
-      EXPECT_TRUE(at::equal(z.select(1, h), linear(heads.select(1, h), w.slice(h))));
+      EXPECT_TRUE(
+          at::equal(z.select(1, h), linear(heads.select(1, h), w.slice(h), nullptr, how)));
   }
   EXPECT_TRUE(
-      at::equal(grouped_linear(x, w, offsets), grouped_linear(x, q4_0({4, 9, 64}, 5), offsets)));
+      at::equal(grouped_linear(x, w, offsets, nullptr, how), grouped_linear(x, w, offsets)));
 }
 
 /// `w` with its numbers under other columns, in an order for each matrix; and, dense, what it
@@ -388,7 +395,6 @@ struct Ordered {
 };
 
 TEST(Weight, ColumnsInAnotherOrderAreThoseThatTheyStandFor) {
-  using kernels::Arithmetic;
   const Weight plain = q4_0({70, 96}, 3), bias = Weight::dense("b", drawn({70}, 2));
   const Ordered o(plain);
   EXPECT_EQ(o.weight.bytes(), plain.bytes());
@@ -400,15 +406,15 @@ TEST(Weight, ColumnsInAnotherOrderAreThoseThatTheyStandFor) {
   const Tensor x = drawn({11, 2, 96}, 1), moved = x.index_select(-1, o.order.select(0, 0));
   for (const auto arithmetic : {Arithmetic::float32, Arithmetic::int15, Arithmetic::int8}) {
     const at::NoGradGuard guard;
-    const Weight w = o.weight.multiplied_in(arithmetic), base = plain.multiplied_in(arithmetic);
-    const Tensor y = linear(x, w, &bias), of_base = linear(x, base);
-    EXPECT_TRUE(at::equal(y, linear(moved, base, &bias)));
-    EXPECT_TRUE(at::equal(linear(x.narrow(0, 4, 1), w, &bias), y.narrow(0, 4, 1)));
+    const ProductSettings how = in(arithmetic);
+    const Tensor y = linear(x, o.weight, &bias, how), of_base = linear(x, plain, nullptr, how);
+    EXPECT_TRUE(at::equal(y, linear(moved, plain, &bias, how)));
+    EXPECT_TRUE(at::equal(linear(x.narrow(0, 4, 1), o.weight, &bias, how), y.narrow(0, 4, 1)));
     // beside others that read the same x
     const SharedInput shared(x);
     for (int i = 0; i < 2; ++i) {
-      EXPECT_TRUE(at::equal(linear(shared, w, &bias), y));
-      EXPECT_TRUE(at::equal(linear(shared, base), of_base));
+      EXPECT_TRUE(at::equal(linear(shared, o.weight, &bias, how), y));
+      EXPECT_TRUE(at::equal(linear(shared, plain, nullptr, how), of_base));
     }
   }
   // forward and backward through the stored numbers
@@ -436,22 +442,23 @@ TEST(Weight, ColumnsInAnotherOrderAreThoseThatTheyStandFor) {
 }
 
 TEST(Weight, EachMatrixOfSeveralHasAnOrderOfItsColumns) {
-  const Weight plain = q4_0({4, 9, 64}, 5).multiplied_in(kernels::Arithmetic::int15);
+  const Weight plain = q4_0({4, 9, 64}, 5);
   const Ordered o(plain);
-  const Weight w = o.weight.multiplied_in(kernels::Arithmetic::int15);
+  const Weight& w = o.weight;
+  const ProductSettings how = in(Arithmetic::int15);
   EXPECT_TRUE(at::equal(w.tensor(), o.numbers));
   const Tensor x = drawn({11, 64}, 7);
   const std::vector<int64_t> offsets = {0, 3, 3, 4, 11};
   const auto own = [&](int64_t e) { return x.narrow(0, offsets[e], offsets[e + 1] - offsets[e]); };
   {
     const at::NoGradGuard guard;
-    const Tensor y = grouped_linear(x, w, offsets);
+    const Tensor y = grouped_linear(x, w, offsets, nullptr, how);
     for (int64_t e = 0; e < 4; ++e) {
       EXPECT_TRUE(at::equal(w.slice(e).tensor(), o.numbers.select(0, e)));
       const Tensor part = y.narrow(0, offsets[e], own(e).size(0));
-      EXPECT_TRUE(at::equal(part, linear(own(e), w.slice(e))));
-      EXPECT_TRUE(
-          at::equal(part, linear(own(e).index_select(1, o.order.select(0, e)), plain.slice(e))));
+      EXPECT_TRUE(at::equal(part, linear(own(e), w.slice(e), nullptr, how)));
+      EXPECT_TRUE(at::equal(part, linear(own(e).index_select(1, o.order.select(0, e)),
+                                         plain.slice(e), nullptr, how)));
     }
   }
   // gradients

@@ -160,6 +160,7 @@ Tensor PatternMask::far_queries(const Tensor& unrotated,
     made->batch.positions_N = made->batch.positions_N.clamp_max(farthest);
     made->context.causal = context.causal;
     made->context.training = context.training;
+    made->context.products = context.products;
     return made;
   });
   far.context.batch = &far.batch;

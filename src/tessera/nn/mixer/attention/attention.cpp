@@ -94,7 +94,7 @@ class Attention final : public Mixer {
     return gate_(o_(merged, context), shared, GatePlace::after_o, context);
   }
 
-  std::shared_ptr<const PartStep> step() const override {
+  std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
     // without keys of its own it has no product of them; which keys are chosen, tensors say
     if (!config_.has_keys() || select_) return nullptr;
     return attention_step({.config = config_,
@@ -110,7 +110,7 @@ class Attention final : public Mixer {
                            .gate = gate_,
                            .position = *position_,
                            .inner_norm = inner_norm_.get(),
-                           .sinks = sinks_});
+                           .sinks = sinks_}, products);
   }
 
  private:

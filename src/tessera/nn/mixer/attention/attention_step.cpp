@@ -191,7 +191,7 @@ std::unique_ptr<StepCall> AttentionStep::begin(Context& context, const StateRows
 
 }  // namespace
 
-std::shared_ptr<const PartStep> attention_step(const AttentionParts& parts) {
+std::shared_ptr<const PartStep> attention_step(const AttentionParts& parts, const ops::ProductSettings& products) {
   const AttentionConfig& c = parts.config;
   const PatternConfig& pattern = c.pattern_config();
   // dropout acts in training alone; parts in slots are asked themselves
@@ -204,7 +204,7 @@ std::shared_ptr<const PartStep> attention_step(const AttentionParts& parts) {
       !parts.position.only_rotates() || !pattern.window() || pattern.first_kept() > 0 ||
       pattern.farthest() > 0 || pattern.global_projections() || c.state(parts.scope).size() != 2)
     return nullptr;
-  StepWeights weights;
+  StepWeights weights(products);
   auto step = std::make_shared<AttentionStep>(parts, weights);
   return weights.serve() ? step : nullptr;
 }

@@ -69,9 +69,9 @@ class LatentAttention final : public Mixer {
     o_NHV = gate_(o_NHV, read, GatePlace::after_sdpa, context);
     return o_(o_NHV.reshape({n, config_.n_heads * config_.v_head_dim}), context);
   }
-  std::shared_ptr<const PartStep> step() const override {
+  std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
     return latent_attention_step({config_, q_a_, q_, kv_a_, o_, k_b_, v_b_, q_norm_.get(),
-                                  kv_norm_.get(), *position_, select_.get()});
+                                  kv_norm_.get(), *position_, select_.get()}, products);
   }
 
  private:

@@ -242,7 +242,7 @@ std::unique_ptr<StepCall> LatentStep::begin(Context& context, const StateRows* r
 
 }  // namespace
 
-std::shared_ptr<const PartStep> latent_attention_step(const LatentAttentionParts& parts) {
+std::shared_ptr<const PartStep> latent_attention_step(const LatentAttentionParts& parts, const ops::ProductSettings& products) {
   const LatentAttentionConfig& c = parts.config;
   const PatternConfig& pattern = c.pattern_config();
   // dropout acts in training only; parts in slots check their own options
@@ -252,7 +252,7 @@ std::shared_ptr<const PartStep> latent_attention_step(const LatentAttentionParts
       !parts.position.only_rotates() || !pattern.window() || pattern.first_kept() > 0 ||
       pattern.farthest() > 0 || pattern.global_projections())
     return nullptr;
-  StepWeights weights;
+  StepWeights weights(products);
   auto step = std::make_shared<LatentStep>(parts, weights);
   if (parts.select != nullptr && step->select == nullptr) return nullptr;
   return weights.serve() ? step : nullptr;

@@ -222,12 +222,12 @@ class Engram final : public Mixer {
         ops::spread(gate_NS.unsqueeze(2), h_NSD) * ops::spread(value_(e_NE, context).unsqueeze(1), h_NSD);
     return u_NSD.flatten(1) + convolved(conv_norm_(u_NSD).flatten(1), *context.batch, rows);
   }
-  std::shared_ptr<const PartStep> step() const override {
+  std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
     if (!others_at_default(config_,
                            {"width", "ngram", "heads", "rows", "table_rows", "seed", "index", "pad",
                             "cut", "d_conv", "dilation", "bias", "norm_eps", "norm_weight"}))
       return nullptr;
-    StepWeights weights;
+    StepWeights weights(products);
     auto step = std::make_shared<EngramStep>(EngramParts{config_, streams_, vectors_, key_, value_,
                                                          key_norm_, query_norm_, conv_norm_, conv_},
                                              weights);

@@ -293,8 +293,8 @@ class DeltaRule final : public Mixer {
     return o_(g_ ? ops::gated(g_(x_ND, context), normed, c.gate) : normed, context);
   }
   /// The options are those of the weights that exist, and DeltaRuleOptions.
-  std::shared_ptr<const PartStep> step() const override {
-    StepWeights weights;
+  std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
+    StepWeights weights(products);
     auto step = std::make_shared<DeltaRuleStep>(
         options_,
         DeltaRuleStep::Weights{q_, k_, v_, beta_, o_, decay_, g_, conv_ ? &*conv_ : nullptr, a_log_,

@@ -178,12 +178,12 @@ class Retention final : public Mixer {
     return o_(ops::gated(g_(x_ND, context), normed.reshape({n, h * v}), ops::Activation::silu),
               context);
   }
-  std::shared_ptr<const PartStep> step() const override {
+  std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
     if (!others_at_default(config_, {"n_heads", "key_dim", "value_dim", "chunk", "angles", "theta",
                                      "decay_offset", "decay", "norm_weight", "norm_eps"}) ||
         (rotation_ && !rotation_->only_rotates()))
       return nullptr;
-    StepWeights weights;
+    StepWeights weights(products);
     const StepNumbers decays =
         decay_ ? weights.follows(decay_,
                                  [&] { return -ops::softplus(-decay_->tensor().to(at::kFloat)); })

@@ -100,12 +100,12 @@ class Rwkv5 final : public Mixer {
                        : normed_NE,
                    context);
   }
-  std::shared_ptr<const PartStep> step() const override {
+  std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
     if (!others_at_default(config_,
                            {"n_heads", "key_dim", "value_dim", "chunk", "gate", "norm_eps"}))
       return nullptr;
     return rwkv5_step({base_.shape, base_.norm_eps, base_.r, base_.k, base_.v, base_.o, g_, mix_,
-                       bonus_, base_.norm_weight, base_.norm_bias, decay_});
+                       bonus_, base_.norm_weight, base_.norm_bias, decay_}, products);
   }
 
  private:
@@ -165,13 +165,13 @@ class Rwkv6 final : public Mixer {
     return base_.o(ops::gated(g_(mixed('g'), context), base_.normed(y_NE), ops::Activation::silu),
                    context);
   }
-  std::shared_ptr<const PartStep> step() const override {
+  std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
     if (!others_at_default(config_, {"n_heads", "key_dim", "value_dim", "chunk", "mix_rank",
                                      "decay_rank", "norm_eps"}))
       return nullptr;
     const Rwkv6Parts follows{config_.mix_rank, mix_down_, decay_down_, decay_up_, mix_up_};
     return rwkv5_step({base_.shape, base_.norm_eps, base_.r, base_.k, base_.v, base_.o, g_, mix_,
-                       bonus_, base_.norm_weight, base_.norm_bias, nullptr, &follows});
+                       bonus_, base_.norm_weight, base_.norm_bias, nullptr, &follows}, products);
   }
 
  private:
@@ -248,10 +248,10 @@ class Rwkv7 final : public Mixer {
         y.to(x_ND.scalar_type()) * gate_up_(sigmoid_of(gate_down_(mixed('g'), context)), context),
         context);
   }
-  std::shared_ptr<const PartStep> step() const override {
+  std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
     return rwkv7_step({config_, base_.r, base_.k, base_.v, base_.o, decay_down_, decay_up_,
                        rate_down_, rate_up_, gate_down_, gate_up_, value_mix_down_, value_mix_up_,
-                       mix_, key_scale_, key_rate_, bonus_, base_.norm_weight, base_.norm_bias});
+                       mix_, key_scale_, key_rate_, bonus_, base_.norm_weight, base_.norm_bias}, products);
   }
 
  private:
@@ -298,8 +298,8 @@ class RwkvChannelMix final : public Mixer {
     return config_.gated() ? ops::gated(r_(mixed('r'), context), out, ops::Activation::sigmoid)
                            : out;
   }
-  std::shared_ptr<const PartStep> step() const override {
-    return rwkv_channel_mix_step({config_, k_, v_, r_, mix_});
+  std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
+    return rwkv_channel_mix_step({config_, k_, v_, r_, mix_}, products);
   }
 
  private:

@@ -32,6 +32,6 @@ struct Rwkv5Parts {
   const Rwkv6Parts* follows = nullptr;
 };
 /// Null if it does not support a weight. `parts` outlive it, but for `follows` itself.
-std::shared_ptr<const PartStep> rwkv5_step(const Rwkv5Parts& parts);
+std::shared_ptr<const PartStep> rwkv5_step(const Rwkv5Parts& parts, const ops::ProductSettings& products);
 
 }  // namespace tessera::nn

@@ -230,12 +230,12 @@ class Mamba2 final : public Mixer {
                                                           config_.norm_groups, config_.norm_eps);
     return out_(beside_NC.defined() ? at::cat({beside_NC, y_NE}, -1) : y_NE, context);
   }
-  std::shared_ptr<const PartStep> step() const override {
+  std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
     if (!others_at_default(config_, {"n_heads", "head_dim", "d_ssm", "d_state", "n_groups",
                                      "d_conv", "proj_bias", "conv_bias", "d_per_channel", "dt_min",
                                      "dt_max", "norm_groups", "norm_eps", "levels", "chunk"}))
       return nullptr;
-    StepWeights weights;
+    StepWeights weights(products);
     auto step = std::make_shared<Mamba2Step>(config_, in_, out_, conv_, dt_bias_, a_log_, d_, norm_,
                                              level_scale_, weights);
     return weights.serve() ? step : nullptr;
