@@ -32,16 +32,16 @@ TEST_F(OnDevice, WeightsKeepNumbersTypesAndGradients) {
   EXPECT_EQ(ops::to_device(there, device_), there);
   EXPECT_EQ(ops::to_device(dense, at::kCPU), dense);
   // blocks stay as they are stored, but where nothing decodes them there
-  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0,
-                           DType::iq4_nl}) {
+  for (const DType type :
+       {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0, DType::iq4_nl}) {
     const auto stored = std::make_shared<ops::Weight>(dense->converted(type));
     const ops::WeightPtr copy = ops::to_device(stored, device_);
     EXPECT_EQ(copy->dtype(), type == DType::iq4_nl ? DType::f32 : type);
     EXPECT_FALSE(copy->trainable());
     EXPECT_TRUE(at::equal(copy->tensor().cpu().to(at::kFloat), stored->tensor())) << name_of(type);
     const Tensor x = at::ones({3, 32});
-    EXPECT_TRUE(at::allclose(ops::linear(x.to(device_), *copy).cpu(), ops::linear(x, *stored), 1e-5,
-                             1e-5))
+    EXPECT_TRUE(
+        at::allclose(ops::linear(x.to(device_), *copy).cpu(), ops::linear(x, *stored), 1e-5, 1e-5))
         << name_of(type);
     const ops::WeightPtr back = ops::to_device(copy, at::kCPU);
     EXPECT_EQ(back->dtype(), copy->dtype());

@@ -328,8 +328,7 @@ Tensor Model::predict(size_t index,
           "hidden states of {} tokens; the batch has {}", hidden_ND.size(0), batch.n_tokens());
   if (options.state != nullptr) options.state->check(batch);
   return called(predictors_[index]->stack(), device_of(*weights_), batch, options,
-                products_of(own, {}),
-                [&](nn::Context& context) {
+                products_of(own, {}), [&](nn::Context& context) {
                   return predictors_[index]->forward(hidden_ND, *stack_, context);
                 });
 }

@@ -54,8 +54,7 @@ std::shared_ptr<const NormStep> StepWeights::norm(const Norm& norm) {
 
 StepProduct StepWeights::product(const Linear& linear) {
   const ops::Weight& w = *linear.weight;
-  StepProduct out{linear.weight, numbers(linear.bias),
-                  ops::arithmetic_of(w, products_.arithmetic)};
+  StepProduct out{linear.weight, numbers(linear.bias), ops::arithmetic_of(w, products_.arithmetic)};
   const size_t axes = w.shape().size();
   serve_ = serve_ && w.parts() == nullptr && (axes == 2 || axes == 3) && w.readable_by_kernels() &&
            !products_.whole_texts && kernels::can_dequantize(w.dtype());

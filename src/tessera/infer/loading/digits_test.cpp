@@ -26,8 +26,8 @@ model::Model model_in(Arithmetic arithmetic) {
   for (const auto& [decl, weight] : dense.weights().all()) {
     const bool matrix = weight->shape().size() >= 2 && weight->shape().back() % 32 == 0;
     const DType type = std::array{DType::q8_0, DType::q4_1, DType::q5_0}[++types % 3];
-    weights[decl.name] = std::make_shared<const ops::Weight>(
-        matrix ? weight->converted(type) : *weight);
+    weights[decl.name] =
+        std::make_shared<const ops::Weight>(matrix ? weight->converted(type) : *weight);
   }
   return {dense.spec(), model::Weights::check(dense.spec(), std::move(weights)), arithmetic};
 }

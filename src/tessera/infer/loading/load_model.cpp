@@ -62,8 +62,7 @@ model::Weights weights_of(const convert::Checkpoint& checkpoint) {
   return weights_of(checkpoint, checkpoint.spec);
 }
 
-model::Weights weights_of(const convert::Checkpoint& checkpoint,
-                          const model::ModelSpec& spec) {
+model::Weights weights_of(const convert::Checkpoint& checkpoint, const model::ModelSpec& spec) {
   return held_weights(checkpoint, spec, std::nullopt);
 }
 

@@ -36,8 +36,9 @@ std::vector<Tensor> features_of(const FeatureEmbedConfig& embed,
          "this model reads {} {} and is given {}; `tessera forward` takes them", embed.input(),
          embed.shape_text(), batch.features.empty() ? "token ids" : "features of other documents");
   const Tensor& dense = like.dense_tensor();
-  const auto options = dense.defined() ? dense.options().requires_grad(false)
-                                       : at::TensorOptions().dtype(at::kFloat).device(like.device());
+  const auto options = dense.defined()
+                           ? dense.options().requires_grad(false)
+                           : at::TensorOptions().dtype(at::kFloat).device(like.device());
   std::vector<Tensor> out;
   for (const Tensor& x : batch.features) out.push_back(x.to(options));
   return out;

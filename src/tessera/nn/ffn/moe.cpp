@@ -55,13 +55,14 @@ class Moe final : public Ffn {
     return y_ND + normed("shared_out_norm", shared_ND, context);
   }
   std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
-    return moe_step({config_, *router_, *expert_, shared_.get(), gate_, latent_in_, latent_out_,
-                     bias_,
-                     [this](const char* name) -> const Norm* {
-                       const auto found = norms_.find(name);
-                       return found == norms_.end() ? nullptr : found->second.get();
-                     },
-                     d_in_, d_model_}, products);
+    return moe_step(
+        {config_, *router_, *expert_, shared_.get(), gate_, latent_in_, latent_out_, bias_,
+         [this](const char* name) -> const Norm* {
+           const auto found = norms_.find(name);
+           return found == norms_.end() ? nullptr : found->second.get();
+         },
+         d_in_, d_model_},
+        products);
   }
 
  private:

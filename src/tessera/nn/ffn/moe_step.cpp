@@ -232,7 +232,8 @@ std::unique_ptr<StepCall> MoeStep::begin(Context& context, const StateRows*) con
 
 }  // namespace
 
-std::shared_ptr<const PartStep> moe_step(const MoeParts& parts, const ops::ProductSettings& products) {
+std::shared_ptr<const PartStep> moe_step(const MoeParts& parts,
+                                         const ops::ProductSettings& products) {
   // parts in slots check their own options; dropout and jitter act in training only
   if (!others_at_default(
           parts.config,

@@ -23,6 +23,7 @@ struct MoeParts {
 };
 
 /// Null if a part has no step. `parts` outlive it.
-std::shared_ptr<const PartStep> moe_step(const MoeParts& parts, const ops::ProductSettings& products);
+std::shared_ptr<const PartStep> moe_step(const MoeParts& parts,
+                                         const ops::ProductSettings& products);
 
 }  // namespace tessera::nn

@@ -93,8 +93,8 @@ StoragePtr BlockStorage::to(at::Device device) const {
   if (device.is_cpu()) return shared_from_this();
   if (DeviceBlocks::holds(dtype(), shape()))
     return std::make_shared<const DeviceBlocks>(
-        dtype(), shape(),
-        at::from_blob(const_cast<void*>(data_), {bytes()}, at::kByte).to(device), columns_);
+        dtype(), shape(), at::from_blob(const_cast<void*>(data_), {bytes()}, at::kByte).to(device),
+        columns_);
   const auto dense = [&](const Tensor& numbers) {
     return std::make_shared<const DenseStorage>(numbers.to(device));
   };

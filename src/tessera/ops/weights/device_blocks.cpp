@@ -29,8 +29,7 @@ int64_t matrices_in(const std::vector<int64_t>& shape) {
 }  // namespace
 
 bool DeviceBlocks::holds(DType dtype, const std::vector<int64_t>& shape) {
-  return can_unpack(dtype) && !shape.empty() &&
-         shape.back() % layout_of(dtype).block_elements == 0;
+  return can_unpack(dtype) && !shape.empty() && shape.back() % layout_of(dtype).block_elements == 0;
 }
 
 DeviceBlocks::DeviceBlocks(DType dtype,
@@ -40,10 +39,8 @@ DeviceBlocks::DeviceBlocks(DType dtype,
     : Storage(dtype, std::move(shape)),
       rows_RB_(bytes.reshape({-1, storage_bytes(dtype, this->shape().back())})),
       columns_(std::move(columns)),
-      place_MI_(places_of(columns_.get(),
-                          matrices_in(this->shape()),
-                          this->shape().back(),
-                          bytes.device())) {}
+      place_MI_(places_of(
+          columns_.get(), matrices_in(this->shape()), this->shape().back(), bytes.device())) {}
 
 DeviceBlocks::DeviceBlocks(
     DType dtype, std::vector<int64_t> shape, Tensor rows, ColumnsPtr columns, Tensor at)
@@ -139,8 +136,7 @@ Tensor DeviceBlocks::transposed(const Tensor& y) const {
   if (y.device() != device()) return Storage::transposed(y);
   Tensor x;
   for_tiles([&](int64_t first, const Tensor& tile_RI) {
-    const Tensor part =
-        y.narrow(-1, first, tile_RI.size(0)).matmul(tile_RI.to(y.scalar_type()));
+    const Tensor part = y.narrow(-1, first, tile_RI.size(0)).matmul(tile_RI.to(y.scalar_type()));
     x = x.defined() ? x + part : part;
   });
   return x;

@@ -172,8 +172,7 @@ Tensor KernelStorage::grouped_by_rows(const Tensor& x_NI,
                                       const ProductSettings& settings) const {
   const Tensor dense = x_NI.contiguous();
   const int64_t out = size(1), in = size(2);
-  const kernels::Arithmetic arithmetic =
-      kernels::arithmetic_of(dtype(), in, settings.arithmetic);
+  const kernels::Arithmetic arithmetic = kernels::arithmetic_of(dtype(), in, settings.arithmetic);
   Tensor y_NO = at::empty({x_NI.size(0), out}, x_NI.options());
   // each expert reads its rows in an order of its own, where columns have one
   std::optional<ProductInput> all;
@@ -272,8 +271,7 @@ Tensor KernelStorage::grouped(const Tensor& x_NI,
                               const ProductSettings& settings) const {
   if (form_of(Op::grouped_product, x_NI) == Form::plain || !by_kernel(x_NI))
     return Storage::grouped(x_NI, shared, offsets, bias_EO, settings);
-  if (!at::GradMode::is_enabled())
-    return grouped_by_rows(x_NI, shared, offsets, bias_EO, settings);
+  if (!at::GradMode::is_enabled()) return grouped_by_rows(x_NI, shared, offsets, bias_EO, settings);
   return GroupedProduct::apply(x_NI, if_defined(dense()), if_defined(bias_EO), shared_from_this(),
                                offsets, settings.type);
 }

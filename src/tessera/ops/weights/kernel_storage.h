@@ -36,9 +36,7 @@ class KernelStorage : public Storage {
   struct GroupedProduct;
 
   /// Whether recording a product of tensors would keep a float copy of the numbers.
-  bool is_encoded() const {
-    return !trainable() && dtype() != DType::f32 && dtype() != DType::f64;
-  }
+  bool is_encoded() const { return !trainable() && dtype() != DType::f32 && dtype() != DType::f64; }
   const void* row(int64_t index) const;
   Tensor by_rows(const Tensor& x,
                  const SharedInput* shared,

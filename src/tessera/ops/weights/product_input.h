@@ -14,9 +14,8 @@ namespace tessera::ops {
 /// How products with w read x where no gradient is recorded and `wished` is that of the call
 /// (ProductSettings::arithmetic).
 inline kernels::Arithmetic arithmetic_of(const Weight& w, kernels::Arithmetic wished) {
-  return kernels::arithmetic_of(
-      w.dtype(), w.shape().back(),
-      w.rounding().int8 ? kernels::Arithmetic::int8_row : wished);
+  return kernels::arithmetic_of(w.dtype(), w.shape().back(),
+                                w.rounding().int8 ? kernels::Arithmetic::int8_row : wished);
 }
 
 /// How a product with a weight reads rows.

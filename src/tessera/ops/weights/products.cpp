@@ -15,8 +15,8 @@ Tensor by_columns(const Tensor& y, const Tensor& factors) {
 
 /// Whether an operand is rounded before the product, not by its kernel.
 bool rounds_before(const Tensor& x, const Weight& w) {
-  return w.rounding() && (at::GradMode::is_enabled() || !w.readable_by_kernels() ||
-                          !w.storage()->by_kernel(x));
+  return w.rounding() &&
+         (at::GradMode::is_enabled() || !w.readable_by_kernels() || !w.storage()->by_kernel(x));
 }
 
 Tensor rounded_input(const Tensor& x, const Weight& w) {

@@ -101,11 +101,11 @@ struct ConstantProduct : torch::autograd::Function<ConstantProduct> {
 }  // namespace
 
 Tensor Storage::constant_product(const Tensor& x, const Tensor& bias_O) const {
-  return ConstantProduct::apply(
-      x, bias_O.defined() ? std::optional<Tensor>(bias_O) : std::nullopt, shared_from_this(),
-      [](const Storage& w, const Tensor& input, const Tensor& bias) {
-        return w.unrecorded_product(input, bias);
-      });
+  return ConstantProduct::apply(x, bias_O.defined() ? std::optional<Tensor>(bias_O) : std::nullopt,
+                                shared_from_this(),
+                                [](const Storage& w, const Tensor& input, const Tensor& bias) {
+                                  return w.unrecorded_product(input, bias);
+                                });
 }
 
 Tensor Storage::unrecorded_product(const Tensor& x, const Tensor& bias_O) const {
@@ -145,8 +145,8 @@ Tensor Storage::grouped(const Tensor& x_NI,
   std::vector<Tensor> parts;
   for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
     const Tensor y = expert(e)->product(x_NI.narrow(0, begin, n), nullptr, Tensor(), settings);
-    parts.push_back(
-        bias_EO.defined() ? y + bias_EO.select(0, e).to(y.device(), y.scalar_type()) : y);
+    parts.push_back(bias_EO.defined() ? y + bias_EO.select(0, e).to(y.device(), y.scalar_type())
+                                      : y);
   });
   return parts.empty() ? at::empty({0, size(1)}, x_NI.options()) : at::cat(parts);
 }

@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -58,8 +62,8 @@ Tensor random_blocks(DType type, int64_t blocks, uint64_t seed) {
   return out;
 }
 
-constexpr DType kUnpacked[] = {DType::q4_0, DType::q4_1,      DType::q5_0,     DType::q5_1,
-                               DType::q8_0, DType::q4_k,      DType::q5_k,     DType::q6_k,
+constexpr DType kUnpacked[] = {DType::q4_0,  DType::q4_1,      DType::q5_0,     DType::q5_1,
+                               DType::q8_0,  DType::q4_k,      DType::q5_k,     DType::q6_k,
                                DType::tq2_0, DType::scaled_u4, DType::scaled_i8};
 
 TEST(Unpack, HasTheBitsOfTheKernels) {
@@ -119,8 +123,8 @@ StoragePtr packed(DType type, const std::vector<int64_t>& shape, uint64_t seed, 
   const int64_t columns = shape.back() * (shape.size() == 3 ? shape[0] : 1);
   ColumnsPtr order;
   if (from->columns() != nullptr) {
-    const auto own = std::make_shared<const std::vector<int32_t>>(from->columns(),
-                                                                  from->columns() + columns);
+    const auto own =
+        std::make_shared<const std::vector<int32_t>>(from->columns(), from->columns() + columns);
     order = {own, own->data()};
   }
   return std::make_shared<const DeviceBlocks>(type, shape, bytes, order);
@@ -129,9 +133,10 @@ StoragePtr packed(DType type, const std::vector<int64_t>& shape, uint64_t seed, 
 std::vector<Kind> kinds() {
   std::vector<Kind> out;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble})
-    out.push_back({fmt::format("dense {}", at::toString(type)), [type](const auto& shape, auto seed) {
-                     return std::make_shared<const DenseStorage>(drawn(shape, seed).to(type));
-                   }});
+    out.push_back(
+        {fmt::format("dense {}", at::toString(type)), [type](const auto& shape, auto seed) {
+           return std::make_shared<const DenseStorage>(drawn(shape, seed).to(type));
+         }});
   for (const DType type : {DType::f32, DType::f16, DType::bf16})
     out.push_back({fmt::format("stored {}", name_of(type)), [type](const auto& shape, auto seed) {
                      return Weight::dense("w", drawn(shape, seed)).converted(type).storage();
@@ -139,15 +144,13 @@ std::vector<Kind> kinds() {
   for (const DType type : {DType::q4_0, DType::q4_k, DType::q6_k, DType::q8_0, DType::iq4_xs})
     for (const bool ordered : {false, true}) {
       if (type != DType::iq4_xs) {
-        out.push_back({fmt::format("packed {} {}", name_of(type), ordered),
-                       [=](const auto& shape, auto seed) {
-                         return packed(type, shape, seed, ordered);
-                       }});
+        out.push_back(
+            {fmt::format("packed {} {}", name_of(type), ordered),
+             [=](const auto& shape, auto seed) { return packed(type, shape, seed, ordered); }});
       }
-      out.push_back({fmt::format("blocks {} {}", name_of(type), ordered),
-                     [=](const auto& shape, auto seed) {
-                       return in_blocks(type, shape, seed, ordered);
-                     }});
+      out.push_back(
+          {fmt::format("blocks {} {}", name_of(type), ordered),
+           [=](const auto& shape, auto seed) { return in_blocks(type, shape, seed, ordered); }});
     }
   return out;
 }
@@ -237,7 +240,8 @@ TEST(Storage, GradientsPassNumbersThatStayEncoded) {
 class Counted final : public Storage {
  public:
   Counted() : Storage(DType::q8_0, {2, 3, 32}), numbers_(drawn({2, 3, 32}, 3)) {}
-  explicit Counted(Tensor numbers) : Storage(DType::q8_0, numbers.sizes().vec()), numbers_(numbers) {}
+  explicit Counted(Tensor numbers)
+      : Storage(DType::q8_0, numbers.sizes().vec()), numbers_(numbers) {}
   at::Device device() const override { return at::kCPU; }
   Tensor tensor() const override {
     ++decoded;

@@ -79,8 +79,7 @@ Tensor unpacked_blocks(DType dtype, const Fields& f, int64_t m) {
       return f.half(0) *
              (floats_of(nibbles(f.bytes(6, 16)).bitwise_or(fifth_bits(f.bytes(2, 4)))) - 16);
     case DType::q5_1:
-      return f.half(0) *
-                 floats_of(nibbles(f.bytes(8, 16)).bitwise_or(fifth_bits(f.bytes(4, 4)))) +
+      return f.half(0) * floats_of(nibbles(f.bytes(8, 16)).bitwise_or(fifth_bits(f.bytes(4, 4)))) +
              f.half(2);
     case DType::q8_0:
       return f.half(0) * f.whole8(2, 32);

@@ -16,8 +16,8 @@ Weight Weight::stored(std::string name,
                       std::vector<int64_t> shape,
                       const void* data,
                       std::shared_ptr<const void> owner) {
-  return {std::move(name), std::make_shared<const BlockStorage>(dtype, std::move(shape), data,
-                                                                std::move(owner))};
+  return {std::move(name),
+          std::make_shared<const BlockStorage>(dtype, std::move(shape), data, std::move(owner))};
 }
 
 Weight Weight::stored(const format::TensorView& view) {
@@ -81,8 +81,7 @@ Weight Weight::slice(int64_t index) const {
 }
 
 bool Weight::readable_by_kernels() const {
-  if (storage_ == nullptr || rounding_.ternary ||
-      (rounding_.int8 && !kernels::has_codes(dtype())))
+  if (storage_ == nullptr || rounding_.ternary || (rounding_.int8 && !kernels::has_codes(dtype())))
     return false;
   return storage_->lies_in_rows();
 }

@@ -138,8 +138,7 @@ struct Weight::Adapted {
   template <class Change>
   Adapted changed(Change change) const {
     Adapted out = *this;
-    for (WeightPtr* part :
-         {&out.w, &out.a, &out.b, &out.magnitude, &out.out, &out.in})
+    for (WeightPtr* part : {&out.w, &out.a, &out.b, &out.magnitude, &out.out, &out.in})
       if (*part != nullptr) *part = change(*part);
     return out;
   }

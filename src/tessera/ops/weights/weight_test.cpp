@@ -352,8 +352,7 @@ TEST(Weight, GroupedAndHeadProductsInDigitsHaveTheBitsOfEachMatrix) {
     const Weight flat = q4_0({36, 64}, 5);
     const Tensor heads = drawn({5, 4, 64}, 8), z = head_linear(heads, flat, nullptr, how);
     for (int64_t h = 0; h < 4; ++h)
-      EXPECT_TRUE(
-          at::equal(z.select(1, h), linear(heads.select(1, h), w.slice(h), nullptr, how)));
+      EXPECT_TRUE(at::equal(z.select(1, h), linear(heads.select(1, h), w.slice(h), nullptr, how)));
   }
   EXPECT_TRUE(
       at::equal(grouped_linear(x, w, offsets, nullptr, how), grouped_linear(x, w, offsets)));

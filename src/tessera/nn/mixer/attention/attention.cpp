@@ -110,7 +110,8 @@ class Attention final : public Mixer {
                            .gate = gate_,
                            .position = *position_,
                            .inner_norm = inner_norm_.get(),
-                           .sinks = sinks_}, products);
+                           .sinks = sinks_},
+                          products);
   }
 
  private:

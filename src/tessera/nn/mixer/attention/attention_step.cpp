@@ -191,7 +191,8 @@ std::unique_ptr<StepCall> AttentionStep::begin(Context& context, const StateRows
 
 }  // namespace
 
-std::shared_ptr<const PartStep> attention_step(const AttentionParts& parts, const ops::ProductSettings& products) {
+std::shared_ptr<const PartStep> attention_step(const AttentionParts& parts,
+                                               const ops::ProductSettings& products) {
   const AttentionConfig& c = parts.config;
   const PatternConfig& pattern = c.pattern_config();
   // dropout acts in training alone; parts in slots are asked themselves

@@ -24,6 +24,7 @@ struct AttentionParts {
 
 /// Null where it does not know an option of the config, or a part has no step. What `parts` names
 /// outlives it.
-std::shared_ptr<const PartStep> attention_step(const AttentionParts& parts, const ops::ProductSettings& products);
+std::shared_ptr<const PartStep> attention_step(const AttentionParts& parts,
+                                               const ops::ProductSettings& products);
 
 }  // namespace tessera::nn

@@ -80,10 +80,11 @@ class CompressedAttention final : public Mixer {
     return o_(config_.o_lora_rank > 0 ? o_a_(o_NA, context) : o_NA, context);
   }
   std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
-    return compressed_attention_step({config_, q_a_, q_, kv_, index_q_, index_weights_, o_a_, o_,
-                                      q_a_norm_.get(), query_norm_.get(), kv_norm_.get(),
-                                      pool_ ? &*pool_ : nullptr,
-                                      index_pool_ ? &*index_pool_ : nullptr, sinks_, *position_}, products);
+    return compressed_attention_step(
+        {config_, q_a_, q_, kv_, index_q_, index_weights_, o_a_, o_, q_a_norm_.get(),
+         query_norm_.get(), kv_norm_.get(), pool_ ? &*pool_ : nullptr,
+         index_pool_ ? &*index_pool_ : nullptr, sinks_, *position_},
+        products);
   }
 
  private:

@@ -46,8 +46,7 @@ class CompressedStep final : public PartStep {
     if (parts.o_a.weight) {
       o_a = weights.heads(parts.o_a.weight, parts.o_a.groups);
       // the tensor path multiplies in float32
-      float32_groups = parts.o_a.groups == 1 ||
-                       o_a->arithmetic == kernels::Arithmetic::float32;
+      float32_groups = parts.o_a.groups == 1 || o_a->arithmetic == kernels::Arithmetic::float32;
     }
     weights.alike({&reads_x(), &kv, as_given(index_weights), pool ? &pool->kv : nullptr,
                    pool ? &pool->gate : nullptr, index_pool ? &index_pool->kv : nullptr,
@@ -369,7 +368,8 @@ std::unique_ptr<StepCall> CompressedStep::begin(Context& context, const StateRow
 
 }  // namespace
 
-std::shared_ptr<const PartStep> compressed_attention_step(const CompressedAttentionParts& parts, const ops::ProductSettings& products) {
+std::shared_ptr<const PartStep> compressed_attention_step(const CompressedAttentionParts& parts,
+                                                          const ops::ProductSettings& products) {
   if (!others_at_default(parts.config, {"n_heads", "head_dim", "rope_head_dim", "q_lora_rank",
                                         "norm", "query_norm", "window", "block", "overlap", "index",
                                         "sinks", "o_groups", "o_lora_rank", "position"}) ||

@@ -19,6 +19,7 @@ struct CompressedAttentionParts {
 };
 
 /// Null if it does not support an option of the config, or a part has no step. `parts` outlive it.
-std::shared_ptr<const PartStep> compressed_attention_step(const CompressedAttentionParts& parts, const ops::ProductSettings& products);
+std::shared_ptr<const PartStep> compressed_attention_step(const CompressedAttentionParts& parts,
+                                                          const ops::ProductSettings& products);
 
 }  // namespace tessera::nn

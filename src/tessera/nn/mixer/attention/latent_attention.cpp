@@ -71,7 +71,8 @@ class LatentAttention final : public Mixer {
   }
   std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
     return latent_attention_step({config_, q_a_, q_, kv_a_, o_, k_b_, v_b_, q_norm_.get(),
-                                  kv_norm_.get(), *position_, select_.get()}, products);
+                                  kv_norm_.get(), *position_, select_.get()},
+                                 products);
   }
 
  private:

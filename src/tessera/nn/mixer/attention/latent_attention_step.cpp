@@ -242,7 +242,8 @@ std::unique_ptr<StepCall> LatentStep::begin(Context& context, const StateRows* r
 
 }  // namespace
 
-std::shared_ptr<const PartStep> latent_attention_step(const LatentAttentionParts& parts, const ops::ProductSettings& products) {
+std::shared_ptr<const PartStep> latent_attention_step(const LatentAttentionParts& parts,
+                                                      const ops::ProductSettings& products) {
   const LatentAttentionConfig& c = parts.config;
   const PatternConfig& pattern = c.pattern_config();
   // dropout acts in training only; parts in slots check their own options

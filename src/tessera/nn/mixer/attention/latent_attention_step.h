@@ -21,6 +21,7 @@ struct LatentAttentionParts {
 };
 
 /// Null if it does not support an option of the config, or a part has no step. `parts` outlive it.
-std::shared_ptr<const PartStep> latent_attention_step(const LatentAttentionParts& parts, const ops::ProductSettings& products);
+std::shared_ptr<const PartStep> latent_attention_step(const LatentAttentionParts& parts,
+                                                      const ops::ProductSettings& products);
 
 }  // namespace tessera::nn

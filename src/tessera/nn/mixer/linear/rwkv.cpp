@@ -105,7 +105,8 @@ class Rwkv5 final : public Mixer {
                            {"n_heads", "key_dim", "value_dim", "chunk", "gate", "norm_eps"}))
       return nullptr;
     return rwkv5_step({base_.shape, base_.norm_eps, base_.r, base_.k, base_.v, base_.o, g_, mix_,
-                       bonus_, base_.norm_weight, base_.norm_bias, decay_}, products);
+                       bonus_, base_.norm_weight, base_.norm_bias, decay_},
+                      products);
   }
 
  private:
@@ -171,7 +172,8 @@ class Rwkv6 final : public Mixer {
       return nullptr;
     const Rwkv6Parts follows{config_.mix_rank, mix_down_, decay_down_, decay_up_, mix_up_};
     return rwkv5_step({base_.shape, base_.norm_eps, base_.r, base_.k, base_.v, base_.o, g_, mix_,
-                       bonus_, base_.norm_weight, base_.norm_bias, nullptr, &follows}, products);
+                       bonus_, base_.norm_weight, base_.norm_bias, nullptr, &follows},
+                      products);
   }
 
  private:
@@ -251,7 +253,8 @@ class Rwkv7 final : public Mixer {
   std::shared_ptr<const PartStep> step(const ops::ProductSettings& products) const override {
     return rwkv7_step({config_, base_.r, base_.k, base_.v, base_.o, decay_down_, decay_up_,
                        rate_down_, rate_up_, gate_down_, gate_up_, value_mix_down_, value_mix_up_,
-                       mix_, key_scale_, key_rate_, bonus_, base_.norm_weight, base_.norm_bias}, products);
+                       mix_, key_scale_, key_rate_, bonus_, base_.norm_weight, base_.norm_bias},
+                      products);
   }
 
  private:

@@ -242,7 +242,8 @@ std::unique_ptr<StepCall> Rwkv5Step::begin(Context& context, const StateRows* ro
 
 }  // namespace
 
-std::shared_ptr<const PartStep> rwkv5_step(const Rwkv5Parts& parts, const ops::ProductSettings& products) {
+std::shared_ptr<const PartStep> rwkv5_step(const Rwkv5Parts& parts,
+                                           const ops::ProductSettings& products) {
   StepWeights weights(products);
   auto step = std::make_shared<Rwkv5Step>(parts, weights);
   return weights.serve() ? step : nullptr;

@@ -32,6 +32,7 @@ struct Rwkv5Parts {
   const Rwkv6Parts* follows = nullptr;
 };
 /// Null if it does not support a weight. `parts` outlive it, but for `follows` itself.
-std::shared_ptr<const PartStep> rwkv5_step(const Rwkv5Parts& parts, const ops::ProductSettings& products);
+std::shared_ptr<const PartStep> rwkv5_step(const Rwkv5Parts& parts,
+                                           const ops::ProductSettings& products);
 
 }  // namespace tessera::nn

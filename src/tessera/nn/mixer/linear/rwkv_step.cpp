@@ -319,7 +319,8 @@ std::unique_ptr<StepCall> ChannelMixStep::begin(Context& context, const StateRow
 
 }  // namespace
 
-std::shared_ptr<const PartStep> rwkv7_step(const Rwkv7Parts& parts, const ops::ProductSettings& products) {
+std::shared_ptr<const PartStep> rwkv7_step(const Rwkv7Parts& parts,
+                                           const ops::ProductSettings& products) {
   if (!others_at_default(parts.config,
                          {"n_heads", "key_dim", "value_dim", "chunk", "decay_rank", "rate_rank",
                           "value_rank", "gate_rank", "value_residual", "norm_eps"}))
@@ -329,7 +330,8 @@ std::shared_ptr<const PartStep> rwkv7_step(const Rwkv7Parts& parts, const ops::P
   return weights.serve() ? step : nullptr;
 }
 
-std::shared_ptr<const PartStep> rwkv_channel_mix_step(const RwkvChannelMixParts& parts, const ops::ProductSettings& products) {
+std::shared_ptr<const PartStep> rwkv_channel_mix_step(const RwkvChannelMixParts& parts,
+                                                      const ops::ProductSettings& products) {
   if (!others_at_default(parts.config, {"version", "d_hidden"})) return nullptr;
   StepWeights weights(products);
   auto step = std::make_shared<ChannelMixStep>(parts, weights);

@@ -25,7 +25,8 @@ struct Rwkv7Parts {
   WeightPtr key_scale, key_rate, bonus, norm_weight, norm_bias;
 };
 /// Null if it does not support an option or a weight. `parts` outlive it.
-std::shared_ptr<const PartStep> rwkv7_step(const Rwkv7Parts& parts, const ops::ProductSettings& products);
+std::shared_ptr<const PartStep> rwkv7_step(const Rwkv7Parts& parts,
+                                           const ops::ProductSettings& products);
 
 /// The weights of channel mixing; r is null without a gate.
 struct RwkvChannelMixParts {
@@ -33,6 +34,7 @@ struct RwkvChannelMixParts {
   const Linear &k, &v, &r;
   const std::map<char, WeightPtr>& mix;
 };
-std::shared_ptr<const PartStep> rwkv_channel_mix_step(const RwkvChannelMixParts& parts, const ops::ProductSettings& products);
+std::shared_ptr<const PartStep> rwkv_channel_mix_step(const RwkvChannelMixParts& parts,
+                                                      const ops::ProductSettings& products);
 
 }  // namespace tessera::nn
