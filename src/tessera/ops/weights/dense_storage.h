@@ -24,7 +24,7 @@ class DenseStorage final : public KernelStorage {
   Tensor rows(const Tensor& ids_N) const override;
 
  protected:
-  /// Gradients reach the tensor, which is read anew at each call: optimizers write it.
+  /// Gradients reach the tensor, which is read again at each call: optimizers write it.
   Tensor matrix(at::Device device, at::ScalarType type) const override {
     return tensor_.to(device, type);
   }

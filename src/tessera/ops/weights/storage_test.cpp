@@ -1,4 +1,4 @@
-// Every operation of each storage beside its plain form: torch's operations on the decoded numbers.
+// Every operation of each storage against its plain form: torch's operations on the decoded numbers.
 #include "tessera/ops/weights/storage.h"
 
 #include <gtest/gtest.h>
@@ -278,7 +278,7 @@ TEST(Storage, PlainFormsDecodeOnce) {
 }
 
 // what an optimizer writes is read at the next call
-TEST(Storage, TrainableNumbersAreReadAnew) {
+TEST(Storage, TrainableNumbersAreReadAgain) {
   const Tensor numbers = drawn({3, 32}, 3).requires_grad_(true), x = drawn({4, 32}, 1);
   const auto w = std::make_shared<const DenseStorage>(numbers);
   EXPECT_TRUE(w->trainable());
