@@ -48,7 +48,7 @@ uint64_t sampled_hash(const ops::Weight& weight) {
     return hash_name(all);
   }
   if (!weight.device().is_cpu())
-    return sampled_hash(ops::Weight::dense(weight.name(), weight.dense_tensor().cpu()));
+    return sampled_hash({weight.name(), weight.storage()->to(at::kCPU)});
   constexpr int64_t kRuns = 64, kRun = 64;
   const std::string_view all(static_cast<const char*>(weight.data()),
                              static_cast<size_t>(weight.bytes()));
