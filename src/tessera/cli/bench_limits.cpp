@@ -60,7 +60,8 @@ double product_rate(const model::Model& model) {
       largest = weight.get();
   if (largest == nullptr) return 0;
   const Tensor x = at::ones({kRows, largest->size(1)}, at::kFloat);
-  const double seconds = best_of(kTimes, [&] { ops::linear(x, *largest); });
+  const ops::ProductSettings products{.arithmetic = model.arithmetic()};
+  const double seconds = best_of(kTimes, [&] { ops::linear(x, *largest, nullptr, products); });
   return 2.0 * static_cast<double>(kRows * largest->elements()) / seconds;
 }
 
@@ -107,11 +108,12 @@ std::vector<MatrixRate> MatrixRate::measure(const model::Model& model) {
     rates[at].bytes += weight->bytes();
     matrices[at].push_back(weight.get());
   }
+  const ops::ProductSettings products{.arithmetic = model.arithmetic()};
   for (size_t i = 0; i < rates.size(); ++i) {
     std::vector<Tensor> x;
     for (const ops::Weight* weight : matrices[i]) x.push_back(at::randn({1, weight->size(1)}));
     const double seconds = best_of(kTimes, [&] {
-      for (size_t j = 0; j < x.size(); ++j) ops::linear(x[j], *matrices[i][j]);
+      for (size_t j = 0; j < x.size(); ++j) ops::linear(x[j], *matrices[i][j], nullptr, products);
     });
     rates[i].read_bytes_per_s = static_cast<double>(rates[i].bytes) / seconds;
   }
