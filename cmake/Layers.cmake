@@ -252,6 +252,9 @@ function(tessera_use_torch_pch target)
   target_compile_options(${target} PRIVATE -fPIC)
 endfunction()
 
+# Seconds of one core that the longer test programs take: scripts/run_tests.py splits and orders by it.
+set(TESTS_COST contract_test 400 convert_test 120 family_parity_test 100 cli_test 60)
+
 # A GoogleTest program, one ctest entry per program so that libtorch is loaded once.
 function(tessera_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
@@ -262,4 +265,10 @@ function(tessera_test name)
   add_test(NAME ${name} COMMAND ${name})
   # waiting threads must not spin: programs share the cores
   set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 900 ENVIRONMENT OMP_WAIT_POLICY=passive)
+  list(FIND TESTS_COST ${name} _at)
+  if(_at GREATER -1)
+    math(EXPR _at "${_at} + 1")
+    list(GET TESTS_COST ${_at} _cost)
+    set_tests_properties(${name} PROPERTIES COST ${_cost})
+  endif()
 endfunction()

@@ -25,44 +25,4 @@ fi
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 # as the program itself has it: one order of sums (src/tessera/cli/main.cpp)
 export MKL_CBWR=${MKL_CBWR:-AUTO,STRICT}
-# a share of every program's tests for each core
-shards=${JOBS:-$(env -u OMP_NUM_THREADS nproc)}
-logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
-passed=0 failed=0 skipped=0
-# sum PATTERN: of what the shards' last lines say
-sum() { cat "$logs"/*.log | sed -n "$1" | awk '{n += $1} END {print n + 0}'; }
-for program in $(ctest --test-dir "$build" --show-only=json-v1 | python3 -c '
-import json, sys
-for test in json.load(sys.stdin)["tests"]:
-    if len(test.get("command", [])) == 1: print(test["command"][0])'); do
-  rm -f "$logs"/*
-  for shard in $(seq 0 $((shards - 1))); do
-    (GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "$program" --gtest_brief=1 >"$logs/$shard.log" 2>&1 ||
-      touch "$logs/$shard.failed") &
-  done
-  wait
-  p=$(sum 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p')
-  s=$(sum 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p')
-  f=$(cat "$logs"/*.log | grep -c '^\[  FAILED  \] .*ms)$')
-  for one in "$logs"/*.failed; do
-    [ -e "$one" ] || continue
-    [ "$f" -gt 0 ] || f=1  # it crashed
-    cat "${one%.failed}.log"
-  done
-  passed=$((passed + p)) skipped=$((skipped + s)) failed=$((failed + f))
-  printf '%-28s %5s passed %4s skipped %4s failed\n' "$(basename "$program")" "$p" "$s" "$f"
-done
-# checks that are no test programs
-for check in $(ctest --test-dir "$build" --show-only=json-v1 | python3 -c '
-import json, sys
-for test in json.load(sys.stdin)["tests"]:
-    if len(test.get("command", [])) > 1: print(test["name"])'); do
-  p=1 f=0
-  ctest --test-dir "$build" --output-on-failure -R "^$check\$" >"$logs/check.log" 2>&1 || { p=0 f=1; cat "$logs/check.log"; }
-  passed=$((passed + p)) failed=$((failed + f))
-  printf '%-28s %5s passed %4s skipped %4s failed\n' "$check" "$p" 0 "$f"
-done
-[ $((passed + failed)) -gt 0 ] || { echo "no test was found in $build"; exit 1; }
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+exec python3 "$(dirname "$0")/run_tests.py" "$build"

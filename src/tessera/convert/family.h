@@ -167,11 +167,13 @@ class FamilySet {
 
  private:
   using KeyLists = std::map<std::string, std::vector<std::string>, std::less<>>;  // by dialect
+  using SharedJson = std::shared_ptr<const Json>;  // by the copies of a set
   struct Source {
-    Json json;
+    SharedJson json;
     std::shared_ptr<const Family> compiled;
     std::string file = {}, text = {};  // of the user's
   };
+  static const FamilySet& built_in();  // parsed once in a process
   void add(std::string_view name, std::string_view text, bool fragment, const std::string& file);
   void add_file(const std::filesystem::path& path, bool fragment);
   Json merged(const std::string& name, int depth) const;
@@ -182,7 +184,7 @@ class FamilySet {
   const Family& compile(const std::string& name);
 
   std::map<std::string, Source, std::less<>> families_;
-  std::map<std::string, Json, std::less<>> fragments_;
+  std::map<std::string, SharedJson, std::less<>> fragments_;
   struct Reader {
     std::string family;
     int rank;  // which is tried first: the user's, then those with a condition

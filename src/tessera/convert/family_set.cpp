@@ -160,7 +160,7 @@ void FamilySet::add(std::string_view name,
     }
   if (shared) return;
   if (fragment || json.contains("fragment")) {
-    fragments_.insert_or_assign(std::string(name), std::move(json));
+    fragments_.insert_or_assign(std::string(name), std::make_shared<const Json>(std::move(json)));
     return;
   }
   if (!json.contains("family"))
@@ -174,7 +174,8 @@ void FamilySet::add(std::string_view name,
   if (const Json* dialects = get(json, "dialects"); dialects != nullptr && dialects->is_object())
     add_readers(family, *dialects);
   families_.insert_or_assign(
-      family, Source{std::move(json), nullptr, file, file.empty() ? "" : std::string(text)});
+      family, Source{std::make_shared<const Json>(std::move(json)), nullptr, file,
+                     file.empty() ? "" : std::string(text)});
 }
 
 void FamilySet::add_user(std::string_view text, const std::string& file) {
@@ -208,7 +209,7 @@ void FamilySet::hide(const std::string& name) {
     }
   std::vector<std::string> built_on;
   for (const auto& [other, source] : families_)
-    if (source.json.value("base", Json()) == name) built_on.push_back(other);
+    if (source.json->value("base", Json()) == name) built_on.push_back(other);
   for (const std::string& other : built_on) hide(other);
 }
 
@@ -246,11 +247,20 @@ std::vector<std::filesystem::path> json_files(const std::filesystem::path& folde
 
 }  // namespace
 
+const FamilySet& FamilySet::built_in() {
+  static const FamilySet parsed = [] {
+    FamilySet set;
+    for (const EmbeddedFile& file : embedded_fragment_files())
+      set.add(file.name, file.text, true, "");
+    for (const EmbeddedFile& file : embedded_family_files())
+      set.add(file.name, file.text, false, "");
+    return set;
+  }();
+  return parsed;
+}
+
 FamilySet FamilySet::load(const std::filesystem::path& user_folder) {
-  FamilySet set;
-  for (const EmbeddedFile& file : embedded_fragment_files())
-    set.add(file.name, file.text, true, "");
-  for (const EmbeddedFile& file : embedded_family_files()) set.add(file.name, file.text, false, "");
+  FamilySet set = built_in();
   if (user_folder.empty()) return set;
   set.of_user_ = true;
   if (const auto shared = user_folder / "shared"; std::filesystem::is_directory(shared))
@@ -379,7 +389,7 @@ Json FamilySet::merged(const std::string& name, int depth) const {
   const auto known = families_.find(name);
   if (known == families_.end())
     fail(ErrorKind::spec, name, "\"base\" names no family{}", spec::did_you_mean(name, names()));
-  const Json& own = known->second.json;
+  const Json& own = *known->second.json;
   Json merged = Json::object();
   if (const Json* base = get(own, "base")) {
     if (depth >= kMaxBases)
@@ -402,8 +412,8 @@ Json FamilySet::merged(const std::string& name, int depth) const {
         fail(ErrorKind::spec, name, "include: there is no fragment \"{}\"", fragment);
       if (++includes > kMaxIncludes)
         fail(ErrorKind::spec, name, "more than {} includes", kMaxIncludes);
-      add_included(found->second);
-      merge_family(merged, found->second);
+      add_included(*found->second);
+      merge_family(merged, *found->second);
     }
   };
   add_included(own);
@@ -417,7 +427,7 @@ const Family& FamilySet::compile(const std::string& name) {
   try {
     const Json whole = merged(name);
     source.compiled = std::make_shared<Family>(compile_family(whole, name));
-    if (!source.file.empty()) check_used(source.json, whole, name);
+    if (!source.file.empty()) check_used(*source.json, whole, name);
   } catch (const Error& error) {
     source.compiled = nullptr;
     if (source.file.empty()) throw;

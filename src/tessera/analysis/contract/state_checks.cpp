@@ -455,8 +455,13 @@ void check_same_bits(const Case& c, Report& report) {
   };
   const FinestGrain cut_small_loops;
   const Tensor one = with_threads(1);
-  for (const int n : {2, 3})
+  for (const int n : {2, 3}) {
     report.expect(same_bits(with_threads(n), one), "{} threads: other bits", n);
+    const Threads threads(n);
+    model::State state(rig.spec(), 1);
+    report.expect(same_bits(feed_split(rig, state, 0, ids, {6, 1, 1, 7, 2}), want),
+                  "{} threads: calls with a state give other bits", n);
+  }
 }
 
 void check_state(const Case& c, Report& report) {
