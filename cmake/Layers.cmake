@@ -253,7 +253,7 @@ function(tessera_use_torch_pch target)
 endfunction()
 
 # Seconds of one core that the longer test programs take: scripts/run_tests.py splits and orders by it.
-set(TESTS_COST contract_test 400 convert_test 120 family_parity_test 100 cli_test 60)
+set(TESTS_COST contract_test 650 convert_test 180 family_parity_test 100 cli_test 90)
 
 # A GoogleTest program, one ctest entry per program so that libtorch is loaded once.
 function(tessera_test name)
