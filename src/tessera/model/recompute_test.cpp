@@ -35,12 +35,13 @@ struct Ran {
 };
 
 /// `elsewhere`: the backward pass runs on another thread.
-Ran step(const ModelSpec& spec,
+Ran step(const Model& model,
          const nn::Recompute& recompute,
-         at::ScalarType type = at::kFloat,
          ops::ProductType products = ops::ProductType::float32,
          bool elsewhere = false) {
-  const Model model(spec, Weights::initial(spec, 5, type));
+  const ModelSpec& spec = model.spec();
+  for (const auto& [decl, weight] : model.weights().all())
+    weight->dense_tensor().mutable_grad() = Tensor();
   ForwardOptions options;
   options.training = true;
   options.key = RandomKey(9);
@@ -67,6 +68,13 @@ Ran step(const ModelSpec& spec,
   for (const auto& [decl, weight] : model.weights().all())
     out.gradients.push_back(weight->dense_tensor().grad());
   return out;
+}
+
+Ran step(const ModelSpec& spec,
+         const nn::Recompute& recompute,
+         ops::ProductType products = ops::ProductType::float32,
+         bool elsewhere = false) {
+  return step(Model(spec, Weights::initial(spec, 5)), recompute, products, elsewhere);
 }
 
 TEST(Recompute, GivesTheSameGradients) {
@@ -106,8 +114,8 @@ TEST(Recompute, ABackwardPassOnAnotherThreadHasTheProductsOfItsForwardPass) {
     const ModelSpec spec = read_model_spec(stack_of(patch));
     const Ran exact = step(spec, {Of::layers});
     const auto bf16 = ops::ProductType::bf16;
-    const Ran here = step(spec, {Of::layers}, at::kFloat, bf16);
-    const Ran elsewhere = step(spec, {Of::layers}, at::kFloat, bf16, /*elsewhere=*/true);
+    const Ran here = step(spec, {Of::layers}, bf16);
+    const Ran elsewhere = step(spec, {Of::layers}, bf16, /*elsewhere=*/true);
     EXPECT_NE(here.loss, exact.loss);
     EXPECT_EQ(elsewhere.loss, here.loss);
     for (size_t i = 0; i < here.gradients.size(); ++i) {
@@ -132,8 +140,8 @@ TEST(Recompute, GivesTheSameGradientsForEveryModelOfTheZoo) {
                       std::any_of(declared.begin(), declared.end(), [](const auto& decl) {
                         return decl.name.starts_with("shared.");
                       });
-    const at::ScalarType type = many ? at::kDouble : at::kFloat;
-    const Ran plain = step(spec, {}, type), again = step(spec, {Of::layers}, type);
+    const Model model(spec, Weights::initial(spec, 5, many ? at::kDouble : at::kFloat));
+    const Ran plain = step(model, {}), again = step(model, {Of::layers});
     EXPECT_EQ(again.loss, plain.loss);
     EXPECT_EQ(again.losses, plain.losses);
     for (size_t i = 0; i < plain.gradients.size(); ++i) {
