@@ -34,6 +34,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/ops/copy.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
@@ -76,6 +77,7 @@ void note(const void* touched, std::string what = "") {
 struct Memory {
   char *shown = nullptr, *real = nullptr;
   size_t size = 0, used = 0;
+  size_t held = 0, held_at_most = 0;                   // by blocks
   std::map<size_t, std::vector<size_t>> freed;         // by rounded size
   std::map<size_t, std::pair<size_t, size_t>> blocks;  // offset: rounded size, bytes asked for
 };
@@ -96,13 +98,15 @@ void* real(const void* shown) {
   return g_memory[d].real + (static_cast<const char*>(shown) - g_memory[d].shown);
 }
 
-struct DeviceAllocator final : c10::Allocator {
+// Reports memory as CUDA's allocator does: freed blocks are not held.
+struct DeviceAllocator final : c10::DeviceAllocator {
   static void release(void* shown) {
     const std::lock_guard lock(g_mutex);
     Memory& m = g_memory[device_of(shown)];
     const auto block = m.blocks.find(static_cast<size_t>(static_cast<char*>(shown) - m.shown));
     m.freed[block->second.first].push_back(block->first);
     g_counts.bytes_in_use -= block->second.first;
+    m.held -= block->second.first;
     m.blocks.erase(block);
   }
   c10::DataPtr allocate_on(size_t n, int d) {
@@ -123,6 +127,8 @@ struct DeviceAllocator final : c10::Allocator {
     m.blocks[at] = {size, n};
     g_counts.bytes_in_use += size;
     g_counts.bytes_at_most = std::max(g_counts.bytes_at_most, g_counts.bytes_in_use);
+    m.held += size;
+    m.held_at_most = std::max(m.held_at_most, m.held);
     if (g_options.poison) std::memset(m.real + at, 0xff, size);
     return {m.shown + at, m.shown + at, &release, device};
   }
@@ -130,6 +136,27 @@ struct DeviceAllocator final : c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t n) const override {
     std::memcpy(real(to), real(from), n);
+  }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex d) override {
+    const std::lock_guard lock(g_mutex);
+    c10::CachingDeviceAllocator::DeviceStats out;
+    auto& held =
+        out.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+    held.current = static_cast<int64_t>(g_memory[d].held);
+    held.peak = static_cast<int64_t>(g_memory[d].held_at_most);
+    return out;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex d) override {
+    const std::lock_guard lock(g_mutex);
+    g_memory[d].held_at_most = g_memory[d].held;
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex d) override {
+    const std::lock_guard lock(g_mutex);
+    return {g_memory[d].size - g_memory[d].held, g_memory[d].size};
   }
 };
 DeviceAllocator g_allocator;

@@ -9,6 +9,7 @@
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/kernels/weights/gemm.h"
 #include "tessera/train/gguf_testing.h"
+#include "tessera/train/loop/find_batch.h"
 #include "tessera/train/loop/trainer.h"
 #include "tessera/train/objective/denoising/noise_testing.h"
 #include "tessera/train/runs/run_folder.h"
@@ -30,7 +31,10 @@ class TrainingOnDevice : public testing::Test {
              const std::function<void(int64_t)>& after = {}) {
     Losses out;
     train(read_recipe(json_, "", changes), folder_ / name,
-          {.resume = true, .device = device, .on_step = [&](const LogLine& line, int64_t) {
+          {.resume = true,
+           .sequence = split_,
+           .device = device,
+           .on_step = [&](const LogLine& line, int64_t) {
              out.steps.push_back(line.loss);
              out.norms.push_back(line.grad_norm);
              if (line.valid_loss) out.valid.push_back(*line.valid_loss);
@@ -61,6 +65,7 @@ class TrainingOnDevice : public testing::Test {
   }
 
   const at::Device there_ = test::tested_device();
+  nn::SequenceSplit split_ = {};
   TemporaryFolder folder_;
   Json json_ = tiny_recipe(folder_.write("text.txt", counting_text(4000)));
 };
@@ -75,6 +80,10 @@ TEST_F(TrainingOnDevice, LossesOfEveryRuleAreThoseOfTheCpu) {
         R"({"type": "adafactor", "weight_decay": 0.1})",
         R"({"type": "adafactor", "form": "transformers", "beta1": 0.9, "weight_decay": 0.1})",
         R"({"type": "adafactor", "form": "transformers", "scale_parameter": false, "lr": 0.001})",
+        R"({"type": "adamw", "lr": 0.01, "moments": "int8"})",
+        R"({"type": "adam", "lr": 0.01, "moments": "int8", "weight_decay": 0.1})",
+        R"({"type": "shampoo", "lr": 0.003, "every": 3})",
+        R"({"type": "shampoo", "lr": 0.003, "graft": "none", "every": 3, "largest": 16})",
         R"({"type": "adamw", "lr": 0.01, "average": {"decay": 0.9}})",
         R"({"type": "adamw", "lr": 0.01, "average": {"decay": 0.9, "from": 7}})"}) {
     json_["optimizer"] = json_of(rule);
@@ -82,6 +91,14 @@ TEST_F(TrainingOnDevice, LossesOfEveryRuleAreThoseOfTheCpu) {
   }
   json_["optimizer"] = json_of(R"({"type": "schedule_free_adamw", "lr": 0.01})");
   expect_same("schedule free", {"train.steps=20", R"(schedule={"type": "constant"})"});
+}
+
+TEST_F(TrainingOnDevice, LossesOfSoapAreThoseOfTheCpu) {
+  for (const char* rule : {R"({"type": "soap", "lr": 0.003, "every": 3})",
+                           R"({"type": "soap", "lr": 0.003, "every": 3, "largest": 16})"}) {
+    json_["optimizer"] = json_of(rule);
+    expect_same(rule, {"train.steps=20"});
+  }
 }
 
 TEST_F(TrainingOnDevice, AdaptersAreThoseOfTheCpu) {
@@ -215,6 +232,100 @@ TEST_F(TrainingOnDevice, ObjectivesOfTokensAreThoseOfTheCpu) {
   with(chat, "chat");
 }
 
+TEST_F(TrainingOnDevice, ContrastiveLossesAreThoseOfTheCpu) {
+  std::string lines;
+  for (int i = 0; i < 64; ++i) {
+    const std::string word(static_cast<size_t>(1 + i % 4), static_cast<char>('a' + i % 7));
+    lines += Json{{"text", "the " + word + std::to_string(i)},
+                  {"positive", std::to_string(i) + word},
+                  {"negatives", {"a " + word}}}
+                 .dump() +
+             "\n";
+  }
+  json_ = tiny_recipe(folder_.write("pairs.jsonl", lines));
+  json_["spec"]["arch"] = "encoder";
+  json_["spec"]["head"] = nullptr;
+  json_["train"]["length"] = 24;
+  json_["train"]["steps"] = 6;
+  for (const char* objective :
+       {R"({"type": "contrastive"})",
+        R"({"type": "contrastive", "pooling": "cls", "symmetric": true, "hard_weight": 0.5,
+            "dims": [4, 8]})"}) {
+    json_["objective"] = json_of(objective);
+    expect_same(objective, {}, {.loss = 1e-5, .norm = 1e-4});
+    expect_same(std::string("GradCache ") + objective, {"train.accumulate=2"},
+                {.loss = 1e-5, .norm = 1e-4});
+  }
+}
+
+TEST_F(TrainingOnDevice, PreferencesAreThoseOfTheCpu) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += Json{{"prompt", std::to_string(i)},
+                  {"chosen", std::to_string(i + 1) + "."},
+                  {"rejected", "no " + std::to_string(i)}}
+                 .dump() +
+             "\n";
+  json_["data"] = {{"train", {folder_.write("pairs.jsonl", lines)}},
+                   {"format", "jsonl"},
+                   {"valid_fraction", 0.2}};
+  json_["train"]["steps"] = 6;
+  for (const char* loss : {"dpo", "ipo", "hinge", "simpo", "orpo"}) {
+    json_["objective"] = {{"type", "preference"}, {"loss", loss}};
+    expect_same(loss, {}, {.loss = 1e-5, .norm = 1e-4});
+  }
+  // a resumed run has the reference of the first part, whatever its device
+  json_["objective"] = {{"type", "preference"}};
+  json_["schedule"] = {{"type", "constant"}};
+  const auto resumed = [&](const std::string& name, at::Device first, at::Device then) {
+    run(name, first, {"train.steps=3"});
+    return run(name, then, {"train.steps=6"}).steps;
+  };
+  const std::vector<double> whole = run("whole", there_, {"train.steps=6"}).steps;
+  EXPECT_EQ(resumed("on the device", there_, there_),
+            std::vector<double>(whole.begin() + 3, whole.end()));
+  const std::vector<double> up = resumed("up", at::kCPU, there_);
+  ASSERT_EQ(up.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(up[i], whole[3 + i], 1e-5);
+}
+
+TEST_F(TrainingOnDevice, DistillationIsThatOfTheCpu) {
+  json_["spec"]["layers"][0]["repeat"] = 3;
+  run("teacher", at::kCPU, {"train.steps=4"});
+  json_["spec"]["layers"][0]["repeat"] = 2;
+  json_["train"]["steps"] = 6;
+  const auto learn = [&](const std::string& name, const char* terms, const Json& more = {}) {
+    json_["objective"] = {{"type", "distillation"},
+                          {"teacher", (folder_ / "teacher").string()},
+                          {"terms", json_of(terms)}};
+    json_["objective"].update(more.is_null() ? Json::object() : more);
+    expect_same(name, {}, {.loss = 1e-5, .norm = 1e-4});
+  };
+  learn("terms", R"([
+    {"of": "logits"}, {"of": "logits", "divergence": "reverse", "temperature": 2},
+    {"of": "logits", "divergence": "jsd", "beta": 0.3, "top_k": 5},
+    {"of": "hidden"}, {"of": "hidden", "distance": "cosine", "weight": 2},
+    {"of": "attention"}, {"of": "values"},
+    {"of": "mixer"}, {"of": "mixer", "match": "heads"}, {"of": "mixer", "match": "frobenius"}])");
+  json_["spec"]["d_model"] = 8;  // maps to the teacher's width are trained too
+  learn("narrow", R"([{"of": "logits"}, {"of": "hidden"}])", {{"alpha", 0.5}});
+}
+
+TEST_F(TrainingOnDevice, ReplacedTokensAreThoseOfTheCpu) {
+  json_["spec"]["arch"] = "encoder";
+  json_["spec"]["vocab"] = 257;
+  json_["spec"]["d_model"] = 32;
+  json_["spec"].erase("head");
+  json_["spec"]["heads"] = {"token_score"};
+  json_["spec"]["layers"][0]["mixer"]["n_heads"] = 4;
+  json_["train"]["steps"] = 6;
+  for (const char* share : {"none", "embeddings", "disentangled"}) {
+    json_["objective"] = {
+        {"type", "replaced_token"}, {"mask_id", 256}, {"rate", 0.25}, {"share", share}};
+    expect_same(share, {}, {.loss = 1e-5, .norm = 1e-4});
+  }
+}
+
 TEST_F(TrainingOnDevice, LabelsAreThoseOfTheCpu) {
   const auto with = [&](const char* objective, const char* heads,
                         const std::function<Json(const std::string& text, int i)>& example) {
@@ -265,6 +376,29 @@ TEST_F(TrainingOnDevice, LabelsAreThoseOfTheCpu) {
        });
 }
 
+TEST_F(TrainingOnDevice, CarriedWindowsRanksAndChangingExpertsAreThoseOfTheCpu) {
+  json_["train"] = json_of(R"({"steps": 8, "batch": 2, "length": 16, "log_every": 1,
+                               "eval_every": 4, "windows": "carried", "carry_limit": 64})");
+  expect_same("carried");
+  json_["train"]["accumulate"] = 2;
+  json_["spec"]["layers"][0]["mixer"] = json_of(R"({"type": "mamba2", "expand": 1, "head_dim": 8,
+                                                    "d_state": 4})");
+  expect_same("carried recurrence");
+  json_ = tiny_recipe(folder_ / "text.txt");
+  json_["spec"]["ffn"] =
+      json_of(R"({"type": "moe", "n_experts": 4, "expert": {"type": "glu", "d_hidden": 8},
+                  "router": {"type": "top_k", "k": 2}})");
+  json_["experts"] =
+      json_of(R"({"grow": [{"at": 6, "to": 6}], "remove": {"below": 0.9, "after": 4}})");
+  expect_same("experts");
+  json_ = tiny_recipe(folder_ / "text.txt");
+  json_["train"]["eval_every"] = 0;
+  for (const auto layout : {ops::RingLayout::contiguous, ops::RingLayout::striped}) {
+    split_ = {.ranks = 4, .layout = layout};
+    expect_same(fmt::format("ranks {}", static_cast<int>(layout)));
+  }
+}
+
 TEST_F(TrainingOnDevice, AStepReadsItsLossAndNormAtOnce) {
   if (!test::is_test_device()) GTEST_SKIP() << "copies are counted on the test device";
   const auto reads_once = [&](const std::string& name, const std::vector<std::string>& changes) {
@@ -283,10 +417,12 @@ TEST_F(TrainingOnDevice, AStepReadsItsLossAndNormAtOnce) {
     });
   };
   reads_once("accumulation", {"train.accumulate=2"});
-  for (const char* rule : {"adafactor", "muon", "lion", "schedule_free_adamw"})
+  for (const char* rule : {"adafactor", "muon", "lion", "schedule_free_adamw", "soap", "shampoo"})
     reads_once(rule, {fmt::format(R"(optimizer={{"type": "{}"}})", rule),
                       R"(schedule={"type": "constant"})"});
   reads_once("average", {R"(optimizer.average={"decay": 0.9})"});
+  reads_once("int8", {R"(optimizer.moments="int8")"});
+  reads_once("carried", {R"(train.windows="carried")", "train.carry_limit=64"});
   reads_once("fp16", {"train.precision=\"fp16\""});
   reads_once("checkpointing", {R"(train.recompute={"of": "layers"})"});
   run("base", at::kCPU, {"train.steps=1"});
@@ -311,10 +447,12 @@ TEST_F(TrainingOnDevice, AnyDeviceResumesACheckpoint) {
   for (const char* optimizer :
        {R"({"type": "schedule_free_adamw", "lr": 0.01})",
         R"({"type": "adafactor", "form": "transformers", "beta1": 0.9})", R"({"type": "muon"})",
-        R"({"lr": 0.01, "average": {"decay": 0.9}})"}) {
+        R"({"type": "soap", "every": 3})", R"({"type": "shampoo", "every": 3})",
+        R"({"lr": 0.01, "moments": "int8"})", R"({"lr": 0.01, "average": {"decay": 0.9}})"}) {
     SCOPED_TRACE(optimizer);
     json_["optimizer"] = json_of(optimizer);
-    const std::string name = json_["optimizer"].value("type", "average");
+    const std::string name = json_["optimizer"].value(
+        "type", json_["optimizer"].contains("moments") ? "int8" : "average");
     const Losses own = run(name, there_, whole);
     EXPECT_EQ(resumed(name + " resumed", there_, there_), rest(own));
   }
@@ -337,30 +475,23 @@ TEST_F(TrainingOnDevice, LossesThatAreNotFiniteStopARun) {
     });
 }
 
-TEST_F(TrainingOnDevice, WhatACpuAloneTrainsIsRefused) {
-  if (there_.is_cpu()) GTEST_SKIP() << "a CPU";
-  const auto refused = [&](const char* reason, const std::vector<std::string>& changes) {
-    SCOPED_TRACE(reason);
-    test::expect_error(ErrorKind::usage, reason, [&] { run("refused", there_, changes); });
-    EXPECT_FALSE(fs::exists(folder_ / "refused"));
-  };
-  refused(
-      ": optimizer.moments \"int8\" computes on a CPU; expected \"float32\", or "
-      "device cpu",
-      {R"(optimizer={"type": "adamw", "moments": "int8"})"});
-  for (const char* rule : {"soap", "shampoo"})
-    refused(fmt::format("optimizer \"{}\" computes on a CPU; expected another, such as \"adamw\" "
-                        "or \"muon\", or device cpu",
-                        rule)
-                .c_str(),
-            {fmt::format(R"(optimizer={{"type": "{}"}})", rule)});
-  refused("train.windows \"carried\"",
-          {R"(train={"steps": 2, "batch": 1, "length": 16, "windows": "carried",
-                     "carry_limit": 64})"});
-  refused("\"experts\" changes their number",
-          {R"(spec.ffn={"type": "moe", "n_experts": 4, "expert": {"type": "glu", "d_hidden": 8},
-                        "router": {"type": "top_k", "k": 2}})",
-           R"(experts={"remove": {"below": 0.1, "after": 1}})"});
+TEST_F(TrainingOnDevice, FindsABatchThatFitsItsMemory) {
+  if (!test::is_test_device()) GTEST_SKIP() << "blocks of CUDA's allocator are larger than these";
+  json_["train"] = json_of(R"({"steps": 2, "batch": 8, "length": 16})");
+  const Recipe recipe = read_recipe(json_, "");
+  const int64_t there = available_bytes(there_);
+  EXPECT_GT(there, 0);
+  const BatchSearch all = find_batch(recipe, folder_ / "cache", there, {}, nullptr, there_);
+  EXPECT_EQ(all.chosen.batch, 8);
+  ASSERT_EQ(all.trials.size(), 4u);
+  for (const BatchTrial& trial : all.trials) EXPECT_TRUE(trial.tried);
+  for (size_t i = 1; i < 4; ++i) EXPECT_GT(all.trials[i].bytes, all.trials[i - 1].bytes);
+  // a limit between those of 2 and 4 sequences
+  const int64_t limit = (all.trials[1].bytes + all.trials[2].bytes) / 2;
+  EXPECT_EQ(find_batch(recipe, folder_ / "cache", limit, {}, nullptr, there_).chosen.batch, 2);
+  test::expect_error(ErrorKind::input, "one sequence of 16 tokens takes", [&] {
+    find_batch(recipe, folder_ / "cache", all.trials[0].bytes / 2, {}, nullptr, there_);
+  });
 }
 
 }  // namespace

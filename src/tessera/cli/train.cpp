@@ -66,7 +66,7 @@ int64_t parse_bytes(const std::string& text) {
 }
 
 /// Changes how many sequences a pass takes; a resumed run keeps what it has.
-void find_batch(const TrainArgs& o, train::Recipe& recipe) {
+void find_batch(const TrainArgs& o, train::Recipe& recipe, at::Device device) {
   namespace fs = std::filesystem;
   const fs::path known = fs::path(o.out) / "recipe.json";
   if (o.resume && !o.out.empty() && fs::exists(known)) {
@@ -80,10 +80,11 @@ void find_batch(const TrainArgs& o, train::Recipe& recipe) {
       return;
     }
   }
-  const int64_t there = train::available_bytes(),
+  const int64_t there = train::available_bytes(device),
                 budget = o.memory.empty() ? there / 5 * 4 : parse_bytes(o.memory);
   if (budget == 0)
-    fail(ErrorKind::usage, "train", "free memory is unknown on this system; expected --memory");
+    fail(ErrorKind::usage, "train", "free memory of {} is unknown; expected --memory",
+         device.str());
   fmt::print(stderr, "effective batch size {}, memory limit {:.0f} MB:\n",
              recipe.train.batch * recipe.train.accumulate, static_cast<double>(budget) * 1e-6);
   std::optional<TemporaryFolder> own;
@@ -97,7 +98,7 @@ void find_batch(const TrainArgs& o, train::Recipe& recipe) {
                    trial.tried ? fmt::format("  {:>8.0f} tokens/s", trial.tokens_per_s)
                                : std::string("  estimated, not run"));
       },
-      &cancel_token());
+      &cancel_token(), device);
   if (lock) lock->keep();
   recipe.train.batch = search.chosen.batch;
   recipe.train.accumulate = search.chosen.accumulate;
@@ -109,12 +110,13 @@ int train_model(const TrainArgs& o) {
     fail(ErrorKind::usage, "train", "--out is missing; expected the folder of the run");
   if (!o.memory.empty() && !o.find_batch)
     fail(ErrorKind::usage, "train", "--memory has no meaning without --find-batch");
-  const at::Device device = o.device.device();
+  o.device.check();
   check_out_place("train", o.out, o.force, is_run_folder);
   train::Recipe recipe = train::load_recipe(o.recipe, o.overrides, o.ignore_keys);
+  const at::Device device = o.device.device([&] { return training_bytes(recipe.spec); });
   train::check_split(recipe.spec, recipe.train, o.sequence);
   if (o.find_batch) {
-    find_batch(o, recipe);
+    find_batch(o, recipe, device);
     if (o.out.empty()) {
       if (o.json)
         print_json({{"batch", recipe.train.batch}, {"accumulate", recipe.train.accumulate}});
@@ -174,18 +176,18 @@ std::function<int()> add_train(CLI::App& app) {
   add_ignore_key(app, o->ignore_keys);
   app.add_flag("--json", o->json, "result as JSON");
   group(app, "Batch size and memory");
-  auto* find = app.add_flag(
-      "--find-batch", o->find_batch,
-      "find the largest micro-batch that fits --memory; gradient accumulation keeps the "
-      "batch size. Without --out only this");
-  app.add_option("--memory", o->memory,
-                 "memory limit of --find-batch, such as 8G; without it four fifths of free memory");
+  app.add_flag("--find-batch", o->find_batch,
+               "find the largest micro-batch that fits --memory; gradient accumulation keeps the "
+               "batch size. Without --out only this");
+  app.add_option(
+      "--memory", o->memory,
+      "memory limit of --find-batch, such as 8G; without it four fifths of free memory, on a "
+      "GPU of the GPU's");
   group(app, "Parallelism");
   auto* split = app.add_option("--sequence-parallel", o->split,
                                "sequence parallelism (ring attention) over P simulated ranks: P or "
                                "P:ring, P:zigzag, P:striped");
   o->device.add(app);
-  o->device.excludes(find);
   add_threads(app, o->threads);
   examples(app,
            {"tessera train examples/recipes/shakespeare.json --out out/shakespeare",

@@ -122,9 +122,11 @@ int64_t counter(const Json& json, const char* key, const fs::path& file) {
 
 }  // namespace
 
-std::optional<RecurrentStates> fresh_rows(const model::ModelSpec& spec, const TrainRecipe& how) {
+std::optional<RecurrentStates> fresh_rows(const model::ModelSpec& spec,
+                                          const TrainRecipe& how,
+                                          at::Device device) {
   if (how.windows != WindowOrder::carried) return std::nullopt;
-  return RecurrentStates(spec, how.batch * how.accumulate, how.carry_limit);
+  return RecurrentStates(spec, how.batch * how.accumulate, how.carry_limit, device);
 }
 
 fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progress& progress) {
@@ -295,7 +297,7 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
     progress.expert_counts =
         ExpertCounts::of(trainer.value("expert_counts", Json()), file.string());
   progress.watch = trainer.value("watch", Json());
-  progress.carried = fresh_rows(recipe.spec, recipe.train);
+  progress.carried = fresh_rows(recipe.spec, recipe.train, state.parameters.device());
   if (progress.carried) progress.carried->load(folder / kCarried);
   return progress;
 }

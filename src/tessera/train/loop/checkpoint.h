@@ -38,7 +38,9 @@ struct Progress {
 
 /// Empty states at the start of a run, one per sequence of an update; nullopt unless windows are
 /// carried.
-std::optional<RecurrentStates> fresh_rows(const model::ModelSpec& spec, const TrainRecipe& train);
+std::optional<RecurrentStates> fresh_rows(const model::ModelSpec& spec,
+                                          const TrainRecipe& train,
+                                          at::Device device);
 
 /// Everything in a checkpoint except the progress.
 struct RunState {

@@ -8,6 +8,7 @@
 #include "tessera/infer/evaluation/estimate.h"
 #include "tessera/infer/evaluation/result_lines.h"
 #include "tessera/infer/loading/load_model.h"
+#include "tessera/model/placement.h"
 #include "tessera/train/data/label_examples.h"
 #include "tessera/train/data/listops.h"
 #include "tessera/train/objective/metrics.h"
@@ -57,7 +58,8 @@ Evaluation evaluate_similarity(const infer::LoadedModel& loaded,
     const size_t end = std::min(pairs.size(), begin + static_cast<size_t>(batch));
     for (size_t i = begin; i < end; ++i)
       texts.insert(texts.end(), {pairs[i].text, pairs[i].text_b});
-    const Tensor vectors_RD = infer::embed(loaded, texts, options).vectors_RD.to(at::kDouble);
+    const Tensor vectors_RD =
+        infer::embed(loaded, texts, options).vectors_RD.to(at::kCPU, at::kDouble);
     for (size_t i = begin; i < end; ++i) {
       const auto row = static_cast<int64_t>(2 * (i - begin));
       const Tensor a_D = vectors_RD[row], b_D = vectors_RD[row + 1];
@@ -127,8 +129,9 @@ void say_of_evaluation(std::string line, std::vector<std::string>& said) {
 }  // namespace
 
 DataEvaluation evaluate_data(const DataEvaluationOptions& options) {
-  const infer::LoadedModel loaded =
+  infer::LoadedModel loaded =
       infer::load_model(options.data.model, options.loading, options.adapters);
+  if (!options.device.is_cpu()) loaded.model = model::to_device(loaded.model, options.device);
   FinetuneOptions how = options.data;
   how.measured = &loaded.model.spec();
   how.ignore_keys = options.loading.keys.ignore;
@@ -146,9 +149,10 @@ DataEvaluation evaluate_data(const DataEvaluationOptions& options) {
   const Recipe recipe = read_recipe(plan.recipe, "");
   DataEvaluation out{plan.task, plan.benchmark, std::move(plan.choices)};
   const auto objective = open_objective(
-      recipe, {.cache = options.cache, .cancel = how.cancel, .say = [&](const std::string& line) {
-                 say_of_evaluation(line, out.said);
-               }});
+      recipe, {.cache = options.cache,
+               .cancel = how.cancel,
+               .say = [&](const std::string& line) { say_of_evaluation(line, out.said); },
+               .device = options.device});
   out.examples = objective->source().valid_samples();
   if (!options.out.empty() && recipe.data.labels() == nullptr) refuse_out(plan.task);
   infer::ResultLines results;

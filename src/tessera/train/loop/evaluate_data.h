@@ -6,6 +6,7 @@
 #include <map>
 
 #include "tessera/convert/checkpoint.h"
+#include "tessera/ops/tensor.h"
 #include "tessera/train/loop/evaluate.h"
 #include "tessera/train/recipe/finetune.h"
 
@@ -15,6 +16,7 @@ struct DataEvaluationOptions {
   FinetuneOptions data;  // model, files, columns, task, format, length, batch
   convert::LoadOptions loading = {};
   std::vector<std::string> adapters;  // adapters of the model
+  at::Device device = at::kCPU;       // of the model and its reference
   std::string reference;  // of preferences: the reference model of rewards; "" = the model without
                           // its adapters, or the one that its run was initialized from
   std::filesystem::path cache;  // cache for tokenized files

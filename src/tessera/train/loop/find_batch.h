@@ -6,17 +6,18 @@
 #include <functional>
 
 #include "tessera/base/cancel.h"
+#include "tessera/ops/tensor.h"
 #include "tessera/train/recipe/recipe.h"
 
 namespace tessera::train {
 
-/// Memory available to this process, bytes, including what it uses now; respects cgroup limits. 0
-/// if the system does not report it.
-int64_t available_bytes();
+/// Memory available to this process, bytes, including what it uses now; respects cgroup limits. On
+/// another device than the CPU its free memory. 0 if system or device do not report it.
+int64_t available_bytes(at::Device device = at::kCPU);
 
 struct BatchTrial {
   int64_t batch = 0, accumulate = 0;
-  int64_t bytes = 0;        // of the whole process
+  int64_t bytes = 0;        // of the whole process; on another device than the CPU, at most on it
   double tokens_per_s = 0;  // 0 if not tried
   bool tried =
       false;  // otherwise `bytes` is extrapolated from smaller sizes and exceeds the budget
@@ -29,11 +30,13 @@ struct BatchSearch {
 
 /// Runs trial updates of `recipe`, starting with 1 sequence per micro-batch, and discards them.
 /// `cache`: cache of tokenized files. The memory of the next size is extrapolated, so sizes far
-/// above the budget are not tried. Throws Error(input) if one sequence exceeds the budget.
+/// above the budget are not tried. Throws Error(input) if one sequence exceeds the budget,
+/// Error(usage) for a device that does not report its memory.
 BatchSearch find_batch(const Recipe& recipe,
                        const std::filesystem::path& cache,
                        int64_t budget,
                        const std::function<void(const BatchTrial&)>& on_trial = {},
-                       const CancelToken* cancel = nullptr);
+                       const CancelToken* cancel = nullptr,
+                       at::Device device = at::kCPU);
 
 }  // namespace tessera::train

@@ -42,7 +42,7 @@ Loop::Loop(const Recipe& recipe,
              recipe.checkpoint.metric),
       first_(recipe.schedule, recipe.optimizer.lr, recipe.train.steps) {
   if (recipe.train.precision == Precision::fp16) scaler_.emplace(recipe.train.loss_scale);
-  progress_.carried = fresh_rows(recipe.spec, recipe.train);
+  progress_.carried = fresh_rows(recipe.spec, recipe.train, learner_->parameters.device());
   const auto look = [this](const model::ModelSpec& stack) {
     model::for_each_part(stack, [this](const spec::AnyPart& part) {
       routes_ = routes_ || part.mechanism->slot == spec::Slot::router;

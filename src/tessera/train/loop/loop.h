@@ -24,8 +24,8 @@ struct TrainOptions {
   /// Ring attention over simulated ranks in this process (ops/attention/ring_attention.h). Checked
   /// with check_split() before the folder is created.
   nn::SequenceSplit sequence = {};
-  /// Where model, gradients and optimizer are. Checked with check_device() before the folder is
-  /// created. A run can be resumed on another device; only the CPU gives the same bits.
+  /// Where model, gradients and optimizer are. A run can be resumed on another device; only the CPU
+  /// gives the same bits.
   at::Device device = at::kCPU;
   /// Folder of the token cache of the recipe's files; "" = in the run's folder.
   std::filesystem::path cache = {};

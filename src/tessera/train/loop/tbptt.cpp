@@ -8,8 +8,11 @@ constexpr const char* kFingerprint = "rows carried in training";
 
 }  // namespace
 
-RecurrentStates::RecurrentStates(const model::ModelSpec& spec, int64_t streams, int64_t limit)
-    : spec_(&spec), limit_(limit) {
+RecurrentStates::RecurrentStates(const model::ModelSpec& spec,
+                                 int64_t streams,
+                                 int64_t limit,
+                                 at::Device device)
+    : spec_(&spec), limit_(limit), device_(device) {
   for (int64_t i = 0; i < streams; ++i) rows_.push_back(empty());
 }
 
@@ -20,7 +23,7 @@ void RecurrentStates::forget(int64_t stream) {
 model::State RecurrentStates::enter(nn::Batch& batch,
                                     const PackedBatch& packed,
                                     const std::vector<int64_t>& streams) const {
-  model::State state(*spec_, 0);
+  model::State state = empty(0);
   int64_t window = -1;
   for (size_t i = 0; i < packed.pieces.size(); ++i) {
     const PackedDocument& piece = packed.pieces[i];
@@ -60,13 +63,13 @@ void RecurrentStates::leave(const model::State& state,
 }
 
 void RecurrentStates::save(const std::filesystem::path& file) const {
-  model::State all(*spec_, 0);
+  model::State all = empty(0);
   for (const model::State& row : rows_) all.append(row);
   all.save(file, kFingerprint);
 }
 
 void RecurrentStates::load(const std::filesystem::path& file) {
-  model::State all(*spec_, streams());
+  model::State all = empty(streams());
   all.load(file, kFingerprint);
   for (int64_t i = 0; i < streams(); ++i) rows_[static_cast<size_t>(i)] = all.select({i});
 }

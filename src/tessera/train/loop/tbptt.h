@@ -17,8 +17,12 @@ inline bool fits(int64_t held, int64_t length, int64_t limit) {
 /// at the beginning of its stream, and where the document would exceed `limit` tokens.
 class RecurrentStates {
  public:
-  /// `limit`: max. tokens of a document before its row starts again, 0 = no limit.
-  RecurrentStates(const model::ModelSpec& spec, int64_t streams, int64_t limit);
+  /// `limit`: max. tokens of a document before its row starts again, 0 = no limit. `device`: that
+  /// of the model.
+  RecurrentStates(const model::ModelSpec& spec,
+                  int64_t streams,
+                  int64_t limit,
+                  at::Device device = at::kCPU);
 
   int64_t streams() const { return static_cast<int64_t>(rows_.size()); }
   /// Tokens of the current document of a stream so far.
@@ -40,10 +44,13 @@ class RecurrentStates {
   void load(const std::filesystem::path& file);
 
  private:
-  model::State empty() const { return {*spec_, 1}; }
+  model::State empty(int64_t rows = 1) const {
+    return {*spec_, rows, 0, at::TensorOptions(device_).dtype(at::kFloat)};
+  }
 
   const model::ModelSpec* spec_;
   int64_t limit_;
+  at::Device device_;
   std::vector<model::State> rows_;  // one row each
 };
 

@@ -5,6 +5,7 @@
 namespace tessera::train {
 namespace {
 
+/// Of a tensor on the host.
 format::TensorView view_of(const std::string& parameter, const Tensor& tensor) {
   require(tensor.scalar_type() == at::kFloat && tensor.is_contiguous(), "experts",
           "{} is not of float32", parameter);
@@ -24,7 +25,8 @@ std::unique_ptr<TrainState> with_experts(const TrainState& before,
       model::read_model_spec(convert::with_experts(before.model.spec(), change));
   std::map<std::string, model::WeightPtr> weights;
   for (const auto& [decl, weight] : before.model.weights().all()) {
-    const format::TensorView old = view_of(decl.name, weight->dense_tensor()),
+    const Tensor before_here = weight->dense_tensor().detach().cpu();
+    const format::TensorView old = view_of(decl.name, before_here),
                              now = convert::with_experts(old, change);
     if (now.data.data() == old.data.data()) {
       weights[decl.name] = weight;
@@ -32,8 +34,8 @@ std::unique_ptr<TrainState> with_experts(const TrainState& before,
     }
     Tensor tensor = at::empty(now.shape, at::kFloat);
     std::memcpy(tensor.mutable_data_ptr(), now.data.data(), now.data.size());
-    weights[decl.name] =
-        std::make_shared<const ops::Weight>(ops::Weight::dense(decl.name, std::move(tensor)));
+    weights[decl.name] = std::make_shared<const ops::Weight>(
+        ops::Weight::dense(decl.name, tensor.to(weight->device())));
   }
   auto checked = model::Weights::check(spec, std::move(weights));
   auto after =
@@ -50,11 +52,14 @@ std::unique_ptr<TrainState> with_experts(const TrainState& before,
       Tensor(state.tensor).copy_(states.at(state.name));
       continue;
     }
+    const Tensor before_here = states.at(state.name).cpu();
     const format::TensorView now =
-        convert::with_experts(view_of(state.parameter, states.at(state.name)), moves);
+        convert::with_experts(view_of(state.parameter, before_here), moves);
     require(now.shape == state.tensor.sizes().vec(), "experts", "{} came out as {}", state.name,
             format::shape_text(now.shape));
-    std::memcpy(state.tensor.mutable_data_ptr(), now.data.data(), now.data.size());
+    Tensor here = state.tensor.is_cpu() ? state.tensor : at::empty(now.shape, at::kFloat);
+    std::memcpy(here.mutable_data_ptr(), now.data.data(), now.data.size());
+    if (!state.tensor.is_cpu()) Tensor(state.tensor).copy_(here);
   }
   after->optimizer->restore_updates(before.optimizer->updates());
   after->origin = before.origin;

@@ -11,7 +11,6 @@
 #include "tessera/train/loop/adapter.h"
 #include "tessera/train/loop/init_weights.h"
 #include "tessera/train/objective/objective_config.h"
-#include "tessera/train/optimizer/device_rules.h"
 #include "tessera/train/recipe/recipe_defaults.h"
 #include "tessera/train/runs/run_folder.h"
 
@@ -110,33 +109,8 @@ void check_precision(Precision precision, bool has_bf16_units) {
          cpu_info().model);
 }
 
-void check_device(const Recipe& recipe, const TrainOptions& options) {
-  if (options.device.is_cpu()) return;
-  const auto refuse = [&](const std::string& reason) {
-    fail(ErrorKind::usage, "device", "{}: {}, or device cpu", options.device.str(), reason);
-  };
-  if (options.sequence.ranks > 1)
-    refuse("the sequence is split over ranks on a CPU; expected no --sequence-parallel");
-  if (!computes_on_devices(*recipe.objective))
-    refuse(
-        fmt::format("objective \"{}\" trains on a CPU; expected one of target tokens or labels, "
-                    "such as \"causal_lm\"",
-                    recipe.objective->type()));
-  if (recipe.train.windows == WindowOrder::carried)
-    refuse("train.windows \"carried\" is available on a CPU; expected \"isolated\"");
-  if (recipe.experts && recipe.experts->changes())
-    refuse("\"experts\" changes their number on a CPU; expected a constant number");
-  if (const std::string reason = no_device_reason(recipe.optimizer.rule); !reason.empty())
-    refuse(reason);
-  for (const GroupRecipe& group : recipe.optimizer.groups)
-    if (group.optimizer)
-      if (const std::string reason = no_device_reason(group.optimizer->keys); !reason.empty())
-        refuse(reason);
-}
-
 TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptions& options) {
   check_split(recipe.spec, recipe.train, options.sequence);
-  check_device(recipe, options);
   check_precision(recipe.train.precision, !options.device.is_cpu() || kernels::has_bf16_units());
   RunLock lock(folder);
   if (const auto steps = checkpoint_steps(folder); !steps.empty()) {
@@ -162,7 +136,8 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
         open_objective(recipe, {.cache = options.cache.empty() ? folder / "cache" : options.cache,
                                 .cancel = options.cancel,
                                 .goes_on = !checkpoint_steps(folder).empty(),
-                                .say = options.on_start});
+                                .say = options.on_start,
+                                .device = options.device});
     learner = first_learner(recipe, *objective, folder, options);
   } catch (const Error& error) {
     // cached tokens stay for the next start

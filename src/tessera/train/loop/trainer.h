@@ -19,18 +19,15 @@ void check_split(const model::ModelSpec& spec,
                  const TrainRecipe& train,
                  const nn::SequenceSplit& split);
 
-/// Throws Error(usage) for what trains on a CPU alone, if options.device is another.
-void check_device(const Recipe& recipe, const TrainOptions& options);
-
 /// Throws Error(usage) for bf16 products on a processor without bf16 units, where they are slower
 /// than float32.
 void check_precision(Precision precision, bool has_bf16_units);
 
-/// Throws the errors of check_split(), check_device() and check_precision(); Error(usage) if the
-/// folder has checkpoints and `resume` is not set; Error(resource) for a folder in use and a full
-/// disk (the last checkpoint stays); Error(spec) naming the key by which a resumed recipe differs,
-/// more steps excepted, before anything in the folder changes; Error(input) with step and place if
-/// a loss or gradient is not finite; Error(cancelled) after saving.
+/// Throws the errors of check_split() and check_precision(); Error(usage) if the folder has
+/// checkpoints and `resume` is not set; Error(resource) for a folder in use and a full disk (the
+/// last checkpoint stays); Error(spec) naming the key by which a resumed recipe differs, more steps
+/// excepted, before anything in the folder changes; Error(input) with step and place if a loss or
+/// gradient is not finite; Error(cancelled) after saving.
 TrainResult train(const Recipe& recipe,
                   const std::filesystem::path& folder,
                   const TrainOptions& options = {});

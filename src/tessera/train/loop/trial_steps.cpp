@@ -65,7 +65,7 @@ TrialTimes trial_times(const Recipe& recipe,
   Recipe some = recipe;
   some.optimizer.lr = 1e-9;  // that no update diverges
   some.watch.reset();
-  const auto objective = open_objective(some, cache, cancel);
+  const auto objective = open_objective(some, cache, cancel, device);
   auto learner = any_learner(some, *objective, device);
   const model::Model& model = learner->model;
   TrainOptions options;

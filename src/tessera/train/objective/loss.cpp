@@ -36,12 +36,16 @@ ScoredRows with_targets(const Tensor& hidden_ND, const Tensor& targets_N, const 
 }
 
 DeferredNumber masked_sum(const Tensor& values_N1, const Tensor& valid_N1) {
-  const Tensor values = at::where(valid_N1, values_N1.to(at::kDouble), 0.0);
-  return values.is_cpu() ? DeferredNumber(infer::sum_in_order(values))
-                         : DeferredNumber(values.sum());
+  return deferred_sum(at::where(valid_N1, values_N1.to(at::kDouble), 0.0));
 }
 
 }  // namespace
+
+DeferredNumber deferred_sum(const Tensor& values) {
+  const Tensor own = values.detach();
+  return own.is_cpu() ? DeferredNumber(infer::sum_in_order(own))
+                      : DeferredNumber(own.to(at::kDouble).sum());
+}
 
 int64_t loss_chunk(int64_t vocab) {
   // 16 MiB of logits: enough rows for a fast matrix product, small compared with activations

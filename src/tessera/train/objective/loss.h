@@ -20,8 +20,8 @@ struct LossOptions {
   double z_loss = 0;
   double l2_wrap = 0;  // u
   LabelSmoothing smoothing = {};
-  Tensor weight_N = {};     // if defined: additional factor of each row's gradient
-  bool gradients = true;    // of head_loss(): otherwise the sums only
+  Tensor weight_N = {};   // if defined: additional factor of each row's gradient
+  bool gradients = true;  // of head_loss(): otherwise the sums only
   ops::ProductType products = ops::ProductType::float32;  // of the head
   Tensor* nll_N = nullptr;  // if set: receives l_i of every row, 0 without a target, double
   /// If set: an additional gradient for a chunk of logits, which must not be written to (undefined
@@ -39,6 +39,9 @@ struct TokenLosses {
   /// True if they are known to be infinite or NaN, without reading them.
   bool known_bad() const;
 };
+
+/// Sum in double, without its gradient: on a CPU in order and read, on another device not read yet.
+DeferredNumber deferred_sum(const Tensor& values);
 
 /// Losses of the rows whose target is not negative, without the additional gradient. logits_NC is
 /// overwritten with scale * weight * (d(sum l + z-loss)/d logits + L2Wrap), 0 in rows without a

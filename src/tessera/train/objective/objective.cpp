@@ -295,11 +295,6 @@ constexpr Maker kMakers[] = {
 
 }  // namespace
 
-bool computes_on_devices(const ObjectiveConfig& objective) {
-  const std::optional<size_t> row = objective_row(objective.type());
-  return !row || kMakers[*row] == tokens || kMakers[*row] == labelled_objective;
-}
-
 std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveOptions& options) {
   auto source = open_source(recipe, options.cache, options.cancel);
   if (options.say)
@@ -311,8 +306,9 @@ std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveO
 
 std::unique_ptr<Objective> open_objective(const Recipe& recipe,
                                           const std::filesystem::path& cache,
-                                          const CancelToken* cancel) {
-  return open_objective(recipe, {.cache = cache, .cancel = cancel});
+                                          const CancelToken* cancel,
+                                          at::Device device) {
+  return open_objective(recipe, {.cache = cache, .cancel = cancel, .device = device});
 }
 
 }  // namespace tessera::train

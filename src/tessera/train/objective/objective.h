@@ -117,15 +117,13 @@ std::unique_ptr<Objective> token_objective(const DataPlan& plan,
 /// for messages.
 void check_head_of_tokens(const model::ModelSpec& spec, std::string_view type);
 
-/// True if an objective computes on other devices than the CPU: those of target tokens and labels.
-bool computes_on_devices(const ObjectiveConfig& objective);
-
 /// Options of opening an objective.
 struct ObjectiveOptions {
   std::filesystem::path cache;  // cache of tokenized files and model outputs
   const CancelToken* cancel = nullptr;
   bool goes_on = false;  // the run is resumed, possibly without its initial model
   std::function<void(const std::string&)> say = {};  // receives lines for the user
+  at::Device device = at::kCPU;  // of the run's model, where a teacher or reference computes too
 };
 
 /// Creates the objective of a recipe. Throws the errors of open_source(), and Error(spec) if the
@@ -133,6 +131,7 @@ struct ObjectiveOptions {
 std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveOptions& options);
 std::unique_ptr<Objective> open_objective(const Recipe& recipe,
                                           const std::filesystem::path& cache,
-                                          const CancelToken* cancel = nullptr);
+                                          const CancelToken* cancel = nullptr,
+                                          at::Device device = at::kCPU);
 
 }  // namespace tessera::train

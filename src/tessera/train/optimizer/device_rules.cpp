@@ -1,15 +1,18 @@
 #include "tessera/train/optimizer/device_rules.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
 
 #include <ATen/ATen.h>
 
+#include "tessera/train/optimizer/adam_int8.h"
 #include "tessera/train/optimizer/adamw.h"
 #include "tessera/train/optimizer/memory_tensor.h"
 #include "tessera/train/optimizer/muon.h"
+#include "tessera/train/optimizer/shampoo.h"
 
 namespace tessera::train {
 namespace {
@@ -104,14 +107,17 @@ void add_decay(Tensors& gradients, const Tensors& weights, const Scalars& decays
   gradients = at::_foreach_add(at::_foreach_mul(weights, decays), gradients);
 }
 
-class DeviceAdam final : public DeviceRule {
+/// AdamW's update, or Adam's, with moments m and v of the update's parameters.
+class DeviceAdamRule : public DeviceRule {
  public:
-  DeviceAdam(std::vector<ParameterInfo> slots, at::Device device, AdamWSettings settings)
-      : DeviceRule(std::move(slots), device, {"first_moment", "second_moment"}),
-        settings_(settings) {}
+  DeviceAdamRule(std::vector<ParameterInfo> slots,
+                 at::Device device,
+                 AdamWSettings settings,
+                 const std::vector<std::string>& moments)
+      : DeviceRule(std::move(slots), device, moments), settings_(settings) {}
 
- private:
-  void apply(Update& u) override {
+ protected:
+  void adam(Update& u, Tensors& m, Tensors& v) const {
     const auto constants = [&](const ParameterInfo& slot) {
       return AdamConstants(settings_, u.step, slot);
     };
@@ -119,7 +125,6 @@ class DeviceAdam final : public DeviceRule {
     if (settings_.coupled)
       add_decay(u.gradients, u.weights,
                 each(u, [](const ParameterInfo& slot) { return slot.weight_decay; }));
-    Tensors &m = u.moments[0], &v = u.moments[1];
     at::_foreach_mul_(m, c.beta1);
     at::_foreach_add_(m, u.gradients, c.rest1);
     at::_foreach_mul_(v, c.beta2);
@@ -133,7 +138,100 @@ class DeviceAdam final : public DeviceRule {
                             return -constants(slot).rate;
                           }));
   }
+
+ private:
   AdamWSettings settings_;
+};
+
+class DeviceAdam final : public DeviceAdamRule {
+ public:
+  DeviceAdam(std::vector<ParameterInfo> slots, at::Device device, AdamWSettings settings)
+      : DeviceAdamRule(std::move(slots), device, settings, {"first_moment", "second_moment"}) {}
+
+ private:
+  void apply(Update& u) override { adam(u, u.moments[0], u.moments[1]); }
+};
+
+/// Moments in 8-bit blocks (adam_int8.h): one parameter at a time has them in float32.
+class DeviceAdamInt8 final : public DeviceAdamRule {
+ public:
+  DeviceAdamInt8(std::vector<ParameterInfo> slots, at::Device device, AdamWSettings settings)
+      : DeviceAdamRule(std::move(slots), device, settings, {}),
+        first_(true, *this),
+        second_(false, *this) {}
+
+  std::vector<RuleState> state() override {
+    std::vector<RuleState> out;
+    for (size_t s = 0; s < slots().size(); ++s)
+      for (const auto& [what, packed] :
+           {std::pair{"first_moment", &first_}, {"second_moment", &second_}}) {
+        const std::string &parameter = slots()[s].name,
+                          name = fmt::format("{}.{}", what, parameter);
+        const Tensor &bytes = packed->bytes[s], &scales = packed->scales[s];
+        out.push_back({name, parameter, bytes.sizes().vec(), DType::u8, bytes.mutable_data_ptr()});
+        out.push_back({name + ".scales", parameter, scales.sizes().vec(), DType::f32,
+                       scales.mutable_data_ptr()});
+      }
+    return out;
+  }
+
+ private:
+  static constexpr int64_t kBlock = AdamInt8::kBlock;
+
+  /// One moment of all parameters, and its codes.
+  struct Packed {
+    Packed(bool with_sign, const DeviceAdamInt8& rule) {
+      const std::span<const float> table = dynamic_table(with_sign);
+      std::vector<float> middles;
+      for (size_t i = 0; i + 1 < table.size(); ++i)
+        middles.push_back(0.5F * (table[i] + table[i + 1]));
+      values = at::tensor(at::ArrayRef<float>(table.data(), table.size())).to(rule.device());
+      borders = at::tensor(middles).to(rule.device());
+      uint8_t zero = 0;
+      float scale = 0;
+      pack_block(std::array{0.0F}, with_sign, &zero, scale);
+      for (const ParameterInfo& slot : rule.slots()) {
+        const int64_t n = slot.elements();
+        const at::TensorOptions on(rule.device());
+        bytes.push_back(at::full({n}, zero, on.dtype(at::kByte)));
+        scales.push_back(at::zeros({(n + kBlock - 1) / kBlock}, on.dtype(at::kFloat)));
+      }
+    }
+    Tensor unpack(size_t slot, at::IntArrayRef shape) const {
+      const int64_t n = bytes[slot].numel(), blocks = scales[slot].numel();
+      const Tensor x = values.index_select(0, bytes[slot].to(at::kInt));
+      return (at::constant_pad_nd(x, {0, blocks * kBlock - n}).reshape({blocks, kBlock}) *
+              scales[slot].unsqueeze(1))
+          .reshape({-1})
+          .narrow(0, 0, n)
+          .reshape(shape);
+    }
+    void pack(size_t slot, const Tensor& moment) {
+      const int64_t n = bytes[slot].numel(), blocks = scales[slot].numel();
+      const Tensor x = at::constant_pad_nd(moment.reshape({-1}), {0, blocks * kBlock - n})
+                           .reshape({blocks, kBlock});
+      scales[slot].copy_(x.abs().amax(1));
+      const Tensor by = at::where(scales[slot] > 0, scales[slot].reciprocal(), 0.0).unsqueeze(1);
+      // the first border that is not below a number
+      const Tensor codes = at::bucketize((x * by).clamp(-1, 1), borders, /*out_int32=*/true);
+      bytes[slot].copy_(codes.reshape({-1}).narrow(0, 0, n));
+    }
+    Tensor values, borders;  // of the codes
+    Tensors bytes, scales;   // of each parameter
+  };
+
+  void apply(Update& u) override {
+    for (size_t i = 0; i < u.slots.size(); ++i) {
+      const size_t s = u.slots[i];
+      Update one{
+          .step = u.step, .slots = {s}, .weights = {u.weights[i]}, .gradients = {u.gradients[i]}};
+      Tensors m{first_.unpack(s, u.weights[i].sizes())}, v{second_.unpack(s, u.weights[i].sizes())};
+      adam(one, m, v);
+      first_.pack(s, m[0]);
+      second_.pack(s, v[0]);
+    }
+  }
+  Packed first_, second_;
 };
 
 class DeviceSgd final : public DeviceRule {
@@ -337,33 +435,20 @@ class DeviceScheduleFree final : public DeviceRule {
 
 }  // namespace
 
-std::string no_device_reason(const RuleKeys& rule) {
-  const auto* adamw = std::get_if<AdamWKeys>(&rule);
-  if (adamw == nullptr) adamw = std::get_if<AdamKeys>(&rule);
-  if (adamw != nullptr && adamw->moments == MomentStorage::int8)
-    return "optimizer.moments \"int8\" computes on a CPU; expected \"float32\"";
-  // eigenvectors of moments without full rank follow from rounding: other sums, another training
-  if (std::holds_alternative<SoapKeys>(rule) || std::holds_alternative<ShampooKeys>(rule))
-    return fmt::format(
-        "optimizer \"{}\" computes on a CPU; expected another, such as \"adamw\" or \"muon\"",
-        spec::type_of(rule));
-  return "";
-}
-
 std::unique_ptr<UpdateRule> device_rule(const RuleKeys& rule,
                                         std::vector<ParameterInfo> slots,
                                         at::Device device,
                                         std::span<const Parameter> weights) {
-  if (const std::string reason = no_device_reason(rule); !reason.empty())
-    fail(ErrorKind::usage, "optimizer", "device {}: {}", device.str(), reason);
   using Rule = std::unique_ptr<UpdateRule>;
   struct Maker {
     std::vector<ParameterInfo>& slots;
     at::Device device;
     std::span<const Parameter> weights;
     Rule adam(const AdamWKeys& keys, bool coupled) const {
-      return std::make_unique<DeviceAdam>(
-          std::move(slots), device, AdamWSettings{keys.betas[0], keys.betas[1], keys.eps, coupled});
+      const AdamWSettings settings{keys.betas[0], keys.betas[1], keys.eps, coupled};
+      if (keys.moments == MomentStorage::int8)
+        return std::make_unique<DeviceAdamInt8>(std::move(slots), device, settings);
+      return std::make_unique<DeviceAdam>(std::move(slots), device, settings);
     }
     Rule operator()(const AdamWKeys& keys) const { return adam(keys, false); }
     Rule operator()(const AdamKeys& keys) const { return adam(keys, true); }
@@ -379,8 +464,12 @@ std::unique_ptr<UpdateRule> device_rule(const RuleKeys& rule,
     Rule operator()(const MuonKeys& keys) const {
       return std::make_unique<DeviceMuon>(std::move(slots), device, keys);
     }
-    Rule operator()(const SoapKeys&) const { return nullptr; }
-    Rule operator()(const ShampooKeys&) const { return nullptr; }
+    Rule operator()(const SoapKeys& keys) const {
+      return std::make_unique<Soap>(std::move(slots), keys, device);
+    }
+    Rule operator()(const ShampooKeys& keys) const {
+      return std::make_unique<Shampoo>(std::move(slots), keys, device);
+    }
     Rule operator()(const ScheduleFreeKeys& keys) const {
       return std::make_unique<DeviceScheduleFree>(std::move(slots), device, keys, weights);
     }

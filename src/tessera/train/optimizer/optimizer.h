@@ -11,8 +11,7 @@ namespace tessera::train {
 
 class Optimizer {
  public:
-  /// `parameters` must outlive it. On another device than the CPU, Error(usage) for rules that it
-  /// lacks (device_rules.h).
+  /// `parameters` must outlive it. State is on their device.
   Optimizer(const OptimizerRecipe& recipe, const ParameterSet& parameters);
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tessera/ops/weights/product.h"
+#include "tessera/train/optimizer/memory_tensor.h"
 
 namespace tessera::train {
 namespace {
@@ -46,13 +47,13 @@ Tensor out_of_basis(const MatrixSide& left, const Tensor& x, const MatrixSide& r
   return between(left.turn, x, right.turn.defined() ? across(right.turn) : Tensor());
 }
 
-Tensor zeros(const std::vector<int64_t>& shape) {
-  return at::zeros(shape, at::kFloat);
+Tensor zeros(const std::vector<int64_t>& shape, at::Device device) {
+  return at::zeros(shape, at::TensorOptions(device).dtype(at::kFloat));
 }
 
-MatrixSide side_of(int64_t matrices, int64_t n, int64_t largest) {
+MatrixSide side_of(int64_t matrices, int64_t n, int64_t largest, at::Device device) {
   if (n > largest) return {};
-  return {zeros({matrices, n, n}), zeros({matrices, n, n})};
+  return {zeros({matrices, n, n}, device), zeros({matrices, n, n}, device)};
 }
 
 std::vector<int64_t> as_matrices(const ParameterInfo& slot) {
@@ -101,12 +102,12 @@ void turn(MatrixSide& side, Tensor& v, int axis) {
 
 }  // namespace
 
-Soap::Soap(std::vector<ParameterInfo> slots, SoapKeys keys)
-    : slots_(std::move(slots)), keys_(std::move(keys)) {
+Soap::Soap(std::vector<ParameterInfo> slots, SoapKeys keys, at::Device device)
+    : slots_(std::move(slots)), keys_(std::move(keys)), device_(device) {
   for (const ParameterInfo& slot : slots_)
-    kept_.push_back({zeros(as_matrices(slot)), zeros(as_matrices(slot)),
-                     side_of(slot.matrices(), slot.rows(), keys_.largest),
-                     side_of(slot.matrices(), slot.columns(), keys_.largest)});
+    kept_.push_back({zeros(as_matrices(slot), device), zeros(as_matrices(slot), device),
+                     side_of(slot.matrices(), slot.rows(), keys_.largest, device),
+                     side_of(slot.matrices(), slot.columns(), keys_.largest, device)});
 }
 
 void Soap::update(std::span<const Parameter> parameters, const Step& step) {
@@ -115,10 +116,8 @@ void Soap::update(std::span<const Parameter> parameters, const Step& step) {
     if (parameters[s].gradient == nullptr) continue;
     const ParameterInfo& slot = slots_[s];
     ParameterState& kept = kept_[s];
-    const Tensor g =
-        at::from_blob(const_cast<float*>(parameters[s].gradient), as_matrices(slot), at::kFloat) *
-        step.scale;
-    Tensor w = at::from_blob(parameters[s].weight, as_matrices(slot), at::kFloat);
+    const Tensor g = memory_tensor(parameters[s].gradient, as_matrices(slot), device_) * step.scale;
+    Tensor w = memory_tensor(parameters[s].weight, as_matrices(slot), device_);
     if (step.t == 1) {
       move_moments(kept.left, kept.right, g, keys_.betas[1]);
       for (MatrixSide* side : {&kept.left, &kept.right})
@@ -149,13 +148,13 @@ std::vector<RuleState> Soap::state() {
   return out;
 }
 
-Shampoo::Shampoo(std::vector<ParameterInfo> slots, ShampooKeys keys)
-    : slots_(std::move(slots)), keys_(std::move(keys)) {
+Shampoo::Shampoo(std::vector<ParameterInfo> slots, ShampooKeys keys, at::Device device)
+    : slots_(std::move(slots)), keys_(std::move(keys)), device_(device) {
   for (const ParameterInfo& slot : slots_)
-    kept_.push_back({zeros(as_matrices(slot)),
-                     keys_.graft == Graft::adam ? zeros(as_matrices(slot)) : Tensor(),
-                     side_of(slot.matrices(), slot.rows(), keys_.largest),
-                     side_of(slot.matrices(), slot.columns(), keys_.largest)});
+    kept_.push_back({zeros(as_matrices(slot), device),
+                     keys_.graft == Graft::adam ? zeros(as_matrices(slot), device) : Tensor(),
+                     side_of(slot.matrices(), slot.rows(), keys_.largest, device),
+                     side_of(slot.matrices(), slot.columns(), keys_.largest, device)});
 }
 
 void Shampoo::update(std::span<const Parameter> parameters, const Step& step) {
@@ -166,10 +165,8 @@ void Shampoo::update(std::span<const Parameter> parameters, const Step& step) {
     if (parameters[s].gradient == nullptr) continue;
     const ParameterInfo& slot = slots_[s];
     ParameterState& kept = kept_[s];
-    const Tensor g =
-        at::from_blob(const_cast<float*>(parameters[s].gradient), as_matrices(slot), at::kFloat) *
-        step.scale;
-    Tensor w = at::from_blob(parameters[s].weight, as_matrices(slot), at::kFloat);
+    const Tensor g = memory_tensor(parameters[s].gradient, as_matrices(slot), device_) * step.scale;
+    Tensor w = memory_tensor(parameters[s].weight, as_matrices(slot), device_);
     move_moments(kept.left, kept.right, g, keys_.betas[1]);
     move(kept.m, g, keys_.betas[0]);
     if ((step.t - 1) % keys_.every == 0)

@@ -10,6 +10,10 @@
 // recomputed every `every` updates. With grafting, an update has the norm of Adam's for the same
 // matrix (Anil et al. 2020, arXiv:2002.09018). Parameters that are no matrices use Adam. A side
 // longer than `largest` has the identity.
+//
+// On every device, that of the parameters: eigenvectors, QR decompositions and, on other devices
+// than the CPU, products are libtorch's. Eigenvectors of a moment without full rank follow from
+// rounding.
 #pragma once
 
 #include "tessera/ops/tensor.h"
@@ -25,7 +29,7 @@ struct MatrixSide {
 
 class Soap final : public UpdateRule {
  public:
-  Soap(std::vector<ParameterInfo> slots, SoapKeys keys);
+  Soap(std::vector<ParameterInfo> slots, SoapKeys keys, at::Device device = at::kCPU);
   void update(std::span<const Parameter> parameters, const Step& step) override;
   std::vector<RuleState> state() override;
 
@@ -36,12 +40,13 @@ class Soap final : public UpdateRule {
   };
   std::vector<ParameterInfo> slots_;
   SoapKeys keys_;
+  at::Device device_;
   std::vector<ParameterState> kept_;
 };
 
 class Shampoo final : public UpdateRule {
  public:
-  Shampoo(std::vector<ParameterInfo> slots, ShampooKeys keys);
+  Shampoo(std::vector<ParameterInfo> slots, ShampooKeys keys, at::Device device = at::kCPU);
   void update(std::span<const Parameter> parameters, const Step& step) override;
   std::vector<RuleState> state() override;
 
@@ -52,6 +57,7 @@ class Shampoo final : public UpdateRule {
   };
   std::vector<ParameterInfo> slots_;
   ShampooKeys keys_;
+  at::Device device_;
   std::vector<ParameterState> kept_;
 };
 

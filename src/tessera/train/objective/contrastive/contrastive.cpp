@@ -4,10 +4,10 @@
 
 #include <cmath>
 
-#include "tessera/infer/evaluation/score.h"
 #include "tessera/train/loop/batch_tensors.h"
 #include "tessera/train/objective/contrastive/contrastive_loss.h"
 #include "tessera/train/objective/contrastive/contrastive_source.h"
+#include "tessera/train/objective/loss.h"
 #include "tessera/train/objective/metrics.h"
 #include "tessera/train/objective/objective_config.h"
 #include "tessera/train/objective/part_losses.h"
@@ -28,9 +28,8 @@ struct CachedGradients final : UpdateView {
 
 /// Sums over the samples from `first` on.
 LossSums sums_of(const ContrastLosses& losses, int64_t first, int64_t count) {
-  const auto begin = losses.ahead_B.begin() + first;
-  return {{kLossName, infer::sum_in_order(losses.loss_B.detach().narrow(0, first, count))},
-          {kAccuracy, static_cast<double>(std::count(begin, begin + count, int64_t{0}))}};
+  return {{kLossName, deferred_sum(losses.loss_B.narrow(0, first, count))},
+          {kAccuracy, DeferredNumber((losses.ahead_B.narrow(0, first, count) == 0).sum())}};
 }
 
 class Contrastive final : public Objective {
@@ -188,8 +187,10 @@ class Contrastive final : public Objective {
     forward.add_loss = parts.sink();
     const Tensor vectors = vectors_of(model, micro.packed, micro.batch, forward);
     CachedGradients::MicroBatchResult part = loss(vectors);
-    for (const auto& [name, sum] : parts.sums()) part.sums[name] = sum.template item<double>();
-    if (!std::isfinite(part.sums.at(kLossName)) || !vectors.requires_grad()) return part.sums;
+    for (const auto& [name, sum] : parts.sums()) part.sums[name] = DeferredNumber(sum);
+    const DeferredNumber& nats = part.sums.at(kLossName);
+    if ((nats.is_read() && !std::isfinite(double{nats})) || !vectors.requires_grad())
+      return part.sums;
     std::vector<Tensor> roots{vectors}, gradients{part.gradient_ND};
     if (const Tensor& added = parts.weighted(); added.defined() && added.requires_grad()) {
       roots.push_back(added);

@@ -11,7 +11,7 @@ namespace {
 constexpr double kLeastLength = 1e-12;  // a vector of zeros stays zero
 
 Tensor picked(const Tensor& x_ND, const std::vector<int64_t>& numbers) {
-  return x_ND.index_select(0, at::tensor(numbers, at::kLong));
+  return x_ND.index_select(0, at::tensor(numbers, at::kLong).to(x_ND.device()));
 }
 
 /// The first channels of all vectors, normalized, in double.
@@ -26,7 +26,7 @@ std::vector<int64_t> columns_of(const ContrastLayout& layout) {
   return out;
 }
 
-/// [samples, columns]: columns excluded from a sample's sum.
+/// [samples, columns] on the host: columns excluded from a sample's sum.
 Tensor left_out(const ContrastLayout& layout, int64_t first, int64_t count) {
   const std::vector<int64_t> columns = columns_of(layout);
   const int64_t b = layout.samples(), k = std::ssize(columns);
@@ -67,7 +67,7 @@ ContrastLosses contrast(const Tensor& vectors_ND,
                         const ContrastiveRecipe& how) {
   const int64_t b = layout.samples();
   const std::vector<int64_t> columns = columns_of(layout);
-  const Tensor out_BK = left_out(layout, 0, b);
+  const Tensor out_BK = left_out(layout, 0, b).to(vectors_ND.device());
   constexpr double kNone = -std::numeric_limits<double>::infinity();
   std::vector<int64_t> dims = how.dims;
   dims.push_back(0);
@@ -77,10 +77,10 @@ ContrastLosses contrast(const Tensor& vectors_ND,
                  c_KD = picked(e_ND, columns), cosines_BK = ops::product(a_BD, c_KD.t());
     Tensor s_BK = cosines_BK / how.temperature;
     if (how.hard_weight > 0 && !layout.negatives.empty()) {
-      Tensor added = at::zeros(s_BK.sizes(), s_BK.options());
+      Tensor added = at::zeros(s_BK.sizes(), at::kDouble);
       for (size_t i = 0; i < layout.owner.size(); ++i)
         added[layout.owner[i]][b + static_cast<int64_t>(i)] = how.hard_weight;
-      s_BK = s_BK + added;
+      s_BK = s_BK + added.to(s_BK.device());
     }
     const Tensor own_B = s_BK.diagonal();
     Tensor loss_B = s_BK.masked_fill(out_BK, kNone).logsumexp(1) - own_B;
@@ -92,8 +92,7 @@ ContrastLosses contrast(const Tensor& vectors_ND,
     if (some > 0) continue;
     const Tensor near_BK = (cosines_BK.detach() >= cosines_BK.detach().diagonal().unsqueeze(1))
                                .logical_and(out_BK.logical_not());
-    const Tensor ahead_B = near_BK.sum(1) - 1;  // without its own positive
-    losses.ahead_B.assign(ahead_B.const_data_ptr<int64_t>(), ahead_B.const_data_ptr<int64_t>() + b);
+    losses.ahead_B = near_BK.sum(1) - 1;  // without its own positive
   }
   losses.loss_B = losses.loss_B / static_cast<double>(dims.size());
   return losses;
@@ -106,11 +105,12 @@ std::vector<int64_t> ranks(const Tensor& vectors_ND, const ContrastLayout& layou
   std::vector<int64_t> out;
   for (int64_t first = 0; first < layout.samples(); first += kRows) {
     const int64_t count = std::min(kRows, layout.samples() - first);
-    const Tensor
-        s_RK = ops::product(a_BD.narrow(0, first, count), c_DK),
-        own_R1 = s_RK.narrow(1, first, count).diagonal().unsqueeze(1),
-        near_R = (s_RK >= own_R1).logical_and(left_out(layout, first, count).logical_not()).sum(1);
-    for (int64_t r = 0; r < count; ++r) out.push_back(near_R[r].item<int64_t>());
+    const Tensor s_RK = ops::product(a_BD.narrow(0, first, count), c_DK),
+                 own_R1 = s_RK.narrow(1, first, count).diagonal().unsqueeze(1),
+                 others_RK = left_out(layout, first, count).logical_not().to(s_RK.device()),
+                 near_R = (s_RK >= own_R1).logical_and(others_RK).sum(1).cpu();
+    out.insert(out.end(), near_R.const_data_ptr<int64_t>(),
+               near_R.const_data_ptr<int64_t>() + count);
   }
   return out;
 }

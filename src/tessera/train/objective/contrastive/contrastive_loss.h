@@ -27,11 +27,11 @@ struct ContrastLayout {
 };
 
 struct ContrastLosses {
-  Tensor loss_B;                 // of each sample, double, with gradients
-  std::vector<int64_t> ahead_B;  // number of other columns that are as near or nearer
+  Tensor loss_B;   // of each sample, double, with gradients
+  Tensor ahead_B;  // int64: number of other columns that are as near or nearer
 };
 
-/// From document vectors [N, D] that are not normalized.
+/// From document vectors [N, D] that are not normalized; the results are on their device.
 ContrastLosses contrast(const Tensor& vectors_ND,
                         const ContrastLayout& layout,
                         const ContrastiveRecipe& how);

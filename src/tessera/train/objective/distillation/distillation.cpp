@@ -8,15 +8,16 @@
 #include <set>
 
 #include "tessera/base/sha256.h"
-#include "tessera/infer/evaluation/score.h"
 #include "tessera/infer/loading/weights_fingerprint.h"
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/model/call_plan.h"
+#include "tessera/model/placement.h"
 #include "tessera/ops/random.h"
 #include "tessera/ops/weights/product.h"
 #include "tessera/train/loop/batch_tensors.h"
 #include "tessera/train/objective/distillation/distillation_losses.h"
 #include "tessera/train/objective/distillation/distillation_objective.h"
+#include "tessera/train/objective/loss.h"
 #include "tessera/train/recipe/start.h"
 
 namespace tessera::train {
@@ -94,22 +95,19 @@ std::string input_place(const model::ModelSpec& spec, int64_t layer) {
   return name_of_branch(spec, layer, *compared_branch(spec, layer)) + ".in";
 }
 
-double total(const Tensor& rows_N) {
-  return infer::sum_in_order(rows_N.detach().to(at::kCPU, at::kDouble));
-}
-
 class Distillation final : public Objective {
  public:
   Distillation(const ModelPlan& plan,
                const ObjectivePtr& objective,
-               model::Model teacher,
-               std::unique_ptr<Objective> own)
+               const model::Model& teacher,
+               std::unique_ptr<Objective> own,
+               at::Device device)
       : Objective(std::make_unique<TaughtSource>(own->source(), teacher)),
         objective_(objective),
         config_(dynamic_cast<const DistillationConfig&>(*objective)),
         terms_(config_.keys().terms),
         losses_(loss_names(terms_)),
-        teacher_(std::move(teacher)),
+        teacher_(model::to_device(teacher, device)),
         own_(std::move(own)),
         reads_(config_.teacher_reads(plan.spec, teacher_.spec())),
         student_whole_(plan.spec.mask.has_value()),
@@ -136,7 +134,8 @@ class Distillation final : public Objective {
         return map.decl.name == decl.name;
       });
       if (known == maps_.end())
-        maps_.push_back({decl, ops::initial_values(decl, key, at::kFloat).requires_grad_(true)});
+        maps_.push_back(
+            {decl, ops::initial_values(decl, key, at::kFloat).to(device).requires_grad_(true)});
     }
   }
 
@@ -265,7 +264,7 @@ class Distillation final : public Objective {
     if (pass.teacher.any()) options.probe = pass.teacher.probe();
     if (!config_.has(TermOf::logits)) options.layers = needed(spec, &LayerPair::teacher);
     pass.teacher_hidden = hidden_of(teacher_, read.packed, batch_of(read.packed), options);
-    pass.rows_N = at::tensor(read.rows, at::kLong);
+    pass.rows_N = at::tensor(read.rows, at::kLong).to(pass.teacher_hidden.device());
   }
 
   /// Number of layers needed for the compared outputs; 0 = all of them.
@@ -296,7 +295,7 @@ class Distillation final : public Objective {
       if (terms_[i].of != TermOf::logits) continue;
       const Tensor of_N = divergence(student_NC, teacher_NC, terms_[i]),
                    rows = at::where(counted_N, of_N, at::zeros({}, of_N.options()));
-      pass.sums[losses_[i]] += total(rows);
+      pass.sums[losses_[i]] += deferred_sum(rows);
       sum = sum + rows.sum() * factor(i, pass);
     }
     const Tensor gradient = torch::autograd::grad({sum}, {student_NC})[0];
@@ -321,7 +320,7 @@ class Distillation final : public Objective {
                      student.all(place(term, pass.model.spec(), pairs_[k].student)),
                      pass.teacher.all(place(term, teacher_.spec(), pairs_[k].teacher)));
         const auto n = static_cast<double>(pairs_.size());
-        pass.sums[losses_[i]] += total(rows_N) / n;
+        pass.sums[losses_[i]] += deferred_sum(rows_N).times(1 / n);
         const Tensor share = rows_N.sum() * (factor(i, pass) / n);
         added = added.defined() ? added + share : share;
       }
@@ -464,8 +463,8 @@ std::unique_ptr<Objective> distillation_objective(const ModelPlan& plan,
   const convert::Checkpoint checkpoint =
       load_without_keys(config.keys().teacher, config.keys().ignore_keys);
   auto out = std::make_unique<Distillation>(
-      plan, objective, model::Model(checkpoint.spec, infer::weights_of(checkpoint)),
-      std::move(own));
+      plan, objective, model::Model(checkpoint.spec, infer::weights_of(checkpoint)), std::move(own),
+      options.device);
   if (options.say) options.say(out->line());
   return out;
 }

@@ -17,9 +17,10 @@ namespace {
 
 /// Sum of ln p over the targets of each document, from the nats of all tokens.
 std::vector<double> log_p_of(const PackedBatch& packed, const Tensor& nll_N) {
+  const Tensor here_N = nll_N.cpu();  // one copy from another device
   std::vector<double> out;
   for (const PackedDocument& piece : packed.pieces)
-    out.push_back(-infer::sum_in_order(nll_N.narrow(0, piece.begin, piece.length)));
+    out.push_back(-infer::sum_in_order(here_N.narrow(0, piece.begin, piece.length)));
   return out;
 }
 
@@ -97,7 +98,7 @@ class Preference final : public Objective {
         compare(packed, log_p_of(packed, nats_of(model, hidden, targets, forward.products)),
                 &slopes)
             .of;
-    for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
+    for (const auto& [name, sum] : parts.sums()) sums[name] = DeferredNumber(sum);
     if (!std::isfinite(double{sums.at("loss")})) return sums;
     std::vector<double> factors(packed.ids.size());
     for (size_t i = 0; i < packed.pieces.size(); ++i)

@@ -5,10 +5,11 @@
 #include <cstring>
 
 #include "tessera/base/output_file.h"
+#include "tessera/base/sha256.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/model/placement.h"
 #include "tessera/train/loop/adapter.h"
 #include "tessera/train/objective/preference/preference.h"
-#include "tessera/base/sha256.h"
 
 namespace tessera::train {
 namespace {
@@ -36,8 +37,13 @@ std::string key_of(const model::Model& model) {
 
 struct CachedScores {
   std::vector<PairScore> scores;
-  std::string model;
+  std::string model, device;
 };
+
+/// "" = the CPU; scores of different devices differ in their last digits.
+std::string device_of(const ObjectiveOptions& options) {
+  return options.device.is_cpu() ? "" : at::DeviceTypeName(options.device.type(), true);
+}
 
 std::optional<CachedScores> read(const fs::path& file, const std::string& data, int64_t pairs) {
   try {
@@ -50,7 +56,8 @@ std::optional<CachedScores> read(const fs::path& file, const std::string& data, 
     if (metadata("data") != data || view.dtype != DType::f64 ||
         view.shape != std::vector<int64_t>{pairs, 2})
       return std::nullopt;
-    CachedScores kept{std::vector<PairScore>(static_cast<size_t>(pairs)), metadata("model")};
+    CachedScores kept{std::vector<PairScore>(static_cast<size_t>(pairs)), metadata("model"),
+                      metadata("device")};
     std::memcpy(kept.scores.data(), view.data.data(), view.data.size());
     return kept;
   } catch (const Error&) {  // incomplete: rebuild the cache
@@ -58,10 +65,10 @@ std::optional<CachedScores> read(const fs::path& file, const std::string& data, 
   }
 }
 
-/// The newest file for the data and, if it is known, the model.
+/// The newest file for the data, and for the model and device of `of`, if given.
 std::optional<CachedScores> find(const fs::path& cache,
                                  const std::string& data,
-                                 const std::optional<std::string>& model,
+                                 const CachedScores* of,
                                  int64_t pairs) {
   std::optional<CachedScores> newest;
   fs::file_time_type written;
@@ -69,7 +76,8 @@ std::optional<CachedScores> find(const fs::path& cache,
   for (const fs::directory_entry& entry : fs::directory_iterator(cache, ignored)) {
     if (!entry.path().filename().string().starts_with(kPrefix)) continue;
     std::optional<CachedScores> kept = read(entry.path(), data, pairs);
-    if (!kept || (model && kept->model != *model)) continue;
+    if (!kept || (of != nullptr && (kept->model != of->model || kept->device != of->device)))
+      continue;
     if (newest && entry.last_write_time() <= written) continue;
     newest = std::move(kept);
     written = entry.last_write_time();
@@ -79,8 +87,8 @@ std::optional<CachedScores> find(const fs::path& cache,
 
 void write(const fs::path& cache, const std::string& data, const CachedScores& kept) {
   create_folder(cache);
-  const fs::path file =
-      cache / fmt::format("{}{}.safetensors", kPrefix, sha256(data + kept.model).substr(0, 16));
+  const fs::path file = cache / fmt::format("{}{}.safetensors", kPrefix,
+                                            sha256(data + kept.model + kept.device).substr(0, 16));
   const std::vector<format::TensorView> views{
       {kTensor,
        DType::f64,
@@ -88,7 +96,9 @@ void write(const fs::path& cache, const std::string& data, const CachedScores& k
        {reinterpret_cast<const std::byte*>(kept.scores.data()),
         kept.scores.size() * sizeof(PairScore)},
        {}}};
-  format::write_safetensors(file, views, {{"data", data}, {"model", kept.model}});
+  format::StringMap metadata{{"data", data}, {"model", kept.model}};
+  if (!kept.device.empty()) metadata["device"] = kept.device;
+  format::write_safetensors(file, views, metadata);
 }
 
 /// Numbers of the groups with a pair of the run.
@@ -123,22 +133,20 @@ std::vector<PairScore> reference_scores(const ModelPlan& plan,
     return out;
   };
   if (options.goes_on)
-    if (const auto kept = find(options.cache, data, std::nullopt, pairs);
-        kept && missing(*kept).empty())
+    if (const auto kept = find(options.cache, data, nullptr, pairs); kept && missing(*kept).empty())
       return kept->scores;
 
-  const model::Model model = start_model(plan);
-  const std::string name = key_of(model);
+  const model::Model start = start_model(plan);
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-  CachedScores kept =
-      find(options.cache, data, name, pairs)
-          .value_or(CachedScores{
-              std::vector<PairScore>(static_cast<size_t>(pairs), {kUnknown, kUnknown}), name});
+  const CachedScores none{std::vector<PairScore>(static_cast<size_t>(pairs), {kUnknown, kUnknown}),
+                          key_of(start), device_of(options)};
+  CachedScores kept = find(options.cache, data, &none, pairs).value_or(none);
   const std::vector<int64_t> groups = missing(kept);
   if (groups.empty()) return kept.scores;
   const auto say = [&](const std::string& line) {
     if (options.say) options.say(line);
   };
+  const model::Model model = model::to_device(start, options.device);
   say(fmt::format("reference model: log-probabilities of {} of {} pairs, before the first step",
                   std::min(std::ssize(groups) * size, pairs), pairs));
   using Clock = std::chrono::steady_clock;

@@ -11,8 +11,9 @@ namespace tessera::train {
 /// ln p of the chosen and of the rejected answer.
 using PairScore = std::array<double, 2>;
 
-/// By pair number; NaN for pairs that the run never sees. A resumed run takes its scores from the
-/// cache; if that is missing, the model is evaluated again.
+/// By pair number; NaN for pairs that the run never sees. Computed on options.device. A resumed run
+/// takes its scores from the cache, those of another device too; if they are missing, the model is
+/// evaluated again.
 std::vector<PairScore> reference_scores(const ModelPlan& plan,
                                         const PreferenceSource& source,
                                         const ObjectiveOptions& options);

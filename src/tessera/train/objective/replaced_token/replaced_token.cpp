@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "tessera/infer/evaluation/score.h"
+#include "tessera/model/placement.h"
+#include "tessera/ops/weights/to_device.h"
 #include "tessera/train/loop/batch_tensors.h"
 #include "tessera/train/objective/loss.h"
 #include "tessera/train/objective/objective_config.h"
@@ -41,7 +43,9 @@ class ReplacedToken final : public Objective {
     AuxiliaryParameters out;
     tables_.clear();
     int64_t alike = 0;
-    for (const auto& [decl, weight] : fresh.all()) {
+    const at::Device device = model::device_of(model);
+    for (const auto& [decl, initial] : fresh.all()) {
+      const model::WeightPtr weight = ops::to_device(initial, device);
       weights[decl.name] = weight;
       const model::WeightPtr other = model.weights().find(decl.name);
       if (how_.share == SharedTables::none || !is_table(decl.name) || other == nullptr ||
@@ -107,15 +111,14 @@ class ReplacedToken final : public Objective {
     const Tensor losses_N =
         found(model, hidden_of(model, replaced.packed, batch_of(replaced.packed), forward),
               replaced.is_other_N, given.products, nullptr);
-    LossSums sums{{kFound, infer::sum_in_order(losses_N.detach())},
-                  {kGenerator, hidden_tokens.sums.nll}};
-    for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
+    LossSums sums{{kFound, deferred_sum(losses_N)}, {kGenerator, hidden_tokens.sums.nll}};
+    for (const auto& [name, sum] : parts.sums()) sums[name] = DeferredNumber(sum);
     for (const auto& [name, sum] : parts_of_generator.sums())
-      sums[fmt::format("{}.{}", kGenerator, name)] = sum.item<double>();
-    if (!std::isfinite(double{sums[kFound]}) || !std::isfinite(double{sums[kGenerator]})) {
-      sums[kFound] = std::numeric_limits<double>::quiet_NaN();  // the run stops at either
-      return sums;
-    }
+      sums[fmt::format("{}.{}", kGenerator, name)] = DeferredNumber(sum);
+    // not finite if either is, so that the run stops
+    DeferredNumber& both = sums[kFound];
+    both += hidden_tokens.sums.nll.times(0);
+    if (both.is_read() && !std::isfinite(double{both})) return sums;
     Tensor added = losses_N.sum() * (how_.weight / whole.divisor(kFound));
     for (const PartLosses* of : {&parts, &parts_of_generator})
       if (of->weighted().defined()) added = added + of->weighted();
@@ -193,7 +196,8 @@ class ReplacedToken final : public Objective {
     const int64_t vocab = spec_.vocab, chunk = loss_chunk(vocab);
     for (int64_t first = 0; first < rows_M.size(0); first += chunk) {
       const Tensor some = rows_M.narrow(0, first, std::min(chunk, rows_M.size(0) - first));
-      const Tensor logits = generator_->logits(hidden_ND.detach().index_select(0, some));
+      const Tensor logits =
+          generator_->logits(hidden_ND.detach().index_select(0, some.to(hidden_ND.device())));
       Tensor u = at::empty({some.size(0), vocab}, at::kDouble);
       for (int64_t m = 0; m < some.size(0); ++m) {
         const auto token = static_cast<size_t>(some[m].item<int64_t>());
@@ -207,8 +211,10 @@ class ReplacedToken final : public Objective {
             to[c + i] = (static_cast<double>(four[static_cast<size_t>(i)]) + 0.5) * 0x1p-32;
         }
       }
-      const Tensor of_some = drawn_classes(logits, u);
-      for (int64_t m = 0; m < some.size(0); ++m) drawn.push_back(of_some[m].item<int64_t>());
+      // the next model reads them as ids, from the host
+      const Tensor of_some = drawn_classes(logits, u.to(logits.device())).cpu();
+      drawn.insert(drawn.end(), of_some.const_data_ptr<int64_t>(),
+                   of_some.const_data_ptr<int64_t>() + some.size(0));
     }
     return replaced_by(packed, drawn);
   }
@@ -216,10 +222,11 @@ class ReplacedToken final : public Objective {
   /// The discriminator's loss of every token.
   static Tensor found(const model::Model& model,
                       const Tensor& hidden_ND,
-                      const Tensor& is_other_N,
+                      const Tensor& others_N,
                       ops::ProductType products,
                       DetectionCounts* count) {
-    const Tensor z_N = model.logits(hidden_ND, {.type = products}).squeeze(-1).to(at::kDouble);
+    const Tensor z_N = model.logits(hidden_ND, {.type = products}).squeeze(-1).to(at::kDouble),
+                 is_other_N = others_N.to(z_N.device());
     if (count != nullptr) {
       const Tensor predicted = (z_N.detach() > 0).to(at::kDouble);
       count->hits += (predicted * is_other_N).sum().item<double>();
