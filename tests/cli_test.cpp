@@ -1680,6 +1680,10 @@ TEST_F(Cli, DevicesThatAreMissingAreRefused) {
   const spec::Json report = spec::parse_json(doctor.out, "doctor");
   EXPECT_EQ(report["devices"][0], "cpu");
   if (report["cuda"] == "available") return;
+  const Outcome chosen = run(generate + "--max-new-tokens 4 --device auto");
+  EXPECT_EQ(chosen.out, plain.out);
+  EXPECT_EQ(chosen.err, "tessera: device auto: cpu, since cuda is not available: " +
+                            report["cuda"].get<std::string>() + "\n" + plain.err);
   for (const std::string& verb : verbs)
     expect_refused(verb + "--device cuda", 2,
                    "[device] cuda: " + report["cuda"].get<std::string>());

@@ -1,7 +1,9 @@
 // --device and TESSERA_DEVICE of every verb, on the test device (preload.cpp): the CPU's results.
 // Device memory that the host accesses ends the program with code 86.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -143,6 +145,134 @@ TEST_F(CliOnDevice, Training) {
   }
 }
 
+TEST_F(CliOnDevice, FilesOfExamples) {
+  std::string lines, pairs;
+  for (int i = 0; i < 40; ++i) {
+    const std::string word(static_cast<size_t>(1 + i % 3), static_cast<char>('a' + i % 7));
+    lines += "{\"text\": \"" + word + (i % 2 == 0 ? "x" : "y") + "\", \"mood\": \"" +
+             (i % 2 == 0 ? "good" : "bad") + "\"}\n";
+    pairs += "{\"text\": \"" + word + "\", \"positive\": \"" + word + word + "\"}\n";
+  }
+  const std::string data = write("data.jsonl", lines), out = path("labels");
+  const std::string encoder = (kSource / "tests/golden/sentence/base").string();
+  const Outcome tuned = run("finetune " + encoder + " --data " + data +
+                            " --label mood --steps 3 --batch 4 --length 16 --out " + out);
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  expect_same_run("eval " + out + " --data " + data + " --label-key mood --json");
+  expect_same_run("eval " + encoder + " --data " + write("pairs.jsonl", pairs) + " --json");
+}
+
+TEST_F(CliOnDevice, ABatchThatFitsTheDevice) {
+  const std::string recipe = write("recipe.json", R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 16, "head": "tied",
+             "layers": [{"mixer": {"type": "attention", "n_heads": 2}}],
+             "ffn": {"type": "glu", "d_hidden": 32}},
+    "data": {"train": [")" + write("text.txt", std::string(3000, 'a')) +
+                                                      R"("]},
+    "train": {"steps": 2, "batch": 4, "length": 16}})");
+  const Outcome found = on_device("train " + recipe + " --find-batch");
+  EXPECT_EQ(found.code, 0) << found.err;
+  EXPECT_EQ(found.out, "--set train.batch=4 --set train.accumulate=1\n");
+  // four fifths of the test device's 4 GiB
+  EXPECT_NE(found.err.find("memory limit 34"), std::string::npos) << found.err;
+  const Outcome small = on_device("train " + recipe + " --find-batch --memory 1K");
+  EXPECT_EQ(small.code, 1) << small.err;
+  EXPECT_NE(small.err.find("one sequence of 16 tokens takes"), std::string::npos) << small.err;
+}
+
+TEST_F(CliOnDevice, AutoChoosesADeviceThatTheModelFits) {
+  const std::string generate = "generate " + gguf_ + " --prompt '!' -n 4 --temperature 0";
+  const Outcome want = run(generate), got = run(generate + " --device auto", kPreload);
+  EXPECT_EQ(got.code, 0) << got.err;
+  EXPECT_EQ(got.out, want.out);
+  EXPECT_NE(got.err.find("tessera: device auto: fake:0, since the model takes 0.00 GiB there and "
+                         "fake:0 has 4.00 GiB free\n"),
+            std::string::npos)
+      << got.err;
+  const Outcome experts = run(generate + " --device auto --expert-memory 9", kPreload);
+  EXPECT_NE(experts.err.find("device auto: cpu, since --expert-memory is given"), std::string::npos)
+      << experts.err;
+  const std::string large = write("large.json", R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 50000, "d_model": 4096, "head": "tied",
+             "layers": [{"mixer": {"type": "attention", "n_heads": 32}}]},
+    "data": {"train": ["none.txt"]}, "train": {"steps": 1, "batch": 1, "length": 16}})");
+  const Outcome trained = run("train " + large + " --device auto --out " + path("large"), kPreload);
+  EXPECT_NE(trained.err.find("device auto: cpu, since the model takes 4."), std::string::npos)
+      << trained.err;
+  const Outcome study =
+      run("compare " + large + " " + large + " --device auto --out " + path("study"), kPreload);
+  EXPECT_EQ(study.code, 2);
+  EXPECT_NE(study.err.find("[device] auto is not available here"), std::string::npos) << study.err;
+}
+
+TEST_F(CliOnDevice, AServerTakesItsMemoryFromTheDevice) {
+  const std::string script = write("serve.sh", R"(
+    "$@" --port 18473 --log none >/dev/null 2>"$0.err" & server=$!
+    for i in $(seq 100); do
+      curl -s http://127.0.0.1:18473/metrics | grep '^tessera_state_limit_bytes' && break
+      sleep 0.1
+    done
+    kill $server; wait $server)");
+  const Outcome served = [&] {
+    Outcome out;
+    const std::string command = std::string(kPreload) + "sh '" + script +
+                                "' '" TESSERA_PROGRAM "' serve " + gguf_ + " --device fake";
+    FILE* pipe = popen(command.c_str(), "r");
+    std::array<char, 512> buffer{};
+    while (fgets(buffer.data(), buffer.size(), pipe) != nullptr) out.out += buffer.data();
+    pclose(pipe);
+    out.err = read_text_file(script + ".err");
+    return out;
+  }();
+  // a quarter of its 4 GiB
+  const size_t value = served.out.find(' ');
+  ASSERT_NE(value, std::string::npos) << served.out << served.err;
+  EXPECT_NEAR(std::strtod(served.out.c_str() + value, nullptr), 1 << 30, 1 << 21) << served.err;
+}
+
+TEST_F(CliOnDevice, PythonComputesThere) {
+  const std::string script = write("device.py", R"(
+import sys, tessera
+path, folder = sys.argv[1:3]
+cpu, device = tessera.load(path), tessera.load(path, device="fake")
+ids = cpu.tokenize("!!")
+said = [model.generate("!", max_new_tokens=8, temperature=0).text for model in (cpu, device)]
+assert said[0] == said[1], said
+for a, b in zip(cpu.logits(ids).tolist(), device.logits(ids).tolist()):
+    assert max(abs(x - y) for x, y in zip(a, b)) < 1e-4
+losses = {}
+for name in ("cpu", "fake"):
+    losses[name] = []
+    tessera.train(folder + "/recipe.json", folder + "/" + name, device=name,
+                  on_step=lambda line, steps: losses[name].append(line["loss"]))
+assert len(losses["cpu"]) == 4 and all(abs(a - b) < 1e-5 for a, b in zip(losses["cpu"], losses["fake"])), losses
+try:
+    tessera.load(path, device="tpu")
+except tessera.Error as error:
+    assert error.code == "usage" and "expected cpu, cuda" in str(error), error
+else:
+    raise AssertionError("a device that does not exist")
+print("same")
+)");
+  write("recipe.json", R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 16, "head": "tied",
+             "layers": [{"mixer": {"type": "attention", "n_heads": 2}}],
+             "ffn": {"type": "glu", "d_hidden": 32}},
+    "data": {"train": [")" +
+                           write("text.txt", std::string(3000, 'a')) + R"("]},
+    "train": {"steps": 4, "batch": 2, "length": 16}})");
+  const std::string command = std::string(kPreload) + "PYTHONPATH='" +
+                              (kSource / "python").string() +
+                              "' TESSERA_LIBRARY='" TESSERA_LIBRARY "' python3 '" + script + "' '" +
+                              gguf_ + "' '" + folder_.path().string() + "' 2>&1";
+  std::string said;
+  FILE* pipe = popen(command.c_str(), "r");
+  std::array<char, 512> buffer{};
+  while (fgets(buffer.data(), buffer.size(), pipe) != nullptr) said += buffer.data();
+  EXPECT_EQ(pclose(pipe), 0) << said;
+  EXPECT_EQ(said, "same\n");
+}
+
 TEST_F(CliOnDevice, TheCheckOfAGpuRunsDry) {
   const std::string out = path("check");
   const int status = std::system(fmt::format("'{}' --dry --build '{}' --out '{}' >'{}' 2>&1",
@@ -182,6 +312,12 @@ TEST_F(CliOnDevice, WhatComputesOnTheCpuIsNamed) {
   const Outcome unknown = run("generate " + gguf_ + " --prompt '!' -n 1", "TESSERA_DEVICE=tpu ");
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.err.find("[device] \"tpu\"; expected cpu, cuda or cuda:N"), std::string::npos);
+  const Outcome counted =
+      run("eval --ngram 3 --train-fraction 0.5 --text " + gguf_, "TESSERA_DEVICE=cuda ");
+  EXPECT_EQ(counted.code, 0) << counted.err;
+  EXPECT_NE(counted.err.find("eval --ngram computes on the CPU; TESSERA_DEVICE=cuda has no effect"),
+            std::string::npos)
+      << counted.err;
   const Outcome experts = on_device("generate " + gguf_ + " --prompt '!' -n 1 --expert-memory 9");
   EXPECT_EQ(experts.code, 2);
   EXPECT_NE(

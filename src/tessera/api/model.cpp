@@ -9,8 +9,10 @@
 #include "tessera/infer/encoders/embed.h"
 #include "tessera/infer/engine/conversation.h"
 #include "tessera/infer/loading/quantize_on_load.h"
+#include "tessera/model/placement.h"
 #include "tessera/nn/batch.h"
 #include "tessera/nn/head/head_config.h"
+#include "tessera/ops/device_name.h"
 #include "tessera/text/chat/chat_prompt.h"
 
 namespace tessera {
@@ -27,12 +29,15 @@ infer::LoadedModel open(const std::string& path, std::string_view text) {
                                 : arithmetic == "fast" ? kernels::Arithmetic::int8
                                                        : kernels::Arithmetic::int15};
   if (const auto blocks = settings.text("blocks")) products.blocks = dtype_named(*blocks);
+  const at::Device device = ops::device_named(settings.text("device").value_or("cpu"));
   settings.done();
-  return infer::load_model(path, {}, found, products);
+  infer::LoadedModel loaded = infer::load_model(path, {}, found, products);
+  if (!device.is_cpu()) loaded.model = model::to_device(loaded.model, device);
+  return loaded;
 }
 
 Matrix matrix_of(const Tensor& x_RC) {
-  const Tensor held = x_RC.to(at::kFloat).contiguous();
+  const Tensor held = x_RC.to(at::kCPU, at::kFloat).contiguous();
   const float* const data = held.const_data_ptr<float>();
   return {held.size(0), held.size(1), {data, data + held.numel()}};
 }

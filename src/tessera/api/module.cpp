@@ -8,6 +8,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/model/branches.h"
 #include "tessera/model/padding.h"
+#include "tessera/model/placement.h"
 #include "tessera/model/stack.h"
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/head/head_config.h"
@@ -245,6 +246,7 @@ Module::Module(const ModuleSpec& spec, const std::vector<Tensor>& values) : kind
       fail(ErrorKind::input, kWhere, "{} has shape [{}]; the spec wants [{}]", name,
            fmt::join(values[i].sizes(), ", "), fmt::join(decl.shape, ", "));
     if (values[i].scalar_type() == at::kDouble) type_ = at::kDouble;
+    device_ = values[i].device();
     weights[decl.name] =
         std::make_shared<const ops::Weight>(ops::Weight::dense(decl.name, values[i]));
   }
@@ -260,12 +262,12 @@ Module::Module(const ModuleSpec& spec, const std::vector<Tensor>& values) : kind
   set_no_rows();
 }
 
-Module::Module(const model::Model& model) : model_(&model) {
+Module::Module(const model::Model& model) : device_(model::device_of(model)), model_(&model) {
   set_no_rows();
 }
 void Module::set_no_rows() {
   if (spec().no_state_reason().empty())
-    no_rows_ = model::State(spec(), 0, 0, at::TensorOptions().dtype(type_));
+    no_rows_ = model::State(spec(), 0, 0, at::TensorOptions(device_).dtype(type_));
 }
 Module::~Module() = default;
 
@@ -279,7 +281,7 @@ model::State Module::state(int64_t rows) const {
     fail(ErrorKind::usage, kWhere, "a state of {} rows; expected 1 to {}", rows, kMostRows);
   if (const std::string reason = spec().no_state_reason(); !reason.empty())
     fail(ErrorKind::usage, kWhere, "no state: {}", reason);
-  return model::State(spec(), rows, 0, at::TensorOptions().dtype(type_));
+  return model::State(spec(), rows, 0, at::TensorOptions(device_).dtype(type_));
 }
 
 void Module::check(const model::State& state) const {

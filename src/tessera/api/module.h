@@ -92,6 +92,7 @@ class Module {
 
   ModuleKind kind_ = ModuleKind::model;
   at::ScalarType type_ = at::kFloat;         // of a state
+  at::Device device_ = at::kCPU;             // of a state
   model::State no_rows_;                     // what states of this module are compared with
   std::unique_ptr<const Parts> parts_;       // of a stack or part
   std::unique_ptr<const model::Model> own_;  // of a whole model

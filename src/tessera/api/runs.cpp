@@ -9,6 +9,7 @@
 #include "tessera/hub/find_model.h"
 #include "tessera/model/outline.h"
 #include "tessera/model/plan.h"
+#include "tessera/ops/device_name.h"
 #include "tessera/train/loop/trainer.h"
 
 namespace tessera {
@@ -65,6 +66,7 @@ std::string train_recipe(const std::string& recipe,
   CancelToken stopped;
   train::TrainOptions options;
   options.resume = settings.flag("resume").value_or(false);
+  options.device = ops::device_named(settings.text("device").value_or("cpu"));
   settings.done();
   options.cancel = &stopped;
   if (on_step)

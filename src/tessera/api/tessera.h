@@ -60,7 +60,8 @@ class Model {
  public:
   /// Settings: "adapters" (a list of folders), "arithmetic" ("default": 15-bit activations in
   /// products with quantized weights, "exact": float32, "fast": 8 bits), "blocks" (a type, such as
-  /// "q8_0", to which float weights are quantized).
+  /// "q8_0", to which float weights are quantized), "device" ("cpu", "cuda", "cuda:N"; quantized
+  /// weights are float32 on a GPU).
   explicit Model(const std::string& path, std::string_view settings = {});
   ~Model();
   Model(Model&&) noexcept;
@@ -127,7 +128,8 @@ using OnStep = std::function<bool(std::string_view line, int64_t steps)>;
 
 /// Trains a recipe file into a run's folder; returns the path of the newest checkpoint. Settings:
 /// "set" (a list of overrides, such as "train.steps=100"), "resume" (true: from the newest
-/// checkpoint). Throws Error(cancelled) if `on_step` stopped it.
+/// checkpoint), "device" ("cpu", "cuda", "cuda:N"). Throws Error(cancelled) if `on_step` stopped
+/// it.
 std::string train_recipe(const std::string& recipe,
                          const std::string& folder,
                          std::string_view settings = {},

@@ -260,6 +260,12 @@ std::string device_of_environment() {
   return name == nullptr || *name == '\0' ? "cpu" : name;
 }
 
+void note_cpu(const std::string& what) {
+  if (const std::string device = device_of_environment(); device != "cpu")
+    fmt::print(stderr, "tessera: {} computes on the CPU; TESSERA_DEVICE={} has no effect on it\n",
+               what, device);
+}
+
 CLI::Option* add_families(CLI::App& app, std::string& folder) {
   return app.add_option("--families", folder, "folder with more model family files");
 }
@@ -315,12 +321,9 @@ std::function<int()> add(CLI::App& app, const Verb& verb) {
 
 /// Of a verb with tensors that computes without --device.
 void note_device(const CLI::App& verb) {
-  const std::string device = device_of_environment(), name = verb.get_name();
-  if (device == "cpu" || name == "doctor" || name == "docs" ||
-      verb.get_option_no_throw("--device") != nullptr)
-    return;
-  fmt::print(stderr, "tessera: {} computes on the CPU; TESSERA_DEVICE={} has no effect on it\n",
-             name, device);
+  const std::string name = verb.get_name();
+  if (name == "doctor" || name == "docs" || verb.get_option_no_throw("--device") != nullptr) return;
+  note_cpu(name);
 }
 
 }  // namespace

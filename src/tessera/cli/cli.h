@@ -20,8 +20,8 @@ namespace tessera::cli {
 using spec::Json;
 
 inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitCheckNotMet = 3;
-/// The program that reads standard output ended before it had all (`| head`): 128 + SIGPIPE, as a shell
-/// reports programs that the signal ends.
+/// The program that reads standard output ended before it had all (`| head`): 128 + SIGPIPE, as a
+/// shell reports programs that the signal ends.
 inline constexpr int kExitReaderLeft = 141;
 
 /// A command: adds its options to `app` and returns the function to run after parsing, which gives
@@ -97,6 +97,8 @@ CLI::Option* add_out(CLI::App& app,
 void add_threads(CLI::App& app, int& threads);
 /// TESSERA_DEVICE; "cpu" without it.
 std::string device_of_environment();
+/// Prints that `what` computes on the CPU, if TESSERA_DEVICE names another device.
+void note_cpu(const std::string& what);
 CLI::Option* add_families(CLI::App& app, std::string& folder);
 CLI::Option* add_adapters(CLI::App& app, std::vector<std::string>& adapters);
 /// --set, for recipes and specs.

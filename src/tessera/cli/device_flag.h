@@ -1,6 +1,8 @@
 // --device: where a command computes.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "tessera/cli/cli.h"
@@ -14,18 +16,22 @@ class DeviceFlag {
  public:
   CLI::Option* add(CLI::App& app) {
     option_ = app.add_option("--device", given_,
-                             "where to compute: cpu, cuda or cuda:N; default TESSERA_DEVICE, else "
-                             "cpu. Quantized weights are float32 on a GPU");
+                             "where to compute: cpu, cuda, cuda:N, or auto = cuda if a GPU has "
+                             "memory for the model, else cpu; default TESSERA_DEVICE, else cpu. "
+                             "Quantized weights are float32 on a GPU");
     return option_;
   }
   /// On another device than the CPU, this option is an error.
   void excludes(const CLI::Option* option) { on_cpu_.push_back(option); }
 
-  /// Throws Error(usage) for a name or device that is not there, and for options of a CPU.
-  at::Device device() const {
-    if (option_->count() > 0 && given_.empty())
-      fail(ErrorKind::usage, "device", "--device is empty; expected cpu, cuda or cuda:N");
-    const std::string name = given_.empty() ? device_of_environment() : given_;
+  /// Throws Error(usage) for a name or device that is not there, and for options of a CPU. `bytes`:
+  /// what the model takes on a GPU; called once, for "auto", whose choice is printed and kept.
+  at::Device device(const std::function<int64_t()>& bytes = {}) const {
+    const std::string name = this->name();
+    if (name == "auto") {
+      if (!chosen_) chosen_ = choose(bytes);
+      return *chosen_;
+    }
     const at::Device device = ops::device_named(name);
     for (const CLI::Option* option : on_cpu_)
       if (!device.is_cpu() && option->count() > 0)
@@ -34,19 +40,60 @@ class DeviceFlag {
              option->get_name());
     return device;
   }
+  /// The errors of device() for a device that is named.
+  void check() const {
+    if (name() != "auto") device();
+  }
   /// What load() returns, with its weights there; errors of device() come first.
   template <class Load>
   infer::LoadedModel loaded(const Load& load) const {
-    const at::Device there = device();
-    infer::LoadedModel out = load();
+    std::optional<infer::LoadedModel> known;
+    const at::Device there = device([&] {
+      known.emplace(load());
+      return model::bytes_on_device(known->model);
+    });
+    infer::LoadedModel out = known ? std::move(*known) : load();
     if (!there.is_cpu()) out.model = model::to_device(out.model, there);
     return out;
   }
 
  private:
+  std::string name() const {
+    if (option_->count() > 0 && given_.empty())
+      fail(ErrorKind::usage, "device", "--device is empty; expected cpu, cuda, cuda:N or auto");
+    return given_.empty() ? device_of_environment() : given_;
+  }
+  at::Device choose(const std::function<int64_t()>& bytes) const {
+    if (!bytes)
+      fail(ErrorKind::usage, "device",
+           "auto is not available here, where models of several sizes compute; expected cpu, cuda "
+           "or cuda:N");
+    for (const CLI::Option* option : on_cpu_)
+      if (option->count() > 0) {
+        fmt::print(stderr, "tessera: device auto: cpu, since {} is given\n", option->get_name());
+        return at::kCPU;
+      }
+    const ops::AutoDevice out = ops::auto_device(bytes());
+    fmt::print(stderr, "tessera: device auto: {}\n", out.reason);
+    return out.device;
+  }
+
   CLI::Option* option_ = nullptr;
   std::string given_;
   std::vector<const CLI::Option*> on_cpu_;
+  mutable std::optional<at::Device> chosen_;  // of "auto"
 };
+
+/// What a model takes on a GPU.
+inline int64_t device_bytes_of(const std::string& path, const convert::LoadOptions& loading) {
+  return model::bytes_on_device(infer::load_model(path, loading).model);
+}
+
+/// What training takes at least: float32 parameters, gradients and two moments.
+inline int64_t training_bytes(const model::ModelSpec& spec) {
+  int64_t elements = 0;
+  for (const spec::ParamDecl& decl : model::parameters(spec)) elements += decl.elements();
+  return 16 * elements;
+}
 
 }  // namespace tessera::cli

@@ -178,7 +178,8 @@ Report evaluate_model(EvalArgs& o) {
 int evaluate(EvalArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   if (o.data.given() && !o.task.is_benchmark() && !o.task.asks_questions()) {
-    o.device.device();
+    o.data.how.device =
+        o.device.device([&] { return device_bytes_of(o.model, o.loading.options()); });
     o.data.how.seed = o.task.options.seed;
     o.data.how.out = o.task.out();
     o.data.how.data.model = o.model;
@@ -187,6 +188,7 @@ int evaluate(EvalArgs& o) {
     return evaluate_data(o.data, o.json);
   }
   if (o.task.given()) return evaluate_on_task(o);
+  if (o.ngram > 0) note_cpu("eval --ngram");
   const Report report = o.ngram > 0 ? evaluate_ngram(o) : evaluate_model(o);
   if (!std::isfinite(report.nll))
     fail(ErrorKind::input, "eval",
@@ -269,7 +271,6 @@ std::function<int()> add_eval(CLI::App& app) {
   group(app, "Precision and performance");
   o->products.add(app);
   auto* device = o->device.add(app);
-  o->device.excludes(app.get_option("--data"));
   add_threads(app, o->threads);
   for (CLI::Option* option : LoadFlags::of(app)) ngram->excludes(option);
   for (CLI::Option* option :

@@ -152,7 +152,7 @@ void report(const FinetuneArgs& o,
 
 int finetune(const FinetuneArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
-  const at::Device device = o.device.device();
+  o.device.check();
   if (!o.recipe) check_out_place("finetune", o.out, o.force, is_run_folder);
   train::FinetunePlan plan = train::plan_finetune(o.how);
   for (const std::string& assignment : o.overrides) model::apply_override(plan.recipe, assignment);
@@ -167,7 +167,7 @@ int finetune(const FinetuneArgs& o) {
   TrainProgress progress(train::unit_of(recipe.objective->type()));
   train::TrainOptions options;
   options.resume = o.resume;
-  options.device = device;
+  options.device = o.device.device([&] { return training_bytes(recipe.spec); });
   options.cancel = &cancel_token();
   options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
   options.on_start = [](const std::string& line) { fmt::print(stderr, "tessera: {}\n", line); };

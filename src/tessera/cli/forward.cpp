@@ -133,7 +133,7 @@ Input target_of(const format::TensorFile& file, const Input& source) {
 
 int forward(const ForwardArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
-  o.device.device();  // before there are files to read
+  o.device.check();  // before there are files to read
   check_out_place("forward", o.output, o.force, holds_array("last_hidden_state"));
   const format::TensorFile file =
       o.input.empty() ? format::TensorFile() : format::open_safetensors(o.input);

@@ -18,6 +18,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/decoding_flags.h"
 #include "tessera/cli/device_flag.h"
+#include "tessera/ops/device_memory.h"
 #include "tessera/cli/speculation_flags.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/load_flags.h"
@@ -50,8 +51,16 @@ struct ServeArgs {
 
 std::atomic<bool> reload_keys{false};
 
-/// MiB that the system could still give.
-int64_t available_mib() {
+/// Free MiB of the device's memory; of the host's for the CPU, and for a device that does not
+/// report it, which is said if a default is taken from it.
+int64_t available_mib(at::Device device, bool needed) {
+  if (const std::optional<ops::DeviceMemory> memory = ops::memory_of(device))
+    return memory->free >> 20;
+  if (!device.is_cpu() && needed)
+    fmt::print(stderr,
+               "tessera: {} does not report its free memory; --model-memory and --state-memory are "
+               "taken from the host's\n",
+               device.str());
   std::ifstream file("/proc/meminfo");
   std::string name;
   for (int64_t kib = 0; file >> name >> kib; file.ignore(100, '\n'))
@@ -174,7 +183,7 @@ std::vector<std::string> urls_of(const serve::ServiceOptions& s, int port) {
 int serve(ServeArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   serve::ServiceOptions& s = o.service;
-  s.models.device = o.device.device();
+  o.device.check();
   serve::Limits& limits = s.server.limits;
   limits.waiting_tokens = o.queue_tokens;
   limits.body_bytes = static_cast<size_t>(o.body_mib) << 20;
@@ -184,7 +193,13 @@ int serve(ServeArgs& o) {
   o.speculation.check();
   s.engine.limits = limits;
   s.entries = entries_of(o);
-  const int64_t available = available_mib();
+  s.models.device = o.device.device([&] {
+    int64_t bytes = 0;
+    for (const serve::ModelEntry& entry : s.entries)
+      bytes += device_bytes_of(entry.path, o.loading.options());
+    return bytes;
+  });
+  const int64_t available = available_mib(s.models.device, o.model_mib == 0 || o.state_mib == 0);
   s.model_bytes = (o.model_mib > 0 ? o.model_mib : available / 2) << 20;
   s.engine.state_bytes = (o.state_mib > 0 ? o.state_mib : available / 4) << 20;
   s.generation_config = o.generation_config == "model";
@@ -312,12 +327,13 @@ std::function<int()> add_serve(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));
   app.add_option("--model-memory", o->model_mib,
-                 "maximum MiB of loaded weights (LRU eviction); 0 = half of free memory")
+                 "maximum MiB of loaded weights (LRU eviction); 0 = half of free memory, on a GPU "
+                 "of the GPU's")
       ->capture_default_str()
       ->check(not_negative());
   app.add_option("--state-memory", o->state_mib,
                  "maximum MiB of KV cache of all running requests, further ones queue; 0 = a "
-                 "quarter of free memory")
+                 "quarter of free memory, on a GPU of the GPU's")
       ->capture_default_str()
       ->check(not_negative());
   app.add_option("--prefix-cache", o->cache_mib, "prefix cache per model, MiB; 0 = off")
@@ -340,8 +356,9 @@ std::function<int()> add_serve(CLI::App& app) {
                  "default max_tokens of a chat")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--chat-template,--chat-template-file", o->template_file,
-                 "Jinja file, or chatml, llama3, gemma, zephyr, in place of the models' chat templates");
+  app.add_option(
+      "--chat-template,--chat-template-file", o->template_file,
+      "Jinja file, or chatml, llama3, gemma, zephyr, in place of the models' chat templates");
   app.add_flag("--jinja", o->jinja, "no effect: chat templates are always used");
   std::vector<std::string> tool_formats = {"auto", "generic"};
   for (const text::ToolCallFormat& format : text::tool_call_formats())

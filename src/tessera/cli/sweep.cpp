@@ -56,7 +56,7 @@ Outcome run_one(const SweepArgs& o,
   TrainProgress progress(train::unit_of(recipe.objective->type()));
   train::TrainOptions options;
   options.resume = true;
-  options.device = o.device.device();
+  options.device = o.device.device([&] { return training_bytes(recipe.spec); });
   options.cancel = &cancel_token();
   if (o.verbose)
     options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
@@ -126,7 +126,7 @@ void print_table(const train::Sweep& sweep,
 
 int sweep(const SweepArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
-  o.device.device();  // before the first run
+  o.device.check();  // before the first run
   const train::Sweep sweep = train::plan_sweep(o.grids, o.seeds);
   const train::SweepGoal goal = train::goal_of(o.number);
   // all recipes are read before the first run begins

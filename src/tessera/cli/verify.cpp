@@ -214,7 +214,7 @@ int verify(VerifyArgs& o) {
     fail(ErrorKind::usage, "verify", "{}; expected one of them",
          o.model.empty() ? "neither a model nor --mechanism" : "a model and --mechanism");
   if (!o.mechanism.empty()) {
-    o.device.device();
+    o.device.check();
     return verify_mechanism(o);
   }
   const infer::LoadedModel loaded =

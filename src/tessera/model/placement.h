@@ -12,6 +12,9 @@ inline at::Device device_of(const Model& model) {
   return device_of(model.weights());
 }
 
+/// Bytes of the weights on another device than the CPU, where to_device() decodes quantized ones.
+int64_t bytes_on_device(const Model& model);
+
 /// The same model with its weights on `device`: a copy of each (ops::to_device), or the same
 /// weights if they are there. Weights that share their numbers still do.
 Model to_device(const Model& model, at::Device device);

@@ -3,14 +3,37 @@
 #include <dlfcn.h>
 
 #include <charconv>
+#include <climits>
+#include <filesystem>
 
+#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include "tessera/ops/device_memory.h"
 
 namespace tessera::ops {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr const char* kCudaLibrary = "libtorch_cuda.so";
+
+/// Where libtorch's CUDA library may be: next to the libtorch of this process (a torch package that
+/// has it), in the folder of scripts/setup.sh cuda, and where the loader looks ("").
+std::vector<fs::path> cuda_folders() {
+  std::vector<fs::path> out;
+  char folder[PATH_MAX] = {};
+  void* const loaded = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (loaded != nullptr && dlinfo(loaded, RTLD_DI_ORIGIN, folder) == 0) {
+    std::error_code ignored;
+    const fs::path here = fs::weakly_canonical(folder, ignored);
+    // CACHE/libtorch/torch/lib and CACHE/libtorch-cuda/torch/lib
+    out = {here, here.parent_path().parent_path().parent_path() / "libtorch-cuda/torch/lib"};
+  }
+  out.emplace_back();
+  return out;
+}
 
 int64_t count_of(at::DeviceType type) {
   const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(type)].load();
@@ -22,18 +45,44 @@ int64_t count_of(at::DeviceType type) {
 std::string no_cuda_reason() {
   // registers CUDA's kernels with the libtorch of this process
   static const std::string missing = [] {
-    if (at::hasCUDA() || dlopen(kCudaLibrary, RTLD_NOW | RTLD_GLOBAL) != nullptr)
-      return std::string();
-    const char* error = dlerror();
+    if (at::hasCUDA()) return std::string();
+    std::string error;
+    for (const fs::path& folder : cuda_folders()) {
+      const fs::path file = folder / kCudaLibrary;
+      if (!folder.empty() && !fs::exists(file)) continue;
+      if (dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return std::string();
+      const char* text = dlerror();
+      error = text != nullptr ? text : "no reason is known";
+      if (!folder.empty()) break;  // one that is there and cannot be opened
+    }
     return fmt::format(
-        "{} cannot be opened ({}); expected a build with TESSERA_TORCH = a torch "
-        "package that has it and its NVIDIA libraries, or device cpu",
-        kCudaLibrary, error != nullptr ? error : "no reason is known");
+        "{} cannot be opened ({}); expected it and its NVIDIA libraries (scripts/setup.sh cuda), "
+        "or device cpu",
+        kCudaLibrary, error);
   }();
   if (!missing.empty()) return missing;
-  return count_of(at::kCUDA) > 0
-             ? ""
-             : "there is no GPU that its driver shows; expected a GPU (nvidia-smi), or device cpu";
+  if (count_of(at::kCUDA) > 0) return "";
+  return dlopen("libcuda.so.1", RTLD_LAZY) == nullptr
+             ? "no GPU: libcuda.so.1 of the NVIDIA driver is missing; expected a GPU with its "
+               "driver (nvidia-smi), or device cpu"
+             : "no GPU that the NVIDIA driver shows; expected one (nvidia-smi), or device cpu";
+}
+
+AutoDevice auto_device(int64_t bytes) {
+  constexpr double kGiB = 1 << 30;
+  const bool own = c10::is_privateuse1_backend_registered() && count_of(at::kPrivateUse1) > 0;
+  if (!own)
+    if (const std::string reason = no_cuda_reason(); !reason.empty())
+      return {at::kCPU, "cpu, since cuda is not available: " + reason};
+  const at::Device device(own ? at::kPrivateUse1 : at::kCUDA, 0);
+  const std::string name = device.str();
+  const std::optional<DeviceMemory> memory = memory_of(device);
+  if (!memory) return {at::kCPU, fmt::format("cpu, since {} does not report its memory", name)};
+  const bool fits = bytes <= memory->free / 5 * 4;
+  return {fits ? device : at::Device(at::kCPU),
+          fmt::format("{}, since the model takes {:.2f} GiB there and {} has {:.2f} GiB free",
+                      fits ? name : "cpu", static_cast<double>(bytes) / kGiB, name,
+                      static_cast<double>(memory->free) / kGiB)};
 }
 
 std::vector<std::string> devices() {
