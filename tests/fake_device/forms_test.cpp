@@ -166,7 +166,25 @@ const std::map<Op, Call>& calls() {
        Call{{x({3, 4})}, [](const Tensors& t) { return sum_of_rows(t[0].detach()); }}.still()},
       {Op::doubly_stochastic,
        {{x({2, 3, 3})}, [](const Tensors& t) { return doubly_stochastic(t[0], 3, 1e-6); }}},
-      {Op::head_linear,
+      // 16-bit floats are widened before they ask
+      {Op::product,
+       Call{{x({3, 4}), y({5, 4})},
+            [](const Tensors& t) { return linear(t[0], Weight::dense("w", t[1])); }}
+           .no_half()},
+      {Op::grouped_product,
+       Call{{x({5, 4}), y({2, 3, 4})},
+            [](const Tensors& t) {
+              return grouped_linear(t[0], Weight::dense("w", t[1]), {0, 2, 5});
+            }}
+           .no_half()},
+      {Op::transposed_product,
+       Call{{x({3, 5}), y({5, 4})},
+            [](const Tensors& t) {
+              return transposed_product(t[0].detach(), Weight::dense("w", t[1]));
+            }}
+           .still()
+           .no_half()},
+      {Op::head_product,
        {{x({3, 2, 4}), y({6, 4})},
         [](const Tensors& t) { return head_linear(t[0], Weight::dense("w", t[1])); }}},
       // convolution, transforms

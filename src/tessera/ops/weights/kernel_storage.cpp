@@ -140,7 +140,7 @@ Tensor KernelStorage::transposed(const Tensor& y) const {
 Tensor KernelStorage::heads(const Tensor& x_NHI,
                             const Tensor& bias,
                             const ProductSettings& settings) const {
-  if (form_of(Op::head_linear, x_NHI) != Form::kernel || !by_kernel(x_NHI))
+  if (form_of(Op::head_product, x_NHI) != Form::kernel || !by_kernel(x_NHI))
     return Storage::heads(x_NHI, bias, settings);
   const int64_t n = x_NHI.size(0), heads = x_NHI.size(1), in = x_NHI.size(2);
   const int64_t out = size(0) / heads;
