@@ -43,6 +43,14 @@ struct Local {
   const Local* outer;
 };
 
+/// Names in expressions.
+struct ExprNames {
+  std::map<std::string, std::string> used, called;  // a name: the place of its first use
+  std::set<std::string> bound;                      // loop variables
+  std::set<std::string> texts;                      // literal strings
+  bool joins = false;                               // whether sums or functions may make others
+};
+
 class Expr {
  public:
   /// `where` is the place in messages: "qwen2: hf.read.n_heads".
@@ -58,6 +66,7 @@ class Expr {
   const std::string& where() const { return where_; }
   /// Adds "a.b.c" for every chain root.a.b.c of literal names in the text.
   void collect_paths(std::string_view root, std::set<std::string>& paths) const;
+  void collect_names(ExprNames& names) const;
 
   struct Node;
 

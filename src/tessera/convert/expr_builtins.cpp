@@ -358,4 +358,10 @@ const Builtin* find_builtin(std::string_view name) {
   return nullptr;
 }
 
+std::vector<std::string> function_names() {
+  std::vector<std::string> names = {"has_tensor", "shape", "tensor_values", "find_prefix"};
+  for (const Entry& entry : kBuiltins) names.emplace_back(entry.name);
+  return names;
+}
+
 }  // namespace tessera::convert

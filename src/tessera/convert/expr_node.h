@@ -44,6 +44,9 @@ struct Builtin {
 /// Null when there is none of that name.
 const Builtin* find_builtin(std::string_view name);
 
+/// The names of all, and of the functions that an importer adds.
+std::vector<std::string> function_names();
+
 inline constexpr size_t kMaxJoined = 10'000;  // bytes of a string that is made of others
 
 /// For messages: short text of a value.

@@ -447,6 +447,17 @@ void collect(const Node& node, std::string_view root, std::set<std::string>& pat
   for (const auto& kid : node.kids) collect(*kid, root, paths);
 }
 
+void collect(const Node& node, const std::string& where, ExprNames& names) {
+  if (node.kind == Kind::name) names.used.try_emplace(node.text, where);
+  if (node.kind == Kind::call) names.called.try_emplace(node.text, where);
+  if (node.kind == Kind::loop) names.bound.insert(node.text);
+  names.joins = names.joins || (node.kind == Kind::binary && node.text == "+") ||
+                (node.kind == Kind::call && (node.text == "replace" || node.text == "string"));
+  if (node.kind == Kind::literal && node.value.is_string())
+    names.texts.insert(node.value.get<std::string>());
+  for (const auto& kid : node.kids) collect(*kid, where, names);
+}
+
 }  // namespace
 
 Expr Expr::parse(std::string_view text, std::string where) {
@@ -462,6 +473,10 @@ Expr Expr::parse(std::string_view text, std::string where) {
 
 void Expr::collect_paths(std::string_view root, std::set<std::string>& paths) const {
   collect(*root_, root, paths);
+}
+
+void Expr::collect_names(ExprNames& names) const {
+  collect(*root_, where_, names);
 }
 
 }  // namespace tessera::convert

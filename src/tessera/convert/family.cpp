@@ -321,6 +321,10 @@ Family compile_family(const Json& json, const std::string& name) {
     fail(ErrorKind::spec, name, "\"dialects\" is missing");
   std::vector<std::string> kinds;
   for (const auto& [kind, dialect] : dialects->items()) {
+    if (std::find(std::begin(kDialects), std::end(kDialects), kind) == std::end(kDialects))
+      fail(ErrorKind::spec, name + ".dialects." + kind, "unknown dialect{}; expected {}",
+           spec::did_you_mean(kind, {std::begin(kDialects), std::end(kDialects)}),
+           fmt::join(kDialects, ", "));
     kinds.push_back(kind);
     family.dialects[kind] = dialect_of(dialect, name + "." + kind);
   }

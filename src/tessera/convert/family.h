@@ -129,14 +129,15 @@ class FamilySet {
   /// is not found, or is its own. Throws Error(file) for a folder that cannot
   /// be read.
   static FamilySet load(const std::filesystem::path& user_folder = {});
-  /// One more family of the user's. `file` is named in messages. Throws Error(spec) or Error(file).
-  void add_user(std::string_view text, const std::string& file);
+  /// One more family of the user's. `file` is named in messages; `checked`: its first use looks for
+  /// names that nothing has. Throws Error(spec) or Error(file).
+  void add_user(std::string_view text, const std::string& file, bool checked = true);
   /// As if there were no such family, and none that builds on it; for trials.
   void hide(const std::string& name);
 
   /// The family that reads `type` in dialect `kind` ("" = the one type of that dialect): of several
   /// one whose condition holds of the config, before the one that has none. Throws Error(file) with
-  /// `where` that lists the known types.
+  /// `where` that names the nearest types and the remedy.
   const Family& of_type(std::string_view kind,
                         std::string_view type,
                         const Json& config,
@@ -147,6 +148,9 @@ class FamilySet {
   std::vector<std::string> names() const;
   /// A family's file with everything that it builds on merged in.
   Json merged(const std::string& name) const;
+  /// Throws Error(spec) for names in a family's own file that nothing has (family_check.h), as the
+  /// first use of a user's does.
+  void check_names(const std::string& name);
   /// Files of the user's that could not be read, one line each, with file and line.
   const std::vector<std::string>& broken() const { return broken_; }
   /// An error of a user's family with the file and the line of the entry that it names.
@@ -172,11 +176,13 @@ class FamilySet {
     SharedJson json;
     std::shared_ptr<const Family> compiled;
     std::string file = {}, text = {};  // of the user's
+    bool checked = true;
   };
   static const FamilySet& built_in();  // parsed once in a process
   void add(std::string_view name, std::string_view text, bool fragment, const std::string& file);
   void add_file(const std::filesystem::path& path, bool fragment);
   Json merged(const std::string& name, int depth) const;
+  Json below(const std::string& name, int depth) const;
   std::string broken_text() const;
   static const std::vector<std::string>& list_of(const KeyLists& lists, std::string_view kind);
   static void add_keys(const Json& lists, const std::string& where, KeyLists& to);

@@ -30,7 +30,7 @@ const char* family_schema() {
       "type": "object", "minProperties": 1, "additionalProperties": false,
       "properties": {
         "hf": {"$ref": "#/$defs/dialect"}, "gguf": {"$ref": "#/$defs/dialect"},
-        "llama2c": {"$ref": "#/$defs/dialect"}, "ggmf": {"$ref": "#/$defs/dialect"}
+        "llama2c": {"$ref": "#/$defs/dialect"}, "ggmf": {"$ref": "#/$defs/dialect"}, "pth": {"$ref": "#/$defs/dialect"}
       }
     }
   },
@@ -60,7 +60,7 @@ const char* family_schema() {
     "step": {
       "type": "object",
       "properties": {
-        "transpose": {}, "reshape": {}, "squeeze": {}, "unsqueeze": {}, "split": {}, "join": {}, "stack": {}, "unstack": {},
+        "transpose": {}, "reshape": {}, "squeeze": {}, "unsqueeze": {}, "split": {}, "join": {}, "stack": {}, "unstack": {}, "order": {},
         "interleave": {}, "deinterleave": {}, "swap_halves": {}, "first_rows": {}, "rows_before": {}, "repeat": {},
         "mxfp4": {}, "integers": {}, "ternary": {"type": "object"}, "round_ternary": {}, "add": {}, "scale": {}, "apply": {"enum": ["exp", "log", "neg"]},
         "only": {"type": "array", "items": {"type": "integer"}},
@@ -79,7 +79,7 @@ const char* family_schema() {
         "ours": {"$ref": "#/$defs/names"}, "keep": {"type": "string"}, "same_as": {"type": "string"},
         "copy_of": {"type": "string"}, "values": {"type": "string"}, "why": {"type": "string"},
         "hf": {"$ref": "#/$defs/side"}, "gguf": {"$ref": "#/$defs/side"},
-        "llama2c": {"$ref": "#/$defs/side"}, "ggmf": {"$ref": "#/$defs/side"}
+        "llama2c": {"$ref": "#/$defs/side"}, "ggmf": {"$ref": "#/$defs/side"}, "pth": {"$ref": "#/$defs/side"}
       }
     },
     "dialect": {

@@ -7,6 +7,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/convert/expr_node.h"
 #include "tessera/convert/family.h"
+#include "tessera/convert/family_check.h"
 #include "tessera/convert/family_files.h"
 #include "tessera/convert/family_json.h"
 #include "tessera/convert/foreign_config.h"
@@ -98,22 +99,6 @@ void inherit(Json& base, const Json& own, const std::string& name) {
         fail(ErrorKind::spec, name + ".drop", "\"{}\" is not in the base", path);
 }
 
-/// Values that a family's own file gives and nothing asks for: misspelt names.
-void check_used(const Json& own, const Json& merged, const std::string& name) {
-  const std::set<std::string> used = identifiers_of(merged);
-  const auto check = [&](const Json* values, const std::string& where) {
-    if (values == nullptr || !values->is_object()) return;
-    for (const auto& [key, value] : values->items())
-      if (!used.contains(key))
-        fail(ErrorKind::spec, where + "." + key, "no expression of the family has this name{}",
-             spec::did_you_mean(key, {used.begin(), used.end()}));
-  };
-  check(get(own, "let"), name + ".let");
-  if (const Json* dialects = get(own, "dialects"); dialects != nullptr && dialects->is_object())
-    for (const auto& [kind, dialect] : dialects->items())
-      if (dialect.is_object()) check(get(dialect, "read"), name + "." + kind + ".read");
-}
-
 }  // namespace
 
 void FamilySet::add_readers(const std::string& family, const Json& dialects) {
@@ -178,11 +163,13 @@ void FamilySet::add(std::string_view name,
                      file.empty() ? "" : std::string(text)});
 }
 
-void FamilySet::add_user(std::string_view text, const std::string& file) {
+void FamilySet::add_user(std::string_view text, const std::string& file, bool checked) {
   of_user_ = true;
   const std::string name = std::filesystem::path(file).stem().string();
   try {
     add(name, text, false, file);
+    for (auto& [family, source] : families_)
+      if (source.file == file) source.checked = checked;
   } catch (const Error& error) {
     throw with_place(error, name, text, file);
   }
@@ -269,6 +256,28 @@ FamilySet FamilySet::load(const std::filesystem::path& user_folder) {
   return set;
 }
 
+namespace {
+
+/// " (did you mean "gemma2" or "gemma3"?)": the types of the fewest edits, and longer or shorter
+/// names of the same beginning.
+std::string nearest_types(std::string_view type, const std::vector<std::string>& known) {
+  constexpr size_t kMost = 3, kLeastBeginning = 4;
+  std::vector<std::string> near;
+  if (std::string nearest = spec::nearest_name(type, known); !nearest.empty())
+    near.push_back(std::move(nearest));
+  for (const std::string& one : known) {
+    const size_t common = std::min(one.size(), type.size());
+    if (near.size() < kMost && common >= kLeastBeginning &&
+        one.substr(0, common) == type.substr(0, common) &&
+        std::find(near.begin(), near.end(), one) == near.end())
+      near.push_back(one);
+  }
+  for (std::string& one : near) one = fmt::format("\"{}\"", one);
+  return near.empty() ? "" : fmt::format(" (did you mean {}?)", fmt::join(near, " or "));
+}
+
+}  // namespace
+
 const Family& FamilySet::of_type(std::string_view kind,
                                  std::string_view type,
                                  const Json& config,
@@ -291,10 +300,14 @@ const Family& FamilySet::of_type(std::string_view kind,
           return family;
     }
   }
-  fail(ErrorKind::file, where,
-       "model type {} is not known; known types: {}; another can be described by a file in "
-       "--families DIR, which `tessera families propose` drafts{}",
-       shown(Json(std::string(type))), fmt::join(types(kind), ", "), broken_text());
+  const bool folder = kind == "hf";
+  fail(ErrorKind::file, where, "{} {} is not known{}; {}{}", folder ? "model type" : "architecture",
+       shown(Json(std::string(type))), nearest_types(type, types(kind)),
+       folder ? "`tessera families propose FOLDER --out DIR/NAME.json` drafts its family file for "
+                "--families DIR; known types: `tessera list model-types`"
+              : "a family file in --families DIR can describe it; known families: `tessera list "
+                "families`",
+       broken_text());
 }
 
 bool FamilySet::knows_untyped(std::string_view kind, const Json& config) {
@@ -386,6 +399,12 @@ Json FamilySet::merged(const std::string& name) const {
 }
 
 Json FamilySet::merged(const std::string& name, int depth) const {
+  Json merged = below(name, depth);
+  merge_family(merged, families_.at(name).json);
+  return merged;
+}
+
+Json FamilySet::below(const std::string& name, int depth) const {
   const auto known = families_.find(name);
   if (known == families_.end())
     fail(ErrorKind::spec, name, "\"base\" names no family{}", spec::did_you_mean(name, names()));
@@ -417,7 +436,6 @@ Json FamilySet::merged(const std::string& name, int depth) const {
     }
   };
   add_included(own);
-  merge_family(merged, own);
   return merged;
 }
 
@@ -427,13 +445,19 @@ const Family& FamilySet::compile(const std::string& name) {
   try {
     const Json whole = merged(name);
     source.compiled = std::make_shared<Family>(compile_family(whole, name));
-    if (!source.file.empty()) check_used(*source.json, whole, name);
+    if (!source.file.empty() && source.checked)
+      check_family_names(*{source.json, below(name, 0), whole, *source.compiled, *this});
   } catch (const Error& error) {
     source.compiled = nullptr;
     if (source.file.empty()) throw;
     throw with_place(error, name, source.text, source.file);
   }
   return *source.compiled;
+}
+
+void FamilySet::check_names(const std::string& name) {
+  const Family& family = named(name);
+  check_family_names({families_.at(name).json, below(name, 0), merged(name), family, *this});
 }
 
 }  // namespace tessera::convert

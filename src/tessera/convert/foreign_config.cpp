@@ -77,10 +77,11 @@ void name_floats(Json& json) {
 }
 
 /// UTF-8 text only: JSON cannot hold other bytes.
-std::string checked_text(std::string_view text, std::string_view where) {
-  const std::string printable = format::printable(text, text.size());
+std::string checked_text(std::string_view text, std::string_view key, std::string_view where) {
+  std::string printable = format::printable(text, text.size());
   if (printable != text)
-    fail(ErrorKind::file, where, "{} is not a readable name", format::in_quotes(text));
+    fail(ErrorKind::file, where, "metadata key {} is {}; expected readable text",
+         format::in_quotes(key), format::in_quotes(text));
   return printable;
 }
 
@@ -88,10 +89,11 @@ Json value_json(const format::GgufValue& value, std::string_view key, std::strin
   using format::GgufType;
   if ((value.type() == GgufType::f32 || value.type() == GgufType::f64) &&
       std::isnan(value.as_f64()))
-    fail(ErrorKind::file, where, "{} is NaN; expected a number", format::in_quotes(key));
+    fail(ErrorKind::file, where, "metadata key {} is NaN; expected a number",
+         format::in_quotes(key));
   switch (value.type()) {
     case GgufType::string:
-      return checked_text(value.as_string(), where);
+      return checked_text(value.as_string(), key, where);
     case GgufType::boolean:
       return value.as_bool();
     case GgufType::f64:
@@ -115,6 +117,11 @@ Json value_json(const format::GgufValue& value, std::string_view key, std::strin
         list.push_back(value_json(element, key, where));
       return list;
     }
+    case GgufType::u64:
+      if (value.as_u64() > static_cast<uint64_t>(INT64_MAX))
+        fail(ErrorKind::file, where, "metadata key {} is {}; expected an integer below 2^63",
+             format::in_quotes(key), value.as_u64());
+      return value.as_i64();
     default:
       return value.as_i64();
   }
@@ -163,7 +170,9 @@ std::string hf_config_text(Json config, int indent) {
 }
 
 Json gguf_config(const format::GgufMetadata& metadata, std::string_view where) {
-  const std::string architecture = checked_text(metadata.get_string("general.architecture"), where);
+  constexpr const char* kArchitecture = "general.architecture";
+  const std::string architecture =
+      checked_text(metadata.get_string(kArchitecture), kArchitecture, where);
   Json config = Json::object();
   config["architecture"] = architecture;
   const std::string prefix = architecture + ".";
@@ -173,7 +182,10 @@ Json gguf_config(const format::GgufMetadata& metadata, std::string_view where) {
     if (++n_keys > kMaxMembers)
       fail(ErrorKind::file, where, "more than {} keys of {}", kMaxMembers,
            format::in_quotes(architecture));
-    const std::string key = checked_text(entry.key, where).substr(prefix.size());
+    if (format::printable(entry.key, entry.key.size()) != entry.key)
+      fail(ErrorKind::file, where, "metadata key {}: expected a readable name",
+           format::in_quotes(entry.key));
+    const std::string key = entry.key.substr(prefix.size());
     if (std::count(key.begin(), key.end(), '.') > kMaxDots)
       fail(ErrorKind::file, where, "{}: more than {} dots", format::in_quotes(entry.key), kMaxDots);
     Json* at = &config;

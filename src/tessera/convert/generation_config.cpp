@@ -8,6 +8,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/convert/foreign_config.h"
+#include "tessera/format/file_source.h"
 
 namespace tessera::convert {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 using spec::Json;
 
 constexpr size_t kMaxBytes = size_t{64} << 20;
+constexpr size_t kLongestKey = 64;  // in messages
 constexpr size_t kMostIds = 65536;  // of a list
 constexpr int64_t kMostTokens = int64_t{1} << 40;
 
@@ -283,6 +285,49 @@ bool is_neutral(const std::string& key, const Json& value) {
          (key == "guidance_scale" || key == "num_return_sequences" || key == "num_beam_groups");
 }
 
+/// Keys of makers' files that transformers' GenerationConfig lacks: of Whisper's timestamps and
+/// languages, of the chat methods of models with code of their own, and of saved files.
+constexpr const char* kOfOthers[] = {"_commit_hash",
+                                     "_name_or_path",
+                                     "alignment_heads",
+                                     "assistant_token_id",
+                                     "attn_implementation",
+                                     "chat_format",
+                                     "force_bos_token_to_be_generated",
+                                     "is_multilingual",
+                                     "lang_to_id",
+                                     "language",
+                                     "max_initial_timestamp_index",
+                                     "max_window_size",
+                                     "median_filter_width",
+                                     "no_timestamps_token_id",
+                                     "prev_sot_token_id",
+                                     "return_timestamps",
+                                     "suppress_blank",
+                                     "task",
+                                     "task_to_id",
+                                     "torch_dtype",
+                                     "dtype",
+                                     "trust_remote_code",
+                                     "use_model_defaults",
+                                     "user_token_id"};
+
+/// Keys that are not read, a misspelt one among them, with the nearest name.
+void add_unknown(GenerationConfig& out,
+                 const std::vector<std::string>& keys,
+                 const std::vector<std::string>& known) {
+  constexpr size_t kShown = 8;
+  for (size_t i = 0; i < std::min(keys.size(), kShown); ++i) {
+    const std::string near = spec::nearest_name(keys[i], known);
+    out.unsupported.push_back(
+        fmt::format("{} (unknown key{})", format::printable(keys[i], kLongestKey),
+                    near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near)));
+  }
+  if (keys.size() > kShown)
+    out.unsupported.push_back(
+        fmt::format("unknown keys that are not listed: {}", keys.size() - kShown));
+}
+
 }  // namespace
 
 bool GenerationConfig::samples() const {
@@ -315,6 +360,16 @@ GenerationConfig read_generation_config(const std::filesystem::path& folder,
       if (const Json* value = keys.find(key.name);
           key.use == KeyUse::unsupported && value != nullptr && !is_neutral(key.name, *value))
         out.unsupported.push_back(fmt::format("{} = {}", key.name, Keys::shown(*value)));
+    // config.json has the keys of the model too
+    if (name == std::string_view("generation_config.json")) {
+      std::vector<std::string> known, unknown;
+      for (const GenerationKey& key : kKeys) known.emplace_back(key.name);
+      for (const auto& [key, value] : config.items())
+        if (!value.is_null() && std::find(known.begin(), known.end(), key) == known.end() &&
+            std::find(std::begin(kOfOthers), std::end(kOfOthers), key) == std::end(kOfOthers))
+          unknown.push_back(key);
+      add_unknown(out, unknown, known);
+    }
     // how older files say it
     const auto older = config.find("force_bos_token_to_be_generated");
     if (!out.forced_begin && older != config.end() && *older == true)
@@ -330,10 +385,9 @@ GenerationConfig read_generation_config(const format::GgufFile& file,
   GenerationConfig out;
   for (const NumberKey& name : numbers) {
     const std::string key = prefix + name.key;
-    const format::GgufValue* value = file.metadata.find(key);
-    if (value == nullptr) continue;
+    if (file.metadata.find(key) == nullptr) continue;
     out.source = prefix + "*";
-    const double number = value->as_f64();
+    const double number = file.metadata.get_f64(key);
     if (!(number >= name.least && number <= name.most))
       fail(ErrorKind::file, "gguf", "{} is {}; expected a number from {} to {}", key, number,
            name.least, name.most);
@@ -344,15 +398,23 @@ GenerationConfig read_generation_config(const format::GgufFile& file,
     out.sampling[name.field] = std::max(name.valid_least, number);
     out.sets_draws = out.sets_draws || name.draws;
   }
-  if (const format::GgufValue* order = file.metadata.find(prefix + "sequence")) {
+  if (file.metadata.find(prefix + "sequence") != nullptr) {
     out.source = prefix + "*";
-    const std::string names(order->as_string());
+    const std::string names(file.metadata.get_string(prefix + "sequence"));
     for (size_t begin = 0; begin <= names.size();) {
       const size_t end = std::min(names.find(';', begin), names.size());
       if (end > begin) out.samplers.push_back(names.substr(begin, end - begin));
       begin = end + 1;
     }
   }
+  std::vector<std::string> known = {"sequence"}, unknown;
+  for (const NumberKey& name : numbers) known.emplace_back(name.key);
+  for (const format::GgufEntry& entry : file.metadata.entries())
+    if (entry.key.starts_with(prefix) &&
+        std::find(known.begin(), known.end(), entry.key.substr(prefix.size())) == known.end())
+      unknown.push_back(entry.key.substr(prefix.size()));
+  if (!unknown.empty()) out.source = prefix + "*";
+  add_unknown(out, unknown, known);
   const auto temperature = out.sampling.find("temperature");
   if (temperature != out.sampling.end()) out.do_sample = temperature->second > 0;
   return out;

@@ -61,7 +61,7 @@ struct GenerationConfig {
   std::optional<double> length_penalty = {};
   std::optional<EarlyStopping> early_stopping = {};
   bool renormalize = false;  // a search's scores, after they were changed
-  /// What has no effect here, as "guidance_scale = 3".
+  /// What has no effect here, as "guidance_scale = 3", and unknown keys with the nearest name.
   std::vector<std::string> unsupported = {};
   std::string source = {};  // for messages; empty where there is no such file
 

@@ -150,7 +150,15 @@ int64_t GgufModel::integer_or(std::string_view key, int64_t otherwise) const {
     const std::vector<int64_t> all = value->as_integers();
     return all.empty() ? otherwise : *std::max_element(all.begin(), all.end());
   }
-  return value->as_i64();
+  try {
+    return value->as_i64();
+  } catch (const Error& error) {
+    constexpr std::string_view kTag = "[gguf] ";
+    fail(ErrorKind::file, "gguf", "metadata key {} is {}",
+         format::in_quotes(key.starts_with('.') ? architecture + std::string(key)
+                                                : std::string(key)),
+         std::string_view(error.what()).substr(kTag.size()));
+  }
 }
 
 void GgufModel::set(const std::string& key, GgufValue value) {

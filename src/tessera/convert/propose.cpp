@@ -32,9 +32,8 @@ std::vector<Draft> drafts_on(Trial& trial, std::vector<std::string> bases) {
   std::vector<Draft> drafts;
   for (const std::string& base : bases) drafts.push_back(first_draft(trial, base));
   const auto sort = [&] {
-    std::stable_sort(drafts.begin(), drafts.end(), [](const Draft& a, const Draft& b) {
-      return std::pair(!a.dry.complete(), a.cost) < std::pair(!b.dry.complete(), b.cost);
-    });
+    std::stable_sort(drafts.begin(), drafts.end(),
+                     [](const Draft& a, const Draft& b) { return a.rank() < b.rank(); });
   };
   sort();
   if (drafts.size() > kRefined) drafts.resize(kRefined);
@@ -49,6 +48,7 @@ std::vector<Draft> drafts_on(Trial& trial, std::vector<std::string> bases) {
     for (int round = 0; round < kRounds && !drafts[i].dry.complete(); ++round)
       if (!infer_keys(trial, drafts[i]) && !map_tensors(trial, drafts[i])) break;
     claim_switches(trial, drafts[i]);
+    pass_over_sizes(trial, drafts[i]);
     if (!drafts[i].dry.complete()) continue;
     ++complete;
     best = std::min(best, drafts[i].cost);
@@ -58,6 +58,7 @@ std::vector<Draft> drafts_on(Trial& trial, std::vector<std::string> bases) {
     for (size_t i = 0; i < std::min(kSwitched, drafts.size()); ++i) {
       try_switches(trial, drafts[i]);
       claim_switches(trial, drafts[i]);
+      pass_over_sizes(trial, drafts[i]);
     }
     sort();
   }

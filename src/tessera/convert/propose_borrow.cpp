@@ -2,10 +2,13 @@
 #include <cctype>
 #include <functional>
 
+#include <fmt/format.h>
+
 #include "tessera/base/error.h"
 #include "tessera/convert/expr_node.h"
 #include "tessera/convert/family_files.h"
 #include "tessera/convert/propose_forms.h"
+#include "tessera/convert/propose_keys.h"
 
 namespace tessera::convert {
 namespace {
@@ -237,6 +240,32 @@ void claim_switches(Trial& trial, Draft& draft) {
                            fmt::format("key \"{}\" = true adds tensors in {}; all tensors of the "
                                        "file have a place without it",
                                        key.path, *reader));
+  }
+}
+
+void pass_over_sizes(Trial& trial, Draft& draft) {
+  if (!draft.fits()) return;
+  for (const DryRun::Key& key : std::vector<DryRun::Key>(draft.dry.keys)) {
+    if (key.readers.empty() || !key.value.is_number_integer()) continue;
+    KeysOfValues own;
+    add_keys_of(trial.families().named(draft.base), own);
+    for (const auto& [value, keys] : own) {
+      const auto others = trial.keys_of_values().find(value);
+      const bool named = std::any_of(keys.begin(), keys.end(), [&](const auto& one) {
+        return key_agreement(one.first, key.path, key.value) >= kCertainKey;
+      });
+      const bool known =
+          others != trial.keys_of_values().end() && others->second.contains(key.path);
+      const int64_t size = named || known ? trial.size(draft, value) : -1;
+      if (size <= 0) continue;
+      Draft changed = draft;
+      changed.hf()["ignored_keys"][key.path] = fmt::format("{} = {} by the tensors", value, size);
+      const std::string why = fmt::format(
+          "key \"{}\" = {} is ignored: by its name it is {}, which is {} by the shapes of the "
+          "tensors",
+          key.path, shown(key.value), value, size);
+      if (trial.take_if_no_worse(draft, std::move(changed), key.value == size ? "" : why)) break;
+    }
   }
 }
 

@@ -205,6 +205,103 @@ void keep_positions(Trial& trial, Draft& draft) {
                          "base that have a window do");
 }
 
+/// A list of 0 and 1 for each layer under a key of rotary positions: layers without any. An
+/// interval under a key of the same kind shows which of the two they are; without one those that
+/// are fewer.
+void read_bare_layers(Trial& trial, Draft& draft) {
+  const Json positions = trial.value(draft, "positions");
+  const int64_t n_layers = trial.size(draft, "n_layers");
+  if (is_absent(positions) || !positions.is_array() || n_layers <= 1) return;
+  const auto of_positions = [](const std::string& key) {
+    return key.find("rope") != std::string::npos || key.find("rotary") != std::string::npos ||
+           key.find("nope") != std::string::npos;
+  };
+  for (const DryRun::Key& key : std::vector<DryRun::Key>(draft.dry.keys)) {
+    if (!of_positions(key.path) || !key.value.is_array() || std::ssize(key.value) != n_layers)
+      continue;
+    std::vector<bool> bits;
+    for (const Json& one : key.value)
+      if (one == 0 || one == 1 || one.is_boolean()) bits.push_back(one == 1 || one == true);
+    if (std::ssize(bits) != n_layers) continue;
+    const auto ones = std::count(bits.begin(), bits.end(), true);
+    if (ones == 0 || ones == n_layers) continue;
+    bool rotates = 2 * ones >= n_layers;  // what a 1 means
+    Draft changed = draft;
+    for (const DryRun::Key& other : draft.dry.keys) {
+      if (!of_positions(other.path) || !other.value.is_number_integer() || other.value < 2)
+        continue;
+      const auto period = other.value.get<int64_t>();
+      const auto every = [&](bool bit) {
+        for (int64_t i = 0; i < n_layers; ++i)
+          if ((bits[static_cast<size_t>(i)] == bit) != ((i + 1) % period == 0)) return false;
+        return true;
+      };
+      if (!every(true) && !every(false)) continue;
+      rotates = every(false);
+      changed.hf()["ignored_keys"][other.path] = fmt::format("as \"{}\"", key.path);
+    }
+    const char* const is = key.value.front().is_boolean() ? "" : " == 1";
+    const std::string rotary =
+        "{type: 'rope', theta: theta, layout: rope_layout, rotary_dim: rotary_dim, scaling: "
+        "scaling}";
+    changed.set("positions", fmt::format("=[{0} if config.{1}[i]{2} else {3} for i in "
+                                         "range(n_layers)]",
+                                         rotates ? rotary : "{type: 'none'}", key.path, is,
+                                         rotates ? "{type: 'none'}" : rotary));
+    trial.take_if_no_worse(
+        draft, std::move(changed),
+        fmt::format("\"{}\": layers with {} are taken to have no positions; in \"positions\" the "
+                    "two change places if it is the other way round",
+                    key.path, rotates ? 0 : 1));
+  }
+}
+
+/// Tables of an encoder that its base lacks: learned positions, and a bias by classes of distances.
+void read_position_tables(Trial& trial, Draft& draft) {
+  const Json learned = trial.value(draft, "embed_position"),
+             of_layers = trial.value(draft, "position");
+  const int64_t heads = trial.size(draft, "n_heads");
+  if (is_absent(learned) || is_absent(of_layers) || !learned.is_object()) return;
+  const auto is_unmapped = [&](const FilePattern& file) {
+    return std::find(draft.dry.unmapped.begin(), draft.dry.unmapped.end(), file.pattern) !=
+           draft.dry.unmapped.end();
+  };
+  for (const FilePattern& file : trial.evidence().patterns()) {
+    if (file.count != 1 || file.shape.size() != 2 || !is_unmapped(file)) continue;
+    Draft changed = draft;
+    std::string why;
+    if (file.role == "position" && learned.value("type", Json()) == "none") {
+      changed.set("embed_position",
+                  Json{{"type", "learned"}, {"n_positions", file.shape[0]}, {"offset", 0}});
+      changed.set("position", Json::object({{"type", "none"}}));
+      add_rule(changed, 0, {}, {"embed.position.weight"}, file.pattern, Json::array());
+      why = fmt::format(
+          "\"{}\" is a table of positions, counted from 0: layers have none of their own",
+          file.pattern);
+    } else if (file.pattern.find("relative") != std::string::npos && file.shape[1] == heads) {
+      constexpr int64_t kDistance = 128;
+      std::string buckets = std::to_string(file.shape[0]);
+      for (const DryRun::Key& key : draft.dry.keys)
+        if (key.value == file.shape[0] && key.path.find("relative") != std::string::npos) {
+          buckets = "config." + key.path;
+          changed.hf()["expect"][key.path] = Json::array({key.value});
+        }
+      changed.set("position", Json{{"type", "t5"},
+                                   {"n_buckets", "=" + buckets},
+                                   {"max_distance", kDistance},
+                                   {"share", "relative"}});
+      add_rule(changed, 0, {}, {"shared.relative.weight"}, file.pattern, Json::array());
+      why = fmt::format(
+          "\"{}\" is taken as a bias by classes of distances, as in T5, to a distance of "
+          "{} (\"max_distance\")",
+          file.pattern, kDistance);
+    } else {
+      continue;
+    }
+    trial.take_if_no_worse(draft, std::move(changed), why);
+  }
+}
+
 /// Classes that rotate whole heads ignore the key; a config that gives a share most often means it.
 void read_rotary_share(Trial& trial, Draft& draft) {
   const auto share = trial.evidence().number(
@@ -274,6 +371,8 @@ void adapt(Trial& trial, Draft& draft) {
   read_biases(trial, draft);
   read_gate(trial, draft);
   adapt_norms(trial, draft);
+  read_bare_layers(trial, draft);
+  read_position_tables(trial, draft);
   borrow_keys(trial, draft);
   keep_positions(trial, draft);
 }

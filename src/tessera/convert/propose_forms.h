@@ -17,6 +17,10 @@ void borrow_keys(Trial& trial, Draft& draft);
 /// Accepts keys that switch tensors on in other families, once every tensor has a place.
 void claim_switches(Trial& trial, Draft& draft);
 
+/// Ignores keys by which other families read sizes that the shapes of all tensors show, once every
+/// tensor has a place.
+void pass_over_sizes(Trial& trial, Draft& draft);
+
 /// Includes the fragment whose rules give most of the parameters that a draft has no rules for,
 /// where that leaves less over.
 void include_rules(Trial& trial, Draft& draft);

@@ -24,6 +24,8 @@ std::string canonical_word(const std::string& word) {
                                                           {"width", "hidden"},
                                                           {"model", "hidden"},
                                                           {"dim", "size"},
+                                                          {"d", "size"},
+                                                          {"rotary", "rope"},
                                                           {"inner", "intermediate"},
                                                           {"ffn", "intermediate"},
                                                           {"mlp", "intermediate"},
@@ -68,6 +70,34 @@ double likeness_of_keys(std::string_view a, std::string_view b) {
   return static_cast<double>(common) /
          static_cast<double>(std::max<size_t>(1, x.size() + y.size() - common));
 }
+
+/// What a number under a key of these words lies between.
+struct Range {
+  const char* word;
+  double least, most;
+};
+constexpr Range kRanges[] = {{"epsilon", 1e-14, 1e-2}, {"theta", 100, 1e12}};
+constexpr double kByRange = 0.55;  // of keys with such a word and a number in its range
+
+}  // namespace
+
+double key_agreement(std::string_view wanted, std::string_view key, const Json& value) {
+  const std::set<std::string> x = words_of_key(wanted), y = words_of_key(key);
+  double like = likeness_of_keys(wanted, key);
+  for (const Range& range : kRanges) {
+    if (!x.contains(range.word)) {
+      // a key of this word is of no other kind
+      if (y.contains(range.word)) return 0;
+      continue;
+    }
+    if (!value.is_number() || value.get<double>() < range.least || value.get<double>() > range.most)
+      return 0;
+    if (y.contains(range.word)) like = std::max(like, kByRange);
+  }
+  return like;
+}
+
+namespace {
 
 /// Keys of the config that a base cannot do without: values that are read by one key and have no
 /// default.
@@ -165,6 +195,27 @@ void infer_required(Trial& trial, Draft& draft) {
   if (draft.hf()["keys"].empty()) draft.hf().erase("keys");
 }
 
+/// Keys of the config that the base takes with a condition ("require(n_head % 4 == 0, why,
+/// config.n_head)"), which is of its own tensors: read without it where it does not hold.
+void relax_required(Trial& trial, Draft& draft) {
+  if (draft.dry.spec || draft.dry.errors.empty()) return;
+  for (const auto& [value, body] : trial.dialect_of(draft.base).read) {
+    const std::string text = body->text();
+    const size_t last = text.rfind(", config.");
+    if (!text.starts_with("require(") || last == std::string::npos || !text.ends_with(")"))
+      continue;
+    const std::string key = text.substr(last + 2, text.size() - last - 3);
+    if (direct_keys(key).size() != 1 || !is_absent(trial.value(draft, value))) continue;
+    Draft changed = draft;
+    changed.set(value, "=" + key);
+    trial.update(changed);
+    if (changed.dry.errors.size() >= draft.dry.errors.size() && !changed.dry.spec) continue;
+    changed.unsure.push_back(fmt::format(
+        "the base reads \"{}\" with a condition that the config does not meet: {}", value, text));
+    draft = std::move(changed);
+  }
+}
+
 }  // namespace
 
 Draft first_draft(Trial& trial, const std::string& base) {
@@ -180,10 +231,15 @@ Draft first_draft(Trial& trial, const std::string& base) {
   infer_required(trial, draft);
   trial.update(draft);
   infer_keys(trial, draft);
+  relax_required(trial, draft);
   return draft;
 }
 
-bool infer_keys(Trial& trial, Draft& draft) {
+namespace {
+
+constexpr double kLeastAgreement = 0.49;
+/// Keys of the base, each with the key of the config that is nearest to it.
+std::vector<std::pair<std::string, std::string>> inferred_keys(Trial& trial, Draft& draft) {
   const Json& config = trial.evidence().config();
   const Dialect& dialect = trial.dialect_of(draft.base);
   KeysOfValues own;
@@ -192,26 +248,45 @@ bool infer_keys(Trial& trial, Draft& draft) {
   for (const auto& [value, keys] : own)
     for (const auto& [key, n] : keys)
       if (key.find('.') == std::string::npos && !config.contains(key)) wanted.insert(key);
-  Draft changed = draft;
-  bool any = false;
+  const Json given = draft.hf().value("keys", Json::object());
+  std::vector<std::pair<std::string, std::string>> found;
   for (const DryRun::Key& key : draft.dry.keys) {
-    if (!key.readers.empty() || key.path.find('.') != std::string::npos) continue;
+    if (key.path.find('.') != std::string::npos || dialect.claims.contains(key.path)) continue;
     std::string best;
-    double most = 0.49;
+    double most = key.readers.empty() ? kLeastAgreement : kCertainKey;
     for (const std::string& name : wanted) {
-      if (changed.hf().contains("keys") && changed.hf()["keys"].contains(name)) continue;
-      const double like = likeness_of_keys(name, key.path);
+      if (given.contains(name) || std::any_of(found.begin(), found.end(),
+                                              [&](const auto& one) { return one.first == name; }))
+        continue;
+      const double like = key_agreement(name, key.path, key.value);
       if (like > most && fits_tensors(trial.evidence(), own, name, key.value)) {
         most = like;
         best = name;
       }
     }
-    if (best.empty() || dialect.claims.contains(key.path)) continue;
-    changed.hf()["keys"][best] = key.path;
-    changed.unsure.push_back(inferred_key(key.path, best));
-    any = true;
+    if (!best.empty()) found.emplace_back(best, key.path);
   }
-  return any && trial.take_if_better(draft, std::move(changed));
+  return found;
+}
+
+}  // namespace
+
+bool infer_keys(Trial& trial, Draft& draft) {
+  const auto found = inferred_keys(trial, draft);
+  if (found.empty()) return false;
+  const auto with = [&](Draft changed, const std::string& base, const std::string& file) {
+    changed.hf()["keys"][base] = file;
+    changed.unsure.push_back(inferred_key(file, base));
+    return changed;
+  };
+  Draft all = draft;
+  for (const auto& [base, file] : found) all = with(std::move(all), base, file);
+  if (trial.take_if_better(draft, std::move(all))) return true;
+  // a doubtful one takes no others with it
+  bool any = false;
+  for (const auto& [base, file] : found)
+    any = trial.take_if_better(draft, with(draft, base, file)) || any;
+  return any;
 }
 
 }  // namespace tessera::convert

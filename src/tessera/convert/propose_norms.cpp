@@ -1,6 +1,7 @@
 #include "tessera/convert/propose_norms.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "tessera/base/error.h"
@@ -76,6 +77,42 @@ size_t count_of_text(const std::string& text, std::string_view wanted) {
   return count;
 }
 
+/// The factor on the embedding, which nothing shows: as families have it whose norms hold w of
+/// (1 + w) too, and whose activation is of the same kind.
+void read_embed_scale(Trial& trial, Draft& draft) {
+  const auto is_gelu = [](const Json& act) {
+    return act.is_string() && act.get<std::string>().find("gelu") != std::string::npos;
+  };
+  const bool gelu = is_gelu(trial.value(draft, "act"));
+  std::map<std::string, size_t> scales;
+  size_t families = 0;
+  for (const std::string& name : trial.bases()) {
+    const Json family = trial.families().merged(name);
+    Json values = family.value("let", Json::object());
+    values.update(family.at("dialects").at(kHf).value("read", Json::object()));
+    const Json scale = values.value("embed_scale", Json());
+    if (values.value("norm_weight", Json()) != "plus_one" ||
+        is_gelu(values.value("act", Json())) != gelu || scale.is_null())
+      continue;
+    ++scales[scale.is_string() ? scale.get<std::string>() : scale.dump()];
+    ++families;
+  }
+  constexpr size_t kLeast = 2;
+  for (const auto& [scale, count] : scales) {
+    if (count < kLeast || 2 * count <= families || !scale.starts_with('=')) continue;
+    const Json before = trial.value(draft, "embed_scale");
+    Draft changed = draft;
+    changed.set("embed_scale", scale);
+    if (is_absent(before) || trial.value(changed, "embed_scale") == before) return;
+    trial.take_if_no_worse(
+        draft, std::move(changed),
+        fmt::format("embeddings are multiplied by {}, as in {} of {} families whose norms are w of "
+                    "(1 + w) with such an activation; \"embed_scale\": {} without a factor",
+                    scale.substr(1), count, families, shown(before)));
+    return;
+  }
+}
+
 /// Weights around 0 are w of (1 + w); those around 1 are factors.
 void read_norm_centre(Trial& trial, Draft& draft) {
   const Json weight = trial.value(draft, "norm_weight");
@@ -83,8 +120,9 @@ void read_norm_centre(Trial& trial, Draft& draft) {
   Draft changed = draft;
   if (weight == Json("plain") && around_0) {
     changed.set("norm_weight", "plus_one");
-    trial.take_if_no_worse(draft, std::move(changed),
-                           "the weights of norms lie around 0: they are taken as w of (1 + w)");
+    if (trial.take_if_no_worse(draft, std::move(changed),
+                               "the weights of norms lie around 0: they are taken as w of (1 + w)"))
+      read_embed_scale(trial, draft);
   } else if (weight == Json("plus_one") && !around_0) {
     // rules of some bases add the 1 of their files to plain weights in any case
     const std::string base = trial.families().merged(draft.base).dump();

@@ -16,6 +16,7 @@ namespace {
 using Dims = std::vector<int64_t>;
 
 constexpr double kLeastLikeness = 0.2;
+constexpr double kCertainLikeness = 0.6;  // of names of one role
 
 int64_t elements_of(const Dims& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
@@ -158,6 +159,8 @@ class Matcher {
     if (turned_ > 0 && straight_ == 0) turn_squares();
     return any;
   }
+  /// The same of names whose words say one part of the model.
+  bool run_certain() { return rename(kCertainLikeness); }
   Draft&& draft() { return std::move(draft_); }
 
  private:
@@ -552,7 +555,11 @@ class Matcher {
 bool map_tensors(Trial& trial, Draft& draft) {
   if (!draft.dry.spec) return false;
   Matcher matcher(trial, draft);
-  return matcher.run() && trial.take_if_better(draft, matcher.draft());
+  if (!matcher.run()) return false;
+  if (trial.take_if_better(draft, matcher.draft())) return true;
+  // doubtful matches take no certain ones with them
+  Matcher certain(trial, draft);
+  return certain.run_certain() && trial.take_if_better(draft, certain.draft());
 }
 
 void add_rule(Draft& draft,

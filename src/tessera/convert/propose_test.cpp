@@ -310,6 +310,95 @@ TEST(FamiliesOnOthers, MistakesAreNamedWithTheirLines) {
   EXPECT_THAT(error_of("{\"family\": \"x\", \"base\": \"x\"}"), HasSubstr("base"));
 }
 
+// a name that nothing has would be without effect
+TEST(FamiliesOnOthers, MisspeltNamesAreErrorsWithTheNearestOne) {
+  const auto error_of = [](const std::string& top, const std::string& hf) {
+    const TemporaryFolder scratch;
+    scratch.write("families/x.json",
+                  fmt::format("{{\"family\": \"x\", \"base\": \"llama\"{},\n\"dialects\": "
+                              "{{\"hf\": {{\"types\": [\"x\"]\n{}}}}}}}",
+                              top, hf));
+    return test::error_of([&] { FamilySet::load(scratch / "families").named("x"); });
+  };
+  struct Case {
+    std::string top, hf, place, what;
+  };
+  const std::vector<Case> cases = {
+      {"", R"(, "keys": {"hiden_size": "n_embd"})", "x.json:3: x.hf.keys.hiden_size",
+       "reads no such key (did you mean \"hidden_size\"?)"},
+      {"", R"(, "keys": {"rope_parameters.rope_thta": "theta", "no_such": null})",
+       "x.hf.keys.no_such", "null takes back an entry of the base"},
+      {"", R"(, "keys": {"hidden_size": "dim", "intermediate_size": "dim"})",
+       "x.hf.keys.hidden_size", "\"dim\" of the file is \"intermediate_size\" already"},
+      {"", R"(, "keys": {"rms_norm_eps": "eps"}, "read": {"eps": "=config.eps ?? 1e-6"})",
+       "x.hf.read.eps", "\"eps\" is \"rms_norm_eps\" here"},
+      {"", R"(, "keys": {"attention_bias": "bias"}, "expect": {"bias": [false]})",
+       "x.hf.expect.bias", "\"bias\" is \"attention_bias\" here"},
+      {"", R"(, "names": {"model.layers.*.self_atn.*": "h.*.attn.*"})",
+       "x.json:3: x.hf.names.model.layers.*.self_atn.*",
+       "(did you mean \"model.layers.*.self_attn.*\"?)"},
+      {"", R"(, "names": {"modle.embed_tokens.weight": "wte.weight"})",
+       "x.hf.names.modle.embed_tokens.weight", "(did you mean \"model.embed_tokens.weight\"?)"},
+      {"", R"(, "names": {"model.layers.*.mlp.gate_prj.weight": "h.*.gate.weight"})",
+       "x.hf.names.model.layers.*.mlp.gate_prj.weight", "model.layers.*.mlp.gate_proj.weight"},
+      {"", R"(, "names": {"model.norm.weight": "a", "lm_head.weight": "a"})", "x.hf.names.",
+       "\"a\" of the file is"},
+      {"", R"(, "expect": {"attention_bia": null})", "x.hf.expect.attention_bia",
+       "null takes back an entry of the base, which has none of this name"},
+      {"", R"(, "when": "config.num_hiden_layers > 3")", "x.hf.when",
+       "no key \"num_hiden_layers\" (did you mean \"num_hidden_layers\"?)"},
+      {"", R"(, "read": {"length": "=n_layer + 1"})", "x.hf.read.length",
+       "there is no value \"n_layer\" (did you mean \"n_layers\"?)"},
+      {"", R"~(, "read": {"length": "=flor(3.5)"})~", "x.hf.read.length",
+       "there is no function \"flor\" (did you mean \"floor\"?)"},
+      {"", R"(, "inherited": true)", "x.hf", "unknown key \"inherited\""},
+      {R"(, "drop": ["tensors.layers.*.mixer.qq.*"])", "", "x.json:1: x.drop[0]",
+       "no rule of the base gives a parameter \"layers.*.mixer.qq.*\""},
+      {R"(, "values": {"n_headz": 3})", "", "x.values.n_headz", "no expression of the family"},
+      {R"(, "tables": {"activationz": {}})", "", "x.tables.activationz", "no expression"},
+      {R"~(, "functions": {"twice(a)": "=2 * a"})~", "", "x.functions.twice(a)", "no expression"},
+      {R"(, "tensors": [{"ours": "embed.token.weight", "hf": {"name": "e", "steps": [{"split": {"axis": 0, "size": []}}]}}])",
+       "", "x.tensors[0].hf.steps[0].split", "unknown key \"size\" (did you mean \"sizes\"?)"},
+      {R"(, "tensors": [{"ours": "embed.token.weight", "hf": {"name": "e", "steps": [{"$if": "true", "then": [], "esle": []}]}}])",
+       "", "x.tensors[0].hf.steps[0]", "unknown key \"esle\""},
+  };
+  for (const Case& one : cases)
+    EXPECT_THAT(error_of(one.top, one.hf), AllOf(HasSubstr(one.place), HasSubstr(one.what)))
+        << one.top << one.hf;
+  const TemporaryFolder scratch;
+  scratch.write("families/x.json", R"({"family": "x", "base": "llama", "dialects": {"hff": {}}})");
+  EXPECT_THAT(test::error_of([&] { FamilySet::load(scratch / "families").named("x"); }),
+              AllOf(HasSubstr("x.dialects.hff"), HasSubstr("did you mean \"hf\"")));
+  // what fits
+  for (
+      const char* hf :
+      {"", R"(, "keys": {"hidden_size": "n_embd", "rope_theta": "rotary.base"})",
+       R"(, "names": {"model.*": "net.*", "model.layers.*": "h.*", "lm_head.weight": "out"})",
+       R"(, "names": {"model.layers.*.self_attn.*": "h.*.attn.*"}, "when": "config.quill == true")"})
+    EXPECT_EQ(error_of("", hf), "") << hf;
+}
+
+// no name in the files of the program's own families is without effect
+TEST(FamilyKeys, FilesOfTheProgramHaveNoNameThatNothingHas) {
+  FamilySet set = FamilySet::load();
+  for (const std::string& name : set.names())
+    EXPECT_NO_THROW(set.check_names(name)) << test::error_of([&] { set.check_names(name); });
+}
+
+TEST(Families, AnUnknownTypeIsAnsweredWithTheNearestNamesAndTheRemedy) {
+  FamilySet set = FamilySet::load();
+  const auto error_of = [&](const char* kind, const char* type) {
+    return test::error_of([&] { set.of_type(kind, type, Json::object(), "config.json"); });
+  };
+  EXPECT_EQ(error_of("hf", "lama"),
+            "[config.json] model type \"lama\" is not known (did you mean \"llama\"?); `tessera "
+            "families propose FOLDER --out DIR/NAME.json` drafts its family file for --families "
+            "DIR; known types: `tessera list model-types`");
+  EXPECT_THAT(error_of("hf", "qwen3_omni"), AllOf(HasSubstr("is not known"), HasSubstr("propose")));
+  EXPECT_THAT(error_of("gguf", "lama"), AllOf(HasSubstr("architecture \"lama\" is not known"),
+                                              HasSubstr("\"llama\""), HasSubstr("--families DIR")));
+}
+
 TEST(FamiliesOnOthers, FloatsWhereIntegersBelongAreNamed) {
   const TemporaryFolder scratch;
   const fs::path folder = write_quill(scratch, llama_tensors());
@@ -412,6 +501,23 @@ TEST(FamilySchema, KnowsEveryEntryOfTheFamilies) {
   const Json schema = spec::parse_json(family_schema(), "schema");
   const Json& top = schema.at("properties");
   const Json& dialect = schema.at("$defs").at("dialect").at("properties");
+  const Json& rule = schema.at("$defs").at("rule").at("properties");
+  const Json& step = schema.at("$defs").at("step").at("properties");
+  const std::function<void(const Json&)> steps = [&](const Json& list) {
+    for (const Json& one : list)
+      for (const auto& [key, value] : one.items()) {
+        EXPECT_TRUE(step.contains(key)) << key;
+        if (key == "then" || key == "else") steps(value);
+      }
+  };
+  const std::function<void(const Json&)> rules = [&](const Json& list) {
+    for (const Json& one : list)
+      for (const auto& [key, value] : one.items()) {
+        EXPECT_TRUE(rule.contains(key)) << key;
+        if (key == "rules") rules(value);
+        if (value.is_object() && value.contains("steps")) steps(value.at("steps"));
+      }
+  };
   const FamilySet set = FamilySet::load();
   for (const std::string& name : set.names()) {
     const Json family = set.merged(name);
@@ -419,6 +525,8 @@ TEST(FamilySchema, KnowsEveryEntryOfTheFamilies) {
       if (key != "base_tensors") {  // those of the base, which no file may have
         EXPECT_TRUE(top.contains(key)) << key;
       }
+    for (const char* entry : {"tensors", "base_tensors"})
+      if (family.contains(entry)) rules(family.at(entry));
     for (const auto& [kind, json] : family.at("dialects").items())
       for (const auto& [key, value] : json.items())
         if (key != "inherited") {  // of a dialect that is the base's alone, which no file may have

@@ -34,6 +34,15 @@ size_t Draft::left_over() const {
          dry.refused_keys();
 }
 
+bool Draft::fits() const {
+  return dry.spec && dry.errors.empty() && left_over() == dry.refused_keys();
+}
+
+double Draft::rank() const {
+  constexpr double kIncomplete = 6, kMisfit = 1000;
+  return cost + (dry.complete() ? 0 : fits() ? kIncomplete : kMisfit);
+}
+
 void Draft::set(const std::string& value, Json expression) {
   hf()["read"][value] = std::move(expression);
 }
@@ -111,7 +120,7 @@ Importer* Trial::compile(const Json& family, std::string& error) {
   compiled_ = family;
   set_.hide(name_);
   try {
-    set_.add_user(family.dump(), name_ + ".json");
+    set_.add_user(family.dump(), name_ + ".json", false);
     importer_ = std::make_unique<Importer>(set_.named(name_), foreign_, set_);
   } catch (const Error& caught) {
     if (caught.kind() == ErrorKind::internal) throw;
@@ -180,6 +189,17 @@ void Trial::drop_unneeded(Draft& draft) {
   if (any) update(draft);
 }
 
+namespace {
+
+/// A key that many families read is of this kind of model; one that few do may be by chance.
+double refusal_of(const DryRun::Key& key) {
+  constexpr size_t kFew = 2;
+  constexpr double kOfMany = 4, kOfFew = 2;
+  return key.readers.empty() ? 0 : key.readers.size() > kFew ? kOfMany : kOfFew;
+}
+
+}  // namespace
+
 /// What a draft leaves over, and how much it asks of its base.
 double Trial::cost_of(const Draft& draft) {
   const DryRun& dry = draft.dry;
@@ -193,7 +213,8 @@ double Trial::cost_of(const Draft& draft) {
   if (!dry.spec) left = 2.0 * static_cast<double>(evidence_.tensors().tensors().size()) + 1;
   const Json& of_hf = draft.family.at("dialects").at(kHf);
   double cost = 100 * left / (left + static_cast<double>(dry.mapped) + 1);
-  cost += 4 * static_cast<double>(dry.refused_keys()) + 8 * static_cast<double>(dry.errors.size());
+  for (const DryRun::Key& key : dry.keys) cost += refusal_of(key);
+  cost += 8 * static_cast<double>(dry.errors.size());
   cost += 0.05 * size(of_hf, "names") + 0.1 * size(of_hf, "keys") + 0.5 * size(of_hf, "read");
   cost += 0.1 * size(draft.family, "tensors") + 0.5 * size(draft.family, "include") +
           0.1 * size(draft.family, "drop") + 0.4 * static_cast<double>(fused_rules(draft.family)) +

@@ -25,6 +25,11 @@ struct Draft {
   Json& hf() { return family["dialects"][kHf]; }
   /// Tensors and keys without a place.
   size_t left_over() const;
+  /// Whether every tensor has a place; keys may be left.
+  bool fits() const;
+  /// By which drafts are ordered: the cost, after those that fit the others. One key that a base
+  /// does not read outweighs no form that tensors show.
+  double rank() const;
   /// Reads a value of the base by an expression of the draft's own.
   void set(const std::string& value, Json expression);
   void include(const std::string& fragment);

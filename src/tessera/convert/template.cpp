@@ -29,6 +29,11 @@ void Loop::run(Environment& env,
   }
 }
 
+void Loop::collect_names(ExprNames& names) const {
+  names.bound.insert(variable);
+  list.collect_names(names);
+}
+
 namespace {
 
 /// The members of a control form, checked: no others are allowed.
@@ -165,6 +170,14 @@ void Template::collect_paths(std::string_view root, std::set<std::string>& paths
   if (loop_) loop_->list.collect_paths(root, paths);
   for (const auto& [key, member] : members_) member->collect_paths(root, paths);
   if (otherwise_) otherwise_->collect_paths(root, paths);
+}
+
+void Template::collect_names(ExprNames& names) const {
+  if (expr_) expr_->collect_names(names);
+  if (loop_) loop_->collect_names(names);
+  if (literal_.is_string()) names.texts.insert(literal_.get<std::string>());
+  for (const auto& [key, member] : members_) member->collect_names(names);
+  if (otherwise_) otherwise_->collect_names(names);
 }
 
 std::string Template::text() const {

@@ -22,6 +22,7 @@ struct Loop {
   void run(Environment& env,
            const Local* locals,
            const std::function<void(const Local* locals)>& body) const;
+  void collect_names(ExprNames& names) const;
 };
 
 class Template {
@@ -30,6 +31,7 @@ class Template {
   static std::shared_ptr<const Template> compile(const Json& json, const std::string& where);
   Json evaluate(Environment& env, const Local* locals = nullptr) const;
   void collect_paths(std::string_view root, std::set<std::string>& paths) const;
+  void collect_names(ExprNames& names) const;
   const std::string& where() const { return where_; }
   /// For messages: the expression this is, if it is one.
   std::string text() const;
@@ -51,6 +53,9 @@ class NamePattern {
   static NamePattern parse(std::string_view text, const std::string& where);
   std::string expand(Environment& env, const Local* locals = nullptr) const;
   const std::string& text() const { return text_; }
+  /// The texts between the expressions, one more than these.
+  const std::vector<std::string>& literals() const { return literals_; }
+  const std::vector<Expr>& exprs() const { return exprs_; }
 
  private:
   std::string text_;

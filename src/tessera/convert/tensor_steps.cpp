@@ -3,15 +3,37 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "tessera/base/error.h"
 #include "tessera/convert/expr_node.h"
+#include "tessera/spec/names.h"
 
 namespace tessera::convert {
 namespace {
 
 constexpr int64_t kMaxParts = 100'000;
+
+/// Members of a step's argument where it is an object.
+const std::vector<std::string>& known_members(const std::string& step) {
+  static const std::map<std::string, std::vector<std::string>> kMembers = {
+      {"reshape", {"from", "to"}},
+      {"split", {"axis", "sizes"}},
+      {"join", {"axis", "sizes"}},
+      {"stack", {"axis", "count"}},
+      {"unstack", {"axis", "count"}},
+      {"interleave", {"heads", "rotary"}},
+      {"deinterleave", {"heads", "rotary"}},
+      {"swap_halves", {"heads", "rotary"}},
+      {"first_rows", {"count", "of", "padding"}},
+      {"rows_before", {"count", "padding"}},
+      {"repeat", {"axis", "count"}},
+      {"ternary", {"inverse", "scale"}}};
+  static const std::vector<std::string> kNone;
+  const auto found = kMembers.find(step);
+  return found == kMembers.end() ? kNone : found->second;
+}
 
 int64_t whole(const Json& value, const std::string& where, std::string_view what) {
   if (!value.is_number_integer() ||
@@ -188,6 +210,7 @@ TensorSteps TensorSteps::compile(const Json& json, const std::string& where) {
     if (item.contains("$if")) {
       if (!item["$if"].is_string() || !item.contains("then"))
         fail(ErrorKind::spec, at, "expected {{\"$if\": \"condition\", \"then\": [...]}}");
+      spec::check_keys(item, {"$if", "then", "else"}, at);
       step.condition = Expr::parse(item["$if"].get_ref<const std::string&>(), at + ".$if");
       step.branches.push_back(compile(item["then"], at + ".then"));
       step.branches.push_back(item.contains("else") ? compile(item["else"], at + ".else")
@@ -206,12 +229,22 @@ TensorSteps TensorSteps::compile(const Json& json, const std::string& where) {
       if (found == std::end(kNames) || step.argument)
         fail(ErrorKind::spec, at, "unknown step \"{}\"", key);
       step.kind = found->second;
+      if (value.is_object() && !value.contains("$if") && !value.contains("$match"))
+        spec::check_keys(value, known_members(key), at + "." + key);
       step.argument = Template::compile(value, at + "." + key);
     }
     if (!step.argument) fail(ErrorKind::spec, at, "a step without a name");
     steps.steps_.push_back(std::move(step));
   }
   return steps;
+}
+
+void TensorSteps::collect_names(ExprNames& names) const {
+  for (const Step& step : steps_) {
+    if (step.argument) step.argument->collect_names(names);
+    if (step.condition) step.condition->collect_names(names);
+    for (const TensorSteps& branch : step.branches) branch.collect_names(names);
+  }
 }
 
 bool TensorSteps::move_rows() const {

@@ -34,6 +34,7 @@ class TensorSteps {
  public:
   static TensorSteps compile(const Json& json, const std::string& where);
   bool empty() const { return steps_.empty(); }
+  void collect_names(ExprNames& names) const;
   /// Whether nothing happens to a matrix but that its rows are moved and parted, and that it is
   /// turned over: then any matrix with its rows goes the same way.
   bool move_rows() const;
