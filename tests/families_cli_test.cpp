@@ -55,9 +55,47 @@ TEST_F(FamiliesVerb, WhatDoesNotFitIsNamed) {
   EXPECT_THAT(checked.out, HasSubstr("model.norm.weight (nearest rule: \"model.norm.weight\")"));
   expect_refused("families check " + folder_.write("y.json", "{\n\"family\": 3}"), 2, "y.json:2");
   expect_refused("families check " + folder_.write("z.json", "{\n\n oops}"), 1, "z.json:3");
+  // the spec of an incomplete file
+  const Outcome spec = run("families check " + file + " " + model + " --spec");
+  EXPECT_EQ(spec.code, 3);
+  EXPECT_EQ(spec::parse_json(spec.out, "spec").at("arch"), "decoder");
+  EXPECT_THAT(spec.err, HasSubstr("unmapped tensors of the file: 1"));
   const Outcome schema = run("families schema");
   EXPECT_EQ(schema.code, 0);
   EXPECT_TRUE(spec::parse_json(schema.out, "schema").is_object());
+}
+
+TEST_F(FamiliesVerb, AFileThatReadsOnlyIsToldWhatWritingNeeds) {
+  const std::string file = folder_.write(
+      "x.json",
+      "{\"family\": \"x\", \"base\": \"llama\", \"dialects\": {\"hf\": {\"types\": [\"quill\"],\n"
+      "\"write\": {\"attention_bias\": \"=absent\"},\n\"read\": {\n"
+      "\"norm\": {\"type\": \"layer_norm\", \"eps\": \"=eps\", \"bias\": false}}}}}");
+  const Outcome checked = run("families check " + file + " " + unknown());
+  EXPECT_EQ(checked.code, 0) << checked.err;
+  EXPECT_THAT(checked.out, HasSubstr("reads only: it cannot be written because"));
+  EXPECT_THAT(checked.out, HasSubstr("x.json:4: x.hf.read.norm] writing needs the same value"));
+  // a spec that is none names the entry that gives it
+  const std::string wrong = folder_.write(
+      "w.json",
+      "{\"family\": \"w\", \"base\": \"llama\", \"dialects\": {\"hf\": {\"types\": [\"quill\"], "
+      "\"read\": {\n\"positions\": \"=[{type: 'none', layout: 'half'} for i in "
+      "range(n_layers)]\"}}}}");
+  const Outcome refused = run("families check " + wrong + " " + unknown());
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_THAT(refused.out, HasSubstr("w.json:2: w.hf.read.positions] [layers[0].mixer.position] "
+                                     "unknown key \"layout\""));
+}
+
+TEST_F(FamiliesVerb, ShowsWhatAFamilyConsistsOf) {
+  const Outcome shown = run("families show gemma2");
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("builds on: "));
+  EXPECT_THAT(shown.out, HasSubstr("sandwich: factor on the token embedding"));
+  EXPECT_THAT(shown.out, HasSubstr("layers.{i}.mixer.o.{part} <- "));
+  EXPECT_TRUE(spec::parse_json(run("families show gemma2 --json").out, "shown").contains("spec"));
+  EXPECT_EQ(spec::parse_json(run("families show decoder").out, "shown").at("fragment"), "decoder");
+  expect_refused("families show lama", 2, "did you mean \"llama\"");
 }
 
 }  // namespace

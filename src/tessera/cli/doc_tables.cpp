@@ -11,6 +11,7 @@
 #include "tessera/cli/form_table.h"
 #include "tessera/cli/help.h"
 #include "tessera/cli/preset_tables.h"
+#include "tessera/convert/family_show.h"
 #include "tessera/convert/model_types.h"
 #include "tessera/infer/sampling/decoding_fields.h"
 #include "tessera/serve/bodies.h"
@@ -337,6 +338,7 @@ constexpr std::string_view kBegin = "<!-- table: ", kClose = " -->\n",
 }  // namespace
 
 Tables doc_tables(const CLI::App& app) {
+  const convert::FamilySet families = convert::FamilySet::load();
   Tables out = {{"sampling", sampling_table()},
                 {"decoding", decoding_table()},
                 {"recipe", recipe_tables()},
@@ -344,6 +346,8 @@ Tables doc_tables(const CLI::App& app) {
                 {"aliases", alias_table()},
                 {"requests", request_tables()},
                 {"model_types", model_type_table()},
+                {"family_values", convert::values_markdown(families)},
+                {"family_fragments", convert::fragments_markdown(families)},
                 {"options", option_tables(app)},
                 {"forms", form_table()},
                 {"advice_rules", analysis::rules_markdown(analysis::advice_data())},

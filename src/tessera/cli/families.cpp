@@ -1,4 +1,3 @@
-#include "tessera/base/temporary_folder.h"
 #include "tessera/cli/families.h"
 
 #include <map>
@@ -7,12 +6,15 @@
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
+#include "tessera/base/temporary_folder.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/out_place.h"
+#include "tessera/convert/family_show.h"
 #include "tessera/convert/propose.h"
 #include "tessera/convert/tensor_roles.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/tensor_folder.h"
+#include "tessera/model/model_spec.h"
 #include "tessera/spec/names.h"
 
 namespace tessera::cli {
@@ -28,6 +30,12 @@ struct ProposeArgs {
 
 struct CheckArgs {
   std::string file, model, families;
+  bool spec = false;
+};
+
+struct ShowFamilyArgs {
+  std::string name, families, dialect = "hf";
+  bool json = false;
 };
 
 /// Some of a long list, and how many more.
@@ -87,9 +95,9 @@ std::string tensors_text(const SameTensors& same) {
 }
 
 /// What a dry run met, and what is nearest to each.
-void print_dry_run(std::FILE* out,
-                   const convert::DryRun& dry,
-                   const std::vector<std::string>& claims) {
+void print_dry_run(std::FILE* out, const convert::DryRun& dry, const convert::Dialect* dialect) {
+  std::vector<std::string> claims;
+  if (dialect != nullptr) claims = {dialect->claims.begin(), dialect->claims.end()};
   std::vector<std::string> wanted;
   for (const convert::DryRun::Missing& missing : dry.missing) wanted.push_back(missing.name);
   fmt::print(out, "parameters with a tensor of their shape: {}\n", dry.mapped);
@@ -101,7 +109,8 @@ void print_dry_run(std::FILE* out,
   section("errors", dry.errors, [](const std::string& error) { return error; });
   section("unclaimed keys of config.json", dry.keys, [&](const convert::DryRun::Key& key) {
     return fmt::format(
-        "{} = {}: {}{}", key.path, key.value.dump(),
+        "{} = {}: {}{}", dialect == nullptr ? key.path : dialect->file_key(key.path),
+        key.value.dump(),
         key.readers.empty()
             ? "known to no family, ignored on loading"
             : fmt::format("changes what {} compute, refused on loading",
@@ -141,15 +150,14 @@ void print_dry_run(std::FILE* out,
   tensors("parameters that no rule gives", dry.ungiven, itself, tensors_text);
 }
 
-std::vector<std::string> claims_of(const convert::Family& family) {
+const convert::Dialect* hf_dialect(const convert::Family& family) {
   const auto found = family.dialects.find("hf");
-  if (found == family.dialects.end()) return {};
-  return {found->second.claims.begin(), found->second.claims.end()};
+  return found == family.dialects.end() ? nullptr : &found->second;
 }
 
 /// The last line of a dry run that is complete.
 std::string fitting(const convert::DryRun& dry) {
-  std::string text = "dry run: every tensor is mapped and every shape fits";
+  std::string text = "dry run (names and shapes only): every tensor is mapped and every shape fits";
   if (!dry.keys.empty())
     text += fmt::format("; keys of config.json that are not read: {}", dry.keys.size());
   return text;
@@ -172,8 +180,10 @@ int propose(const ProposeArgs& o, const FamilyProver& prover) {
     others += fmt::format("{}{} ({:.1f})", i == 1 ? "" : ", ", proposal.nearest[i].first,
                           proposal.nearest[i].second);
   if (!others.empty())
-    fmt::print(report, "next bases (cost; the base has {:.1f}): {}\n", proposal.nearest[0].second,
-               others);
+    fmt::print(report,
+               "cost of the draft (keys and tensors left over, changes of the base): {:.1f}; of "
+               "drafts on other bases: {}\n",
+               proposal.nearest[0].second, others);
   const convert::Json& hf = proposal.family.at("dialects").at("hf");
   for (const auto& [key, what] : {std::pair("keys", "renamed keys"), {"names", "renamed tensors"}})
     if (hf.contains(key)) fmt::print(report, "{}: {}\n", what, hf.at(key).size());
@@ -184,7 +194,7 @@ int propose(const ProposeArgs& o, const FamilyProver& prover) {
                          value.is_string() ? value.get<std::string>() : value.dump());
     fmt::print(report, "values set: {}\n", set);
   }
-  print_dry_run(report, proposal.dry, {});
+  print_dry_run(report, proposal.dry, nullptr);
   if (!proposal.unsure.empty()) {
     fmt::print(report, "unsure: {}\n", proposal.unsure.size());
     print_some(report, proposal.unsure, [](const std::string& what) { return what; });
@@ -196,6 +206,12 @@ int propose(const ProposeArgs& o, const FamilyProver& prover) {
     return kExitCheckNotMet;
   }
   fmt::print(report, "{}\n", fitting(proposal.dry));
+  // shapes do not show a rotation, an epsilon, an activation
+  fmt::print(report,
+             "compare its logits with the reference: `tessera forward {} --families DIR --input "
+             "ids.safetensors --out logits.safetensors`, DIR being the folder of the file "
+             "(docs/guide/families.md, \"Compare logits\")\n",
+             o.folder);
   if (o.text.empty()) return kExitOk;
   const TemporaryFolder scratch;
   if (!o.families.empty())
@@ -216,16 +232,39 @@ int check(const CheckArgs& o) {
       spec::parse_json(text, o.file, limits).value("family", Json("")).get<std::string>();
   if (name.empty()) fail(ErrorKind::spec, o.file, "a fragment; expected a family file");
   const convert::Family& family = families.named(name);
-  fmt::print("family {}{}: {} rules and groups of rules, {} keys of config.json\n", name,
+  const convert::Dialect* hf = hf_dialect(family);
+  // the spec alone goes to stdout
+  std::FILE* report = o.spec ? stderr : stdout;
+  fmt::print(report, "family {}{}: {} rules and groups of rules, {} keys of config.json\n", name,
              family.base.empty() ? "" : fmt::format(" on the base {}", family.base),
-             family.rules.size(), claims_of(family).size());
-  for (const std::string& what : family.unsure) fmt::print("unsure: {}\n", what);
+             family.rules.size(), hf == nullptr ? 0 : hf->claims.size());
+  for (const std::string& what : family.unsure) fmt::print(report, "unsure: {}\n", what);
   if (o.model.empty()) return kExitOk;
   const convert::DryRun dry = convert::dry_run_of(families, name, o.model);
-  print_dry_run(stdout, dry, claims_of(family));
-  fmt::print("{}\n", dry.complete() ? fitting(dry)
-                                    : "dry run: the model does not load with this file");
+  print_dry_run(report, dry, hf);
+  if (!dry.why_not_written.empty()) {
+    fmt::print(report, "reads only: it cannot be written because {}\n", dry.why_not_written);
+    print_some(report, dry.lacking, [](const std::string& line) { return line; });
+  }
+  fmt::print(report, "{}\n",
+             dry.complete() ? fitting(dry) : "dry run: the model does not load with this file");
+  if (o.spec && dry.spec)
+    print_json(model::resolve(*dry.spec));
+  else if (o.spec && !dry.spec_json.is_null())
+    print_json(dry.spec_json);
   return dry.complete() ? kExitOk : kExitCheckNotMet;
+}
+
+int show_family(const ShowFamilyArgs& o) {
+  convert::FamilySet families = convert::FamilySet::load(o.families);
+  const convert::Json& file = families.file(o.name);
+  if (file.contains("fragment"))
+    print_json(file);
+  else if (o.json)
+    print_json(convert::shown_family_json(families, o.name));
+  else
+    fmt::print("{}", convert::shown_family(families, o.name, o.dialect));
+  return kExitOk;
 }
 
 }  // namespace
@@ -233,7 +272,7 @@ int check(const CheckArgs& o) {
 std::function<int()> add_model_families(CLI::App& app, FamilyProver prover) {
   app.require_subcommand(1);
   examples(app, {"tessera families propose FOLDER --out families/quill.json --text wiki.txt",
-                 "tessera families check families/quill.json FOLDER",
+                 "tessera families check families/quill.json FOLDER", "tessera families show llama",
                  "tessera families schema > family.schema.json"});
   auto of_propose = std::make_shared<ProposeArgs>();
   CLI::App* propose_verb = app.add_subcommand(
@@ -262,16 +301,40 @@ std::function<int()> add_model_families(CLI::App& app, FamilyProver prover) {
       "check", "Checks a family file, and by a dry run whether it fits a checkpoint");
   group(*check_verb, "Input");
   check_verb->add_option("file", of_check->file, "family file (JSON)")->required();
-  names_model(check_verb->add_option("model", of_check->model,
-                                     "Hugging Face folder for a dry run: keys, tensors, shapes"),
-              of_check->model);
+  CLI::Option* model_option =
+      check_verb->add_option("model", of_check->model,
+                             "Hugging Face folder for a dry run: keys, tensors, shapes, writing");
+  names_model(model_option, of_check->model);
   add_families(*check_verb, of_check->families);
+  group(*check_verb, "Output");
+  check_verb
+      ->add_flag(
+          "--spec", of_check->spec,
+          "print the spec that the file gives for the model, also of an incomplete file; the "
+          "report goes to standard error")
+      ->needs(model_option);
+  auto of_show = std::make_shared<ShowFamilyArgs>();
+  CLI::App* show_verb = app.add_subcommand(
+      "show", "Shows what a model family consists of: base, values, tensor rules, spec template");
+  group(*show_verb, "Input");
+  show_verb->add_option("name", of_show->name, "family, or fragment that families include")
+      ->required();
+  add_families(*show_verb, of_show->families);
+  group(*show_verb, "Output");
+  show_verb
+      ->add_option("--dialect", of_show->dialect, "file format whose keys and tensors are shown")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"hf", "gguf", "llama2c", "ggmf", "pth"}));
+  show_verb->add_flag("--json", of_show->json,
+                      "the family file with all that it builds on, as JSON");
   CLI::App* schema_verb =
       app.add_subcommand("schema", "Prints the JSON schema of family files, for editors");
-  for (CLI::App* below : {propose_verb, check_verb, schema_verb}) below->group("Commands");
-  return [of_propose, of_check, propose_verb, check_verb, prover] {
+  for (CLI::App* below : {propose_verb, show_verb, check_verb, schema_verb})
+    below->group("Commands");
+  return [of_propose, of_check, of_show, propose_verb, check_verb, show_verb, prover] {
     if (propose_verb->parsed()) return propose(*of_propose, prover);
     if (check_verb->parsed()) return check(*of_check);
+    if (show_verb->parsed()) return show_family(*of_show);
     fmt::print("{}", convert::family_schema());
     return kExitOk;
   };

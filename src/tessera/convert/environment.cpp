@@ -81,6 +81,11 @@ const Json* Environment::find(std::string_view name) {
   return &entry.value;
 }
 
+bool Environment::evaluated(std::string_view name) const {
+  const auto found = values_.find(name);
+  return found != values_.end() && found->second.state == Lazy::State::done;
+}
+
 bool Environment::has_function(std::string_view name) const {
   return functions_.find(name) != functions_.end() || hosts_.find(name) != hosts_.end();
 }

@@ -33,6 +33,8 @@ class Environment {
 
   /// Null when there is no such name.
   const Json* find(std::string_view name);
+  /// Whether something asked for it and it could be evaluated.
+  bool evaluated(std::string_view name) const;
   bool has_function(std::string_view name) const;
   Json call(std::string_view name, std::span<const Json> arguments, std::string_view where);
   /// Counts the work; throws when a family file asks for too much of it.

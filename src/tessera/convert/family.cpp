@@ -284,7 +284,7 @@ Family compile_family(const Json& json, const std::string& name) {
   spec::check_keys(
       json,
       {"family", "fragment", "about", "include", "$schema", "tables", "functions", "let", "values",
-       "spec", "tensors", "dialects", "base", "drop", "unsure", "base_tensors"},
+       "spec", "tensors", "dialects", "base", "drop", "unsure", "base_tensors", "meanings"},
       name);
   Family family;
   family.name = name;

@@ -92,6 +92,8 @@ struct Dialect {
 
   /// Whether the family takes no notice of a key: a name of ignored_keys, or a glob there.
   bool ignores_key(std::string_view path) const;
+  /// The file's name of a key of the base, or of a member of it.
+  std::string file_key(std::string_view path) const;
   /// The config with the base's keys instead of the file's, and back. Throws Error(file) with
   /// `where` for a config that has both, with values that differ.
   Json base_config(Json config, std::string_view where) const;
@@ -151,6 +153,12 @@ class FamilySet {
   /// Throws Error(spec) for names in a family's own file that nothing has (family_check.h), as the
   /// first use of a user's does.
   void check_names(const std::string& name);
+  /// The file of a family or of a fragment, as it is. Throws Error(usage).
+  const Json& file(const std::string& name) const;
+  /// Families and fragments that a family builds on, in the order in which they are merged, itself
+  /// last.
+  std::vector<std::string> files_of(const std::string& name) const;
+  std::vector<std::string> fragments() const;
   /// Files of the user's that could not be read, one line each, with file and line.
   const std::vector<std::string>& broken() const { return broken_; }
   /// An error of a user's family with the file and the line of the entry that it names.

@@ -235,6 +235,13 @@ std::string Renames::to_base(std::string_view name) const {
   return std::string(name);
 }
 
+std::string Dialect::file_key(std::string_view path) const {
+  for (const auto& [base, file] : keys)
+    if (path == base || path.starts_with(base + "."))
+      return file + std::string(path.substr(base.size()));
+  return std::string(path);
+}
+
 Json Dialect::base_config(Json config, std::string_view where) const {
   for (const auto& [base, file] : keys) {
     const Json* found = member_at(config, file);

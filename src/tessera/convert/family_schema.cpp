@@ -22,6 +22,10 @@ const char* family_schema() {
     "unsure": {"type": "array", "items": {"type": "string"}, "description": "open questions, printed on loading"},
     "spec": {"type": "object", "description": "template of the spec; \"=\" begins an expression"},
     "let": {"type": "object", "description": "derived values"},
+    "meanings": {
+      "type": "object", "additionalProperties": {"type": "string"},
+      "description": "values, functions and tables: what each is, for `tessera families show` and the guide"
+    },
     "values": {"type": "object", "description": "values from a spec, for writing"},
     "tables": {"type": "object", "description": "constants"},
     "functions": {"type": "object", "description": "\"name(a, b)\": body"},

@@ -1,5 +1,6 @@
 // The set of families: files and fragments, what they build on, and which of them reads a type.
 #include <algorithm>
+#include <functional>
 
 #include <fmt/ranges.h>
 
@@ -11,6 +12,7 @@
 #include "tessera/convert/family_files.h"
 #include "tessera/convert/family_json.h"
 #include "tessera/convert/foreign_config.h"
+#include "tessera/convert/spec_place.h"
 #include "tessera/spec/names.h"
 
 namespace tessera::convert {
@@ -206,9 +208,11 @@ Error FamilySet::located(const Error& error, std::string_view family) const {
   const auto& [json, compiled, file, text] = found->second;
   // the spec is the family's: what is wrong with it is wrong in its file
   const std::string own = fmt::format("[{}", family);
-  if (error.kind() == ErrorKind::spec && !std::string_view(error.what()).starts_with(own))
-    return with_place({error.kind(), fmt::format("{}.spec", family), error.what()}, family, text,
-                      file);
+  if (error.kind() == ErrorKind::spec && !std::string_view(error.what()).starts_with(own)) {
+    const std::string place = spec_place(merged(std::string(family)), json, error.what());
+    return with_place({error.kind(), fmt::format("{}.{}", family, place), error.what()}, family,
+                      text, file);
+  }
   return with_place(error, family, text, file);
 }
 
@@ -396,6 +400,38 @@ bool FamilySet::switched_off(std::string_view kind,
 
 Json FamilySet::merged(const std::string& name) const {
   return merged(name, 0);
+}
+
+std::vector<std::string> FamilySet::fragments() const {
+  std::vector<std::string> list;
+  for (const auto& [name, json] : fragments_) list.push_back(name);
+  return list;
+}
+
+const Json& FamilySet::file(const std::string& name) const {
+  if (const auto family = families_.find(name); family != families_.end())
+    return family->second.json;
+  if (const auto fragment = fragments_.find(name); fragment != fragments_.end())
+    return fragment->second;
+  std::vector<std::string> known = names();
+  for (std::string& fragment : fragments()) known.push_back(std::move(fragment));
+  fail(ErrorKind::usage, "families", "there is no family \"{}\"{}; `tessera list families` has all",
+       name, spec::did_you_mean(name, known));
+}
+
+std::vector<std::string> FamilySet::files_of(const std::string& name) const {
+  merged(name);  // whose limits bound what follows
+  std::vector<std::string> list;
+  const std::function<void(const std::string&)> add = [&](const std::string& one) {
+    const Json& json = file(one);
+    if (const Json* base = get(json, "base")) add(base->get<std::string>());
+    if (const Json* include = get(json, "include"))
+      for (const Json& fragment : *include) add(fragment.get<std::string>());
+    std::erase(list, one);
+    list.push_back(one);
+  };
+  add(name);
+  return list;
 }
 
 Json FamilySet::merged(const std::string& name, int depth) const {

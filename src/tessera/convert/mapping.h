@@ -31,6 +31,7 @@ struct DryRun {
   };
   std::vector<Key> keys;            // that the family does not claim
   std::vector<std::string> errors;  // of values, of the spec, of steps
+  Json spec_json = nullptr;         // as the template gives it; null = it cannot be evaluated
   std::optional<model::ModelSpec> spec;
   /// A tensor that a rule asks for and the file lacks.
   struct Missing {
@@ -49,6 +50,10 @@ struct DryRun {
   std::vector<std::string> unmapped;  // tensors of the file that no rule takes
   std::vector<std::string> ungiven;   // parameters of the spec that no rule gives
   size_t mapped = 0;                  // parameters with a tensor of their shape
+  /// Of dry_run_of() where it is complete: why the model cannot be written again as a folder of
+  /// its family, "" = it can; and what the family's file lacks for it, a line each.
+  std::string why_not_written;
+  std::vector<std::string> lacking;
 
   /// Keys that other families give a meaning: an import refuses them.
   size_t refused_keys() const;
@@ -73,7 +78,8 @@ class Importer {
   /// Fills tensors, kept and notes; the spec must be there.
   void read_tensors(Checkpoint& checkpoint);
   /// Spec and tensors without an end at the first error. Of an Importer that does nothing else.
-  DryRun dry_run();
+  /// With `placed` errors name file and line of a family of the user's.
+  DryRun dry_run(bool placed = false);
   /// A value of the family for this file; absent where it has none of that name or cannot be
   /// evaluated.
   Json value(std::string_view name);
@@ -169,11 +175,13 @@ struct Exported {
 };
 
 /// Why a family cannot say a checkpoint's spec in a dialect; "" where it can. Of tensors names and
-/// shapes count, which follow from the spec.
+/// shapes count, which follow from the spec. `lacking` gets the entries that the family's own file
+/// needs for it, a line each, as far as they are known.
 std::string why_not_exportable(const Family& family,
                                std::string_view dialect,
                                const Checkpoint& checkpoint,
-                               FamilySet& families);
+                               FamilySet& families,
+                               std::vector<std::string>* lacking = nullptr);
 
 /// A checkpoint in another dialect's terms. Throws Error(spec) where the family cannot say the
 /// spec.

@@ -176,6 +176,58 @@ class Exporter {
                 {"this family has", ""});
   }
 
+  /// Entries that the family's own file lacks for writing, a line each with its place.
+  std::vector<std::string> lacking(const std::string& why) {
+    const Json& own = families_->file(family_.name);
+    const Json merged = families_->merged(family_.name);
+    const auto member = [](const Json& json, std::initializer_list<const char*> path) {
+      const Json* at = &json;
+      for (const char* key : path) {
+        if (!at->is_object() || !at->contains(key)) return Json(Json::object());
+        at = &at->at(key);
+      }
+      return *at;
+    };
+    const Json read = member(own, {"dialects", kind_.c_str(), "read"});
+    const Json written = member(merged, {"dialects", kind_.c_str(), "write"});
+    const auto gives = [](const NamedTemplates& list, const std::string& name) {
+      return std::any_of(list.begin(), list.end(),
+                         [&](const auto& entry) { return entry.first == name; });
+    };
+    std::vector<std::string> lines;
+    const auto add = [&](const std::string& entry, const std::string& what) {
+      const Error error(ErrorKind::spec, fmt::format("{}.{}.{}", family_.name, kind_, entry), what);
+      lines.emplace_back(families_->located(error, family_.name).what());
+    };
+    for (const auto& [name, body] : dialect_.read) {
+      if (!read.contains(name)) continue;
+      const bool asked = own_.evaluated(name) || canonical_.evaluated(name) ||
+                         why.find(fmt::format("\"{}\"", name)) != std::string::npos;
+      if (asked && !gives(family_.values, name) && !gives(dialect_.written, name) &&
+          !gives(dialect_.fixed, name))
+        add("read." + name,
+            "writing needs the same value from the spec, as \"values\": "
+            "{\"" +
+                name + "\": \"=spec...\"}");
+      std::set<std::string> paths;
+      body->collect_paths("config", paths);
+      for (const std::string& path : paths)
+        if (!written.contains(path.substr(0, path.find('.'))))
+          add("read." + name, fmt::format("writing needs an entry \"{}\" in \"write\"", path));
+    }
+    for (const auto& [key, value] : written.items()) {
+      const auto below = dialect_.claims.lower_bound(key + ".");
+      const bool claimed = dialect_.claims.contains(key) ||
+                           (below != dialect_.claims.end() && below->starts_with(key + "."));
+      if (!claimed && value != "=absent" && !dialect_.ignores_key(key) &&
+          !matches_any(key, families_->metadata_keys(kind_)))
+        add("write", fmt::format("writes \"{0}\", which no entry of \"read\" reads; leave it out "
+                                 "by \"write\": {{\"{0}\": \"=absent\"}}",
+                                 key));
+    }
+    return lines;
+  }
+
   /// Throws as run() does, by the spec alone.
   void check_by_names() {
     check_expressible();
@@ -426,13 +478,17 @@ class Exporter {
 std::string why_not_exportable(const Family& family,
                                std::string_view dialect,
                                const Checkpoint& checkpoint,
-                               FamilySet& families) {
+                               FamilySet& families,
+                               std::vector<std::string>* lacking) {
+  std::optional<Exporter> exporter;
   try {
-    Exporter(family, dialect, checkpoint, &families).check_by_names();
+    exporter.emplace(family, dialect, checkpoint, &families);
+    exporter->check_by_names();
     return "";
   } catch (const Error& error) {
     // a family speaks of what the spec lacks, or has no files to write
     if (error.kind() == ErrorKind::internal) throw;
+    if (lacking != nullptr && exporter) *lacking = exporter->lacking(error.what());
     return error.what();
   }
 }
@@ -442,7 +498,12 @@ Exported export_checkpoint(const Family& family,
                            const Checkpoint& checkpoint,
                            FamilySet& families,
                            bool float32) {
-  return Exporter(family, dialect, checkpoint, &families).run(float32);
+  try {
+    return Exporter(family, dialect, checkpoint, &families).run(float32);
+  } catch (const Error& error) {
+    if (!std::string_view(error.what()).starts_with("[" + family.name)) throw;
+    throw families.located(error, family.name);
+  }
 }
 
 void for_each_rule(const Family& family,

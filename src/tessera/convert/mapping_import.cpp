@@ -180,8 +180,8 @@ void Importer::check_key(const std::string& path, const Json& value) {
       ErrorKind::file, foreign_.file,
       "key {} = {} is not known to family {}, and changes what {}{} compute; --ignore-key {} reads "
       "the model as if the key were not there",
-      format::in_quotes(path), shown(value), family_.name, fmt::join(readers, ", "),
-      more ? " and others" : "", path);
+      format::in_quotes(dialect_.file_key(path)), shown(value), family_.name,
+      fmt::join(readers, ", "), more ? " and others" : "", dialect_.file_key(path));
 }
 
 /// Keys that mean nothing to any family: a line, or with `strict` an error.
@@ -192,8 +192,9 @@ void Importer::report_unknown() {
   for (size_t i = 0; i < std::min(unknown_.size(), kShown); ++i) {
     const std::string near =
         spec::nearest_name(unknown_[i], {dialect_.claims.begin(), dialect_.claims.end()});
-    names += fmt::format("{}{}{}", i == 0 ? "" : ", ", format::in_quotes(unknown_[i]),
-                         near.empty() ? "" : fmt::format(" (did they mean \"{}\"?)", near));
+    names +=
+        fmt::format("{}{}{}", i == 0 ? "" : ", ", format::in_quotes(dialect_.file_key(unknown_[i])),
+                    near.empty() ? "" : fmt::format(" (did they mean \"{}\"?)", near));
   }
   if (unknown_.size() > kShown) names += fmt::format(" and {} more", unknown_.size() - kShown);
   const std::string keys =
@@ -219,8 +220,9 @@ void Importer::check_expected() {
       known += (known.empty() ? "" : " or ") + shown(candidate);
     }
     if (found) continue;
-    const std::string what = fmt::format("{} = {} is not supported by family {}; expected {}", path,
-                                         shown(*value), family_.name, known);
+    const std::string what =
+        fmt::format("{} = {} is not supported by family {}; expected {}", dialect_.file_key(path),
+                    shown(*value), family_.name, known);
     if (dry_ == nullptr) throw Error(ErrorKind::file, foreign_.file, what);
     dry_->errors.push_back(what);
   }
@@ -481,7 +483,7 @@ Json Importer::value(std::string_view name) {
   }
 }
 
-DryRun Importer::dry_run() {
+DryRun Importer::dry_run(bool placed) {
   DryRun run;
   dry_ = &run;
   Checkpoint checkpoint;
@@ -491,7 +493,8 @@ DryRun Importer::dry_run() {
       return true;
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::internal) throw;
-      run.errors.emplace_back(error.what());
+      run.errors.emplace_back(placed ? families_.located(error, family_.name).what()
+                                     : error.what());
       return false;
     }
   };
@@ -502,7 +505,10 @@ DryRun Importer::dry_run() {
   });
   collect([&] { check_claims(config_, ""); });
   collect([&] { check_expected(); });
-  if (collect([&] { checkpoint.spec = model::read_model_spec(family_.spec->evaluate(env_)); })) {
+  if (collect([&] {
+        run.spec_json = family_.spec->evaluate(env_);
+        checkpoint.spec = model::read_model_spec(run.spec_json);
+      })) {
     run.spec = checkpoint.spec;
     collect([&] {
       for (const TensorRule& rule : family_.rules) bind_rule(rule, nullptr, checkpoint);

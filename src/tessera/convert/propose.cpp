@@ -149,7 +149,18 @@ DryRun dry_run_of(FamilySet& families, const std::string& family, const fs::path
   const Json config = parse_hf_config(read_text_file(path, kMaxConfigBytes), path.string());
   const format::TensorFile tensors = format::open_tensor_folder(folder);
   const Foreign foreign{kHf, config, &tensors, path.string()};
-  return Importer(families.named(family), foreign, families).dry_run();
+  DryRun run = Importer(families.named(family), foreign, families).dry_run(/*placed=*/true);
+  if (!run.complete()) return run;
+  Checkpoint checkpoint;
+  checkpoint.family = family;
+  checkpoint.dialect = kHf;
+  checkpoint.foreign_config = config;
+  checkpoint.foreign_dialect = kHf;
+  checkpoint.spec = *run.spec;
+  checkpoint.spec_json = model::resolve(*run.spec);
+  run.why_not_written =
+      why_not_exportable(families.named(family), kHf, checkpoint, families, &run.lacking);
+  return run;
 }
 
 }  // namespace tessera::convert

@@ -54,8 +54,12 @@ void refuse_unknown_keys(const Json& json,
 
 void read_object(
     const Json& json, void* out, const ObjectType& type, const Scope& scope, bool has_type) {
-  if (!json.is_object())
-    fail(ErrorKind::spec, scope.path, "found {}; expected an object", kind_of(json));
+  if (!json.is_object()) {
+    std::vector<std::string_view> names;
+    for (const FieldEntry& f : type.fields) names.push_back(f.name);
+    fail(ErrorKind::spec, scope.path, "found {}; expected an object{}", kind_of(json),
+         names.empty() ? "" : fmt::format(" of {}", fmt::join(names, ", ")));
+  }
   refuse_unknown_keys(json, type, scope, has_type);
   for (const FieldEntry& f : type.fields) {
     Scope here = scope.at(f.name);

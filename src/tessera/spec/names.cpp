@@ -24,7 +24,9 @@ void check_keys(const Json& json,
         (!also.empty() && key == also) || std::find(known.begin(), known.end(), key) != known.end();
     if (!valid)
       fail(ErrorKind::spec, where, "unknown key \"{}\"{}; valid keys: {}", key,
-           did_you_mean(key, known), fmt::join(known, ", "));
+           did_you_mean(key, known),
+           known.empty() ? std::string(also.empty() ? "none" : also)
+                         : fmt::format("{}", fmt::join(known, ", ")));
   }
 }
 
