@@ -49,6 +49,7 @@ struct ExprNames {
   std::set<std::string> bound;                      // loop variables
   std::set<std::string> texts;                      // literal strings
   bool joins = false;                               // whether sums or functions may make others
+  std::multiset<std::string> locals;  // loop variables and parameters around what is collected
 };
 
 class Expr {

@@ -448,14 +448,24 @@ void collect(const Node& node, std::string_view root, std::set<std::string>& pat
 }
 
 void collect(const Node& node, const std::string& where, ExprNames& names) {
-  if (node.kind == Kind::name) names.used.try_emplace(node.text, where);
+  if (node.kind == Kind::name && !names.locals.contains(node.text))
+    names.used.try_emplace(node.text, where);
   if (node.kind == Kind::call) names.called.try_emplace(node.text, where);
   if (node.kind == Kind::loop) names.bound.insert(node.text);
   names.joins = names.joins || (node.kind == Kind::binary && node.text == "+") ||
                 (node.kind == Kind::call && (node.text == "replace" || node.text == "string"));
   if (node.kind == Kind::literal && node.value.is_string())
     names.texts.insert(node.value.get<std::string>());
-  for (const auto& kid : node.kids) collect(*kid, where, names);
+  if (node.kind != Kind::loop) {
+    for (const auto& kid : node.kids) collect(*kid, where, names);
+    return;
+  }
+  // the list is outside the loop
+  collect(*node.kids[1], where, names);
+  const auto local = names.locals.insert(node.text);
+  for (size_t i = 0; i < node.kids.size(); ++i)
+    if (i != 1) collect(*node.kids[i], where, names);
+  names.locals.erase(local);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "tessera/convert/family_check.h"
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/convert/expr_node.h"
@@ -79,22 +81,34 @@ bool meet(const Pieces& a, const Pieces& b) {
 
 // --- names of a family ------------------------------------------------------------------------
 
+/// What `body` collects, within a loop if there is one.
+void collect_within(const std::optional<Loop>& loop,
+                    ExprNames& names,
+                    const std::function<void()>& body) {
+  if (loop)
+    loop->collect_names(names, body);
+  else
+    body();
+}
+
 void collect(const RuleName& name, ExprNames& names) {
-  if (name.loop) name.loop->collect_names(names);
-  for (const NamePattern& spelling : name.spellings)
-    for (const Expr& expr : spelling.exprs()) expr.collect_names(names);
+  collect_within(name.loop, names, [&] {
+    for (const NamePattern& spelling : name.spellings)
+      for (const Expr& expr : spelling.exprs()) expr.collect_names(names);
+  });
 }
 
 void collect(const TensorRule& rule, ExprNames& names) {
-  if (rule.loop) rule.loop->collect_names(names);
-  if (rule.condition) rule.condition->collect_names(names);
-  if (rule.values) rule.values->collect_names(names);
-  for (const RuleName& name : rule.ours) collect(name, names);
-  for (const auto& [kind, side] : rule.sides) {
-    for (const RuleName& name : side.names) collect(name, names);
-    side.steps.collect_names(names);
-  }
-  for (const TensorRule& child : rule.rules) collect(child, names);
+  collect_within(rule.loop, names, [&] {
+    if (rule.condition) rule.condition->collect_names(names);
+    if (rule.values) rule.values->collect_names(names);
+    for (const RuleName& name : rule.ours) collect(name, names);
+    for (const auto& [kind, side] : rule.sides) {
+      for (const RuleName& name : side.names) collect(name, names);
+      side.steps.collect_names(names);
+    }
+    for (const TensorRule& child : rule.rules) collect(child, names);
+  });
 }
 
 void collect(const NamedTemplates& list, ExprNames& names) {
@@ -106,10 +120,6 @@ ExprNames names_of(const Family& family) {
   collect(family.let, names);
   collect(family.values, names);
   family.spec->collect_names(names);
-  for (const auto& [name, function] : family.functions) {
-    names.bound.insert(function.params.begin(), function.params.end());
-    function.body->collect_names(names);
-  }
   for (const TensorRule& rule : family.rules) collect(rule, names);
   for (const auto& [kind, dialect] : family.dialects) {
     for (const NamedTemplates* list : {&dialect.read, &dialect.written, &dialect.fixed})
@@ -117,6 +127,19 @@ ExprNames names_of(const Family& family) {
     if (dialect.when) dialect.when->collect_names(names);
     if (dialect.write) dialect.write->collect_names(names);
     if (dialect.remark) dialect.remark->collect_names(names);
+  }
+  // functions that something calls, which may call others
+  std::set<std::string> seen;
+  for (bool more = true; more;) {
+    more = false;
+    for (const auto& [name, function] : family.functions) {
+      if (!names.called.contains(name) || !seen.insert(name).second) continue;
+      more = true;
+      names.bound.insert(function.params.begin(), function.params.end());
+      names.locals.insert(function.params.begin(), function.params.end());
+      function.body->collect_names(names);
+      names.locals.clear();
+    }
   }
   return names;
 }

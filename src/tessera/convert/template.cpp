@@ -29,9 +29,12 @@ void Loop::run(Environment& env,
   }
 }
 
-void Loop::collect_names(ExprNames& names) const {
+void Loop::collect_names(ExprNames& names, const std::function<void()>& body) const {
   names.bound.insert(variable);
   list.collect_names(names);
+  const auto local = names.locals.insert(variable);
+  body();
+  names.locals.erase(local);
 }
 
 namespace {
@@ -174,10 +177,15 @@ void Template::collect_paths(std::string_view root, std::set<std::string>& paths
 
 void Template::collect_names(ExprNames& names) const {
   if (expr_) expr_->collect_names(names);
-  if (loop_) loop_->collect_names(names);
   if (literal_.is_string()) names.texts.insert(literal_.get<std::string>());
-  for (const auto& [key, member] : members_) member->collect_names(names);
-  if (otherwise_) otherwise_->collect_names(names);
+  const auto members = [&] {
+    for (const auto& [key, member] : members_) member->collect_names(names);
+    if (otherwise_) otherwise_->collect_names(names);
+  };
+  if (loop_)
+    loop_->collect_names(names, members);
+  else
+    members();
 }
 
 std::string Template::text() const {

@@ -22,7 +22,8 @@ struct Loop {
   void run(Environment& env,
            const Local* locals,
            const std::function<void(const Local* locals)>& body) const;
-  void collect_names(ExprNames& names) const;
+  /// Those of the list, and what `body` collects within the loop.
+  void collect_names(ExprNames& names, const std::function<void()>& body) const;
 };
 
 class Template {
