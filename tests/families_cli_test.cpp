@@ -65,7 +65,7 @@ TEST_F(FamiliesVerb, WhatDoesNotFitIsNamed) {
   EXPECT_TRUE(spec::parse_json(schema.out, "schema").is_object());
 }
 
-TEST_F(FamiliesVerb, AFileThatReadsOnlyIsToldWhatWritingNeeds) {
+TEST_F(FamiliesVerb, AFileThatReadsOnlyNamesWhatWritingNeeds) {
   const std::string file = folder_.write(
       "x.json",
       "{\"family\": \"x\", \"base\": \"llama\", \"dialects\": {\"hf\": {\"types\": [\"quill\"],\n"

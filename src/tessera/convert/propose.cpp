@@ -66,6 +66,32 @@ std::vector<Draft> drafts_on(Trial& trial, std::vector<std::string> bases) {
   return drafts;
 }
 
+/// The layout of the rotary positions of a spec; "" = it has none.
+std::string rotary_layout(const Json& spec) {
+  if (spec.is_object() && spec.value("type", Json()) == "rope" && spec.contains("layout"))
+    return spec["layout"].get<std::string>();
+  if (spec.is_structured())
+    for (const Json& member : spec)
+      if (std::string layout = rotary_layout(member); !layout.empty()) return layout;
+  return "";
+}
+
+/// Neither names nor shapes show which channels of a head rotate together.
+void doubt_rotation(const Evidence& evidence, Draft& draft) {
+  const std::string layout = rotary_layout(draft.dry.spec_json);
+  bool stated = false;
+  for (const auto& [key, value] : evidence.config().items())
+    stated = stated || key.find("interleave") != std::string::npos;
+  if (layout.empty() || stated) return;
+  draft.unsure.push_back(
+      layout == "half"
+          ? "rotary positions turn channels i and i + d/2 of a head, as in the base; where the "
+            "class turns neighbors, 2i and 2i + 1: \"let\": {\"hf_pairs\": true, "
+            "\"rope_layout\": \"interleaved\"}; logits show it, shapes do not"
+          : "rotary positions turn neighbors, channels 2i and 2i + 1 of a head, as in the base; "
+            "most classes turn i and i + d/2; logits show it, shapes do not");
+}
+
 Proposal finished(const Evidence& evidence, std::vector<Draft> drafts) {
   Draft& draft = drafts.front();
   Proposal proposal;
@@ -84,6 +110,7 @@ Proposal finished(const Evidence& evidence, std::vector<Draft> drafts) {
     draft.unsure.push_back(
         "no tensor is a head and no key ties it to the embedding, so \"headless\" is true; false "
         "is a tied head");
+  doubt_rotation(evidence, draft);
   if (!draft.unsure.empty()) draft.family["unsure"] = draft.unsure;
   proposal.type = evidence.type();
   proposal.base = draft.base;

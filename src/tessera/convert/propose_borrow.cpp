@@ -205,7 +205,8 @@ void borrow_keys(Trial& trial, Draft& draft) {
       trial.update(changed);
       include_rules(trial, changed);
       if (!changed.dry.spec || changed.dry.errors.size() > draft.dry.errors.size() ||
-          changed.left_over() >= draft.left_over() || changed.dry.refused_keys() >= before)
+          changed.left_over() >= draft.left_over() || changed.dry.refused_keys() >= before ||
+          (!way.read.empty() && !trial.takes_effect(changed, path)))
         return false;
       if (!way.read.empty() || way.expect.empty())
         changed.unsure.push_back(

@@ -304,22 +304,31 @@ class Matcher {
       if (shape.size() == 2) dims.push_back(number("d_model", shape[1]));
       return dims;
     };
-    const Json groups = number("n_kv_heads", kv_heads), d = number("head_dim", width);
-    const int64_t each = heads / kv_heads;
+    // in the terms of the family, so that the rule holds for models of other sizes
+    const auto name_of = [&](const char* name, int64_t n) {
+      return size(name) == n ? std::string(name) : std::to_string(n);
+    };
+    const bool grouped = size("n_kv_heads") == kv_heads;
+    const std::string groups = grouped ? "n_kv_heads" : name_of("n_heads", kv_heads),
+                      d = name_of("head_dim", width),
+                      each = grouped ? "n_heads / n_kv_heads" : std::to_string(heads / kv_heads);
+    const auto expressions = [](const std::vector<std::string>& texts) {
+      Json list = Json::array();
+      for (const std::string& text : texts) list.push_back("=" + text);
+      return list;
+    };
     Json steps = Json::array();
-    steps.push_back({{"reshape",
-                      {{"from", with_columns(Json::array({shape.front()}))},
-                       {"to", with_columns(Json::array({groups, each + 2, d}))}}}});
-    steps.push_back({{"split", {{"axis", 1}, {"sizes", {each, 1, 1}}}}});
-    for (const int64_t n : {each, int64_t{1}}) {
-      const Json only = n == each && each != 1 ? Json::array({0})
-                        : each == 1            ? Json::array({0, 1, 2})
-                                               : Json::array({1, 2});
-      steps.push_back({{"reshape",
-                        {{"from", with_columns(Json::array({groups, n, d}))},
-                         {"to", with_columns(Json::array({kv_heads * n * width}))}}},
-                       {"only", only}});
-      if (each == 1) break;
+    const Json whole = expressions({fmt::format("(n_heads + 2 * {}) * {}", groups, d)}),
+               parts = expressions({groups, each + " + 2", d});
+    steps.push_back({{"reshape", {{"from", with_columns(whole)}, {"to", with_columns(parts)}}}});
+    steps.push_back({{"split", {{"axis", 1}, {"sizes", {"=" + each, 1, 1}}}}});
+    // of queries, then of keys and values
+    for (const bool queries : {true, false}) {
+      const Json from = expressions({groups, queries ? each : "1", d}),
+                 to = expressions({fmt::format("{} * {}", queries ? "n_heads" : groups, d)}),
+                 only = queries ? Json::array({0}) : Json::array({1, 2});
+      steps.push_back(
+          {{"reshape", {{"from", with_columns(from)}, {"to", with_columns(to)}}}, {"only", only}});
     }
     return steps;
   }

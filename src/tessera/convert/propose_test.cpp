@@ -250,6 +250,25 @@ TEST(ProposedForms, WhatNoKeyShowsIsUnsure) {
   EXPECT_THAT(unsure_of("nemotron"), HasSubstr("lie around 0"));
   EXPECT_THAT(unsure_of("olmo"), HasSubstr("no weights of norms"));
   EXPECT_THAT(unsure_of("persimmon"), HasSubstr("head by head"));
+  EXPECT_THAT(unsure_of("olmo"), HasSubstr("rotary positions turn channels i and i + d/2"));
+}
+
+// rules hold for models of other sizes
+TEST(ProposedForms, FusedRowsAreInTermsOfTheFamily) {
+  const TemporaryFolder scratch;
+  Proposal proposal;
+  by_evidence(scratch, "persimmon", proposal);
+  EXPECT_THAT(proposal.family.at("tensors").dump(), HasSubstr("=(n_heads + 2 * "));
+}
+
+// cohere's template has no windows: what sets them would be read without effect
+TEST(ProposedForms, AKeyWithoutEffectStaysUnclaimed) {
+  const Proposal proposal =
+      propose_family(fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families/cohere2/base",
+                     {.families = {}, .base = "cohere", .hidden = {"cohere2"}});
+  EXPECT_FALSE(
+      proposal.family.at("dialects").at("hf").value("read", Json::object()).contains("patterns"));
+  EXPECT_GT(proposal.dry.refused_keys(), 0U);
 }
 
 TEST(FamiliesOnOthers, ReplaceAndDropEntriesOfTheBase) {

@@ -141,6 +141,64 @@ void Trial::update(Draft& draft) {
   draft.cost = cost_of(draft);
 }
 
+namespace {
+
+/// Other values of a key than its own.
+std::vector<Json> other_values(const Json& value) {
+  if (value.is_boolean()) return {!value.get<bool>()};
+  if (value.is_number_integer()) return {value.get<int64_t>() + 1, value.get<int64_t>() - 1};
+  if (value.is_number()) return {2 * value.get<double>() + 1};
+  if (value.is_string()) return {value.get<std::string>() + "?"};
+  if (!value.is_array() || value.empty()) return {};
+  Json reversed = value, changed = value;
+  std::reverse(reversed.begin(), reversed.end());
+  const std::vector<Json> first = other_values(value.front());
+  if (!first.empty()) changed.front() = first.front();
+  return {reversed, changed};
+}
+
+Json* member_of(Json& config, std::string_view path) {
+  Json* at = &config;
+  while (!path.empty()) {
+    const size_t dot = std::min(path.find('.'), path.size());
+    const std::string key(path.substr(0, dot));
+    if (!at->is_object() || !at->contains(key)) return nullptr;
+    at = &at->at(key);
+    path.remove_prefix(std::min(dot + 1, path.size()));
+  }
+  return at;
+}
+
+bool asks_the_same(const DryRun& a, const DryRun& b) {
+  return a.spec_json == b.spec_json && a.errors == b.errors && a.mapped == b.mapped &&
+         a.missing.size() == b.missing.size() && a.unmapped == b.unmapped &&
+         a.ungiven == b.ungiven && a.misshapen.size() == b.misshapen.size();
+}
+
+}  // namespace
+
+bool Trial::takes_effect(const Draft& draft, const std::string& path) {
+  std::string error;
+  if (compile(draft.family, error) == nullptr) return true;
+  const Family& family = set_.named(name_);
+  const auto run = [&](const Json& config) {
+    Foreign foreign = foreign_;
+    foreign.config = config;
+    return Importer(family, foreign, set_).dry_run();
+  };
+  const DryRun usual = run(foreign_.config);
+  Json config = foreign_.config;
+  Json* const member = member_of(config, path);
+  if (member == nullptr) return true;
+  std::vector<Json> values = other_values(*member);
+  values.emplace_back(nullptr);
+  for (const Json& value : values) {
+    *member = value;
+    if (!asks_the_same(run(config), usual)) return true;
+  }
+  return false;
+}
+
 Json Trial::value(const Draft& draft, const std::string& name) {
   std::string error;
   if (compiled_ != draft.family) compile(draft.family, error);

@@ -63,6 +63,9 @@ class Trial {
 
   /// Dry run and cost of a draft as it is.
   void update(Draft& draft);
+  /// Whether another value of a key of the config, or none, gives another spec or asks for other
+  /// tensors: a key that a draft reads without effect would be swallowed.
+  bool takes_effect(const Draft& draft, const std::string& path);
   /// A value of the draft's family for this checkpoint; absent where it has none.
   Json value(const Draft& draft, const std::string& name);
   /// The same, where it is a whole number; else -1.
