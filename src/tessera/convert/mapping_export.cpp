@@ -287,8 +287,10 @@ class Exporter {
     try {
       said = resolved(importer.spec_json());
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::spec) throw;
-      fail(ErrorKind::spec, family_.name, "{} is no model: {}", what, error.what());
+      if (error.kind() == ErrorKind::spec)
+        fail(ErrorKind::spec, family_.name, "{} is no model: {}", what, error.what());
+      if (family_.base.empty()) throw;
+      throw Error(error.kind(), fmt::format("{}.{}.write", family_.name, kind_), error.what());
     }
     expect_same(
         family_.name, wanted, said, what + " differs",
