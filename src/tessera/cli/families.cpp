@@ -34,7 +34,7 @@ struct CheckArgs {
 };
 
 struct ShowFamilyArgs {
-  std::string name, families, dialect = "hf";
+  std::string name, families, dialect;
   bool json = false;
 };
 
@@ -322,8 +322,9 @@ std::function<int()> add_model_families(CLI::App& app, FamilyProver prover) {
   add_families(*show_verb, of_show->families);
   group(*show_verb, "Output");
   show_verb
-      ->add_option("--dialect", of_show->dialect, "file format whose keys and tensors are shown")
-      ->capture_default_str()
+      ->add_option(
+          "--dialect", of_show->dialect,
+          "file format whose keys and tensors are shown; without it hf, or the family's first")
       ->check(CLI::IsMember({"hf", "gguf", "llama2c", "ggmf", "pth"}));
   show_verb->add_flag("--json", of_show->json,
                       "the family file with all that it builds on, as JSON");

@@ -415,8 +415,8 @@ const Json& FamilySet::file(const std::string& name) const {
     return fragment->second;
   std::vector<std::string> known = names();
   for (std::string& fragment : fragments()) known.push_back(std::move(fragment));
-  fail(ErrorKind::usage, "families", "there is no family \"{}\"{}; `tessera list families` has all",
-       name, spec::did_you_mean(name, known));
+  fail(ErrorKind::usage, "families", "there is no family \"{}\"{}; `tessera list families` has all{}",
+       name, spec::did_you_mean(name, known), broken_text());
 }
 
 std::vector<std::string> FamilySet::files_of(const std::string& name) const {

@@ -144,10 +144,18 @@ std::string example_of(const FamilySet& families, const std::string& name, const
 
 std::string shown_family(FamilySet& families,
                          const std::string& family,
-                         const std::string& dialect) {
+                         const std::string& of_dialect) {
   const Json merged = families.merged(family);
-  if (merged.at("dialects").find(dialect) == merged.at("dialects").end())
-    fail(ErrorKind::usage, "--dialect", "family {} has no dialect \"{}\"", family, dialect);
+  const Json& dialects = merged.at("dialects");
+  const std::string dialect = !of_dialect.empty()       ? of_dialect
+                              : dialects.contains("hf") ? "hf"
+                                                        : dialects.begin().key();
+  if (!dialects.contains(dialect)) {
+    std::vector<std::string> known;
+    for (const auto& [kind, of_kind] : dialects.items()) known.push_back(kind);
+    fail(ErrorKind::usage, "--dialect", "family {} has no dialect \"{}\"; it has {}", family,
+         dialect, fmt::join(known, ", "));
+  }
   families.named(family);  // its errors
   std::vector<std::string> files = families.files_of(family);
   files.pop_back();
@@ -156,7 +164,7 @@ std::string shown_family(FamilySet& families,
     text += fmt::format("base: {}\n", base);
   text += fmt::format("builds on: {}\n",
                       files.empty() ? "nothing" : fmt::format("{}", fmt::join(files, ", ")));
-  for (const auto& [kind, of_kind] : merged.at("dialects").items()) {
+  for (const auto& [kind, of_kind] : dialects.items()) {
     const Json types = of_kind.value("types", Json::array());
     text += fmt::format("dialect {}: types {}, {}\n", kind, types.dump(),
                         of_kind.contains("inherited")   ? "read and written as the base's"

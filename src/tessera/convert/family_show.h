@@ -8,7 +8,8 @@
 
 namespace tessera::convert {
 
-/// A family as text. Throws Error(usage) for a name of none, Error(spec) for a malformed file.
+/// A family as text, with keys and tensors of a dialect; "" = hf, or its first. Throws Error(usage)
+/// for a name of none, Error(spec) for a malformed file.
 std::string shown_family(FamilySet& families,
                          const std::string& family,
                          const std::string& dialect);
