@@ -1,0 +1,18 @@
+// All CUDA kernels: the headers with their sources, and which one a struct is.
+#pragma once
+
+#include "tessera/cuda/kernels/linear_scan.cuh"
+#include "tessera/cuda/kernels/scan_carry.cuh"
+#include "tessera/cuda/launch.h"
+
+namespace tessera::cuda {
+
+#define TESSERA_CUDA_KERNEL(name, Struct)          \
+  template <>                                      \
+  struct KernelOf<Struct> {                        \
+    static constexpr Kernel kernel = Kernel::name; \
+  };
+#include "tessera/cuda/kernels.def"
+#undef TESSERA_CUDA_KERNEL
+
+}  // namespace tessera::cuda
