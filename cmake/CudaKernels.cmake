@@ -3,7 +3,7 @@
 option(TESSERA_CUDA_KERNELS "compile the CUDA kernels where nvcc is installed" ON)
 # code for GPUs of 8.x and 9.0; PTX, which a driver compiles, for later ones
 set(TESSERA_CUDA_TARGETS "sm_80, sm_90, compute_80")
-set(_cuda_flags -std=c++20 -O3 -gencode "arch=compute_80,code=[sm_80,compute_80]" -gencode "arch=compute_90,code=sm_90")
+set(_cuda_flags -std=c++20 -O3 -Xfatbin -compress-all -gencode "arch=compute_80,code=[sm_80,compute_80]" -gencode "arch=compute_90,code=sm_90")
 
 # Whether nvcc compiles with these flags and the host's compiler, in TESSERA_CUDA_COMPILES.
 set(_cuda_compiles OFF)

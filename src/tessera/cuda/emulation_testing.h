@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -64,7 +65,13 @@ void emulate(const Grid& grid, const typename Struct::Arguments& in, Order order
 /// A launcher that emulates. While it lives, launches of the process go to it.
 class Emulator final : public Launcher {
  public:
-  explicit Emulator(Order order = Order::forwards) : order_(order) { set_launcher(this); }
+  using Around = std::function<void(const std::function<void()>&)>;
+
+  /// `around` is called with each kernel's run, to make its memory accessible.
+  explicit Emulator(Order order = Order::forwards, Around around = {})
+      : order_(order), around_(std::move(around)) {
+    set_launcher(this);
+  }
   ~Emulator() override { set_launcher(nullptr); }
   Emulator(const Emulator&) = delete;
   Emulator& operator=(const Emulator&) = delete;
@@ -74,13 +81,8 @@ class Emulator final : public Launcher {
       const std::lock_guard lock(mutex_);
       ++launches_[kernel];
     }
-    switch (kernel) {
-#define TESSERA_CUDA_KERNEL(name, Struct) \
-  case Kernel::name:                      \
-    return emulate<Struct>(grid, *static_cast<const Struct::Arguments*>(arguments), order_);
-#include "tessera/cuda/kernels.def"
-#undef TESSERA_CUDA_KERNEL
-    }
+    const auto run = [&] { run_one(kernel, grid, arguments); };
+    around_ ? around_(run) : run();
   }
   /// How often each kernel was launched.
   std::map<Kernel, int64_t> launches() {
@@ -89,7 +91,18 @@ class Emulator final : public Launcher {
   }
 
  private:
+  void run_one(Kernel kernel, const Grid& grid, const void* arguments) const {
+    switch (kernel) {
+#define TESSERA_CUDA_KERNEL(name, Struct) \
+  case Kernel::name:                      \
+    return emulate<Struct>(grid, *static_cast<const Struct::Arguments*>(arguments), order_);
+#include "tessera/cuda/kernels.def"
+#undef TESSERA_CUDA_KERNEL
+    }
+  }
+
   Order order_;
+  Around around_;
   std::mutex mutex_;
   std::map<Kernel, int64_t> launches_;
 };

@@ -12,6 +12,8 @@
 
 #include "tessera/ops/device_memory.h"
 
+#include "tessera/ops/cuda_kernels.h"
+
 namespace tessera::ops {
 namespace {
 
@@ -114,7 +116,9 @@ at::Device device_named(const std::string& name) {
   if (index >= count_of(type))
     fail(ErrorKind::usage, "device", "{}: there are {} devices; expected {}:0 to {}:{}", name,
          count_of(type), kind, kind, count_of(type) - 1);
-  return {type, static_cast<c10::DeviceIndex>(index)};
+  const at::Device device(type, static_cast<c10::DeviceIndex>(index));
+  if (device.is_cuda()) open_cuda_kernels(device.index());
+  return device;
 }
 
 }  // namespace tessera::ops

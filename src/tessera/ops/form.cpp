@@ -3,6 +3,8 @@
 #include <array>
 #include <atomic>
 
+#include "tessera/ops/cuda_kernels.h"
+
 namespace tessera::ops {
 namespace {
 
@@ -22,9 +24,13 @@ namespace {
                                                     (s.type == at::kFloat || s.type == at::kDouble);
                                            }};
 [[maybe_unused]] constexpr Serves kCuda{Form::cuda, [](const Setting& s) {
-                                          return s.device == at::kCUDA && s.type == at::kFloat &&
-                                                 s.cuda_kernels;
+                                          return s.device != at::kCPU && s.cuda_kernels &&
+                                                 s.type == at::kFloat;
                                         }};
+[[maybe_unused]] constexpr Serves kCudaNarrow{Form::cuda, [](const Setting& s) {
+                                                return s.device != at::kCPU && s.cuda_kernels &&
+                                                       s.type != at::kDouble;
+                                              }};
 
 // the forms of each operation
 #define TESSERA_OPERATION(name, what, ...) constexpr std::array k_##name{__VA_ARGS__};
@@ -38,6 +44,7 @@ constexpr std::array kOperations{
 };
 
 std::atomic<bool> available{false};
+std::atomic<at::DeviceType> available_on{at::kCUDA};
 std::atomic<FormObserver> observer_of_forms{nullptr};
 
 }  // namespace
@@ -49,7 +56,9 @@ const char* name_of(Form form) {
 }
 
 Setting setting_of(const Tensor& x) {
-  return {x.device().type(), x.scalar_type(), at::GradMode::is_enabled(), cuda_kernels()};
+  const at::DeviceType device = x.device().type();
+  return {device, x.scalar_type(), at::GradMode::is_enabled(),
+          cuda_kernels() && device == available_on};
 }
 
 std::span<const Operation> operations() {
@@ -83,6 +92,10 @@ bool cuda_kernels() {
 
 void set_cuda_kernels(bool is) {
   available = is;
+}
+
+void count_as_cuda(at::DeviceType device) {
+  available_on = device;
 }
 
 void observe_forms(FormObserver observer) {

@@ -8,6 +8,7 @@
 #include "tessera/ops/scan/linear_scan.h"
 #include "tessera/ops/recurrence_function.h"
 #include "tessera/ops/scan/channel_groups.h"
+#include "tessera/ops/scan/cuda_scans.h"
 
 namespace tessera::ops {
 namespace {
@@ -72,8 +73,10 @@ struct Channels : torch::autograd::Function<Channels> {
 }  // namespace
 
 Tensor channel_scan(const Tensor& a_TW, const Tensor& b_TW, const Lengths& lengths, int64_t chunk) {
-  if (on_cpu(form_of(Op::channel_scan, a_TW)))
-    return Channels::apply(a_TW, b_TW, std::nullopt, lengths)[0];
+  const Form form = form_of(Op::channel_scan, a_TW);
+  if (on_cpu(form)) return Channels::apply(a_TW, b_TW, std::nullopt, lengths)[0];
+  if (form == Form::cuda)
+    return channel_scan_cuda(a_TW, b_TW, lengths).first.to(a_TW.scalar_type());
   return over_documents(lengths, [&](const auto& rows_of) {
     return linear_scan(rows_of(a_TW), rows_of(b_TW), chunk).first.flatten(0, 1);
   });
@@ -83,10 +86,15 @@ std::pair<Tensor, Tensor> channel_scan_from(const Tensor& a_TW,
                                             const Tensor& b_TW,
                                             int64_t chunk,
                                             const Tensor& state_W) {
-  if (on_cpu(form_of(Op::channel_scan, a_TW))) {
+  const Form form = form_of(Op::channel_scan, a_TW);
+  if (on_cpu(form)) {
     const variable_list out =
         Channels::apply(a_TW, b_TW, float_or_none(state_W), Lengths{a_TW.size(0)});
     return {out[0], out[1]};
+  }
+  if (form == Form::cuda) {
+    const auto [h, last] = channel_scan_cuda(a_TW, b_TW, {a_TW.size(0)}, state_W);
+    return {h.to(a_TW.scalar_type()), last};
   }
   const auto [h, last] =
       linear_scan(a_TW.unsqueeze(0), b_TW.unsqueeze(0), chunk, state_W.unsqueeze(0));

@@ -9,6 +9,7 @@
 #include "tessera/ops/scan/linear_scan.h"
 #include "tessera/ops/recurrence_function.h"
 #include "tessera/ops/scan/channel_groups.h"
+#include "tessera/ops/scan/cuda_scans.h"
 
 namespace tessera::ops {
 namespace {
@@ -105,6 +106,35 @@ struct BoundedSqrt : torch::autograd::Function<BoundedSqrt> {
   }
 };
 
+/// The factors of h_t = a_t h_{t-1} + m_t i_t x_t, where no document begins.
+struct LruFactors {
+  Tensor a, m, i;
+
+  LruFactors(const Tensor& in_gate, const Tensor& rec_gate, const Tensor& scale_W) {
+    const Tensor log_decay = -scale_W * elementwise(Elementwise::sigmoid, rec_gate);
+    a = log_decay.exp(), m = BoundedSqrt::apply(-at::expm1(2 * log_decay));
+    i = elementwise(Elementwise::sigmoid, in_gate);
+  }
+};
+
+/// All documents at once by kernels of CUDA, in float32.
+std::pair<Tensor, Tensor> lru_by_cuda(const RgLru& in,
+                                      const Lengths& lengths,
+                                      const Tensor& state_W) {
+  const auto type = at::kFloat;
+  LruFactors of(in.in_TW.to(type), in.rec_TW.to(type), in.scale_W.to(type));
+  if (!state_W.defined()) {
+    const auto offsets = offsets_of(lengths);
+    std::vector<int64_t> first;
+    for (size_t i = 0; i < lengths.size(); ++i)
+      if (lengths[i] > 0) first.push_back(offsets[i]);
+    const Tensor tokens = at::tensor(first, at::kLong).to(of.a.device());
+    of.a = of.a.index_fill(0, tokens, 0);
+    of.m = of.m.index_fill(0, tokens, 1);
+  }
+  return channel_scan_cuda(of.a, of.m * of.i * in.x_TW.to(type), lengths, state_W);
+}
+
 /// Rows of equal length, [B, T, W].
 std::pair<Tensor, Tensor> chunked_rows(const Tensor& x,
                                        const Tensor& in_gate,
@@ -112,14 +142,14 @@ std::pair<Tensor, Tensor> chunked_rows(const Tensor& x,
                                        const Tensor& scale_W,
                                        int64_t chunk,
                                        const Tensor& state_BW) {
-  const Tensor log_decay = -scale_W * elementwise(Elementwise::sigmoid, rec_gate);
-  Tensor a = log_decay.exp(), m = BoundedSqrt::apply(-at::expm1(2 * log_decay));
+  LruFactors of(in_gate, rec_gate, scale_W);
+  Tensor &a = of.a, &m = of.m;
   if (!state_BW.defined() && x.size(1) > 0) {
     const int64_t rest = x.size(1) - 1;
     a = at::cat({at::zeros_like(a.narrow(1, 0, 1)), a.narrow(1, 1, rest)}, 1);
     m = at::cat({at::ones_like(m.narrow(1, 0, 1)), m.narrow(1, 1, rest)}, 1);
   }
-  return linear_scan(a, m * elementwise(Elementwise::sigmoid, in_gate) * x, chunk, state_BW);
+  return linear_scan(a, m * of.i * x, chunk, state_BW);
 }
 
 }  // namespace
@@ -135,7 +165,9 @@ variable_list lru(const RgLru& in, const Lengths& lengths, const std::optional<T
 
 Tensor rg_lru(const RgLru& in, const Lengths& lengths, int64_t chunk) {
   const auto type = in.x_TW.scalar_type(), computed = wide(in.x_TW);
-  if (on_cpu(form_of(Op::rg_lru, in.x_TW))) return lru(in, lengths, std::nullopt)[0].to(type);
+  const Form form = form_of(Op::rg_lru, in.x_TW);
+  if (on_cpu(form)) return lru(in, lengths, std::nullopt)[0].to(type);
+  if (form == Form::cuda) return lru_by_cuda(in, lengths, {}).first.to(type);
   return over_documents(lengths,
                         [&](const auto& rows_of) {
                           const auto part = [&](const Tensor& t) {
@@ -149,7 +181,12 @@ Tensor rg_lru(const RgLru& in, const Lengths& lengths, int64_t chunk) {
 }
 
 std::pair<Tensor, Tensor> rg_lru_from(const RgLru& in, int64_t chunk, const Tensor& state_W) {
-  if (!on_cpu(form_of(Op::rg_lru, in.x_TW))) return rg_lru_chunked(in, chunk, state_W);
+  const Form form = form_of(Op::rg_lru, in.x_TW);
+  if (form == Form::cuda) {
+    const auto [y, state] = lru_by_cuda(in, {in.x_TW.size(0)}, state_W);
+    return {y.to(in.x_TW.scalar_type()), state};
+  }
+  if (!on_cpu(form)) return rg_lru_chunked(in, chunk, state_W);
   const variable_list out = lru(in, {in.x_TW.size(0)}, float_or_none(state_W));
   return {out[0].to(in.x_TW.scalar_type()), out[1]};
 }

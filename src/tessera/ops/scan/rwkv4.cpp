@@ -7,6 +7,7 @@
 #include "tessera/ops/form.h"
 #include "tessera/ops/recurrence_function.h"
 #include "tessera/ops/scan/channel_groups.h"
+#include "tessera/ops/scan/cuda_scans.h"
 
 namespace tessera::ops {
 namespace {
@@ -159,7 +160,9 @@ variable_list average(const Wkv4& in, const Lengths& lengths, const std::optiona
 
 Tensor wkv4(const Wkv4& in, const Lengths& lengths) {
   const auto type = in.k_TC.scalar_type(), computed = wide(in.k_TC);
-  if (on_cpu(form_of(Op::wkv4, in.k_TC))) return average(in, lengths, std::nullopt)[0].to(type);
+  const Form form = form_of(Op::wkv4, in.k_TC);
+  if (on_cpu(form)) return average(in, lengths, std::nullopt)[0].to(type);
+  if (form == Form::cuda) return wkv4_cuda(in, lengths).first.to(type);
   return over_documents(
              lengths,
              [&](const auto& rows_of) {
@@ -171,7 +174,12 @@ Tensor wkv4(const Wkv4& in, const Lengths& lengths) {
 }
 
 std::pair<Tensor, Tensor> wkv4_from(const Wkv4& in, const Tensor& state_3C) {
-  if (!on_cpu(form_of(Op::wkv4, in.k_TC))) return wkv4_parallel(in, state_3C);
+  const Form form = form_of(Op::wkv4, in.k_TC);
+  if (form == Form::cuda) {
+    const auto [y, state] = wkv4_cuda(in, {in.k_TC.size(0)}, state_3C);
+    return {y.to(in.k_TC.scalar_type()), state};
+  }
+  if (!on_cpu(form)) return wkv4_parallel(in, state_3C);
   const variable_list out = average(in, {in.k_TC.size(0)}, float_or_none(state_3C));
   return {out[0].to(in.k_TC.scalar_type()), out[1]};
 }

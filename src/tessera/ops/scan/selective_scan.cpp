@@ -9,6 +9,7 @@
 #include "tessera/ops/scan/linear_scan.h"
 #include "tessera/ops/recurrence_function.h"
 #include "tessera/ops/scan/channel_groups.h"
+#include "tessera/ops/scan/cuda_scans.h"
 
 namespace tessera::ops {
 namespace {
@@ -232,8 +233,9 @@ variable_list scan(const SelectiveScan& in,
 
 Tensor selective_scan(const SelectiveScan& in, const Lengths& lengths, int64_t chunk) {
   const auto type = in.x_TE.scalar_type();
-  if (on_cpu(form_of(Op::selective_scan, in.x_TE)) && !lengths.empty())
-    return scan(in, lengths, std::nullopt)[0].to(type);
+  const Form form = form_of(Op::selective_scan, in.x_TE);
+  if (on_cpu(form) && !lengths.empty()) return scan(in, lengths, std::nullopt)[0].to(type);
+  if (form == Form::cuda) return selective_scan_cuda(in, lengths).first.to(type);
   return over_documents(lengths,
                         [&](const auto& rows_of) {
                           return chunked_rows(Rows(in, rows_of), chunk, {}).first.flatten(0, 1);
@@ -244,8 +246,12 @@ Tensor selective_scan(const SelectiveScan& in, const Lengths& lengths, int64_t c
 std::pair<Tensor, Tensor> selective_scan_from(const SelectiveScan& in,
                                               int64_t chunk,
                                               const Tensor& state_NE) {
-  if (!on_cpu(form_of(Op::selective_scan, in.x_TE)))
-    return selective_scan_chunked(in, chunk, state_NE);
+  const Form form = form_of(Op::selective_scan, in.x_TE);
+  if (form == Form::cuda) {
+    const auto [y, state] = selective_scan_cuda(in, {in.x_TE.size(0)}, state_NE);
+    return {y.to(in.x_TE.scalar_type()), state};
+  }
+  if (!on_cpu(form)) return selective_scan_chunked(in, chunk, state_NE);
   const variable_list out = scan(in, {in.x_TE.size(0)}, float_or_none(state_NE));
   return {out[0].to(in.x_TE.scalar_type()), out[1]};
 }

@@ -3,9 +3,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/base/threads.h"
+#include "tessera/cuda/kernels/slstm.cuh"
 #include "tessera/kernels/scan/slstm.h"
 #include "tessera/ops/form.h"
 #include "tessera/ops/recurrence_function.h"
+#include "tessera/ops/scan/cuda_scans.h"
 #include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
@@ -154,9 +156,20 @@ std::pair<Tensor, Tensor> recurrent_rows(const Tensor& pre,
 
 }  // namespace
 
+namespace {
+
+/// Whether a head's channels fit into a block of the CUDA kernel.
+bool by_cuda(const Slstm& in, Form form) {
+  return form == Form::cuda && in.r_4DP.size(2) <= cuda::kSlstmWidest;
+}
+
+}  // namespace
+
 Tensor slstm(const Slstm& in, const Lengths& lengths) {
   const auto type = in.pre_N4D.scalar_type(), computed = wide(in.pre_N4D);
-  if (on_cpu(form_of(Op::slstm, in.pre_N4D)))
+  const Form form = form_of(Op::slstm, in.pre_N4D);
+  if (by_cuda(in, form)) return slstm_cuda(in, lengths).first.to(type);
+  if (on_cpu(form))
     return Cell::apply(in.pre_N4D.to(at::kFloat), in.r_4DP.to(at::kFloat), std::nullopt, lengths)[0]
         .to(type);
   return over_documents(lengths,
@@ -169,7 +182,12 @@ Tensor slstm(const Slstm& in, const Lengths& lengths) {
 }
 
 std::pair<Tensor, Tensor> slstm_from(const Slstm& in, const Tensor& state_4D) {
-  if (!on_cpu(form_of(Op::slstm, in.pre_N4D))) return slstm_recurrent(in, state_4D);
+  const Form form = form_of(Op::slstm, in.pre_N4D);
+  if (by_cuda(in, form)) {
+    const auto [y, state] = slstm_cuda(in, {in.pre_N4D.size(0)}, state_4D);
+    return {y.to(in.pre_N4D.scalar_type()), state};
+  }
+  if (!on_cpu(form)) return slstm_recurrent(in, state_4D);
   const variable_list out = Cell::apply(in.pre_N4D.to(at::kFloat), in.r_4DP.to(at::kFloat),
                                         float_or_none(state_4D), Lengths{in.pre_N4D.size(0)});
   return {out[0].to(in.pre_N4D.scalar_type()), out[1]};
