@@ -10,9 +10,8 @@
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include "tessera/ops/device_memory.h"
-
 #include "tessera/ops/cuda_kernels.h"
+#include "tessera/ops/device_memory.h"
 
 namespace tessera::ops {
 namespace {
