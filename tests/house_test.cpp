@@ -396,7 +396,8 @@ TEST(House, ProductsOfPartsGetTheSettingsOfTheirCall) {
   int calls = 0;
   for (const auto& entry : fs::recursive_directory_iterator(kSource)) {
     const std::string layer = fs::relative(entry.path(), kSource).begin()->string();
-    if (!is_code(entry.path()) || without.count(entry.path().filename()) || layer == "ops") continue;
+    if (!is_code(entry.path()) || without.count(entry.path().filename()) || layer == "ops")
+      continue;
     const std::regex& product = layer == "nn" ? of_parts : elsewhere;
     const std::string code = bare_code(text_of(entry.path()));
     for (std::sregex_iterator m(code.begin(), code.end(), product), end; m != end; ++m, ++calls) {
