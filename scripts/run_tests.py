@@ -111,6 +111,8 @@ def main() -> int:
             log.close()
             free.append(slot)
     except KeyboardInterrupt:
+        for signal_of_end in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signal_of_end, signal.SIG_IGN)
         for process, *_ in running.values():
             process.terminate()
             process.wait()

@@ -221,6 +221,12 @@ class Goldens {
 /// gives something else, and each that it leaves where that decides here and not in the case that
 /// it varies. Where the reference does not care, agreeing with it is all there is.
 void hold_by_cases(Goldens& goldens, Held& held) {
+  std::map<std::string, std::string> outcomes;  // of the cases as they are
+  const auto unchanged = [&](const std::string& name) -> const std::string& {
+    const auto [at, fresh] = outcomes.try_emplace(name);
+    if (fresh) at->second = held.outcome(goldens.config(name), goldens.tensors(name));
+    return at->second;
+  };
   for (const std::string& name : goldens.names()) {
     const Json facts = goldens.facts(name), config = goldens.config(name);
     if (!facts.contains("base")) continue;
@@ -229,18 +235,18 @@ void hold_by_cases(Goldens& goldens, Held& held) {
     for (const Flat* side : {&after, &before})
       for (const auto& [path, value] : *side) paths.insert(path);
     const format::TensorFile& tensors = goldens.tensors(name);
-    const std::string whole = held.outcome(config, tensors);
+    const std::string& whole = unchanged(name);
     for (const std::string& path : paths) {
       if (held.holds(path) || !held.dialect().claims.contains(path)) continue;
       const auto now = after.find(path), then = before.find(path);
       if (now != after.end() && then != before.end() && now->second == then->second) {
         const Json changed = other(now->second);
         const std::string base = facts["base"];
-        const auto decides = [&](const Json& where, const std::string& of) {
-          return held.outcome(with(where, path, &changed), goldens.tensors(of)) !=
-                 held.outcome(where, goldens.tensors(of));
+        const auto decides = [&](const std::string& of) {
+          return held.outcome(with(goldens.config(of), path, &changed), goldens.tensors(of)) !=
+                 unchanged(of);
         };
-        if (decides(config, name) && !decides(goldens.config(base), base)) held.hold(path);
+        if (decides(name) && !decides(base)) held.hold(path);
         continue;
       }
       const Json* value = then == before.end() ? nullptr : &then->second;
