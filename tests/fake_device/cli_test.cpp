@@ -236,8 +236,8 @@ import sys, tessera
 path, folder = sys.argv[1:3]
 cpu, device = tessera.load(path), tessera.load(path, device="fake")
 ids = cpu.tokenize("!!")
-said = [model.generate("!", max_new_tokens=8, temperature=0).text for model in (cpu, device)]
-assert said[0] == said[1], said
+texts = [model.generate("!", max_new_tokens=8, temperature=0).text for model in (cpu, device)]
+assert texts[0] == texts[1], texts
 for a, b in zip(cpu.logits(ids).tolist(), device.logits(ids).tolist()):
     assert max(abs(x - y) for x, y in zip(a, b)) < 1e-4
 losses = {}

@@ -12,6 +12,7 @@
 #include "tessera/train/loop/find_batch.h"
 #include "tessera/train/loop/trainer.h"
 #include "tessera/train/objective/denoising/noise_testing.h"
+#include "tessera/train/optimizer/shampoo.h"
 #include "tessera/train/runs/run_folder.h"
 
 namespace tessera::train::training_device_test {
@@ -93,12 +94,30 @@ TEST_F(TrainingOnDevice, LossesOfEveryRuleAreThoseOfTheCpu) {
   expect_same("schedule free", {"train.steps=20", R"(schedule={"type": "constant"})"});
 }
 
-TEST_F(TrainingOnDevice, LossesOfSoapAreThoseOfTheCpu) {
-  for (const char* rule : {R"({"type": "soap", "lr": 0.003, "every": 3})",
-                           R"({"type": "soap", "lr": 0.003, "every": 3, "largest": 16})"}) {
-    json_["optimizer"] = json_of(rule);
-    expect_same(rule, {"train.steps=20"});
+TEST_F(TrainingOnDevice, SoapIsThatOfTheCpu) {
+  // moments of full rank, whose eigenvectors do not follow from rounding
+  const std::vector<ParameterInfo> slots{
+      {.name = "w", .shape = {2, 12, 12}, .weight_decay = 0.1, .lr_factor = 0.5, .matrix = true}};
+  const SoapKeys keys{.every = 3};
+  Soap here(slots, keys), there(slots, keys, there_);
+  Tensor w = at::sin(at::arange(288, at::kFloat)).reshape({2, 12, 12});
+  Tensor moved = w.to(there_);
+  for (int64_t t = 1; t <= 20; ++t) {
+    const Tensor g =
+        at::cos(at::arange(288, at::kFloat) * (0.7 + 0.31 * static_cast<double>(t)) + t)
+            .reshape({2, 12, 12})
+            .contiguous();
+    const Tensor g_there = g.to(there_);
+    const UpdateRule::Step step{.t = t, .lr = 0.01, .scale = 0.5};
+    here.update(std::vector<Parameter>{{w.data_ptr<float>(), g.const_data_ptr<float>()}}, step);
+    there.update(std::vector<Parameter>{{static_cast<float*>(moved.mutable_data_ptr()),
+                                         static_cast<const float*>(g_there.const_data_ptr())}},
+                 step);
   }
+  EXPECT_LT((moved.cpu() - w).abs().max().item<double>(), 1e-5);
+  // these moments have no full rank (11 bytes in the text, wide feed-forward matrices)
+  json_["optimizer"] = json_of(R"({"type": "soap", "lr": 0.003, "every": 3})");
+  expect_same("soap", {"train.steps=20"}, {.loss = 5e-3, .norm = 1e-2});
 }
 
 TEST_F(TrainingOnDevice, AdaptersAreThoseOfTheCpu) {
@@ -274,7 +293,7 @@ TEST_F(TrainingOnDevice, PreferencesAreThoseOfTheCpu) {
     json_["objective"] = {{"type", "preference"}, {"loss", loss}};
     expect_same(loss, {}, {.loss = 1e-5, .norm = 1e-4});
   }
-  // a resumed run has the reference of the first part, whatever its device
+  // a resumed run has the reference of the first part, computed on any device
   json_["objective"] = {{"type", "preference"}};
   json_["schedule"] = {{"type", "constant"}};
   const auto resumed = [&](const std::string& name, at::Device first, at::Device then) {
@@ -381,8 +400,8 @@ TEST_F(TrainingOnDevice, CarriedWindowsRanksAndChangingExpertsAreThoseOfTheCpu) 
                                "eval_every": 4, "windows": "carried", "carry_limit": 64})");
   expect_same("carried");
   json_["train"]["accumulate"] = 2;
-  json_["spec"]["layers"][0]["mixer"] = json_of(R"({"type": "mamba2", "expand": 1, "head_dim": 8,
-                                                    "d_state": 4})");
+  json_["spec"]["layers"][0]["mixer"] =
+      json_of(R"({"type": "mamba2", "n_heads": 2, "d_state": 4})");
   expect_same("carried recurrence");
   json_ = tiny_recipe(folder_ / "text.txt");
   json_["spec"]["ffn"] =

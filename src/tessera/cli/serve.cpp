@@ -52,7 +52,7 @@ struct ServeArgs {
 std::atomic<bool> reload_keys{false};
 
 /// Free MiB of the device's memory; of the host's for the CPU, and for a device that does not
-/// report it, which is said if a default is taken from it.
+/// report it; one line names it if a default is taken from it.
 int64_t available_mib(at::Device device, bool needed) {
   if (const std::optional<ops::DeviceMemory> memory = ops::memory_of(device))
     return memory->free >> 20;
