@@ -809,8 +809,8 @@ TEST(FamiliesGguf, PerLayerEmbeddingsComeBack) {
     const char *family, *name, *remark;
   };
   const char* sharing =
-      "llama.cpp takes shared keys and values of the last two layers that have any, a sliding one "
-      "before a full one";
+      "llama.cpp aborts when it loads this order of layers: llama.cpp takes shared keys and values "
+      "of the last two layers that have any, a sliding one before a full one";
   for (const auto& [family, name, remark] : std::initializer_list<Said>{
            {"gemma3n_text", "streams",
             "llama.cpp takes for granted what this model has otherwise: a LAuReL of rank 64, "
