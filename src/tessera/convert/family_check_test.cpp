@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include "tessera/base/testing.h"
-#include "tessera/base/temporary_folder.h"
 #include "tessera/convert/family.h"
 
 namespace tessera::convert {
@@ -11,7 +10,7 @@ namespace {
 using testing::HasSubstr;
 
 std::string error_of_file(const std::string& members) {
-  const TemporaryFolder scratch;
+  const test::TemporaryFolder scratch;
   scratch.write("families/x.json", "{\"family\": \"x\", \"base\": \"llama\", " + members + "}");
   return test::error_of([&] { FamilySet::load(scratch / "families").named("x"); });
 }
@@ -36,7 +35,8 @@ TEST(FamilyKeys, AFunctionThatNothingCallsUsesNoValue) {
   EXPECT_THAT(error_of_file(function + read_of("")), HasSubstr("x.let.mine] no expression"));
   EXPECT_EQ(error_of_file(function + read_of(R"~("length": "=twice(512)")~")), "");
   // nor does the list of a loop within the loop
-  EXPECT_EQ(error_of_file(R"("let": {"mine": [1, 2]}, )" + read_of(R"("length": "=len([mine for mine in mine])")")),
+  EXPECT_EQ(error_of_file(R"~("let": {"mine": [1, 2]}, )~" +
+                          read_of(R"~("length": "=len([mine for mine in mine])")~")),
             "");
 }
 

@@ -160,9 +160,8 @@ void FamilySet::add(std::string_view name,
     fail(ErrorKind::spec, name, "family \"{}\" is in {} already", family, known->second.file);
   if (const Json* dialects = get(json, "dialects"); dialects != nullptr && dialects->is_object())
     add_readers(family, *dialects);
-  families_.insert_or_assign(
-      family, Source{std::make_shared<const Json>(std::move(json)), nullptr, file,
-                     file.empty() ? "" : std::string(text)});
+  families_.insert_or_assign(family, Source{std::make_shared<const Json>(std::move(json)), nullptr,
+                                            file, file.empty() ? "" : std::string(text)});
 }
 
 void FamilySet::add_user(std::string_view text, const std::string& file, bool checked) {
@@ -205,15 +204,15 @@ void FamilySet::hide(const std::string& name) {
 Error FamilySet::located(const Error& error, std::string_view family) const {
   const auto found = families_.find(family);
   if (found == families_.end() || found->second.file.empty()) return error;
-  const auto& [json, compiled, file, text] = found->second;
+  const Source& source = found->second;
   // the spec is the family's: what is wrong with it is wrong in its file
   const std::string own = fmt::format("[{}", family);
   if (error.kind() == ErrorKind::spec && !std::string_view(error.what()).starts_with(own)) {
-    const std::string place = spec_place(merged(std::string(family)), json, error.what());
+    const std::string place = spec_place(merged(std::string(family)), *source.json, error.what());
     return with_place({error.kind(), fmt::format("{}.{}", family, place), error.what()}, family,
-                      text, file);
+                      source.text, source.file);
   }
-  return with_place(error, family, text, file);
+  return with_place(error, family, source.text, source.file);
 }
 
 std::string FamilySet::broken_text() const {
@@ -410,13 +409,14 @@ std::vector<std::string> FamilySet::fragments() const {
 
 const Json& FamilySet::file(const std::string& name) const {
   if (const auto family = families_.find(name); family != families_.end())
-    return family->second.json;
+    return *family->second.json;
   if (const auto fragment = fragments_.find(name); fragment != fragments_.end())
-    return fragment->second;
+    return *fragment->second;
   std::vector<std::string> known = names();
   for (std::string& fragment : fragments()) known.push_back(std::move(fragment));
-  fail(ErrorKind::usage, "families", "there is no family \"{}\"{}; `tessera list families` has all{}",
-       name, spec::did_you_mean(name, known), broken_text());
+  fail(ErrorKind::usage, "families",
+       "there is no family \"{}\"{}; `tessera list families` has all{}", name,
+       spec::did_you_mean(name, known), broken_text());
 }
 
 std::vector<std::string> FamilySet::files_of(const std::string& name) const {
@@ -436,7 +436,7 @@ std::vector<std::string> FamilySet::files_of(const std::string& name) const {
 
 Json FamilySet::merged(const std::string& name, int depth) const {
   Json merged = below(name, depth);
-  merge_family(merged, families_.at(name).json);
+  merge_family(merged, *families_.at(name).json);
   return merged;
 }
 
@@ -482,7 +482,7 @@ const Family& FamilySet::compile(const std::string& name) {
     const Json whole = merged(name);
     source.compiled = std::make_shared<Family>(compile_family(whole, name));
     if (!source.file.empty() && source.checked)
-      check_family_names(*{source.json, below(name, 0), whole, *source.compiled, *this});
+      check_family_names({*source.json, below(name, 0), whole, *source.compiled, *this});
   } catch (const Error& error) {
     source.compiled = nullptr;
     if (source.file.empty()) throw;
@@ -493,7 +493,7 @@ const Family& FamilySet::compile(const std::string& name) {
 
 void FamilySet::check_names(const std::string& name) {
   const Family& family = named(name);
-  check_family_names({families_.at(name).json, below(name, 0), merged(name), family, *this});
+  check_family_names({*families_.at(name).json, below(name, 0), merged(name), family, *this});
 }
 
 }  // namespace tessera::convert
