@@ -106,8 +106,7 @@ TEST(ContractSuite, NoMechanismDeclaresLessCausalityThanItShows) {
     spec::Causality& shown = worst[c.mechanism];  // bitwise at first
     // the check "causality" holds every case to what its mechanism declares: one that shows it is
     // enough
-    if (shown < c.mechanism->info.causality)
-      shown = std::max(shown, shown_causality(c.decoder));
+    if (shown < c.mechanism->info.causality) shown = std::max(shown, shown_causality(c.decoder));
   }
   for (const auto& [mechanism, shown] : worst)
     EXPECT_EQ(shown, mechanism->info.causality)
