@@ -57,7 +57,7 @@ struct Call {
   bool learns = true;    // gradients reach the first input
   bool narrow = true;    // takes float32
   bool half = true;      // and 16-bit floats
-  double rounding = 16;  // of the largest value, in units of the type's rounding
+  double rounding = 32;  // of the largest value, in units of the type's rounding
 
   Call still() const {
     return with([](Call& c) { c.learns = false; });
@@ -443,7 +443,7 @@ TEST_F(Forms, EveryFormComputesThePlainOneInFloat64) {
       // lists of keys lie in this machine's memory
       if (at::isFloatingType(got.scalar_type())) EXPECT_EQ(got.device(), place.device);
       const double rounding = place.type == at::kDouble     ? 0x1p-50
-                              : place.type == at::kBFloat16 ? 0x1p-8
+                              : place.type == at::kBFloat16 ? 0x1p-9
                                                             : 0x1p-23;
       ASSERT_EQ(got.sizes(), want.sizes());
       const double off = (got.cpu().to(at::kDouble) - want).abs().max().item<double>();
