@@ -55,7 +55,7 @@ const char* compiled_targets() {
     set(kernels ${CMAKE_SOURCE_DIR}/src/tessera/cuda)
     add_custom_command(OUTPUT ${source} BYPRODUCTS ${folder}/ptxas.txt
       COMMAND ${script} ${source} ${TESSERA_CUDA_TARGETS} ${TESSERA_NVCC} ${_cuda_flags} -I${CMAKE_SOURCE_DIR}/src ${kernels}/kernels.cu
-      DEPENDS ${script} ${inputs} ${kernels}/kernels.cu ${kernels}/kernels.h ${kernels}/kernels.def ${kernels}/block.h ${kernels}/launch.h
+      DEPENDS ${script} ${inputs} ${kernels}/kernels.cu ${kernels}/kernels.h ${kernels}/kernels.def ${kernels}/packed_formats.def ${kernels}/block.h ${kernels}/launch.h
       COMMENT "Compiling CUDA kernels" VERBATIM)
   endif()
   set(${out} ${source} PARENT_SCOPE)
