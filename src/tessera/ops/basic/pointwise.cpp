@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/kernels/basic/rowwise.h"
+#include "tessera/ops/basic/cuda_fused.h"
 #include "tessera/ops/basic/elementwise.h"
 #include "tessera/ops/basic/fused.h"
 #include "tessera/ops/basic/ordered_sum.h"
@@ -36,6 +37,8 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double offset, double eps
   }
   if (form == Form::learning && x.size(-1) > 0 && weight.defined())
     return fused_rms_norm(x, weight.to(at::kFloat), offset, eps);
+  if (form == Form::cuda && x.numel() > 0)
+    return cuda_rms_norm(x, weight.defined() ? weight.to(at::kFloat) : weight, offset, eps);
   const Tensor wide_x = x.to(wide(x));
   Tensor y = wide_x * spread(at::rsqrt(wide_x.square().mean(-1, true) + eps), wide_x);
   if (weight.defined()) y = y * (weight.to(wide(x)) + offset);
@@ -59,8 +62,9 @@ Tensor layer_norm(
   const auto normed = [&](const Tensor& factor, const Tensor& added) {
     return at::layer_norm(x.to(wide(x)), {x.size(-1)}, factor, added, eps);
   };
-  if (!at::GradMode::is_enabled()) return normed(w, b).to(x.scalar_type());
-  // the gradients of both come as sums over the rows
+  // libtorch's backward pass has the gradients of all three on a GPU; on a CPU those of w and b are
+  // sums over the rows in a fixed order
+  if (!at::GradMode::is_enabled() || !on_host(x)) return normed(w, b).to(x.scalar_type());
   Tensor y = normed({}, {});
   if (w.defined()) y = y * over_rows(w, y);
   if (b.defined()) y = y + over_rows(b, y);
@@ -109,6 +113,9 @@ Tensor gated(const Tensor& gate, const Tensor& up, Activation act) {
   if (act == Activation::silu && form == Form::learning && gate.sizes() == up.sizes() &&
       up.scalar_type() == at::kFloat)
     return fused_swiglu(gate, up);
+  if (act == Activation::silu && form == Form::cuda && gate.sizes() == up.sizes() &&
+      up.scalar_type() == at::kFloat)
+    return cuda_swiglu(gate, up);
   return activate(gate, act) * up;
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/kernels/basic/rope.h"
+#include "tessera/ops/basic/cuda_fused.h"
 #include "tessera/ops/basic/fused.h"
 #include "tessera/ops/form.h"
 
@@ -54,6 +55,8 @@ Tensor rope(Tensor x_NHD, const RotaryTable& table, bool interleaved) {
   }
   if (form == Form::learning && table.cos_NR.scalar_type() == at::kFloat)
     return fused_rope(x_NHD, table, interleaved);
+  if (form == Form::cuda && table.cos_NR.scalar_type() == at::kFloat)
+    return cuda_rope(x_NHD, table, interleaved);
   const auto type = wide(x_NHD);
   const Tensor cos = table.cos_NR.to(type).unsqueeze(1),
                sin = table.sin_NR.to(type).unsqueeze(1);  // [N, 1, r/2]

@@ -1,0 +1,67 @@
+// Products with weights in blocks by kernels of CUDA, emulated on tensors of the CPU.
+#include "tessera/ops/weights/packed_product.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/cuda/emulation_testing.h"
+#include "tessera/kernels/weights/blocks.h"
+#include "tessera/kernels/weights/quantize.h"
+
+namespace tessera::ops::packed_product_test {
+namespace {
+
+constexpr DType kTypes[] = {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
+                            DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k};
+
+struct Blocks {
+  Tensor rows_OB, numbers_OI;
+  Blocks(DType type, int64_t o, int64_t i) {
+    const Tensor w = (at::arange(o * i, at::kFloat) * 0.7f).sin().contiguous();
+    rows_OB = at::empty({o, storage_bytes(type, i)}, at::kByte);
+    kernels::quantize(type, w.const_data_ptr<float>(), o * i, rows_OB.mutable_data_ptr());
+    numbers_OI = at::empty({o, i}, at::kFloat);
+    kernels::dequantize(type, rows_OB.const_data_ptr(), o * i,
+                        numbers_OI.mutable_data_ptr<float>());
+  }
+};
+
+TEST(PackedProduct, OfFewRowsIsTheProductWithTheDecodedMatrix) {
+  const at::NoGradGuard none;
+  for (const DType type : kTypes) {
+    const int64_t width = 2 * std::max(layout_of(type).block_elements, 96), outputs = 19;
+    const int64_t i = width / layout_of(type).block_elements * layout_of(type).block_elements;
+    const Blocks w(type, outputs, i);
+    const Tensor bias = at::arange(outputs, at::kFloat).cos();
+    for (const int64_t rows : {1, 3, 8}) {
+      const Tensor x = (at::arange(rows * i, at::kFloat) * 0.3f).sin().reshape({rows, 1, i});
+      cuda::Emulator emulator;
+      const Tensor y = packed_product(type, w.rows_OB, x, bias);
+      EXPECT_EQ(emulator.launches().size(), 1u);
+      const Tensor want =
+          at::linear(x.to(at::kDouble), w.numbers_OI.to(at::kDouble), bias.to(at::kDouble));
+      ASSERT_EQ(y.sizes(), want.sizes());
+      EXPECT_LE((y - want).abs().max().item<double>(), 2e-6 * want.abs().max().item<double>())
+          << name_of(type) << ", " << rows << " rows";
+      // a view that begins at any float
+      const Tensor shifted = at::cat({at::zeros({1}), x.flatten()}).narrow(0, 1, x.numel());
+      EXPECT_TRUE(packed_product(type, w.rows_OB, shifted.reshape(x.sizes()), bias).equal(y));
+      EXPECT_TRUE(packed_product(type, w.rows_OB.narrow(0, 3, 5), x, bias.narrow(0, 3, 5))
+                      .equal(y.narrow(-1, 3, 5)));
+    }
+  }
+}
+
+TEST(UnpackedByKernel, HasTheValuesOfDequantize) {
+  for (const DType type : kTypes) {
+    const int64_t width = 256;
+    const Blocks w(type, 7, width);
+    const cuda::Emulator emulator;
+    EXPECT_TRUE(unpacked_by_kernel(type, w.rows_OB).equal(w.numbers_OI)) << name_of(type);
+    EXPECT_TRUE(unpacked_by_kernel(type, w.rows_OB.narrow(0, 2, 4), at::kBFloat16)
+                    .equal(w.numbers_OI.narrow(0, 2, 4).to(at::kBFloat16)))
+        << name_of(type);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::ops::packed_product_test
