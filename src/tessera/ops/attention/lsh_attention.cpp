@@ -62,6 +62,27 @@ Sorted sort_tokens(const Tensor& buckets_RHT, const Lsh& how) {
   return out;
 }
 
+/// The same order for by_chunks(), sorted on the device of the buckets without waiting for it.
+struct SortedThere {
+  Tensor token_HP, bucket_HP, place_HN;  // P places, N = R * T
+};
+
+SortedThere sort_there(const Tensor& buckets_RHT, const Lsh& how) {
+  const int64_t rounds = buckets_RHT.size(0), heads = buckets_RHT.size(1), t = buckets_RHT.size(2),
+                padded = how.padded(t);
+  int64_t per_round = 1;
+  for (const Tensor& rotation : how.rotations) per_round *= 2 * rotation.size(3);
+  const auto [bucket, order] = at::sort(buckets_RHT, /*stable=*/true, -1, /*descending=*/false);
+  const Tensor round = at::arange(rounds, order.options()).reshape({rounds, 1, 1}),
+               place = (at::arange(t, order.options()) + round * padded).expand_as(order);
+  const auto by_head = [&](const Tensor& x_RHN) {
+    return x_RHN.transpose(0, 1).reshape({heads, rounds * x_RHN.size(2)});
+  };
+  return {by_head(at::constant_pad_nd(order, {0, padded - t}, -1)),
+          by_head(at::constant_pad_nd(bucket + round * per_round, {0, padded - t}, 0)),
+          by_head(at::empty_like(order).scatter_(-1, order, place))};
+}
+
 /// Chunks in reach of `chunk`, around the ends.
 std::vector<int64_t> neighbours(const Lsh& how, int64_t chunk, int64_t chunks) {
   std::vector<int64_t> out;
@@ -197,27 +218,13 @@ Tensor by_chunks(const Tensor& q,
                  const Tensor& k,
                  const Tensor& v,
                  const Lsh& how,
-                 const Sorted& sorted,
+                 const SortedThere& sorted,
                  Tensor* lse_THR) {
-  const int64_t t = q.size(0), heads = q.size(1), c = how.chunk, chunks = sorted.places / c,
-                rounds = how.rounds();
-  // tokens in the order of the list, by head
-  Tensor token = at::empty({heads, sorted.places}, at::kLong),
-         bucket = at::empty({heads, sorted.places}, at::kLong),
-         place = at::empty({heads, rounds * t}, at::kLong);
-  for (int64_t h = 0; h < heads; ++h) {
-    const auto& tokens = sorted.token[static_cast<size_t>(h)];
-    const auto& places = sorted.place[static_cast<size_t>(h)];
-    const auto& buckets = sorted.bucket[static_cast<size_t>(h)];
-    std::copy(buckets.begin(), buckets.end(), bucket.data_ptr<int64_t>() + h * sorted.places);
-    std::copy(tokens.begin(), tokens.end(), token.data_ptr<int64_t>() + h * sorted.places);
-    std::copy(places.begin(), places.end(), place.data_ptr<int64_t>() + h * rounds * t);
-  }
-  token = token.to(q.device());
-  bucket = bucket.to(q.device());
-  place = place.to(q.device());
+  const Tensor &token = sorted.token_HP, &bucket = sorted.bucket_HP, &place = sorted.place_HN;
+  const int64_t t = q.size(0), heads = q.size(1), c = how.chunk, rounds = how.rounds(),
+                places = token.size(1), chunks = places / c;
   const auto listed = [&](const Tensor& x) {  // [H, chunks, c, D]
-    const Tensor index = token.clamp_min(0).unsqueeze(-1).expand({heads, sorted.places, x.size(2)});
+    const Tensor index = token.clamp_min(0).unsqueeze(-1).expand({heads, places, x.size(2)});
     return x.transpose(0, 1).gather(1, index).reshape({heads, chunks, c, x.size(2)});
   };
   const auto in_reach = [&](const Tensor& x) {  // chunk i - before .. i + after next to chunk i
@@ -256,14 +263,12 @@ Tensor by_chunks(const Tensor& q,
   const Tensor out = ops::product(weights, in_reach(listed(v)));
   // back to the order of the tokens
   const int64_t width = v.size(2);
-  const Tensor out_RTHV = out.reshape({heads, sorted.places, width})
+  const Tensor out_RTHV = out.reshape({heads, places, width})
                               .gather(1, place.unsqueeze(-1).expand({heads, rounds * t, width}))
                               .reshape({heads, rounds, t, width})
                               .permute({1, 2, 0, 3});
-  const Tensor lse_RTH = lse.reshape({heads, sorted.places})
-                             .gather(1, place)
-                             .reshape({heads, rounds, t})
-                             .permute({1, 2, 0});
+  const Tensor lse_RTH =
+      lse.reshape({heads, places}).gather(1, place).reshape({heads, rounds, t}).permute({1, 2, 0});
   if (lse_THR != nullptr) *lse_THR = lse_RTH.permute({1, 2, 0});
   return combined(out_RTHV, lse_RTH);
 }
@@ -356,9 +361,10 @@ Tensor lsh_attention(const Tensor& qk_THD, const Tensor& v_THV, const Lsh& how, 
   } else {
     buckets = how.buckets_RHT.defined() ? how.buckets_RHT : lsh_buckets(q, how);
   }
-  const Sorted sorted = sort_tokens(buckets.to(at::kCPU, at::kLong), own);
-  const Tensor out = kernel_serves(Op::lsh_attention, q) ? by_kernel(q, k, v, own, sorted, lse_THR)
-                                                         : by_chunks(q, k, v, own, sorted, lse_THR);
+  const bool by_lists = kernel_serves(Op::lsh_attention, q);
+  buckets = buckets.to(by_lists ? at::Device(at::kCPU) : q.device(), at::kLong);
+  const Tensor out = by_lists ? by_kernel(q, k, v, own, sort_tokens(buckets, own), lse_THR)
+                              : by_chunks(q, k, v, own, sort_there(buckets, own), lse_THR);
   return out.to(qk_THD.scalar_type());
 }
 
