@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/ops/weights/packed_product.h"
 #include "tessera/ops/weights/unpack.h"
 
 namespace tessera::ops {
@@ -57,8 +58,8 @@ Tensor DeviceBlocks::in_their_order(const Tensor& rows_RI, int64_t m) const {
   return place_MI_.defined() ? rows_RI.index_select(1, place_MI_.select(0, m)) : rows_RI;
 }
 
-Tensor DeviceBlocks::decode(int64_t begin, int64_t count) const {
-  const Tensor rows = unpacked(dtype(), rows_RB_.narrow(0, begin, count));
+Tensor DeviceBlocks::decode(int64_t begin, int64_t count, at::ScalarType type) const {
+  const Tensor rows = unpacked(dtype(), rows_RB_.narrow(0, begin, count), type);
   if (!place_MI_.defined()) return rows;
   std::vector<Tensor> parts;
   for (int64_t at = begin; at < begin + count;) {
@@ -71,10 +72,10 @@ Tensor DeviceBlocks::decode(int64_t begin, int64_t count) const {
 }
 
 template <class Body>
-void DeviceBlocks::for_tiles(Body body) const {
+void DeviceBlocks::for_tiles(at::ScalarType type, Body body) const {
   const int64_t most = std::max<int64_t>(1, kDeviceTile / std::max<int64_t>(1, size(1)));
   for (int64_t first = 0; first < size(0); first += most)
-    body(first, decode(first, std::min(most, size(0) - first)));
+    body(first, decode(first, std::min(most, size(0) - first), type));
 }
 
 Tensor DeviceBlocks::tensor() const {
@@ -82,7 +83,8 @@ Tensor DeviceBlocks::tensor() const {
 }
 
 Tensor DeviceBlocks::matrix(at::Device device, at::ScalarType type) const {
-  return device == this->device() ? tensor().to(type) : Storage::matrix(device, type);
+  return device == this->device() ? decode(0, rows_RB_.size(0), type).reshape(shape())
+                                  : Storage::matrix(device, type);
 }
 
 StoragePtr DeviceBlocks::slice(int64_t index) const {
@@ -113,13 +115,15 @@ StoragePtr DeviceBlocks::to(at::Device device) const {
 Tensor DeviceBlocks::unrecorded_product(const Tensor& x, const Tensor& bias_O) const {
   const at::NoGradGuard constant;
   const Tensor input = x.detach();
+  if (!place_MI_.defined() && packed_product_serves(dtype(), input))
+    return packed_product(dtype(), rows_RB_, input, bias_O);
   std::vector<Tensor> parts;
-  for_tiles([&](int64_t first, const Tensor& tile_RI) {
+  for_tiles(x.scalar_type(), [&](int64_t first, const Tensor& tile_RI) {
     const Tensor b =
         bias_O.defined()
             ? bias_O.detach().narrow(0, first, tile_RI.size(0)).to(x.device(), x.scalar_type())
             : Tensor();
-    parts.push_back(at::linear(input, tile_RI.to(x.scalar_type()), b));
+    parts.push_back(at::linear(input, tile_RI, b));
   });
   return parts.size() == 1 ? parts[0] : at::cat(parts, -1);
 }
@@ -135,8 +139,8 @@ Tensor DeviceBlocks::product(const Tensor& x,
 Tensor DeviceBlocks::transposed(const Tensor& y) const {
   if (y.device() != device()) return Storage::transposed(y);
   Tensor x;
-  for_tiles([&](int64_t first, const Tensor& tile_RI) {
-    const Tensor part = y.narrow(-1, first, tile_RI.size(0)).matmul(tile_RI.to(y.scalar_type()));
+  for_tiles(y.scalar_type(), [&](int64_t first, const Tensor& tile_RI) {
+    const Tensor part = y.narrow(-1, first, tile_RI.size(0)).matmul(tile_RI);
     x = x.defined() ? x + part : part;
   });
   return x;

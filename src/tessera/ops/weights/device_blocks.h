@@ -1,5 +1,6 @@
-// Numbers in blocks on a device other than the CPU: their bytes stay as they are stored, and
-// products decode a tile of rows at a time.
+// Numbers in blocks on a device other than the CPU: their bytes stay as they are stored. Products
+// decode a tile of rows at a time; kernels of CUDA multiply few rows of x with the bytes
+// (packed_product.h).
 #pragma once
 
 #include "tessera/ops/weights/block_storage.h"
@@ -28,9 +29,9 @@ class DeviceBlocks final : public Storage {
   Tensor transposed(const Tensor& y) const override;
   Tensor rows(const Tensor& ids_N) const override;
 
-  /// Rows [begin, begin + count) of all matrices, one after the other, as float32 on the device:
-  /// the one place where products, rows and tensor() decode.
-  Tensor decode(int64_t begin, int64_t count) const;
+  /// Rows [begin, begin + count) of all matrices, one after the other, as `type` on the device: the
+  /// one place where products, rows and tensor() decode.
+  Tensor decode(int64_t begin, int64_t count, at::ScalarType type = at::kFloat) const;
 
  protected:
   /// Decoded at every call on the storage's own device, so that the numbers stay encoded there.
@@ -42,9 +43,10 @@ class DeviceBlocks final : public Storage {
   int64_t rows_of_matrix() const;
   /// rows_RI, as they lie, of matrix m.
   Tensor in_their_order(const Tensor& rows_RI, int64_t m) const;
-  /// Calls body(first row, rows_RI) for tiles of the matrix [O, I], columns in their order.
+  /// Calls body(first row, rows_RI) for tiles of the matrix [O, I] as `type`, columns in their
+  /// order.
   template <class Body>
-  void for_tiles(Body body) const;
+  void for_tiles(at::ScalarType type, Body body) const;
 
   Tensor rows_RB_;  // bytes of each row
   ColumnsPtr columns_;

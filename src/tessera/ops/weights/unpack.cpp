@@ -1,5 +1,7 @@
 #include "tessera/ops/weights/unpack.h"
 
+#include "tessera/ops/weights/packed_product.h"
+
 namespace tessera::ops {
 namespace {
 
@@ -120,12 +122,14 @@ bool can_unpack(DType dtype) {
   }
 }
 
-Tensor unpacked(DType dtype, const Tensor& rows_RB) {
+Tensor unpacked(DType dtype, const Tensor& rows_RB, at::ScalarType type) {
+  if (unpack_kernel_serves(dtype, rows_RB, type)) return unpacked_by_kernel(dtype, rows_RB, type);
   const DTypeLayout& layout = layout_of(dtype);
   const int64_t rows = rows_RB.size(0), of_row = rows_RB.size(1) / layout.block_bytes;
   const Tensor blocks_MB = rows_RB.reshape({rows * of_row, layout.block_bytes});
   return unpacked_blocks(dtype, Fields(blocks_MB), rows * of_row)
-      .reshape({rows, of_row * layout.block_elements});
+      .reshape({rows, of_row * layout.block_elements})
+      .to(type);
 }
 
 }  // namespace tessera::ops

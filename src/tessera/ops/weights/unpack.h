@@ -1,5 +1,5 @@
-// Block types to float32 by torch's operations, for devices other than the CPU: the values and
-// bits of kernels::dequantize.
+// Block types to float numbers on devices other than the CPU, by kernels of CUDA where they are
+// (packed_product.h), else by torch's operations: the values and bits of kernels::dequantize.
 #pragma once
 
 #include "tessera/base/dtype.h"
@@ -11,7 +11,7 @@ namespace tessera::ops {
 /// quantized folders.
 bool can_unpack(DType dtype);
 
-/// Rows of whole blocks, uint8 [R, bytes] -> float32 [R, numbers].
-Tensor unpacked(DType dtype, const Tensor& rows_RB);
+/// Rows of whole blocks, uint8 [R, bytes] -> [R, numbers], float32 rounded to `type`.
+Tensor unpacked(DType dtype, const Tensor& rows_RB, at::ScalarType type = at::kFloat);
 
 }  // namespace tessera::ops
