@@ -67,7 +67,7 @@ if [ -z "$build" ]; then
   torch=${TESSERA_TORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))' 2>/dev/null)}
   step configure 60 cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_TORCH="$torch" \
     ${TESSERA_PREFIX:+-DCMAKE_PREFIX_PATH="$TESSERA_PREFIX"} &&
-    step build 330 cmake --build "$build" -j "$(nproc)" --target tessera device_test generation_device_test &&
+    step build 330 cmake --build "$build" -j "$(nproc)" --target tessera device_test generation_device_test forms_test &&
     row build "$(($(date +%s) - begin))" s ok
 fi
 tessera=$build/bin/tessera
@@ -89,9 +89,22 @@ else
       row "$1" "" "" "not measured" "$3 is not built"
       return
     fi
-    TESSERA_TESTED_DEVICE=$device step "$1" "$2" "$program" "--gtest_filter=$4" --gtest_brief=1 &&
-      row "$1" "$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$out/logs/$1.out")" "tests passed" ok
+    TESSERA_TESTED_DEVICE=$device step "$1" "$2" "$program" "--gtest_filter=$4" --gtest_brief=1 || return
+    local passed
+    passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$out/logs/$1.out")
+    if [ "$passed" = 0 ]; then
+      row "$1" "" "" "not measured" "its tests were skipped"
+    else
+      row "$1" "$passed" "tests passed" ok
+    fi
   }
+  # kernels against plain forms, then their time, for which there is no benchmark yet
+  if [ -n "$dry" ]; then
+    suite kernels_suite 60 forms_test 'CudaForms*'
+  else
+    suite kernels_suite 60 forms_test 'CudaForms*:Forms*'
+  fi
+  row kernels_time "" ms "not measured" "CUDA kernels have no benchmark"
   if [ -n "$dry" ]; then
     suite training_suite 60 device_test 'TrainingOnDevice.LossesThatAreNotFinite*'
     suite generation_suite 60 generation_device_test 'GenerationOnDevice.Perplexity*'

@@ -665,6 +665,14 @@ void clear_findings() {
   g_n_found = 0;
 }
 
+Opened::Opened() {
+  for (int d = 0; d < g_devices; ++d)
+    mprotect(g_memory[d].shown, g_memory[d].size, PROT_READ | PROT_WRITE);
+}
+Opened::~Opened() {
+  for (int d = 0; d < g_devices; ++d) mprotect(g_memory[d].shown, g_memory[d].size, PROT_NONE);
+}
+
 std::string touched(const std::function<void()>& f) {
   sigjmp_buf jump;
   t_touched = nullptr;

@@ -62,6 +62,16 @@ struct Finding {
 std::vector<Finding> findings();
 void clear_findings();
 
+/// While one lives, the host can access the devices' memory: for kernels that a test runs there in
+/// place of a device.
+class Opened {
+ public:
+  Opened();
+  ~Opened();
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+};
+
 /// Runs f, without a survey. Returns "" if it returns, or describe() of the first device memory
 /// that it accesses on this thread; it is then left by a jump, without destructors.
 std::string touched(const std::function<void()>& f);

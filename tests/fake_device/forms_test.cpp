@@ -6,11 +6,13 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "fake_device/tested_device.h"
+#include "tessera/cuda/emulation_testing.h"
 #include "tessera/nn/mixer/mixer_testing.h"
 #include "tessera/ops/attention/compressed_attention.h"
 #include "tessera/ops/attention/indexer.h"
@@ -29,6 +31,7 @@
 #include "tessera/ops/basic/xielu.h"
 #include "tessera/ops/convolution/long_conv.h"
 #include "tessera/ops/convolution/short_conv.h"
+#include "tessera/ops/cuda_kernels.h"
 #include "tessera/ops/form.h"
 #include "tessera/ops/linear/linear_recurrence.h"
 #include "tessera/ops/linear/mlstm.h"
@@ -392,7 +395,8 @@ class Forms : public testing::Test {
   }
   void TearDown() override { observe_forms(nullptr); }
 
-  static Tensor run(const Call& call, const Place& place) {
+  /// The result; its gradient by the first input, where it has one, in `gradient`.
+  static Tensor run(const Call& call, const Place& place, Tensor* gradient_out = nullptr) {
     const at::AutoGradMode mode(place.gradients);
     Tensors in;
     for (const Tensor& t : call.in) {
@@ -408,6 +412,7 @@ class Forms : public testing::Test {
       const auto gradient = torch::autograd::grad({out.sum()}, {in[0]});
       EXPECT_EQ(gradient[0].device(), place.device);
       EXPECT_TRUE(at::isfinite(gradient[0]).all().item<bool>());
+      if (gradient_out != nullptr) *gradient_out = gradient[0].cpu().to(at::kDouble);
     }
     return out.detach();
   }
@@ -453,10 +458,70 @@ TEST_F(Forms, EveryFormComputesThePlainOneInFloat64) {
       std::set<Form> forms;
       for (const auto type : {place.type, place.type == at::kDouble ? at::kDouble : at::kFloat})
         for (const bool gradients : {place.gradients, place.gradients && call.learns})
-          forms.insert(form_of(operation.op, Setting{place.device.type(), type, gradients}));
+          forms.insert(form_of(operation.op, Setting{place.device.type(), type, gradients,
+                                                     cuda_kernels() && place.device == there}));
       for (const Form form : forms) asked += Asked::times(operation.op, form);
       EXPECT_GT(asked, 0);
     }
+  }
+}
+
+/// Kernels of CUDA on the device under test: emulated on the test device, run on a GPU.
+class CudaForms : public Forms {
+ protected:
+  void SetUp() override {
+    Forms::SetUp();
+    there_ = test::tested_device();
+    if (test::is_test_device()) {
+      emulator_ = std::make_unique<cuda::Emulator>(cuda::Order::forwards, [](const auto& run) {
+        const fake_device::Opened opened;
+        run();
+      });
+      count_as_cuda(at::kPrivateUse1);
+      set_cuda_kernels(true);
+    } else if (!cuda_kernels()) {
+      GTEST_SKIP() << "kernels of CUDA cannot be launched on " << there_.str();
+    }
+  }
+  void TearDown() override {
+    if (emulator_) {
+      set_cuda_kernels(false);
+      count_as_cuda(at::kCUDA);
+    }
+    Forms::TearDown();
+  }
+
+  at::Device there_{at::kCPU};
+  std::unique_ptr<cuda::Emulator> emulator_;
+};
+
+TEST_F(CudaForms, ComputeThePlainOnesInFloat64) {
+  int tested = 0;
+  for (const Operation& operation : operations()) {
+    const Setting setting{at::kCUDA, at::kFloat, true, true};
+    if (form_of(operation.op, setting) != Form::cuda) continue;
+    const Call& call = calls().at(operation.op);
+    Tensor gradient;
+    const Tensor want = run(call, {there_, at::kDouble, true}, &gradient).cpu().to(at::kDouble);
+    for (const bool gradients : {false, true}) {
+      SCOPED_TRACE(std::string(operation.name) + (gradients ? ", with gradients" : ""));
+      Tensor got_gradient;
+      const Tensor got = run(call, {there_, at::kFloat, gradients}, &got_gradient);
+      EXPECT_GT(Asked::times(operation.op, Form::cuda), 0);
+      EXPECT_EQ(got.device(), there_);
+      const auto expect_close = [&](const Tensor& x, const Tensor& y) {
+        ASSERT_EQ(x.sizes(), y.sizes());
+        EXPECT_LE((x.cpu().to(at::kDouble) - y).abs().max().item<double>(),
+                  4 * call.rounding * 0x1p-23 * std::max(1.0, y.abs().max().item<double>()));
+      };
+      expect_close(got, want);
+      if (got_gradient.defined()) expect_close(got_gradient, gradient);
+      ++tested;
+    }
+  }
+  EXPECT_GE(tested, 10);
+  if (emulator_) {
+    EXPECT_GE(emulator_->launches().size(), 10u);
   }
 }
 

@@ -41,8 +41,9 @@ void expect_same(const Tensors& leaves, const Scan& definition, const Scan& kern
     for (size_t i = 0; i < want.size(); ++i) {
       const double scale = std::max(1.0, want[i].abs().max().item<double>());
       expect_near(got[i], want[i], 2e-5 * scale, std::to_string(i).c_str());
-      if (order == cuda::Order::backwards)
+      if (order == cuda::Order::backwards) {
         EXPECT_TRUE(at::equal(got[i], first[i])) << i << " depends on the order of threads";
+      }
     }
     first = got;
   }
