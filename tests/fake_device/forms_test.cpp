@@ -46,6 +46,7 @@
 #include "tessera/ops/scan/slstm.h"
 #include "tessera/ops/transform/dft.h"
 #include "tessera/ops/weights/head_linear.h"
+#include "tessera/ops/weights/to_device.h"
 
 namespace tessera::ops {
 namespace {
@@ -522,6 +523,45 @@ TEST_F(CudaForms, ComputeThePlainOnesInFloat64) {
   EXPECT_GE(tested, 10);
   if (emulator_) {
     EXPECT_GE(emulator_->launches().size(), 10u);
+  }
+}
+
+/// Weights in blocks stay packed on the device; few rows are multiplied with the packed bytes, more
+/// rows and gradients with decoded tiles.
+TEST_F(CudaForms, ComputeProductsWithPackedWeights) {
+  const int64_t width = 512, outputs = 19;
+  for (const DType type : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0,
+                           DType::q4_k, DType::q5_k, DType::q6_k}) {
+    const auto here = std::make_shared<const Weight>(
+        Weight::dense("w", gen({outputs, width}, 0.7, 0.1)).converted(type));
+    const WeightPtr there = to_device(here, there_);
+    ASSERT_EQ(there->dtype(), type);
+    EXPECT_TRUE(at::equal(there->tensor().cpu(), here->tensor())) << name_of(type);
+    const Weight plain = Weight::dense("w", here->tensor().to(at::kDouble));
+    for (const int64_t rows : {1, 8, 9})
+      for (const bool gradients : {false, true}) {
+        SCOPED_TRACE(
+            fmt::format("{}, {} rows{}", name_of(type), rows, gradients ? ", with gradients" : ""));
+        const at::AutoGradMode mode(gradients);
+        const Tensor x = gen({rows, width}, 0.3, 0.2).to(at::kFloat);
+        Tensor own = x.to(there_).requires_grad_(gradients),
+               wide = x.to(at::kDouble).requires_grad_(gradients);
+        const Tensor y = linear(own, *there), want = linear(wide, plain);
+        const auto expect_close = [](const Tensor& got, const Tensor& of) {
+          EXPECT_LE((got.detach().cpu().to(at::kDouble) - of.detach()).abs().max().item<double>(),
+                    1e-5 * std::max(1.0, of.detach().abs().max().item<double>()));
+        };
+        expect_close(y, want);
+        if (!gradients) continue;
+        expect_close(torch::autograd::grad({y.sum()}, {own})[0],
+                     torch::autograd::grad({want.sum()}, {wide})[0]);
+      }
+  }
+  if (emulator_) {
+    const auto launches = emulator_->launches();
+    EXPECT_TRUE(launches.contains(cuda::Kernel::packed_product_of_one_q4_k));
+    EXPECT_TRUE(launches.contains(cuda::Kernel::packed_product_of_few_q4_k));
+    EXPECT_TRUE(launches.contains(cuda::Kernel::unpack_float_q4_k));
   }
 }
 
