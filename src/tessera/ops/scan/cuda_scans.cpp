@@ -5,7 +5,6 @@
 #include "tessera/cuda/kernels.h"
 #include "tessera/ops/cuda_stream.h"
 #include "tessera/ops/recurrence_function.h"
-#include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
 namespace {
