@@ -6,9 +6,10 @@
 //     static constexpr int kThreads = 128;    // threads of a block
 //     static constexpr int kRegisters = 40;   // of a thread at most; ptxas_test.cpp holds it
 //     struct Arguments { const float* x; float* y; int64_t n; };  // plain data, passed by value
-//     struct Shared { float sums[kThreads]; };                    // shared memory of a block, up
-//     to 48 KiB template <class Block> TESSERA_DEVICE static void run(Block& block, Shared& shared,
-//     const Arguments& in) {
+//     // shared memory of a block, up to 48 KiB
+//     struct Shared { float sums[kThreads]; };
+//     template <class Block>
+//     TESSERA_DEVICE static void run(Block& block, Shared& shared, const Arguments& in) {
 //       typename Block::template PerThread<float> sum;            // a variable of each thread
 //       block.each([&](int thread) { ... sum[thread] ...; });     // a phase; a barrier follows
 //       block.each([&](int thread) { ... });
