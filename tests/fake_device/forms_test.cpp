@@ -124,7 +124,7 @@ const std::map<Op, Call>& calls() {
   const auto z = [](std::vector<int64_t> shape) { return gen(shape, 0.37, 0.7); };
   static const std::map<Op, Call> kCalls{
       {Op::documents,
-       {{x({5, 2, 4}), y({5, 2, 4}), z({5, 2, 4})},
+       Call{{x({5, 2, 4}), y({5, 2, 4}), z({5, 2, 4})},
         [](const Tensors& t) {
           std::vector<AttentionCall> calls;
           for (const auto& [first, n] : std::vector<std::pair<int64_t, int64_t>>{{0, 2}, {2, 3}}) {
@@ -135,21 +135,21 @@ const std::map<Op, Call>& calls() {
         }}},
       // basic
       {Op::rms_norm,
-       {{x({3, 8}), y({8})}, [](const Tensors& t) { return rms_norm(t[0], t[1], 0.5, 1e-6); }}},
+       Call{{x({3, 8}), y({8})}, [](const Tensors& t) { return rms_norm(t[0], t[1], 0.5, 1e-6); }}},
       {Op::layer_norm,
-       {{x({3, 8}), y({8}), z({8})},
+       Call{{x({3, 8}), y({8}), z({8})},
         [](const Tensors& t) { return layer_norm(t[0], t[1], t[2], 0, 1e-6); }}},
       {Op::activate,
-       {{x({3, 8})}, [](const Tensors& t) { return activate(t[0], Activation::gelu); }}},
+       Call{{x({3, 8})}, [](const Tensors& t) { return activate(t[0], Activation::gelu); }}},
       {Op::elementwise,
-       {{x({3, 8})}, [](const Tensors& t) { return elementwise(Elementwise::silu, t[0]); }}},
+       Call{{x({3, 8})}, [](const Tensors& t) { return elementwise(Elementwise::silu, t[0]); }}},
       {Op::gated,
-       {{x({3, 8}), y({3, 8})},
+       Call{{x({3, 8}), y({3, 8})},
         [](const Tensors& t) { return gated(t[0], t[1], Activation::silu); }}},
-      {Op::softcap, {{x({3, 8})}, [](const Tensors& t) { return softcap(t[0], 3); }}},
-      {Op::softplus, {{x({3, 8})}, [](const Tensors& t) { return softplus(t[0]); }}},
+      {Op::softcap, Call{{x({3, 8})}, [](const Tensors& t) { return softcap(t[0], 3); }}},
+      {Op::softplus, Call{{x({3, 8})}, [](const Tensors& t) { return ops::softplus(t[0]); }}},
       {Op::xielu,
-       {{x({3, 8}), y({1}), z({1})},
+       Call{{x({3, 8}), y({1}), z({1})},
         [](const Tensors& t) { return xielu(t[0], t[1], t[2], 0.5, -1e-6); }}},
       {Op::rotary_table,
        Call{{x({1}), at::arange(5)},
@@ -158,19 +158,19 @@ const std::map<Op, Call>& calls() {
           return joined({table.cos_NR, table.sin_NR});
         }}.still()},
       {Op::rope,
-       {{x({3, 2, 8}), y({3, 3}), z({3, 3})},
+       Call{{x({3, 2, 8}), y({3, 3}), z({3, 3})},
         [](const Tensors& t) {
           return rope(t[0], {widened(t[1]), widened(t[2])}, false);
         }}},
       {Op::weighted_sum,
-       {{x({3, 4}), y({4, 5})}, [](const Tensors& t) { return weighted_sum(t[0], t[1]); }}},
-      {Op::ordered_sum, {{x({3, 4})}, [](const Tensors& t) { return ordered_sum(t[0], {0}); }}},
+       Call{{x({3, 4}), y({4, 5})}, [](const Tensors& t) { return weighted_sum(t[0], t[1]); }}},
+      {Op::ordered_sum, Call{{x({3, 4})}, [](const Tensors& t) { return ordered_sum(t[0], {0}); }}},
       {Op::over_rows,
-       {{x({4}), y({3, 4})}, [](const Tensors& t) { return t[1] * over_rows(t[0], t[1]); }}},
+       Call{{x({4}), y({3, 4})}, [](const Tensors& t) { return t[1] * over_rows(t[0], t[1]); }}},
       {Op::sum_of_rows,
        Call{{x({3, 4})}, [](const Tensors& t) { return sum_of_rows(t[0].detach()); }}.still()},
       {Op::doubly_stochastic,
-       {{x({2, 3, 3})}, [](const Tensors& t) { return doubly_stochastic(t[0], 3, 1e-6); }}},
+       Call{{x({2, 3, 3})}, [](const Tensors& t) { return doubly_stochastic(t[0], 3, 1e-6); }}},
       // 16-bit floats are widened before they ask
       {Op::product,
        Call{{x({3, 4}), y({5, 4})},
@@ -190,11 +190,11 @@ const std::map<Op, Call>& calls() {
            .still()
            .no_half()},
       {Op::head_product,
-       {{x({3, 2, 4}), y({6, 4})},
+       Call{{x({3, 2, 4}), y({6, 4})},
         [](const Tensors& t) { return head_linear(t[0], Weight::dense("w", t[1])); }}},
       // convolution, transforms
       {Op::short_conv,
-       {{x({6, 4}), y({4, 3}), z({4})},
+       Call{{x({6, 4}), y({4, 3}), z({4})},
         [](const Tensors& t) {
           Tensor tail = zeros_like_wide(t[0], {2, 4});
           return kernel_serves(Op::short_conv, t[0])
@@ -202,12 +202,12 @@ const std::map<Op, Call>& calls() {
                      : short_conv(t[0], t[1], t[2], Activation::silu, {6});
         }}},
       {Op::long_conv,
-       {{x({6, 4}), y({6, 4})}, [](const Tensors& t) { return long_conv({t[0]}, t[1], 6); }}},
+       Call{{x({6, 4}), y({6, 4})}, [](const Tensors& t) { return long_conv({t[0]}, t[1], 6); }}},
       {Op::grouped_conv, of_mixer(R"({"type": "convolution", "kernel": 3, "groups": 2})")},
       {Op::real_dft, Call{{x({4, 6})}, [](const Tensors& t) { return real_dft(t[0]); }}.no_half()},
       // linear attention
       {Op::linear_recurrence,
-       {{x({1, 6, 2, 4}), y({1, 6, 2, 4}), z({1, 6, 2, 3}), -positive({1, 6, 2}, 0.7, 0.1)},
+       Call{{x({1, 6, 2, 4}), y({1, 6, 2, 4}), z({1, 6, 2, 3}), -positive({1, 6, 2}, 0.7, 0.1)},
         [](const Tensors& t) {
           const LinearRecurrence in{t[0], t[1], t[2], widened(t[3])};
           Tensor state = zeros_like_wide(t[0], {2, 4, 3});
@@ -215,14 +215,14 @@ const std::map<Op, Call>& calls() {
                                                             : linear_recurrence(in, 4).first;
         }}},
       {Op::linear_recurrence_whole,
-       {{x({1, 6, 2, 4}), y({1, 6, 2, 4}), z({1, 6, 2, 3})},
+       Call{{x({1, 6, 2, 4}), y({1, 6, 2, 4}), z({1, 6, 2, 3})},
         [](const Tensors& t) {
           return linear_recurrence_whole({t[0], t[1], t[2]});
         }}},
       {Op::row_dots,
-       {{x({3, 4}), y({3, 4})}, [](const Tensors& t) { return row_dots(t[0], t[1]); }}},
-      {Op::log_sigmoid, {{x({3, 4})}, [](const Tensors& t) { return log_sigmoid(t[0]); }}},
-      {Op::minus_exp, {{x({3, 4})}, [](const Tensors& t) { return minus_exp(t[0]); }}},
+       Call{{x({3, 4}), y({3, 4})}, [](const Tensors& t) { return row_dots(t[0], t[1]); }}},
+      {Op::log_sigmoid, Call{{x({3, 4})}, [](const Tensors& t) { return ops::log_sigmoid(t[0]); }}},
+      {Op::minus_exp, Call{{x({3, 4})}, [](const Tensors& t) { return minus_exp(t[0]); }}},
       {Op::retention_magnitudes,
        Call{{x({6, 2, 4}), y({6, 2, 4}), -positive({2}, 0.7, 0.1)},
         [](const Tensors& t) { return retention_magnitudes(t[0], t[1], t[2]); }}.still()},
@@ -243,7 +243,7 @@ const std::map<Op, Call>& calls() {
         }}.within(64)},
       // scans
       {Op::selective_scan,
-       {{x({6, 4}), y({6, 4}), z({4}), -positive({3, 4}, 0.7, 0.1), y({6, 3}), z({6, 3}), x({4})},
+       Call{{x({6, 4}), y({6, 4}), z({4}), -positive({3, 4}, 0.7, 0.1), y({6, 3}), z({6, 3}), x({4})},
         [](const Tensors& t) {
           const SelectiveScan in{t[0], t[1], widened(t[2]), widened(t[3]),
                                  t[4], t[5], widened(t[6])};
@@ -252,7 +252,7 @@ const std::map<Op, Call>& calls() {
                                                          : selective_scan(in, {6}, 4);
         }}},
       {Op::ssd,
-       {{x({1, 6, 2, 3}), positive({1, 6, 2}, 0.5, 0.2), -positive({2}, 0.7, 0.1), y({1, 6, 1, 4}),
+       Call{{x({1, 6, 2, 3}), positive({1, 6, 2}, 0.5, 0.2), -positive({2}, 0.7, 0.1), y({1, 6, 1, 4}),
          z({1, 6, 1, 4}), z({2})},
         [](const Tensors& t) {
           return ssd({t[0], t[1], widened(t[2]), t[3], t[4], widened(t[5])}, 4).first;
@@ -265,7 +265,7 @@ const std::map<Op, Call>& calls() {
                                                        : channel_scan(t[0], t[1], {6}, 4);
         }}.no_half()},
       {Op::rg_lru,
-       {{x({6, 4}), y({6, 4}), z({6, 4}), positive({4}, 0.5, 0.2)},
+       Call{{x({6, 4}), y({6, 4}), z({6, 4}), positive({4}, 0.5, 0.2)},
         [](const Tensors& t) {
           const RgLru in{t[0], t[1], t[2], widened(t[3])};
           Tensor state = zeros_like_wide(t[0], {4});
@@ -273,14 +273,14 @@ const std::map<Op, Call>& calls() {
                                                  : rg_lru(in, {6}, 4);
         }}},
       {Op::wkv4,
-       {{x({6, 4}), y({6, 4}), -positive({4}, 0.5, 0.2), z({4})},
+       Call{{x({6, 4}), y({6, 4}), -positive({4}, 0.5, 0.2), z({4})},
         [](const Tensors& t) {
           const Wkv4 in{t[0], t[1], widened(t[2]), widened(t[3])};
           Tensor state = zeros_like_wide(t[0], {3, 4});
           return kernel_serves(Op::wkv4, t[0]) ? wkv4_kernel(in, state, true) : wkv4(in, {6});
         }}},
       {Op::slstm,
-       {{x({6, 4, 4}), y({4, 4, 2}) * 0.5},
+       Call{{x({6, 4, 4}), y({4, 4, 2}) * 0.5},
         [](const Tensors& t) {
           const Slstm in{t[0], widened(t[1])};
           Tensor state = zeros_like_wide(t[0], {4, 4});
@@ -304,18 +304,18 @@ const std::map<Op, Call>& calls() {
         [](const Tensors& t) { return at::view_as_real(cauchy(t[0], t[1], t[2])); }}.only_float64().no_half()},
       // attention
       {Op::attention_with_weights,
-       {{x({5, 2, 4}), y({5, 2, 4}), z({5, 2, 4})},
+       Call{{x({5, 2, 4}), y({5, 2, 4}), z({5, 2, 4})},
         [](const Tensors& t) {
           Tensor weights = at::zeros({2, 5}, t[0].options().dtype(at::kFloat).requires_grad(false));
           return attention_with_weights(t[0], {{t[1], t[2], 0}}, 0, {.scale = 0.5}, weights);
         }}},
       {Op::row_products,
-       {{x({2, 3, 4}), y({2, 5, 4})}, [](const Tensors& t) { return row_products(t[0], t[1]); }}},
+       Call{{x({2, 3, 4}), y({2, 5, 4})}, [](const Tensors& t) { return row_products(t[0], t[1]); }}},
       {Op::products_at,
-       {{x({1, 2, 3, 4}), y({7, 4}), at::arange(9).reshape({3, 3}) % 7},
+       Call{{x({1, 2, 3, 4}), y({7, 4}), at::arange(9).reshape({3, 3}) % 7},
         [](const Tensors& t) { return products_at(t[0], t[1], t[2]); }}},
       {Op::unit_attention,
-       {{x({6, 4}), y({6, 4}), z({6, 3})},
+       Call{{x({6, 4}), y({6, 4}), z({6, 3})},
         [](const Tensors& t) {
           const UnitScores how{at::full({6}, 2, t[0].options().dtype(wide(t[0]))), ScoreAct::relu2};
           if (kernel_serves(Op::unit_attention, t[0]))
@@ -324,7 +324,7 @@ const std::map<Op, Call>& calls() {
           return unit_attention(one(0), one(1), one(2), how).squeeze(0);
         }}},
       {Op::listed_attention,
-       {{x({4, 2, 4}), y({6, 2, 4}), z({6, 2, 4})},
+       Call{{x({4, 2, 4}), y({6, 2, 4}), z({6, 2, 4})},
         [](const Tensors& t) {
           const auto lists = [](int64_t first, int64_t n) {
             KeyLists lists;
@@ -447,7 +447,9 @@ TEST_F(Forms, EveryFormComputesThePlainOneInFloat64) {
                    c10::toString(place.type) + (place.gradients ? ", with gradients" : ""));
       const Tensor got = run(call, place);
       // lists of keys lie in this machine's memory
-      if (at::isFloatingType(got.scalar_type())) EXPECT_EQ(got.device(), place.device);
+      if (at::isFloatingType(got.scalar_type())) {
+        EXPECT_EQ(got.device(), place.device);
+      }
       const double rounding = place.type == at::kDouble     ? 0x1p-50
                               : place.type == at::kBFloat16 ? 0x1p-9
                                                             : 0x1p-23;
