@@ -337,7 +337,7 @@ const std::map<Op, Call>& calls() {
           return listed_attention(t[0], {KeyMemory(t[1], t[2])}, lists, 0.5, 2);
         }}},
       {Op::retrieved_attention, of_mixer(R"({"type": "memorizing", "n_heads": 2, "segment": 4,
-          "mem_len": 0, "memory": 7, "top_k": 8, "combine": "gate"})")},
+          "mem_len": 0, "memory": 8, "top_k": 8, "combine": "gate"})")},
       {Op::top_keys,
        Call{{x({6, 2, 4}), y({6, 4}), positive({6, 2}, 0.7, 0.1)},
         [](const Tensors& t) {
