@@ -249,7 +249,8 @@ class Checks {
         for (const TensorRule& child : rule.rules) look(child);
       };
       for (const TensorRule& rule : family_.rules) look(rule);
-      const auto place = std::find(drop->begin(), drop->end(), std::string(kDroppedTensors) + glob);
+      const auto place =
+          std::find(drop->begin(), drop->end(), Json(std::string(kDroppedTensors) + glob));
       if (!fits)
         fail(ErrorKind::spec, fmt::format("{}.drop[{}]", family_.name, place - drop->begin()),
              "no rule of the base gives a parameter \"{}\"", glob);
@@ -314,19 +315,6 @@ class Checks {
     const Json* keys = get(own, "keys");
     if (keys == nullptr) return;
     const Dialect& dialect = family_.dialect(kind);
-    const std::set<std::string> read = keys_read(kind);
-    for (const auto& [base, file] : keys->items()) {
-      if (file.is_null()) continue;
-      const std::string place = fmt::format("{}.keys.{}", where, base);
-      if (!holds(read, base) && !dialect.ignores_key(base) &&
-          !matches_any(base, parts_.set.metadata_keys(kind)))
-        fail(ErrorKind::spec, place, "the family reads no such key{}",
-             spec::did_you_mean(base, {read.begin(), read.end()}));
-      for (const auto& [other, name] : dialect.keys)
-        if (name == file && other != base)
-          fail(ErrorKind::spec, place, "\"{}\" of the file is \"{}\" already; expected one of them",
-               name, other);
-    }
     // by the file's name a key is not there any more
     const auto check = [&](const std::set<std::string>& paths, const std::string& entry) {
       for (const std::string& path : paths)
@@ -347,6 +335,19 @@ class Checks {
     if (const Json* expect = get(own, "expect"))
       for (const auto& [path, allowed] : expect->items())
         check({path}, fmt::format("{}.expect.{}", where, path));
+    const std::set<std::string> read = keys_read(kind);
+    for (const auto& [base, file] : keys->items()) {
+      if (file.is_null()) continue;
+      const std::string place = fmt::format("{}.keys.{}", where, base);
+      if (!holds(read, base) && !dialect.ignores_key(base) &&
+          !matches_any(base, parts_.set.metadata_keys(kind)))
+        fail(ErrorKind::spec, place, "the family reads no such key{}",
+             spec::did_you_mean(base, {read.begin(), read.end()}));
+      for (const auto& [other, name] : dialect.keys)
+        if (name == file && other != base)
+          fail(ErrorKind::spec, place, "\"{}\" of the file is \"{}\" already; expected one of them",
+               name, other);
+    }
   }
 
   /// A condition's key that is nearly one of those that the family reads.
@@ -438,6 +439,8 @@ class Checks {
           expr.collect_names(names);
         add_values(names, kind, 0, values);
       }
+      // where there are texts, numbers are of conditions and of other members
+      values.number = values.number && values.texts.empty();
       constexpr size_t kMostPatterns = 512;
       if (list.size() * (values.texts.size() + 1) > kMostPatterns) values.any = true;
       std::vector<Pieces> next;
@@ -504,7 +507,8 @@ class Checks {
     };
     for (const TensorRule& rule : family_.rules) add(rule);
     for (const auto* list : {&dialect.ignored_heads, &dialect.ignored_tensors})
-      for (const auto& [glob, why] : *list) known.push_back(pieces_of(glob, false));
+      for (const auto& [glob, why] : *list)
+        if (!glob.starts_with('*')) known.push_back(pieces_of(glob, false));
     std::map<std::string, std::string> given;
     for (const auto& [base, file] : names->items()) {
       if (file.is_null()) continue;

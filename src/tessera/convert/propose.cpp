@@ -92,8 +92,9 @@ void doubt_rotation(const Evidence& evidence, Draft& draft) {
             "most classes turn i and i + d/2; logits show it, shapes do not");
 }
 
-Proposal finished(const Evidence& evidence, std::vector<Draft> drafts) {
+Proposal finished(const Evidence& evidence, Trial& trial, std::vector<Draft> drafts) {
   Draft& draft = drafts.front();
+  trial.tidy(draft);
   Proposal proposal;
   for (const DryRun::Key& key : draft.dry.keys)
     if (!key.readers.empty())
@@ -155,7 +156,7 @@ Proposal propose_family(const fs::path& folder, const ProposeOptions& options) {
            spec::did_you_mean(options.base, bases));
     bases = {options.base};
   }
-  return finished(evidence, drafts_on(trial, std::move(bases)));
+  return finished(evidence, trial, drafts_on(trial, std::move(bases)));
 }
 
 std::string family_text(const Json& family) {

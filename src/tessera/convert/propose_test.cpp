@@ -188,6 +188,51 @@ TEST(Proposals, PackedAndTurnedProducts) {
   expect_written(scratch, found, tensors);
 }
 
+/// The golden Llama's folder as a type "quill", with keys renamed and added.
+fs::path write_keys(const TemporaryFolder& scratch,
+                    const std::map<std::string, std::string>& renamed,
+                    const Json& added) {
+  Json config = spec::read_json_file(kBase / "config.json");
+  config["model_type"] = "quill";
+  for (const auto& [from, to] : renamed) {
+    config[to] = config.at(from);
+    config.erase(from);
+  }
+  config.update(added);
+  scratch.write("quill/config.json", config.dump(1));
+  format::write_safetensors(scratch / "quill" / "model.safetensors", llama_tensors());
+  return scratch / "quill";
+}
+
+// a key of another family's that says a size leads to no other base
+TEST(Proposals, OneOddKeyDoesNotDecideTheBase) {
+  {
+    const TemporaryFolder scratch;
+    Proposal proposal;
+    expect_llama(
+        by_draft(scratch, write_keys(scratch, {{"head_dim", "d_head"}}, Json::object()), proposal));
+    EXPECT_EQ(proposal.family["dialects"]["hf"]["keys"]["head_dim"], "d_head");
+  }
+  const TemporaryFolder scratch;
+  Proposal proposal;
+  expect_llama(by_draft(scratch, write_keys(scratch, {}, {{"d_head", 4}}), proposal));
+  EXPECT_THAT(proposal.unsure, testing::Contains(HasSubstr("\"d_head\" = 4 is ignored")));
+}
+
+// words of names and the range of numbers: an epsilon, the base of a rotation
+TEST(Proposals, KeysAreKnownByTheirWordsAndRanges) {
+  const TemporaryFolder scratch;
+  Proposal proposal;
+  const fs::path folder = write_keys(scratch, {{"rms_norm_eps", "epsilon_of_scales"}},
+                                     {{"rope_parameters", nullptr}, {"wave_base", 1000.0}});
+  const Checkpoint found = by_draft(scratch, folder, proposal);
+  const Json& mixer = model::resolve(found.spec).at("layers")[0].at("branches")[0].at("mixer");
+  EXPECT_EQ(mixer.at("position").at("theta"), 1000);
+  const Json& keys = proposal.family["dialects"]["hf"]["keys"];
+  EXPECT_EQ(keys.value("rms_norm_eps", Json()), "epsilon_of_scales") << keys;
+  EXPECT_EQ(keys.value("rope_theta", Json()), "wave_base") << keys;
+}
+
 TEST(Proposals, WhatHasNoPlaceIsNamed) {
   const TemporaryFolder scratch;
   std::vector<TensorView> tensors = llama_tensors();
@@ -222,8 +267,8 @@ Checkpoint by_evidence(const TemporaryFolder& scratch,
 /// before and after both branches (glm4), of (1 + w) (nemotron), fused products (phi3), soft caps
 /// and windows by layer (gemma2), queries, keys and values head by head (persimmon).
 TEST(ProposedForms, ShowInKeysNamesAndShapes) {
-  for (const char* family :
-       {"starcoder2", "phi", "glm4", "nemotron", "phi3", "gemma2", "persimmon"}) {
+  for (const char* family : {"starcoder2", "phi", "glm4", "nemotron", "phi3", "gemma2", "persimmon",
+                             "smollm3", "electra", "mpnet"}) {
     SCOPED_TRACE(family);
     const TemporaryFolder scratch;
     Proposal proposal;

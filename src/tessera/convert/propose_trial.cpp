@@ -249,6 +249,52 @@ void Trial::drop_unneeded(Draft& draft) {
 
 namespace {
 
+/// Removes the entry that an error of a family file names, "hf.read.x" or "drop[2]".
+bool remove_entry(Json& family, std::string_view path) {
+  constexpr std::string_view kDrop = "drop[", kDialect = "hf.";
+  if (path.starts_with(kDrop)) {
+    const size_t index = std::stoul(std::string(path.substr(kDrop.size())));
+    family.at("drop").erase(index);
+    if (family.at("drop").empty()) family.erase("drop");
+    return true;
+  }
+  if (!path.starts_with(kDialect)) return false;
+  path.remove_prefix(kDialect.size());
+  const size_t dot = path.find('.');
+  if (dot == std::string_view::npos) return false;
+  Json& hf = family.at("dialects").at(kHf);
+  const auto section = hf.find(path.substr(0, dot));
+  path.remove_prefix(dot + 1);
+  if (section == hf.end() || !section->is_object()) return false;
+  std::string found;
+  for (const auto& [key, value] : section->items())
+    if (path.starts_with(key) && key.size() > found.size()) found = key;
+  return !found.empty() && section->erase(found) > 0;
+}
+
+}  // namespace
+
+void Trial::tidy(Draft& draft) {
+  constexpr int kMost = 32;
+  for (int i = 0; i < kMost; ++i) {
+    update(draft);
+    try {
+      set_.check_names(name_);
+      return;
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::internal) throw;
+      const std::string_view text = error.what();
+      const std::string begin = "[" + name_ + ".";
+      const size_t end = text.find("] ");
+      if (!text.starts_with(begin) || end == std::string_view::npos ||
+          !remove_entry(draft.family, text.substr(begin.size(), end - begin.size())))
+        return;
+    }
+  }
+}
+
+namespace {
+
 /// A key that many families read is of this kind of model; one that few do may be by chance.
 double refusal_of(const DryRun::Key& key) {
   constexpr size_t kFew = 2;

@@ -78,6 +78,8 @@ class Trial {
   /// Takes a changed draft whose spec can be built and that adds no error: what tensors show holds
   /// for any names that are left.
   bool take_if_sound(Draft& draft, Draft&& changed);
+  /// Leaves out entries of a draft that are without effect, which a family file may not have.
+  void tidy(Draft& draft);
   /// Drops rules of the base for parameters that the spec of a draft lacks.
   void drop_unneeded(Draft& draft);
 

@@ -194,8 +194,8 @@ TEST(GenerationConfig, NamesWhatHasNoEffect) {
   // a misspelt key, in one line with the nearest name; keys of Whisper's files are known
   EXPECT_EQ(unsupported(R"({"temprature": 0.3, "alignment_heads": [[1, 2]], "lang_to_id": {},
                             "colour_of_ink": 1, "max_new_token": null})"),
-            (Names{"colour_of_ink (unknown key)",
-                   "temprature (unknown key; did you mean \"temperature\"?)"}));
+            (Names{"temprature (unknown key; did you mean \"temperature\"?)",
+                   "colour_of_ink (unknown key)"}));
   EXPECT_EQ(unsupported(R"({"k1": 1, "k2": 1, "k3": 1, "k4": 1, "k5": 1, "k6": 1, "k7": 1, "k8": 1,
                             "k9": 1})")
                 .back(),
