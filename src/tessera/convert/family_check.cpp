@@ -350,7 +350,8 @@ class Checks {
     }
   }
 
-  /// A condition's key that is nearly one of those that the family reads.
+  /// A condition's key that is nearly one of those that the family reads. Whether there is a key
+  /// may be asked of those of other families.
   void check_when(const std::string& kind, const std::string& where) const {
     const Dialect& dialect = family_.dialect(kind);
     const Json* when = get(parts_.own.at("dialects").at(kind), "when");
@@ -359,7 +360,9 @@ class Checks {
     for (const auto& [base, file] : dialect.keys) read.insert(file);
     dialect.when->collect_paths("config", paths);
     for (const std::string& path : paths) {
-      if (holds(read, path) || matches_any(path, parts_.set.metadata_keys(kind))) continue;
+      const bool asked = when->is_string() && when->get<std::string>().find(fmt::format(
+                                                  "has(config.{})", path)) != std::string::npos;
+      if (asked || holds(read, path) || matches_any(path, parts_.set.metadata_keys(kind))) continue;
       const std::string near = spec::did_you_mean(path, {read.begin(), read.end()});
       if (!near.empty())
         fail(ErrorKind::spec, where + ".when", "the family reads no key \"{}\"{}", path, near);

@@ -100,7 +100,8 @@ std::vector<ShownValue> shown_list(const FamilySet& families,
   const std::vector<std::string> files = families.files_of(family);
   const Json meanings = object_at(merged, {"meanings"});
   std::vector<ShownValue> list;
-  for (const auto& [name, given] : object_at(merged, path).items())
+  const Json entries = object_at(merged, path);
+  for (const auto& [name, given] : entries.items())
     list.push_back(
         {name, given, giver_of(families, files, path, name), meanings.value(name, std::string())});
   return list;

@@ -40,7 +40,8 @@ TEST(FamilyShow, EveryValueOfSharedFragmentsHasAMeaning) {
   std::set<std::string> meant;
   for (const std::string& fragment : families.fragments()) {
     const Json& file = families.file(fragment);
-    for (const auto& [name, meaning] : object_of(file, {"meanings"}).items()) {
+    const Json meanings = object_of(file, {"meanings"});
+    for (const auto& [name, meaning] : meanings.items()) {
       meant.insert(name);
       bool defined = object_of(file, {"values"}).contains(name);
       for (const auto& path : defining_entries())
@@ -52,9 +53,11 @@ TEST(FamilyShow, EveryValueOfSharedFragmentsHasAMeaning) {
        {"decoder", "decoder_tensors", "decoder_ends", "pre_norms", "layer_places", "head_norms",
         "layer_norms", "ungated", "window_types", "hf_rope", "hf_common", "sandwich", "encoder",
         "encoder_tensors", "encoder_qkv"})
-    for (const auto& path : defining_entries())
-      for (const auto& [name, value] : object_of(families.file(fragment), path).items())
+    for (const auto& path : defining_entries()) {
+      const Json entries = object_of(families.file(fragment), path);
+      for (const auto& [name, value] : entries.items())
         EXPECT_TRUE(meant.contains(name)) << fragment << ": " << name << " has no meaning";
+    }
 }
 
 TEST(SpecPlace, IsTheEntryThatGivesWhatIsWrong) {
