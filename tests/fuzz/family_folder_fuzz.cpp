@@ -14,8 +14,8 @@ TESSERA_FUZZ_TARGET(family_folder) {
       [&] {
         auto families = convert::FamilySet::load(folder.path());
         families.metadata_keys("hf");
-        for (const char* dialect : {"hf", "gguf", "fuzz"}) families.types(dialect);
-        families.of_type("fuzz", "fuzz", spec::Json::object(), "fuzz");
+        for (const char* dialect : {"hf", "gguf", "pth"}) families.types(dialect);
+        families.of_type("hf", "fuzz", spec::Json::object(), "fuzz");
       },
       {ErrorKind::file, ErrorKind::spec});
 }

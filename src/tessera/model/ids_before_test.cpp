@@ -91,7 +91,7 @@ TEST(IdsBefore, OfARowWithoutAStateAreRefused) {
               HasSubstr("2 ids before a token"));
   EXPECT_THAT(error_of(tiny(R"({"ffn": {"router": {"table": "modulo"}}})")),
               HasSubstr("runs of ids are hashed"));
-  EXPECT_THAT(error_of(tiny(R"({"ffn": {"router": {"ids": 65}}})")), HasSubstr("1 to 64"));
+  EXPECT_THAT(error_of(tiny(R"({"ffn": {"router": {"ids": 65}}})")), HasSubstr("found 65; expected at most 64"));
 }
 
 }  // namespace
