@@ -2,6 +2,8 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include "tessera/ops/form.h"
+
 namespace tessera::ops {
 namespace {
 
@@ -9,7 +11,7 @@ using Statistics = c10::CachingAllocator::StatType;
 
 /// nullptr for the CPU, and for a backend whose allocator has no statistics.
 c10::DeviceAllocator* allocator_of(at::Device device) {
-  if (device.is_cpu()) return nullptr;
+  if (on_host(device)) return nullptr;
   auto* const found = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
   return found != nullptr && found->initialized() ? found : nullptr;
 }
@@ -31,7 +33,7 @@ std::optional<DeviceMemory> info_of(Allocator& allocator, c10::DeviceIndex index
 }  // namespace
 
 std::optional<DeviceMemory> memory_of(at::Device device) {
-  if (device.is_cpu()) return std::nullopt;
+  if (on_host(device)) return std::nullopt;
   // a backend may make its allocator with the first tensor
   at::empty({1}, at::TensorOptions(device));
   c10::DeviceAllocator* const allocator = allocator_of(device);
