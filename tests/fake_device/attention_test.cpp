@@ -12,23 +12,20 @@ namespace {
 
 using ops::ScoreOptions;
 
-/// aten::_flash_attention_forward for packed documents. Causality and windows are counted from the
-/// last query and the last key; a window of -1 has no end.
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash(const Tensor& q,
-                                                         const Tensor& k,
-                                                         const Tensor& v,
-                                                         const std::optional<Tensor>& sums_q,
-                                                         const std::optional<Tensor>& sums_k,
-                                                         c10::SymInt longest_q,
-                                                         c10::SymInt longest_k,
-                                                         double dropout,
-                                                         bool causal,
-                                                         bool,
-                                                         std::optional<double> scale,
-                                                         std::optional<c10::SymInt> left,
-                                                         std::optional<c10::SymInt> right,
-                                                         const std::optional<Tensor>&,
-                                                         const std::optional<Tensor>&) {
+/// aten::_flash_attention_forward for packed documents, of whose arguments later versions have
+/// more. Causality and windows are counted from the last query and the last key; a window of -1 has
+/// no end.
+void flash(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const size_t count = op.schema().arguments().size();
+  std::vector<at::IValue> in(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  stack->resize(stack->size() - count);
+  const Tensor q = in[0].toTensor(), k = in[1].toTensor(), v = in[2].toTensor();
+  const auto sums_q = in[3].toOptional<Tensor>(), sums_k = in[4].toOptional<Tensor>();
+  const int64_t longest_q = in[5].toInt(), longest_k = in[6].toInt();
+  const double dropout = in[7].toDouble();
+  const bool causal = in[8].toBool();
+  const auto scale = in[10].toOptional<double>();
+  const auto left = in[11].toOptional<int64_t>(), right = in[12].toOptional<int64_t>();
   EXPECT_TRUE(q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf);
   EXPECT_TRUE(q.is_contiguous() && k.is_contiguous() && v.is_contiguous());
   EXPECT_EQ(q.size(2), v.size(2));
@@ -50,22 +47,23 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash(const Tensor& q,
     const Tensor behind = at::arange(s - t, s).unsqueeze(1) - at::arange(s);
     Tensor hidden = at::zeros({t, s}, at::kBool);
     if (causal) hidden = hidden.logical_or(behind < 0);
-    if (left && *left >= 0) hidden = hidden.logical_or(behind > left->expect_int());
-    if (right && *right >= 0) hidden = hidden.logical_or(-behind > right->expect_int());
+    if (left && *left >= 0) hidden = hidden.logical_or(behind > *left);
+    if (right && *right >= 0) hidden = hidden.logical_or(-behind > *right);
     const Tensor scores = at::matmul(a, b.transpose(1, 2)) * *scale;
     out.push_back(at::matmul(scores.masked_fill(hidden, -INFINITY).softmax(-1), c).transpose(0, 1));
   }
   EXPECT_EQ(longest_q, most_q);
   EXPECT_EQ(longest_k, most_k);
   const Tensor all = at::cat(out).to(q.scalar_type()).to(q.device());
-  return {all, Tensor(), Tensor(), Tensor(), Tensor()};
+  for (const Tensor& out_of : {all, Tensor(), Tensor(), Tensor(), Tensor()})
+    stack->emplace_back(out_of);
 }
 
 TEST(AttentionOnDevice, DocumentsOfAnyLengthInOneCall) {
   fake_device::install();
   torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__,
                          __LINE__);
-  library.impl("_flash_attention_forward", flash);
+  library.impl("_flash_attention_forward", torch::CppFunction::makeFromBoxedFunction<&flash>());
   const at::NoGradGuard no_gradients;
   const std::vector<int64_t> lengths{5, 1, 8};
   const auto there = [](const Tensor& x) { return x.to(at::kFloat).to(fake_device::device()); };

@@ -83,12 +83,17 @@ TEST_F(TrainingOnDevice, LossesOfEveryRuleAreThoseOfTheCpu) {
         R"({"type": "adafactor", "form": "transformers", "scale_parameter": false, "lr": 0.001})",
         R"({"type": "adamw", "lr": 0.01, "moments": "int8"})",
         R"({"type": "adam", "lr": 0.01, "moments": "int8", "weight_decay": 0.1})",
-        R"({"type": "shampoo", "lr": 0.003, "every": 3})",
-        R"({"type": "shampoo", "lr": 0.003, "graft": "none", "every": 3, "largest": 16})",
         R"({"type": "adamw", "lr": 0.01, "average": {"decay": 0.9}})",
         R"({"type": "adamw", "lr": 0.01, "average": {"decay": 0.9, "from": 7}})"}) {
     json_["optimizer"] = json_of(rule);
     expect_same(rule, {"train.steps=20"});
+  }
+  // roots of factors by eigenvectors, which carry rounding on
+  for (const char* rule :
+       {R"({"type": "shampoo", "lr": 0.003, "every": 3})",
+        R"({"type": "shampoo", "lr": 0.003, "graft": "none", "every": 3, "largest": 16})"}) {
+    json_["optimizer"] = json_of(rule);
+    expect_same(rule, {"train.steps=20"}, {.loss = 1e-5, .norm = 1e-4});
   }
   json_["optimizer"] = json_of(R"({"type": "schedule_free_adamw", "lr": 0.01})");
   expect_same("schedule free", {"train.steps=20", R"(schedule={"type": "constant"})"});
@@ -505,9 +510,9 @@ TEST_F(TrainingOnDevice, FindsABatchThatFitsItsMemory) {
   ASSERT_EQ(all.trials.size(), 4u);
   for (const BatchTrial& trial : all.trials) EXPECT_TRUE(trial.tried);
   for (size_t i = 1; i < 4; ++i) EXPECT_GT(all.trials[i].bytes, all.trials[i - 1].bytes);
-  // a limit between those of 2 and 4 sequences
-  const int64_t limit = (all.trials[1].bytes + all.trials[2].bytes) / 2;
-  EXPECT_EQ(find_batch(recipe, folder_ / "cache", limit, {}, nullptr, there_).chosen.batch, 2);
+  // a limit between those of 4 and 8 sequences
+  const int64_t limit = (all.trials[2].bytes + all.trials[3].bytes) / 2;
+  EXPECT_EQ(find_batch(recipe, folder_ / "cache", limit, {}, nullptr, there_).chosen.batch, 4);
   test::expect_error(ErrorKind::input, "one sequence of 16 tokens takes", [&] {
     find_batch(recipe, folder_ / "cache", all.trials[0].bytes / 2, {}, nullptr, there_);
   });
