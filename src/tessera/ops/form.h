@@ -57,7 +57,7 @@ struct Operation {
 /// All, in the order of Op.
 std::span<const Operation> operations();
 
-/// What the table says.
+/// The answer of the table.
 Form form_of(Op op, const Setting& setting);
 /// The form that is to compute `op` of x here and now.
 Form form_of(Op op, const Tensor& x);
