@@ -57,6 +57,27 @@ TEST_F(OnDevice, WeightsKeepNumbersTypesAndGradients) {
   EXPECT_TRUE(at::allclose(copy->tensor().detach().cpu(), adapted->tensor().detach(), 1e-6, 1e-6));
 }
 
+TEST_F(OnDevice, BytesOfAModelAreThoseOfItsCopy) {
+  const model::Model whole = infer::tiny_model_of(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 23, "d_model": 32, "head": "linear",
+          "mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "mlp", "d_hidden": 64},
+          "layers": [{"repeat": 2}]})",
+      3);
+  for (const DType type : {DType::f32, DType::f16, DType::q8_0, DType::q4_0, DType::iq4_nl}) {
+    std::map<std::string, ops::WeightPtr> weights;
+    for (const auto& [decl, weight] : whole.weights().all())
+      weights[decl.name] = decl.shape.size() == 2
+                               ? std::make_shared<const ops::Weight>(weight->converted(type))
+                               : weight;
+    const model::Model stored(whole.spec(),
+                              model::Weights::check(whole.spec(), std::move(weights)));
+    int64_t bytes = 0;
+    for (const auto& [decl, weight] : model::to_device(stored, device_).weights().all())
+      bytes += weight->bytes();
+    EXPECT_EQ(model::bytes_on_device(stored), bytes) << name_of(type);
+  }
+}
+
 TEST_F(OnDevice, DevicesHaveNames) {
   EXPECT_EQ(ops::device_named("cpu"), at::Device(at::kCPU));
   EXPECT_EQ(ops::device_named("fake"), fake_device::device(0));

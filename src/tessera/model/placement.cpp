@@ -1,5 +1,6 @@
 #include "tessera/model/placement.h"
 
+#include "tessera/ops/weights/device_blocks.h"
 #include "tessera/ops/weights/to_device.h"
 
 namespace tessera::model {
@@ -12,7 +13,8 @@ int64_t bytes_on_device(const Model& model) {
   std::map<const ops::Weight*, int64_t> bytes;
   for (const auto& [decl, weight] : model.weights().all()) {
     const DType type = weight->dtype();
-    const bool kept = type == DType::f16 || type == DType::bf16 || type == DType::f64;
+    const bool kept = type == DType::f16 || type == DType::bf16 || type == DType::f64 ||
+                      ops::DeviceBlocks::holds(type, weight->shape());
     bytes[weight.get()] = kept ? storage_bytes(type, decl.elements()) : 4 * decl.elements();
   }
   int64_t sum = 0;

@@ -12,7 +12,8 @@ inline at::Device device_of(const Model& model) {
   return device_of(model.weights());
 }
 
-/// Bytes of the weights on another device than the CPU, where to_device() decodes quantized ones.
+/// Bytes of the weights on another device than the CPU, where to_device() leaves common quantized
+/// types packed and decodes others.
 int64_t bytes_on_device(const Model& model);
 
 /// The same model with its weights on `device`: a copy of each (ops::to_device), or the same
