@@ -87,6 +87,14 @@ TEST_F(FamiliesVerb, AFileThatReadsOnlyNamesWhatWritingNeeds) {
                                      "unknown key \"layout\""));
 }
 
+TEST_F(FamiliesVerb, AFileForAnotherTypeIsNotForTheModel) {
+  const std::string other = folder_.write(
+      "o.json", R"({"family": "o", "base": "llama", "dialects": {"hf": {"types": ["quil"]}}})");
+  const Outcome refused = run("families check " + other + " " + unknown());
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_THAT(refused.out, HasSubstr("\"types\" lacks \"quill\"; it has quil"));
+}
+
 TEST_F(FamiliesVerb, ShowsWhatAFamilyConsistsOf) {
   const Outcome shown = run("families show gemma2");
   EXPECT_EQ(shown.code, 0) << shown.err;

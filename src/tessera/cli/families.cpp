@@ -1,5 +1,6 @@
 #include "tessera/cli/families.h"
 
+#include <algorithm>
 #include <map>
 
 #include <fmt/ranges.h>
@@ -222,6 +223,19 @@ int propose(const ProposeArgs& o, const FamilyProver& prover) {
   return prover({o.folder, scratch.path().string(), o.text, o.tokens}) ? kExitOk : kExitCheckNotMet;
 }
 
+/// Whether the file is asked for the model's type; if not, prints what is missing.
+bool claims_type(const convert::Dialect* hf, const fs::path& model, std::FILE* report) {
+  const fs::path config = model / "config.json";
+  if (hf == nullptr || !fs::exists(config)) return true;
+  const spec::Json type = spec::read_json_file(config).value("model_type", spec::Json());
+  if (!type.is_string() ||
+      std::find(hf->types.begin(), hf->types.end(), type.get<std::string>()) != hf->types.end())
+    return true;
+  fmt::print(report, "the file is not for the model's type: \"types\" lacks \"{}\"; it has {}\n",
+             format::printable(type.get<std::string>(), 64), fmt::join(hf->types, ", "));
+  return false;
+}
+
 int check(const CheckArgs& o) {
   convert::FamilySet families = convert::FamilySet::load(o.families);
   const std::string text = read_text_file(o.file);
@@ -242,6 +256,7 @@ int check(const CheckArgs& o) {
   if (o.model.empty()) return kExitOk;
   const convert::DryRun dry = convert::dry_run_of(families, name, o.model);
   print_dry_run(report, dry, hf);
+  const bool claimed = claims_type(hf, o.model, report);
   if (!dry.why_not_written.empty()) {
     fmt::print(report, "reads only: it cannot be written because {}\n", dry.why_not_written);
     print_some(report, dry.lacking, [](const std::string& line) { return line; });
@@ -252,7 +267,7 @@ int check(const CheckArgs& o) {
     print_json(model::resolve(*dry.spec));
   else if (o.spec && !dry.spec_json.is_null())
     print_json(dry.spec_json);
-  return dry.complete() ? kExitOk : kExitCheckNotMet;
+  return dry.complete() && claimed ? kExitOk : kExitCheckNotMet;
 }
 
 int show_family(const ShowFamilyArgs& o) {

@@ -168,9 +168,9 @@ std::string shown_family(FamilySet& families,
   for (const auto& [kind, of_kind] : dialects.items()) {
     const Json types = of_kind.value("types", Json::array());
     text += fmt::format("dialect {}: types {}, {}\n", kind, types.dump(),
-                        of_kind.contains("inherited")   ? "read and written as the base's"
-                        : of_kind.contains("read_only") ? "read only"
-                                                        : "read and written");
+                        of_kind.contains("inherited") ? "read and written as the base's"
+                        : of_kind.value("read_only", Json()).is_string() ? "read only"
+                                                                         : "read and written");
   }
   const std::vector<std::string> read = {"dialects", dialect, "read"};
   add_values(fmt::format("values that \"read\" of {} gives", dialect).c_str(),

@@ -338,7 +338,10 @@ class Exporter {
           matches_any(key, families_->metadata_keys(kind_)) &&
           (labels || !matches_any(key, kOfLabels)))
         config[key] = value;
-    if (kind_ != "hf" || !still_says(out)) return;
+    if (kind_ != "hf") return;
+    const bool still = still_says(out);
+    carry_renamed(origin, still, config);
+    if (!still) return;
     for_each_member(origin, "", [&](const std::string& path, const Json& value) {
       if (!dialect_.ignores_key(path) || dialect_.claims.contains(path)) return;
       std::string members = "/" + path;
@@ -347,6 +350,24 @@ class Exporter {
       if (config.contains(parent) && config[parent].is_object() && !config.contains(at))
         config[at] = value;
     });
+  }
+
+  /// The names that the file has for keys of its base, which writes some of them by other names.
+  void carry_renamed(const Json& origin, bool still_says, Json& config) const {
+    for (const auto& [base, file] : dialect_.keys) {
+      std::string members = "/" + file;
+      std::replace(members.begin(), members.end(), '.', '/');
+      const Json::json_pointer at(members);
+      if (!origin.contains(at) || config.contains(at)) continue;
+      if (!still_says)
+        fail(ErrorKind::spec, fmt::format("{}.{}.keys.{}", family_.name, kind_, base),
+             "\"{}\" of the config that was read is not written: the base writes this value by "
+             "another name; expected that name instead of \"{}\"",
+             file, base);
+      if (!at.parent_pointer().empty() && !config.contains(at.parent_pointer()))
+        config[at.parent_pointer()] = Json::object();
+      config[at] = origin.at(at);
+    }
   }
 
   const TensorView& ours(const std::string& name) {

@@ -233,6 +233,20 @@ TEST(Proposals, KeysAreKnownByTheirWordsAndRanges) {
   EXPECT_EQ(keys.value("rope_theta", Json()), "wave_base") << keys;
 }
 
+// the base writes the angle in "rope_parameters"; the class of the file reads its own name
+TEST(Proposals, ARenamedKeyIsWrittenByItsName) {
+  const TemporaryFolder scratch;
+  Proposal proposal;
+  const fs::path folder =
+      write_keys(scratch, {}, {{"rope_parameters", nullptr}, {"wave_base", 7000.0}});
+  const Checkpoint found = by_draft(scratch, folder, proposal);
+  ASSERT_EQ(proposal.family["dialects"]["hf"]["keys"].value("rope_theta", Json()), "wave_base");
+  HfOptions options;
+  options.families = scratch / "families";
+  write_hf_folder(found, scratch / "written", options);
+  EXPECT_EQ(spec::read_json_file(scratch / "written/config.json").value("wave_base", 0.0), 7000);
+}
+
 TEST(Proposals, WhatHasNoPlaceIsNamed) {
   const TemporaryFolder scratch;
   std::vector<TensorView> tensors = llama_tensors();
