@@ -13,7 +13,7 @@ namespace {
 
 [[noreturn]] void wrong(const Json& json, const Scope& scope, std::string_view expected) {
   fail(ErrorKind::spec, scope.path, "found {}{}; expected {}", kind_of(json),
-       json.is_primitive() ? " " + json.dump() : "", expected);
+       json.is_primitive() && !json.is_null() ? " " + json.dump() : "", expected);
 }
 
 void check_bounds(double value, const FieldRules& rules, const Scope& scope) {

@@ -25,16 +25,24 @@ int64_t product(const std::string& name, const std::vector<int64_t>& shape) {
   return n;
 }
 
+bool is_number(const Mechanism& mechanism, const std::string& key) {
+  const std::vector<FieldDoc> fields = mechanism.fields();
+  return std::any_of(fields.begin(), fields.end(), [&](const FieldDoc& field) {
+    return field.name == key && field.type.starts_with("number");
+  });
+}
+
 /// Integers of a config stay below 2^30, so that the product of two fits 64 bits and shapes can be
 /// formed before they are checked.
-void check_sizes(const Json& json, const Scope& scope) {
+void check_sizes(const Json& json, const Mechanism& mechanism, const Scope& scope) {
   constexpr int64_t kLargest = int64_t{1} << 30;
   for (const auto& [key, value] : json.items()) {
     if (!value.is_number_integer()) continue;
     const bool fits = value.is_number_unsigned()
                           ? value.get<uint64_t>() <= static_cast<uint64_t>(kLargest)
                           : value.get<int64_t>() >= -kLargest && value.get<int64_t>() <= kLargest;
-    if (!fits)
+    // a number may be written without a point
+    if (!fits && !is_number(mechanism, key))
       fail(ErrorKind::spec, scope.at(key).path, "found {}; expected at most {}", value.dump(),
            kLargest);
   }
@@ -338,7 +346,7 @@ AnyPart read_part(Slot slot, const Json& json, const Scope& scope) {
   }
   AnyPart part;
   part.mechanism = mechanism;
-  if (json.is_object()) check_sizes(json, scope);
+  if (json.is_object()) check_sizes(json, *mechanism, scope);
   if (json.is_object() && slot == Slot::mixer) {
     refuse_missing_places(*mechanism, json, scope);
     refuse_no_position(json, scope);

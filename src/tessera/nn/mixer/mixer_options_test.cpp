@@ -110,5 +110,18 @@ TEST(MixerOptions, RefusedInOneLine) {
           "head_dim = 6 with rows hadamard; expected a power of two");
 }
 
+TEST(MixerOptions, ANumberMayBeAWholeOneOfAnySize) {
+  EXPECT_NO_THROW(MixerUnderTest(
+      R"({"type": "attention", "n_heads": 2, "position": {"type": "rope", "theta": 100000000000}})",
+      12, true));
+  test::expect_error(
+      ErrorKind::spec, ".n_heads] found 2147483648; expected at most 1073741824",
+      [&] { MixerUnderTest(R"({"type": "attention", "n_heads": 2147483648})", 12); });
+  test::expect_error(ErrorKind::spec, ".order] found 65; expected at most 64",
+                     [&] { MixerUnderTest(R"({"type": "hyena", "order": 65})", 12); });
+  test::expect_error(ErrorKind::spec, ".n_heads] found null; expected an integer",
+                     [&] { MixerUnderTest(R"({"type": "attention", "n_heads": null})", 12); });
+}
+
 }  // namespace
 }  // namespace tessera::nn::mixer_options_test

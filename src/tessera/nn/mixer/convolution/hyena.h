@@ -33,7 +33,8 @@ struct HyenaConfig final : spec::Config {
               "L, the longest document; positions are told apart by "
               "t / L",
               {.min = 2, .required = true}),
-        field("order", &C::order, "M: M - 1 long convolutions between M gates", {.min = 2}),
+        field("order", &C::order, "M: M - 1 long convolutions between M gates",
+              {.min = 2, .max = 64}),
         field("d_conv", &C::d_conv, "taps of the short convolution; 1 = a factor per channel",
               {.min = 1}),
         field("filter_width", &C::filter_width, "hidden width of the filter's network", {.min = 1}),
