@@ -117,8 +117,9 @@ TEST(MixerOptions, ANumberMayBeAWholeOneOfAnySize) {
   test::expect_error(
       ErrorKind::spec, ".n_heads] found 2147483648; expected at most 1073741824",
       [&] { MixerUnderTest(R"({"type": "attention", "n_heads": 2147483648})", 12); });
-  test::expect_error(ErrorKind::spec, ".order] found 65; expected at most 64",
-                     [&] { MixerUnderTest(R"({"type": "hyena", "order": 65})", 12); });
+  test::expect_error(ErrorKind::spec, ".order] found 65; expected at most 64", [&] {
+    MixerUnderTest(R"({"type": "hyena", "max_length": 8, "order": 65})", 12);
+  });
   test::expect_error(ErrorKind::spec, ".n_heads] found null; expected an integer",
                      [&] { MixerUnderTest(R"({"type": "attention", "n_heads": null})", 12); });
 }
