@@ -255,7 +255,7 @@ endfunction()
 # Seconds of one core that the longer test programs take: scripts/run_tests.py splits and orders by it.
 set(TESTS_COST contract_test 450 convert_test 240 cli_test 120 train_tensors_test 90 docs_test 80 model_tensors_test 80
                infer_tensors_test 60 install_test 60 serve_tensors_test 50 cli_flags_test 40 nn_tensors_test 35
-               family_parity_test 30 fuzz_test 30 search_test 30 kernels_test 20)
+               family_parity_test 30 proposed_families_test 60 fuzz_test 30 search_test 30 kernels_test 20)
 
 # A GoogleTest program, one ctest entry per program so that libtorch is loaded once.
 function(tessera_test name)

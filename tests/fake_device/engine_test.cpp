@@ -72,8 +72,8 @@ TEST_F(OnDevice, BytesOfAModelAreThoseOfItsCopy) {
     const model::Model stored(whole.spec(),
                               model::Weights::check(whole.spec(), std::move(weights)));
     int64_t bytes = 0;
-    for (const auto& [decl, weight] : model::to_device(stored, device_).weights().all())
-      bytes += weight->bytes();
+    const model::Model there = model::to_device(stored, device_);
+    for (const auto& [decl, weight] : there.weights().all()) bytes += weight->bytes();
     EXPECT_EQ(model::bytes_on_device(stored), bytes) << name_of(type);
   }
 }
