@@ -4,6 +4,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/weights/blocks.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/light_tensor.h"
 #include "tessera/ops/weights/dense_storage.h"
 #include "tessera/ops/weights/device_blocks.h"
@@ -90,7 +91,7 @@ StoragePtr BlockStorage::slice(int64_t index) const {
 }
 
 StoragePtr BlockStorage::to(at::Device device) const {
-  if (device.is_cpu()) return shared_from_this();
+  if (on_host(device)) return shared_from_this();
   if (DeviceBlocks::holds(dtype(), shape()))
     return std::make_shared<const DeviceBlocks>(
         dtype(), shape(), at::from_blob(const_cast<void*>(data_), {bytes()}, at::kByte).to(device),
@@ -117,7 +118,7 @@ Tensor BlockStorage::rows(const Tensor& ids_N) const {
   for (int64_t i = 0; i < n; ++i)
     widen(dtype(), static_cast<const char*>(data_) + ids.const_data_ptr<int64_t>()[i] * row_bytes,
           1, d, columns(), out.data_ptr<float>() + i * d);
-  return ids_N.is_cpu() ? out : out.to(ids_N.device());
+  return on_host(ids_N) ? out : out.to(ids_N.device());
 }
 
 }  // namespace tessera::ops

@@ -1,6 +1,7 @@
 // Numbers as a tensor of a float type, trainable or not, on any device.
 #pragma once
 
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/kernel_storage.h"
 
 namespace tessera::ops {
@@ -12,9 +13,9 @@ class DenseStorage final : public KernelStorage {
         tensor_(std::move(tensor)) {}
   at::Device device() const override { return tensor_.device(); }
   const void* data() const override {
-    return device().is_cpu() ? tensor_.const_data_ptr() : nullptr;
+    return on_host(device()) ? tensor_.const_data_ptr() : nullptr;
   }
-  bool lies_in_rows() const override { return device().is_cpu() && tensor_.is_contiguous(); }
+  bool lies_in_rows() const override { return on_host(device()) && tensor_.is_contiguous(); }
   const Tensor& dense() const override { return tensor_; }
   Tensor tensor() const override { return tensor_; }
   StoragePtr slice(int64_t index) const override {

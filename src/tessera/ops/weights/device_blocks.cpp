@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/packed_product.h"
 #include "tessera/ops/weights/unpack.h"
 
@@ -106,7 +107,7 @@ StoragePtr DeviceBlocks::slice(int64_t index) const {
 StoragePtr DeviceBlocks::to(at::Device device) const {
   if (device == this->device()) return shared_from_this();
   const auto bytes = std::make_shared<const Tensor>(rows_RB_.to(device).contiguous());
-  if (device.is_cpu())
+  if (on_host(device))
     return std::make_shared<const BlockStorage>(dtype(), shape(), bytes->const_data_ptr(), bytes,
                                                 columns_);
   return std::make_shared<const DeviceBlocks>(dtype(), shape(), *bytes, columns_);

@@ -10,6 +10,7 @@
 #include "tessera/kernels/weights/gemm.h"
 #include "tessera/ops/basic/ordered_part.h"
 #include "tessera/ops/basic/ordered_sum.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::ops {
 namespace {
@@ -75,7 +76,7 @@ struct Product : torch::autograd::Function<Product> {
 
 bool is_blocked(const Tensor& a, const Tensor& b) {
   const auto plain = [](const Tensor& x) {
-    return x.device().is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble);
+    return on_host(x) && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble);
   };
   return plain(a) && plain(b) && a.scalar_type() == b.scalar_type();
 }
@@ -214,7 +215,7 @@ struct InPlaceProduct : torch::autograd::Function<InPlaceProduct> {
 /// x_NI b_KN of rounded factors.
 struct RoundedProduct : torch::autograd::Function<RoundedProduct> {
   static Tensor of(const Tensor& a, const Tensor& b, ProductType type) {
-    if (!a.is_cpu()) return on_device(a.detach(), b.detach(), type);
+    if (!on_host(a)) return on_device(a.detach(), b.detach(), type);
     Tensor y = at::empty({a.size(0), b.size(1)}, a.options());
     if (a.size(1) == 0) return y.zero_();
     multiply_into(y, a.detach(), b.detach(), /*add=*/false, type);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tessera/ops/basic/over_rows.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/weights/product_input.h"
 #include "tessera/ops/weights/quantized_operands.h"
 
@@ -241,8 +242,9 @@ Tensor rows(const Weight& w, const Tensor& ids_N, const ProductSettings& setting
     if (parts->magnitude == nullptr && parts->out == nullptr && parts->in == nullptr)
       return adapted_rows(*parts, ids_N, settings);
   }
-  const bool on_host = w.device().is_cpu() && !w.dense_tensor().defined() && w.parts() == nullptr;
-  if (ids_N.is_cpu() || on_host) {
+  const bool packed_here =
+      on_host(w.device()) && !w.dense_tensor().defined() && w.parts() == nullptr;
+  if (on_host(ids_N) || packed_here) {
     const int64_t n = ids_N.numel(), limit = w.size(0);
     const Tensor ids = ids_N.to(at::kCPU, at::kLong).contiguous();
     const auto* id = ids.const_data_ptr<int64_t>();

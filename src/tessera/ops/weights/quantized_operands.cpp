@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/threads.h"
 #include "tessera/kernels/weights/ternary.h"
+#include "tessera/ops/form.h"
 
 namespace tessera::ops {
 namespace {
@@ -33,7 +34,7 @@ Tensor straight_through(const Tensor& x, const Tensor& rounded) {
 
 /// Whether the loops below compute it; float64 and other devices take torch's operations.
 bool by_loops(const Tensor& x) {
-  return x.device().is_cpu() && x.scalar_type() != at::kDouble;
+  return on_host(x) && x.scalar_type() != at::kDouble;
 }
 
 struct MatrixSize {
@@ -152,7 +153,7 @@ WeightPtr with_rounding(const WeightPtr& w, OperandRounding rounding) {
   Weight out = *w;
   if (is_block_type(w->dtype())) {
     rounding.ternary = false;
-  } else if (rounding.ternary && !w->trainable() && w->device().is_cpu()) {
+  } else if (rounding.ternary && !w->trainable() && on_host(w->device())) {
     out = in_ternary_blocks(*w);
     rounding.ternary = false;
   }
