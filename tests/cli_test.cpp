@@ -1691,6 +1691,29 @@ TEST_F(Cli, DevicesThatAreMissingAreRefused) {
                    "[device] cuda: " + report["cuda"].get<std::string>());
 }
 
+TEST_F(Cli, TheTableOfAttentionSaysWhatItsWordsMean) {
+  const spec::Json report = spec::parse_json(run("doctor --forms --json").out, "doctor");
+  const Outcome text = run("doctor --forms");
+  ASSERT_EQ(text.code, 0) << text.err;
+  const spec::Json& meaning = report["attention_properties"];
+  std::set<std::string> used;
+  for (const spec::Json& row : report["attention"]) {
+    for (const char* list : {"serves", "needs"})
+      for (const spec::Json& word : row[list]) used.insert(word.get<std::string>());
+    if (row["form"] == "fused") EXPECT_EQ(row["needs"], spec::Json::array({"device"}));
+  }
+  for (const std::string& word : used) EXPECT_TRUE(meaning.contains(word)) << word;
+  for (const auto& [word, of] : meaning.items()) {
+    EXPECT_TRUE(used.contains(word)) << word << " is in no row";
+    EXPECT_FALSE(of.get<std::string>().empty()) << word;
+    EXPECT_NE(text.out.find(fmt::format("\n{:<24} {}\n", word, of.get<std::string>())),
+              std::string::npos)
+        << word;
+  }
+  EXPECT_NE(text.out.find("; needs device\n"), std::string::npos) << text.out;
+  EXPECT_EQ(text.out.find("needs \n"), std::string::npos) << text.out;
+}
+
 TEST_F(Cli, TrainingFindsTheSequencesOfAPass) {
   std::ofstream(folder_ / "text.txt") << std::string(2000, 'a') << std::string(2000, 'b');
   std::ofstream(folder_ / "recipe.json") << R"({

@@ -51,9 +51,8 @@ int doctor(bool json) {
 
 std::vector<std::string> names_of(uint32_t asks) {
   std::vector<std::string> out;
-  const auto names = ops::names_of_asks();
-  for (size_t bit = 0; bit < names.size(); ++bit)
-    if (asks >> bit & 1) out.emplace_back(names[bit]);
+  for (const ops::Ask& ask : ops::asks())
+    if ((asks & ask.bit) != 0) out.emplace_back(ask.name);
   return out;
 }
 
@@ -61,7 +60,8 @@ int forms(bool json) {
   if (json) {
     Json report = {{"cuda_kernels", ops::cuda_kernels()},
                    {"operations", Json::array()},
-                   {"attention", Json::array()}};
+                   {"attention", Json::array()},
+                   {"attention_properties", Json::object()}};
     for (const ops::Operation& operation : ops::operations()) {
       Json row = {{"name", operation.name}, {"what", operation.what}};
       for (const FormColumn& column : form_columns())
@@ -72,6 +72,8 @@ int forms(bool json) {
       report["attention"].push_back({{"form", name_of(row.form)},
                                      {"serves", names_of(row.serves)},
                                      {"needs", names_of(row.needs)}});
+    for (const ops::Ask& ask : ops::asks())
+      report["attention_properties"][std::string(ask.name)] = ask.meaning;
     print_json(report);
     return kExitOk;
   }
@@ -93,6 +95,8 @@ int forms(bool json) {
     fmt::print(
         "{:<24} {}{}\n", name_of(row.form), fmt::join(names_of(row.serves), ", "),
         row.needs == 0 ? "" : fmt::format("; needs {}", fmt::join(names_of(row.needs), ", ")));
+  fmt::print("\nproperties of a call of attention\n");
+  for (const ops::Ask& ask : ops::asks()) fmt::print("{:<24} {}\n", ask.name, ask.meaning);
   return kExitOk;
 }
 

@@ -13,6 +13,33 @@ constexpr uint32_t kScores = ask::softcap | ask::sinks | ask::distances,
                                ask::values | ask::dropout | kSeen | ask::far | ask::gaps |
                                ask::together;
 
+constexpr std::array kAsks{
+    Ask{ask::gradients, "gradients", "gradients are recorded"},
+    Ask{ask::half, "half", "16-bit floats on a CPU"},
+    Ask{ask::elsewhere, "elsewhere", "float64, or not on a CPU"},
+    Ask{ask::softcap, "softcap", "soft cap of the scores"},
+    Ask{ask::sinks, "sinks", "attention sinks: a score of each head that has no value"},
+    Ask{ask::distances, "distances", "a table by distance is added to the scores"},
+    Ask{ask::bias, "bias", "a function of queries and keys is added to the scores"},
+    Ask{ask::values, "values", "a function of the weights is added to the output"},
+    Ask{ask::dropout, "dropout", "dropout of the weights"},
+    Ask{ask::pattern, "pattern", "a pattern defines which keys are visible"},
+    Ask{ask::scattered, "scattered", "visible keys of the pattern are scattered"},
+    Ask{ask::far, "far", "keys below a position have queries of their own"},
+    Ask{ask::gaps, "gaps", "positions of the keys have gaps"},
+    Ask{ask::together, "together", "several documents of equal length"},
+    Ask{ask::packed, "packed", "several documents of any lengths"},
+    Ask{ask::device, "device", "not on a CPU, and not float64"},
+};
+constexpr bool in_order_of_bits() {
+  for (size_t i = 0; i < kAsks.size(); ++i)
+    if (kAsks[i].bit != uint32_t{1} << i) return false;
+  return true;
+}
+static_assert(in_order_of_bits());
+// the last row serves whatever may be asked for
+static_assert((kAnything | ask::packed) == (uint32_t{1} << kAsks.size()) - 1);
+
 constexpr std::array kTable{
     AttentionRow{AttentionForm::kernel, kScores | ask::bias | kSeen | ask::far | ask::gaps},
     AttentionRow{AttentionForm::kernel_of_weights,
@@ -48,12 +75,8 @@ const char* name_of(AttentionForm form) {
   return kNames[static_cast<int>(form)];
 }
 
-std::span<const std::string_view> names_of_asks() {
-  static constexpr std::array<std::string_view, 15> kNames{
-      "gradients", "half",    "elsewhere", "softcap", "sinks", "distances", "bias",  "values",
-      "dropout",   "pattern", "scattered", "far",     "gaps",  "together",  "packed"};
-  static_assert(uint32_t{ask::packed} == 1 << (kNames.size() - 1));
-  return kNames;
+std::span<const Ask> asks() {
+  return kAsks;
 }
 
 std::span<const AttentionRow> attention_table() {

@@ -35,8 +35,13 @@ enum Bit : uint32_t {
   packed = 1 << 14,    // several of any lengths, one after another, [N, H, D]
 };
 }  // namespace ask
-/// Names of what is asked, the lowest bit first.
-std::span<const std::string_view> names_of_asks();
+
+struct Ask {
+  ask::Bit bit;
+  std::string_view name, meaning;
+};
+/// All that a call may ask for: the lowest bit first, each the double of the one before it.
+std::span<const Ask> asks();
 
 enum class AttentionForm {
   kernel,             // batch-invariant (attention_kernel)
