@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tessera/cuda/kernels.h"
+#include "tessera/ops/basic/rotation_function.h"
 #include "tessera/ops/cuda_stream.h"
 
 namespace tessera::ops {
@@ -77,34 +78,17 @@ struct CudaRmsNorm : torch::autograd::Function<CudaRmsNorm> {
   }
 };
 
-Tensor rotated_by_kernel(
-    const Tensor& x_in, const Tensor& cos, const Tensor& sin, bool interleaved, bool back) {
-  const Tensor x = x_in.contiguous(), y = at::empty_like(x);
-  const int64_t tokens = x.size(0), heads = x.size(1), d = x.size(2), pairs = cos.size(1);
-  cuda::launch<cuda::Rope>(
-      {cuda::blocks_of(tokens * cuda::Rope::work(heads, d, pairs), cuda::Rope::kThreads)},
-      {x.const_data_ptr<float>(), cos.const_data_ptr<float>(), sin.const_data_ptr<float>(),
-       y.mutable_data_ptr<float>(), tokens, heads, d, pairs, interleaved, back},
-      stream_of(x));
-  return y;
-}
-
-/// The gradient of a rotation is the rotation back.
-struct CudaRotation : torch::autograd::Function<CudaRotation> {
-  static Tensor forward(AutogradContext* context,
-                        const Tensor& x_NHD,
-                        const Tensor& cos,
-                        const Tensor& sin,
-                        bool interleaved) {
-    context->save_for_backward({cos, sin});
-    context->saved_data["interleaved"] = interleaved;
-    return rotated_by_kernel(x_NHD, cos, sin, interleaved, false);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const auto saved = context->get_saved_variables();
-    return {rotated_by_kernel(gradients[0], saved[0], saved[1],
-                              context->saved_data["interleaved"].toBool(), true),
-            Tensor(), Tensor(), Tensor()};
+struct CudaRotation {
+  static Tensor rotated(
+      const Tensor& x_in, const Tensor& cos, const Tensor& sin, bool interleaved, bool back) {
+    const Tensor x = x_in.contiguous(), y = at::empty_like(x);
+    const int64_t tokens = x.size(0), heads = x.size(1), d = x.size(2), pairs = cos.size(1);
+    cuda::launch<cuda::Rope>(
+        {cuda::blocks_of(tokens * cuda::Rope::work(heads, d, pairs), cuda::Rope::kThreads)},
+        {x.const_data_ptr<float>(), cos.const_data_ptr<float>(), sin.const_data_ptr<float>(),
+         y.mutable_data_ptr<float>(), tokens, heads, d, pairs, interleaved, back},
+        stream_of(x));
+    return y;
   }
 };
 
@@ -141,8 +125,7 @@ Tensor cuda_rms_norm(const Tensor& x, const Tensor& weight, double offset, doubl
 }
 
 Tensor cuda_rope(const Tensor& x_NHD, const RotaryTable& table, bool interleaved) {
-  return CudaRotation::apply(x_NHD, table.cos_NR.contiguous(), table.sin_NR.contiguous(),
-                             interleaved);
+  return rotated_by<CudaRotation>(x_NHD, table, interleaved);
 }
 
 Tensor cuda_swiglu(const Tensor& gate, const Tensor& up) {
