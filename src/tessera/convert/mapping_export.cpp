@@ -299,9 +299,9 @@ class Exporter {
             : NoPlace{"its Hugging Face folders have", "; --to tessera keeps it"});
   }
 
-  /// Whether the config that the model came with still describes it, except for labels and the
-  /// rows of its vocabulary.
-  bool still_says(const Exported& out) {
+  /// Whether the config that the model came with still describes it as one of a class, except for
+  /// labels and the rows of its vocabulary.
+  bool still_says(const Exported& out, const Json& architectures) {
     Json config = checkpoint_.foreign_config;
     const auto of_labels = [](const std::string& key) {
       return key == "architectures" || key == "vocab_size" || key == "id2label" ||
@@ -311,6 +311,7 @@ class Exporter {
       at = of_labels(at.key()) ? config.erase(at) : std::next(at);
     for (const auto& [key, value] : out.config.items())
       if (of_labels(key)) config[key] = value;
+    if (!architectures.is_null()) config["architectures"] = architectures;
     const format::TensorFile tensors(kind_, "the tensors to be written", out.tensors);
     const Foreign foreign{kind_, config, &tensors, "the config that was read"};
     try {
@@ -322,6 +323,19 @@ class Exporter {
     }
   }
 
+  /// The class that the config came with, where the family's own file names none: what is written
+  /// by the base is the base's.
+  void carry_class(const Json& origin, Exported& out) {
+    if (family_.base.empty() || !origin.contains("architectures") ||
+        !out.config.contains("architectures"))
+      return;
+    const Json::json_pointer written("/dialects/" + kind_ + "/write/architectures");
+    if (families_->file(family_.name).contains(written)) return;
+    const Json& own = origin.at("architectures");
+    if (own != out.config["architectures"] && still_says(out, own))
+      out.config["architectures"] = own;
+  }
+
   /// Keys without mathematics come along; of labels only where the class and its labels are those
   /// that the config came with. Keys that the family ignores do where the config still matches the
   /// model, since some repeat sizes; objects among them are for parts that the model is without.
@@ -329,6 +343,7 @@ class Exporter {
     Json& config = out.config;
     if (!same_origin_ || !checkpoint_.foreign_config.is_object()) return;
     const Json& origin = checkpoint_.foreign_config;
+    if (kind_ == "hf") carry_class(origin, out);
     const auto same = [&](const char* key) {
       return config.value(key, Json()) == origin.value(key, Json());
     };
@@ -339,7 +354,7 @@ class Exporter {
           (labels || !matches_any(key, kOfLabels)))
         config[key] = value;
     if (kind_ != "hf") return;
-    const bool still = still_says(out);
+    const bool still = still_says(out, config.value("architectures", Json()));
     carry_renamed(origin, still, config);
     if (!still) return;
     for_each_member(origin, "", [&](const std::string& path, const Json& value) {

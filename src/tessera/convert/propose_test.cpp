@@ -233,18 +233,76 @@ TEST(Proposals, KeysAreKnownByTheirWordsAndRanges) {
   EXPECT_EQ(keys.value("rope_theta", Json()), "wave_base") << keys;
 }
 
-// the base writes the angle in "rope_parameters"; the class of the file reads its own name
-TEST(Proposals, ARenamedKeyIsWrittenByItsName) {
+/// A checkpoint whose spec has another value at a JSON pointer.
+Checkpoint with_option(const Checkpoint& checkpoint, const std::string& pointer, Json value) {
+  Checkpoint out = checkpoint;
+  out.spec_json[Json::json_pointer(pointer)] = std::move(value);
+  out.spec = model::read_model_spec(out.spec_json);
+  return out;
+}
+
+// the base writes the angle in "rope_parameters", and its own class; the class of the file reads
+// its own names
+TEST(Proposals, ARenamedKeyAndTheClassAreWrittenAsTheyWere) {
   const TemporaryFolder scratch;
   Proposal proposal;
+  const Json classes = Json::array({"QuillForCausalLM"});
   const fs::path folder =
-      write_keys(scratch, {}, {{"rope_parameters", nullptr}, {"wave_base", 7000.0}});
+      write_keys(scratch, {},
+                 {{"rope_parameters", nullptr}, {"wave_base", 7000.0}, {"architectures", classes}});
   const Checkpoint found = by_draft(scratch, folder, proposal);
-  ASSERT_EQ(proposal.family["dialects"]["hf"]["keys"].value("rope_theta", Json()), "wave_base");
+  Json& hf = proposal.family["dialects"]["hf"];
+  ASSERT_EQ(hf["keys"].value("rope_theta", Json()), "wave_base");
   HfOptions options;
   options.families = scratch / "families";
-  write_hf_folder(found, scratch / "written", options);
-  EXPECT_EQ(spec::read_json_file(scratch / "written/config.json").value("wave_base", 0.0), 7000);
+  const auto written = [&](const Checkpoint& checkpoint) {
+    write_hf_folder(checkpoint, scratch / "written", options);
+    return spec::read_json_file(scratch / "written/config.json");
+  };
+  const Json config = written(found);
+  EXPECT_EQ(config.value("wave_base", 0.0), 7000);
+  EXPECT_EQ(config.value("architectures", Json()), classes);
+  expect_llama(load_checkpoint(kBase));
+  EXPECT_EQ(load_checkpoint(scratch / "written", {.families = options.families}).spec_json,
+            found.spec_json);
+  // another angle has a place in what the base writes only, which no reader of the file's name has
+  Checkpoint turned = found;
+  for (size_t i = 0; i < found.spec_json.at("layers").size(); ++i)
+    turned =
+        with_option(turned, fmt::format("/layers/{}/branches/0/mixer/position/theta", i), 5000.0);
+  EXPECT_THAT(test::error_of([&] { written(turned); }),
+              AllOf(HasSubstr("quill.json:"), HasSubstr("quill.hf.keys.rope_theta"),
+                    HasSubstr("\"wave_base\" of the config that was read is not written"),
+                    HasSubstr("expected that name instead of \"rope_theta\"")));
+  // a file that names the class writes its own
+  hf["write"]["architectures"] = Json::array({"PenForCausalLM"});
+  scratch.write("families/quill.json", family_text(proposal.family));
+  EXPECT_EQ(written(found).value("architectures", Json()), Json::array({"PenForCausalLM"}));
+}
+
+// a file without an output matrix is of a language model by its class alone
+TEST(FamiliesOnOthers, AClassThatReadsAsAnotherModelIsNotKept) {
+  const TemporaryFolder scratch;
+  std::vector<TensorView> tensors = llama_tensors();
+  std::erase_if(tensors, [](const TensorView& tensor) { return tensor.name == "lm_head.weight"; });
+  const fs::path folder = write_quill(scratch, tensors);
+  Json config = spec::read_json_file(folder / "config.json");
+  config["architectures"] = Json::array({"QuillModel"});
+  scratch.write("quill/config.json", config.dump(1));
+  scratch.write(
+      "families/quill.json",
+      R"({"family": "quill", "base": "llama", "dialects": {"hf": {"types": ["quill"]}}})");
+  const Checkpoint found = load_checkpoint(folder, {.families = scratch / "families"});
+  HfOptions options;
+  options.families = scratch / "families";
+  const auto class_of = [&](const char* name) {
+    Checkpoint one = found;
+    one.foreign_config["architectures"] = Json::array({name});
+    write_hf_folder(one, scratch / "written", options);
+    return spec::read_json_file(scratch / "written/config.json").at("architectures").at(0);
+  };
+  EXPECT_EQ(class_of("QuillModel"), "QuillModel");
+  EXPECT_EQ(class_of("QuillForCausalLM"), "LlamaModel");
 }
 
 TEST(Proposals, WhatHasNoPlaceIsNamed) {
