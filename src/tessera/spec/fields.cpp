@@ -150,6 +150,10 @@ int64_t read_integer(const Json& json, const FieldRules& rules, const Scope& sco
 double read_number(const Json& json, const FieldRules& rules, const Scope& scope) {
   if (!json.is_number()) wrong(json, scope, "a number");
   const auto value = json.get<double>();
+  // what computes with it is in float32, where it would be infinite
+  if (constexpr double kMost = std::numeric_limits<float>::max(); std::abs(value) > kMost)
+    fail(ErrorKind::spec, scope.path, "found {}; expected at least {} and at most {} (float32)",
+         value, -kMost, kMost);
   check_bounds(value, rules, scope);
   return value;
 }

@@ -46,9 +46,14 @@ TEST(Fields, BoundsHoldForNumbersAndThoseOfLists) {
   refused(R"({"betas": [0.5, 1]})", "[part.betas[1]] found 1; expected less than 1");
   refused(R"({"maybe": 0})", "[part.maybe] found 0; expected more than 0");
   refused(R"({"maybe": 2.5})", "[part.maybe] found 2.5; expected at most 2");
+  // no number is infinite in float32
+  refused(R"({"more": 1e300})", "[part.more] found 1e+300; expected at least -3.4028234");
+  refused(R"({"any": -1e39})", "[part.any] found -1e+39; expected at least -3.4028234");
+  refused(R"({"betas": [1e300]})", "[part.betas[0]] found 1e+300; expected at least");
+  refused(R"({"maybe": 1e300})", "[part.maybe] found 1e+300; expected at least");
   const auto read = read_struct<Bounded>(
-      Json::parse(R"({"share": 0, "more": 1e300, "count": 64, "betas": [0, 0.999],
-                      "maybe": 2, "any": -1e300})"),
+      Json::parse(R"({"share": 0, "more": 3.4e38, "count": 64, "betas": [0, 0.999],
+                      "maybe": 2, "any": -3.4e38})"),
       here());
   EXPECT_EQ(read.count, 64);
   EXPECT_EQ(read.maybe, 2);

@@ -150,7 +150,7 @@ TEST(Watching, WeightsThatAreNotFiniteAreNamedAndNotSaved) {
   const Setting s;
   expect_error(ErrorKind::input,
                "[train] step 1: \"embed.token.weight\" is not finite after the update", [&] {
-                 s.train("a", {"train.steps=1", "optimizer.lr=1e39", "schedule.type=constant",
+                 s.train("a", {"train.steps=1", "optimizer.lr=3e38", "schedule.type=constant",
                                "schedule.warmup=0", "train.eval_every=0", "data.valid_fraction=0"});
                });
   EXPECT_TRUE(checkpoint_steps(s.run("a")).empty());
