@@ -201,6 +201,22 @@ TEST_F(CliFlags, NumbersBeyond64BitsAreErrors) {
   expect_refused("generate " + model() + " x --temp 1 --top-k -" + large, 2, large + "; expected");
 }
 
+TEST_F(CliFlags, ValuesAreRefusedWithWhatWasExpected) {
+  const std::vector<std::pair<std::string, std::string>> refused = {
+      {"generate m p --max-new-tokens 1.5",
+       "[generate] --max-new-tokens: 1.5; expected a whole number; see `tessera generate --help`"},
+      {"generate m p -n 1e3", "[generate] --max-new-tokens: 1e3; expected a whole number;"},
+      {"generate m p --threads 1.5",
+       "[generate] --threads: 1.5; expected a whole number from 0 to 4096;"},
+      {"serve m --port x", "[serve] --port: x; expected a whole number from 0 to 65535;"},
+      {"chat m --branches 65", "[chat] --branches: 65; expected a whole number from 1 to 64;"},
+      {"bench mixers --repeats 0.5",
+       "[bench mixers] --repeats: 0.5; expected a whole number from 1 to 1000;"},
+      {"convert m --to x --out y", "[convert] --to: x; expected one of tessera, hf, gguf;"},
+      {"quantize m --type Q4_0 --out y --damping x", "[quantize] --damping: x; expected a number"}};
+  for (const auto& [arguments, words] : refused) expect_refused(arguments, 2, words);
+}
+
 TEST_F(CliFlags, ConstraintsAreFilesOrTheTextItself) {
   const std::string start = model() + " ABC -n 8 --temp 1 ";
   const std::string schema = R"({"enum": [12, 345]})";
@@ -274,7 +290,8 @@ TEST_F(CliFlags, OptionsOfOtherProgramsSayWhatToDo) {
       {"generate m -cnv", "use `tessera chat`"},
       {"chat m -cnv", "`tessera chat` is a conversation; leave it out"},
       {"chat m -no-cnv", "-no-cnv: use `tessera generate`"},
-      {"serve m --embedding", "--embedding: what a model can do follows from its files; leave it out"},
+      {"serve m --embedding",
+       "--embedding: what a model can do follows from its files; leave it out"},
       {"finetune m --bf16", "--bf16: expected --set train.precision=bf16 or fp16"},
       {"generate m -v", "-v: standard output has the text alone"},
       {"generate m -st", "expected the question on standard input"},

@@ -901,7 +901,7 @@ TEST_F(Cli, UsageErrors) {
                    "--input-ids: " + bad + "; expected a number");
   expect_refused("tokenize bytes --decode --ids 1,,2", 2, "--ids: 1,,2; expected a number");
   expect_refused("generate " + tiny() + " --input-ids 1 --beams 1025", 2,
-                 "1025 not in range 1 to 1024");
+                 "1025; expected a whole number from 1 to 1024");
   expect_refused("generate " + tiny() + " --input-ids 1 --min-new-tokens 9 -n 5", 2,
                  "--min-new-tokens 9 is more than --max-new-tokens 5");
   expect_refused("tokenize bytes", 2, "--text");

@@ -260,6 +260,41 @@ std::string required(const CLI::App& app, const std::string& otherwise) {
   return otherwise;
 }
 
+/// What the parser says of a value, in the form of all errors: "--n: 1.5; expected a whole number".
+std::string of_value(const CLI::App& app, const std::string& what) {
+  constexpr std::string_view kUnread = "Could not convert: ", kValue = ": Value ",
+                             kOutside = " not in range ", kUnknown = " not in {";
+  if (what.starts_with(kUnread)) {
+    const size_t equals = std::min(what.find(" = "), what.size());
+    const std::string name = what.substr(kUnread.size(), equals - kUnread.size()),
+                      value = what.substr(std::min(equals + 3, what.size()));
+    const CLI::Option* option = app.get_option_no_throw(name);
+    const std::string type = option == nullptr ? "" : option->get_type_name();
+    const bool whole = type.starts_with("INT") || type.starts_with("UINT"),
+               digits = value.find_first_not_of("+-0123456789") == std::string::npos;
+    return fmt::format("{}: {}; expected {}", name, value,
+                       !whole   ? "a number"
+                       : digits ? "a number nearer to 0"
+                                : "a whole number");
+  }
+  const size_t colon = what.find(kValue), outside = what.rfind(kOutside),
+               unknown = what.rfind(kUnknown);
+  if (colon != std::string::npos && outside != std::string::npos && colon < outside) {
+    const size_t begin = colon + kValue.size();
+    const std::string range = what.substr(outside + kOutside.size());
+    return fmt::format("{}: {}; expected {} from {}", what.substr(0, colon),
+                       what.substr(begin, outside - begin),
+                       range.find('.') == std::string::npos ? "a whole number" : "a number", range);
+  }
+  if (unknown != std::string::npos && what.ends_with('}')) {
+    std::string names;
+    for (size_t i = unknown + kUnknown.size(); i + 1 < what.size(); ++i)
+      names += what[i] == ',' ? ", " : std::string(1, what[i]);
+    return fmt::format("{}; expected one of {}", what.substr(0, unknown), names);
+  }
+  return what;
+}
+
 }  // namespace
 
 std::string option_name(const std::string& arg) {
@@ -294,7 +329,7 @@ std::string why(const CLI::App& app, const CLI::ParseError& error) {
     if (what.find(" received ") != std::string::npos)
       return name + " is given " + what.substr(what.rfind(' ') + 1) + " times; expected once";
   }
-  return what;
+  return of_value(app, what);
 }
 
 const CLI::App& parsed_verb(const CLI::App& app) {

@@ -19,7 +19,7 @@ std::string option_name(const std::string& arg);
 std::vector<std::string> as_tessera(const CLI::App& app, std::vector<std::string> args);
 
 /// The parse error in one line: an unknown option with the nearest known one, an extra argument, a
-/// missing value.
+/// missing value, a value with what was expected.
 std::string why(const CLI::App& app, const CLI::ParseError& error);
 
 /// The command that was parsed before the error, or `app`.
