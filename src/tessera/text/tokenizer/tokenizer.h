@@ -141,7 +141,7 @@ class StreamDecoder {
 /// `vocab_size` is for the last format: the required number of tokens, 0 = any.
 Tokenizer load_tokenizer(const std::filesystem::path& path, int32_t vocab_size = 0);
 
-/// The file that load_tokenizer() reads in a folder; nullopt if there is none.
+/// The file that load_tokenizer() reads in a folder, if any. Throws Error(file) if it is damaged.
 std::optional<std::filesystem::path> tokenizer_file_in(const std::filesystem::path& folder);
 /// That file, and the files next to it that affect tokenization; empty if there is none.
 std::vector<std::filesystem::path> tokenizer_files_in(const std::filesystem::path& folder);

@@ -69,18 +69,11 @@ Json capitals(const std::vector<std::string>& characters) {
 
 }  // namespace
 
-bool is_character_config(std::string_view config) {
-  // most configurations need no second look
-  if (config.find(kOrds) == std::string_view::npos &&
-      config.find("tokenizer_class") == std::string_view::npos)
-    return false;
-  try {
-    const Json json = spec::parse_json(config, "tokenizer_config.json");
-    return json.is_object() &&
-           ((json.contains(kOrds) && json.at(kOrds).is_array()) || known_class(json) != nullptr);
-  } catch (const Error&) {
-    return false;
-  }
+bool is_character_config(std::string_view config, const std::string& where) {
+  const Json json = spec::parse_json(config, where);
+  if (!json.is_object())
+    fail(ErrorKind::file, where, "found {}; expected an object", spec::kind_of(json));
+  return (json.contains(kOrds) && json.at(kOrds).is_array()) || known_class(json) != nullptr;
 }
 
 Tokenizer tokenizer_from_characters(std::string_view config,

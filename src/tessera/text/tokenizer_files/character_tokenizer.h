@@ -17,8 +17,9 @@
 
 namespace tessera::text {
 
-/// Whether a tokenizer_config.json describes such a tokenizer; false for anything else.
-bool is_character_config(std::string_view config);
+/// Whether a tokenizer_config.json describes such a tokenizer. Throws Error(file) for what is no
+/// JSON object.
+bool is_character_config(std::string_view config, const std::string& where);
 
 /// Throws Error(file) for characters that are not single or not unique.
 Tokenizer tokenizer_from_characters(std::string_view config,

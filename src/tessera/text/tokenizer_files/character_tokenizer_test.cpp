@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <vector>
+
 #include "tessera/base/testing.h"
 
 namespace tessera::text::character_tokenizer_test {
@@ -49,10 +52,21 @@ TEST(CharacterTokenizer, OfCharactersThatTheConfigurationLists) {
   EXPECT_EQ(tokenizer.eos(), 1);
 }
 
+// whether a folder has a tokenizer cannot be told from a damaged file
+TEST(CharacterTokenizer, ADamagedConfigurationIsAnError) {
+  for (const char* config : {"", "\n", "char_ords", R"({"tokenizer_class": "Hyena)", "[1]"}) {
+    const test::TemporaryFolder folder;
+    folder.write("tokenizer_config.json", config);
+    for (const auto& ask : std::vector<std::function<void()>>{
+             [&] { tokenizer_file_in(folder.path()); }, [&] { load_tokenizer(folder.path()); }})
+      test::expect_error(ErrorKind::file, "[" + (folder / "tokenizer_config.json").string() + "] ",
+                         ask);
+  }
+}
+
 TEST(CharacterTokenizer, OthersAreNone) {
-  EXPECT_FALSE(is_character_config(R"({"tokenizer_class": "BertTokenizer"})"));
-  EXPECT_FALSE(is_character_config(R"({"char_ords": 3})"));
-  EXPECT_FALSE(is_character_config("char_ords"));
+  EXPECT_FALSE(is_character_config(R"({"tokenizer_class": "BertTokenizer"})", "config"));
+  EXPECT_FALSE(is_character_config(R"({"char_ords": 3})", "config"));
   const test::TemporaryFolder folder;
   folder.write("tokenizer_config.json", R"({"tokenizer_class": "BertTokenizer"})");
   EXPECT_FALSE(tokenizer_file_in(folder.path()));

@@ -69,6 +69,21 @@ Json byte_level() {
   return golden()["bases"]["byte_level"];
 }
 
+TEST(ConfiguredTokens, DamagedFilesAreErrorsThatNameThem) {
+  const auto error_with = [](const char* name, const std::string& content) {
+    const test::TemporaryFolder folder;
+    folder.write("tokenizer.json", byte_level().dump());
+    folder.write(name, content);
+    return error_of(ErrorKind::file, [&] { load_tokenizer(folder.path()); });
+  };
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                           "chat_template.json"}) {
+    for (const char* content : {"", " \n", "{", "{\"a\": 1", "[1]", "null", "\xff\xfe{}"})
+      EXPECT_THAT(error_with(name, content), HasSubstr(name)) << content;
+    EXPECT_EQ(error_with(name, "{}"), "") << name;
+  }
+}
+
 Tokenizer with(const std::string& config, const std::string& special = "") {
   return tokenizer_from_json(byte_level().dump(), "t", {config, {}, special});
 }

@@ -41,9 +41,12 @@ std::string with_templates(const std::string& config_text,
   const Json said = config.value("chat_template", Json());
   if (said.is_array()) named = said;
   if (said.is_string()) set("default", said);
-  if (!of_processor.empty() && said.is_null()) {
-    const Json processor = spec::parse_json(of_processor, where + ": chat_template.json");
-    if (processor.is_object() && processor.value("chat_template", Json()).is_string())
+  if (!of_processor.empty()) {
+    const std::string file = where + ": chat_template.json";
+    const Json processor = spec::parse_json(of_processor, file);
+    if (!processor.is_object())
+      fail(ErrorKind::file, file, "found {}; expected an object", spec::kind_of(processor));
+    if (said.is_null() && processor.value("chat_template", Json()).is_string())
       set("default", processor["chat_template"]);
   }
   if (!own.empty()) set("default", own);
@@ -54,6 +57,16 @@ std::string with_templates(const std::string& config_text,
 
 std::string_view file_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// A JSON file of a folder; "" without one. An empty file is damaged, not absent.
+std::string json_in(const std::filesystem::path& folder, const char* name) {
+  const auto path = folder / name;
+  if (!std::filesystem::is_regular_file(path)) return {};
+  std::string text = read_text_file(path, kMaxJsonBytes);
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos)
+    fail(ErrorKind::file, path.string(), "the file is empty; expected a JSON object");
+  return text;
 }
 
 Tokenizer load_folder(const std::filesystem::path& folder) {
@@ -68,11 +81,11 @@ Tokenizer load_folder(const std::filesystem::path& folder) {
                                                   : std::string();
   };
   const std::string config =
-      with_templates(text_of(kConfig), text_of("chat_template.jinja"),
+      with_templates(json_in(folder, kConfig), text_of("chat_template.jinja"),
                      text_of("additional_chat_templates/tool_use.jinja"),
-                     text_of("chat_template.json"), (folder / kConfig).string());
-  const std::string added = text_of("added_tokens.json");
-  const std::string special = text_of("special_tokens_map.json");
+                     json_in(folder, "chat_template.json"), (folder / kConfig).string());
+  const std::string added = json_in(folder, "added_tokens.json");
+  const std::string special = json_in(folder, "special_tokens_map.json");
   const TokenizerCompanions companions{config, added, special};
   const std::string where = file->string(), name = file->filename();
   if (name == kSourcePieces) {
@@ -119,7 +132,7 @@ std::optional<std::filesystem::path> tokenizer_file_in(const std::filesystem::pa
   for (const char* name : {"tokenizer.json", "vocab.txt", "tokenizer.model", "spiece.model"})
     if (there(name)) return folder / name;
   if (there("vocab.json") && there("merges.txt")) return folder / "vocab.json";
-  if (there(kConfig) && is_character_config(read_text_file(folder / kConfig, kMaxJsonBytes)))
+  if (there(kConfig) && is_character_config(json_in(folder, kConfig), (folder / kConfig).string()))
     return folder / kConfig;
   if (there("vocab.json") && there(kSourcePieces) && there(kTargetPieces))
     return folder / kSourcePieces;
