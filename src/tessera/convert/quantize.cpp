@@ -11,6 +11,7 @@
 #include "tessera/base/half.h"
 #include "tessera/base/threads.h"
 #include "tessera/convert/family.h"
+#include "tessera/convert/rounded.h"
 #include "tessera/format/file_source.h"
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/kernels/weights/quantize.h"
@@ -440,7 +441,8 @@ std::vector<DType> types_for(const GgufModel& model,
       notes.push_back(fmt::format("{}: rows of {} are no whole blocks of {}; written as {}",
                                   tensor.name, row_of(tensor), name_of(wanted), name_of(types[i])));
     const bool rounds = types[i] != tensor.dtype && types[i] != DType::f32;
-    if (is_block_type(tensor.dtype) && rounds && !options.requantize)
+    if (is_block_type(tensor.dtype) && rounds && !options.requantize &&
+        !ternary_holds(types[i], tensor))
       fail(ErrorKind::usage, "quantize",
            "{} is {} already, and would be rounded a second time; expected floats, or "
            "--requantize to accept the loss",

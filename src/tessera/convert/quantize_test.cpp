@@ -7,6 +7,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/rng.h"
 #include "tessera/base/testing.h"
+#include "tessera/convert/tensor_ops.h"
 #include "tessera/kernels/weights/quantize.h"
 #include "tessera/spec/json.h"
 
@@ -174,6 +175,38 @@ TEST_F(QuantizeFile, RefusesWhatCannotBe) {
     EXPECT_THROW(parse_type_rule(rule), Error) << rule;
   for (const char* rule : {"a=iq2_s", "a=scaled_u4", "a=i32"})
     test::expect_error(ErrorKind::usage, "which nothing writes", [&] { parse_type_rule(rule); });
+}
+
+// between the two ternary types no number changes
+TEST_F(QuantizeFile, TernaryBlocksBecomeTheOtherOnesExactly) {
+  const std::vector<std::pair<DType, std::string>> ways = {{DType::tq2_0, "TQ1_0"},
+                                                           {DType::tq1_0, "TQ2_0"}};
+  const std::string name = "blk.0.attn_q.weight";
+  const auto is_query = [&](const TensorView& tensor) { return tensor.name == name; };
+  TensorView& query = *std::find_if(model_.tensors.begin(), model_.tensors.end(), is_query);
+  const TensorView floats = query;
+  const int64_t n = format::element_count(floats.shape);
+  for (const auto& [from, to] : ways) {
+    SCOPED_TRACE(to);
+    const auto blocks =
+        std::make_shared<std::vector<std::byte>>(static_cast<size_t>(storage_bytes(from, n)));
+    kernels::quantize_rows(from, reinterpret_cast<const float*>(floats.data.data()),
+                           floats.shape[0], floats.shape[1], nullptr, blocks->data());
+    query = {name, from, floats.shape, *blocks, blocks};
+    write(by(to));
+    const format::GgufFile file = format::open_gguf(folder_ / "q.gguf");
+    const TensorView& written = file.tensors.at(name);
+    EXPECT_NE(written.dtype, from);
+    EXPECT_TRUE(equal_values(as_float32(written), as_float32(query)));
+    std::filesystem::remove(folder_ / "q.gguf");
+    // a code beyond them, and other types: rounding
+    if (from == DType::tq2_0) {
+      (*blocks)[0] = std::byte{0xff};
+      refused(by(to), name + " is tq2_0 already, and would be rounded a second time");
+      (*blocks)[0] = std::byte{0};
+    }
+    refused(by("Q4_0"), "would be rounded a second time");
+  }
 }
 
 TEST(GgufModel, IsNamedAfterItsFolder) {

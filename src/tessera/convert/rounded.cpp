@@ -9,6 +9,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/format/file_source.h"
+#include "tessera/kernels/weights/blocks.h"
+#include "tessera/kernels/weights/quantize.h"
 
 namespace tessera::convert {
 namespace {
@@ -77,6 +79,27 @@ TensorView rounded_to(const TensorView& tensor, DType dtype) {
              format::in_quotes(tensor.name), values[i], name_of(dtype));
   });
   return {tensor.name, dtype, tensor.shape, *bytes, bytes};
+}
+
+bool ternary_holds(DType type, const TensorView& matrix) {
+  if ((type != DType::tq1_0 && type != DType::tq2_0) || !holds_numbers(matrix)) return false;
+  const int64_t count = format::element_count(matrix.shape),
+                elements = layout_of(type).block_elements;
+  if (count % elements != 0) return false;
+  std::vector<float> exact, held;
+  std::vector<std::byte> blocks;
+  for (int64_t at = 0, n; at < count; at += n) {
+    n = std::min<int64_t>(kNumbersAtOnce, count - at);
+    exact.resize(static_cast<size_t>(n));
+    held.resize(static_cast<size_t>(n));
+    blocks.resize(static_cast<size_t>(storage_bytes(type, n)));
+    kernels::dequantize(matrix.dtype, matrix.data.data() + storage_bytes(matrix.dtype, at), n,
+                        exact.data());
+    kernels::quantize(type, exact.data(), n, blocks.data());
+    kernels::dequantize(type, blocks.data(), n, held.data());
+    if (exact != held) return false;
+  }
+  return true;
 }
 
 std::string widened_line(std::span<const TensorView> tensors,

@@ -24,6 +24,11 @@ struct WeightError {
 /// stay. Throws Error(usage) where a finite number is beyond the type.
 TensorView rounded_to(const TensorView& tensor, DType dtype);
 
+/// Whether ternary blocks (tq1_0, tq2_0) hold the numbers of a matrix exactly, whose rows are whole
+/// blocks of them: in each block one factor that is a half times -1, 0 and 1. False for other
+/// types.
+bool ternary_holds(DType type, const TensorView& matrix);
+
 /// A line about block-quantized tensors that are dequantized to float32, all for which `stays` is
 /// false; "" without any.
 std::string widened_line(std::span<const TensorView> tensors,
