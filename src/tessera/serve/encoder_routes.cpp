@@ -24,6 +24,7 @@ struct Reading {
   ServedModelPtr model;
   Rows rows;
   std::vector<text::ClassifierInput> judged = {};  // the rows as classifier inputs
+  size_t together = 1;                             // rows of an example, in one piece
   size_t next = 0;
   std::vector<Tensor> parts = {};
 
@@ -58,11 +59,11 @@ void read_rows(ServiceState& state,
     const at::NoGradGuard no_gradients;
     Rows piece;
     const size_t first = reading->next;
-    for (int64_t tokens = 0; reading->next < reading->rows.size() && tokens < kTokensAPiece;
-         ++reading->next) {
-      piece.push_back(reading->rows[reading->next]);
-      tokens += infer::size_of(piece.back());
-    }
+    for (int64_t tokens = 0; reading->next < reading->rows.size() && tokens < kTokensAPiece;)
+      for (size_t i = 0; i < reading->together; ++i, ++reading->next) {
+        piece.push_back(reading->rows[reading->next]);
+        tokens += infer::size_of(piece.back());
+      }
     reading->parts.push_back(compute(piece, first));
     return reading->next == reading->rows.size();
   };
@@ -172,11 +173,19 @@ Json ranks_json(const Reading& done,
 
 /// Texts and pairs tokenized for a classifier.
 void judge(Reading& reading, const std::vector<TextOrPair>& texts) {
-  for (const TextOrPair& one : texts) {
-    reading.judged.push_back(text::classifier_input(
-        reading.model->tokenizer(), one.text,
-        one.second ? std::optional<std::string_view>(*one.second) : std::nullopt, 0));
-    reading.rows.push_back(reading.judged.back().ids);
+  const bool compares = infer::compares_documents(reading.model->spec());
+  reading.together = compares ? 2 : 1;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const TextOrPair& one = texts[i];
+    if (compares && !one.second)
+      refuse(fmt::format("input[{}]", i),
+             "this model compares two documents; expected a pair, [text, text]");
+    for (text::ClassifierInput& input : infer::classifier_inputs(
+             reading.model->loaded, one.text,
+             one.second ? std::optional<std::string_view>(*one.second) : std::nullopt, 0)) {
+      reading.rows.push_back(input.ids);
+      reading.judged.push_back(std::move(input));
+    }
   }
 }
 
@@ -336,7 +345,7 @@ void classify(ServiceState& state,
     const Tensor p_RC = (n == 1 ? at::sigmoid(logits_RC) : softmax(logits_RC)).contiguous();
     const double* at = p_RC.const_data_ptr<double>();
     Json data = Json::array();
-    for (size_t r = 0; r < done.rows.size(); ++r, at += n)
+    for (int64_t r = 0; r < p_RC.size(0); ++r, at += n)
       data.push_back({{"index", r},
                       {"label", label_of(*done.model, std::max_element(at, at + n) - at)},
                       {"probs", std::vector<double>(at, at + n)},

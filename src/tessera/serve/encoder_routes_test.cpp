@@ -71,6 +71,11 @@ infer::LoadedModel model_named(const std::string& name) {
     return encoder(
         R"({"type": "classifier", "n_labels": 3, "labels": ["bad", "so", "good"]}, "pooler")");
   if (name == "fits") return encoder(R"({"type": "classifier", "n_labels": 1}, "pooler")");
+  if (name == "compares" || name == "ranks")
+    return encoder(fmt::format(
+        R"({{"type": "classifier", "n_labels": {}, "documents": 2, "act": "relu"}},
+           {{"type": "pooler", "of": "mean", "dense": false, "act": "identity"}})",
+        name == "ranks" ? 1 : 2));
   if (name == "words") return encoder(R"({"type": "classifier", "n_labels": 4, "of": "tokens"})");
   if (name == "mask") return encoder(R"({"type": "linear"})");
   if (name == "translator") return translator();
@@ -175,6 +180,47 @@ TEST(EncoderRoutes, PairClassifiersRank) {
   EXPECT_FALSE(numbers[0].contains("document"));
   EXPECT_EQ(client.post("/v1/rerank", {{"query", ""}, {"documents", documents}}).status, 400);
   EXPECT_EQ(client.post("/v1/rerank", {{"query", "cat"}}).code(), "missing_parameter");
+}
+
+// both documents of a pair are computed alone, and in one piece of work
+TEST(EncoderRoutes, PairsOfDocumentsAreComparedAndRanked) {
+  Running server(options_for({"compares", "ranks"}));
+  Client client = server.client();
+  EXPECT_EQ(client.get("/v1/models/compares").json()["capabilities"], Json({"classify"}));
+  EXPECT_EQ(client.get("/v1/models/ranks").json()["capabilities"], Json({"rerank", "classify"}));
+  const std::string longer = "cat dog sun moon query : cat dog sun moon";
+  std::vector<infer::ClassifierPair> pairs;
+  Json input = Json::array();
+  for (int i = 0; i < 100; ++i) {
+    pairs.push_back({i % 3 == 0 ? "cat" : longer, i % 2 == 0 ? "sun moon" : longer});
+    input.push_back({pairs.back().text, *pairs.back().second});
+  }
+  const Json got = client.post("/v1/classify", {{"model", "compares"}, {"input", input}}).json();
+  const auto want = infer::classify_texts(model_named("compares"), pairs, {});
+  ASSERT_EQ(got["data"].size(), 100u) << got.dump();
+  for (size_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(got["data"][i]["index"], i);
+    EXPECT_EQ(got["data"][i]["label"], fmt::format("LABEL_{}", want[i].best));
+    for (size_t c = 0; c < 2; ++c)
+      EXPECT_NEAR(got["data"][i]["probs"][c].get<double>(), want[i].probabilities[c], 1e-6);
+  }
+  input[1] = "cat";
+  const Json error =
+      client.post("/v1/classify", {{"model", "compares"}, {"input", input}}).json()["error"];
+  EXPECT_EQ(error["param"], "input[1]");
+  EXPECT_NE(error["message"].get<std::string>().find("expected a pair"), std::string::npos);
+  const Json ranked =
+      client
+          .post("/v1/rerank",
+                {{"model", "ranks"}, {"query", "cat"}, {"documents", {"dog sun", "moon", longer}}})
+          .json();
+  ASSERT_EQ(ranked["results"].size(), 3u) << ranked.dump();
+  const infer::LoadedModel ranks = model_named("ranks");
+  for (const Json& one : ranked["results"]) {
+    const std::string text = one["document"]["text"];
+    const double logit = infer::classify_texts(ranks, {{"cat", text}}, {})[0].logits[0];
+    EXPECT_NEAR(one["relevance_score"].get<double>(), 1 / (1 + std::exp(-logit)), 1e-6);
+  }
 }
 
 // llama.cpp's server adds none to content unless it is asked, vLLM's does to prompt

@@ -233,14 +233,12 @@ ServedModel::ServedModel(const ModelEntry& named,
                                                 "modules.json");
       });
   const auto* const classifier = dynamic_cast<const nn::ClassifierConfig*>(head);
-  // two towers compare pairs of documents, which no route has
-  const bool classifies = classifier != nullptr && !classifier->two_towers();
   can.embedding = !pair && classifier == nullptr &&
                   (!spec.causal() || of_sentences || adapted || !options.pooling.empty());
   // a pair classifier with one output is a reranker
-  can.rerank = can.embedding || (!pair && classifies && classifier->n_labels == 1 &&
+  can.rerank = can.embedding || (!pair && classifier != nullptr && classifier->n_labels == 1 &&
                                  classifier->of == nn::ClassifierOf::pooled);
-  can.classify = classifies;
+  can.classify = classifier != nullptr;
   can.fill_mask =
       !pair && !spec.causal() && head != nullptr && head->of_vocabulary() && mask.has_value();
   if (can.embedding) {

@@ -73,10 +73,6 @@ ClassificationTask classification_task_of(const LoadedModel& loaded) {
          "this model has {}; expected a classifier or a span head (`tessera finetune MODEL --data "
          "FILE` makes one)",
          spec.head ? fmt::format("the head \"{}\"", spec.head.type()) : "no head");
-  if (head->two_towers())
-    fail(ErrorKind::usage, "classify",
-         "this model compares two documents, each computed alone; expected `tessera eval MODEL "
-         "--data FILE` with pairs of texts");
   return head->of == nn::ClassifierOf::tokens ? ClassificationTask::words
                                               : ClassificationTask::texts;
 }
@@ -87,6 +83,24 @@ std::vector<std::string> class_names(const model::ModelSpec& spec) {
   std::vector<std::string> out;
   for (int64_t i = 0; i < head.n_labels; ++i) out.push_back(std::to_string(i));
   return out;
+}
+
+bool compares_documents(const model::ModelSpec& spec) {
+  const nn::ClassifierConfig* head = classifier_of(spec);
+  return head != nullptr && head->two_towers();
+}
+
+std::vector<text::ClassifierInput> classifier_inputs(const LoadedModel& loaded,
+                                                     std::string_view first,
+                                                     std::optional<std::string_view> second,
+                                                     int64_t limit) {
+  if (!compares_documents(loaded.model.spec()))
+    return {text::classifier_input(*loaded.tokenizer, first, second, limit)};
+  if (!second)
+    fail(ErrorKind::input, "classify",
+         "found one text, and the model compares two documents; expected a pair of texts");
+  return {text::classifier_input(*loaded.tokenizer, first, std::nullopt, limit),
+          text::classifier_input(*loaded.tokenizer, *second, std::nullopt, limit)};
 }
 
 Tensor classifier_logits(const LoadedModel& loaded,
@@ -117,7 +131,7 @@ std::vector<ClassPrediction> classify_texts(const LoadedModel& loaded,
     const Tensor wide = classifier_logits(loaded, next, options.cancel);
     const Tensor p_RC = options.multi_label ? wide.sigmoid() : wide.softmax(-1);
     for (int64_t row = 0; row < wide.size(0); ++row) {
-      ClassPrediction& one = out[out.size() - next.size() + static_cast<size_t>(row)];
+      ClassPrediction& one = out[out.size() - static_cast<size_t>(wide.size(0) - row)];
       one.logits = doubles_of(wide[row]);
       one.probabilities = doubles_of(p_RC[row]);
       one.best = largest(one.logits);
@@ -126,20 +140,23 @@ std::vector<ClassPrediction> classify_texts(const LoadedModel& loaded,
     tokens = 0;
   };
   for (const ClassifierPair& pair : texts) {
-    text::ClassifierInput judged;
+    std::vector<text::ClassifierInput> inputs;
     try {
-      judged = text::classifier_input(
-          *loaded.tokenizer, pair.text,
+      inputs = classifier_inputs(
+          loaded, pair.text,
           pair.second ? std::optional<std::string_view>(*pair.second) : std::nullopt,
           limit_of(loaded, options));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::input) throw;
       fail(ErrorKind::input, "classify", "text {}: {}", out.size() + 1, error.what());
     }
-    check_known(loaded.model.spec(), judged.ids);
-    out.push_back({.cut = judged.cut});
-    tokens += static_cast<int64_t>(judged.ids.size());
-    next.push_back(std::move(judged));
+    out.emplace_back();
+    for (text::ClassifierInput& input : inputs) {
+      check_known(loaded.model.spec(), input.ids);
+      out.back().cut = out.back().cut || input.cut;
+      tokens += static_cast<int64_t>(input.ids.size());
+      next.push_back(std::move(input));
+    }
     if (tokens >= kTokensPerPass) compute();
   }
   compute();

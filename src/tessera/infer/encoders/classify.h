@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/infer/encoders/answer.h"
@@ -25,8 +26,18 @@ ClassificationTask classification_task_of(const LoadedModel& loaded);
 /// Class names, or class numbers if the model has no names.
 std::vector<std::string> class_names(const model::ModelSpec& spec);
 
-/// Logits [texts, classes] in double of tokenized texts or pairs. Throws Error(input) for ids
-/// outside the vocabulary.
+/// Whether a classifier computes both texts of a pair alone, as documents of their own.
+bool compares_documents(const model::ModelSpec& spec);
+/// A text or pair as the model reads it, of at most `limit` tokens, 0 = no limit: one input, or
+/// where it compares documents one for each. Throws Error(input) for a single text there, and as
+/// text::classifier_input().
+std::vector<text::ClassifierInput> classifier_inputs(const LoadedModel& loaded,
+                                                     std::string_view first,
+                                                     std::optional<std::string_view> second,
+                                                     int64_t limit);
+
+/// Logits [examples, classes] in double of the inputs of texts or pairs. Throws Error(input) for
+/// ids outside the vocabulary.
 Tensor classifier_logits(const LoadedModel& loaded,
                          const std::vector<text::ClassifierInput>& texts,
                          const CancelToken* cancel = nullptr);

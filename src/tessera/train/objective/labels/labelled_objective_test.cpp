@@ -232,8 +232,13 @@ TEST(LabelledObjective, TwoTowersCompareDocumentsThatAreComputedAlone) {
   json["optimizer"]["lr"] = 0.005;
   const TrainResult result = run(json, folder / "run");
   EXPECT_GT(*result.last->accuracy, 0.9);
-  expect_error(ErrorKind::usage, "this model compares two documents",
-               [&] { infer::classification_task_of(infer::load_model(result.checkpoint)); });
+  const infer::LoadedModel loaded = infer::load_model(result.checkpoint);
+  ASSERT_EQ(infer::classification_task_of(loaded), infer::ClassificationTask::texts);
+  const auto judged = infer::classify_texts(loaded, {{"aaxx", "xxbb"}, {"aaxx", "zzbb"}}, {});
+  EXPECT_EQ(judged[0].best, 1u);
+  EXPECT_EQ(judged[1].best, 0u);
+  expect_error(ErrorKind::input, "expected a pair of texts",
+               [&] { infer::classify_texts(loaded, {{"aaxx"}}, {}); });
   // logits by the formula, of vectors of documents in batches of their own
   const Recipe recipe = read_recipe(json, "");
   const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 3));
