@@ -16,9 +16,11 @@ namespace {
        json.is_primitive() && !json.is_null() ? " " + json.dump() : "", expected);
 }
 
-void check_bounds(double value, const FieldRules& rules, const Scope& scope) {
+template <class T>
+void check_bounds(T found, const FieldRules& rules, const Scope& scope) {
+  const auto value = static_cast<double>(found);
   const auto require = [&](bool held, const char* bound, double of) {
-    if (!held) fail(ErrorKind::spec, scope.path, "found {}; expected {} {}", value, bound, of);
+    if (!held) fail(ErrorKind::spec, scope.path, "found {}; expected {} {}", found, bound, of);
   };
   require(value >= rules.min, "at least", rules.min);
   require(value > rules.above, "more than", rules.above);
@@ -143,7 +145,7 @@ int64_t read_integer(const Json& json, const FieldRules& rules, const Scope& sco
       json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
     wrong(json, scope, "an integer that fits 64 bits");
   const auto value = json.get<int64_t>();
-  check_bounds(static_cast<double>(value), rules, scope);
+  check_bounds(value, rules, scope);
   return value;
 }
 

@@ -124,8 +124,7 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
     if (!line.empty() && options.on_start) options.on_start(line);
   }
   remove_partial_checkpoints(folder);
-  if (recipe.train.threads > 0)
-    set_thread_count(static_cast<int>(std::min<int64_t>(recipe.train.threads, 4096)));
+  if (recipe.train.threads > 0) set_thread_count(static_cast<int>(recipe.train.threads));
   at::set_num_threads(thread_count());
   ops::use_block_cache();
 

@@ -20,6 +20,7 @@
 #include <variant>
 
 #include "tessera/spec/type_union.h"
+#include "tessera/train/recipe/counts.h"
 
 namespace tessera::train {
 
@@ -48,7 +49,8 @@ struct WarmupKeys {
     using C = WarmupKeys;
     using spec::field;
     return std::tuple{
-        field("warmup", &C::warmup, "warm-up steps of the learning rate", {.min = 0}),
+        field("warmup", &C::warmup, "warm-up steps of the learning rate",
+              {.min = 0, .max = kMaxCount}),
         field("warmup_fraction", &C::warmup_fraction,
               "instead of warmup: warm-up as a share of the steps", {.min = 0, .max = 1}),
         field("final_fraction", &C::final_fraction,

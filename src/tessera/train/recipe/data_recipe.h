@@ -8,6 +8,7 @@
 
 #include "tessera/spec/type_union.h"
 #include "tessera/train/data/label_data.h"
+#include "tessera/train/recipe/counts.h"
 
 namespace tessera::train {
 
@@ -134,9 +135,11 @@ struct TaskKeys {
     using spec::field;
     return std::tuple{
         field("examples", &C::examples, "number of different training examples; 0 = unlimited",
-              {.min = 0}),
-        field("valid", &C::valid, "examples to evaluate on; 0 = none", {.min = 0}),
-        field("valid_length", &C::valid_length, "tokens of those; 0 = train.length", {.min = 0})};
+              {.min = 0, .max = kMaxCount}),
+        field("valid", &C::valid, "examples to evaluate on; 0 = none",
+              {.min = 0, .max = kMaxCount}),
+        field("valid_length", &C::valid_length, "tokens of those; 0 = train.length",
+              {.min = 0, .max = kMaxTokens})};
   }
 };
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "tessera/spec/fields.h"
+#include "tessera/train/recipe/counts.h"
 
 namespace tessera::train {
 
@@ -17,12 +18,12 @@ struct Curriculum {
 
   static constexpr auto fields() {
     using C = Curriculum;
-    return std::tuple{
-        spec::field("from", &C::from, "tokens of a sequence in the first step", {.min = 1}),
-        spec::field("steps", &C::steps,
-                    "steps until it has train.length, in equal parts; 0 = from the "
-                    "beginning",
-                    {.min = 0})};
+    return std::tuple{spec::field("from", &C::from, "tokens of a sequence in the first step",
+                                  {.min = 1, .max = kMaxTokens}),
+                      spec::field("steps", &C::steps,
+                                  "steps until it has train.length, in equal parts; 0 = from the "
+                                  "beginning",
+                                  {.min = 0, .max = kMaxCount})};
   }
 };
 

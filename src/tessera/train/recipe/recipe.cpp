@@ -364,7 +364,7 @@ void check_model(const Recipe& recipe) {
       if (const std::string reason = recipe.spec.no_exit_reason(layers); !reason.empty())
         fail(ErrorKind::spec, "train.early_exit", "{}; expected scale 0", reason);
   }
-  if (recipe.train.batch > kMaxTokens / length || recipe.train.accumulate > kMaxTokens)
+  if (recipe.train.batch > kMaxTokens / length)
     fail(ErrorKind::spec, "train.batch", "{} sequences of {} tokens; expected at most {} tokens",
          recipe.train.batch, length, kMaxTokens);
 }

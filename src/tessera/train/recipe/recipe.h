@@ -26,6 +26,7 @@
 #include "tessera/train/optimizer/optimizer_recipe.h"
 #include "tessera/train/optimizer/schedule.h"
 #include "tessera/train/recipe/adapter_recipe.h"
+#include "tessera/train/recipe/counts.h"
 #include "tessera/train/recipe/data_recipe.h"
 #include "tessera/train/recipe/model_plan.h"
 #include "tessera/train/recipe/train_recipe.h"
@@ -130,13 +131,15 @@ struct CheckpointRecipe {
     using C = CheckpointRecipe;
     using spec::field;
     return std::tuple{
-        field("every", &C::every, "steps between checkpoints; 0 = at the end only", {.min = 0}),
-        field("keep", &C::keep, "number of newest checkpoints kept; 0 = all", {.min = 0}),
+        field("every", &C::every, "steps between checkpoints; 0 = at the end only",
+              {.min = 0, .max = kMaxCount}),
+        field("keep", &C::keep, "number of newest checkpoints kept; 0 = all",
+              {.min = 0, .max = kMaxCount}),
         field(
             "best", &C::best,
             "number of best checkpoints kept in addition, by evaluation; the link \"best\" is the "
             "first of them",
-            {.min = 0}),
+            {.min = 0, .max = kMaxCount}),
         field("metric", &C::metric, "metric of the best checkpoint, as in \"stop\"")};
   }
 };

@@ -120,6 +120,22 @@ TEST(Recipe, ErrorsNamePathAndRemedy) {
             std::string::npos);
   EXPECT_NE(spec_error({"train.batch=4611686018427387904"}).find("[train.batch]"),
             std::string::npos);
+  for (const auto& [key, most] : {std::pair("train.threads", "4096"),
+                                  {"train.length", "2147483648"},
+                                  {"train.accumulate", "2147483648"},
+                                  {"train.curriculum.from", "2147483648"},
+                                  {"train.steps", "1099511627776"},
+                                  {"train.eval_every", "1099511627776"},
+                                  {"checkpoint.keep", "1099511627776"},
+                                  {"schedule.warmup", "1099511627776"}})
+    EXPECT_NE(
+        spec_error({fmt::format("{}=4611686018427387904", key)})
+            .find(fmt::format("[{}] found 4611686018427387904; expected at most {}", key, most)),
+        std::string::npos)
+        << key;
+  EXPECT_NE(
+      spec_error({"optimizer.lr=1e300"}).find("[optimizer.lr] found 1e+300; expected at least"),
+      std::string::npos);
   EXPECT_NE(spec_error({"data.valid=[\"b\"]"}).find("[data.valid_fraction] given together"),
             std::string::npos);
   EXPECT_NE(spec_error({"data.train=[]"}).find("[data.train] no files"), std::string::npos);

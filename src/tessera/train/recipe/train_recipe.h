@@ -5,6 +5,7 @@
 #include "tessera/spec/fields.h"
 #include "tessera/train/objective/label_smoothing.h"
 #include "tessera/train/objective/next_token/early_exit.h"
+#include "tessera/train/recipe/counts.h"
 #include "tessera/train/recipe/length_schedule.h"
 
 namespace tessera::train {
@@ -37,9 +38,6 @@ struct tessera::spec::EnumNames<tessera::train::Precision> {
 
 namespace tessera::train {
 
-/// Limit for one micro-batch, tokens.
-constexpr int64_t kMaxTokens = int64_t{1} << 31;
-
 struct TrainRecipe {
   int64_t steps = 0;
   int64_t batch = 0;
@@ -67,19 +65,21 @@ struct TrainRecipe {
     using C = TrainRecipe;
     using spec::field;
     return std::tuple{
-        field("steps", &C::steps, "training steps (updates)", {.min = 1, .required = true}),
+        field("steps", &C::steps, "training steps (updates)",
+              {.min = 1, .max = kMaxCount, .required = true}),
         field("batch", &C::batch, "micro-batch size, sequences per forward pass",
-              {.min = 1, .required = true}),
-        field("length", &C::length, "sequence length, tokens", {.min = 1, .required = true}),
+              {.min = 1, .max = kMaxTokens, .required = true}),
+        field("length", &C::length, "sequence length, tokens",
+              {.min = 1, .max = kMaxTokens, .required = true}),
         field(
             "windows", &C::windows,
             "isolated: shuffled sequences; carried: consecutive ones, each row continues from the "
             "state of its last step (truncated backpropagation through time)"),
         field("carry_limit", &C::carry_limit,
               "carried: tokens of a document after which its row restarts; 0 = at its end",
-              {.min = 0}),
+              {.min = 0, .max = kMaxCount}),
         field("accumulate", &C::accumulate, "gradient accumulation: micro-batches per update",
-              {.min = 1}),
+              {.min = 1, .max = kMaxTokens}),
         field(
             "precision", &C::precision,
             "mixed precision: type of the factors of products; bf16 needs AVX512-BF16 or AMX, fp16 "
@@ -91,12 +91,15 @@ struct TrainRecipe {
             {.min = 1}),
         field("seed", &C::seed, "random seed of initial values, data order and dropout",
               {.min = 0}),
-        field("threads", &C::threads, "number of threads; 0 = as the process is set", {.min = 0}),
+        field("threads", &C::threads, "number of threads; 0 = as the process is set",
+              {.min = 0, .max = kMaxThreads}),
         field("eval_every", &C::eval_every, "steps between evaluations; 0 = at the end only",
-              {.min = 0}),
+              {.min = 0, .max = kMaxCount}),
         field("eval_batches", &C::eval_batches,
-              "batches per evaluation during training; 0 = all, as at the end", {.min = 0}),
-        field("log_every", &C::log_every, "steps between lines of the log", {.min = 1}),
+              "batches per evaluation during training; 0 = all, as at the end",
+              {.min = 0, .max = kMaxCount}),
+        field("log_every", &C::log_every, "steps between lines of the log",
+              {.min = 1, .max = kMaxCount}),
         field("clip_norm", &C::clip_norm, "gradient clipping: limit of the global norm; 0 = none",
               {.min = 0}),
         field("z_loss", &C::z_loss, "weight of the z-loss, the squared log of the softmax's sum",

@@ -36,9 +36,6 @@ class NoiseObjective final : public ObjectiveConfig {
            "objective \"{}\" rearranges texts, and samples are independent; use "
            "\"isolated\"",
            type());
-    if (plan.train.length > kMaxTokens)
-      fail(ErrorKind::spec, "train.length", "{} tokens; expected at most {}", plan.train.length,
-           kMaxTokens);
     const text::Tokenizer tokenizer = open_tokenizer(plan.data);
     build_noises(shares_, noise_scope(plan, tokenizer));
     check_predicts_tokens(plan.spec, type());
