@@ -87,6 +87,21 @@ TEST_F(FamiliesVerb, AFileThatReadsOnlyNamesWhatWritingNeeds) {
                                      "unknown key \"layout\""));
 }
 
+TEST_F(FamiliesVerb, EntriesThatNothingInTheModelHasAreListed) {
+  const std::string file = folder_.write(
+      "x.json",
+      "{\"family\": \"x\", \"base\": \"llama\", \"dialects\": {\"hf\": {\"types\": [\"quill\"],\n"
+      "\"keys\": {\"rms_norm_eps\": \"norm_epsln\"},\n"
+      "\"ignored_tensors\": {\"rotary.*\": \"a buffer\"}}}}");
+  const Outcome checked = run("families check " + file + " " + unknown());
+  EXPECT_EQ(checked.code, 0) << checked.err;
+  EXPECT_THAT(checked.out,
+              HasSubstr("entries of the family file that nothing in the model has: 2"));
+  EXPECT_THAT(checked.out,
+              HasSubstr("x.json:2: x.hf.keys.rms_norm_eps] config.json has no \"norm_epsln\""));
+  EXPECT_THAT(checked.out, HasSubstr("x.json:3: x.hf.ignored_tensors.rotary.*] the file has no"));
+}
+
 TEST_F(FamiliesVerb, AFileForAnotherTypeIsNotForTheModel) {
   const std::string other = folder_.write(
       "o.json", R"({"family": "o", "base": "llama", "dialects": {"hf": {"types": ["quil"]}}})");

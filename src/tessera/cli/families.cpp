@@ -149,6 +149,7 @@ void print_dry_run(std::FILE* out, const convert::DryRun& dry, const convert::Di
                            format::shape_text(one.expected));
       });
   tensors("parameters that no rule gives", dry.ungiven, itself, tensors_text);
+  section("entries of the family file that nothing in the model has", dry.idle, itself);
 }
 
 const convert::Dialect* hf_dialect(const convert::Family& family) {

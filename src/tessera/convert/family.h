@@ -172,6 +172,8 @@ class FamilySet {
   /// The families that give a key of a dialect a meaning, or a member of it where the path ends
   /// with a dot.
   std::vector<std::string> readers_of(std::string_view kind, std::string_view path);
+  /// Paths of members of an object of the config that the built-in families read.
+  std::set<std::string> members_read(std::string_view kind, const std::string& object);
   /// Whether a key with this value asks for nothing, whichever family reads it: null, an empty text
   /// or list, "none", 0 and false (where absence does not mean true), a factor of 1, or a list of
   /// these.

@@ -222,16 +222,20 @@ class Checks {
     const std::set<std::string> own = identifiers_of(parts_.own);
     std::set<std::string> known = defined_;
     known.insert(names_.bound.begin(), names_.bound.end());
+    const auto in_the_file = [&](const std::string& name, const std::string& first) {
+      const std::string place = place_of_name(parts_, name);
+      return place.empty() ? first : place;
+    };
     for (const auto& [name, place] : names_.used)
       if (!known.contains(name) && own.contains(name))
-        fail(ErrorKind::spec, place, "there is no value \"{}\"{}", name,
+        fail(ErrorKind::spec, in_the_file(name, place), "there is no value \"{}\"{}", name,
              spec::did_you_mean(name, {known.begin(), known.end()}));
     std::vector<std::string> functions = function_names();
     for (const auto& [name, function] : family_.functions) functions.push_back(name);
     for (const auto& [name, place] : names_.called)
       if (std::find(functions.begin(), functions.end(), name) == functions.end() &&
           own.contains(name))
-        fail(ErrorKind::spec, place, "there is no function \"{}\"{}", name,
+        fail(ErrorKind::spec, in_the_file(name, place), "there is no function \"{}\"{}", name,
              spec::did_you_mean(name, functions));
   }
 
@@ -542,6 +546,7 @@ class Checks {
 
 void check_family_names(const FamilyParts& parts) {
   Checks(parts).run();
+  check_family_members(parts);
 }
 
 }  // namespace tessera::convert

@@ -145,7 +145,9 @@ class LineFinder {
       std::string inner = fmt::format("{}[{}]", path, index);
       if (open == '{') {
         if (text_[at_] != '"') return;  // no JSON
-        inner = (path.empty() ? "" : path + ".") + std::string(string());
+        const std::string_view key = string();
+        // a function is named without its parameters
+        inner = (path.empty() ? "" : path + ".") + std::string(key.substr(0, key.find('(')));
         note(inner);
         skip();
         if (at_ < text_.size() && text_[at_] == ':') ++at_;

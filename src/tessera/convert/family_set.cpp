@@ -379,6 +379,22 @@ std::vector<std::string> FamilySet::readers_of(std::string_view kind, std::strin
   return readers;
 }
 
+std::set<std::string> FamilySet::members_read(std::string_view kind, const std::string& object) {
+  std::set<std::string> members;
+  for (const auto& [name, source] : families_) {
+    if (!source.file.empty()) continue;
+    const Family& family = compile(name);
+    const auto found = family.dialects.find(kind);
+    if (found == family.dialects.end() || found->second.inherited) continue;
+    const std::set<std::string>& claims = found->second.claims;
+    for (auto at = claims.lower_bound(object + "."); at != claims.end(); ++at) {
+      if (!at->starts_with(object + ".")) break;
+      members.insert(*at);
+    }
+  }
+  return members;
+}
+
 bool FamilySet::switched_off(std::string_view kind,
                              std::string_view path,
                              const Json& value) const {

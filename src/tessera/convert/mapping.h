@@ -54,6 +54,9 @@ struct DryRun {
   /// its family, "" = it can; and what the family's file lacks for it, a line each.
   std::string why_not_written;
   std::vector<std::string> lacking;
+  /// Of a user's file: keys of "keys" and patterns of "ignored_tensors" that nothing in the model
+  /// has, a line each.
+  std::vector<std::string> idle;
 
   /// Keys that other families give a meaning: an import refuses them.
   size_t refused_keys() const;

@@ -122,6 +122,7 @@ class Exporter {
     check_expressible();
     Exported out;
     out.config = written_config();
+    check_written_values();
     float32_ = float32;
     for (const TensorRule& rule : family_.rules)
       walk(rule, nullptr, [&](const TensorRule& one, const ForeignSide& side, const Local* locals) {
@@ -190,10 +191,6 @@ class Exporter {
     };
     const Json read = member(own, {"dialects", kind_.c_str(), "read"});
     const Json written = member(merged, {"dialects", kind_.c_str(), "write"});
-    const auto gives = [](const NamedTemplates& list, const std::string& name) {
-      return std::any_of(list.begin(), list.end(),
-                         [&](const auto& entry) { return entry.first == name; });
-    };
     std::vector<std::string> lines;
     const auto add = [&](const std::string& entry, const std::string& what) {
       const Error error(ErrorKind::spec, fmt::format("{}.{}.{}", family_.name, kind_, entry), what);
@@ -203,8 +200,7 @@ class Exporter {
       if (!read.contains(name)) continue;
       const bool asked = own_.evaluated(name) || canonical_.evaluated(name) ||
                          why.find(fmt::format("\"{}\"", name)) != std::string::npos;
-      if (asked && !gives(family_.values, name) && !gives(dialect_.written, name) &&
-          !gives(dialect_.fixed, name))
+      if (asked && !is_given(name))
         add("read." + name,
             "writing needs the same value from the spec, as \"values\": "
             "{\"" +
@@ -233,6 +229,7 @@ class Exporter {
     check_expressible();
     Exported out;
     out.config = written_config();
+    check_written_values();
     std::map<std::string, std::vector<int64_t>> shapes;
     for (const spec::ParamDecl& decl : model::parameters(checkpoint_.spec))
       shapes[decl.name] = decl.shape;
@@ -254,6 +251,30 @@ class Exporter {
     // a family of several writes which
     if (!config.contains("architecture")) config["architecture"] = dialect_.types.front();
     return dialect_.file_config(std::move(config));
+  }
+
+  /// What the family's own file reads, and neither the spec nor "values" gives, is not known when
+  /// writing: a default of "let" would be written in its place.
+  void check_written_values() const {
+    if (family_.base.empty()) return;
+    const Json::json_pointer place("/dialects/" + kind_ + "/read");
+    const Json& own = families_->file(family_.name);
+    if (!own.contains(place)) return;
+    for (const auto& [name, body] : own.at(place).items())
+      if (canonical_.evaluated(name) && !own_.evaluated(name) && !is_given(name))
+        fail(ErrorKind::spec, fmt::format("{}.{}.read.{}", family_.name, kind_, name),
+             "\"write\" has this value, and nothing gives it when writing; expected it from the "
+             "spec, as \"values\": {{\"{}\": \"=spec...\"}}",
+             name);
+  }
+
+  /// Whether a value has a source when writing.
+  bool is_given(const std::string& name) const {
+    const auto gives = [&](const NamedTemplates& list) {
+      return std::any_of(list.begin(), list.end(),
+                         [&](const auto& entry) { return entry.first == name; });
+    };
+    return gives(family_.values) || gives(dialect_.written) || gives(dialect_.fixed);
   }
 
   /// `canonical`: in the form that the dialect has, where it fixes one.

@@ -172,12 +172,61 @@ std::string family_text(const Json& family) {
   return text + "\n}\n";
 }
 
+namespace {
+
+void add_config_paths(const Json& config, const std::string& prefix, std::set<std::string>& paths) {
+  for (const auto& [key, value] : config.items()) {
+    paths.insert(prefix + key);
+    if (value.is_object()) add_config_paths(value, prefix + key + ".", paths);
+  }
+}
+
+/// Entries of a family's own file that nothing in a model has, a line each.
+std::vector<std::string> idle_entries(const FamilySet& families,
+                                      const Family& family,
+                                      const Json& config,
+                                      const format::TensorFile& tensors) {
+  const Dialect& dialect = family.dialect(kHf);
+  const Json own =
+      families.file(family.name).value("dialects", Json::object()).value(kHf, Json::object());
+  std::vector<std::string> lines;
+  const auto add = [&](const std::string& entry, const std::string& what) {
+    const Error error(ErrorKind::spec, fmt::format("{}.{}.{}", family.name, kHf, entry), what);
+    lines.emplace_back(families.located(error, family.name).what());
+  };
+  std::set<std::string> paths;
+  add_config_paths(config, "", paths);
+  if (const auto lifted = config.find(dialect.lift); lifted != config.end() && lifted->is_object())
+    add_config_paths(*lifted, "", paths);
+  std::vector<std::string> unread;
+  for (const std::string& path : paths)
+    if (!dialect.claims.contains(path)) unread.push_back(path);
+  const Json keys = own.value("keys", Json::object()),
+             globs = own.value("ignored_tensors", Json::object());
+  for (const auto& [base, file] : keys.items())
+    if (file.is_string() && !paths.contains(file.get<std::string>()))
+      add("keys." + base, fmt::format("config.json has no \"{}\"{}", file.get<std::string>(),
+                                      spec::did_you_mean(file.get<std::string>(), unread)));
+  for (const auto& [glob, why] : globs.items()) {
+    const auto fits = [&, pattern = glob](const auto& tensor) {
+      return matches_glob(tensor.name, pattern);
+    };
+    if (std::none_of(tensors.tensors().begin(), tensors.tensors().end(), fits) &&
+        std::none_of(tensors.unsupported().begin(), tensors.unsupported().end(), fits))
+      add("ignored_tensors." + glob, "the file has no tensor of this name");
+  }
+  return lines;
+}
+
+}  // namespace
+
 DryRun dry_run_of(FamilySet& families, const std::string& family, const fs::path& folder) {
   const fs::path path = folder / "config.json";
   const Json config = parse_hf_config(read_text_file(path, kMaxConfigBytes), path.string());
   const format::TensorFile tensors = format::open_tensor_folder(folder);
   const Foreign foreign{kHf, config, &tensors, path.string()};
   DryRun run = Importer(families.named(family), foreign, families).dry_run(/*placed=*/true);
+  run.idle = idle_entries(families, families.named(family), config, tensors);
   if (!run.complete()) return run;
   Checkpoint checkpoint;
   checkpoint.family = family;

@@ -443,6 +443,16 @@ TEST(FamiliesOnOthers, MistakesAreNamedWithTheirLines) {
                        "{\"names\":\n{\"a.*\": \"b\"}}}}"),
               AllOf(HasSubstr("x.json:3"), HasSubstr("stars")));
   EXPECT_THAT(error_of("{\"family\": \"x\",\n\n oops}"), HasSubstr("x.json:3"));
+  // a function is named without its parameters
+  EXPECT_THAT(error_of("{\"family\": \"x\", \"base\": \"llama\",\n\"functions\": {\n\n"
+                       "\"twice(a)\": \"=a +\"}}"),
+              HasSubstr("x.json:4: x.functions.twice"));
+  // the expression of the file, where the base has the name too
+  EXPECT_THAT(error_of("{\"family\": \"x\", \"base\": \"llama\", \"drop\": [\"let.position\"],\n"
+                       "\"dialects\": {\"hf\": {\"read\": {\n"
+                       "\"positions\": \"=[position for i in range(n_layers)]\"}}}}"),
+              AllOf(HasSubstr("x.json:3: x.hf.read.positions"),
+                    HasSubstr("there is no value \"position\"")));
   EXPECT_THAT(error_of("{\"family\": \"x\", \"base\": \"x\"}"), HasSubstr("base"));
 }
 
@@ -464,6 +474,15 @@ TEST(FamiliesOnOthers, MisspeltNamesAreErrorsWithTheNearestOne) {
        "reads no such key (did you mean \"hidden_size\"?)"},
       {"", R"(, "keys": {"rope_parameters.rope_thta": "theta", "no_such": null})",
        "x.hf.keys.no_such", "null takes back an entry of the base"},
+      {"", R"(, "keys": {"rope_parameters.rope_thta": "theta"})",
+       "x.json:3: x.hf.keys.rope_parameters.rope_thta",
+       "no family reads a member \"rope_thta\" of \"rope_parameters\" (did you mean "
+       "\"rope_theta\"?)"},
+      {"", R"(, "read": {"theta": "=config.rope_parameters.rope_thta ?? 10000"})",
+       "x.json:3: x.hf.read.theta",
+       "(did you mean \"rope_theta\"?); a member that this type alone"},
+      {"", R"(, "expect": {"rope_parameters.rope_typ": ["default"]})",
+       "x.hf.expect.rope_parameters.rope_typ", "(did you mean \"rope_type\"?)"},
       {"", R"(, "keys": {"hidden_size": "dim", "intermediate_size": "dim"})",
        "x.hf.keys.hidden_size", "\"dim\" of the file is \"intermediate_size\" already"},
       {"", R"(, "keys": {"rms_norm_eps": "eps"}, "read": {"eps": "=config.eps ?? 1e-6"})",
@@ -509,6 +528,9 @@ TEST(FamiliesOnOthers, MisspeltNamesAreErrorsWithTheNearestOne) {
   for (
       const char* hf :
       {"", R"(, "keys": {"hidden_size": "n_embd", "rope_theta": "rotary.base"})",
+       R"(, "claims": ["rope_parameters.rope_thta"],
+            "read": {"theta": "=config.rope_parameters.rope_thta ?? 10000"})",
+       R"(, "read": {"theta": "=config.rope_parameters.base_of_ink ?? 10000"})",
        R"(, "names": {"model.*": "net.*", "model.layers.*": "h.*", "lm_head.weight": "out"})",
        R"(, "names": {"model.layers.*.self_attn.*": "h.*.attn.*"}, "when": "config.quill == true")"})
     EXPECT_EQ(error_of("", hf), "") << hf;
@@ -555,6 +577,29 @@ TEST(FamiliesOnOthers, FloatsWhereIntegersBelongAreNamed) {
   // a failing expression with its line
   EXPECT_THAT(error_of(R"("n_layers": "=config.num_hidden_layers + config.no_such_key")"),
               HasSubstr("quill.json:3: quill.hf.read.n_layers"));
+}
+
+// a default of "let" is not what the file was read with
+TEST(FamiliesOnOthers, WhatOnlyReadHasIsNotWrittenByItsDefault) {
+  const TemporaryFolder scratch;
+  const fs::path folder = write_keys(scratch, {}, {{"row_order", "columns"}});
+  HfOptions options;
+  options.families = scratch / "families";
+  const auto written = [&](const char* values) {
+    scratch.write(
+        "families/quill.json",
+        fmt::format(R"({{"family": "quill", "base": "llama", "let": {{"row_order": "rows"}},
+"values": {{{}}}, "dialects": {{"hf": {{"types": ["quill"],
+"read": {{"row_order": "=config.row_order ?? 'rows'"}}, "write": {{"row_order": "=row_order"}}}}}}}})",
+                    values));
+    write_hf_folder(load_checkpoint(folder, {.families = options.families}), scratch / "written",
+                    options);
+    return spec::read_json_file(scratch / "written/config.json").value("row_order", Json());
+  };
+  EXPECT_THAT(test::error_of([&] { written(""); }),
+              AllOf(HasSubstr("quill.json:3: quill.hf.read.row_order"),
+                    HasSubstr("expected it from the spec, as \"values\"")));
+  EXPECT_EQ(written(R"("row_order": "columns")"), "columns");
 }
 
 TEST(FamiliesOnOthers, ABrokenFileStopsNoOther) {
