@@ -42,7 +42,10 @@ std::string at(const std::string& stack, const std::string& key) {
 std::vector<Json> expand_layers(const Json& json, const std::string& stack) {
   const Json* layers = get(json, "layers");
   if (layers == nullptr || !layers->is_array() || layers->empty())
-    fail(ErrorKind::spec, at(stack, "layers"), "expected a non-empty list of layers");
+    fail(ErrorKind::spec, at(stack, "layers"), "found {}; expected a non-empty list of layers",
+         layers == nullptr    ? "nothing"
+         : layers->is_array() ? "an empty one"
+                              : spec::kind_of(*layers));
   const int64_t cycles = read_integer(json, "cycles", 1, kMaxLayers, 1, stack);
   std::vector<Json> expanded;
   for (int64_t c = 0; c < cycles; ++c)
@@ -116,7 +119,8 @@ int64_t read_integer(const Json& json,
   const std::string where = path.empty() ? key : path + "." + key;
   if (found == json.end() || found->is_null()) {
     if (fallback) return *fallback;
-    fail(ErrorKind::spec, where, "missing; expected an integer from {} to {}", low, high);
+    fail(ErrorKind::spec, where, "{}; expected an integer from {} to {}",
+         found == json.end() ? "missing" : "found null", low, high);
   }
   if (!found->is_number_integer())
     fail(ErrorKind::spec, where, "found {}; expected an integer", spec::kind_of(*found));

@@ -43,6 +43,26 @@ std::string range_of(const FieldRules& rules) {
   return "";
 }
 
+/// Whether a member reads null.
+bool takes_null(const FieldEntry& f) {
+  return f.type->part != nullptr || f.type->name().ends_with(" or null");
+}
+
+/// Of null at a key that has a default: programs write it for numbers that are not finite, and
+/// people for "as it is without".
+[[noreturn]] void refuse_null(const FieldEntry& f, const void* fallback, const Scope& scope) {
+  const Json json = f.type->dump(fallback);
+  const std::string expected = json.is_boolean()            ? "true or false"
+                               : json.is_number_integer()   ? "an integer"
+                               : json.is_number()           ? "a number"
+                               : json.is_array()            ? "a list"
+                               : json.is_object()           ? "an object"
+                               : f.type->name() == "string" ? "a string"
+                                                            : "one of " + f.type->name();
+  fail(ErrorKind::spec, scope.path, "found null; expected {}, or no such key for the default{}",
+       expected, json.is_structured() ? "" : " " + json.dump());
+}
+
 void refuse_unknown_keys(const Json& json,
                          const ObjectType& type,
                          const Scope& scope,
@@ -68,6 +88,7 @@ void read_object(
     if (type.child_scope != nullptr) here = type.child_scope(out, here, f.name);
     void* value = f.value(out);
     if (const auto found = json.find(f.name); found != json.end()) {
+      if (found->is_null() && !f.rules.required && !takes_null(f)) refuse_null(f, value, here);
       f.type->read(*found, value, f.rules, here);
     } else if (f.rules.required) {
       fail(ErrorKind::spec, scope.path, "\"{}\" is missing; expected {} ({})", f.name,

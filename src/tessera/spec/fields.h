@@ -51,7 +51,7 @@ const char* enum_name(E value) {
   return "?";
 }
 
-/// Of numbers (those of a list each): min <= x <= max, above < x < below.
+/// Of numbers (of a list each), finite in float32: min <= x <= max, above < x < below.
 struct FieldRules {
   double min = -std::numeric_limits<double>::infinity();
   double above = -std::numeric_limits<double>::infinity();

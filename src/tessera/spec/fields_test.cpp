@@ -46,6 +46,14 @@ TEST(Fields, BoundsHoldForNumbersAndThoseOfLists) {
   refused(R"({"betas": [0.5, 1]})", "[part.betas[1]] found 1; expected less than 1");
   refused(R"({"maybe": 0})", "[part.maybe] found 0; expected more than 0");
   refused(R"({"maybe": 2.5})", "[part.maybe] found 2.5; expected at most 2");
+  // null is no number
+  refused(R"({"any": null})",
+          "[part.any] found null; expected a number, or no such key for the default 0.0");
+  refused(R"({"count": null})",
+          "[part.count] found null; expected an integer, or no such key for the default 1");
+  refused(R"({"betas": null})",
+          "[part.betas] found null; expected a list, or no such key for the default");
+  EXPECT_FALSE(read_struct<Bounded>(Json::parse(R"({"maybe": null})"), here()).maybe);
   // no number is infinite in float32
   refused(R"({"more": 1e300})", "[part.more] found 1e+300; expected at least -3.4028234");
   refused(R"({"any": -1e39})", "[part.any] found -1e+39; expected at least -3.4028234");

@@ -14,7 +14,8 @@ namespace {
 // Builds the tree from parser events, so that limits hold before memory is spent.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
-  Builder(std::string_view where, const JsonLimits& limits) : where_(where), limits_(limits) {}
+  Builder(std::string_view text, std::string_view where, const JsonLimits& limits)
+      : text_(text), where_(where), limits_(limits) {}
 
   Json take() { return std::move(root_); }
 
@@ -48,6 +49,13 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool parse_error(size_t position,
                    const std::string&,
                    const nlohmann::detail::exception& e) override {
+    // as other programs write them; of "nan" the first letter might begin "null"
+    for (const size_t read : {size_t{1}, size_t{2}})
+      for (const std::string_view name : {"NaN", "Infinity", "nan", "inf"})
+        if (position >= read && position <= text_.size() &&
+            text_.substr(position - read).starts_with(name))
+          fail(ErrorKind::file, where_, "byte {}: found {}; expected a finite number",
+               position + 1 - read, name);
     std::string what = e.what();
     if (const size_t colon = what.rfind("- "); colon != std::string::npos)
       what = what.substr(colon + 2);
@@ -96,6 +104,7 @@ class Builder final : public nlohmann::json_sax<Json> {
     return true;
   }
 
+  std::string_view text_;
   std::string where_;
   const JsonLimits& limits_;
   Json root_;
@@ -116,7 +125,7 @@ Json parse_json(std::string_view text, std::string_view where, const JsonLimits&
     fail(ErrorKind::file, where, "byte {}: a zero byte; expected JSON text", zero);
   if (text.substr(0, 3) == "\xef\xbb\xbf")
     fail(ErrorKind::file, where, "byte 0: a byte order mark; expected JSON text");
-  Builder builder(where, limits);
+  Builder builder(text, where, limits);
   Json::sax_parse(text.begin(), text.end(), &builder, nlohmann::detail::input_format_t::json, true,
                   limits.comments);
   return builder.take();

@@ -39,6 +39,13 @@ TEST(Json, RefusesMalformedText) {
     EXPECT_NE(error_of(text), "") << text;
 }
 
+TEST(Json, NumbersThatAreNotFiniteAreNamed) {
+  EXPECT_EQ(error_of(R"({"a": NaN})"), "[test] byte 7: found NaN; expected a finite number");
+  EXPECT_EQ(error_of("[nan]"), "[test] byte 2: found nan; expected a finite number");
+  EXPECT_EQ(error_of("[-Infinity, 1]"), "[test] byte 3: found Infinity; expected a finite number");
+  EXPECT_EQ(error_of("inf"), "[test] byte 1: found inf; expected a finite number");
+}
+
 TEST(Json, NumbersBeyondADoubleAreNamedPlainly) {
   EXPECT_EQ(error_of("[1e999]"), "[test] byte 6: invalid JSON: number overflow parsing '1e999'");
 }
