@@ -53,9 +53,11 @@ const char* compiled_targets() {
     file(GLOB_RECURSE inputs CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/tessera/cuda/*.cuh)
     set(script ${CMAKE_SOURCE_DIR}/cmake/cuda_kernels.sh)
     set(kernels ${CMAKE_SOURCE_DIR}/src/tessera/cuda)
+    set(weights ${CMAKE_SOURCE_DIR}/src/tessera/kernels/weights)
+    set(books ${weights}/codebooks.h ${weights}/codebooks_inl.h ${weights}/codebooks_data.inc ${weights}/blocks.h ${weights}/block_codes.h)
     add_custom_command(OUTPUT ${source} BYPRODUCTS ${folder}/ptxas.txt
       COMMAND ${script} ${source} ${TESSERA_CUDA_TARGETS} ${TESSERA_NVCC} ${_cuda_flags} -I${CMAKE_SOURCE_DIR}/src ${kernels}/kernels.cu
-      DEPENDS ${script} ${inputs} ${kernels}/kernels.cu ${kernels}/kernels.h ${kernels}/kernels.def ${kernels}/packed_formats.def ${kernels}/block.h ${kernels}/launch.h
+      DEPENDS ${script} ${inputs} ${kernels}/kernels.cu ${kernels}/kernels.h ${kernels}/kernels.def ${kernels}/packed_formats.def ${kernels}/block.h ${kernels}/launch.h ${books}
       COMMENT "Compiling CUDA kernels" VERBATIM)
   endif()
   set(${out} ${source} PARENT_SCOPE)

@@ -1,5 +1,7 @@
 #include "tessera/cuda/packed.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/cuda/kernels.h"
 
@@ -29,14 +31,7 @@ void launch_unpack(const typename Kernel::Arguments& in, const Stream& stream) {
 }  // namespace
 
 bool reads_packed(DType type) {
-  switch (type) {
-#define TESSERA_PACKED_FORMAT(name, Format) case DType::name:
-#include "tessera/cuda/packed_formats.def"
-#undef TESSERA_PACKED_FORMAT
-    return true;
-    default:
-      return false;
-  }
+  return std::ranges::find(kPackedTypes, type) != std::end(kPackedTypes);
 }
 
 void packed_product(DType type, const PackedProductArguments& in, const Stream& stream) {

@@ -7,7 +7,12 @@
 
 namespace tessera::cuda {
 
-/// Whether they read this type.
+/// The types that they read.
+inline constexpr DType kPackedTypes[] = {
+#define TESSERA_PACKED_FORMAT(type, Format) DType::type,
+#include "tessera/cuda/packed_formats.def"
+#undef TESSERA_PACKED_FORMAT
+};
 bool reads_packed(DType type);
 /// Rows of x that one packed_product() computes at most.
 inline constexpr int kMostPackedRows = 8;

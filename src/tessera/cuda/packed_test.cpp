@@ -7,7 +7,6 @@
 #include <bit>
 
 #include "tessera/base/half.h"
-#include "tessera/base/rng.h"
 #include "tessera/cuda/kernels_testing.h"
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/kernels/weights/blocks_testing.h"
@@ -15,29 +14,31 @@
 namespace tessera::cuda::packed_test {
 namespace {
 
-constexpr DType kPacked[] = {
-#define TESSERA_PACKED_FORMAT(type, Format) DType::type,
-#include "tessera/cuda/packed_formats.def"
-#undef TESSERA_PACKED_FORMAT
-};
-
 /// Rows of whole blocks of random bytes, and the numbers that they are.
 struct Matrix {
   std::vector<uint8_t> bytes;
   std::vector<float> numbers;
   Matrix(DType type, int64_t rows, int64_t width) {
-    bytes.resize(static_cast<size_t>(storage_bytes(type, rows * width)));
+    bytes = kernels::test::random_blocks(type, rows * width / layout_of(type).block_elements,
+                                         static_cast<uint32_t>(rows + width));
     numbers.resize(static_cast<size_t>(rows * width));
-    const RandomKey key(3);
-    // 0x3f keeps every 16-bit scale finite
-    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(key.bits(i)) & 0x3f;
     kernels::dequantize_ref(type, bytes.data(), rows * width, numbers.data());
   }
 };
 
+// a storage type that kernels do not read would be decoded by torch's operations on a GPU
+TEST(PackedTypes, AreAllBlockTypes) {
+  EXPECT_EQ(std::vector<DType>(std::begin(kPackedTypes), std::end(kPackedTypes)),
+            kernels::test::block_types());
+  for (const DType type : kernels::test::block_types())
+    EXPECT_TRUE(reads_packed(type)) << name_of(type);
+  for (const DType type : {DType::f32, DType::bf16, DType::i8})
+    EXPECT_FALSE(reads_packed(type)) << name_of(type);
+}
+
 TEST(Unpack, GivesTheValuesOfTheGoldensBitForBit) {
   const Emulator emulator;
-  for (const DType type : kPacked) {
+  for (const DType type : kPackedTypes) {
     const auto golden = kernels::test::block_golden(type);
     const auto n = static_cast<int64_t>(golden.values.size());
     std::vector<float> got = unwritten(n);
@@ -58,7 +59,7 @@ TEST(Unpack, GivesTheValuesOfTheGoldensBitForBit) {
 
 TEST(Unpack, ReadsRowsOfAnyNumberOfBlocks) {
   for (const Order order : {Order::forwards, Order::backwards})
-    for (const DType type : kPacked)
+    for (const DType type : kPackedTypes)
       for (const int64_t blocks : {1, 3, 9}) {
         const Emulator emulator(order);
         const int64_t width = blocks * layout_of(type).block_elements, rows = 5;
@@ -93,7 +94,7 @@ TEST(PackedProduct, IsTheProductWithTheDecodedNumbers) {
     int64_t blocks, outputs;
     int32_t rows;
   };
-  for (const DType type : kPacked)
+  for (const DType type : kPackedTypes)
     for (const auto& [blocks, outputs, rows] :
          {Case{1, 1, 1}, {1, 7, 2}, {3, 9, 8}, {9, 17, 5}, {10, 8, 3}}) {
       const int64_t width = blocks * layout_of(type).block_elements;
@@ -129,9 +130,6 @@ TEST(PackedProduct, WithoutRowsOrWithTooManyAndOtherTypes) {
   packed_product(DType::q4_0, {.width = 32, .outputs = 4, .rows = 0}, {});
   EXPECT_TRUE(emulator.launches().empty());
   EXPECT_ANY_THROW(packed_product(DType::q4_0, {.width = 32, .outputs = 4, .rows = 9}, {}));
-  EXPECT_FALSE(reads_packed(DType::f32));
-  EXPECT_FALSE(reads_packed(DType::iq1_s));
-  EXPECT_TRUE(reads_packed(DType::q4_k));
   EXPECT_ANY_THROW(packed_product(DType::f32, {.width = 32, .outputs = 4, .rows = 1}, {}));
 }
 

@@ -6,7 +6,7 @@
 //
 // Unpack: rows of the matrix, decoded: what products of many rows read.
 //
-// Blocks lie at multiples of 2 bytes; those whose size is a multiple of 4 at multiples of 4.
+// Blocks lie as packed_block.cuh says.
 #pragma once
 
 #include "tessera/cuda/kernels/packed_formats.cuh"
@@ -27,7 +27,7 @@ TESSERA_DEVICE FourFloats four_at(const float* p) {
 
 struct PackedProductArguments {
   const float* x = nullptr;     // [rows, width], at a multiple of 16 bytes
-  const uint8_t* w = nullptr;   // [outputs, width] in blocks (aligned, see above)
+  const uint8_t* w = nullptr;   // [outputs, width] in blocks
   const float* bias = nullptr;  // [outputs], or null
   float* y = nullptr;           // [rows, outputs]
   int64_t width = 0;            // a multiple of a block
@@ -110,7 +110,7 @@ TESSERA_DEVICE void store(float value, uint16_t* to) {
 
 template <class Number>
 struct UnpackArguments {
-  const uint8_t* w = nullptr;  // [.., width] in blocks (aligned)
+  const uint8_t* w = nullptr;  // [.., width] in blocks
   Number* to = nullptr;        // [rows, width]
   int64_t width = 0;           // a multiple of a block
   int64_t rows = 0;

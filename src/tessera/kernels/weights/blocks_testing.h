@@ -1,16 +1,57 @@
-// Goldens of tests/golden/blocks.
+// Goldens of tests/golden/blocks; blocks of random bytes of every type.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/base/error_type.h"
+#include "tessera/kernels/weights/blocks.h"
 #include "tessera/spec/json.h"
 
 namespace tessera::kernels::test {
+
+/// Every block type of DType.
+inline std::vector<DType> block_types() {
+  std::vector<DType> out;
+  try {
+    for (int i = 0;; ++i) {
+      const DType type = layout_of(static_cast<DType>(i)).dtype;
+      if (is_block_type(type)) out.push_back(type);
+    }
+  } catch (const Error&) {  // the first number without a layout
+  }
+  return out;
+}
+
+/// `blocks` blocks of random bytes whose numbers are finite, the largest of each between 2^-10 and
+/// 16.
+inline std::vector<uint8_t> random_blocks(DType type, int64_t blocks, uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto size = static_cast<size_t>(layout_of(type).block_bytes);
+  std::vector<uint8_t> out(static_cast<size_t>(blocks) * size);
+  std::vector<float> numbers(static_cast<size_t>(layout_of(type).block_elements));
+  const auto in_range = [&](const uint8_t* block) {
+    dequantize_ref(type, block, std::ssize(numbers), numbers.data());
+    float largest = 0;
+    for (const float number : numbers) {
+      if (!std::isfinite(number)) return false;
+      largest = std::max(largest, std::abs(number));
+    }
+    return largest >= 0x1p-10F && largest <= 16;
+  };
+  for (uint8_t* block = out.data(); block != out.data() + out.size();) {
+    std::generate_n(block, size, [&] { return static_cast<uint8_t>(random()); });
+    if (in_range(block)) block += size;
+  }
+  return out;
+}
 
 inline std::vector<uint8_t> from_hex(const std::string& hex) {
   std::vector<uint8_t> bytes(hex.size() / 2);
