@@ -31,12 +31,12 @@ TEST_F(OnDevice, WeightsKeepNumbersTypesAndGradients) {
   EXPECT_TRUE(at::equal(there->tensor().detach().cpu(), numbers));
   EXPECT_EQ(ops::to_device(there, device_), there);
   EXPECT_EQ(ops::to_device(dense, at::kCPU), dense);
-  // blocks stay as they are stored, but where nothing decodes them there
+  // blocks stay as they are stored
   for (const DType type :
-       {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0, DType::iq4_nl}) {
+       {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::mxfp4, DType::iq4_nl}) {
     const auto stored = std::make_shared<ops::Weight>(dense->converted(type));
     const ops::WeightPtr copy = ops::to_device(stored, device_);
-    EXPECT_EQ(copy->dtype(), type == DType::iq4_nl ? DType::f32 : type);
+    EXPECT_EQ(copy->dtype(), type);
     EXPECT_FALSE(copy->trainable());
     EXPECT_TRUE(at::equal(copy->tensor().cpu().to(at::kFloat), stored->tensor())) << name_of(type);
     const Tensor x = at::ones({3, 32});
@@ -63,7 +63,7 @@ TEST_F(OnDevice, BytesOfAModelAreThoseOfItsCopy) {
           "mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "mlp", "d_hidden": 64},
           "layers": [{"repeat": 2}]})",
       3);
-  for (const DType type : {DType::f32, DType::f16, DType::q8_0, DType::q4_0, DType::iq4_nl}) {
+  for (const DType type : {DType::f32, DType::f16, DType::q8_0, DType::mxfp4, DType::iq4_nl}) {
     std::map<std::string, ops::WeightPtr> weights;
     for (const auto& [decl, weight] : whole.weights().all())
       weights[decl.name] = decl.shape.size() == 2

@@ -13,6 +13,7 @@
 
 #include "fake_device/tested_device.h"
 #include "tessera/cuda/emulation_testing.h"
+#include "tessera/kernels/weights/blocks_testing.h"
 #include "tessera/nn/mixer/mixer_testing.h"
 #include "tessera/ops/attention/compressed_attention.h"
 #include "tessera/ops/attention/indexer.h"
@@ -528,42 +529,129 @@ TEST_F(CudaForms, ComputeThePlainOnesInFloat64) {
   }
 }
 
-/// Weights in blocks stay packed on the device; few rows are multiplied with the packed bytes, more
-/// rows and gradients with decoded tiles.
-TEST_F(CudaForms, ComputeProductsWithPackedWeights) {
+/// Random blocks [shape] of a type in this machine's memory.
+WeightPtr in_blocks(DType type, const std::vector<int64_t>& shape) {
+  const int64_t blocks = c10::multiply_integers(shape) / layout_of(type).block_elements;
+  const auto bytes =
+      std::make_shared<const std::vector<uint8_t>>(kernels::test::random_blocks(type, blocks, 11));
+  return std::make_shared<const Weight>(Weight::stored("w", type, shape, bytes->data(), bytes));
+}
+
+void expect_rounded(const Tensor& got, const Tensor& want, double tolerance = 1e-5) {
+  ASSERT_EQ(got.sizes(), want.sizes());
+  EXPECT_LE((got.detach().cpu().to(at::kDouble) - want.detach()).abs().max().item<double>(),
+            tolerance * std::max(1.0, want.detach().abs().max().item<double>()));
+}
+
+/// Every block type on a device: its bytes stay packed, and each operation is that of the numbers
+/// that kernels::dequantize gives, in float64.
+void expect_packed_operations(DType type, at::Device there) {
   const int64_t width = 512, outputs = 19;
-  for (const DType type : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0,
-                           DType::q4_k, DType::q5_k, DType::q6_k}) {
-    const auto here = std::make_shared<const Weight>(
-        Weight::dense("w", gen({outputs, width}, 0.7, 0.1)).converted(type));
-    const WeightPtr there = to_device(here, there_);
-    ASSERT_EQ(there->dtype(), type);
-    EXPECT_TRUE(at::equal(there->tensor().cpu(), here->tensor())) << name_of(type);
-    const Weight plain = Weight::dense("w", here->tensor().to(at::kDouble));
-    for (const int64_t rows : {1, 8, 9})
-      for (const bool gradients : {false, true}) {
-        SCOPED_TRACE(
-            fmt::format("{}, {} rows{}", name_of(type), rows, gradients ? ", with gradients" : ""));
-        const at::AutoGradMode mode(gradients);
-        const Tensor x = gen({rows, width}, 0.3, 0.2).to(at::kFloat);
-        Tensor own = x.to(there_).requires_grad_(gradients),
-               wide = x.to(at::kDouble).requires_grad_(gradients);
-        const Tensor y = linear(own, *there), want = linear(wide, plain);
-        const auto expect_close = [](const Tensor& got, const Tensor& of) {
-          EXPECT_LE((got.detach().cpu().to(at::kDouble) - of.detach()).abs().max().item<double>(),
-                    1e-5 * std::max(1.0, of.detach().abs().max().item<double>()));
-        };
-        expect_close(y, want);
-        if (!gradients) continue;
-        expect_close(torch::autograd::grad({y.sum()}, {own})[0],
-                     torch::autograd::grad({want.sum()}, {wide})[0]);
-      }
+  const WeightPtr here = in_blocks(type, {outputs, width}), weight = to_device(here, there);
+  ASSERT_EQ(weight->dtype(), type);
+  ASSERT_EQ(weight->bytes(), here->bytes());
+  ASSERT_EQ(weight->device(), there);
+  EXPECT_TRUE(at::equal(weight->tensor().cpu(), here->tensor()));
+  EXPECT_TRUE(at::equal(to_device(weight, at::kCPU)->tensor(), here->tensor()));
+  const Tensor numbers = here->tensor().to(at::kDouble);
+  for (const int64_t rows : {1, 8, 9})
+    for (const bool gradients : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} rows{}", rows, gradients ? ", with gradients" : ""));
+      const at::AutoGradMode mode(gradients);
+      const Tensor x = gen({rows, width}, 0.3, 0.2).to(at::kFloat);
+      const Tensor own = x.to(there).requires_grad_(gradients);
+      const Tensor y = linear(own, *weight);
+      EXPECT_EQ(y.device(), there);
+      expect_rounded(y, at::linear(x.to(at::kDouble), numbers));
+      if (gradients)
+        expect_rounded(torch::autograd::grad({y.sum()}, {own})[0],
+                       numbers.sum(0).expand({rows, width}));
+    }
+  const Tensor y = gen({3, outputs}, 0.5, 0.4).to(at::kFloat);
+  expect_rounded(transposed_product(y.to(there), *weight), y.to(at::kDouble).mm(numbers));
+  const Tensor ids = at::tensor({5, 0, 18, 5}, at::kLong);
+  EXPECT_TRUE(
+      at::equal(rows(*weight, ids.to(there)).cpu().to(at::kDouble), numbers.index_select(0, ids)));
+
+  // experts: 1, no, 8 and 9 rows
+  const WeightPtr experts_here = in_blocks(type, {4, 6, 256}),
+                  experts = to_device(experts_here, there);
+  const Tensor all = experts_here->tensor().to(at::kDouble);
+  const std::vector<int64_t> offsets{0, 1, 1, 9, 18};
+  for (const bool gradients : {false, true}) {
+    SCOPED_TRACE(gradients ? "experts, with gradients" : "experts");
+    const at::AutoGradMode mode(gradients);
+    const Tensor x = gen({18, 256}, 0.3, 0.2).to(at::kFloat);
+    const Tensor own = x.to(there).requires_grad_(gradients);
+    const Tensor got = grouped_linear(own, *experts, offsets);
+    Tensors want, back;
+    for (int64_t e = 0; e < 4; ++e) {
+      const int64_t first = offsets[static_cast<size_t>(e)],
+                    n = offsets[static_cast<size_t>(e) + 1] - first;
+      want.push_back(at::linear(x.narrow(0, first, n).to(at::kDouble), all[e]));
+      back.push_back(all[e].sum(0).expand({n, 256}));
+    }
+    expect_rounded(got, at::cat(want));
+    if (gradients) expect_rounded(torch::autograd::grad({got.sum()}, {own})[0], at::cat(back));
   }
-  if (emulator_) {
-    const auto launches = emulator_->launches();
-    EXPECT_TRUE(launches.contains(cuda::Kernel::packed_product_of_one_q4_k));
-    EXPECT_TRUE(launches.contains(cuda::Kernel::packed_product_of_few_q4_k));
-    EXPECT_TRUE(launches.contains(cuda::Kernel::unpack_float_q4_k));
+  const Weight slice = experts->slice(2);
+  EXPECT_EQ(slice.dtype(), type);
+  EXPECT_TRUE(at::equal(slice.tensor().cpu(), experts_here->tensor()[2]));
+}
+
+TEST_F(Forms, EveryBlockTypeStaysPackedOnADevice) {
+  for (const DType type : kernels::test::block_types()) {
+    SCOPED_TRACE(name_of(type));
+    expect_packed_operations(type, test::tested_device());
+  }
+}
+
+/// Few rows are multiplied with the packed bytes, more rows and gradients with decoded tiles.
+TEST_F(CudaForms, ComputeProductsWithPackedWeights) {
+  for (const DType type : kernels::test::block_types()) {
+    SCOPED_TRACE(name_of(type));
+    expect_packed_operations(type, there_);
+  }
+  if (!emulator_) return;
+  const auto launches = emulator_->launches();
+#define TESSERA_PACKED_FORMAT(type, Format)                                   \
+  EXPECT_TRUE(launches.contains(cuda::Kernel::packed_product_of_one_##type)); \
+  EXPECT_TRUE(launches.contains(cuda::Kernel::packed_product_of_few_##type)); \
+  EXPECT_TRUE(launches.contains(cuda::Kernel::unpack_float_##type));
+#include "tessera/cuda/packed_formats.def"
+#undef TESSERA_PACKED_FORMAT
+}
+
+/// The experts that rows choose are read, and no others: few rows from their bytes.
+TEST_F(CudaForms, ReadTheExpertsOfTheRowsFromTheirBytes) {
+  if (!emulator_) GTEST_SKIP() << "launches are counted in the emulation";
+  const at::NoGradGuard none;
+  const WeightPtr experts = to_device(in_blocks(DType::mxfp4, {16, 8, 64}), there_);
+  std::vector<int64_t> offsets(17, 5);
+  std::fill_n(offsets.begin(), 4, 0);  // 1 row of expert 3, 4 of expert 9
+  std::fill_n(offsets.begin() + 4, 6, 1);
+  grouped_linear(gen({5, 64}, 0.3, 0.2).to(there_, at::kFloat), *experts, offsets);
+  const std::map<cuda::Kernel, int64_t> want{{cuda::Kernel::packed_product_of_one_mxfp4, 1},
+                                             {cuda::Kernel::packed_product_of_few_mxfp4, 1}};
+  EXPECT_EQ(emulator_->launches(), want);
+}
+
+/// Without kernels too: an expert is decoded at a time, not all of them.
+TEST_F(Forms, GroupedProductsDecodeAnExpertAtATime) {
+  if (!test::is_test_device()) GTEST_SKIP() << "memory is counted on the test device";
+  const at::Device there = test::tested_device();
+  const int64_t e = 64, o = 32, i = 512;
+  for (const DType type : {DType::mxfp4, DType::q3_k, DType::iq2_xs}) {
+    const WeightPtr experts = to_device(in_blocks(type, {e, o, i}), there);
+    std::vector<int64_t> offsets(static_cast<size_t>(e) + 1);
+    for (int64_t n = 0; n <= e; ++n) offsets[static_cast<size_t>(n)] = n;
+    const Tensor x = gen({e, i}, 0.3, 0.2).to(there, at::kFloat).requires_grad_(true);
+    grouped_linear(x, *experts, offsets);  // tables are made
+    fake_device::reset_counts();
+    const size_t before = fake_device::counts().bytes_in_use;
+    torch::autograd::grad({grouped_linear(x, *experts, offsets).sum()}, {x});
+    const size_t most = fake_device::counts().bytes_at_most - before;
+    EXPECT_LT(most, static_cast<size_t>(e * o * i * 4 / 2)) << name_of(type);
   }
 }
 

@@ -1,6 +1,8 @@
 #include "tessera/model/placement.h"
 
-#include "tessera/ops/weights/device_blocks.h"
+#include <map>
+#include <set>
+
 #include "tessera/ops/weights/to_device.h"
 
 namespace tessera::model {
@@ -10,16 +12,11 @@ at::Device device_of(const Weights& weights) {
 }
 
 int64_t bytes_on_device(const Model& model) {
-  std::map<const ops::Weight*, int64_t> bytes;
-  for (const auto& [decl, weight] : model.weights().all()) {
-    const DType type = weight->dtype();
-    const bool kept = type == DType::f16 || type == DType::bf16 || type == DType::f64 ||
-                      ops::DeviceBlocks::holds(type, weight->shape());
-    bytes[weight.get()] = kept ? storage_bytes(type, decl.elements()) : 4 * decl.elements();
-  }
-  int64_t sum = 0;
-  for (const auto& [weight, own] : bytes) sum += own;
-  return sum;
+  std::set<const ops::Weight*> counted;
+  int64_t bytes = 0;
+  for (const auto& [decl, weight] : model.weights().all())
+    if (counted.insert(weight.get()).second) bytes += weight->bytes();
+  return bytes;
 }
 
 Model to_device(const Model& model, at::Device device) {

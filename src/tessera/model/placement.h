@@ -12,8 +12,8 @@ inline at::Device device_of(const Model& model) {
   return device_of(model.weights());
 }
 
-/// Bytes of the weights on another device than the CPU, where to_device() leaves common quantized
-/// types packed and decodes others.
+/// Bytes of the weights on another device than the CPU, where every storage type stays what it is
+/// (ops::Storage::to). Weights that share their numbers count once.
 int64_t bytes_on_device(const Model& model);
 
 /// The same model with its weights on `device`: a copy of each (ops::to_device), or the same

@@ -92,7 +92,7 @@ StoragePtr BlockStorage::slice(int64_t index) const {
 
 StoragePtr BlockStorage::to(at::Device device) const {
   if (on_host(device)) return shared_from_this();
-  if (DeviceBlocks::holds(dtype(), shape()))
+  if (is_block_type(dtype()))
     return std::make_shared<const DeviceBlocks>(
         dtype(), shape(), at::from_blob(const_cast<void*>(data_), {bytes()}, at::kByte).to(device),
         columns_);

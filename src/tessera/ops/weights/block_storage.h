@@ -28,8 +28,8 @@ class BlockStorage final : public KernelStorage {
   /// A view of float32, else a copy that is decoded at every call.
   Tensor tensor() const override;
   StoragePtr slice(int64_t index) const override;
-  /// On another device blocks stay encoded (device_blocks.h), plain floats are a tensor of their
-  /// type, and what cannot be decoded there is decoded here, once.
+  /// On another device blocks of every type stay encoded (device_blocks.h), and plain floats are a
+  /// tensor of their type: a copy takes bytes() there.
   StoragePtr to(at::Device device) const override;
   /// Only these rows are decoded.
   Tensor rows(const Tensor& ids_N) const override;

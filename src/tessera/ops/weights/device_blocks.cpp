@@ -30,10 +30,6 @@ int64_t matrices_in(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-bool DeviceBlocks::holds(DType dtype, const std::vector<int64_t>& shape) {
-  return can_unpack(dtype) && !shape.empty() && shape.back() % layout_of(dtype).block_elements == 0;
-}
-
 DeviceBlocks::DeviceBlocks(DType dtype,
                            std::vector<int64_t> shape,
                            const Tensor& bytes,

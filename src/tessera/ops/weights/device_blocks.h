@@ -9,9 +9,8 @@ namespace tessera::ops {
 
 class DeviceBlocks final : public Storage {
  public:
-  /// Whether numbers of this type and shape can stay encoded there.
-  static bool holds(DType dtype, const std::vector<int64_t>& shape);
-  /// `bytes`: uint8 on the device, as many as the shape has. `columns`: as those of BlockStorage.
+  /// `dtype`: any block type. `bytes`: uint8 on the device, as many as the shape has. `columns`: as
+  /// those of BlockStorage.
   DeviceBlocks(DType dtype,
                std::vector<int64_t> shape,
                const Tensor& bytes,

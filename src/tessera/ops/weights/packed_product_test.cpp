@@ -5,23 +5,22 @@
 
 #include "tessera/cuda/emulation_testing.h"
 #include "tessera/kernels/weights/blocks.h"
-#include "tessera/kernels/weights/quantize.h"
+#include "tessera/kernels/weights/blocks_testing.h"
 
 namespace tessera::ops::packed_product_test {
 namespace {
 
-constexpr DType kTypes[] = {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
-                            DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k};
+const std::vector<DType> kTypes = kernels::test::block_types();
 
 struct Blocks {
   Tensor rows_OB, numbers_OI;
   Blocks(DType type, int64_t o, int64_t i) {
-    const Tensor w = (at::arange(o * i, at::kFloat) * 0.7f).sin().contiguous();
+    const auto bytes =
+        kernels::test::random_blocks(type, o * i / layout_of(type).block_elements, 5);
     rows_OB = at::empty({o, storage_bytes(type, i)}, at::kByte);
-    kernels::quantize(type, w.const_data_ptr<float>(), o * i, rows_OB.mutable_data_ptr());
+    std::copy(bytes.begin(), bytes.end(), rows_OB.mutable_data_ptr<uint8_t>());
     numbers_OI = at::empty({o, i}, at::kFloat);
-    kernels::dequantize(type, rows_OB.const_data_ptr(), o * i,
-                        numbers_OI.mutable_data_ptr<float>());
+    kernels::dequantize(type, bytes.data(), o * i, numbers_OI.mutable_data_ptr<float>());
   }
 };
 

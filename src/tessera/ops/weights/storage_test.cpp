@@ -1,4 +1,5 @@
-// Every operation of each storage against its plain form: torch's operations on the decoded numbers.
+// Every operation of each storage against its plain form: torch's operations on the decoded
+// numbers.
 #include "tessera/ops/weights/storage.h"
 
 #include <gtest/gtest.h>
@@ -6,13 +7,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <functional>
 #include <numeric>
 #include <random>
 #include <thread>
 
 #include "tessera/kernels/weights/blocks.h"
+#include "tessera/kernels/weights/blocks_testing.h"
 #include "tessera/ops/ops_testing.h"
 #include "tessera/ops/weights/block_storage.h"
 #include "tessera/ops/weights/dense_storage.h"
@@ -32,43 +33,18 @@ double difference(const Tensor& a, const Tensor& b) {
   return ((a - b).norm() / b.norm()).item<double>();
 }
 
-/// Blocks of random bytes, with scales that are finite: bytes of halves, at these places, of
-/// numbers from 2^-7 to 2^-5, and floats likewise.
+/// kernels::test::random_blocks as uint8 [blocks, bytes].
 Tensor random_blocks(DType type, int64_t blocks, uint64_t seed) {
-  std::mt19937 random(static_cast<uint32_t>(seed));
-  const int64_t bytes = layout_of(type).block_bytes;
-  const Tensor out = at::empty({blocks, bytes}, at::kByte);
-  auto* byte = out.mutable_data_ptr<uint8_t>();
-  for (int64_t i = 0; i < out.numel(); ++i) byte[i] = static_cast<uint8_t>(random());
-  std::vector<int> halves{0};
-  if (type == DType::q4_1 || type == DType::q5_1 || type == DType::q4_k || type == DType::q5_k)
-    halves = {0, 2};
-  if (type == DType::q6_k) halves = {208};
-  if (type == DType::tq2_0) halves = {64};
-  const bool floats = type == DType::scaled_u4 || type == DType::scaled_i8;
-  for (int64_t b = 0; b < blocks; ++b) {
-    uint8_t* block = byte + b * bytes;
-    if (floats) {
-      const float scale = 0x1p-6F + 0x1p-12F * static_cast<float>(random() % 64);
-      std::memcpy(block, &scale, sizeof scale);
-      if (type == DType::scaled_i8) block[5] = 0;
-      continue;
-    }
-    for (const int at : halves) {
-      const auto half = static_cast<uint16_t>(0x2000 + random() % 0x800);
-      std::memcpy(block + at, &half, sizeof half);
-    }
-  }
+  const auto bytes = kernels::test::random_blocks(type, blocks, static_cast<uint32_t>(seed));
+  const Tensor out = at::empty({blocks, layout_of(type).block_bytes}, at::kByte);
+  std::copy(bytes.begin(), bytes.end(), out.mutable_data_ptr<uint8_t>());
   return out;
 }
 
-constexpr DType kUnpacked[] = {DType::q4_0,  DType::q4_1,      DType::q5_0,     DType::q5_1,
-                               DType::q8_0,  DType::q4_k,      DType::q5_k,     DType::q6_k,
-                               DType::tq2_0, DType::scaled_u4, DType::scaled_i8};
+const std::vector<DType> kBlockTypes = kernels::test::block_types();
 
 TEST(Unpack, HasTheBitsOfTheKernels) {
-  for (const DType type : kUnpacked) {
-    ASSERT_TRUE(can_unpack(type)) << name_of(type);
+  for (const DType type : kBlockTypes) {
     const int64_t n = layout_of(type).block_elements;
     for (const int64_t rows : {1, 5}) {
       const Tensor blocks = random_blocks(type, rows * 3, 7 + rows);
@@ -84,7 +60,22 @@ TEST(Unpack, HasTheBitsOfTheKernels) {
     EXPECT_EQ(unpacked(type, random_blocks(type, 1, 1).narrow(0, 0, 0)).sizes(),
               at::IntArrayRef({0, n}));
   }
-  EXPECT_FALSE(can_unpack(DType::bf16) || can_unpack(DType::iq2_xs));
+  EXPECT_ANY_THROW(unpacked(DType::bf16, at::zeros({1, 4}, at::kByte)));
+}
+
+// infinities, NaN, and scales that are zero or smaller than the smallest normal number
+TEST(Unpack, HasTheValuesOfAnyBytes) {
+  for (const DType type : kBlockTypes) {
+    const int64_t blocks = 500, n = blocks * layout_of(type).block_elements;
+    const Tensor bytes = at::empty({blocks, layout_of(type).block_bytes}, at::kByte);
+    std::mt19937 random(9);
+    for (int64_t i = 0; i < bytes.numel(); ++i)
+      bytes.mutable_data_ptr<uint8_t>()[i] = static_cast<uint8_t>(random());
+    const Tensor want = at::empty({blocks, n / blocks}, at::kFloat);
+    kernels::dequantize_ref(type, bytes.const_data_ptr(), n, want.mutable_data_ptr<float>());
+    const Tensor got = unpacked(type, bytes);
+    EXPECT_TRUE(at::allclose(got, want, 0, 0, true)) << name_of(type);
+  }
 }
 
 /// An order of columns for each matrix.
@@ -141,13 +132,11 @@ std::vector<Kind> kinds() {
     out.push_back({fmt::format("stored {}", name_of(type)), [type](const auto& shape, auto seed) {
                      return Weight::dense("w", drawn(shape, seed)).converted(type).storage();
                    }});
-  for (const DType type : {DType::q4_0, DType::q4_k, DType::q6_k, DType::q8_0, DType::iq4_xs})
+  for (const DType type : kBlockTypes)
     for (const bool ordered : {false, true}) {
-      if (type != DType::iq4_xs) {
-        out.push_back(
-            {fmt::format("packed {} {}", name_of(type), ordered),
-             [=](const auto& shape, auto seed) { return packed(type, shape, seed, ordered); }});
-      }
+      out.push_back(
+          {fmt::format("packed {} {}", name_of(type), ordered),
+           [=](const auto& shape, auto seed) { return packed(type, shape, seed, ordered); }});
       out.push_back(
           {fmt::format("blocks {} {}", name_of(type), ordered),
            [=](const auto& shape, auto seed) { return in_blocks(type, shape, seed, ordered); }});
@@ -306,8 +295,6 @@ TEST(Storage, BlocksKeepTheirBytesFromDeviceToHost) {
     const auto& blocks = dynamic_cast<const DeviceBlocks&>(*there);
     EXPECT_TRUE(at::equal(blocks.decode(6, 7), from->tensor().reshape({24, 512}).narrow(0, 6, 7)));
   }
-  EXPECT_TRUE(DeviceBlocks::holds(DType::q4_0, {4, 64}));
-  EXPECT_FALSE(DeviceBlocks::holds(DType::bf16, {4, 64}));
   EXPECT_EQ(in_blocks(DType::q4_0, {2, 256}, 1, false)->to(at::kCPU)->dtype(), DType::q4_0);
 }
 
