@@ -61,7 +61,7 @@ class Model {
   /// Settings: "adapters" (a list of folders), "arithmetic" ("default": 15-bit activations in
   /// products with quantized weights, "exact": float32, "fast": 8 bits), "blocks" (a type, such as
   /// "q8_0", to which float weights are quantized), "device" ("cpu", "cuda", "cuda:N"; quantized
-  /// weights are float32 on a GPU).
+  /// weights stay packed on a GPU).
   explicit Model(const std::string& path, std::string_view settings = {});
   ~Model();
   Model(Model&&) noexcept;

@@ -18,7 +18,7 @@ class DeviceFlag {
     option_ = app.add_option("--device", given_,
                              "where to compute: cpu, cuda, cuda:N, or auto = cuda if a GPU has "
                              "memory for the model, else cpu; default TESSERA_DEVICE, else cpu. "
-                             "Common quantized types stay packed on a GPU, others are float32");
+                             "Quantized types stay packed on a GPU");
     return option_;
   }
   /// On another device than the CPU, this option is an error.

@@ -13,6 +13,8 @@
 #include "tessera/cli/preset_tables.h"
 #include "tessera/convert/family_show.h"
 #include "tessera/convert/model_types.h"
+#include "tessera/cuda/packed.h"
+#include "tessera/format/gguf_types.h"
 #include "tessera/infer/sampling/decoding_fields.h"
 #include "tessera/serve/bodies.h"
 #include "tessera/train/objective/objective_config.h"
@@ -332,6 +334,22 @@ std::string form_table() {
   return out;
 }
 
+// --- storage types that stay packed on a GPU ---
+
+std::string packed_type_table() {
+  std::string out =
+      "| storage type | numbers of a block | bytes of a block | bits per number |\n"
+      "|---|---|---|---|\n";
+  for (const DType type : cuda::kPackedTypes) {
+    const DTypeLayout& layout = layout_of(type);
+    const format::GgmlType* of_gguf = format::ggml_type_of(type);
+    out += fmt::format("| `{}` | {} | {} | {:.4g} |\n",
+                       of_gguf != nullptr ? of_gguf->name : layout.name, layout.block_elements,
+                       layout.block_bytes, 8.0 * layout.block_bytes / layout.block_elements);
+  }
+  return out;
+}
+
 constexpr std::string_view kBegin = "<!-- table: ", kClose = " -->\n",
                            kEnd = "<!-- end of table -->\n";
 
@@ -350,6 +368,7 @@ Tables doc_tables(const CLI::App& app) {
                 {"family_fragments", convert::fragments_markdown(families)},
                 {"options", option_tables(app)},
                 {"forms", form_table()},
+                {"packed_types", packed_type_table()},
                 {"advice_rules", analysis::rules_markdown(analysis::advice_data())},
                 {"run_checks", analysis::checks_markdown()},
                 {"crossovers", analysis::crossovers_markdown(analysis::shipped_costs())}};

@@ -1,6 +1,6 @@
 // Generated tables of the documentation: sampling options, recipe keys, request fields, model
-// types, values of model families, command-line options, forms of operations, released models
-// (preset_tables.h). A page marks their place,
+// types, values of model families, command-line options, forms of operations, storage types on a
+// GPU, released models (preset_tables.h). A page marks their place,
 //
 //   <!-- table: sampling -->
 //   ...
