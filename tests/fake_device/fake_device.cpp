@@ -9,6 +9,7 @@
 //             kernel, and turns each result into the argument itself, a view of an argument's
 //             storage, or a new device tensor. Views, in-place forms, out arguments of another
 //             size, resize_ and set_ need no code of their own: aliasing follows from the storages.
+//  graphs     operators with their arguments and results, run again on the same memory.
 //  faults     SIGSEGV at an address of a device: a jump back (touched), a finding (survey), or the
 //             end of the process with the callers.
 #include "fake_device.h"
@@ -36,6 +37,9 @@
 #include <ATen/ops/copy.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#if __has_include(<ATen/core/GraphImplInterface.h>)
+#include <ATen/core/GraphImplInterface.h>
+#endif
 #include <torch/library.h>
 
 namespace fake_device {
@@ -367,6 +371,22 @@ bool may_be_on_host(const std::string& name, const Tensor& t, size_t argument) {
          (argument == 1 && (name == "aten::index" || name.find("index_put") != std::string::npos));
 }
 
+// --- graphs
+
+struct Launch {
+  std::optional<c10::OperatorHandle> op;  // none: a copy of arguments[0] to arguments[1]
+  torch::jit::Stack arguments, results;
+};
+// What this thread records; null = it computes.
+thread_local std::vector<Launch>* t_recording = nullptr;
+thread_local bool t_replaying = false;
+std::atomic<bool> g_refuse_graphs{false};
+
+void refuse_while_recording(bool wrong, const std::string& what) {
+  TORCH_CHECK(!wrong || t_recording == nullptr, "[fake device] ", what,
+              " while operators are recorded");
+}
+
 void serve(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const auto& schema = op.schema();
@@ -379,12 +399,16 @@ void serve(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   };
   raise_barriers();
   must(name.compare(0, 6, "aten::") == 0, op.operator_name(), " has no kernel for this device");
-  {
+  refuse_while_recording(name == "aten::_local_scalar_dense", "the host reads a number");
+  if (!t_replaying) {
     const std::lock_guard lock(g_mutex);
     ++g_counts.operators;
     ++g_counts.by_name[name];
     if (name == "aten::_local_scalar_dense") ++g_counts.scalars;
   }
+  Launch launch;
+  if (t_recording != nullptr)
+    launch = {op, {stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end()}, {}};
   // where it runs: the device argument, or that of its tensors
   std::optional<c10::Device> on;
   const auto see = [&](const Tensor& t) {
@@ -410,6 +434,7 @@ void serve(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (!t.defined()) return t;
     if (!t.is_privateuseone()) {
       shared.keep_plain(t);
+      refuse_while_recording(t.dim() > 0, c10::str(op.operator_name(), " reads host memory"));
       must(may_be_on_host(name, t, i), op.operator_name(), ": ", schema.arguments()[i].name(),
            " is on ", t.device(), "; expected all tensors to be on the same device, ", *on);
     } else {
@@ -460,6 +485,10 @@ void serve(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       v = std::move(list);
     }
   }
+  if (t_recording == nullptr) return;
+  launch.results = {stack->end() - static_cast<std::ptrdiff_t>(schema.returns().size()),
+                    stack->end()};
+  t_recording->push_back(std::move(launch));
 }
 
 Tensor empty(at::IntArrayRef size,
@@ -485,7 +514,9 @@ Tensor empty_strided(at::IntArrayRef size,
 // where copy_ and to() end when one tensor is on a device
 Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
   const at::AutoDispatchBelowADInplaceOrView below;
-  {
+  refuse_while_recording(from.is_cpu() || to.is_cpu(), "a copy from or to the host");
+  if (t_recording != nullptr) t_recording->push_back({{}, {from, to}, {}});
+  if (!t_replaying) {
     const std::lock_guard lock(g_mutex);
     ++(from.is_cpu()                  ? g_counts.to_device
        : to.is_cpu()                  ? g_counts.to_host
@@ -501,6 +532,98 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
 }
 
 void record_stream(Tensor&, c10::Stream) {}
+
+#if __has_include(<ATen/core/GraphImplInterface.h>)
+
+// While operators are recorded they run, so that shapes are known; then memory becomes what it was,
+// and memory that was taken meanwhile holds NaN, as nothing is computed on a GPU.
+class Graph final : public at::GraphImplInterface {
+ public:
+  explicit Graph(at::GraphImplArgs) {}
+  void capture_begin(at::MempoolId_t, at::GraphCaptureMode) override {
+    TORCH_CHECK(!g_refuse_graphs, "[fake device] operators are not recorded");
+    TORCH_CHECK(t_recording == nullptr, "[fake device] operators are recorded already");
+    launches_.clear();
+    before_.clear();
+    const std::lock_guard lock(g_mutex);
+    for (int d = 0; d < g_devices; ++d)
+      for (const auto& [at, sizes] : g_memory[d].blocks)
+        before_[{d, at}].assign(g_memory[d].real + at, g_memory[d].real + at + sizes.first);
+    t_recording = &launches_;
+  }
+  void capture_end() override {
+    t_recording = nullptr;
+    const std::lock_guard lock(g_mutex);
+    for (int d = 0; d < g_devices; ++d)
+      for (const auto& [at, sizes] : g_memory[d].blocks) {
+        const auto found = before_.find({d, at});
+        if (found != before_.end())
+          std::memcpy(g_memory[d].real + at, found->second.data(),
+                      std::min(sizes.first, found->second.size()));
+        else
+          std::memset(g_memory[d].real + at, 0xff, sizes.first);
+      }
+    before_.clear();
+  }
+  void instantiate() override {}
+  void replay() override {
+    {
+      const std::lock_guard lock(g_mutex);
+      ++g_counts.replays;
+    }
+    t_replaying = true;
+    try {
+      for (const Launch& launch : launches_) run(launch);
+    } catch (...) {
+      t_replaying = false;
+      throw;
+    }
+    t_replaying = false;
+  }
+  void reset() override { launches_.clear(); }
+  at::MempoolId_t pool() const override { return {0, 0}; }
+  void enable_debug_mode() override {}
+  void debug_dump(const std::string&) override {}
+
+ private:
+  static void run(const Launch& launch) {
+    if (!launch.op) {
+      Shared shared;
+      shared.host(launch.arguments[1].toTensor()).copy_(shared.host(launch.arguments[0].toTensor()));
+      return;
+    }
+    torch::jit::Stack stack = launch.arguments;
+    serve(*launch.op, &stack);
+    for (size_t i = 0; i < launch.results.size(); ++i) {
+      if (launch.results[i].isTensor()) settle(stack[i].toTensor(), launch.results[i].toTensor());
+      if (launch.results[i].isTensorList()) {
+        const auto fresh = stack[i].toTensorVector(), recorded = launch.results[i].toTensorVector();
+        for (size_t j = 0; j < recorded.size(); ++j) settle(fresh[j], recorded[j]);
+      }
+    }
+  }
+  // a result that is no view of an argument goes where the recorded one is
+  static void settle(const Tensor& fresh, const Tensor& recorded) {
+    if (!recorded.defined() || same(fresh.storage(), recorded.storage())) return;
+    Shared shared;
+    shared.host(recorded).copy_(shared.host(fresh));
+  }
+
+  std::vector<Launch> launches_;
+  std::map<std::pair<int, size_t>, std::vector<char>> before_;
+};
+
+void register_graphs() {
+  at::GraphImplRegistry()->Register(
+      c10::DeviceTypeName(kType, false),
+      [](at::GraphImplArgs args) -> std::unique_ptr<at::GraphImplInterface> {
+        return std::make_unique<Graph>(args);
+      });
+}
+
+#else
+void register_graphs() {}
+#endif
 
 // --- faults
 
@@ -600,6 +723,7 @@ void install(const Options& options) {
       continue;
     aten.impl(c10::toString(name).c_str() + 6, boxed());
   }
+  register_graphs();
   handle_faults();
 }
 
@@ -631,6 +755,10 @@ void reset_counts() {
   const size_t in_use = g_counts.bytes_in_use;
   g_counts = {};
   g_counts.bytes_in_use = g_counts.bytes_at_most = in_use;
+}
+
+void refuse_graphs(bool refuse) {
+  g_refuse_graphs = refuse;
 }
 
 std::string Finding::where(size_t n) const {

@@ -9,7 +9,9 @@
 //
 // Every operator runs its CPU kernel on CPU tensors that share the device's memory: results are
 // bit-identical to the CPU's. An operator whose tensors are on different devices is refused, as by
-// CUDA. What it cannot show: asynchronous execution, time, operators and types that CUDA lacks, and
+// CUDA. Operators can be recorded and replayed as a CUDA graph's (at::GraphImplInterface): while they
+// are recorded nothing is computed, and copies from and to the host are refused. What it cannot
+// show: asynchronous execution, time, operators and types that CUDA lacks, and
 // other rounding.
 #pragma once
 
@@ -48,9 +50,13 @@ struct Counts {
   int64_t scalars = 0;                              // numbers read by item()
   size_t bytes_in_use = 0, bytes_at_most = 0;
   std::map<std::string, int64_t> by_name;  // operators
+  int64_t replays = 0;                     // of graphs, whose operators are not counted
 };
 Counts counts();
 void reset_counts();
+
+/// From now on recording operators fails, as it may on a GPU.
+void refuse_graphs(bool refuse);
 
 /// A finding of a survey, with the callers' addresses, innermost first.
 struct Finding {

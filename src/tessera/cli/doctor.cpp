@@ -10,6 +10,7 @@
 #include "tessera/kernels/tiles.h"
 #include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/cuda_kernels.h"
+#include "tessera/ops/graph.h"
 #include "tessera/ops/device_name.h"
 #include "tessera/ops/form.h"
 #include "tessera/ops/tensor.h"
@@ -21,7 +22,10 @@ int doctor(bool json) {
   const CpuInfo& cpu = cpu_info();
   // a product, so that the figure includes what libtorch loads on first use
   const float checksum = at::matmul(at::ones({64, 64}), at::ones({64, 64})).sum().item<float>();
-  const std::string cuda = ops::no_cuda_reason(), cuda_kernels = ops::no_cuda_kernels_reason(0);
+  const std::string cuda = ops::no_cuda_reason(), cuda_kernels = ops::no_cuda_kernels_reason(0),
+                    cuda_graphs =
+                        cuda.empty() ? ops::Graph::unavailable_reason(at::Device(at::kCUDA, 0))
+                                     : "no GPU";
   const Json report = {
       {"cpu", cpu.model},
       {"instruction_sets", name_of(cpu.best)},
@@ -37,6 +41,7 @@ int doctor(bool json) {
       {"devices", ops::devices()},
       {"cuda", cuda.empty() ? "available" : cuda},
       {"cuda_kernels", cuda_kernels.empty() ? "available" : cuda_kernels},
+      {"cuda_graphs", cuda_graphs.empty() ? "available" : cuda_graphs},
       {"resident_bytes", resident_bytes()},
       {"product_is_right", checksum == 64.0f * 64 * 64}};
   if (json)
