@@ -8,6 +8,7 @@
 #include "tessera/ops/attention/flash_attention.h"
 #include "tessera/ops/attention/fused_attention.h"
 #include "tessera/ops/attention/kv_rows.h"
+#include "tessera/ops/attention/recorded_attention.h"
 #include "tessera/ops/attention/scattered_attention.h"
 #include "tessera/ops/basic/ordered_sum.h"
 #include "tessera/ops/basic/softmax.h"
@@ -320,6 +321,8 @@ Tensor attention(const Tensor& q_THD,
                  const std::vector<KeyValues>& given,
                  int64_t start,
                  const ScoreOptions& options) {
+  if (const std::vector<AttentionCall> calls{{q_THD, given, start, options}}; is_recorded(calls))
+    return recorded_attention(calls);
   uint32_t asks = asks_of(q_THD, options);
   for (size_t i = 0; i + 1 < given.size(); ++i)
     if (given[i].first + given[i].k_SGD.size(0) != given[i + 1].first) asks |= ask::gaps;
@@ -376,6 +379,7 @@ bool may_go_side_by_side(const Tensor& q, const ScoreOptions& options) {
 }
 
 Tensor attention(const std::vector<AttentionCall>& calls) {
+  if (is_recorded(calls)) return recorded_attention(calls);
   std::vector<Tensor> out(calls.size());
   const auto compute = [&](size_t i) {
     out[i] = attention(calls[i].q_THD, calls[i].kv, calls[i].start, calls[i].options);

@@ -81,6 +81,10 @@ struct ScoreOptions {
 struct KeyValues {
   Tensor k_SGD, v_SGD;
   int64_t first = 0;
+  /// int64 [1] on the device: the position of the one query and of the last key that it sees, where
+  /// the tensors hold keys of any later positions too, from position 0 on, and `start` is an upper
+  /// bound (recorded_attention.h). Undefined: `start` is its position.
+  Tensor place = {};
 };
 
 /// q_THD, queries at positions start .. start + T - 1, against the keys of `kv`, in ascending order

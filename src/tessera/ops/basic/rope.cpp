@@ -10,15 +10,21 @@
 namespace tessera::ops {
 
 RotaryTable rotary_table(const Tensor& positions_N,
+                         const Tensor& omega_R,
+                         double factor,
+                         at::ScalarType type) {
+  const Tensor angle_NR = positions_N.to(at::kDouble).unsqueeze(-1) * omega_R;
+  return {(angle_NR.cos() * factor).to(type), (angle_NR.sin() * factor).to(type)};
+}
+
+RotaryTable rotary_table(const Tensor& positions_N,
                          const std::vector<double>& omega,
                          double factor,
                          at::ScalarType type) {
-  if (!on_cpu(form_of(Op::rotary_table, positions_N))) {
-    // there, without waiting for the positions
-    const Tensor angle_NR = positions_N.to(at::kDouble).unsqueeze(-1) *
-                            at::tensor(omega, at::kDouble).to(positions_N.device());
-    return {(angle_NR.cos() * factor).to(type), (angle_NR.sin() * factor).to(type)};
-  }
+  // there, without waiting for the positions
+  if (!on_cpu(form_of(Op::rotary_table, positions_N)))
+    return rotary_table(positions_N, at::tensor(omega, at::kDouble).to(positions_N.device()),
+                        factor, type);
   const Tensor positions = positions_N.to(at::kLong).contiguous();
   const auto pairs = static_cast<int64_t>(omega.size());
   const int64_t n = positions.numel();

@@ -15,6 +15,13 @@ RotaryTable rotary_table(const Tensor& positions_N,
                          double factor,
                          at::ScalarType type);
 
+/// The same from omega as a tensor, float64 on the device of the positions, without a copy from the
+/// host.
+RotaryTable rotary_table(const Tensor& positions_N,
+                         const Tensor& omega_R,
+                         double factor,
+                         at::ScalarType type);
+
 /// x_NHD with the first r channels of every head rotated; pairs (m, m + r/2), or (2m, 2m + 1) when
 /// interleaved. Kernels write over an x without other references.
 Tensor rope(Tensor x_NHD, const RotaryTable& table, bool interleaved);

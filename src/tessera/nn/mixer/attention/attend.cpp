@@ -187,7 +187,8 @@ PatternMask::Past PatternMask::past(const ops::KeyValues& own,
           keys.length(), start);
   // first position that the first query sees, those apart that are kept for ever
   int64_t from = horizon > 0 ? std::max<int64_t>(0, start - horizon + 1) : 0;
-  if (from <= lead) from = 0;
+  // of a recorded step the home, in which the device hides what the query does not see
+  if (from <= lead || keys.place().defined()) from = 0;
   const auto held = [&](int64_t begin, int64_t end) {
     for (const ops::KeyValues& part :
          held_keys(keys, values != nullptr ? *values : keys, begin, end))
@@ -220,7 +221,7 @@ std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
   const std::vector<Tensor> k = keys.spans(from, to), v = values.spans(from, to);
   std::vector<ops::KeyValues> held;
   held.reserve(k.size());
-  for (size_t i = 0; i < k.size(); from += k[i].size(0), ++i) held.push_back({k[i], v[i], from});
+  for (size_t i = 0; i < k.size(); from += k[i].size(0), ++i) held.push_back({k[i], v[i], from, keys.place()});
   return held;
 }
 

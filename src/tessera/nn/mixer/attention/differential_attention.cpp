@@ -127,7 +127,8 @@ class DifferentialAttention final : public Mixer {
       for (size_t i = 0; i < rows.size(); ++i) {
         const Segment& s = context.batch->segments[i];
         std::vector<ops::KeyValues> kv;
-        for (const auto& [k, v, first] : pasts[i].kv) kv.push_back({of_map(k, map), v, first});
+        for (const auto& [k, v, first, place] : pasts[i].kv)
+          kv.push_back({of_map(k, map), v, first, place});
         calls.push_back({of_map(part(q_NHK, i), map), std::move(kv), s.start,
                          dropout.in(how.at(static_cast<size_t>(map)).in_document(part, i), s)});
       }
