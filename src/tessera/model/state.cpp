@@ -352,6 +352,29 @@ void State::advance(const nn::Batch& batch) {
   }
 }
 
+int64_t State::slot(int64_t row) const {
+  const std::vector<nn::RowState>& branches = rows_[static_cast<size_t>(checked(row))];
+  return branches.empty() ? -1 : branches.front().slot();
+}
+
+void State::settle(int64_t row, const Homes& homes, int64_t slot) {
+  std::vector<nn::RowState>& branches = rows_[static_cast<size_t>(checked(row))];
+  for (size_t b = 0; b < branches.size(); ++b) branches[b].settle(homes[b], slot);
+}
+
+bool State::ready(int64_t row) {
+  std::vector<nn::RowState>& branches = rows_[static_cast<size_t>(checked(row))];
+  return std::all_of(branches.begin(), branches.end(),
+                     [](nn::RowState& branch) { return branch.ready(); });
+}
+
+void State::grew(const nn::Batch& batch) {
+  for (const nn::Segment& s : batch.segments) {
+    for (nn::RowState& branch : rows_.at(static_cast<size_t>(s.row))) branch.grew();
+    ++lengths_.at(static_cast<size_t>(s.row)).committed;
+  }
+}
+
 bool State::holds_ids() const {
   return layout_ && !layout_->empty() && layout_->back().name == kIds;
 }

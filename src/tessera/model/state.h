@@ -69,6 +69,9 @@ class State final : public nn::BranchStates {
   void compact();
   /// The pool of its pages, shared with forks.
   const nn::PagePool& pool() const { return *pool_; }
+  const std::shared_ptr<nn::PagePool>& shared_pool() const { return pool_; }
+  const std::vector<BranchState>& layout() const { return *layout_; }
+  const at::TensorOptions& options() const { return options_; }
 
   /// Contents of one safetensors file; the views refer to `values`.
   struct Packed {
@@ -96,6 +99,18 @@ class State final : public nn::BranchStates {
   void advance(const nn::Batch& batch);
   /// For each segment, the ids before its first token that its row stores, oldest first.
   std::vector<std::vector<int64_t>> last_ids(const nn::Batch& batch) const;
+  // --- recorded steps (recorded_steps.h)
+
+  /// The slot of the memory in which a row is; -1 = it is in pages of its own.
+  int64_t slot(int64_t row) const;
+  /// RowState::settle: homes by branch and declaration.
+  using Homes = std::vector<std::vector<std::shared_ptr<nn::Home>>>;
+  void settle(int64_t row, const Homes& homes, int64_t slot);
+  /// RowState::ready of all branches.
+  bool ready(int64_t row);
+  /// Counts the token of every segment, which others have computed.
+  void grew(const nn::Batch& batch);
+
   /// Values that calls without gradients cache for later calls and that can be recomputed from the
   /// weights. Not saved, not in bytes().
   std::map<std::string, std::any>& lasting() { return lasting_; }

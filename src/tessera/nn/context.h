@@ -157,6 +157,7 @@ struct Context {
   RandomKey key{0};       // folded by seed and step; parts fold in their own name
   int64_t step = 0;       // of training, from 0; the same in all parts of its batch
   int64_t layer = 0;      // invocation being computed
+  bool recorded = false;  // lengths of segments are bounds (model/recorded_steps.h)
   const CancelToken* cancel = nullptr;
   ops::ProductSettings products;  // of all products with weights
   bool steps = true;              // calls of few tokens may take decoding steps (decode_step.h)
@@ -189,6 +190,17 @@ struct Context {
     if (found != made_->end()) return std::any_cast<const T&>(found->second);
     const at::NoGradGuard constants;
     return std::any_cast<const T&>(made_->emplace(name, std::any(T(make()))).first->second);
+  }
+
+  /// Numbers that follow from a part's config, and in a recorded step from the bound on lengths: on
+  /// the batch's device. Recorded steps copy them there once; `name` is theirs alone.
+  Tensor on_device(const std::string& name, const Tensor& numbers) {
+    const at::Device device = batch->positions_N.device();
+    if (numbers.device() == device) return numbers;
+    if (!recorded || lasting == nullptr) return numbers.to(device);
+    std::any& cell = (*lasting)[name];
+    if (!cell.has_value()) cell = numbers.to(device);
+    return std::any_cast<const Tensor&>(cell);
   }
 
   /// The same call over other tokens: nothing that follows from the batch, and no layer's values,

@@ -7,8 +7,44 @@ namespace tessera::nn {
 Page::Page(std::shared_ptr<PagePool> pool, Tensor rows)
     : pool_(std::move(pool)), rows_(std::move(rows)) {}
 
+Page::Page(std::shared_ptr<Home> home, Tensor rows)
+    : home_(std::move(home)), rows_(std::move(rows)) {}
+
 Page::~Page() {
   if (pool_) pool_->give_back(std::move(rows_));
+}
+
+void Page::leave_home(PagePool& pool) {
+  const std::vector<int64_t> shape = rows_.sizes().vec();
+  const PagePtr there = pool.take(shape[0], {shape.begin() + 1, shape.end()}, rows_.options());
+  there->rows_.copy_(rows_);
+  std::swap(pool_, there->pool_);
+  std::swap(rows_, there->rows_);
+  home_.reset();
+}
+
+void Home::leave(int64_t from, int64_t n) {
+  std::vector<Given> stay;
+  for (Given& given : given_) {
+    const PagePtr page = given.page.lock();
+    if (page == nullptr || !page->in(this)) continue;
+    if (given.from < from + n && from < given.from + given.n)
+      page->leave_home(*pool_);
+    else
+      stay.push_back(std::move(given));
+  }
+  given_ = std::move(stay);
+}
+
+PagePtr Home::page(int64_t from, int64_t n) {
+  leave(from, n);
+  auto page = std::make_shared<Page>(shared_from_this(), rows_.narrow(0, from, n));
+  given_.push_back({from, n, page});
+  return page;
+}
+
+void Home::empty() {
+  leave(0, capacity());
 }
 
 std::shared_ptr<PagePool> PagePool::make(int64_t page) {

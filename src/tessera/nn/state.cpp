@@ -1,6 +1,7 @@
 #include "tessera/nn/state.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "tessera/nn/forgetful_rows.h"
 #include "tessera/ops/attention/kv_rows.h"
@@ -25,6 +26,19 @@ void lose_numbers(RowState& row, const spec::StateDecl& decl, size_t i) {
 
 }  // namespace
 
+// rows that move keep their homes
+static_assert(std::is_nothrow_move_constructible_v<RowState>);
+
+RowState::Fixed::Fixed(const Fixed& other) : working(other.working), committed(other.committed) {
+  for (size_t i = 0; i < other.homes.size(); ++i) {
+    const bool at_home = working[i].is_same(other.homes[i]),
+               was_home = committed[i].is_same(other.homes[i]);
+    const Tensor own = at_home || was_home ? other.homes[i].clone() : Tensor();
+    if (at_home) working[i] = own;
+    if (was_home) committed[i] = own;
+  }
+}
+
 RowState::RowState(const std::vector<spec::StateDecl>& decls,
                    int64_t max_pending,
                    at::TensorOptions options,
@@ -38,12 +52,72 @@ RowState::RowState(const std::vector<spec::StateDecl>& decls,
       slot_.push_back(tokens_.size());
       tokens_.emplace_back(decl, max_pending, options, pool);
     } else {
-      slot_.push_back(working_.size());
-      working_.push_back(at::full(decl.shape, decl.start, ops::stored_in(decl.dtype, options)));
+      slot_.push_back(fixed_.working.size());
+      fixed_.working.push_back(at::full(decl.shape, decl.start, ops::stored_in(decl.dtype, options)));
     }
   }
-  committed_fixed_ = working_;
-  shared_.resize(working_.size());
+  fixed_.committed = fixed_.working;
+  shared_.resize(fixed_.working.size());
+}
+
+RowState RowState::recorded(const std::vector<spec::StateDecl>& decls,
+                            at::TensorOptions options,
+                            const std::vector<Tensor>& homes,
+                            const Tensor& place,
+                            int64_t length) {
+  RowState out({}, 0, options);
+  out.decls_ = std::make_shared<const std::vector<spec::StateDecl>>(decls);
+  for (size_t i = 0; i < decls.size(); ++i) {
+    if (decls[i].kind != spec::StateDecl::Kind::fixed) {
+      out.slot_.push_back(out.tokens_.size());
+      out.tokens_.push_back(TokenBuffer::recorded(decls[i], options, homes[i], place, length));
+    } else {
+      out.slot_.push_back(out.fixed_.working.size());
+      out.fixed_.working.push_back(homes[i]);
+    }
+  }
+  out.fixed_.committed = out.fixed_.homes = out.fixed_.working;
+  out.shared_.resize(out.fixed_.working.size());
+  // a row that rests keeps its home: nothing is computed in place
+  for (Shared& shared : out.shared_) shared.value = true;
+  out.committed_ = length;
+  return out;
+}
+
+void RowState::store(const Tensor& active) const {
+  for (size_t i = 0; i < fixed_.homes.size(); ++i) {
+    const Tensor& home = fixed_.homes[i];
+    if (!fixed_.working[i].is_same(home))
+      home.copy_(at::where(active, fixed_.working[i].to(home.scalar_type()), home));
+  }
+}
+
+void RowState::settle(const std::vector<std::shared_ptr<Home>>& homes, int64_t slot) {
+  fixed_.slot = slot;
+  fixed_.homes.assign(fixed_.working.size(), Tensor());
+  for (size_t i = 0; i < decls_->size(); ++i) {
+    if ((*decls_)[i].kind != spec::StateDecl::Kind::fixed)
+      tokens_[slot_[i]].settle(homes[i]);
+    else
+      fixed_.homes[slot_[i]] = homes[i]->rows();
+  }
+}
+
+bool RowState::ready() {
+  if (slot() < 0 || pending_ > 0 || replay_.defined()) return false;
+  if (!std::all_of(tokens_.begin(), tokens_.end(), [](TokenBuffer& t) { return t.ready(); }))
+    return false;
+  for (size_t i = 0; i < fixed_.homes.size(); ++i) {
+    if (!fixed_.working[i].is_same(fixed_.homes[i])) fixed_.homes[i].copy_(fixed_.working[i]);
+    fixed_.working[i] = fixed_.committed[i] = fixed_.homes[i];
+    shared_[i].value = false;
+  }
+  return true;
+}
+
+void RowState::grew() {
+  for (TokenBuffer& buffer : tokens_) buffer.grew();
+  ++committed_;
 }
 
 int64_t RowState::seen_before(int64_t place) const {
@@ -53,25 +127,25 @@ int64_t RowState::seen_before(int64_t place) const {
 
 Tensor& RowState::fixed_in_place(size_t declaration) {
   const size_t i = slot_[declaration];
-  const bool is_committed = working_[i].is_same(committed_fixed_[i]);
+  const bool is_committed = fixed_.working[i].is_same(fixed_.committed[i]);
   if (shared_[i].value || (pending_call_ && is_committed)) {
-    working_[i] = working_[i].clone();
+    fixed_.working[i] = fixed_.working[i].clone();
     shared_[i].value = false;
     // nothing goes back to the old value
-    if (!pending_call_ && is_committed) committed_fixed_[i] = working_[i];
+    if (!pending_call_ && is_committed) fixed_.committed[i] = fixed_.working[i];
   }
-  return working_[i];
+  return fixed_.working[i];
 }
 
 void RowState::begin_at(size_t declaration, const Tensor& value) {
   require(length() == 0, "state", "a row of {} tokens has begun already", length());
   const size_t i = slot_[declaration];
-  working_[i] = committed_fixed_[i] = value;
+  fixed_.working[i] = fixed_.committed[i] = value;
   shared_[i].value = true;
 }
 
 void RowState::end_replay() {
-  committed_fixed_ = working_;
+  fixed_.committed = fixed_.working;
   replay_ = Tensor();
 }
 
@@ -86,14 +160,14 @@ void RowState::end_call(const Tensor& x_TD, const Segment& segment) {
   if (!segment.pending) {
     require(pending_ == 0, "state", "tokens are pending; commit them first");
     committed_ += t;
-    committed_fixed_ = working_;
+    fixed_.committed = fixed_.working;
     return;
   }
   if (pending_ + t > max_pending_)
     fail(ErrorKind::input, "state", "{} pending tokens; this state was made for at most {}",
          pending_ + t, max_pending_);
   pending_ += t;
-  if (!working_.empty())
+  if (!fixed_.working.empty())
     pending_inputs_.push_back(x_TD.narrow(0, x_TD.size(0) - t, t).detach().clone());
 }
 
@@ -102,12 +176,12 @@ void RowState::commit(int64_t n) {
     fail(ErrorKind::input, "state", "commit of {} tokens; {} are pending", n, pending_);
   if (pending_ == 0) return;
   int64_t kept_tokens = committed_ + n;
-  if (!working_.empty()) {
+  if (!fixed_.working.empty()) {
     if (n == pending_) {
-      committed_fixed_ = working_;
+      fixed_.committed = fixed_.working;
     } else {
       // back to the last committed value; the kept inputs follow it before the next call
-      working_ = committed_fixed_;
+      fixed_.working = fixed_.committed;
       kept_tokens = committed_;
       if (n > 0) replay_ = at::cat(pending_inputs_).narrow(0, 0, n);
     }
@@ -122,7 +196,7 @@ void RowState::commit(int64_t n) {
 }
 
 RowState RowState::truncated_copy(int64_t n) const {
-  require(working_.empty() && pending_ == 0 && n <= committed_, "state",
+  require(fixed_.working.empty() && pending_ == 0 && n <= committed_, "state",
           "cut after {} of {} tokens, {} of them pending", n, length(), pending_);
   RowState out = clone();
   out.committed_ = n;
@@ -141,7 +215,7 @@ int64_t RowState::source_length() const {
 
 int64_t RowState::fixed_bytes() const {
   auto bytes = static_cast<int64_t>(places_.size() * sizeof(int64_t));
-  for (const Tensor& t : working_) bytes += static_cast<int64_t>(t.nbytes());
+  for (const Tensor& t : fixed_.working) bytes += static_cast<int64_t>(t.nbytes());
   return bytes;
 }
 
@@ -159,14 +233,16 @@ std::vector<const Page*> RowState::pages() const {
 void RowState::detach() {
   for (TokenBuffer& buffer : tokens_) buffer.detach();
   // a graph may hold the memory, which fixed_in_place would write into
-  for (auto* list : {&working_, &committed_fixed_})
+  for (auto* list : {&fixed_.working, &fixed_.committed})
     for (Tensor& t : *list)
       if (t.requires_grad()) t = t.detach().clone();
 }
 
 void RowState::to(at::Device device) {
+  fixed_.homes.clear();
+  fixed_.slot = -1;
   for (TokenBuffer& buffer : tokens_) buffer.to(device);
-  for (auto* list : {&working_, &committed_fixed_, &pending_inputs_})
+  for (auto* list : {&fixed_.working, &fixed_.committed, &pending_inputs_})
     for (Tensor& t : *list) t = t.to(device);
   if (replay_.defined()) replay_ = replay_.to(device);
 }
@@ -195,7 +271,7 @@ std::vector<std::pair<std::string, Tensor>> RowState::save() const {
     const spec::StateDecl& decl = (*decls_)[i];
     out.emplace_back(decl.name, decl.kind != spec::StateDecl::Kind::fixed
                                     ? tokens_[slot_[i]].dump()
-                                    : committed_fixed_[slot_[i]]);
+                                    : fixed_.committed[slot_[i]]);
   }
   for (const Shared& shared : shared_) shared.value = true;
   if (replay_.defined()) out.emplace_back("replay", replay_);
@@ -236,7 +312,7 @@ void RowState::load(const std::function<Tensor(const std::string&)>& tensor, int
     if (per_token || per_source)
       tokens_[slot_[i]].restore(value, per_source ? source : decl.entries(seen));
     else
-      working_[slot_[i]] = committed_fixed_[slot_[i]] = value.to(working_[slot_[i]].options());
+      fixed_.working[slot_[i]] = fixed_.committed[slot_[i]] = value.to(fixed_.working[slot_[i]].options());
   }
   replay_ = replay;
   committed_ = length;

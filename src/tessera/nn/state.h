@@ -32,6 +32,16 @@ class RowState {
            const std::shared_ptr<PagePool>& pool = PagePool::make(),
            bool selective = false);
 
+  /// A row in a recorded step (TokenBuffer::recorded), whose entries and tensors are in `homes`, one
+  /// for each declaration; `place`: the position of its token. After the call store() has to follow.
+  static RowState recorded(const std::vector<spec::StateDecl>& decls,
+                           at::TensorOptions options,
+                           const std::vector<Tensor>& homes,
+                           const Tensor& place,
+                           int64_t length);
+  /// Copies the values of fixed tensors to their homes where `active`, bool [1], is true.
+  void store(const Tensor& active) const;
+
   /// Tokens seen, pending ones included.
   int64_t length() const { return committed_ + pending_; }
   /// Of those, the ones that stand before `place` in the row.
@@ -47,13 +57,13 @@ class RowState {
   /// Tokens of the source that the row holds entries of, 0 = none yet.
   int64_t source_length() const;
   /// The working value of a fixed tensor; assign to change it.
-  Tensor& fixed(size_t declaration) { return working_[slot_[declaration]]; }
+  Tensor& fixed(size_t declaration) { return fixed_.working[slot_[declaration]]; }
   /// The same, safe to overwrite: copied first where a copy of this row shares it, or a roll-back
   /// of the call would need the old value.
   Tensor& fixed_in_place(size_t declaration);
   /// Initial value of a fixed tensor of a row without tokens, instead of that of its declaration.
   void begin_at(size_t declaration, const Tensor& value);
-  bool has_fixed() const { return !working_.empty(); }
+  bool has_fixed() const { return !fixed_.working.empty(); }
 
   /// Inputs that must pass through the mechanism before the next call, [n, D], or undefined; they
   /// continue at position replay_start(). Followed by end_replay().
@@ -66,6 +76,18 @@ class RowState {
   void end_call(const Tensor& x_TD, const Segment& segment);
   /// Keeps the first n pending tokens. Throws Error(input) when fewer are pending.
   void commit(int64_t n);
+
+  /// Moves what the row holds to homes, one for each declaration (of a fixed tensor the tensor
+  /// itself), so that others may compute its next tokens there (model/recorded_steps.h), which know
+  /// them by `slot`. Copies of the row have none.
+  void settle(const std::vector<std::shared_ptr<Home>>& homes, int64_t slot);
+  /// -1 = it has no homes.
+  int64_t slot() const { return fixed_.slot; }
+  /// Whether others may write the state after the next token to the homes; makes their memory this
+  /// row's own. False if not all is there, or if tokens are pending or to be replayed.
+  bool ready();
+  /// Counts the next token, which others have computed.
+  void grew();
 
   /// Shares entries and fixed tensors with this one until either writes.
   RowState clone() const { return *this; }
@@ -106,12 +128,25 @@ class RowState {
     ~Shared() = default;
   };
 
+  /// Tensors of fixed size. A copy does not have the homes, but tensors of its own instead.
+  struct Fixed {
+    std::vector<Tensor> working, committed;
+    std::vector<Tensor> homes;  // parallel to them, or none
+    int64_t slot = -1;
+    Fixed() = default;
+    Fixed(const Fixed& other);
+    Fixed& operator=(const Fixed& other) { return *this = Fixed(other); }
+    Fixed(Fixed&&) = default;
+    Fixed& operator=(Fixed&&) = default;
+    ~Fixed() = default;
+  };
+
   int64_t load_places(const Tensor& places, int64_t length);
 
   std::shared_ptr<const std::vector<spec::StateDecl>> decls_;
-  std::vector<size_t> slot_;  // declaration -> index in tokens_ or working_
+  std::vector<size_t> slot_;  // declaration -> index in tokens_ or fixed_.working
   std::vector<TokenBuffer> tokens_;
-  std::vector<Tensor> working_, committed_fixed_;
+  Fixed fixed_;
   std::vector<Shared> shared_;  // parallel to them
   std::vector<Tensor> pending_inputs_;
   Tensor replay_;

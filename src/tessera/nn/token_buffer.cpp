@@ -50,7 +50,7 @@ void TokenBuffer::make_room(int64_t length) {
   const int64_t from = window_ > 0 ? std::min(length_, std::max(base_, length - window_)) : base_;
   int64_t wanted = std::max(kFirstCapacity, capacity() + capacity() / 2);
   if (window_ > 0) wanted = std::min(wanted, 2 * window_);
-  PagePtr larger = take(std::max(wanted, length - from));
+  PagePtr larger = take(from, std::max(wanted, length - from));
   if (const int64_t held = std::max<int64_t>(0, length_ - from); held > 0)
     larger->rows().narrow(0, 0, held).copy_(pages_[0]->rows().narrow(0, from - base_, held));
   if (from > base_) first_ = from;
@@ -90,8 +90,15 @@ bool TokenBuffer::in_graph(const PagePtr& page, const Tensor& entries) const {
          (entries.requires_grad() || (page && page->rows().requires_grad()));
 }
 
+PagePtr TokenBuffer::take(int64_t begin, int64_t rows) const {
+  if (home_.home != nullptr && begin + rows <= home_.home->capacity())
+    return home_.home->page(begin, rows);
+  return pool_->take(rows, entry_, options_);
+}
+
 /// Rows `row` .. of a page become `entries`; the rows before them stay.
-void TokenBuffer::write(PagePtr& page, int64_t row, const Tensor& entries, int64_t capacity) const {
+void TokenBuffer::write(
+    PagePtr& page, int64_t begin, int64_t row, const Tensor& entries, int64_t capacity) const {
   if (in_graph(page, entries)) {
     // out of place: earlier calls' graphs keep their own tensors
     const Tensor fresh = entries.to(options_);
@@ -100,7 +107,7 @@ void TokenBuffer::write(PagePtr& page, int64_t row, const Tensor& entries, int64
     return;
   }
   if (!page || !page->own() || page.use_count() > 1 || page->capacity() < capacity) {
-    PagePtr fresh = take(capacity);
+    PagePtr fresh = take(begin, capacity);
     if (row > 0) fresh->rows().narrow(0, 0, row).copy_(page->rows().narrow(0, 0, row));
     page = std::move(fresh);
   }
@@ -111,11 +118,17 @@ void TokenBuffer::append(const Tensor& given) {
   const int64_t t = given.size(0);
   if (t == 0) return;
   const Tensor entries = stored(given);
+  if (place_.defined()) {
+    require(t == 1, "state", "{} entries are appended in a recorded step", t);
+    home_.home->rows().index_copy_(0, place_, entries.to(options_));
+    ++length_;
+    return;
+  }
   for (int64_t i = 0; i < t;) {
     const int64_t position = length_;
     if (position < lead_) {
       const int64_t run = std::min(t - i, lead_ - position);
-      write(lead_page_, position, entries.narrow(0, i, run), lead_);
+      write(lead_page_, 0, position, entries.narrow(0, i, run), lead_);
       length_ += run, i += run;
       continue;
     }
@@ -131,7 +144,7 @@ void TokenBuffer::append(const Tensor& given) {
     const int64_t row = row_of(position);
     const int64_t rows = page_ > 0 ? page_ : std::max(capacity(), row + t - i);
     const int64_t run = std::min(t - i, rows - row);
-    write(pages_[number], row, entries.narrow(0, i, run), rows);
+    write(pages_[number], position - row, row, entries.narrow(0, i, run), rows);
     length_ += run, i += run;
     drop_old();
   }
@@ -166,7 +179,24 @@ Tensor TokenBuffer::stored(const Tensor& entries) const {
   return ops::to_kv_rows(entries, type);
 }
 
+TokenBuffer TokenBuffer::recorded(const spec::StateDecl& decl,
+                                  at::TensorOptions options,
+                                  const Tensor& home_C,
+                                  const Tensor& place,
+                                  int64_t length) {
+  TokenBuffer out(decl, 0, options);
+  out.home_.home = std::make_shared<Home>(home_C, nullptr);
+  out.place_ = place;
+  out.length_ = length;
+  return out;
+}
+
 std::vector<Tensor> TokenBuffer::spans(int64_t from, int64_t to) const {
+  if (place_.defined()) {
+    require(from == 0 && to == length_, "state",
+            "positions {} to {} of a recorded step; expected all, 0 to {}", from, to, length_);
+    return {home_.home->rows().narrow(0, 0, length_)};
+  }
   require(from <= to && to <= length_ && (from >= first_ || to <= lead()), "state",
           "positions {} to {} of 0 to {} and {} to {}", from, to, lead(), first_, length_);
   std::vector<Tensor> parts;
@@ -231,10 +261,11 @@ void TokenBuffer::detach() {
 
 void TokenBuffer::to(at::Device device) {
   if (options_.device() == device) return;
+  home_ = {};
   options_ = options_.device(device);
   const auto moved = [&](PagePtr& page) {
     if (!page) return;
-    PagePtr there = take(page->capacity());
+    PagePtr there = pool_->take(page->capacity(), entry_, options_);
     there->rows().copy_(page->rows());
     page = std::move(there);
   };
@@ -277,6 +308,47 @@ std::vector<const Page*> TokenBuffer::pages() const {
   for (const PagePtr& page : pages_)
     if (page) out.push_back(page.get());
   return out;
+}
+
+void TokenBuffer::settle(std::shared_ptr<Home> home) {
+  require(page_ > 0, "state", "a buffer in one piece does not move to a home");
+  home->empty();
+  // of what lay there before, a NaN would reach the sums of a query that does not see it
+  home->rows().zero_();
+  home_.home = std::move(home);
+  const auto move = [&](PagePtr& page, int64_t begin, int64_t rows) {
+    if (!page) return;
+    const PagePtr old = std::exchange(page, take(begin, rows));
+    const int64_t held = std::clamp<int64_t>(length_ - begin, 0, old->capacity());
+    page->rows().narrow(0, 0, held).copy_(old->rows().narrow(0, 0, held));
+  };
+  move(lead_page_, 0, lead_);
+  for (size_t i = 0; i < pages_.size(); ++i)
+    move(pages_[i], base_ + static_cast<int64_t>(i) * page_, page_);
+}
+
+bool TokenBuffer::ready() {
+  const Home* const home = home_.home.get();
+  if (home == nullptr || place_.defined()) return false;
+  const auto at_home = [&](const PagePtr& page) { return page == nullptr || page->in(home); };
+  if (!at_home(lead_page_) || !std::all_of(pages_.begin(), pages_.end(), at_home)) return false;
+  const bool leads = length_ < lead_;
+  const size_t number = leads ? 0 : page_of(length_);
+  if (!leads && number >= pages_.size()) pages_.resize(number + 1);
+  PagePtr& page = leads ? lead_page_ : pages_[number];
+  if (page != nullptr && page.use_count() == 1) return true;
+  const int64_t begin = leads ? 0 : length_ - row_of(length_), rows = leads ? lead_ : page_;
+  if (begin + rows > home->capacity()) {
+    if (page == nullptr && !leads) pages_.resize(number);
+    return false;
+  }
+  page = take(begin, rows);
+  return true;
+}
+
+void TokenBuffer::grew() {
+  ++length_;
+  drop_old();
 }
 
 }  // namespace tessera::nn

@@ -23,6 +23,18 @@ class TokenBuffer {
               at::TensorOptions options,
               std::shared_ptr<PagePool> pool = PagePool::make());
 
+  /// The buffer of a row in a recorded step (model/recorded_steps.h), whose length is known on the
+  /// device alone: entries are in home_C, as many as `place`, int64 [1], says. One entry may be
+  /// appended; spans() and joined() from position 0 on are the whole home, entries of later tokens
+  /// included (ops::KeyValues::place). length() is `length`, an upper bound.
+  static TokenBuffer recorded(const spec::StateDecl& decl,
+                              at::TensorOptions options,
+                              const Tensor& home_C,
+                              const Tensor& place,
+                              int64_t length);
+  /// Of a recorded step; else undefined.
+  const Tensor& place() const { return place_; }
+
   int64_t length() const { return length_; }
   /// First position from which on all is held; the lead() first ones are held in addition.
   int64_t first() const { return first_; }
@@ -64,8 +76,31 @@ class TokenBuffer {
   /// What the entries lie in; pages shared with other buffers too.
   std::vector<const Page*> pages() const;
 
+  /// Moves the entries to a home. Copies of this buffer have none. Not for a buffer in one piece.
+  void settle(std::shared_ptr<Home> home);
+  /// Makes the next entry's row in the home this buffer's own, so that others may write there.
+  /// False if not all entries, or not the next one, are in a home.
+  bool ready();
+  /// Counts the next entry, which others have written.
+  void grew();
+
  private:
-  PagePtr take(int64_t rows) const { return pool_->take(rows, entry_, options_); }
+  /// A home that copies do not have.
+  struct OwnHome {
+    std::shared_ptr<Home> home;
+    OwnHome() = default;
+    OwnHome(const OwnHome&) {}
+    OwnHome& operator=(const OwnHome&) {
+      home = nullptr;
+      return *this;
+    }
+    OwnHome(OwnHome&&) = default;
+    OwnHome& operator=(OwnHome&&) = default;
+    ~OwnHome() = default;
+  };
+
+  /// A page for the entries from position `begin` on.
+  PagePtr take(int64_t begin, int64_t rows) const;
   /// The page of a position at or after lead_, and the row in it.
   size_t page_of(int64_t position) const;
   int64_t row_of(int64_t position) const;
@@ -73,7 +108,12 @@ class TokenBuffer {
   void make_room(int64_t length);
   void skip_to(int64_t position);
   void drop_old();
-  void write(PagePtr& page, int64_t row, const Tensor& entries, int64_t capacity) const;
+  /// `begin`: the position of the page's first row.
+  void write(PagePtr& page,
+             int64_t begin,
+             int64_t row,
+             const Tensor& entries,
+             int64_t capacity) const;
   bool in_graph(const PagePtr& page, const Tensor& entries) const;
 
   std::shared_ptr<PagePool> pool_;
@@ -85,6 +125,8 @@ class TokenBuffer {
   int64_t lead_ = 0;  // positions below it are kept for ever
   int64_t length_ = 0, first_ = 0;
   int64_t base_ = 0;            // position of the first row of pages_[0]
+  OwnHome home_;
+  Tensor place_;                // of a recorded step
   PagePtr lead_page_;           // positions 0 .. lead_ - 1
   std::vector<PagePtr> pages_;  // positions from base_ on
 };

@@ -264,5 +264,77 @@ TEST(TokenBuffer, StoresBlocksOfFourBits) {
   }
 }
 
+/// A home whose rows hold numbers of nobody.
+std::shared_ptr<Home> home(int64_t tokens) {
+  return std::make_shared<Home>(at::full({tokens, 2, 2}, -1, floats()), PagePool::make(4));
+}
+/// What a recorded step does: the next entry is written to the home.
+void write_next(TokenBuffer& buffer, Home& home) {
+  ASSERT_TRUE(buffer.ready());
+  const int64_t n = buffer.length();
+  home.rows().narrow(0, n, 1).copy_(entries(n, n + 1));
+  buffer.grew();
+}
+
+TEST(TokenBuffer, OthersWriteItsEntriesInAHome) {
+  const at::NoGradGuard no_gradients;
+  for (const int64_t keep : {0, 5}) {
+    TokenBuffer buffer(keys(keep), 0, floats(), PagePool::make(4));
+    buffer.append(entries(0, 10));
+    EXPECT_FALSE(buffer.ready());
+    const auto memory = home(40);
+    buffer.settle(memory);
+    for (int i = 0; i < 9; ++i) write_next(buffer, *memory);
+    buffer.append(entries(19, 22));
+    write_next(buffer, *memory);
+    ASSERT_EQ(buffer.length(), 23);
+    expect_holds(buffer, keep == 0 ? 0 : 18, 23);
+    // at the place of their positions
+    EXPECT_TRUE(at::equal(memory->rows().narrow(0, 18, 5), entries(18, 23)));
+    // beyond the home there is no next entry, until it has a larger one
+    buffer.append(entries(23, 40));
+    EXPECT_FALSE(buffer.ready());
+    const auto larger = home(80);
+    buffer.settle(larger);
+    write_next(buffer, *larger);
+    expect_holds(buffer, keep == 0 ? 0 : 36, 41);
+    EXPECT_TRUE(at::equal(larger->rows().narrow(0, 41, 39), at::zeros({39, 2, 2})));
+  }
+}
+
+TEST(TokenBuffer, CopiesKeepWhatTheyHeldInAHome) {
+  const at::NoGradGuard no_gradients;
+  const auto pool = PagePool::make(4);
+  TokenBuffer buffer(keys(), 0, floats(), pool);
+  buffer.append(entries(0, 6));
+  const auto memory = home(40);
+  buffer.settle(memory);
+  write_next(buffer, *memory);
+  TokenBuffer copy = buffer;
+  EXPECT_FALSE(copy.ready());
+  // the copied buffer is cut, and others write other entries where the copy's were
+  buffer.truncate(3);
+  ASSERT_TRUE(buffer.ready());
+  memory->rows().narrow(0, 3, 1).fill_(99);
+  buffer.grew();
+  expect_holds(copy, 0, 7);
+  expect_holds(buffer, 0, 3);
+  EXPECT_TRUE(at::equal(buffer.joined(3, 4), at::full({1, 2, 2}, 99, floats())));
+  copy.append(entries(7, 9));
+  expect_holds(copy, 0, 9);
+  // the home goes to another buffer
+  const TokenBuffer before = buffer;
+  TokenBuffer other(keys(), 0, floats(), pool);
+  other.append(entries(0, 2));
+  other.settle(memory);
+  EXPECT_TRUE(at::equal(memory->rows().narrow(0, 2, 38), at::zeros({38, 2, 2})));
+  expect_holds(before, 0, 3);
+  expect_holds(copy, 0, 9);
+  expect_holds(other, 0, 2);
+  // and the first one has none any more
+  EXPECT_FALSE(buffer.ready());
+  expect_holds(buffer, 0, 3);
+}
+
 }  // namespace
 }  // namespace tessera::nn::token_buffer_test
