@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <set>
 #include <span>
 #include <sstream>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "tessera/analysis/contract/exceptions.h"
 #include "tessera/analysis/contract/order_watch.h"
 #include "tessera/analysis/contract/suite.h"
+#include "tessera/model/model_spec.h"
 #include "tessera/nn/forgetful_rows.h"
 #include "tessera/ops/basic/ordered_sum.h"
 
@@ -26,6 +28,8 @@ const std::vector<Check>& all_checks() {
     const std::span<const Check> own = checks();
     std::vector<Check> out(own.begin(), own.end());
     out.push_back({"device", "results on another device are those of the CPU", check_device});
+    out.push_back({"recorded", "recorded steps on a device give the results of others",
+                   check_recorded});
     return out;
   }();
   return list;
@@ -95,6 +99,22 @@ TEST(ContractSuite, EveryMechanismHasACase) {
     EXPECT_TRUE(std::any_of(cases().begin(), cases().end(), [&](const Case& c) {
       return c.mechanism != nullptr && c.mechanism->slot == static_cast<Slot>(slot);
     })) << spec::name_of(static_cast<Slot>(slot));
+}
+
+TEST(ContractSuite, EveryRecordedStepIsThatOfACase) {
+  std::set<std::string> shown;
+  for (const Case& c : cases()) {
+    if (!c.problem.empty() || c.decoder.is_null()) continue;
+    const model::ModelSpec spec = model::read_model_spec(c.decoder);
+    if (!spec.not_recorded_reason().empty()) continue;
+    model::for_each_part(spec, [&](const spec::AnyPart& part) {
+      shown.insert(fmt::format("{} {}", name_of(part.mechanism->slot), part.type()));
+    });
+  }
+  for (const spec::Mechanism& m : spec::mechanisms())
+    if (m.info.forms.recorded)
+      EXPECT_TRUE(shown.contains(fmt::format("{} {}", name_of(m.slot), m.name)))
+          << name_of(m.slot) << " " << m.name << " declares a recorded step; no case has one";
 }
 
 TEST(ContractSuite, NoMechanismDeclaresLessCausalityThanItShows) {

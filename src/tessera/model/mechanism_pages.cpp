@@ -13,6 +13,7 @@ std::string forms_of(const spec::Info& info) {
   std::string forms = info.forms.parallel ? "parallel" : "";
   if (info.forms.chunked) forms += forms.empty() ? "chunked" : ", chunked";
   if (info.forms.recurrent) forms += forms.empty() ? "recurrent" : ", recurrent";
+  if (info.forms.recorded) forms += ", CUDA graph";
   return forms;
 }
 

@@ -318,6 +318,16 @@ Tensor Model::run(const nn::Batch& batch, const ForwardOptions& options) const {
                 [&](nn::Context& context) { return stack_->forward(context, options.layers); });
 }
 
+Tensor Model::recorded(const nn::Batch& batch,
+                       nn::BranchStates& rows,
+                       std::map<std::string, std::any>& constants) const {
+  nn::Context context = context_of(*spec_, batch, {}, products_of(*spec_, {}));
+  context.call = {&rows, nullptr};
+  context.lasting = &constants;
+  context.recorded = true;
+  return stack_->forward(context);
+}
+
 Tensor Model::predict(size_t index,
                       const Tensor& hidden_ND,
                       const nn::Batch& batch,

@@ -89,6 +89,11 @@ class Model {
   /// first call includes them, and the result does too. Throws Error(input) for an empty batch, one
   /// beyond the model's positions, or a row without the source that it needs.
   Tensor hidden(const nn::Batch& batch, const ForwardOptions& options = {}) const;
+  /// hidden() of a batch on the model's device, whose rows `rows` has; its lengths are bounds, and
+  /// only positions_N counts (recorded_steps.h). `constants`: values to keep between such calls.
+  Tensor recorded(const nn::Batch& batch,
+                  nn::BranchStates& rows,
+                  std::map<std::string, std::any>& constants) const;
   /// Output of predictor `index` for hidden states [N, D]; the head computes from it the logits of
   /// the tokens index + 2 positions after those of `batch`. The hidden states are its input (its
   /// `reads`) at the batch's positions. If it reads tokens, the batch's ids are those index + 1

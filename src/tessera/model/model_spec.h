@@ -185,6 +185,9 @@ struct ModelSpec {
   int64_t ids_before() const;
   /// "" if every part can continue from a state; otherwise the reason.
   std::string no_state_reason() const;
+  /// "" if decoding steps can be recorded on a device and replayed (recorded_steps.h), with a KV
+  /// cache of `type`; otherwise the reason.
+  std::string not_recorded_reason(spec::KvType type = spec::KvType::f32) const;
   /// A line for training a decoder with parts whose selection for a token depends on later tokens
   /// (Causality::selection); "" if there are none.
   std::string selection_note() const;

@@ -270,4 +270,35 @@ std::string ModelSpec::no_state_reason() const {
   return reason;
 }
 
+std::string ModelSpec::not_recorded_reason(spec::KvType type) const {
+  if (const std::string reason = no_state_reason(); !reason.empty()) return reason;
+  if (encoder) return "it reads the output of an encoder";
+  if (ids_before() > 0) return "a part reads earlier ids";
+  std::string reason;
+  for_each_part(*this, [&](const AnyPart& part) {
+    if (!reason.empty()) return;
+    const Slot slot = part.mechanism->slot;
+    // the others compute nothing in a step
+    const bool asked = slot != Slot::head && slot != Slot::init && slot != Slot::rope_scaling;
+    if (asked && !part.info().forms.recorded)
+      reason = fmt::format("{} \"{}\" has no recorded step", name_of(slot), part.type());
+    else if (const std::string why = part.config->not_recorded_reason(); !why.empty())
+      reason = fmt::format("{} \"{}\": {}", name_of(slot), part.type(), why);
+  });
+  if (!reason.empty()) return reason;
+  for (const BranchState& branch : state_layout(*this, type)) {
+    if (branch.selective) return fmt::format("{} sees some tokens only", branch.name);
+    for (const spec::StateDecl& decl : branch.tensors) {
+      if (decl.kind == spec::StateDecl::Kind::per_source)
+        return fmt::format("{} reads a source", branch.name);
+      if (decl.every > 1)
+        return fmt::format("{}.{} has an entry per {} tokens", branch.name, decl.name, decl.every);
+      if (decl.kind == spec::StateDecl::Kind::per_token && decl.dtype != DType::f32 &&
+          decl.dtype != DType::f16 && decl.dtype != DType::bf16)
+        return fmt::format("a KV cache of type {}", name_of(type));
+    }
+  }
+  return "";
+}
+
 }  // namespace tessera::model

@@ -46,6 +46,9 @@ struct Forms {
   bool parallel = true;
   bool chunked = false;
   bool recurrent = false;  // one token at a time from a state
+  /// Whether operations of a decoding step are the same at every position, so that a device can
+  /// record and replay them (model/recorded_steps.h).
+  bool recorded = false;
 };
 
 /// Where a position scheme acts. A pair of scheme and place that do not fit is refused when the
@@ -292,6 +295,9 @@ struct Config {
   virtual std::vector<StateDecl> state(const Scope&) const { return {}; }
   /// Why this config cannot continue from a state although its mechanism can, "" when it can.
   virtual std::string no_state_reason() const { return ""; }
+  /// Why decoding steps of this config cannot be recorded although those of its mechanism can
+  /// (Forms::recorded), "" when they can.
+  virtual std::string not_recorded_reason() const { return ""; }
   /// Of a mechanism whose causality is `selection`: whether what it selects for the last token of a
   /// text is what the trained model selects, so that text can be generated: by a causal predictor,
   /// by routing that drops nothing, or since the method itself decodes by whole passes.

@@ -27,9 +27,9 @@ struct LayerDropConfig final : DepthConfig {
                 "Elhoushi et al.: LayerSkip, arXiv:2404.16710; Fan, Grave, Joulin: LayerDrop, "
                 "arXiv:1909.11556",
             .year = 2019,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
-  void check(const spec::Scope& scope) const override {}
+  void check(const spec::Scope&) const override {}
   /// Of layer `layer` of `n_layers`.
   double probability(int64_t layer, int64_t n_layers) const {
     if (!grows) return p;

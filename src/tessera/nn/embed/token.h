@@ -91,7 +91,7 @@ struct TokenEmbedConfig final : spec::Config {
     return {.summary = "A learned vector per token.",
             .paper = "Bengio et al.: A Neural Probabilistic Language Model, JMLR 2003",
             .year = 2003,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = project == EmbedProjection::sum && width > 0 ? width : scope.d_model;

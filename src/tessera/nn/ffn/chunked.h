@@ -32,7 +32,7 @@ struct ChunkedFfnConfig final : spec::Config {
         .summary = "A feed-forward layer in slices of a few tokens, to keep fewer activations.",
         .paper = "Kitaev, Kaiser, Levskaya: Reformer: The Efficient Transformer, arXiv:2001.04451",
         .year = 2020,
-        .forms = {.recurrent = true}};
+        .forms = {.recurrent = true, .recorded = true}};
   }
   void check(const spec::Scope& scope) const override {
     if (!inner)

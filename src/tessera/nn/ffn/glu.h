@@ -63,7 +63,7 @@ struct GluConfig final : spec::Config, FfnDropout {
                 "bilinear).",
             .paper = "Shazeer: GLU Variants Improve Transformer, arXiv:2002.05202",
             .year = 2020,
-            .forms = {.recurrent = true},
+            .forms = {.recurrent = true, .recorded = true},
             .any_width = true};
   }
   double hidden_dropout() const override { return dropout; }

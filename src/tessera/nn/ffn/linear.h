@@ -23,7 +23,7 @@ struct LinearFfnConfig final : spec::Config {
     return {.summary = "One product without an activation: a projection between branches.",
             .paper = "Glorioso et al.: Zamba: A Compact 7B SSM Hybrid Model, arXiv:2405.16712",
             .year = 2024,
-            .forms = {.recurrent = true},
+            .forms = {.recurrent = true, .recorded = true},
             .any_width = true};
   }
   void check(const spec::Scope& scope) const override {

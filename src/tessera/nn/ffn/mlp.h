@@ -58,7 +58,7 @@ struct MlpConfig final : spec::Config, FfnDropout {
     return {.summary = "Two products with an activation between.",
             .paper = "Vaswani et al.: Attention Is All You Need, arXiv:1706.03762",
             .year = 2017,
-            .forms = {.recurrent = true},
+            .forms = {.recurrent = true, .recorded = true},
             .any_width = true};
   }
   double hidden_dropout() const override { return dropout; }

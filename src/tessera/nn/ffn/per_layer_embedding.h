@@ -42,7 +42,7 @@ struct PerLayerEmbeddingConfig final : spec::Config {
                 "the stream.",
             .paper = "Google DeepMind: Gemma 3n model card",
             .year = 2025,
-            .forms = {.recurrent = true},
+            .forms = {.recurrent = true, .recorded = true},
             .any_width = true};
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view) const {

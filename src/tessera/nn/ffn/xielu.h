@@ -39,7 +39,7 @@ struct XieluConfig final : spec::Config, FfnDropout {
         .summary = "Two products with xIELU between, whose curvatures are learned.",
         .paper = "Huang, Schlag: Deriving Activation Functions Using Integration, arXiv:2411.13010",
         .year = 2024,
-        .forms = {.recurrent = true},
+        .forms = {.recurrent = true, .recorded = true},
         .any_width = true};
   }
   double hidden_dropout() const override { return dropout; }

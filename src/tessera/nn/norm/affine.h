@@ -15,7 +15,7 @@ struct AffineConfig final : spec::Config {
                 "Sun et al.: MobileBERT: a Compact Task-Agnostic BERT for Resource-Limited "
                 "Devices, arXiv:2004.02984",
             .year = 2020,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add({"weight", {scope.width}, spec::Init::constant(1), spec::ParamKind::norm});

@@ -18,7 +18,7 @@ struct DytConfig final : spec::Config {
     return {.summary = "A tanh with a learned factor instead of statistics.",
             .paper = "Zhu et al.: Transformers without Normalization, arXiv:2503.10622",
             .year = 2025,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add({"alpha", {1}, spec::Init::constant(alpha), spec::ParamKind::norm});

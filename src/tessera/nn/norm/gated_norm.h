@@ -22,7 +22,7 @@ struct GatedNormConfig final : spec::Config {
                 "Qiu et al.: A Unified View of Attention and Residual Sinks: Outlier-Driven "
                 "Rescaling is Essential for Transformer Training, arXiv:2601.22966",
             .year = 2026,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add({"weight", {scope.width}, spec::Init::constant(1), spec::ParamKind::norm});

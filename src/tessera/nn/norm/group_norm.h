@@ -24,7 +24,7 @@ struct GroupNormConfig final : spec::Config {
     return {.summary = "Layer norm of groups of channels, each group separately.",
             .paper = "Wu, He: Group Normalization, arXiv:1803.08494",
             .year = 2018,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   void check(const spec::Scope& scope) const override {
     if (scope.width % groups != 0)

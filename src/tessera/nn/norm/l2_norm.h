@@ -40,7 +40,7 @@ struct L2NormConfig final : spec::Config {
                 "Henry et al.: Query-Key Normalization for Transformers, arXiv:2010.04245; Nguyen, "
                 "Salazar: Transformers without Tears, arXiv:1910.05895",
             .year = 2019,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add_if(weight == L2Weight::scalar,

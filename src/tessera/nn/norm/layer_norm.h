@@ -21,7 +21,7 @@ struct LayerNormConfig final : spec::Config {
     return {.summary = "Removes the mean of every token and scales it to unit variance.",
             .paper = "Ba, Kiros, Hinton: Layer Normalization, arXiv:1607.06450",
             .year = 2016,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add_if(weight != NormWeight::none,

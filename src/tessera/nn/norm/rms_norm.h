@@ -20,7 +20,7 @@ struct RmsNormConfig final : spec::Config {
     return {.summary = "Scales every token to unit root mean square; no mean is removed.",
             .paper = "Zhang, Sennrich: Root Mean Square Layer Normalization, arXiv:1910.07467",
             .year = 2019,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add_if(weight != NormWeight::none,

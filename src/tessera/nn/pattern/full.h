@@ -12,7 +12,7 @@ struct FullPatternConfig final : PatternBase<FullPatternConfig> {
     return {.summary = "Every query sees every key (causal: every earlier one).",
             .paper = "Vaswani et al.: Attention Is All You Need, arXiv:1706.03762",
             .year = 2017,
-            .forms = {.recurrent = true},
+            .forms = {.recurrent = true, .recorded = true},
             .time = spec::Growth::quadratic};
   }
   int64_t multiplicity(const PatternSite& site,

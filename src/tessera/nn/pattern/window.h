@@ -41,7 +41,7 @@ struct WindowPatternConfig final : PatternBase<WindowPatternConfig> {
                 "Beltagy, Peters, Cohan: Longformer, arXiv:2004.05150; Jiang et al.: Mistral 7B, "
                 "arXiv:2310.06825",
             .year = 2020,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   void check(const spec::Scope& scope) const override {
     if (!right) return;

@@ -24,7 +24,7 @@ class Alibi final : public Position {
       return ahead_R.clamp_max(0) * per_head(slopes.past) -
              ahead_R.clamp_min(0) * per_head(slopes.future);
     });
-    return {.bias_HR = table_HR, .zero = range.past};
+    return {.bias_HR = context.on_device(name, table_HR), .zero = range.past};
   }
 
  private:

@@ -43,7 +43,7 @@ struct AlibiConfig final : PositionConfig {
                 "Press, Smith, Lewis: Train Short, Test Long: Attention with Linear Biases, "
                 "arXiv:2108.12409",
             .year = 2021,
-            .forms = {.recurrent = true},
+            .forms = {.recurrent = true, .recorded = true},
             .place = spec::Place::score_bias};
   }
   void check(const spec::Scope& scope) const override { require_scores("alibi", scope); }

@@ -43,7 +43,7 @@ struct LearnedPositionConfig final : PositionConfig {
         .summary = "A learned vector per absolute position, added to the embedding.",
         .paper = "Gehring et al.: Convolutional Sequence to Sequence Learning, arXiv:1705.03122",
         .year = 2017,
-        .forms = {.recurrent = true},
+        .forms = {.recurrent = true, .recorded = true},
         .place = spec::Place::embedding};
   }
   void check(const spec::Scope& scope) const override {

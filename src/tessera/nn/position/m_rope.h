@@ -48,7 +48,7 @@ struct MRopeConfig final : PositionConfig {
                 "Wang et al.: Qwen2-VL: Enhancing Vision-Language Model's Perception of the World "
                 "at Any Resolution, arXiv:2409.12191",
             .year = 2024,
-            .forms = {.recurrent = true},
+            .forms = {.recurrent = true, .recorded = true},
             .place = spec::Place::rotation};
   }
   void complete(const spec::Scope& scope) override;

@@ -14,7 +14,7 @@ struct NoPositionConfig final : PositionConfig {
                 "Kazemnejad et al.: The Impact of Positional Encoding on Length Generalization, "
                 "arXiv:2305.19466",
             .year = 2023,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
 };
 

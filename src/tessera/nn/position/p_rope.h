@@ -29,7 +29,7 @@ struct PRopeConfig final : PositionConfig {
                 "Barbero et al.: Round and Round We Go! What makes Rotary Positional Encodings "
                 "useful?, arXiv:2410.06205",
             .year = 2024,
-            .forms = {.recurrent = true},
+            .forms = {.recurrent = true, .recorded = true},
             .place = spec::Place::rotation};
   }
   void check(const spec::Scope& scope) const override {

@@ -10,6 +10,9 @@ struct PositionConfig : spec::Config {
   /// once, dynamic NTK with every token): what a state holds of it is recomputed there.
   virtual int64_t angles_until(int64_t /*length*/) const { return kAnglesStay; }
   bool angles_change() const { return angles_until(1) != kAnglesStay; }
+  std::string not_recorded_reason() const override {
+    return angles_change() ? "its angles change with the length" : "";
+  }
   /// Whether it adds to the values, too, not to the scores alone.
   virtual bool adds_values() const { return false; }
   /// Whether what it adds to the scores takes the factor on them, as products of queries and keys.

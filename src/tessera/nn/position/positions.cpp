@@ -11,10 +11,14 @@ namespace {
 
 /// Angles of the tokens of a call. Frequencies may depend on the length of the document, so each
 /// segment has its own. Throws Error(input) for one that continues beyond where all angles change.
-ops::RotaryTable rope_table(const RopeConfig& config, const Batch& batch, at::ScalarType type) {
+ops::RotaryTable rope_table(const RopeConfig& config,
+                            at::ScalarType type,
+                            Context& context,
+                            const std::string& key) {
+  const Batch& batch = *context.batch;
   if (!config.angles_change()) {
     const RopeFrequencies f = config.frequencies(0);
-    return ops::rotary_table(batch.positions_N, f.omega, f.factor, type);
+    return rotary_table(batch.positions_N, f.omega, f.factor, type, context, key);
   }
   std::vector<Tensor> cosines, sines;
   for (const Segment& s : batch.segments) {
@@ -104,7 +108,7 @@ class Rope final : public Rotary {
 
   Rotation rotation(Side, int64_t, at::ScalarType type, Context& context) const override {
     const auto& table = context.once<ops::RotaryTable>(
-        key_, [&] { return rope_table(config_, *context.batch, type); });
+        key_, [&] { return rope_table(config_, type, context, key_); });
     return {&table, config_.layout == RopeLayout::interleaved};
   }
 

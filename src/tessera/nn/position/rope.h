@@ -51,7 +51,7 @@ struct RopeConfig final : PositionConfig {
                 "Su et al.: RoFormer: Enhanced Transformer with Rotary Position Embedding, "
                 "arXiv:2104.09864",
             .year = 2021,
-            .forms = {.recurrent = true},
+            .forms = {.recurrent = true, .recorded = true},
             .place = spec::Place::rotation};
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view) const {

@@ -2,9 +2,22 @@
 #pragma once
 
 #include "tessera/nn/parts.h"
+#include "tessera/ops/form.h"
 #include "tessera/ops/basic/rope.h"
 
 namespace tessera::nn {
+
+/// ops::rotary_table at the positions of a call; `key` names the frequencies.
+inline ops::RotaryTable rotary_table(const Tensor& positions_N,
+                                     const std::vector<double>& omega,
+                                     double factor,
+                                     at::ScalarType type,
+                                     Context& context,
+                                     const std::string& key) {
+  if (ops::on_host(positions_N)) return ops::rotary_table(positions_N, omega, factor, type);
+  const Tensor omega_R = context.on_device("frequencies of " + key, at::tensor(omega, at::kDouble));
+  return ops::rotary_table(positions_N, omega_R, factor, type);
+}
 
 /// Subclasses define rotation().
 class Rotary : public Position {

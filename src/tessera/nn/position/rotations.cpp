@@ -20,8 +20,10 @@ class PRope final : public Rotary {
   explicit PRope(const PRopeConfig& config) : config_(config) {}
 
   Rotation rotation(Side, int64_t width, at::ScalarType type, Context& context) const override {
-    const auto& table = context.once<ops::RotaryTable>(key_of("p_rope", config_, width), [&] {
-      return ops::rotary_table(context.batch->positions_N, config_.frequencies(width), 1, type);
+    const std::string key = key_of("p_rope", config_, width);
+    const auto& table = context.once<ops::RotaryTable>(key, [&] {
+      return rotary_table(context.batch->positions_N, config_.frequencies(width), 1, type, context,
+                          key);
     });
     return {&table, config_.layout == RopeLayout::interleaved};
   }
@@ -74,16 +76,21 @@ class MRope final : public Rotary {
   explicit MRope(const MRopeConfig& config) : config_(config) {}
 
   Rotation rotation(Side, int64_t width, at::ScalarType type, Context& context) const override {
+    const std::string key = key_of("m_rope", config_, width);
     const auto& table = context.once<ops::RotaryTable>(
-        key_of("m_rope", config_, width), [&] { return make_table(*context.batch, width, type); });
+        key, [&] { return make_table(context, width, type, key); });
     return {&table, false};
   }
 
  private:
-  ops::RotaryTable make_table(const Batch& batch, int64_t width, at::ScalarType type) const {
+  ops::RotaryTable make_table(Context& context,
+                              int64_t width,
+                              at::ScalarType type,
+                              const std::string& key) const {
+    const Batch& batch = *context.batch;
     const std::vector<double> omega = plain_frequencies(config_.theta, width);
     if (!batch.axes_3N.defined())  // text
-      return ops::rotary_table(batch.positions_N, omega, 1, type);
+      return rotary_table(batch.positions_N, omega, 1, type, context, key);
     if (batch.axes_3N.dim() != 2 || batch.axes_3N.size(0) != 3 ||
         batch.axes_3N.size(1) != batch.n_tokens())
       fail(ErrorKind::input, "m_rope", "positions of shape [{}]; expected [3, {}]",

@@ -16,7 +16,9 @@ class T5 final : public Position {
     for (int64_t d = -range.past; d <= range.future; ++d)
       buckets.push_back(config_.bucket(d, context.causal));
     const Tensor table_NH = table_->tensor();
-    const Tensor index_R = at::tensor(buckets, at::kLong).to(table_NH.device());
+    const std::string name =
+        fmt::format("t5 {} {}", spec::dump_struct(config_).dump(), range.past);
+    const Tensor index_R = context.on_device(name, at::tensor(buckets, at::kLong));
     return {.bias_HR = table_NH.index_select(0, index_R).t(), .zero = range.past};
   }
 

@@ -29,7 +29,7 @@ struct T5Config final : PositionConfig {
                 "Raffel et al.: Exploring the Limits of Transfer Learning with a Unified "
                 "Text-to-Text Transformer, arXiv:1910.10683",
             .year = 2019,
-            .forms = {.recurrent = true},
+            .forms = {.recurrent = true, .recorded = true},
             .place = spec::Place::score_bias};
   }
   bool by_distance() const override { return true; }

@@ -68,7 +68,7 @@ struct AltUpConfig final : ResidualConfig {
                 "Baykal et al.: Alternating Updates for Efficient Transformers, arXiv:2301.13310; "
                 "Menghani et al.: LAuReL, arXiv:2411.07501",
             .year = 2023,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view) const {
     scope.width = scope.d_model;

@@ -59,7 +59,7 @@ struct GatedHyperConnectionsConfig final : ResidualConfig {
         .summary = "Several streams, read by a gate for each channel of each stream (Qwen4-Exp).",
         .paper = "Qwen Team: Qwen4-Exp; Zhu et al.: Hyper-Connections, arXiv:2409.19606",
         .year = 2026,
-        .forms = {.recurrent = true}};
+        .forms = {.recurrent = true, .recorded = true}};
   }
   void complete(const spec::Scope& scope) override {
     if (rank == 0) rank = std::max<int64_t>(1, scope.d_model / 8);

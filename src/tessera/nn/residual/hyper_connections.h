@@ -27,7 +27,7 @@ struct HyperConnectionsConfig final : ResidualConfig {
     return {.summary = "Several streams, mixed by learned weights around every branch.",
             .paper = "Zhu et al.: Hyper-Connections, arXiv:2409.19606",
             .year = 2024,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   void complete(const spec::Scope& scope) override;
   void check(const spec::Scope& scope) const override;

@@ -37,7 +37,7 @@ struct ManifoldHyperConnectionsConfig final : ResidualConfig {
     return {.summary = "Several streams, mixed by doubly stochastic weights around every branch.",
             .paper = "Xie et al.: mHC: Manifold-Constrained Hyper-Connections, arXiv:2512.24880",
             .year = 2025,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   void leave_params(spec::ParamList& list, const spec::Scope& scope) const override;

@@ -31,7 +31,7 @@ struct ParallelConfig final : ResidualConfig {
     return {.summary = "Mixer and feed-forward layer read the same input and are added together.",
             .paper = "Chowdhery et al.: PaLM, arXiv:2204.02311, sec. 2",
             .year = 2021,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   std::vector<std::string> norms() const override { return {"norm"}; }
   bool joins_branches() const override { return true; }

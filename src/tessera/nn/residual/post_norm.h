@@ -19,7 +19,7 @@ struct PostNormConfig final : ResidualConfig {
     return {.summary = "The sum of stream and branch is normalised.",
             .paper = "Vaswani et al.: Attention Is All You Need, arXiv:1706.03762",
             .year = 2017,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   std::vector<std::string> norms() const override { return {"norm"}; }
   bool takes_inputs() const override { return true; }

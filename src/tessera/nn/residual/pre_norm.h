@@ -14,7 +14,7 @@ struct PreNormConfig final : ResidualConfig {
                 "Xiong et al.: On Layer Normalization in the Transformer Architecture, "
                 "arXiv:2002.04745",
             .year = 2020,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   std::vector<std::string> norms() const override { return {"norm"}; }
   bool takes_inputs() const override { return true; }

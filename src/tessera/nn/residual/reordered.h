@@ -12,7 +12,7 @@ struct ReorderedConfig final : ResidualConfig {
     return {.summary = "The branch's output is normalised, its input is not (OLMo 2).",
             .paper = "OLMo team: 2 OLMo 2 Furious, arXiv:2501.00656",
             .year = 2024,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   std::vector<std::string> norms() const override { return {"norm"}; }
   bool takes_inputs() const override { return true; }

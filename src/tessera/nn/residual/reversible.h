@@ -50,7 +50,7 @@ struct ReversibleConfig final : ResidualConfig {
             "Gomez, Ren, Urtasun, Grosse: The Reversible Residual Network, arXiv:1707.04585; "
             "Kitaev, Kaiser, Levskaya: Reformer, arXiv:2001.04451",
         .year = 2017,
-        .forms = {.recurrent = true}};
+        .forms = {.recurrent = true, .recorded = true}};
   }
   std::vector<std::string> norms() const override { return {"norm"}; }
   std::string carries() const override { return "two streams"; }

@@ -12,7 +12,7 @@ struct SandwichConfig final : ResidualConfig {
     return {.summary = "Norms before and after the branch, inside the residual (Gemma 2 and 3).",
             .paper = "Ding et al.: CogView, arXiv:2105.13290, sec. 2.4",
             .year = 2021,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   std::vector<std::string> norms() const override { return {"norm", "post_norm"}; }
 };

@@ -124,7 +124,7 @@ struct AttentionConfig final : spec::Config,
                 "Vaswani et al., arXiv:1706.03762; Shazeer, arXiv:1911.02150; Ainslie et al., "
                 "arXiv:2305.13245",
             .year = 2017,
-            .forms = {.recurrent = true},
+            .forms = {.recurrent = true, .recorded = true},
             .any_width = true};
   }
   /// Width of one value head.
@@ -152,6 +152,7 @@ struct AttentionConfig final : spec::Config,
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
+  std::string not_recorded_reason() const override;
 
   /// Why sequences of up to `longest` tokens cannot be split over ranks (nn/sequence_split.h), and
   /// the remedy; "" where they can.

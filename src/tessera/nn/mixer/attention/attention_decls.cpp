@@ -107,6 +107,11 @@ void AttentionConfig::check_behind(const std::vector<spec::Placed>& before,
          pattern.type(), position.type(), kv_of, source.pattern.type(), source.position.type());
 }
 
+std::string AttentionConfig::not_recorded_reason() const {
+  if (heavy) return "H2O eviction (heavy) chooses keys by their weights";
+  return temperature.not_recorded_reason();
+}
+
 std::string AttentionConfig::no_split_reason(int64_t longest) const {
   const auto reason = [](const std::string& what, const char* remedy) {
     return fmt::format("{} cannot be computed where a sequence is split over ranks; {}", what,

@@ -66,7 +66,7 @@ struct DifferentialAttentionConfig final : spec::Config {
     return {.summary = "Every head is the difference of two softmax maps over the same values.",
             .paper = "Ye et al.: Differential Transformer, arXiv:2410.05258",
             .year = 2024,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   int64_t width_of_map(const spec::Scope& scope) const {
     return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / (2 * n_heads) : 0;

@@ -139,7 +139,7 @@ struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts, Outp
     return {.summary = "Attention whose keys and values are read from one short latent per token.",
             .paper = "DeepSeek-AI: DeepSeek-V2, arXiv:2405.04434",
             .year = 2024,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true, .recorded = true}};
   }
   int64_t head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   /// Channels that queries are projected from.
@@ -172,6 +172,7 @@ struct LatentAttentionConfig final : spec::Config, spec::ReadsEarlierParts, Outp
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
+  std::string not_recorded_reason() const override;
   void check_behind(const std::vector<spec::Placed>& before,
                     const spec::Scope& scope) const override;
   bool shares() const override { return select && select.as<SelectConfig>().shares(); }

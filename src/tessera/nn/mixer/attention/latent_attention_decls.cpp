@@ -102,6 +102,10 @@ std::vector<spec::StateDecl> LatentAttentionConfig::state(const spec::Scope& sco
       select, child_scope(scope, "select"));
 }
 
+std::string LatentAttentionConfig::not_recorded_reason() const {
+  return temperature.not_recorded_reason();
+}
+
 double LatentAttentionConfig::extra_flops(const spec::Scope& scope, int64_t context) const {
   // absorbed: scores over the entry, weights over the latent
   const double of_key = 2.0 * static_cast<double>(n_heads * (entry() + kv_lora_rank));

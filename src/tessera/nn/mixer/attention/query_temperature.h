@@ -16,6 +16,10 @@ struct QueryTemperature {
   int64_t log_length = 0;
   bool log_below = false;
   bool acts() const { return scale != 0 || log_length != 0; }
+  /// spec::Config::not_recorded_reason of a mixer with it.
+  std::string not_recorded_reason() const {
+    return acts() ? "its temperature is computed from positions on the host" : "";
+  }
   /// The factor on the query at `position` of its document.
   double factor(int64_t position) const;
   /// Throws Error(spec) where a number is given and nothing reads it.

@@ -21,7 +21,7 @@ struct ShortConvConfig final : spec::Config {
     return {.summary = "A causal convolution of a few taps between two gates.",
             .paper = "Liquid AI: LFM2 Technical Report, arXiv:2511.23404",
             .year = 2025,
-            .forms = {.parallel = true, .recurrent = true}};
+            .forms = {.parallel = true, .recurrent = true, .recorded = true}};
   }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;

@@ -35,7 +35,7 @@ struct DeltaNetConfig final : RecurrentConfig {
                 "Yang, Wang, Zhang, Shen, Kim: Parallelizing Linear Transformers with the Delta "
                 "Rule over Sequence Length, arXiv:2406.06484",
             .year = 2024,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   void complete(const spec::Scope& scope) override {
     if (key_dim == 0) key_dim = head_width(scope);

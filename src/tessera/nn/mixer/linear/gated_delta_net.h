@@ -55,7 +55,7 @@ struct GatedDeltaNetConfig final : RecurrentConfig {
                 "Yang, Kautz, Hatamizadeh: Gated Delta Networks: Improving Mamba2 with Delta "
                 "Rule, arXiv:2412.06464",
             .year = 2024,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   void complete(const spec::Scope& scope) override {
     if (key_dim == 0) key_dim = head_width(scope);

@@ -31,7 +31,7 @@ struct GlaConfig final : RecurrentConfig {
                 "Yang, Wang, Shen, Panda, Kim: Gated Linear Attention Transformers with "
                 "Hardware-Efficient Training, arXiv:2312.06635",
             .year = 2023,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   void complete(const spec::Scope& scope) override;
   void check(const spec::Scope& scope) const override { require_causal(scope, "gla"); }

@@ -34,7 +34,7 @@ struct Hgrn2Config final : RecurrentConfig {
     return {.summary = "Gated linear attention whose key is one minus its forget gate.",
             .paper = "Qin et al.: HGRN2: Gated Linear RNNs with State Expansion, arXiv:2404.07904",
             .year = 2024,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   void complete(const spec::Scope& scope) override {
     if (key_dim == 0) key_dim = head_width(scope);

@@ -48,7 +48,7 @@ struct KdaConfig final : RecurrentConfig {
                 "Kimi Team: Kimi Linear: An Expressive, Efficient Attention Architecture, "
                 "arXiv:2510.26692",
             .year = 2025,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   void complete(const spec::Scope& scope) override {
     if (key_dim == 0) key_dim = head_width(scope);

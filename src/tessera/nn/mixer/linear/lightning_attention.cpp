@@ -11,6 +11,7 @@ class LightningAttention final : public Mixer {
  public:
   LightningAttention(const LightningAttentionConfig& config, const Builder& builder)
       : config_(config),
+        name_(builder.prefix()),
         q_(builder, "q"),
         k_(builder, "k"),
         v_(builder, "v"),
@@ -26,7 +27,7 @@ class LightningAttention final : public Mixer {
     if (config_.slopes == LightningSlopes::fla)
       q_NE = q_NE * (1 / std::sqrt(static_cast<double>(k)));
     const Tensor k_NE = silu(k_(x_ND, context)), v_NE = silu(v_(x_ND, context));
-    const Tensor log_decay_H = log_decay_H_.to(x_ND.device());
+    const Tensor log_decay_H = context.on_device(name_ + ".decays", log_decay_H_);
     const Tensor o_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
       return recur(run,
                    {run.of(q_NE, {h, k}), run.of(k_NE, {h, k}), run.of(v_NE, {h, v}), log_decay_H},
@@ -38,6 +39,7 @@ class LightningAttention final : public Mixer {
 
  private:
   LightningAttentionConfig config_;
+  std::string name_;
   Linear q_, k_, v_, g_, o_;
   WeightPtr norm_;
   Tensor log_decay_H_;

@@ -44,7 +44,7 @@ struct LightningAttentionConfig final : RecurrentConfig {
                 "Qin et al.: Lightning Attention-2, arXiv:2401.04658; MiniMax: MiniMax-01, "
                 "arXiv:2501.08313",
             .year = 2024,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   /// -s of every head.
   std::vector<double> log_decays(const spec::Scope& scope) const;

@@ -74,7 +74,7 @@ struct LinearAttentionConfig final : RecurrentConfig {
                 "Katharopoulos et al.: Transformers are RNNs: Fast Autoregressive Transformers "
                 "with Linear Attention, arXiv:2006.16236",
             .year = 2020,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   /// Columns of the state: the values and, where asked for, the sum of the keys.
   int64_t columns() const { return value_dim + (normaliser.value_or(true) ? 1 : 0); }

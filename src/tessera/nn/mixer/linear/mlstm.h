@@ -70,7 +70,7 @@ struct MlstmConfig final : RecurrentConfig {
                 "Beck et al.: xLSTM: Extended Long Short-Term Memory, arXiv:2405.04517; Beck et "
                 "al.: xLSTM 7B, arXiv:2503.13427",
             .year = 2024,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   void complete(const spec::Scope& scope) override;
   void check(const spec::Scope& scope) const override;

@@ -100,7 +100,7 @@ struct PerformerConfig final : spec::Config {
     return {.summary = "Softmax attention estimated by random features, in linear time.",
             .paper = "Choromanski et al.: Rethinking Attention with Performers, arXiv:2009.14794",
             .year = 2020,
-            .forms = {.chunked = true, .recurrent = true}};
+            .forms = {.chunked = true, .recurrent = true, .recorded = true}};
   }
   int64_t width_of_head(const spec::Scope& scope) const {
     return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;

@@ -139,6 +139,7 @@ class Retention final : public Mixer {
  public:
   Retention(const RetentionConfig& config, const Builder& builder)
       : config_(config),
+        name_(builder.prefix()),
         q_(builder, "q"),
         k_(builder, "k"),
         v_(builder, "v"),
@@ -159,7 +160,7 @@ class Retention final : public Mixer {
       q_NHK = rotation_->rotate(q_NHK, Side::query, context);
       k_NHK = rotation_->rotate(k_NHK, Side::key, context);
     }
-    const Tensor log_decay_H = log_decays(x_ND);
+    const Tensor log_decay_H = log_decays(x_ND, context);
     // the gradient of decays is that of a number for each token
     const Tensor log_decay_NH =
         log_decay_H.requires_grad() ? ops::expanded(log_decay_H, {n, h}) : Tensor();
@@ -196,8 +197,8 @@ class Retention final : public Mixer {
 
  private:
   /// ln gamma [H].
-  Tensor log_decays(const Tensor& like) const {
-    if (!decay_) return log_decay_H_.to(like.device());
+  Tensor log_decays(const Tensor& like, Context& context) const {
+    if (!decay_) return context.on_device(name_ + ".decays", log_decay_H_);
     return -ops::softplus(-decay_->tensor().to(ops::wide(like)));
   }
 
@@ -221,6 +222,7 @@ class Retention final : public Mixer {
 
   static constexpr double kLargestSum = 5e4;  // as published: within float16
   RetentionConfig config_;
+  std::string name_;
   Linear q_, k_, v_, g_, o_;
   WeightPtr norm_, decay_;
   Tensor log_decay_H_;

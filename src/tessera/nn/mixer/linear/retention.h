@@ -81,11 +81,14 @@ struct RetentionConfig final : RecurrentConfig {
                 "Sun et al.: Retentive Network: A Successor to Transformer for Large Language "
                 "Models, arXiv:2307.08621",
             .year = 2023,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   /// ln gamma_h of fixed decays.
   std::vector<double> log_decays() const;
 
+  std::string not_recorded_reason() const override {
+    return normalise != RetentionNormalise::none ? "its divisors are computed from positions" : "";
+  }
   void complete(const spec::Scope& scope) override {
     if (key_dim == 0) key_dim = head_width(scope);
     if (value_dim == 0) value_dim = 2 * head_width(scope);

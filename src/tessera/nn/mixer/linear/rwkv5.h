@@ -31,7 +31,7 @@ struct Rwkv5Config final : RecurrentConfig {
                 "Peng et al.: Eagle and Finch: RWKV with Matrix-Valued States and Dynamic "
                 "Recurrence, arXiv:2404.05892",
             .year = 2024,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   void complete(const spec::Scope& scope) override {
     if (key_dim == 0) key_dim = head_width(scope);

@@ -48,7 +48,7 @@ struct Rwkv7Config final : RecurrentConfig, spec::ReadsEarlierParts {
                 "Peng et al.: RWKV-7 \"Goose\" with Expressive Dynamic State Evolution, "
                 "arXiv:2503.14456",
             .year = 2025,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   bool mixes_value(const spec::Scope& scope) const {
     return value_residual.value_or(scope.earlier > 0);

@@ -41,7 +41,7 @@ struct RwkvChannelMixConfig final : spec::Config {
                 "Peng et al.: RWKV: Reinventing RNNs for the Transformer Era, arXiv:2305.13048; "
                 "arXiv:2404.05892; arXiv:2503.14456",
             .year = 2023,
-            .forms = {.parallel = true, .recurrent = true}};
+            .forms = {.parallel = true, .recurrent = true, .recorded = true}};
   }
   bool gated() const { return version != RwkvVersion::rwkv7; }
   /// Whether mix weighs the present token (else the step to the one before).

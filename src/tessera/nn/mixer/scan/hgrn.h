@@ -35,7 +35,7 @@ struct HgrnConfig final : spec::Config {
                 "Qin, Yang, Zhong: Hierarchically Gated Recurrent Neural Network for Sequence "
                 "Modeling, arXiv:2311.04823",
             .year = 2023,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   void complete(const spec::Scope& scope) override {
     if (width == 0) width = scope.d_model;

@@ -51,7 +51,7 @@ struct MambaConfig final : spec::Config {
                 "Gu, Dao: Mamba: Linear-Time Sequence Modeling with Selective State Spaces, "
                 "arXiv:2312.00752",
             .year = 2023,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view) const {
     scope.width = d_state;

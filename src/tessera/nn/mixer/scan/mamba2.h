@@ -77,13 +77,16 @@ struct Mamba2Config final : spec::Config {
                 "Dao, Gu: Transformers are SSMs, arXiv:2405.21060; Guo et al.: Log-Linear "
                 "Attention, arXiv:2506.04761",
             .year = 2024,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   int64_t inner() const { return n_heads * head_dim; }
   int64_t heads() const { return d_ssm / head_dim; }  // of the recurrence
   int64_t beside() const { return inner() - d_ssm; }  // channels that are gated alone
   int64_t conv_channels() const { return d_ssm + 2 * n_groups * d_state; }
 
+  std::string not_recorded_reason() const override {
+    return levels > 0 ? "levels depend on the position" : "";
+  }
   void complete(const spec::Scope& scope) override;
   void check(const spec::Scope& scope) const override;
   int64_t max_positions() const override { return levels > 0 ? int64_t{1} << (levels - 1) : 0; }

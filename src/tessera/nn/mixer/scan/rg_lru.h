@@ -35,7 +35,7 @@ struct RgLruConfig final : spec::Config {
                 "De, Smith et al.: Griffin, arXiv:2402.19427; RecurrentGemma, "
                 "arXiv:2404.07839",
             .year = 2024,
-            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+            .forms = {.parallel = true, .chunked = true, .recurrent = true, .recorded = true}};
   }
   void complete(const spec::Scope& scope) override {
     if (width == 0) width = scope.d_model;

@@ -24,7 +24,7 @@ struct Rwkv4Config final : spec::Config {
                 "Peng et al.: RWKV: Reinventing RNNs for the Transformer Era, "
                 "arXiv:2305.13048",
             .year = 2023,
-            .forms = {.parallel = true, .recurrent = true}};
+            .forms = {.parallel = true, .recurrent = true, .recorded = true}};
   }
   void complete(const spec::Scope& scope) override {
     if (width == 0) width = scope.d_model;

@@ -37,7 +37,7 @@ struct S4Config final : spec::Config {
                 "Spaces, arXiv:2111.00396",
             .year = 2021,
             .causality = spec::Causality::rounding,
-            .forms = {.parallel = true, .recurrent = true},
+            .forms = {.parallel = true, .recurrent = true, .recorded = true},
             .time = spec::Growth::linear_log};
   }
   void check(const spec::Scope& scope) const override;

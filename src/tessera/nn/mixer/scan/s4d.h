@@ -51,7 +51,7 @@ struct S4dConfig final : spec::Config {
                 "State Space Models, arXiv:2206.11893",
             .year = 2022,
             .causality = spec::Causality::rounding,
-            .forms = {.parallel = true, .recurrent = true},
+            .forms = {.parallel = true, .recurrent = true, .recorded = true},
             .time = spec::Growth::linear_log};
   }
   void check(const spec::Scope& scope) const override;

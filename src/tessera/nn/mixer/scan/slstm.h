@@ -28,7 +28,7 @@ struct SlstmConfig final : spec::Config {
     return {.summary = "LSTM with exponential gates and a normaliser, recurrent within heads.",
             .paper = "Beck et al.: xLSTM: Extended Long Short-Term Memory, arXiv:2405.04517",
             .year = 2024,
-            .forms = {.parallel = false, .recurrent = true}};
+            .forms = {.parallel = false, .recurrent = true, .recorded = true}};
   }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
