@@ -151,12 +151,14 @@ else
   speed() {
     step "$1" 60 "$tessera" bench "$2" --device "$3" --prefill $tokens --decode 32 --repeats 3 --json || return
     row "$1_prefill" "$(number prefill_tokens_per_s "$out/logs/$1.out")" tokens/s ok "$tokens tokens, float32 weights"
-    row "$1_decode" "$(number decode_tokens_per_s "$out/logs/$1.out")" tokens/s ok "1 sequence, float32 weights"
+    row "$1_decode" "$(number decode_tokens_per_s "$out/logs/$1.out")" tokens/s ok \
+      "1 sequence, float32 weights, $(number replayed_steps "$out/logs/$1.out") steps replayed"
   }
   echo "$of_135m" >"$work/135m.json"
   echo "$of_1b" >"$work/1b.json"
   if step init_135m 60 "$tessera" init "$work/135m.json" --out "$work/135m"; then
     speed 135m_device "$work/135m" "$device"
+    TESSERA_CUDA_GRAPHS=0 speed 135m_no_graphs "$work/135m" "$device"
     speed 135m_cpu "$work/135m" cpu
   fi
   step init_1b 90 "$tessera" init "$work/1b.json" --out "$work/1b" && speed 1b_device "$work/1b" "$device"

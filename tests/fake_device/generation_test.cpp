@@ -163,6 +163,91 @@ TEST_F(GenerationOnDevice, ADecodingStepReadsTheLogitsAtOnce) {
   EXPECT_EQ(reads(21) - reads(11), 10);
 }
 
+TEST_F(GenerationOnDevice, DecodingStepsAreReplayed) {
+  if (!test::is_test_device()) GTEST_SKIP() << "operators are counted on the test device";
+  for (const auto& [name, text] : tiny_layers()) {
+    SCOPED_TRACE(name);
+    const model::Model model = tiny_model(text, 3), there = model::to_device(model, device_);
+    GenerateOptions options;
+    options.max_new_tokens = 21;
+    // prompts are of one length, so that the first step of both follows one call
+    const Prompts prompts{random_tokens(9, 1), random_tokens(9, 2)};
+    const auto run = [&](const model::Model& on) {
+      fake_device::reset_counts();
+      return generate(on, nullptr, prompts, options);
+    };
+    const Generations want = run(model), got = run(there);
+    for (size_t r = 0; r < want.rows.size(); ++r)
+      EXPECT_EQ(got.rows[r].token_ids, want.rows[r].token_ids);
+    EXPECT_EQ(got.replayed_steps, 20);
+    EXPECT_EQ(got.recording_failure, "");
+    EXPECT_EQ(fake_device::counts().replays, 20);
+    // what a replay does not launch: ids, the head, the choice of tokens
+    const auto operators = [&](int64_t tokens) {
+      options.max_new_tokens = tokens;
+      run(there);
+      return fake_device::counts().operators;
+    };
+    const int64_t steps = operators(31) - operators(21);
+    EXPECT_LT(steps, 10 * 20);
+
+    setenv("TESSERA_CUDA_GRAPHS", "0", 1);
+    options.max_new_tokens = 21;
+    const Generations plain = run(there);
+    unsetenv("TESSERA_CUDA_GRAPHS");
+    for (size_t r = 0; r < want.rows.size(); ++r)
+      EXPECT_EQ(plain.rows[r].token_ids, want.rows[r].token_ids);
+    EXPECT_EQ(plain.replayed_steps, 0);
+    EXPECT_EQ(fake_device::counts().replays, 0);
+  }
+}
+
+TEST_F(GenerationOnDevice, StepsAreReplayedWithPackedWeightsAndHalves) {
+  if (!test::is_test_device()) GTEST_SKIP() << "graphs of the test device";
+  const model::Model whole = tiny_model_of(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 23, "d_model": 32, "head": "tied",
+          "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+          "ffn": {"type": "mlp", "d_hidden": 64}, "layers": [{"repeat": 2}]})",
+      3);
+  const auto replayed = [&](const model::Model& model, const char* kv) {
+    GenerateOptions options;
+    options.max_new_tokens = 21;
+    options.kv.type = spec::kv_type_named(kv);
+    const Generations want = generate(model, nullptr, prompts_, options),
+                      got = generate(model::to_device(model, device_), nullptr, prompts_, options);
+    for (size_t r = 0; r < want.rows.size(); ++r)
+      EXPECT_EQ(got.rows[r].token_ids, want.rows[r].token_ids) << kv;
+    return got.replayed_steps;
+  };
+  EXPECT_EQ(replayed(whole, "f16"), 20);
+  EXPECT_EQ(replayed(whole, "bf16"), 20);
+  EXPECT_EQ(replayed(whole, "int8"), 0);
+  std::map<std::string, ops::WeightPtr> weights;
+  for (const auto& [decl, weight] : whole.weights().all())
+    weights[decl.name] = decl.shape.size() == 2
+                             ? std::make_shared<const ops::Weight>(weight->converted(DType::q8_0))
+                             : weight;
+  const model::Model packed(whole.spec(), model::Weights::check(whole.spec(), std::move(weights)));
+  EXPECT_EQ(replayed(packed, "f32"), 20);
+}
+
+TEST_F(GenerationOnDevice, AStepThatCannotBeRecordedIsComputed) {
+  if (!test::is_test_device()) GTEST_SKIP() << "the test device refuses to record";
+  const model::Model model = tiny_model(layers("hybrid"), 3),
+                     there = model::to_device(model, device_);
+  GenerateOptions options;
+  options.max_new_tokens = 12;
+  const Generations want = generate(model, nullptr, prompts_, options);
+  fake_device::refuse_graphs(true);
+  const Generations got = generate(there, nullptr, prompts_, options);
+  fake_device::refuse_graphs(false);
+  for (size_t r = 0; r < want.rows.size(); ++r)
+    EXPECT_EQ(got.rows[r].token_ids, want.rows[r].token_ids);
+  EXPECT_EQ(got.replayed_steps, 0);
+  EXPECT_NE(got.recording_failure.find("operators are not recorded"), std::string::npos)
+      << got.recording_failure;
+}
+
 TEST_F(GenerationOnDevice, TheDeviceChoosesTheMostLikelyTokens) {
   if (!test::is_test_device()) GTEST_SKIP() << "copies are counted on the test device";
   const model::Model model = tiny_model(layers("attention"), 3),

@@ -12,6 +12,7 @@
 #include "tessera/cli/product_flags.h"
 #include "tessera/infer/loading/load_model.h"
 #include "tessera/model/call_plan.h"
+#include "tessera/model/recorded_steps.h"
 
 namespace tessera::cli {
 namespace {
@@ -41,8 +42,11 @@ std::vector<int64_t> some_ids(int64_t n, int64_t vocab) {
 }
 
 /// The same ids for every row of the state, of which all are equally long. What a call that is the
-/// first reads counts as given.
-double feed(const model::Model& model, model::State* state, const std::vector<int64_t>& ids) {
+/// first reads counts as given. By a recorded step, where `steps` serve the call.
+double feed(const model::Model& model,
+            model::State* state,
+            const std::vector<int64_t>& ids,
+            model::RecordedSteps* steps = nullptr) {
   const auto start = Clock::now();
   model::ForwardOptions options;
   options.state = state;
@@ -56,7 +60,8 @@ double feed(const model::Model& model, model::State* state, const std::vector<in
     segment.prefix = before == 0 ? static_cast<int64_t>(ids.size()) : 1;
     last.push_back(segment.begin + segment.length - 1);
   }
-  const Tensor hidden = model.hidden(batch, options);
+  Tensor hidden = steps != nullptr ? steps->hidden(batch, *state) : Tensor();
+  if (!hidden.defined()) hidden = model.hidden(batch, options);
   // a copy to the host waits for a device, as sampling does
   model.logits(hidden.index_select(0, at::tensor(last, at::kLong).to(hidden.device()))).cpu();
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -160,6 +165,9 @@ Json measure(const BenchArgs& o,
   const int64_t vocab = model.spec().vocab;
   std::vector<double> depths, prefill, decode;
   int64_t state_bytes = 0;
+  std::optional<model::RecordedSteps> steps;
+  if (stateful && model::RecordedSteps::unavailable_reason(model, o.kv.options().type).empty())
+    steps.emplace(model);
   for (int repeat = 0; repeat < o.repeats; ++repeat) {
     if (!stateful) {
       prefill.push_back(feed(model, nullptr, some_ids(o.prefill, vocab)));
@@ -175,12 +183,16 @@ Json measure(const BenchArgs& o,
     }
     state = state.select(std::vector<int64_t>(static_cast<size_t>(o.rows), 0));
     double seconds = 0;
-    for (const int64_t id : some_ids(o.decode, vocab)) seconds += feed(model, &state, {id});
+    // the first step is recorded
+    if (steps && o.decode > 0) feed(model, &state, {0}, &*steps);
+    for (const int64_t id : some_ids(o.decode, vocab))
+      seconds += feed(model, &state, {id}, steps ? &*steps : nullptr);
     if (o.decode > 0) decode.push_back(seconds);
     state_bytes = state.bytes();
   }
   Json row = {{"depth", depth},
               {"rows", o.rows},
+              {"replayed_steps", steps ? steps->replayed() : 0},
               {"kv_type", o.kv.type},
               {"kv_page", o.kv.page},
               {"products", o.products.name()},

@@ -226,6 +226,7 @@ void report_json(const GenerateArgs& o,
           asked.at((rows.size() - 1) / static_cast<size_t>(o.generate.choices)).sources(row.text);
     if (cache != nullptr) rows.back()["prefix_cache"] = to_json(*cache);
     // of all rows together
+    if (result.replayed_steps > 0) rows.back()["replayed_steps"] = result.replayed_steps;
     if (!experts.empty()) rows.back()["experts"] = experts.to_json();
   }
   print_json(rows.size() == 1 ? rows[0] : rows);
@@ -462,6 +463,8 @@ int generate(GenerateArgs& o) {
                         : infer::generate(loaded.model, tokenizer, prompts, g);
   const Speeds speeds{speed(result.prefill_tokens, result.prefill_seconds),
                       speed(result.decode_tokens, result.decode_seconds)};
+  if (!result.recording_failure.empty())
+    fmt::print(stderr, "tessera: {}\n", infer::recording_note(result.recording_failure));
   if (o.json) {
     report_json(o, result, speeds, g.prefix_cache, experts, asked, tokenizer);
   } else {

@@ -104,7 +104,8 @@ int list(const ListArgs& o) {
                     {"causality", spec::name_of(m.info.causality)},
                     {"parallel", m.info.forms.parallel},
                     {"chunked", m.info.forms.chunked},
-                    {"recurrent", m.info.forms.recurrent}});
+                    {"recurrent", m.info.forms.recurrent},
+                    {"recorded", m.info.forms.recorded}});
     if (!o.json)
       fmt::print("{:<13} {:<12} {}  [{}]\n", spec::name_of(m.slot), m.name, m.info.summary,
                  m.info.paper);

@@ -4,6 +4,8 @@
 #include <limits>
 #include <tuple>
 
+#include <fmt/format.h>
+
 #include "tessera/base/heap.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/block_cache.h"
@@ -614,11 +616,14 @@ void Scheduler::step_model(const ServedModelPtr& model) {
   if (model->engine) {
     const infer::EngineCounts& counts = model->engine->counts();
     const int64_t drafted_before = counts.drafted_tokens, accepted = counts.accepted_tokens;
+    const bool recorded = counts.recording_failure.empty();
     try {
       model->engine->step(budget(model));
     } catch (...) {
       error = std::current_exception();
     }
+    if (recorded && !counts.recording_failure.empty())
+      fmt::print(stderr, "tessera: {}\n", infer::recording_note(counts.recording_failure));
     if (counts.drafted_tokens > drafted_before) {
       metrics_.add("draft_tokens_total",
                    static_cast<double>(counts.drafted_tokens - drafted_before));

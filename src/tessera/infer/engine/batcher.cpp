@@ -39,6 +39,10 @@ Batcher::Batcher(const model::Model& model, const Options& options)
       model::State(model.spec(), 1, options.max_pending,
                    at::TensorOptions(model::device_of(model)).dtype(numbers_of(model)), options.kv);
   state_ = empty_.select({});
+  // statistics are read by the host
+  if (options.layers == 0 && !options.statistics &&
+      model::RecordedSteps::unavailable_reason(model, options.kv.type).empty())
+    recorded_ = std::make_unique<model::RecordedSteps>(model);
 }
 
 // --- rows
@@ -280,7 +284,8 @@ void Batcher::run(const Call& call) {
   const bool brief = std::all_of(batch.segments.begin(), batch.segments.end(),
                                  [](const nn::Segment& s) { return s.length == 1 || s.pending; });
   forward.cancel = brief && !encoded ? nullptr : options_.cancel;
-  const Tensor hidden = model_.hidden(batch, forward);
+  Tensor hidden = recorded_ && !encoded ? recorded_->hidden(batch, state_) : Tensor();
+  if (!hidden.defined()) hidden = model_.hidden(batch, forward);
   for (size_t i = 0; i < call.works.size(); ++i) {
     const nn::Segment& segment = batch.segments[i];
     Row& row = rows_[call.works[i]->row];

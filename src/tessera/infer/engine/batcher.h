@@ -14,6 +14,7 @@
 #include "tessera/infer/speculation/draft_tree.h"
 #include "tessera/model/call_plan.h"
 #include "tessera/model/model.h"
+#include "tessera/model/recorded_steps.h"
 
 namespace tessera::infer {
 
@@ -108,6 +109,8 @@ class Batcher {
   int64_t place(int64_t tokens) const { return tokens + virtual_; }
   /// State of all slots, free ones included.
   const model::State& state() const { return state_; }
+  /// Recorded decoding steps on a device; null where there are none.
+  const model::RecordedSteps* recorded() const { return recorded_.get(); }
 
  private:
   struct Row {
@@ -153,7 +156,8 @@ class Batcher {
   model::CallPlan calls_;
   bool stateful_;
   int64_t virtual_;             // virtual tokens at the beginning of every row
-  model::State empty_, state_;  // empty_: of one row
+  std::unique_ptr<model::RecordedSteps> recorded_;  // outlives the rows that are in its memory
+  model::State empty_, state_;                      // empty_: of one row
   std::vector<Row> rows_;
   size_t first_free_ = 0;  // no row before it is unused
   std::vector<Fed> fed_;

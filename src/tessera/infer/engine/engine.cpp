@@ -49,6 +49,13 @@ struct Engine::Job {
   int64_t drafted = 0, accepted = 0;
 };
 
+std::string recording_note(const std::string& failure) {
+  return fmt::format(
+      "decoding steps could not be recorded as a graph ({}): operations are launched one by one; "
+      "TESSERA_CUDA_GRAPHS=0 does not try",
+      failure);
+}
+
 Engine::Engine(const model::Model& model, const Options& options)
     : model_(model),
       options_(options),
@@ -337,6 +344,10 @@ void Engine::feed(const std::vector<Batcher::Work>& work, int64_t budget) {
     for (auto& [id, job] : jobs_) job->cancelled = true;
   } catch (const std::exception&) {
     return rebuild();
+  }
+  if (const model::RecordedSteps* steps = batcher_.recorded()) {
+    counts_.replayed_steps = steps->replayed();
+    counts_.recording_failure = steps->failure();
   }
   on_hidden();
 }

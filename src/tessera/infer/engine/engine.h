@@ -22,12 +22,17 @@ struct EngineCounts {
   int64_t prefill_tokens = 0;  // computed prompt tokens, sources included; without cached ones
   int64_t decode_tokens = 0;   // generated tokens after the first of each request
   int64_t drafted_tokens = 0, accepted_tokens = 0;  // speculative decoding
+  int64_t replayed_steps = 0;     // calls that were a recorded step (model/recorded_steps.h)
+  std::string recording_failure;  // why a step could not be recorded, "" = none failed
   /// Wall time of steps, divided by the tokens they fed. Drafting counts as decoding.
   double prefill_seconds = 0, decode_seconds = 0;
   /// Estimated decoding speed without speculation, tokens per second; 0 unless the draft length is
   /// adaptive.
   double plain_tokens_per_s = 0;
 };
+
+/// A line for EngineCounts::recording_failure.
+std::string recording_note(const std::string& failure);
 
 /// Runs requests on one model and owns their rows (KV cache, recurrent state) until they finish.
 /// Memory grows with the tokens fed, not with the context length. Used by one thread at a time.
