@@ -2,6 +2,7 @@
 // after them.
 #include "tessera/ops/attention/recorded_attention.h"
 
+#include "tessera/base/testing.h"
 #include "tessera/ops/ops_testing.h"
 
 namespace tessera::ops::recorded_attention_test {
