@@ -145,6 +145,27 @@ TEST_F(CliOnDevice, Training) {
   }
 }
 
+TEST_F(CliOnDevice, DeterministicTrainingRepeats) {
+  const std::string recipe = write("recipe.json", R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 16, "head": "tied",
+             "layers": [{"mixer": {"type": "attention", "n_heads": 2}}],
+             "ffn": {"type": "glu", "d_hidden": 32}},
+    "data": {"train": [")" + write("text.txt", std::string(3000, 'a')) + R"("]},
+    "train": {"steps": 6, "batch": 2, "length": 16, "log_every": 1}, "optimizer": {"lr": 0.01}})");
+  const auto weights = [&](const std::string& name, const std::string& flag) {
+    const Outcome outcome =
+        run("train " + recipe + " --device fake " + flag + " --out " + path(name),
+            std::string("TESSERA_FAKE_UNORDERED=1 ") + kPreload);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return read_text_file(path(name + "/latest/model.safetensors"));
+  };
+  const std::string own = weights("own", "--deterministic");
+  EXPECT_TRUE(own == weights("again", "--deterministic"));
+  EXPECT_FALSE(weights("one", "") == weights("other", ""));
+  EXPECT_NE(read_text_file(path("own/recipe.json")).find("\"deterministic\": true"),
+            std::string::npos);
+}
+
 TEST_F(CliOnDevice, FilesOfExamples) {
   std::string lines, pairs;
   for (int i = 0; i < 40; ++i) {
@@ -206,6 +227,95 @@ TEST_F(CliOnDevice, AutoChoosesADeviceThatTheModelFits) {
       run("compare " + large + " " + large + " --device auto --out " + path("study"), kPreload);
   EXPECT_EQ(study.code, 2);
   EXPECT_NE(study.err.find("[device] auto is not available here"), std::string::npos) << study.err;
+}
+
+TEST_F(CliOnDevice, PlanSaysWhetherItFits) {
+  const auto text_of = [&](const std::string& changes) {
+    return write("plan.json", R"({
+      "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 64, "head": "tied",
+               "layers": [{"repeat": 8, "mixer": {"type": "attention", "n_heads": 4}}],
+               "ffn": {"type": "glu", "d_hidden": 256}},
+      "data": {"train": ["not there.txt"]},
+      "train": {"steps": 1, "batch": 8, "length": 256)" + changes +
+                                  R"(}, "optimizer": {"lr": 0.01}})");
+  };
+  const auto fit_of = [&](const std::string& arguments, const std::string& device) {
+    const Outcome outcome = run("plan " + arguments + " --json", device);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "plan").at("memory");
+  };
+  const std::string recipe = text_of("");
+  // half a million parameters; the test device has 4 GiB
+  const spec::Json fits = fit_of(recipe + " --device fake", kPreload);
+  EXPECT_EQ(fits["fits"], true) << fits.dump();
+  EXPECT_EQ(fits["memory_bytes"], int64_t{4} << 30);
+  EXPECT_EQ(fits["optimizer_bytes"], 2 * fits["weight_bytes"].get<int64_t>());
+  const int64_t total = fits["total_bytes"];
+  EXPECT_EQ(total, fits["weight_bytes"].get<int64_t>() + fits["gradient_bytes"].get<int64_t>() +
+                       fits["optimizer_bytes"].get<int64_t>() +
+                       fits["activation_bytes"].get<int64_t>());
+  EXPECT_TRUE(fits["remedies"].empty());
+  // a GPU that is not there, with half of it; what is proposed fits, and runs as proposed
+  const auto on = [&](int64_t bytes) { return fmt::format(" --device fake --memory {}", bytes); };
+  const spec::Json not_fits = fit_of(recipe + on(total / 2 * 5 / 4), kPreload);
+  EXPECT_EQ(not_fits["fits"], false) << not_fits.dump();
+  ASSERT_FALSE(not_fits["remedies"].empty()) << not_fits.dump();
+  for (const spec::Json& remedy : not_fits["remedies"]) {
+    const spec::Json again =
+        fit_of(recipe + " " + remedy["change"].get<std::string>() + on(total / 2 * 5 / 4), kPreload);
+    EXPECT_EQ(again["fits"], true) << remedy.dump() << again.dump();
+    EXPECT_EQ(again["total_bytes"], remedy["total_bytes"]);
+  }
+  const Outcome said = run("plan " + recipe + on(total / 2 * 5 / 4), kPreload);
+  EXPECT_NE(said.out.find("\ndoes not fit: needs "), std::string::npos) << said.out;
+  EXPECT_NE(said.out.find("\n  fits with --set 'train.batch="), std::string::npos) << said.out;
+  // four fifths of the memory are enough for it, less are not
+  EXPECT_EQ(fit_of(recipe + on(total / 4 * 5 + 8), kPreload)["fits"], true);
+  EXPECT_EQ(fit_of(recipe + on(total / 4 * 5 - 40), kPreload)["fits"], false);
+  // without a device: fused attention, and no file of data is read
+  const spec::Json gpu = fit_of(recipe + " --memory 24GiB", "");
+  EXPECT_EQ(gpu["memory_bytes"], int64_t{24} << 30);
+  EXPECT_EQ(gpu["weight_bytes"], fits["weight_bytes"]);
+  EXPECT_LT(gpu["activation_bytes"], fits["activation_bytes"]);
+  expect_refused("plan " + recipe + " --memory much", 2, "expected a size such as 24GiB");
+  // a model: its weights as they are on a device, and the states of its sequences
+  const spec::Json model = fit_of(gguf_ + " --memory 1GiB --context 64 --sequences 3", "");
+  const spec::Json one = fit_of(gguf_ + " --memory 1GiB --context 64", "");
+  EXPECT_EQ(model["state_bytes"], 3 * one["state_bytes"].get<int64_t>());
+  EXPECT_EQ(model["fits"], true) << model.dump();
+  EXPECT_EQ(model["gradient_bytes"], 0);
+  const spec::Json small = fit_of(
+      gguf_ + fmt::format(" --memory {} --context 64 --sequences 64",
+                          one["total_bytes"].get<int64_t>() + 32 * one["state_bytes"].get<int64_t>()),
+      "");
+  EXPECT_EQ(small["fits"], false) << small.dump();
+  EXPECT_FALSE(small["remedies"].empty()) << small.dump();
+}
+
+TEST_F(CliOnDevice, AutoCountsActivations) {
+  // 32 MiB hold its 0.5 M parameters with moments, and not the activations of 64 x 256 tokens
+  const std::string recipe = write("auto.json", R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 64, "head": "tied",
+             "layers": [{"repeat": 8, "mixer": {"type": "attention", "n_heads": 4}}],
+             "ffn": {"type": "glu", "d_hidden": 256}},
+    "data": {"train": ["none.txt"]},
+    "train": {"steps": 1, "batch": 64, "length": 256}})");
+  const std::string device = std::string("TESSERA_FAKE_MIB=32 ") + kPreload,
+                    out = " --device auto --out " + path("auto");
+  EXPECT_NE(run("train " + recipe + out, device).err.find("device auto: cpu, since the model takes "),
+            std::string::npos);
+  EXPECT_NE(run("train " + recipe + " --set train.batch=1 --set train.length=8" + out, device)
+                .err.find("device auto: fake:0, since"),
+            std::string::npos);
+  // chosen all the same
+  const std::string text = write("text.txt", std::string(60000, 'a'));
+  const Outcome full =
+      run("train " + recipe + " --set data.train='[\"" + text + "\"]' --device fake --out " +
+              path("full"),
+          device);
+  EXPECT_EQ(full.code, 1) << full.err;
+  EXPECT_NE(full.err.find("[device] [fake:0] out of memory"), std::string::npos) << full.err;
+  EXPECT_NE(full.err.find("--device auto"), std::string::npos) << full.err;
 }
 
 TEST_F(CliOnDevice, AServerTakesItsMemoryFromTheDevice) {
@@ -303,7 +413,7 @@ TEST_F(CliOnDevice, WhatComputesOnTheCpuIsNamed) {
   expect_refused("index " + path("x") + " --with m --device cuda", 2,
                  "[index] --device: index computes on the CPU; leave it out");
   for (const char* verb : {"quantize m --type q8_0 --out x", "search x y", "convert m --to hf",
-                           "plan m", "bench mixers"})
+                           "bench mixers"})
     expect_refused(std::string(verb) + " --device cuda", 2, "computes on the CPU; leave it out");
   expect_refused("bench mixers --device cuda", 2, "--device: bench mixers computes on the CPU");
   expect_refused("generate " + gguf_ + " --prompt '!' --device ''", 2,
@@ -314,7 +424,7 @@ TEST_F(CliOnDevice, WhatComputesOnTheCpuIsNamed) {
       << noted.err;
   const Outcome unknown = run("generate " + gguf_ + " --prompt '!' -n 1", "TESSERA_DEVICE=tpu ");
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_NE(unknown.err.find("[device] \"tpu\"; expected cpu, cuda or cuda:N"), std::string::npos);
+  EXPECT_NE(unknown.err.find("[device] \"tpu\"; expected cpu, cuda, cuda:N or auto"), std::string::npos);
   const Outcome counted =
       run("eval --ngram 3 --train-fraction 0.5 --text " + gguf_, "TESSERA_DEVICE=cuda ");
   EXPECT_EQ(counted.code, 0) << counted.err;

@@ -35,6 +35,17 @@ struct Options {
   bool survey = false;
 };
 
+/// While one lives, sums of rows by index (gradients of an embedding, index_add, scatter_add) have
+/// other last bits at every call, as atomic additions of a GPU do, unless libtorch's deterministic
+/// algorithms are set.
+class UnorderedSums {
+ public:
+  UnorderedSums();
+  ~UnorderedSums();
+  UnorderedSums(const UnorderedSums&) = delete;
+  UnorderedSums& operator=(const UnorderedSums&) = delete;
+};
+
 /// Registers the backend, once per process and before any backward pass; further calls do nothing.
 void install(const Options& options = {});
 at::Device device(int index = 0);
@@ -51,6 +62,7 @@ struct Counts {
   size_t bytes_in_use = 0, bytes_at_most = 0;
   std::map<std::string, int64_t> by_name;  // operators
   int64_t replays = 0;                     // of graphs, whose operators are not counted
+  int64_t not_deterministic = 0;           // operators without libtorch's deterministic algorithms
 };
 Counts counts();
 void reset_counts();

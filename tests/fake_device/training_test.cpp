@@ -2,6 +2,8 @@
 // step.
 #include <gtest/gtest.h>
 
+#include <ATen/Context.h>
+
 #include <cmath>
 #include <functional>
 
@@ -12,6 +14,7 @@
 #include "tessera/train/loop/find_batch.h"
 #include "tessera/train/loop/trainer.h"
 #include "tessera/train/objective/denoising/noise_testing.h"
+#include "tessera/train/optimizer/device_rules.h"
 #include "tessera/train/optimizer/shampoo.h"
 #include "tessera/train/runs/run_folder.h"
 
@@ -97,6 +100,78 @@ TEST_F(TrainingOnDevice, LossesOfEveryRuleAreThoseOfTheCpu) {
   }
   json_["optimizer"] = json_of(R"({"type": "schedule_free_adamw", "lr": 0.01})");
   expect_same("schedule free", {"train.steps=20", R"(schedule={"type": "constant"})"});
+}
+
+/// An AdamW or Adam rule on three parameters of two rates and two decays; gradients are halved.
+class AdamOnDevice : public TrainingOnDevice {
+ protected:
+  void step(UpdateRule& rule, int64_t t) {
+    const Tensor g = at::sin(at::arange(6, at::kDouble) * 0.7 + t).to(at::kFloat);
+    std::vector<Tensor> gradients;
+    std::vector<Parameter> parameters;
+    for (Tensor& w : weights_) {
+      gradients.push_back(g.to(there_));
+      parameters.push_back({static_cast<float*>(w.mutable_data_ptr()),
+                            static_cast<const float*>(gradients.back().const_data_ptr())});
+    }
+    rule.update(parameters, {.t = t, .lr = 0.01, .scale = 0.5});
+  }
+  std::unique_ptr<UpdateRule> rule(const char* type, const char* moments = "float32") {
+    const Recipe recipe = read_recipe(
+        json_, "",
+        {fmt::format(R"(optimizer={{"type": "{}", "eps": 1e-3, "betas": [0.9, 0.95], "moments": "{}"}})",
+                     type, moments)});
+    return device_rule(recipe.optimizer.rule,
+                       {{.name = "a", .shape = {2, 3}, .weight_decay = 0.1},
+                        {.name = "b", .shape = {6}},
+                        {.name = "c", .shape = {6}, .weight_decay = 0.1, .lr_factor = 0.3}},
+                       there_, {});
+  }
+  static Tensor first(at::Device device) {
+    return at::sin(at::arange(6, at::kDouble) * 0.5 + 0.1).to(at::kFloat).to(device);
+  }
+  std::vector<Tensor> weights_{first(there_), first(there_), first(there_)};
+};
+
+TEST_F(AdamOnDevice, AgainstNumpy) {
+  // tools/golden/optimizers.py, adam()
+  const std::map<std::string, std::vector<std::vector<double>>> want{
+      {"adamw",
+       {{0.07112160, 0.54031447, 0.87829389, 1.00230874, 0.88976181, 0.54011697},
+        {0.07139088, 0.54197760, 0.88094126, 1.00529237, 0.89237855, 0.54169168},
+        {0.09121353, 0.55733761, 0.88732781, 1.00039098, 0.87118079, 0.52289197}}},
+      {"adam",
+       {{0.07133450, 0.54054596, 0.87605586, 1.00105655, 0.89185217, 0.54063286},
+        {0.07139088, 0.54197760, 0.88094126, 1.00529237, 0.89237855, 0.54169168},
+        {0.09128045, 0.55740611, 0.88665253, 1.00001564, 0.87180385, 0.52304866}}}};
+  for (const auto& [type, rows] : want) {
+    SCOPED_TRACE(type);
+    for (Tensor& w : weights_) w.copy_(first(there_));
+    const auto adam = rule(type.c_str());
+    for (int64_t t = 1; t <= 3; ++t) step(*adam, t);
+    for (size_t i = 0; i < 3; ++i) {
+      const Tensor got = weights_[i].cpu();
+      for (int64_t k = 0; k < 6; ++k)
+        EXPECT_NEAR(got[k].item<double>(), rows[i][static_cast<size_t>(k)], 3e-7) << i << " " << k;
+    }
+  }
+}
+
+TEST_F(AdamOnDevice, AGroupIsOneLaunchAndNothingIsRead) {
+  if (!test::is_test_device()) GTEST_SKIP() << "operators are counted on the test device";
+  for (const std::string type : {"adamw", "adam"}) {
+    const auto adam = rule(type.c_str());
+    step(*adam, 1);
+    fake_device::reset_counts();
+    const auto before = fake_device::counts().by_name;
+    step(*adam, 2);
+    const fake_device::Counts counts = fake_device::counts();
+    EXPECT_EQ(counts.by_name.at("aten::_fused_" + type + "_"), 3) << type;
+    EXPECT_EQ(counts.scalars, 0);
+    EXPECT_EQ(counts.to_host, 0);
+    // and those that scale the gradients and hold the number of the step
+    EXPECT_LE(counts.operators, 3 + 4) << type;
+  }
 }
 
 TEST_F(TrainingOnDevice, SoapIsThatOfTheCpu) {
@@ -491,6 +566,41 @@ TEST_F(TrainingOnDevice, AnyDeviceResumesACheckpoint) {
   }
 }
 
+TEST_F(TrainingOnDevice, DeterministicRunsRepeatAndResumeBitForBit) {
+  json_["schedule"] = {{"type", "constant"}};
+  json_["train"]["eval_every"] = 0;
+  const std::vector<std::string> half{"train.steps=8", "train.deterministic=true"},
+      whole{"train.steps=16", "train.deterministic=true"}, without{"train.steps=16"};
+  std::optional<fake_device::UnorderedSums> unordered;
+  if (test::is_test_device()) {
+    unordered.emplace();
+    EXPECT_NE(run("one", there_, without).steps, run("other", there_, without).steps);
+  }
+  fake_device::reset_counts();
+  const Losses own = run("own", there_, whole);
+  if (test::is_test_device()) {
+    EXPECT_GT(fake_device::counts().operators, 0);
+    // from the first operator on, and of the backward pass on its own thread
+    EXPECT_EQ(fake_device::counts().not_deterministic, 0);
+  }
+  EXPECT_STREQ(std::getenv("CUBLAS_WORKSPACE_CONFIG"), ":4096:8");
+  EXPECT_EQ(run("again", there_, whole).steps, own.steps);
+  run("resumed", there_, half);
+  EXPECT_EQ(run("resumed", there_, whole).steps,
+            std::vector<double>(own.steps.begin() + 8, own.steps.end()));
+  EXPECT_FALSE(at::globalContext().deterministicAlgorithms()) << "holds after the run";
+  // on the CPU it changes no bit
+  EXPECT_EQ(run("cpu", at::kCPU, whole).steps, run("cpu without", at::kCPU, without).steps);
+}
+
+TEST_F(TrainingOnDevice, Float32IsNotTf32) {
+  at::globalContext().setAllowTF32CuBLAS(true);
+  at::globalContext().setAllowTF32CuDNN(true);
+  ops::device_named(test::is_test_device() ? "fake" : test::tested_device_name());
+  EXPECT_FALSE(at::globalContext().allowTF32CuBLAS());
+  EXPECT_FALSE(at::globalContext().allowTF32CuDNN());
+}
+
 TEST_F(TrainingOnDevice, LossesThatAreNotFiniteStopARun) {
   for (const at::Device device : {at::Device(at::kCPU), there_})
     test::expect_error(ErrorKind::input, "lower optimizer.lr", [&] {
@@ -513,6 +623,15 @@ TEST_F(TrainingOnDevice, FindsABatchThatFitsItsMemory) {
   // a limit between those of 4 and 8 sequences
   const int64_t limit = (all.trials[2].bytes + all.trials[3].bytes) / 2;
   EXPECT_EQ(find_batch(recipe, folder_ / "cache", limit, {}, nullptr, there_).chosen.batch, 4);
+  // weights are no part of a sequence: two fit a limit far below
+  // twice what one takes
+  json_["spec"]["ffn"]["d_hidden"] = 2048;
+  const Recipe wide = read_recipe(json_, "", {"train.batch=2", "train.length=4"});
+  const BatchSearch both = find_batch(wide, folder_ / "cache", there, {}, nullptr, there_);
+  ASSERT_EQ(both.trials.size(), 2u);
+  EXPECT_EQ(find_batch(wide, folder_ / "cache", both.trials[1].bytes * 7 / 5, {}, nullptr, there_)
+                .chosen.batch,
+            2);
   test::expect_error(ErrorKind::input, "one sequence of 16 tokens takes", [&] {
     find_batch(recipe, folder_ / "cache", all.trials[0].bytes / 2, {}, nullptr, there_);
   });

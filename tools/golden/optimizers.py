@@ -106,8 +106,23 @@ def int8():
         show(f"{name} sum of the table", [code.double().sum().item()])
 
 
+def adam(coupled, wd, factor, scale=0.5, lr=0.01, b1=0.9, b2=0.95, eps=1e-3):
+    """A parameter of a group: its decay, its factor on the rate, gradients that are clipped."""
+    w = gen((6,), 0.5, 0.1)
+    m = v = np.zeros(6)
+    lr = lr * factor
+    for t in (1, 2, 3):
+        g = scale * gen((6,), 0.7, t) + (wd * w if coupled else 0)
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        w = w * (1 if coupled else 1 - lr * wd) - lr / (1 - b1 ** t) * m / (np.sqrt(v) / np.sqrt(1 - b2 ** t) + eps)
+    show(f"adam coupled {coupled} decay {wd} factor {factor}", w)
+
+
 schedule_free()
 soap()
 shampoo(True)
 shampoo(False)
 int8()
+for coupled in (False, True):
+    for wd, factor in ((0.1, 1), (0, 1), (0.1, 0.3)):
+        adam(coupled, wd, factor)

@@ -1,8 +1,9 @@
-// Large numbers as people type them: 10M, 1.5e9, 300k.
+// Large numbers as people type them: 10M, 1.5e9, 300k; sizes: 24GiB, 8G.
 #pragma once
 
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <string>
 
 #include "tessera/base/error.h"
@@ -25,6 +26,22 @@ inline double amount_of(const std::string& option, const std::string& text) {
     fail(ErrorKind::usage, option,
          "found \"{}\"; expected a number above 0, such as 10M, 1.5e9 or 300k", text);
   return amount;
+}
+
+/// Bytes of "24GiB", "8G" (= "8GB", powers of 1000), "500M" or "4096". Throws Error(usage) that names
+/// `option` for anything else.
+inline int64_t bytes_of(const std::string& option, const std::string& text) {
+  static const std::map<std::string, double> units{
+      {"", 1},      {"K", 1e3},   {"M", 1e6},     {"G", 1e9},        {"T", 1e12},
+      {"KB", 1e3},  {"MB", 1e6},  {"GB", 1e9},    {"TB", 1e12},      {"KiB", 1024},
+      {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+  double number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto found = units.find(std::string(stop, text.data() + text.size()));
+  if (error != std::errc() || found == units.end() || !(number > 0) ||
+      number * found->second > 1e18)
+    fail(ErrorKind::usage, option, "found \"{}\"; expected a size such as 24GiB, 8G or 500M", text);
+  return static_cast<int64_t>(number * found->second);
 }
 
 }  // namespace tessera::cli

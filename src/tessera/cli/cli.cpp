@@ -337,7 +337,7 @@ bool takes_plugins(std::string_view verb) {
 
 int run(const std::vector<std::string>& args,
         const std::vector<Verb>& verbs,
-        void (*load_plugin)(const std::filesystem::path&)) {
+        const TensorHooks& hooks) {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   // a closed pipe and a file at its limit are errors of the call that writes
@@ -381,11 +381,11 @@ int run(const std::vector<std::string>& args,
   try {
     for (const auto& [sub, verb] : runs)
       if (sub->parsed()) {
-        if (load_plugin != nullptr && takes_plugins(sub->get_name())) {
-          for (const std::string& file : spec::plugins_of_environment()) load_plugin(file);
-          for (const std::string& file : plugin_files()) load_plugin(file);
+        if (hooks.load_plugin != nullptr && takes_plugins(sub->get_name())) {
+          for (const std::string& file : spec::plugins_of_environment()) hooks.load_plugin(file);
+          for (const std::string& file : plugin_files()) hooks.load_plugin(file);
         }
-        if (load_plugin != nullptr) note_device(parsed_verb(*sub));
+        if (hooks.load_plugin != nullptr) note_device(parsed_verb(*sub));
         find_named_models();
         const int code = verb();
         flush_output();
@@ -407,6 +407,11 @@ int run(const std::vector<std::string>& args,
     complain(fmt::format("[system] {}", error.what()));
     return kExitFailed;
   } catch (const std::exception& error) {
+    if (const std::string known = hooks.explain != nullptr ? hooks.explain(error) : "";
+        !known.empty()) {
+      complain(known);
+      return kExitFailed;
+    }
     // what follows the first line is a backtrace
     const std::string_view what = error.what();
     complain(fmt::format("[internal] {}", what.substr(0, what.find('\n'))));

@@ -33,11 +33,19 @@ struct Verb {
   std::function<int()> (*add)(CLI::App& app);
 };
 
-/// Parses and runs; prints help on request. `args`: the program first. `load_plugin` gets each file
-/// of TESSERA_PLUGINS and --plugin before a verb runs; without it, the other program loads plugins.
+/// What the program with tensors adds to run().
+struct TensorHooks {
+  /// Gets each file of TESSERA_PLUGINS and --plugin before a verb runs; without it, the other
+  /// program loads plugins.
+  void (*load_plugin)(const std::filesystem::path&) = nullptr;
+  /// The message of an error of libtorch that has a remedy; "" for others.
+  std::string (*explain)(const std::exception&) = nullptr;
+};
+
+/// Parses and runs; prints help on request. `args`: the program first.
 int run(const std::vector<std::string>& args,
         const std::vector<Verb>& verbs,
-        void (*load_plugin)(const std::filesystem::path&) = nullptr);
+        const TensorHooks& hooks = {});
 
 /// Whether a verb reads specs, so that it has --plugin.
 bool takes_plugins(std::string_view verb);
@@ -152,6 +160,8 @@ std::function<int()> add_doctor(CLI::App&);
 std::function<int()> add_distilling_convert(CLI::App&);
 /// `families` with the check of a drafted family by a text.
 std::function<int()> add_proving_families(CLI::App&);
+/// `plan` with the memory of a device.
+std::function<int()> add_fitting_plan(CLI::App&);
 /// `quantize` with importance measurement.
 std::function<int()> add_measuring_quantize(CLI::App&);
 

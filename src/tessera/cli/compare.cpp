@@ -384,7 +384,7 @@ std::function<int()> add_compare(CLI::App& app) {
   app.add_flag("--json", o->json, "report as JSON");
   app.add_flag("--verbose,-v", o->verbose, "progress of every run");
   group(app, "Precision and performance");
-  o->device.add(app);
+  o->device.add(app, /*takes_auto=*/false);
   o->device.excludes(app.get_option("--self-check"));
   add_threads(app, o->threads);
   examples(app, {"tessera compare study.json --out study --dry-run",

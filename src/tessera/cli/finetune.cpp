@@ -8,6 +8,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/device_flag.h"
+#include "tessera/cli/fit.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/out_place.h"
 #include "tessera/cli/recipe_flags.h"
@@ -167,7 +168,7 @@ int finetune(const FinetuneArgs& o) {
   TrainProgress progress(train::unit_of(recipe.objective->type()));
   train::TrainOptions options;
   options.resume = o.resume;
-  options.device = o.device.device([&] { return training_bytes(recipe.spec); });
+  options.device = o.device.device([&] { return training_bytes(recipe); });
   options.cancel = &cancel_token();
   options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
   options.on_start = [](const std::string& line) { fmt::print(stderr, "tessera: {}\n", line); };

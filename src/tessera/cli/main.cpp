@@ -12,6 +12,7 @@
 #include "tessera/cli/cli.h"
 #include "tessera/cli/convert.h"
 #include "tessera/cli/families.h"
+#include "tessera/cli/plan.h"
 #include "tessera/cli/quantize.h"
 #include "tessera/cli/typed.h"
 #include "tessera/spec/plugin_files.h"
@@ -37,6 +38,7 @@ bool needs_tensors(const std::vector<std::string>& args) {
       (asks_for({&kPlugin, 1}) || !tessera::spec::plugins_of_environment().empty()))
     return true;
   return (verb == "convert" && asks_for(kTensorOptions)) ||
+         (verb == "plan" && asks_for(kFitOptions)) ||
          (verb == "families" && asks_for({&kProofText, 1})) ||
          (verb == "quantize" && asks_for({&kImportance, 1}));
 }

@@ -55,6 +55,11 @@ model::ModelSpec spec_of_config(const std::filesystem::path& config,
 
 }  // namespace
 
+bool is_recipe_file(const std::filesystem::path& path) {
+  const std::optional<spec::Json> json = own_json(path);
+  return json && is_recipe(*json);
+}
+
 std::string lacking_weights(const std::filesystem::path& folder) {
   try {
     format::open_tensor_folder(folder);

@@ -13,6 +13,9 @@ namespace tessera::cli {
 /// True if the file is JSON text (a spec), by content.
 bool is_spec_file(const std::filesystem::path& path);
 
+/// True for a training recipe: JSON with a spec, or with a model to begin from and data.
+bool is_recipe_file(const std::filesystem::path& path);
+
 /// The spec of a spec file, of a model, or of a config.json of Hugging Face (also in a folder
 /// without its weights, with a line on stderr); `overrides` apply to spec files only.
 model::ModelSpec spec_of(const std::filesystem::path& path,

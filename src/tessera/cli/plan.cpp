@@ -1,3 +1,5 @@
+#include "tessera/cli/plan.h"
+
 #include <optional>
 
 #include "tessera/base/output_file.h"
@@ -24,6 +26,9 @@ struct PlanArgs {
   int64_t multiple = 1;
   double tolerance = 0.01;
   bool force = false;
+  std::string device, memory;  // whether it fits
+  int64_t sequences = 1;
+  FitPlanner planner;
 };
 
 /// The goal of --solve; nothing without.
@@ -65,6 +70,42 @@ std::string scaled(double value, const char* unit) {
   return fmt::format("{:.4g} {}{}", value, kPrefixes[i], unit);
 }
 
+std::string gigabytes(const Json& bytes) {
+  return scaled(bytes.get<double>(), "B");
+}
+
+/// Bytes by part, whether they fit, and what would.
+void print_fit(const Json& fit) {
+  fmt::print("\nmemory on {} ({})\n", fit["device"].get<std::string>(), fit["for"].get<std::string>());
+  for (const auto& [name, key] : {std::pair{"weights", "weight_bytes"},
+                                  {"KV cache and state", "state_bytes"},
+                                  {"gradients", "gradient_bytes"},
+                                  {"optimizer state", "optimizer_bytes"},
+                                  {"weight average", "average_bytes"}})
+    if (fit[key] != 0) fmt::print("  {:<19} {:>16}\n", name, gigabytes(fit[key]));
+  const bool known = !fit.contains("activations_unknown");
+  if (known)
+    fmt::print("  {:<19} {:>16}\n", "activations", gigabytes(fit["activation_bytes"]));
+  else
+    fmt::print("  {:<19} {:>16}  ({})\n", "activations", "unknown",
+               fit["activations_unknown"].get<std::string>());
+  const std::string needs = gigabytes(fit["total_bytes"]),
+                    has = fmt::format("{} (four fifths of {})", gigabytes(fit["usable_bytes"]),
+                                      gigabytes(fit["memory_bytes"]));
+  if (fit["fits"].is_null())
+    fmt::print("fits without activations, which are unknown: {} of {}\n", needs, has);
+  else if (fit["fits"].get<bool>())
+    fmt::print("fits: {} of {}\n", needs, has);
+  else
+    fmt::print("does not fit: needs {}{}, has {}\n", needs, known ? "" : " and activations", has);
+  for (const Json& remedy : fit["remedies"])
+    fmt::print("  fits with {}: {}\n", remedy["change"].get<std::string>(),
+               gigabytes(remedy["total_bytes"]));
+  if (fit["fits"] == false && fit["remedies"].empty())
+    fmt::print("  no change of batch, precision of moments, recomputation, context or storage type "
+               "that was tried fits\n");
+}
+
 int plan(const PlanArgs& o) {
   const std::optional<model::SolveGoal> goal = goal_of(o);
   check_out_place("plan", o.out, o.force);
@@ -83,10 +124,25 @@ int plan(const PlanArgs& o) {
       model::make_plan(spec, context, features > 0 && spec.encoder ? features : -1, kv);
   if (o.snapshot_every > 0) model::add_snapshots(plan, spec, o.snapshot_every, kv);
   if (!o.out.empty()) write_file_atomically(o.out, solved->spec.dump(2) + "\n");
+  Json fit;
+  if (!o.device.empty() || !o.memory.empty()) {
+    if (goal)
+      fail(ErrorKind::usage, "plan", "{} with --solve; expected one of them",
+           o.device.empty() ? kFitMemory : kFitDevice);
+    fit = o.planner({.path = o.path,
+                     .overrides = o.overrides,
+                     .loading = o.loading.options(),
+                     .device = o.device,
+                     .memory = o.memory,
+                     .context = context,
+                     .sequences = o.sequences,
+                     .kv_type = o.kv_type});
+  }
   if (o.json) {
     Json json = model::to_json(plan);
     if (solved) json["solved"] = {{"key", o.key}, {"value", solved->value}};
     if (!full.empty()) json["kept_in_full"] = model::kept_in_full(spec);
+    if (!fit.is_null()) json["memory"] = fit;
     print_json(json);
     return kExitOk;
   }
@@ -109,13 +165,20 @@ int plan(const PlanArgs& o) {
   if (o.snapshot_every > 0)
     fmt::print("prefix-cache states   {:>16}  ({} snapshots)\n",
                scaled(static_cast<double>(plan.snapshot_bytes), "B"), plan.snapshots);
+  if (!fit.is_null()) print_fit(fit);
   return kExitOk;
 }
 
 }  // namespace
 
 std::function<int()> add_plan(CLI::App& app) {
+  // the options are known; tessera-tensors runs the command with them
+  return add_plan(app, FitPlanner{});
+}
+
+std::function<int()> add_plan(CLI::App& app, FitPlanner planner) {
   auto o = std::make_shared<PlanArgs>();
+  o->planner = std::move(planner);
   names_model(app.add_option("spec", o->path, "spec (JSON), model, or config.json of Hugging Face")
                   ->required(),
               o->path);
@@ -131,6 +194,15 @@ std::function<int()> add_plan(CLI::App& app) {
                  "KV cache type: " + spec::kv_type_names() +
                      "; generate and serve use f16 for weights of at most 16 bits")
       ->capture_default_str();
+  group(app, "Whether it fits a device");
+  app.add_option(kFitDevice, o->device,
+                 "memory of a recipe's training, or of a model's inference, on cpu, cuda or cuda:N, "
+                 "and whether its free memory is enough");
+  app.add_option(kFitMemory, o->memory,
+                 "the same for a GPU with this memory, such as 24GiB, which need not be there");
+  app.add_option("--sequences", o->sequences, "inference: sequences with a KV cache at a time")
+      ->capture_default_str()
+      ->check(positive());
   group(app, "Solving for a size");
   app.add_option("--solve", o->key,
                  "find the integer of this key of the spec that reaches a goal, such as "
@@ -155,6 +227,8 @@ std::function<int()> add_plan(CLI::App& app) {
   examples(app, {"tessera plan zoo/llama/smollm2-135m.json --context 8192",
                  "tessera plan model.gguf --context 32768 --kv-type int8",
                  "tessera plan zoo/mamba2/mamba2-130m.json --snapshot-every 256",
+                 "tessera plan recipe.json --memory 24GiB",
+                 "tessera plan model.gguf --device cuda --context 32768 --sequences 8",
                  "tessera plan spec.json --solve ffn.d_hidden --parameters 10M --out spec-10m.json",
                  "tessera plan config.json --context 8192", "tessera plan model.gguf --json"});
   return [o] { return plan(*o); };

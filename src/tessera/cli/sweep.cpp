@@ -4,6 +4,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/device_flag.h"
+#include "tessera/cli/fit.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/train_progress.h"
 #include "tessera/train/loop/trainer.h"
@@ -56,7 +57,7 @@ Outcome run_one(const SweepArgs& o,
   TrainProgress progress(train::unit_of(recipe.objective->type()));
   train::TrainOptions options;
   options.resume = true;
-  options.device = o.device.device([&] { return training_bytes(recipe.spec); });
+  options.device = o.device.device([&] { return training_bytes(recipe); });
   options.cancel = &cancel_token();
   if (o.verbose)
     options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };

@@ -1,5 +1,6 @@
 // tessera-tensors: the verbs that compute with tensors, and the others, which `docs` writes of.
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -26,6 +27,16 @@ void prepare_torch(std::string_view verb) {
     tessera::cli::open_torch();
 }
 
+/// A device without memory for a tensor.
+std::string explain(const std::exception& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) == nullptr) return "";
+  const std::string_view what = error.what();
+  return fmt::format(
+      "[device] {}; expected a smaller batch, context or model (`tessera plan` says what fits), "
+      "--device auto or --device cpu",
+      what.substr(0, what.find('\n')));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -48,7 +59,7 @@ int main(int argc, char** argv) {
 #define TESSERA_SPLIT_VERB(name, typed, group, summary, add) {typed, group, summary, add},
 #include "tessera/cli/verbs.def"
   };
-  const int code = run({argv, argv + argc}, verbs, nn::load_plugin);
+  const int code = run({argv, argv + argc}, verbs, {nn::load_plugin, explain});
   // what is written is flushed, what was opened is closed; libtorch would take 75 ms more to remove
   // its operators one by one
   std::fflush(nullptr);

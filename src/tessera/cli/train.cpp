@@ -5,12 +5,15 @@
 
 #include "tessera/base/temporary_folder.h"
 #include "tessera/base/threads.h"
+#include "tessera/cli/amount.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/device_flag.h"
+#include "tessera/cli/fit.h"
 #include "tessera/cli/load_flags.h"
 #include "tessera/cli/out_place.h"
 #include "tessera/cli/train_progress.h"
 #include "tessera/model/plan.h"
+#include "tessera/ops/device_memory.h"
 #include "tessera/train/loop/find_batch.h"
 #include "tessera/train/runs/run_folder.h"
 #include "tessera/train/objective/objective_config.h"
@@ -51,20 +54,6 @@ nn::SequenceSplit parse_split(const std::string& text) {
   return split;
 }
 
-/// "8G", "500M" or a number of bytes.
-int64_t parse_bytes(const std::string& text) {
-  double number = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string unit(stop, text.data() + text.size());
-  const std::map<std::string, double> units{{"", 1},     {"K", 1e3},  {"M", 1e6}, {"G", 1e9},
-                                            {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
-  const auto found = units.find(unit);
-  if (error != std::errc() || found == units.end() || !(number > 0) ||
-      number * found->second > 1e18)
-    fail(ErrorKind::usage, "train", "--memory \"{}\"; expected a size such as 8G or 500M", text);
-  return static_cast<int64_t>(number * found->second);
-}
-
 /// Changes how many sequences a pass takes; a resumed run keeps what it has.
 void find_batch(const TrainArgs& o, train::Recipe& recipe, at::Device device) {
   namespace fs = std::filesystem;
@@ -81,7 +70,7 @@ void find_batch(const TrainArgs& o, train::Recipe& recipe, at::Device device) {
     }
   }
   const int64_t there = train::available_bytes(device),
-                budget = o.memory.empty() ? there / 5 * 4 : parse_bytes(o.memory);
+                budget = o.memory.empty() ? ops::usable_memory(there) : bytes_of("--memory", o.memory);
   if (budget == 0)
     fail(ErrorKind::usage, "train", "free memory of {} is unknown; expected --memory",
          device.str());
@@ -112,8 +101,11 @@ int train_model(const TrainArgs& o) {
     fail(ErrorKind::usage, "train", "--memory has no meaning without --find-batch");
   o.device.check();
   check_out_place("train", o.out, o.force, is_run_folder);
-  train::Recipe recipe = train::load_recipe(o.recipe, o.overrides, o.ignore_keys);
-  const at::Device device = o.device.device([&] { return training_bytes(recipe.spec); });
+  std::vector<std::string> overrides = o.overrides;
+  // a key of the recipe, so that the run's folder has it
+  if (o.device.deterministic()) overrides.emplace_back("train.deterministic=true");
+  train::Recipe recipe = train::load_recipe(o.recipe, overrides, o.ignore_keys);
+  const at::Device device = o.device.device([&] { return training_bytes(recipe); });
   train::check_split(recipe.spec, recipe.train, o.sequence);
   if (o.find_batch) {
     find_batch(o, recipe, device);

@@ -1,5 +1,6 @@
 // Members of objects of config.json in a family file, and the places of names in it.
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 #include <map>
 
@@ -36,6 +37,17 @@ std::string expression_with(const Json& json, const std::string& name, const std
     if (const std::string found = expression_with(value, name, inner); !found.empty()) return found;
   }
   return "";
+}
+
+/// Whether a text has a path, and not as the beginning of a longer name.
+bool has_path(std::string_view text, std::string_view path) {
+  for (size_t at = 0; (at = text.find(path, at)) != std::string_view::npos; at += path.size()) {
+    const size_t end = at + path.size();
+    if (end == text.size() ||
+        (text[end] != '_' && std::isalnum(static_cast<unsigned char>(text[end])) == 0))
+      return true;
+  }
+  return false;
 }
 
 using PlacedPaths = std::multimap<std::string, std::string>;  // a path of the config: its place
@@ -87,8 +99,7 @@ void check_family_members(const FamilyParts& parts) {
   for (const auto& [path, place] : own_paths(parts, kKind, *own)) {
     const size_t dot = path.rfind('.');
     // what the base reads, and what the file says that its type has
-    if (dot == std::string::npos || below.find(path) != std::string::npos ||
-        dialect.ignores_key(path) ||
+    if (dot == std::string::npos || has_path(below, path) || dialect.ignores_key(path) ||
         (listed != nullptr && std::find(listed->begin(), listed->end(), path) != listed->end()))
       continue;
     const std::string object = path.substr(0, dot), member = path.substr(dot + 1);

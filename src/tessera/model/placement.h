@@ -15,6 +15,8 @@ inline at::Device device_of(const Model& model) {
 /// Bytes of the weights on another device than the CPU, where every storage type stays what it is
 /// (ops::Storage::to). Weights that share their numbers count once.
 int64_t bytes_on_device(const Model& model);
+/// The same with all matrices in blocks of `packed` whose shape allows it.
+int64_t bytes_on_device(const Model& model, DType packed);
 
 /// The same model with its weights on `device`: a copy of each (ops::to_device), or the same
 /// weights if they are there. Weights that share their numbers still do.

@@ -11,6 +11,12 @@ struct DeviceMemory {
   int64_t free = 0, total = 0;  // bytes
 };
 
+/// What a plan may take of this memory: four fifths. The rest is for what is not counted: gaps
+/// between the blocks of an allocator, workspaces of libraries.
+constexpr int64_t usable_memory(int64_t bytes) {
+  return bytes / 5 * 4;
+}
+
 /// nullopt for the CPU, and for a device whose backend does not report it.
 std::optional<DeviceMemory> memory_of(at::Device device);
 

@@ -11,6 +11,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "tessera/ops/cuda_kernels.h"
+#include "tessera/ops/deterministic.h"
 #include "tessera/ops/device_memory.h"
 
 namespace tessera::ops {
@@ -79,7 +80,7 @@ AutoDevice auto_device(int64_t bytes) {
   const std::string name = device.str();
   const std::optional<DeviceMemory> memory = memory_of(device);
   if (!memory) return {at::kCPU, fmt::format("cpu, since {} does not report its memory", name)};
-  const bool fits = bytes <= memory->free / 5 * 4;
+  const bool fits = bytes <= usable_memory(memory->free);
   return {fits ? device : at::Device(at::kCPU),
           fmt::format("{}, since the model takes {:.2f} GiB there and {} has {:.2f} GiB free",
                       fits ? name : "cpu", static_cast<double>(bytes) / kGiB, name,
@@ -93,7 +94,7 @@ std::vector<std::string> devices() {
   return names;
 }
 
-at::Device device_named(const std::string& name) {
+at::Device device_named(const std::string& name, const std::string& expected) {
   const size_t colon = name.find(':');
   const std::string kind = name.substr(0, colon);
   int index = 0;
@@ -106,7 +107,7 @@ at::Device device_named(const std::string& name) {
       c10::is_privateuse1_backend_registered() && kind == c10::get_privateuse1_backend();
   if (index < 0 || (kind == "cpu" && colon != std::string::npos) ||
       (kind != "cpu" && kind != "cuda" && !own))
-    fail(ErrorKind::usage, "device", "\"{}\"; expected cpu, cuda or cuda:N", name);
+    fail(ErrorKind::usage, "device", "\"{}\"; expected {}", name, expected);
   if (kind == "cpu") return at::kCPU;
   if (kind == "cuda")
     if (const std::string reason = no_cuda_reason(); !reason.empty())
@@ -117,6 +118,7 @@ at::Device device_named(const std::string& name) {
          count_of(type), kind, kind, count_of(type) - 1);
   const at::Device device(type, static_cast<c10::DeviceIndex>(index));
   if (device.is_cuda()) open_cuda_kernels(device.index());
+  compute_without_tf32();
   return device;
 }
 

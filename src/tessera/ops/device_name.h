@@ -11,7 +11,9 @@ namespace tessera::ops {
 /// The device of a name: "cpu", "cuda" (= "cuda:0"), "cuda:1", or a backend that the program has
 /// registered with libtorch. Opens libtorch's CUDA libraries for "cuda". Throws Error(usage) for
 /// another name, "auto" too, and if the device is missing, with what is missing and the remedy.
-at::Device device_named(const std::string& name);
+/// `expected`: the names that the caller takes, for messages.
+at::Device device_named(const std::string& name,
+                        const std::string& expected = "cpu, cuda or cuda:N");
 
 /// Why "cuda" is not available, with the remedy; "" if it is.
 std::string no_cuda_reason();

@@ -80,9 +80,13 @@ Tensor loads(const Tensor& expert_NK, int64_t n_experts) {
 }
 
 Tensor largest(const Tensor& scores_NE, int64_t k) {
-  const Tensor scores = scores_NE.detach().to(at::kCPU, at::kDouble).contiguous();
-  const int64_t n = scores.size(0), e = scores.size(1);
+  const int64_t n = scores_NE.size(0), e = scores_NE.size(1);
   Tensor out = at::empty({n, k}, at::kLong);
+  if (scores_NE.is_meta()) {  // no scores, to plan memory (ops/planned_memory.h): an even load
+    for (int64_t i = 0; i < n * k; ++i) out.data_ptr<int64_t>()[i] = i % e;
+    return out;
+  }
+  const Tensor scores = scores_NE.detach().to(at::kCPU, at::kDouble).contiguous();
   const auto* score = scores.const_data_ptr<double>();
   auto* to = out.data_ptr<int64_t>();
   parallel_for(n, 256, [&](int64_t begin, int64_t end) {

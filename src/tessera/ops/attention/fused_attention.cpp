@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <optional>
 
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "tessera/ops/attention/attention_form.h"
+#include "tessera/ops/planned_memory.h"
 
 namespace tessera::ops {
 namespace {
@@ -56,6 +59,34 @@ Tensor mask_of(int64_t begin,
   return options.window > 0 ? before.logical_and(distance < options.window) : before;
 }
 
+/// What flash and memory-efficient attention keep for their backward pass: factors, output and a
+/// number per query. Without numbers, to plan memory.
+class PlannedAttention : public torch::autograd::Function<PlannedAttention> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        const Tensor& q_BHTD,
+                        const Tensor& k_BHSD,
+                        const Tensor& v_BHSD) {
+    std::vector<int64_t> shape = q_BHTD.sizes().vec();
+    const Tensor sums = at::empty({shape[0], shape[1], shape[2]}, q_BHTD.options().dtype(at::kFloat));
+    shape.back() = v_BHSD.size(3);
+    const Tensor out = at::empty(shape, q_BHTD.options());
+    context->save_for_backward({q_BHTD, k_BHSD, v_BHSD, out, sums});
+    return out;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& /*given*/) {
+    const auto saved = context->get_saved_variables();
+    return {at::empty_like(saved[0]), at::empty_like(saved[1]), at::empty_like(saved[2])};
+  }
+};
+
+/// Whether CUDA's fused kernels, which never hold the scores, serve what the meta device stands
+/// for: shared keys in 16 bits only.
+bool plans_fused(const Tensor& q, bool groups) {
+  return q.is_meta() && planned_device() == at::kCUDA && (!groups || q.element_size() == 2);
+}
+
 }  // namespace
 
 bool every_query_sees_a_key(
@@ -81,6 +112,8 @@ Tensor fused_attention(const Tensor& q_BTHD,
   const auto attend = [&](const Tensor& of, const kernels::KeyRange& seen,
                           const std::optional<Tensor>& mask, bool causal) {
     const int64_t n = seen.end - seen.begin;
+    if (plans_fused(q, groups))
+      return PlannedAttention::apply(of, k.narrow(2, seen.begin, n), v.narrow(2, seen.begin, n));
     return at::scaled_dot_product_attention(of, k.narrow(2, seen.begin, n),
                                             v.narrow(2, seen.begin, n), mask, 0, causal,
                                             options.scale, groups);

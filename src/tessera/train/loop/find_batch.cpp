@@ -35,13 +35,25 @@ int64_t bytes_used(at::Device device) {
   return device.is_cpu() ? resident_bytes() : ops::peak_memory(device).value_or(0);
 }
 
+/// Bytes of what an update leaves behind: weights, gradients and moments.
+int64_t bytes_kept(at::Device device) {
+  give_memory_back(device);
+  return bytes_used(device);
+}
+
+struct Tried {
+  BatchTrial trial;
+  int64_t kept = 0;  // bytes that do not depend on the batch
+};
+
 /// Two updates of at most two micro-batches each: in the second one, gradients exist and memory
 /// blocks are cached. The block cache counts as used memory.
-BatchTrial try_batch(const Recipe& recipe,
-                     const fs::path& cache,
-                     BatchTrial trial,
-                     const CancelToken* cancel,
-                     at::Device device) {
+Tried try_batch(const Recipe& recipe,
+                const fs::path& cache,
+                BatchTrial trial,
+                const CancelToken* cancel,
+                at::Device device) {
+  Tried out;
   Recipe some = recipe;
   some.train.batch = trial.batch;
   some.train.accumulate = std::min<int64_t>(2, trial.accumulate);
@@ -61,9 +73,11 @@ BatchTrial try_batch(const Recipe& recipe,
     trial.tokens_per_s = static_cast<double>(tokens) / seconds.count();
     trial.bytes = bytes_used(device);
     trial.tried = true;
+    out.kept = bytes_kept(device);
   }
   give_memory_back(device);
-  return trial;
+  out.trial = trial;
+  return out;
 }
 
 }  // namespace
@@ -105,8 +119,9 @@ BatchSearch find_batch(const Recipe& recipe,
   const int64_t sequences = recipe.train.batch * recipe.train.accumulate,
                 least_passes = recipe.watch && recipe.watch->noise_scale > 0 ? 2 : 1;
   BatchSearch out;
-  // memory as a linear function of the sequences, through the last two measurements
-  int64_t before = 0, bytes_before = bytes_used(device);
+  // memory as a linear function of the sequences, through the last two measurements; no sequence at
+  // all takes what the first trial kept between its updates
+  int64_t before = 0, bytes_before = 0;
   std::optional<BatchTrial> last;
   for (int64_t batch = 1; batch <= sequences / least_passes; ++batch) {
     if (sequences % batch != 0) continue;
@@ -120,7 +135,9 @@ BatchSearch find_batch(const Recipe& recipe,
     const bool too_much = last && trial.bytes > budget;
     if (!too_much) {
       if (last) before = last->batch, bytes_before = last->bytes;
-      trial = try_batch(recipe, cache, trial, cancel, device);
+      const Tried tried = try_batch(recipe, cache, trial, cancel, device);
+      if (!last) bytes_before = tried.kept;
+      trial = tried.trial;
       last = trial;
     }
     out.trials.push_back(trial);

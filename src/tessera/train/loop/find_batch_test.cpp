@@ -12,8 +12,8 @@ namespace {
 /// Activations that are large beside all else: 256 tokens of 256 numbers in 6 layers.
 struct Setting {
   TemporaryFolder folder;
+  Json json = tiny_recipe(folder.write("text.txt", counting_text(40000)));
   Recipe recipe = [this] {
-    Json json = tiny_recipe(folder.write("text.txt", counting_text(40000)));
     json["spec"]["d_model"] = 64;
     json["spec"]["layers"][0]["repeat"] = 6;
     json["spec"]["ffn"]["d_hidden"] = 256;
@@ -53,6 +53,23 @@ TEST(FindBatch, DoesNotTryWhatIsFarTooMuch) {
   const BatchSearch few = s.find(all.trials[1].bytes + (8 << 20));
   EXPECT_LT(few.chosen.batch, 6);
   EXPECT_FALSE(few.trials.back().tried);
+}
+
+TEST(FindBatch, WeightsAreNoPartOfASequence) {
+  // 10 M parameters, 170 MB with gradients and moments; a sequence of 16 tokens takes few
+  Setting s;
+  Json json = s.json;
+  json["spec"]["d_model"] = 512;
+  json["spec"]["ffn"]["d_hidden"] = 1024;
+  json["spec"]["layers"][0]["repeat"] = 4;
+  s.recipe = read_recipe(json, "", {"train.batch=2", "train.accumulate=1", "train.length=16"});
+  const BatchSearch all = s.find(int64_t{1} << 40);
+  ASSERT_EQ(all.trials.size(), 2u);
+  const int64_t one = all.trials[0].bytes, two = all.trials[1].bytes;
+  // a limit just above what two sequences take, far below twice the weights
+  const BatchSearch tight = s.find(std::max(one, two) + (48 << 20));
+  EXPECT_EQ(tight.chosen.batch, 2);
+  EXPECT_TRUE(tight.trials.back().tried);
 }
 
 TEST(FindBatch, SaysWhatToDoWhereNothingFits) {

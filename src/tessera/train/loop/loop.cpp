@@ -84,6 +84,20 @@ int64_t Loop::try_update() {
   return recipe_.train.batch * recipe_.train.accumulate * recipe_.train.length;
 }
 
+void Loop::try_pass() {
+  std::optional<RecurrentStates> carried = progress_.carried;
+  std::vector<int64_t> begun;
+  const std::vector<PackedBatch> packed{
+      objective_.source().train(progress_.sample, recipe_.train.batch, begun)};
+  for (const int64_t stream : begun)
+    if (carried) carried->forget(stream);
+  Denominators whole = objective_.denominators(packed.front());
+  whole.loss_scale = scaler_ ? scaler_->scale() : 1;
+  Counts counts;
+  Update all{packed};
+  pass(0, packed.front(), whole, all, carried, counts);
+}
+
 void Loop::restore() {
   const auto steps = checkpoint_steps(folder_);
   if (steps.empty()) return;

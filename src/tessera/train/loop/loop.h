@@ -68,6 +68,9 @@ class Loop {
   TrainResult run();
   /// One update without log, evaluation and checkpoint; returns its number of input tokens.
   int64_t try_update();
+  /// Forward and backward pass of the first micro-batch alone: gradients are added, and nothing is
+  /// read back from a device.
+  void try_pass();
 
  private:
   /// Statistics over the micro-batches of an update.

@@ -8,6 +8,7 @@
 #include "tessera/model/placement.h"
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/ops/block_cache.h"
+#include "tessera/ops/deterministic.h"
 #include "tessera/train/loop/adapter.h"
 #include "tessera/train/loop/init_weights.h"
 #include "tessera/train/objective/objective_config.h"
@@ -111,6 +112,7 @@ void check_precision(Precision precision, bool has_bf16_units) {
 
 TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptions& options) {
   check_split(recipe.spec, recipe.train, options.sequence);
+  const ops::Deterministic deterministic(recipe.train.deterministic ? options.device : at::kCPU);
   check_precision(recipe.train.precision, !options.device.is_cpu() || kernels::has_bf16_units());
   RunLock lock(folder);
   if (const auto steps = checkpoint_steps(folder); !steps.empty()) {

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "tessera/base/threads.h"
+#include "tessera/model/memory_plan.h"
 #include "tessera/model/placement.h"
 #include "tessera/ops/block_cache.h"
 #include "tessera/train/loop/adapter.h"
@@ -50,7 +51,9 @@ std::unique_ptr<TrainState> any_learner(const Recipe& recipe,
                                         std::move(start.adapters), std::move(beside));
   }
   model::Model model =
-      model::to_device({recipe.spec, model::Weights::initial(recipe.spec, 0)}, device);
+      device.is_meta()
+          ? model::planned_model(recipe.spec)
+          : model::to_device({recipe.spec, model::Weights::initial(recipe.spec, 0)}, device);
   AuxiliaryParameters beside = objective.join(model);
   return std::make_unique<TrainState>(std::move(model), recipe.optimizer,
                                       std::vector<model::WeightAdapter>(), std::move(beside));

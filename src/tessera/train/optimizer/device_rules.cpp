@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include <ATen/ATen.h>
@@ -47,7 +48,8 @@ class DeviceRule : public UpdateRule {
         update.moments[m].push_back(moments_[m].second[s]);
     }
     if (update.slots.empty()) return;
-    if (step.scale != 1) update.gradients = at::_foreach_mul(update.gradients, step.scale);
+    // in place: a copy would be as large as the weights
+    if (step.scale != 1) at::_foreach_mul_(update.gradients, step.scale);
     apply(update);
   }
 
@@ -107,7 +109,9 @@ void add_decay(Tensors& gradients, const Tensors& weights, const Scalars& decays
   gradients = at::_foreach_add(at::_foreach_mul(weights, decays), gradients);
 }
 
-/// AdamW's update, or Adam's, with moments m and v of the update's parameters.
+/// AdamW's update, or Adam's, with moments m and v of the update's parameters: libtorch's fused form
+/// (at::_fused_adamw_), a launch for all parameters of one rate and decay. It divides by
+/// sqrt(v) / sqrt(1 - b2^t) + eps, as adamw.h does.
 class DeviceAdamRule : public DeviceRule {
  public:
   DeviceAdamRule(std::vector<ParameterInfo> slots,
@@ -118,25 +122,29 @@ class DeviceAdamRule : public DeviceRule {
 
  protected:
   void adam(Update& u, Tensors& m, Tensors& v) const {
-    const auto constants = [&](const ParameterInfo& slot) {
-      return AdamConstants(settings_, u.step, slot);
+    if (device().is_meta()) return;  // planned (ops/planned_memory.h): a launch that allocates nothing
+    // a number on the device, which no step reads back; exact up to 2^24 updates
+    const Tensor t = at::full({}, static_cast<double>(u.step.t),
+                              at::TensorOptions(device()).dtype(at::kFloat));
+    std::map<std::pair<double, double>, std::array<Tensors, 4>> groups;
+    for (size_t i = 0; i < u.slots.size(); ++i) {
+      const ParameterInfo& slot = slots()[u.slots[i]];
+      auto& [weights, gradients, first, second] = groups[{slot.lr_factor, slot.weight_decay}];
+      weights.push_back(u.weights[i]);
+      gradients.push_back(u.gradients[i]);
+      first.push_back(m[i]);
+      second.push_back(v[i]);
+    }
+    const auto fused = [this](auto&&... arguments) {
+      settings_.coupled ? at::_fused_adam_(arguments...) : at::_fused_adamw_(arguments...);
     };
-    const AdamConstants c = constants({});  // those that all parameters share
-    if (settings_.coupled)
-      add_decay(u.gradients, u.weights,
-                each(u, [](const ParameterInfo& slot) { return slot.weight_decay; }));
-    at::_foreach_mul_(m, c.beta1);
-    at::_foreach_add_(m, u.gradients, c.rest1);
-    at::_foreach_mul_(v, c.beta2);
-    at::_foreach_addcmul_(v, u.gradients, u.gradients, c.rest2);
-    Tensors size = at::_foreach_sqrt(v);
-    at::_foreach_mul_(size, c.root);
-    at::_foreach_add_(size, c.eps);
-    at::_foreach_mul_(u.weights,
-                      each(u, [&](const ParameterInfo& slot) { return constants(slot).keep; }));
-    at::_foreach_addcdiv_(u.weights, m, size, each(u, [&](const ParameterInfo& slot) {
-                            return -constants(slot).rate;
-                          }));
+    for (auto& [key, group] : groups) {
+      auto& [weights, gradients, first, second] = group;
+      const auto& [lr_factor, decay] = key;
+      fused(weights, gradients, first, second, Tensors(), Tensors(weights.size(), t),
+            u.step.lr * lr_factor, settings_.beta1, settings_.beta2, decay, settings_.eps,
+            /*amsgrad=*/false, /*maximize=*/false);
+    }
   }
 
  private:

@@ -49,6 +49,7 @@ struct TrainRecipe {
   double loss_scale = 65536;  // of fp16, at first
   int64_t seed = 0;
   int64_t threads = 0;
+  bool deterministic = false;
   int64_t eval_every = 0;
   int64_t eval_batches = 0;
   int64_t log_every = 10;
@@ -93,6 +94,9 @@ struct TrainRecipe {
               {.min = 0}),
         field("threads", &C::threads, "number of threads; 0 = as the process is set",
               {.min = 0, .max = kMaxThreads}),
+        field("deterministic", &C::deterministic,
+              "on a GPU: deterministic algorithms, so that a run repeats and resumes bit for bit on "
+              "one kind of GPU; on the CPU, where it does in any case, without effect"),
         field("eval_every", &C::eval_every, "steps between evaluations; 0 = at the end only",
               {.min = 0, .max = kMaxCount}),
         field("eval_batches", &C::eval_batches,
