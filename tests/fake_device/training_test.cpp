@@ -601,6 +601,19 @@ TEST_F(TrainingOnDevice, Float32IsNotTf32) {
   EXPECT_FALSE(at::globalContext().allowTF32CuDNN());
 }
 
+TEST_F(TrainingOnDevice, Tf32IsThatOfARunThatAsksForIt) {
+  const std::vector<std::string> changes{"train.steps=2", "train.precision=tf32"};
+  int64_t allowed = 0;
+  run("tf32", there_, changes, [&](int64_t) {
+    allowed += at::globalContext().allowTF32CuBLAS() && at::globalContext().allowTF32CuDNN();
+  });
+  EXPECT_EQ(allowed, 2);
+  EXPECT_FALSE(at::globalContext().allowTF32CuBLAS()) << "holds after the run";
+  EXPECT_FALSE(at::globalContext().allowTF32CuDNN());
+  test::expect_error(ErrorKind::usage, "[train.precision] \"tf32\" is for GPUs",
+                     [&] { run("tf32 cpu", at::kCPU, changes); });
+}
+
 TEST_F(TrainingOnDevice, LossesThatAreNotFiniteStopARun) {
   for (const at::Device device : {at::Device(at::kCPU), there_})
     test::expect_error(ErrorKind::input, "lower optimizer.lr", [&] {

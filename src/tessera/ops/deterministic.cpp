@@ -15,13 +15,24 @@ struct Silent final : c10::WarningHandler {
   void process(const c10::Warning& /*warning*/) override {}
 };
 
+void set_tf32(bool allowed) {
+  Silent silent;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  at::globalContext().setAllowTF32CuBLAS(allowed);
+  at::globalContext().setAllowTF32CuDNN(allowed);
+}
+
 }  // namespace
 
 void compute_without_tf32() {
-  Silent silent;
-  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
-  at::globalContext().setAllowTF32CuBLAS(false);
-  at::globalContext().setAllowTF32CuDNN(false);
+  set_tf32(false);
+}
+
+AllowTf32::AllowTf32(bool allowed) : allowed_(allowed) {
+  if (allowed_) set_tf32(true);
+}
+AllowTf32::~AllowTf32() {
+  if (allowed_) set_tf32(false);
 }
 
 Deterministic::Deterministic(at::Device device) : changes_(!on_host(device)) {
@@ -38,7 +49,6 @@ Deterministic::Deterministic(at::Device device) : changes_(!on_host(device)) {
   context.setDeterministicFillUninitializedMemory(false);
   context.setDeterministicCuDNN(true);
   context.setBenchmarkCuDNN(false);
-  compute_without_tf32();
 }
 
 Deterministic::~Deterministic() {

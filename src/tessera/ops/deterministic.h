@@ -11,6 +11,18 @@ namespace tessera::ops {
 /// the CPU.
 void compute_without_tf32();
 
+/// While one lives with `allowed`, they may use TF32. Made and destroyed by one thread.
+class AllowTf32 {
+ public:
+  explicit AllowTf32(bool allowed);
+  ~AllowTf32();
+  AllowTf32(const AllowTf32&) = delete;
+  AllowTf32& operator=(const AllowTf32&) = delete;
+
+ private:
+  bool allowed_;
+};
+
 /// While one lives, libtorch's operators on `device` are deterministic: the same call gives the
 /// same bits again on one kind of device, and an operator that cannot throws. Attention takes the
 /// deterministic backward pass of its kernels. Does nothing for the CPU, whose results do not

@@ -13,6 +13,7 @@ inline ops::ProductType product_type(Precision precision) {
     case Precision::fp16:
       return ops::ProductType::fp16;
     case Precision::float32:
+    case Precision::tf32:  // ops::AllowTf32
       break;
   }
   return ops::ProductType::float32;

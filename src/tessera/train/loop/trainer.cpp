@@ -113,6 +113,11 @@ void check_precision(Precision precision, bool has_bf16_units) {
 TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptions& options) {
   check_split(recipe.spec, recipe.train, options.sequence);
   const ops::Deterministic deterministic(recipe.train.deterministic ? options.device : at::kCPU);
+  if (recipe.train.precision == Precision::tf32 && options.device.is_cpu())
+    fail(ErrorKind::usage, "train.precision",
+         "\"tf32\" is for GPUs (--device cuda); expected \"float32\", \"bf16\" or \"fp16\" on the "
+         "CPU");
+  const ops::AllowTf32 tf32(recipe.train.precision == Precision::tf32);
   check_precision(recipe.train.precision, !options.device.is_cpu() || kernels::has_bf16_units());
   RunLock lock(folder);
   if (const auto steps = checkpoint_steps(folder); !steps.empty()) {

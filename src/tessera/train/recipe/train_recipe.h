@@ -12,6 +12,7 @@ namespace tessera::train {
 
 enum class Precision {
   float32,
+  tf32,  // products of float32 on a GPU read 10 bits of their factors
   bf16,  // factors of products; the rest is float32
   fp16,
 };
@@ -32,8 +33,8 @@ struct tessera::spec::EnumNames<tessera::train::WindowOrder> {
 template <>
 struct tessera::spec::EnumNames<tessera::train::Precision> {
   using E = tessera::train::Precision;
-  static constexpr std::array names{std::pair{E::float32, "float32"}, std::pair{E::bf16, "bf16"},
-                                    std::pair{E::fp16, "fp16"}};
+  static constexpr std::array names{std::pair{E::float32, "float32"}, std::pair{E::tf32, "tf32"},
+                                    std::pair{E::bf16, "bf16"}, std::pair{E::fp16, "fp16"}};
 };
 
 namespace tessera::train {
@@ -83,8 +84,9 @@ struct TrainRecipe {
               {.min = 1, .max = kMaxTokens}),
         field(
             "precision", &C::precision,
-            "mixed precision: type of the factors of products; bf16 needs AVX512-BF16 or AMX, fp16 "
-            "scales the loss; weights, sums, gradients and everything else stay float32"),
+            "mixed precision: type of the factors of products; bf16 needs AVX512-BF16, AMX or a GPU, "
+            "tf32 a GPU, fp16 scales the loss; weights, sums, gradients and everything else stay "
+            "float32"),
         field(
             "loss_scale", &C::loss_scale,
             "fp16: initial loss scale; halved at non-finite gradients, doubled after 2,000 finite "
