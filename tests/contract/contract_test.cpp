@@ -15,7 +15,7 @@
 #include "tessera/analysis/contract/exceptions.h"
 #include "tessera/analysis/contract/order_watch.h"
 #include "tessera/analysis/contract/suite.h"
-#include "tessera/model/model_spec.h"
+#include "tessera/model/computing_parts.h"
 #include "tessera/nn/forgetful_rows.h"
 #include "tessera/ops/basic/ordered_sum.h"
 
@@ -107,7 +107,7 @@ TEST(ContractSuite, EveryRecordedStepIsThatOfACase) {
     if (!c.problem.empty() || c.decoder.is_null()) continue;
     const model::ModelSpec spec = model::read_model_spec(c.decoder);
     if (!spec.not_recorded_reason().empty()) continue;
-    model::for_each_part(spec, [&](const spec::AnyPart& part) {
+    model::for_each_computing_part(spec, [&](const spec::AnyPart& part) {
       shown.insert(fmt::format("{} {}", name_of(part.mechanism->slot), part.type()));
     });
   }

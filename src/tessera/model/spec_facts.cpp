@@ -7,6 +7,7 @@
 
 #include "tessera/model/spec_reader.h"
 #include "tessera/nn/depth/depth_config.h"
+#include "tessera/model/computing_parts.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/nn/init/init_config.h"
 #include "tessera/nn/position/position_config.h"
@@ -270,12 +271,27 @@ std::string ModelSpec::no_state_reason() const {
   return reason;
 }
 
+void for_each_computing_part(const ModelSpec& spec,
+                             const std::function<void(const AnyPart&)>& visit) {
+  for_each_part(spec, visit);
+  const auto with = [&](const AnyPart& part) {
+    if (part) spec::for_each_part(part, visit);
+  };
+  for (const LayerSpec& layer : spec.layers)
+    for (const GroupSpec& group : layer.groups) {
+      if (!group.aside) with(group.residual);
+      for (const BranchSpec& branch : group.branches)
+        for (const AnyPart& norm : branch.norms) with(norm);
+    }
+  with(spec.final_norm);
+}
+
 std::string ModelSpec::not_recorded_reason(spec::KvType type) const {
   if (const std::string reason = no_state_reason(); !reason.empty()) return reason;
   if (encoder) return "it reads the output of an encoder";
   if (ids_before() > 0) return "a part reads earlier ids";
   std::string reason;
-  for_each_part(*this, [&](const AnyPart& part) {
+  for_each_computing_part(*this, [&](const AnyPart& part) {
     if (!reason.empty()) return;
     const Slot slot = part.mechanism->slot;
     // the others compute nothing in a step

@@ -85,22 +85,23 @@ TEST(RecordedSteps, APartMaySayWhyItHasNone) {
   const auto reason = [](const std::string& layers, spec::KvType type = spec::KvType::f32) {
     return read(layers).not_recorded_reason(type);
   };
-  const std::string attention = R"({"mixer": {"type": "attention", "n_heads": 2}, "ffn": "mlp"})";
+  const std::string attention =
+      R"({"mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "mlp", "d_hidden": 8}})";
   EXPECT_EQ(reason(attention), "");
   EXPECT_EQ(reason(attention, spec::KvType::f16), "");
   EXPECT_EQ(reason(attention, spec::KvType::int8), "a KV cache of type int8");
   EXPECT_EQ(reason(R"({"mixer": {"type": "attention", "n_heads": 2, "pattern": {"type": "window",
-                                 "width": 4}}, "ffn": "mlp"})"),
+                                 "width": 4}}, "ffn": {"type": "mlp", "d_hidden": 8}})"),
             "");
   EXPECT_EQ(reason(R"({"mixer": {"type": "attention", "n_heads": 2, "pattern": {"type": "strided",
-                                 "stride": 4}}, "ffn": "mlp"})"),
+                                 "stride": 4}}, "ffn": {"type": "mlp", "d_hidden": 8}})"),
             "pattern \"strided\" has no recorded step");
   EXPECT_EQ(reason(R"({"mixer": {"type": "attention", "n_heads": 2, "temperature": {"scale": 0.1}},
-                       "ffn": "mlp"})"),
+                       "ffn": {"type": "mlp", "d_hidden": 8}})"),
             "mixer \"attention\": its temperature is computed from positions on the host");
   EXPECT_EQ(reason(R"({"mixer": {"type": "attention", "n_heads": 2, "position": {"type": "rope",
                        "scaling": {"type": "dynamic", "factor": 2, "original_length": 8}}},
-                       "ffn": "mlp"})"),
+                       "ffn": {"type": "mlp", "d_hidden": 8}})"),
             "position \"rope\": its angles change with the length");
   EXPECT_EQ(reason(R"({"mixer": {"type": "attention", "n_heads": 2},
                        "ffn": {"type": "moe", "n_experts": 4, "router": {"type": "top_k", "k": 2},
