@@ -24,7 +24,7 @@ class TokenBuffer {
               std::shared_ptr<PagePool> pool = PagePool::make());
 
   /// The buffer of a row in a recorded step (model/recorded_steps.h), whose length is known on the
-  /// device alone: entries are in home_C, as many as `place`, int64 [1], says. One entry may be
+  /// device alone: entries are in home_C, and `place`, int64 [1], is their number. One entry may be
   /// appended; spans() and joined() from position 0 on are the whole home, entries of later tokens
   /// included (ops::KeyValues::place). length() is `length`, an upper bound.
   static TokenBuffer recorded(const spec::StateDecl& decl,

@@ -88,6 +88,9 @@ void Batcher::begin_with(size_t row,
 }
 
 void Batcher::reorder_rows(std::span<const size_t> rows, std::span<const size_t> parents) {
+  bool moves = false;
+  for (size_t i = 0; i < parents.size(); ++i) moves = moves || parents[i] != i;
+  if (!moves) return;
   std::vector<int64_t> from;
   std::vector<Row> was;
   for (const size_t parent : parents) {
