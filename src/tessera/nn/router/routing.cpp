@@ -304,7 +304,7 @@ void LearnedRouter::report(const Tensor& z_NE,
   }
   if (context.add_loss && losses_.z_weight > 0)
     context.add_loss("router_z" + level, router_z_loss(z_NE) * (losses_.z_weight * n));
-  if (!context.add_statistic) return;
+  if (!context.add_statistic || p_NE.is_meta()) return;
   const at::NoGradGuard no_gradients;
   count_choices(context, name_ + level, expert_NK, p_NE.size(1));
   context.add_statistic(name_ + level + ".entropy",
