@@ -286,10 +286,11 @@ TEST_F(CliOnDevice, PlanSaysWhetherItFits) {
   EXPECT_EQ(model["gradient_bytes"], 0);
   const spec::Json small = fit_of(
       gguf_ + fmt::format(" --memory {} --context 64 --sequences 64",
-                          one["total_bytes"].get<int64_t>() + 32 * one["state_bytes"].get<int64_t>()),
+                          one["total_bytes"].get<int64_t>() + 48 * one["state_bytes"].get<int64_t>()),
       "");
   EXPECT_EQ(small["fits"], false) << small.dump();
-  EXPECT_FALSE(small["remedies"].empty()) << small.dump();
+  ASSERT_FALSE(small["remedies"].empty()) << small.dump();
+  EXPECT_EQ(small["remedies"][0]["change"], "--kv-type f16");
 }
 
 TEST_F(CliOnDevice, AutoCountsActivations) {

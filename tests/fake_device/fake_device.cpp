@@ -15,6 +15,7 @@
 #include "fake_device.h"
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <csetjmp>
 #include <csignal>
@@ -396,13 +397,17 @@ void disorder(const std::string& name, const Tensor& result) {
       "aten::embedding_dense_backward", "aten::index_add_",        "aten::index_add",
       "aten::_index_put_impl_",         "aten::index_put_",        "aten::scatter_add_",
       "aten::scatter_add",              "aten::index_add.out",     "aten::index_put"};
-  static std::atomic<int64_t> calls{0};
+  // another order in every process, too
+  static std::atomic<uint64_t> calls{
+      static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())};
   if (!g_unordered || at::globalContext().deterministicAlgorithms() || !sums.contains(name)) return;
   if (result.scalar_type() != at::kFloat || result.numel() == 0 || !result.is_contiguous()) return;
   float* const values = result.mutable_data_ptr<float>();
-  const int64_t call = ++calls;
-  for (int64_t i = call % 2; i < result.numel(); i += 2)
-    values[i] = std::nextafter(values[i], call % 3 == 0 ? -1e30F : 1e30F);
+  uint64_t random = ++calls * 0x9e3779b97f4a7c15U;
+  for (int64_t i = 0; i < result.numel(); ++i) {
+    random = random * 6364136223846793005U + 1442695040888963407U;
+    values[i] = std::nextafter(values[i], random >> 63 != 0 ? -1e30F : 1e30F);
+  }
 }
 
 void serve(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

@@ -192,11 +192,12 @@ Json plan_inference(const FitArgs& o, const Target& target) {
       remedies.push_back({std::move(change), changed});
   };
   if (!target.fits(plan)) {
-    if (plan.state > 0 && calls.kv != spec::KvType::int8) {
+    for (const spec::KvType kv : {spec::KvType::f16, spec::KvType::int8}) {
+      if (plan.state == 0 || kv <= calls.kv) continue;
       model::PlannedCalls small = calls;
-      small.kv = spec::KvType::int8;
+      small.kv = kv;
       try {
-        add("--kv-type int8", memory_of(small));
+        add(fmt::format("--kv-type {}", spec::name_of(kv)), memory_of(small));
       } catch (const Error& error) {
         // states that have no keys and values stay as they are
         if (error.kind() != ErrorKind::spec) throw;

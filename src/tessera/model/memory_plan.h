@@ -38,7 +38,7 @@ struct PlannedCalls {
   int64_t chunk = 1024;   // prompt tokens per call
   spec::KvType kv = spec::KvType::f32;
 };
-/// Inference: one sequence is read up to the context, beside the states of all. `of`: whose forms
+/// Inference: one sequence is read up to the context, in addition to the states of all. `of`: whose forms
 /// of attention compute (ops::PlannedMemory). Throws Error(spec) for a KV cache type that the model
 /// does not support.
 MemoryPlan inference_memory(const Model& model, const PlannedCalls& calls, at::DeviceType of);

@@ -31,7 +31,8 @@ void for_matrices(const StepTarget& target, const StepInput& x, Body body) {
 }  // namespace
 
 StepNumbers::StepNumbers(WeightPtr weight) : weight_(std::move(weight)) {
-  if (weight_ && !holds_floats(*weight_))
+  // without numbers on the meta device, where no step is taken (ops/planned_memory.h)
+  if (weight_ && !holds_floats(*weight_) && !weight_->device().is_meta())
     copy_ = weight_->tensor().detach().to(at::kCPU, at::kFloat).contiguous();
 }
 

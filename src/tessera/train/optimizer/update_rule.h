@@ -15,8 +15,8 @@
 namespace tessera::train {
 
 /// One parameter in an update: its memory and its gradient, on the device of the rule; nullptr = no
-/// gradient, the parameter does not change. Rules of another device than the CPU leave gradients
-/// times Step::scale behind.
+/// gradient, the parameter does not change. Rules of another device than the CPU multiply the
+/// gradients by Step::scale in place.
 struct Parameter {
   float* weight = nullptr;
   const float* gradient = nullptr;
