@@ -303,7 +303,7 @@ TEST_F(CliFlags, OptionsOfOtherProgramsSayWhatToDo) {
       {"convert m --outtype f16", "`tessera quantize --type TYPE`"}};
   for (const auto& [arguments, words] : said) expect_refused(arguments, 2, words);
   expect_refused("generate " + model() + " -p x -dev tpu", 2,
-                 "[device] \"tpu\"; expected cpu, cuda or cuda:N");
+                 "[device] \"tpu\"; expected cpu, cuda, cuda:N or auto");
   // a verb's own option of that name is its own
   expect_refused("bench /no/such/model -b 2", 1, "/no/such/model");
   const Outcome served = run("serve /no/such/model --jinja --api-key secret -np 2 --timeout 9");
