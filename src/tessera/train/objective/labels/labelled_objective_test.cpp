@@ -228,7 +228,7 @@ TEST(LabelledObjective, TwoTowersCompareDocumentsThatAreComputedAlone) {
   const TemporaryFolder folder;
   const std::string file = folder.write("a.jsonl", pairs_of_letters());
   Json json = two_towers(file);
-  json["train"]["steps"] = 300;
+  json["train"]["steps"] = 500;
   json["optimizer"]["lr"] = 0.005;
   const TrainResult result = run(json, folder / "run");
   EXPECT_GT(*result.last->accuracy, 0.9);
