@@ -105,7 +105,7 @@ TEST(RecordedSteps, APartMaySayWhyItHasNone) {
             "position \"rope\": its angles change with the length");
   EXPECT_EQ(reason(R"({"mixer": {"type": "attention", "n_heads": 2},
                        "ffn": {"type": "moe", "n_experts": 4, "router": {"type": "top_k", "k": 2},
-                               "d_hidden": 8}})"),
+                               "expert": {"type": "mlp", "d_hidden": 8}}})"),
             "ffn \"moe\" has no recorded step");
 }
 
