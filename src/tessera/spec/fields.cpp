@@ -175,8 +175,8 @@ double read_number(const Json& json, const FieldRules& rules, const Scope& scope
   const auto value = json.get<double>();
   // what computes with it is in float32, where it would be infinite
   if (constexpr double kMost = std::numeric_limits<float>::max(); std::abs(value) > kMost)
-    fail(ErrorKind::spec, scope.path, "found {}; expected at least {} and at most {} (float32)",
-         value, -kMost, kMost);
+    fail(ErrorKind::spec, scope.path, "found {}; expected a magnitude of at most {:.4g} (float32)",
+         value, kMost);
   check_bounds(value, rules, scope);
   return value;
 }
