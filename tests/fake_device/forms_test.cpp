@@ -67,6 +67,7 @@ struct Call {
   Call still() const {
     return with([](Call& c) { c.learns = false; });
   }
+  /// Of an operation that takes float32 and float64 alone: mixers give it those.
   Call no_half() const {
     return with([](Call& c) { c.half = false; });
   }
@@ -175,21 +176,18 @@ const std::map<Op, Call>& calls() {
       // 16-bit floats are widened before they ask
       {Op::product,
        Call{{x({3, 4}), y({5, 4})},
-            [](const Tensors& t) { return linear(t[0], Weight::dense("w", t[1])); }}
-           .no_half()},
+            [](const Tensors& t) { return linear(t[0], Weight::dense("w", t[1])); }}},
       {Op::grouped_product,
        Call{{x({5, 4}), y({2, 3, 4})},
             [](const Tensors& t) {
               return grouped_linear(t[0], Weight::dense("w", t[1]), {0, 2, 5});
-            }}
-           .no_half()},
+            }}},
       {Op::transposed_product,
        Call{{x({3, 5}), y({5, 4})},
             [](const Tensors& t) {
               return transposed_product(t[0].detach(), Weight::dense("w", t[1]));
             }}
-           .still()
-           .no_half()},
+           .still()},
       {Op::head_product,
        Call{{x({3, 2, 4}), y({6, 4})},
         [](const Tensors& t) { return head_linear(t[0], Weight::dense("w", t[1])); }}},
@@ -232,7 +230,7 @@ const std::map<Op, Call>& calls() {
         [](const Tensors& t) {
           const MlstmGates gates = mlstm_gates(t[1], t[0]);
           return joined({gates.log_decay_BTH, gates.write_BTH, gates.m_BTH, gates.last_BH});
-        }}.no_half()},
+        }}},
       {Op::favor,
        Call{{x({1, 6, 2, 4}), y({1, 6, 2, 4}), z({1, 6, 2, 3}), gen({8, 4}, 1.3, 0.2)},
         [](const Tensors& t) {
@@ -297,12 +295,12 @@ const std::map<Op, Call>& calls() {
           return kernel_serves(Op::lti_scan, t[0])
                      ? lti_kernel(constants_of(system), t[0], state)
                      : lti_chunked(system, chunk_of(system), t[0], state).first;
-        }}.no_half()},
+        }}},
       {Op::cauchy,
        Call{{at::complex(-positive({2, 3}, 0.7, 0.1), x({2, 3})),
          at::complex(y({2, 4, 3}), z({2, 4, 3})),
          at::complex(positive({2, 5}, 0.5, 0.2), y({2, 5}))},
-        [](const Tensors& t) { return at::view_as_real(cauchy(t[0], t[1], t[2])); }}.only_float64().no_half()},
+        [](const Tensors& t) { return at::view_as_real(cauchy(t[0], t[1], t[2])); }}.only_float64()},
       // attention
       {Op::attention_with_weights,
        Call{{x({5, 2, 4}), y({5, 2, 4}), z({5, 2, 4})},
@@ -343,20 +341,20 @@ const std::map<Op, Call>& calls() {
        Call{{x({6, 2, 4}), y({6, 4}), positive({6, 2}, 0.7, 0.1)},
         [](const Tensors& t) {
           return top_keys({t[0], widened(t[2]), {t[1]}, 0.5, 0}, 3);
-        }}.still().no_half()},
+        }}.still()},
       {Op::top_entries,
        Call{{x({6, 2, 4}), y({3, 4}), positive({6, 2}, 0.7, 0.1)},
         [](const Tensors& t) {
           return top_entries({t[0], t[2], {t[1]}, 0.5, 0, 2}, 2);
-        }}.still().no_half()},
+        }}.still()},
       {Op::lsh_buckets,
        Call{{x({6, 2, 4}), gen({1, 2, 4, 2}, 1.7, 0.4)},
-        [](const Tensors& t) { return lsh_buckets(t[0], {.chunk = 4, .rotations = {t[1]}}); }}.still().no_half()},
+        [](const Tensors& t) { return lsh_buckets(t[0], {.chunk = 4, .rotations = {t[1]}}); }}.still()},
       {Op::lsh_attention,
        Call{{x({6, 2, 4}), y({6, 2, 4}), gen({1, 2, 4, 2}, 1.7, 0.4)},
         [](const Tensors& t) {
           return lsh_attention(t[0], t[1], {.chunk = 4, .rotations = {t[2]}});
-        }}.no_half()},
+        }}},
       {Op::cope, of_mixer(R"({"type": "attention", "n_heads": 2,
                               "position": {"type": "cope", "n_positions": 4}})")},
       {Op::fire, of_mixer(R"({"type": "attention", "n_heads": 2,
