@@ -69,14 +69,6 @@ std::string RecordedSteps::unavailable_reason(const Model& model, spec::KvType t
   return model.spec().not_recorded_reason(type);
 }
 
-int64_t RecordedSteps::bytes() const {
-  int64_t bytes = 0;
-  if (memory_ != nullptr)
-    for (const std::vector<Tensor>& branch : memory_->tensors)
-      for (const Tensor& t : branch) bytes += static_cast<int64_t>(t.nbytes());
-  return bytes;
-}
-
 bool RecordedSteps::serves(const nn::Batch& batch, const State& state) const {
   if (state.pool().page() == 0 || batch.segments.empty() ||
       std::ssize(batch.segments) > kMostRows || batch.types_N.defined() ||
@@ -84,8 +76,9 @@ bool RecordedSteps::serves(const nn::Batch& batch, const State& state) const {
     return false;
   const int64_t limit = model_.spec().max_positions();
   return std::all_of(batch.segments.begin(), batch.segments.end(), [&](const nn::Segment& s) {
-    return s.length == 1 && (limit == 0 || s.start < limit) && s.start > 0 && s.start == state.length(s.row) && !s.pending &&
-           s.places == nullptr && s.order == nullptr && state.pending(s.row) == 0;
+    return s.length == 1 && (limit == 0 || s.start < limit) && s.start > 0 &&
+           s.start == state.length(s.row) && !s.pending && s.places == nullptr &&
+           s.order == nullptr && state.pending(s.row) == 0;
   });
 }
 
@@ -97,18 +90,23 @@ bool RecordedSteps::make_room(int64_t slots, int64_t tokens, State& state) {
   int64_t bytes = 0;
   for (const BranchState& branch : state.layout())
     for (const spec::StateDecl& decl : branch.tensors)
-      bytes += larger->slots * decl.bytes_per_entry() *
-               (per_token(decl) ? larger->tokens + kSpare : 1);
+      bytes +=
+          larger->slots * decl.bytes_per_entry() * (per_token(decl) ? larger->tokens + kSpare : 1);
   if (const auto memory = ops::memory_of(device_of(model_)); memory && bytes > memory->free / 2)
     return false;
-  for (const BranchState& branch : state.layout()) {
-    std::vector<Tensor>& tensors = larger->tensors.emplace_back();
-    for (const spec::StateDecl& decl : branch.tensors) {
-      std::vector<int64_t> shape{larger->slots};
-      if (per_token(decl)) shape.push_back(larger->tokens + kSpare);
-      shape.insert(shape.end(), decl.shape.begin(), decl.shape.end());
-      tensors.push_back(at::zeros(shape, ops::stored_in(decl.dtype, state.options())));
+  try {
+    for (const BranchState& branch : state.layout()) {
+      std::vector<Tensor>& tensors = larger->tensors.emplace_back();
+      for (const spec::StateDecl& decl : branch.tensors) {
+        std::vector<int64_t> shape{larger->slots};
+        if (per_token(decl)) shape.push_back(larger->tokens + kSpare);
+        shape.insert(shape.end(), decl.shape.begin(), decl.shape.end());
+        tensors.push_back(at::zeros(shape, ops::stored_in(decl.dtype, state.options())));
+      }
     }
+  } catch (const c10::OutOfMemoryError&) {
+    // free memory in pieces, or taken by others meanwhile
+    return false;
   }
   larger->homes.resize(static_cast<size_t>(larger->slots));
   for (int64_t slot = 0; slot < larger->slots; ++slot)
@@ -196,8 +194,7 @@ Tensor RecordedSteps::hidden(const nn::Batch& batch, State& state) {
     last = std::max(last, slot);
     longest = std::max(longest, s.start + 1);
   }
-  if (last >= kMostRows || !make_room(last + 1, longest + state.pool().page(), state))
-    return {};
+  if (last >= kMostRows || !make_room(last + 1, longest + state.pool().page(), state)) return {};
   for (size_t i = 0; i < slots.size(); ++i) {
     const int64_t row = batch.segments[i].row;
     if (state.slot(row) == slots[i] && state.ready(row)) continue;
@@ -233,8 +230,7 @@ Tensor RecordedSteps::hidden(const nn::Batch& batch, State& state) {
   // the next replay writes to the same memory
   if (std::ssize(slots) == n && std::is_sorted(slots.begin(), slots.end()))
     return step.hidden_RD.clone();
-  return step.hidden_RD.index_select(0,
-                                     at::tensor(slots, at::kLong).to(step.hidden_RD.device()));
+  return step.hidden_RD.index_select(0, at::tensor(slots, at::kLong).to(step.hidden_RD.device()));
 }
 
 }  // namespace tessera::model

@@ -2,10 +2,11 @@
 // one for each operation (CUDA graphs, ops/graph.h).
 //
 // A recorded step has fixed shapes. The entries and states of its rows are in memory of a fixed
-// number of slots and tokens, one row in a slot; rows of a State move there (State::settle) and
-// remain ordinary rows, which calls of any length continue and which are copied, rolled back and
-// saved. Ids and positions are tensors that are filled before a replay. Slots of a graph without a
-// row in the call append an entry after all others, which no row reads, and store no states.
+// number of slots and tokens (a static KV cache), one row in a slot; rows of a State move there
+// (State::settle) and remain ordinary rows, which calls of any length continue and which are
+// copied, rolled back and saved. Ids and positions are tensors that are filled before a replay.
+// Slots of a graph without a row in the call append an entry after all others, which no row reads,
+// and store no states.
 #pragma once
 
 #include <any>
@@ -31,13 +32,11 @@ class RecordedSteps {
 
   /// Model::hidden() of a batch of one token per row, by a replay; counts the tokens in the state.
   /// Undefined, and no token is computed, for other batches, more than kMostRows rows, pending
-  /// tokens, where the memory would be more than half of what is free on the device, and once a step
-  /// could not be recorded.
+  /// tokens, where the memory would be more than half of what is free on the device, and once a
+  /// step could not be recorded.
   Tensor hidden(const nn::Batch& batch, State& state);
 
   static constexpr int64_t kMostRows = 32;
-  /// Bytes of the slots' memory.
-  int64_t bytes() const;
   /// Graphs that were recorded so far.
   int64_t recorded() const { return n_recorded_; }
   int64_t replayed() const { return n_replayed_; }

@@ -47,10 +47,11 @@ class Page {
 };
 using PagePtr = std::shared_ptr<Page>;
 
-/// Memory [C, ...] in which a buffer has its entries, that of position p at p, so that others than
-/// the buffer may read and append them (model/recorded_steps.h). Its pages are parts of it; copies
-/// of the buffer hold them until their rows are needed again, when they become pages of the pool. So
-/// a state with homes and its copies are for one thread.
+/// A place in a static KV cache: memory [C, ...] in which a buffer has its entries, that of
+/// position p at p, so that others than the buffer may read and append them
+/// (model/recorded_steps.h). Its pages are parts of it; copies of the buffer hold them until their
+/// rows are needed again, when they become pages of the pool. So a state with homes and its copies
+/// are for one thread.
 class Home : public std::enable_shared_from_this<Home> {
  public:
   Home(Tensor rows, std::shared_ptr<PagePool> pool)
