@@ -1741,7 +1741,8 @@ TEST_F(Cli, TrainingFindsTheSequencesOfAPass) {
   const Outcome small = run(start + "--find-batch --memory 1M");
   EXPECT_EQ(small.code, 1) << small.err;
   EXPECT_NE(small.err.find("one sequence of 16 tokens takes "), std::string::npos) << small.err;
-  expect_refused(start + "--find-batch --memory 8X", 2, "expected a size such as 24GiB, 8G or 500M");
+  expect_refused(start + "--find-batch --memory 8X", 2,
+                 "expected a size such as 24GiB, 8G or 500M");
   expect_refused(start + "--memory 8G --out x", 2, "--memory has no meaning without --find-batch");
   expect_refused(start, 2, "--out is missing; expected the folder of the run");
 }

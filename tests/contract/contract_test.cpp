@@ -28,8 +28,8 @@ const std::vector<Check>& all_checks() {
     const std::span<const Check> own = checks();
     std::vector<Check> out(own.begin(), own.end());
     out.push_back({"device", "results on another device are those of the CPU", check_device});
-    out.push_back({"recorded", "recorded steps on a device give the results of others",
-                   check_recorded});
+    out.push_back(
+        {"recorded", "recorded steps on a device give the results of others", check_recorded});
     return out;
   }();
   return list;

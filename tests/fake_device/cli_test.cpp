@@ -150,7 +150,8 @@ TEST_F(CliOnDevice, DeterministicTrainingRepeats) {
     "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 16, "head": "tied",
              "layers": [{"mixer": {"type": "attention", "n_heads": 2}}],
              "ffn": {"type": "glu", "d_hidden": 32}},
-    "data": {"train": [")" + write("text.txt", std::string(3000, 'a')) + R"("]},
+    "data": {"train": [")" + write("text.txt", std::string(3000, 'a')) +
+                                                      R"("]},
     "train": {"steps": 6, "batch": 2, "length": 16, "log_every": 1}, "optimizer": {"lr": 0.01}})");
   const auto weights = [&](const std::string& name, const std::string& flag) {
     const Outcome outcome =
@@ -236,8 +237,8 @@ TEST_F(CliOnDevice, PlanSaysWhetherItFits) {
                "layers": [{"repeat": 8, "mixer": {"type": "attention", "n_heads": 4}}],
                "ffn": {"type": "glu", "d_hidden": 256}},
       "data": {"train": ["not there.txt"]},
-      "train": {"steps": 1, "batch": 8, "length": 256)" + changes +
-                                  R"(}, "optimizer": {"lr": 0.01}})");
+      "train": {"steps": 1, "batch": 8, "length": 256)" +
+                                  changes + R"(}, "optimizer": {"lr": 0.01}})");
   };
   const auto fit_of = [&](const std::string& arguments, const std::string& device) {
     const Outcome outcome = run("plan " + arguments + " --json", device);
@@ -261,8 +262,8 @@ TEST_F(CliOnDevice, PlanSaysWhetherItFits) {
   EXPECT_EQ(not_fits["fits"], false) << not_fits.dump();
   ASSERT_FALSE(not_fits["remedies"].empty()) << not_fits.dump();
   for (const spec::Json& remedy : not_fits["remedies"]) {
-    const spec::Json again =
-        fit_of(recipe + " " + remedy["change"].get<std::string>() + on(total / 2 * 5 / 4), kPreload);
+    const spec::Json again = fit_of(
+        recipe + " " + remedy["change"].get<std::string>() + on(total / 2 * 5 / 4), kPreload);
     EXPECT_EQ(again["fits"], true) << remedy.dump() << again.dump();
     EXPECT_EQ(again["total_bytes"], remedy["total_bytes"]);
   }
@@ -284,10 +285,10 @@ TEST_F(CliOnDevice, PlanSaysWhetherItFits) {
   EXPECT_EQ(model["state_bytes"], 3 * one["state_bytes"].get<int64_t>());
   EXPECT_EQ(model["fits"], true) << model.dump();
   EXPECT_EQ(model["gradient_bytes"], 0);
-  const spec::Json small = fit_of(
-      gguf_ + fmt::format(" --memory {} --context 64 --sequences 64",
-                          one["total_bytes"].get<int64_t>() + 48 * one["state_bytes"].get<int64_t>()),
-      "");
+  const spec::Json small = fit_of(gguf_ + fmt::format(" --memory {} --context 64 --sequences 64",
+                                                      one["total_bytes"].get<int64_t>() +
+                                                          48 * one["state_bytes"].get<int64_t>()),
+                                  "");
   EXPECT_EQ(small["fits"], false) << small.dump();
   ASSERT_FALSE(small["remedies"].empty()) << small.dump();
   EXPECT_EQ(small["remedies"][0]["change"], "--kv-type f16");
@@ -303,17 +304,17 @@ TEST_F(CliOnDevice, AutoCountsActivations) {
     "train": {"steps": 1, "batch": 64, "length": 256}})");
   const std::string device = std::string("TESSERA_FAKE_MIB=32 ") + kPreload,
                     out = " --device auto --out " + path("auto");
-  EXPECT_NE(run("train " + recipe + out, device).err.find("device auto: cpu, since the model takes "),
-            std::string::npos);
+  EXPECT_NE(
+      run("train " + recipe + out, device).err.find("device auto: cpu, since the model takes "),
+      std::string::npos);
   EXPECT_NE(run("train " + recipe + " --set train.batch=1 --set train.length=8" + out, device)
                 .err.find("device auto: fake:0, since"),
             std::string::npos);
   // chosen all the same
   const std::string text = write("text.txt", std::string(60000, 'a'));
-  const Outcome full =
-      run("train " + recipe + " --set data.train='[\"" + text + "\"]' --device fake --out " +
-              path("full"),
-          device);
+  const Outcome full = run("train " + recipe + " --set data.train='[\"" + text +
+                               "\"]' --device fake --out " + path("full"),
+                           device);
   EXPECT_EQ(full.code, 1) << full.err;
   EXPECT_NE(full.err.find("[device] [fake:0] out of memory"), std::string::npos) << full.err;
   EXPECT_NE(full.err.find("--device auto"), std::string::npos) << full.err;
@@ -413,8 +414,8 @@ TEST_F(CliOnDevice, TheCheckOfAGpuRunsDry) {
 TEST_F(CliOnDevice, WhatComputesOnTheCpuIsNamed) {
   expect_refused("index " + path("x") + " --with m --device cuda", 2,
                  "[index] --device: index computes on the CPU; leave it out");
-  for (const char* verb : {"quantize m --type q8_0 --out x", "search x y", "convert m --to hf",
-                           "bench mixers"})
+  for (const char* verb :
+       {"quantize m --type q8_0 --out x", "search x y", "convert m --to hf", "bench mixers"})
     expect_refused(std::string(verb) + " --device cuda", 2, "computes on the CPU; leave it out");
   expect_refused("bench mixers --device cuda", 2, "--device: bench mixers computes on the CPU");
   expect_refused("generate " + gguf_ + " --prompt '!' --device ''", 2,
@@ -425,7 +426,8 @@ TEST_F(CliOnDevice, WhatComputesOnTheCpuIsNamed) {
       << noted.err;
   const Outcome unknown = run("generate " + gguf_ + " --prompt '!' -n 1", "TESSERA_DEVICE=tpu ");
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_NE(unknown.err.find("[device] \"tpu\"; expected cpu, cuda, cuda:N or auto"), std::string::npos);
+  EXPECT_NE(unknown.err.find("[device] \"tpu\"; expected cpu, cuda, cuda:N or auto"),
+            std::string::npos);
   const Outcome counted =
       run("eval --ngram 3 --train-fraction 0.5 --text " + gguf_, "TESSERA_DEVICE=cuda ");
   EXPECT_EQ(counted.code, 0) << counted.err;

@@ -393,10 +393,15 @@ void refuse_while_recording(bool wrong, const std::string& what) {
 
 // Moves a number of an operator's result by a unit in the last place, another one at every call.
 void disorder(const std::string& name, const Tensor& result) {
-  static const std::set<std::string> sums{
-      "aten::embedding_dense_backward", "aten::index_add_",        "aten::index_add",
-      "aten::_index_put_impl_",         "aten::index_put_",        "aten::scatter_add_",
-      "aten::scatter_add",              "aten::index_add.out",     "aten::index_put"};
+  static const std::set<std::string> sums{"aten::embedding_dense_backward",
+                                          "aten::index_add_",
+                                          "aten::index_add",
+                                          "aten::_index_put_impl_",
+                                          "aten::index_put_",
+                                          "aten::scatter_add_",
+                                          "aten::scatter_add",
+                                          "aten::index_add.out",
+                                          "aten::index_put"};
   // another order in every process, too
   static std::atomic<uint64_t> calls{
       static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())};
@@ -615,7 +620,8 @@ class Graph final : public at::GraphImplInterface {
   static void run(const Launch& launch) {
     if (!launch.op) {
       Shared shared;
-      shared.host(launch.arguments[1].toTensor()).copy_(shared.host(launch.arguments[0].toTensor()));
+      shared.host(launch.arguments[1].toTensor())
+          .copy_(shared.host(launch.arguments[0].toTensor()));
       return;
     }
     torch::jit::Stack stack = launch.arguments;

@@ -9,10 +9,10 @@
 //
 // Every operator runs its CPU kernel on CPU tensors that share the device's memory: results are
 // bit-identical to the CPU's. An operator whose tensors are on different devices is refused, as by
-// CUDA. Operators can be recorded and replayed as a CUDA graph's (at::GraphImplInterface): while they
-// are recorded nothing is computed, and copies from and to the host are refused. What it cannot
-// show: asynchronous execution, time, operators and types that CUDA lacks, and
-// other rounding.
+// CUDA. Operators can be recorded and replayed as a CUDA graph's (at::GraphImplInterface): while
+// they are recorded nothing is computed, and copies from and to the host are refused. What it
+// cannot show: asynchronous execution, time, operators and types that CUDA lacks, and other
+// rounding.
 #pragma once
 
 #include <cstddef>

@@ -20,7 +20,9 @@ class MemoryOnDevice : public testing::Test {
   void SetUp() override {
     if (!test::is_test_device()) GTEST_SKIP() << "blocks of CUDA's allocator are larger than these";
   }
-  Recipe recipe(const std::vector<std::string>& changes) const { return read_recipe(json_, "", changes); }
+  Recipe recipe(const std::vector<std::string>& changes) const {
+    return read_recipe(json_, "", changes);
+  }
   /// What two updates held at most.
   int64_t held(const Recipe& recipe) const {
     ops::reset_peak_memory(there_);
@@ -50,20 +52,21 @@ class MemoryOnDevice : public testing::Test {
 };
 
 TEST_F(MemoryOnDevice, TrainingIsWithinThreePercent) {
-  for (const std::vector<std::string>& changes : std::vector<std::vector<std::string>>{
-           {},
-           {"train.batch=8"},
-           {"train.accumulate=3", "train.batch=2"},
-           {R"(train.recompute={"of": "layers"})", "train.batch=8"},
-           {R"(train.precision="bf16")"},
-           {R"(optimizer={"type": "lion", "lr": 0.001})"},
-           {R"(optimizer={"type": "muon"})"},
-           {R"(optimizer={"type": "adamw", "lr": 0.01, "average": {"decay": 0.9}})"},
-           {R"(spec.layers=[{"mixer": {"type": "mamba2", "n_heads": 4, "d_state": 16}}])"},
-           {R"(spec.layers=[{"mixer": {"type": "gated_delta_net", "n_heads": 4, "key_dim": 16, "value_dim": 16}}])"},
-           {R"(spec.layers=[{"mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 2,
+  for (
+      const std::vector<std::string>& changes : std::vector<std::vector<std::string>>{
+          {},
+          {"train.batch=8"},
+          {"train.accumulate=3", "train.batch=2"},
+          {R"(train.recompute={"of": "layers"})", "train.batch=8"},
+          {R"(train.precision="bf16")"},
+          {R"(optimizer={"type": "lion", "lr": 0.001})"},
+          {R"(optimizer={"type": "muon"})"},
+          {R"(optimizer={"type": "adamw", "lr": 0.01, "average": {"decay": 0.9}})"},
+          {R"(spec.layers=[{"mixer": {"type": "mamba2", "n_heads": 4, "d_state": 16}}])"},
+          {R"(spec.layers=[{"mixer": {"type": "gated_delta_net", "n_heads": 4, "key_dim": 16, "value_dim": 16}}])"},
+          {R"(spec.layers=[{"mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 2,
                "pattern": {"type": "window", "width": 32}}}])"},
-           {R"(spec.ffn={"type": "moe", "n_experts": 4, "expert": {"type": "glu", "d_hidden": 64},
+          {R"(spec.ffn={"type": "moe", "n_experts": 4, "expert": {"type": "glu", "d_hidden": 64},
                "router": {"type": "top_k", "k": 2}})"}}) {
     const Recipe own = recipe(changes);
     const model::MemoryPlan plan = planned(own);
@@ -112,8 +115,8 @@ TEST_F(MemoryOnDevice, InferenceIsWithinThreePercent) {
     spec["layers"][0]["mixer"] = json_of(mixer);
     const model::ModelSpec read = model::read_model_spec(spec);
     const model::Model model{read, model::Weights::initial(read, 1)};
-    const model::MemoryPlan plan = model::inference_memory(
-        model, {.context = 300, .chunk = 128}, there_.type());
+    const model::MemoryPlan plan =
+        model::inference_memory(model, {.context = 300, .chunk = 128}, there_.type());
     ASSERT_EQ(plan.unknown, "") << mixer;
     EXPECT_EQ(plan.weights, model::bytes_on_device(model));
     ops::reset_peak_memory(there_);

@@ -119,8 +119,9 @@ class AdamOnDevice : public TrainingOnDevice {
   std::unique_ptr<UpdateRule> rule(const char* type, const char* moments = "float32") {
     const Recipe recipe = read_recipe(
         json_, "",
-        {fmt::format(R"(optimizer={{"type": "{}", "eps": 1e-3, "betas": [0.9, 0.95], "moments": "{}"}})",
-                     type, moments)});
+        {fmt::format(
+            R"(optimizer={{"type": "{}", "eps": 1e-3, "betas": [0.9, 0.95], "moments": "{}"}})",
+            type, moments)});
     return device_rule(recipe.optimizer.rule,
                        {{.name = "a", .shape = {2, 3}, .weight_decay = 0.1},
                         {.name = "b", .shape = {6}},

@@ -28,12 +28,12 @@ inline double amount_of(const std::string& option, const std::string& text) {
   return amount;
 }
 
-/// Bytes of "24GiB", "8G" (= "8GB", powers of 1000), "500M" or "4096". Throws Error(usage) that names
-/// `option` for anything else.
+/// Bytes of "24GiB", "8G" (= "8GB", powers of 1000), "500M" or "4096". Throws Error(usage) that
+/// names `option` for anything else.
 inline int64_t bytes_of(const std::string& option, const std::string& text) {
   static const std::map<std::string, double> units{
-      {"", 1},      {"K", 1e3},   {"M", 1e6},     {"G", 1e9},        {"T", 1e12},
-      {"KB", 1e3},  {"MB", 1e6},  {"GB", 1e9},    {"TB", 1e12},      {"KiB", 1024},
+      {"", 1},         {"K", 1e3},      {"M", 1e6},     {"G", 1e9},   {"T", 1e12},
+      {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},    {"TB", 1e12}, {"KiB", 1024},
       {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
   double number = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -98,7 +98,7 @@ class DeviceFlag {
   std::string given_;
   bool takes_auto_ = true, deterministic_ = false;
   std::vector<const CLI::Option*> on_cpu_;
-  mutable std::optional<at::Device> chosen_;         // of "auto"
+  mutable std::optional<at::Device> chosen_;        // of "auto"
   mutable std::optional<ops::Deterministic> held_;  // from the choice of the device on
 };
 

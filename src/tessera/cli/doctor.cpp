@@ -23,9 +23,9 @@ int doctor(bool json) {
   // a product, so that the figure includes what libtorch loads on first use
   const float checksum = at::matmul(at::ones({64, 64}), at::ones({64, 64})).sum().item<float>();
   const std::string cuda = ops::no_cuda_reason(), cuda_kernels = ops::no_cuda_kernels_reason(0),
-                    cuda_graphs =
-                        cuda.empty() ? ops::Graph::unavailable_reason(at::Device(at::kCUDA, 0))
-                                     : "no GPU";
+                    cuda_graphs = cuda.empty()
+                                      ? ops::Graph::unavailable_reason(at::Device(at::kCUDA, 0))
+                                      : "no GPU";
   const Json report = {
       {"cpu", cpu.model},
       {"instruction_sets", name_of(cpu.best)},

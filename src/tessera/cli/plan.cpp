@@ -70,28 +70,29 @@ std::string scaled(double value, const char* unit) {
   return fmt::format("{:.4g} {}{}", value, kPrefixes[i], unit);
 }
 
-std::string gigabytes(const Json& bytes) {
+std::string text_of_bytes(const Json& bytes) {
   return scaled(bytes.get<double>(), "B");
 }
 
 /// Bytes by part, whether they fit, and what would.
 void print_fit(const Json& fit) {
-  fmt::print("\nmemory on {} ({})\n", fit["device"].get<std::string>(), fit["for"].get<std::string>());
+  fmt::print("\nmemory on {} ({})\n", fit["device"].get<std::string>(),
+             fit["for"].get<std::string>());
   for (const auto& [name, key] : {std::pair{"weights", "weight_bytes"},
                                   {"KV cache and state", "state_bytes"},
                                   {"gradients", "gradient_bytes"},
                                   {"optimizer state", "optimizer_bytes"},
                                   {"weight average", "average_bytes"}})
-    if (fit[key] != 0) fmt::print("  {:<19} {:>16}\n", name, gigabytes(fit[key]));
+    if (fit[key] != 0) fmt::print("  {:<19} {:>16}\n", name, text_of_bytes(fit[key]));
   const bool known = !fit.contains("activations_unknown");
   if (known)
-    fmt::print("  {:<19} {:>16}\n", "activations", gigabytes(fit["activation_bytes"]));
+    fmt::print("  {:<19} {:>16}\n", "activations", text_of_bytes(fit["activation_bytes"]));
   else
     fmt::print("  {:<19} {:>16}  ({})\n", "activations", "unknown",
                fit["activations_unknown"].get<std::string>());
-  const std::string needs = gigabytes(fit["total_bytes"]),
-                    has = fmt::format("{} (four fifths of {})", gigabytes(fit["usable_bytes"]),
-                                      gigabytes(fit["memory_bytes"]));
+  const std::string needs = text_of_bytes(fit["total_bytes"]),
+                    has = fmt::format("{} (four fifths of {})", text_of_bytes(fit["usable_bytes"]),
+                                      text_of_bytes(fit["memory_bytes"]));
   if (fit["fits"].is_null())
     fmt::print("fits without activations, which are unknown: {} of {}\n", needs, has);
   else if (fit["fits"].get<bool>())
@@ -100,10 +101,11 @@ void print_fit(const Json& fit) {
     fmt::print("does not fit: needs {}{}, has {}\n", needs, known ? "" : " and activations", has);
   for (const Json& remedy : fit["remedies"])
     fmt::print("  fits with {}: {}\n", remedy["change"].get<std::string>(),
-               gigabytes(remedy["total_bytes"]));
+               text_of_bytes(remedy["total_bytes"]));
   if (fit["fits"] == false && fit["remedies"].empty())
-    fmt::print("  no change of batch, precision of moments, recomputation, context or storage type "
-               "that was tried fits\n");
+    fmt::print(
+        "  no change of batch, precision of moments, recomputation, context or storage type "
+        "that was tried fits\n");
 }
 
 int plan(const PlanArgs& o) {
@@ -195,9 +197,10 @@ std::function<int()> add_plan(CLI::App& app, FitPlanner planner) {
                      "; generate and serve use f16 for weights of at most 16 bits")
       ->capture_default_str();
   group(app, "Whether it fits a device");
-  app.add_option(kFitDevice, o->device,
-                 "memory of a recipe's training, or of a model's inference, on cpu, cuda or cuda:N, "
-                 "and whether its free memory is enough");
+  app.add_option(
+      kFitDevice, o->device,
+      "memory of a recipe's training, or of a model's inference, on cpu, cuda or cuda:N, "
+      "and whether its free memory is enough");
   app.add_option(kFitMemory, o->memory,
                  "the same for a GPU with this memory, such as 24GiB, which need not be there");
   app.add_option("--sequences", o->sequences, "inference: sequences with a KV cache at a time")

@@ -39,8 +39,8 @@ Target target_of(const FitArgs& o) {
   }
   if (!o.memory.empty()) target.bytes = bytes_of(kFitMemory, o.memory);
   if (target.bytes == 0)
-    fail(ErrorKind::usage, "plan", "{} does not report its memory; expected --memory, such as 24GiB",
-         target.name);
+    fail(ErrorKind::usage, "plan",
+         "{} does not report its memory; expected --memory, such as 24GiB", target.name);
   return target;
 }
 
@@ -114,7 +114,8 @@ class TrainingPlans {
     const MemoryPlan plan = memory_of(recipe_with(change));
     if (!plan.unknown.empty() || !target_.fits(plan)) return;
     std::string text;
-    for (const std::string& key : change) text += fmt::format("{}--set '{}'", text.empty() ? "" : " ", key);
+    for (const std::string& key : change)
+      text += fmt::format("{}--set '{}'", text.empty() ? "" : " ", key);
     out.push_back({std::move(text), plan});
   }
   std::vector<std::string> batch_change(int64_t batch) const {
@@ -169,9 +170,8 @@ Json plan_training(const FitArgs& o, const Target& target) {
 /// A model with its weights, or one of its spec in float32 where there are none.
 model::Model model_of(const FitArgs& o) {
   const std::filesystem::path config = std::filesystem::path(o.path) / "config.json";
-  const bool without_weights =
-      is_spec_file(o.path) ||
-      (std::filesystem::is_regular_file(config) && !lacking_weights(o.path).empty());
+  const bool without_weights = is_spec_file(o.path) || (std::filesystem::is_regular_file(config) &&
+                                                        !lacking_weights(o.path).empty());
   if (without_weights) return model::planned_model(spec_of(o.path, o.overrides, o.loading));
   if (!o.overrides.empty()) spec_of(o.path, o.overrides, o.loading);  // refuses them
   return infer::load_model(o.path, o.loading).model;
@@ -179,9 +179,8 @@ model::Model model_of(const FitArgs& o) {
 
 Json plan_inference(const FitArgs& o, const Target& target) {
   const model::Model model = model_of(o);
-  model::PlannedCalls calls{.context = o.context,
-                            .sequences = o.sequences,
-                            .kv = spec::kv_type_named(o.kv_type)};
+  model::PlannedCalls calls{
+      .context = o.context, .sequences = o.sequences, .kv = spec::kv_type_named(o.kv_type)};
   const auto memory_of = [&](const model::PlannedCalls& of) {
     return model::inference_memory(model, of, target.forms);
   };
@@ -221,8 +220,8 @@ Json plan_inference(const FitArgs& o, const Target& target) {
     }
   }
   Json out = json_of(target, plan, remedies);
-  out["for"] = fmt::format("inference, {} x {} tokens, KV cache {}", o.sequences, o.context,
-                           o.kv_type);
+  out["for"] =
+      fmt::format("inference, {} x {} tokens, KV cache {}", o.sequences, o.context, o.kv_type);
   return out;
 }
 

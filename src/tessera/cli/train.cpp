@@ -70,7 +70,8 @@ void find_batch(const TrainArgs& o, train::Recipe& recipe, at::Device device) {
     }
   }
   const int64_t there = train::available_bytes(device),
-                budget = o.memory.empty() ? ops::usable_memory(there) : bytes_of("--memory", o.memory);
+                budget =
+                    o.memory.empty() ? ops::usable_memory(there) : bytes_of("--memory", o.memory);
   if (budget == 0)
     fail(ErrorKind::usage, "train", "free memory of {} is unknown; expected --memory",
          device.str());

@@ -24,9 +24,7 @@ struct MemoryPlan {
   int64_t activations = 0;
   std::string unknown = {};  // why activations are not known; "" = they are
 
-  int64_t total() const {
-    return weights + gradients + optimizer + average + state + activations;
-  }
+  int64_t total() const { return weights + gradients + optimizer + average + state + activations; }
 };
 
 /// A model of the spec on the meta device: float32 parameters, trainable, without numbers.
@@ -38,9 +36,9 @@ struct PlannedCalls {
   int64_t chunk = 1024;   // prompt tokens per call
   spec::KvType kv = spec::KvType::f32;
 };
-/// Inference: one sequence is read up to the context, in addition to the states of all. `of`: whose forms
-/// of attention compute (ops::PlannedMemory). Throws Error(spec) for a KV cache type that the model
-/// does not support.
+/// Inference: one sequence is read up to the context, in addition to the states of all. `of`: whose
+/// forms of attention compute (ops::PlannedMemory). Throws Error(spec) for a KV cache type that the
+/// model does not support.
 MemoryPlan inference_memory(const Model& model, const PlannedCalls& calls, at::DeviceType of);
 
 /// Fills in what `run` finds; what libtorch or the program cannot compute without numbers becomes

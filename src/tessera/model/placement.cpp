@@ -21,8 +21,8 @@ int64_t bytes_there(const Model& model, std::optional<DType> packed) {
   for (const auto& [decl, weight] : model.weights().all()) {
     if (!counted.insert(weight.get()).second) continue;
     const std::vector<int64_t> shape = weight->shape();
-    const bool packs = packed && shape.size() > 1 &&
-                       shape.back() % layout_of(*packed).block_elements == 0;
+    const bool packs =
+        packed && shape.size() > 1 && shape.back() % layout_of(*packed).block_elements == 0;
     bytes += packs ? storage_bytes(*packed, decl.elements()) : weight->bytes();
   }
   return bytes;

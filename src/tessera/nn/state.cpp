@@ -53,7 +53,8 @@ RowState::RowState(const std::vector<spec::StateDecl>& decls,
       tokens_.emplace_back(decl, max_pending, options, pool);
     } else {
       slot_.push_back(fixed_.working.size());
-      fixed_.working.push_back(at::full(decl.shape, decl.start, ops::stored_in(decl.dtype, options)));
+      fixed_.working.push_back(
+          at::full(decl.shape, decl.start, ops::stored_in(decl.dtype, options)));
     }
   }
   fixed_.committed = fixed_.working;
@@ -312,7 +313,8 @@ void RowState::load(const std::function<Tensor(const std::string&)>& tensor, int
     if (per_token || per_source)
       tokens_[slot_[i]].restore(value, per_source ? source : decl.entries(seen));
     else
-      fixed_.working[slot_[i]] = fixed_.committed[slot_[i]] = value.to(fixed_.working[slot_[i]].options());
+      fixed_.working[slot_[i]] = fixed_.committed[slot_[i]] =
+          value.to(fixed_.working[slot_[i]].options());
   }
   replay_ = replay;
   committed_ = length;

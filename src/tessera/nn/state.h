@@ -32,8 +32,9 @@ class RowState {
            const std::shared_ptr<PagePool>& pool = PagePool::make(),
            bool selective = false);
 
-  /// A row in a recorded step (TokenBuffer::recorded), whose entries and tensors are in `homes`, one
-  /// for each declaration; `place`: the position of its token. After the call store() has to follow.
+  /// A row in a recorded step (TokenBuffer::recorded), whose entries and tensors are in `homes`,
+  /// one for each declaration; `place`: the position of its token. After the call store() has to
+  /// follow.
   static RowState recorded(const std::vector<spec::StateDecl>& decls,
                            at::TensorOptions options,
                            const std::vector<Tensor>& homes,

@@ -109,11 +109,8 @@ class TokenBuffer {
   void skip_to(int64_t position);
   void drop_old();
   /// `begin`: the position of the page's first row.
-  void write(PagePtr& page,
-             int64_t begin,
-             int64_t row,
-             const Tensor& entries,
-             int64_t capacity) const;
+  void write(
+      PagePtr& page, int64_t begin, int64_t row, const Tensor& entries, int64_t capacity) const;
   bool in_graph(const PagePtr& page, const Tensor& entries) const;
 
   std::shared_ptr<PagePool> pool_;

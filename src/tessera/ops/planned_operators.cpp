@@ -33,8 +33,11 @@ Tensor& where_out(const Tensor& condition, const Tensor& a, const Tensor& b, Ten
   out.resize_(at::infer_size(condition.sizes(), at::infer_size(a.sizes(), b.sizes())));
   return out;
 }
-Tensor embedding_backward(
-    const Tensor& gradient, const Tensor& /*ids*/, int64_t rows, int64_t /*padding*/, bool /*scale*/) {
+Tensor embedding_backward(const Tensor& gradient,
+                          const Tensor& /*ids*/,
+                          int64_t rows,
+                          int64_t /*padding*/,
+                          bool /*scale*/) {
   return at::empty({rows, gradient.size(-1)}, gradient.options());
 }
 std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& /*gradient*/,
@@ -45,8 +48,11 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& /*gradient*
                                                        const std::optional<Tensor>& weight,
                                                        const std::optional<Tensor>& bias,
                                                        std::array<bool, 3> mask) {
-  const auto of = [](bool asked, const Tensor& t) { return asked && t.defined() ? like(t) : Tensor(); };
-  return {of(mask[0], x), of(mask[1], weight.value_or(Tensor())), of(mask[2], bias.value_or(Tensor()))};
+  const auto of = [](bool asked, const Tensor& t) {
+    return asked && t.defined() ? like(t) : Tensor();
+  };
+  return {of(mask[0], x), of(mask[1], weight.value_or(Tensor())),
+          of(mask[2], bias.value_or(Tensor()))};
 }
 std::tuple<Tensor, Tensor> log_sigmoid(const Tensor& x) {
   return {like(x), like(x)};
@@ -83,7 +89,8 @@ Tensor& relu_(Tensor& x) {
 Tensor solve_triangular(
     const Tensor& a, const Tensor& b, bool /*upper*/, bool /*left*/, bool /*unitriangular*/) {
   // b's matrix for every matrix of a
-  std::vector<int64_t> shape = at::infer_size(a.sizes().slice(0, a.dim() - 2), b.sizes().slice(0, b.dim() - 2));
+  std::vector<int64_t> shape =
+      at::infer_size(a.sizes().slice(0, a.dim() - 2), b.sizes().slice(0, b.dim() - 2));
   shape.insert(shape.end(), {b.size(-2), b.size(-1)});
   return at::empty(shape, b.options());
 }

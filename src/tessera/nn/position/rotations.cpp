@@ -77,8 +77,8 @@ class MRope final : public Rotary {
 
   Rotation rotation(Side, int64_t width, at::ScalarType type, Context& context) const override {
     const std::string key = key_of("m_rope", config_, width);
-    const auto& table = context.once<ops::RotaryTable>(
-        key, [&] { return make_table(context, width, type, key); });
+    const auto& table =
+        context.once<ops::RotaryTable>(key, [&] { return make_table(context, width, type, key); });
     return {&table, false};
   }
 

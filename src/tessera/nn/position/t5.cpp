@@ -16,8 +16,7 @@ class T5 final : public Position {
     for (int64_t d = -range.past; d <= range.future; ++d)
       buckets.push_back(config_.bucket(d, context.causal));
     const Tensor table_NH = table_->tensor();
-    const std::string name =
-        fmt::format("t5 {} {}", spec::dump_struct(config_).dump(), range.past);
+    const std::string name = fmt::format("t5 {} {}", spec::dump_struct(config_).dump(), range.past);
     const Tensor index_R = context.on_device(name, at::tensor(buckets, at::kLong));
     return {.bias_HR = table_NH.index_select(0, index_R).t(), .zero = range.past};
   }

@@ -63,12 +63,13 @@ struct AltUpConfig final : ResidualConfig {
         output_fields<C>());
   }
   static spec::Info info() {
-    return {.summary = "Alternating updates (AltUp): several streams, of which a layer computes one.",
-            .paper =
-                "Baykal et al.: Alternating Updates for Efficient Transformers, arXiv:2301.13310; "
-                "Menghani et al.: LAuReL, arXiv:2411.07501",
-            .year = 2023,
-            .forms = {.recurrent = true, .recorded = true}};
+    return {
+        .summary = "Alternating updates (AltUp): several streams, of which a layer computes one.",
+        .paper =
+            "Baykal et al.: Alternating Updates for Efficient Transformers, arXiv:2301.13310; "
+            "Menghani et al.: LAuReL, arXiv:2411.07501",
+        .year = 2023,
+        .forms = {.recurrent = true, .recorded = true}};
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view) const {
     scope.width = scope.d_model;

@@ -68,7 +68,8 @@ class PlannedAttention : public torch::autograd::Function<PlannedAttention> {
                         const Tensor& k_BHSD,
                         const Tensor& v_BHSD) {
     std::vector<int64_t> shape = q_BHTD.sizes().vec();
-    const Tensor sums = at::empty({shape[0], shape[1], shape[2]}, q_BHTD.options().dtype(at::kFloat));
+    const Tensor sums =
+        at::empty({shape[0], shape[1], shape[2]}, q_BHTD.options().dtype(at::kFloat));
     shape.back() = v_BHSD.size(3);
     const Tensor out = at::empty(shape, q_BHTD.options());
     context->save_for_backward({q_BHTD, k_BHSD, v_BHSD, out, sums});

@@ -67,8 +67,7 @@ Tensor recorded_attention(const std::vector<AttentionCall>& calls) {
     const Tensor index = (distance_RS + options.term.zero).clamp(0, table_HR.size(1) - 1);
     const Tensor bias_HRS = table_HR.index_select(1, index.flatten()).unflatten(1, index.sizes());
     added = bias_HRS.transpose(0, 1);
-    added = added.size(1) == 1 ? added.unsqueeze(1)
-                               : added.unflatten(1, {groups, heads / groups});
+    added = added.size(1) == 1 ? added.unsqueeze(1) : added.unflatten(1, {groups, heads / groups});
   }
 
   Tensor out_RGEV;
@@ -77,8 +76,8 @@ Tensor recorded_attention(const std::vector<AttentionCall>& calls) {
         added.defined()
             ? added.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity())
             : seen;
-    out_RGEV = at::scaled_dot_product_attention(q_RGED, k_RGSD, v_RGSD, mask, 0, false,
-                                                options.scale);
+    out_RGEV =
+        at::scaled_dot_product_attention(q_RGED, k_RGSD, v_RGSD, mask, 0, false, options.scale);
   } else {
     Tensor scores = at::matmul(q_RGED, k_RGSD.transpose(-1, -2)) * options.scale;
     if (options.softcap > 0) scores = options.softcap * at::tanh(scores / options.softcap);

@@ -1,6 +1,7 @@
 // Softmax attention of a decoding step that is recorded once and replayed (ops/graph.h): its shapes
-// do not depend on how long the rows are. Each row has one query, at a position that only the device
-// knows, and its keys lie in memory of a fixed number of entries, of which later ones are hidden.
+// do not depend on how long the rows are. Each row has one query, at a position that only the
+// device knows, and its keys lie in memory of a fixed number of entries, of which later ones are
+// hidden.
 #pragma once
 
 #include <vector>

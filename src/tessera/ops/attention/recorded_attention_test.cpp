@@ -15,8 +15,7 @@ void expect_definition(const ScoreOptions& options, int64_t groups, bool in_one_
   const at::NoGradGuard no_gradients;
   const std::vector<int64_t> places{0, 7, kKeys - 1};
   const auto n = static_cast<int64_t>(places.size());
-  const Tensor q = gen({n, 1, kHeads, kDim}, 0.7, 0.1),
-               k = gen({n, kKeys, groups, kDim}, 0.5, 0.3),
+  const Tensor q = gen({n, 1, kHeads, kDim}, 0.7, 0.1), k = gen({n, kKeys, groups, kDim}, 0.5, 0.3),
                v = gen({n, kKeys, groups, 5}, 0.9, 0.2), place = at::tensor(places, at::kLong);
   std::vector<AttentionCall> calls;
   std::vector<Tensor> want;
@@ -27,10 +26,10 @@ void expect_definition(const ScoreOptions& options, int64_t groups, bool in_one_
     const auto seen = [&](const Tensor& x) {
       return x[r].narrow(0, 0, at + 1).transpose(0, 1).unsqueeze(0);
     };
-    want.push_back(attention_plain(q[r].transpose(0, 1).unsqueeze(0), seen(k), seen(v), at, 0,
-                                   options)
-                       .squeeze(0)
-                       .transpose(0, 1));
+    want.push_back(
+        attention_plain(q[r].transpose(0, 1).unsqueeze(0), seen(k), seen(v), at, 0, options)
+            .squeeze(0)
+            .transpose(0, 1));
   }
   ASSERT_TRUE(is_recorded(calls));
   expect_near(attention(calls), at::cat(want), 1e-14);

@@ -109,8 +109,8 @@ void add_decay(Tensors& gradients, const Tensors& weights, const Scalars& decays
   gradients = at::_foreach_add(at::_foreach_mul(weights, decays), gradients);
 }
 
-/// AdamW's update, or Adam's, with moments m and v of the update's parameters: libtorch's fused form
-/// (at::_fused_adamw_), a launch for all parameters of one rate and decay. It divides by
+/// AdamW's update, or Adam's, with moments m and v of the update's parameters: libtorch's fused
+/// form (at::_fused_adamw_), a launch for all parameters of one rate and decay. It divides by
 /// sqrt(v) / sqrt(1 - b2^t) + eps, as adamw.h does.
 class DeviceAdamRule : public DeviceRule {
  public:
@@ -122,10 +122,11 @@ class DeviceAdamRule : public DeviceRule {
 
  protected:
   void adam(Update& u, Tensors& m, Tensors& v) const {
-    if (device().is_meta()) return;  // planned (ops/planned_memory.h): a launch that allocates nothing
+    if (device().is_meta())
+      return;  // planned (ops/planned_memory.h): a launch that allocates nothing
     // a number on the device, which no step reads back; exact up to 2^24 updates
-    const Tensor t = at::full({}, static_cast<double>(u.step.t),
-                              at::TensorOptions(device()).dtype(at::kFloat));
+    const Tensor t =
+        at::full({}, static_cast<double>(u.step.t), at::TensorOptions(device()).dtype(at::kFloat));
     std::map<std::pair<double, double>, std::array<Tensors, 4>> groups;
     for (size_t i = 0; i < u.slots.size(); ++i) {
       const ParameterInfo& slot = slots()[u.slots[i]];

@@ -590,9 +590,9 @@ void check_rate(const OptimizerRecipe& optimizer, const Schedule& schedule) {
 bool is_free(const std::string& path, bool constant_schedule) {
   if (path == "train.steps") return constant_schedule;
   for (const char* key :
-       {"train.threads", "train.deterministic", "train.eval_every", "train.eval_batches", "train.log_every", "checkpoint",
-        "stop", "watch", "data.train", "data.valid", "data.train_labels", "data.valid_labels",
-        "init.ignore_keys", "objective.ignore_keys"})
+       {"train.threads", "train.deterministic", "train.eval_every", "train.eval_batches",
+        "train.log_every", "checkpoint", "stop", "watch", "data.train", "data.valid",
+        "data.train_labels", "data.valid_labels", "init.ignore_keys", "objective.ignore_keys"})
     if (path == key) return true;
   return path.starts_with("data.mix[") && (path.ends_with(".train") || path.ends_with(".valid"));
 }

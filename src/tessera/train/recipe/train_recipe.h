@@ -82,11 +82,11 @@ struct TrainRecipe {
               {.min = 0, .max = kMaxCount}),
         field("accumulate", &C::accumulate, "gradient accumulation: micro-batches per update",
               {.min = 1, .max = kMaxTokens}),
-        field(
-            "precision", &C::precision,
-            "mixed precision: type of the factors of products; bf16 needs AVX512-BF16, AMX or a GPU, "
-            "tf32 a GPU, fp16 scales the loss; weights, sums, gradients and everything else stay "
-            "float32"),
+        field("precision", &C::precision,
+              "mixed precision: type of the factors of products; bf16 needs AVX512-BF16, AMX or a "
+              "GPU, "
+              "tf32 a GPU, fp16 scales the loss; weights, sums, gradients and everything else stay "
+              "float32"),
         field(
             "loss_scale", &C::loss_scale,
             "fp16: initial loss scale; halved at non-finite gradients, doubled after 2,000 finite "
@@ -96,9 +96,10 @@ struct TrainRecipe {
               {.min = 0}),
         field("threads", &C::threads, "number of threads; 0 = as the process is set",
               {.min = 0, .max = kMaxThreads}),
-        field("deterministic", &C::deterministic,
-              "on a GPU: deterministic algorithms, so that a run repeats and resumes bit for bit on "
-              "one kind of GPU; on the CPU, where it does in any case, without effect"),
+        field(
+            "deterministic", &C::deterministic,
+            "on a GPU: deterministic algorithms, so that a run repeats and resumes bit for bit on "
+            "one kind of GPU; on the CPU, where it does in any case, without effect"),
         field("eval_every", &C::eval_every, "steps between evaluations; 0 = at the end only",
               {.min = 0, .max = kMaxCount}),
         field("eval_batches", &C::eval_batches,

@@ -221,7 +221,8 @@ std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
   const std::vector<Tensor> k = keys.spans(from, to), v = values.spans(from, to);
   std::vector<ops::KeyValues> held;
   held.reserve(k.size());
-  for (size_t i = 0; i < k.size(); from += k[i].size(0), ++i) held.push_back({k[i], v[i], from, keys.place()});
+  for (size_t i = 0; i < k.size(); from += k[i].size(0), ++i)
+    held.push_back({k[i], v[i], from, keys.place()});
   return held;
 }
 

@@ -48,7 +48,8 @@ class Performer final : public Mixer {
           "redraw_every = {} with a state that training carries on: its sums are of the directions "
           "before; set it to 0, or train with windows \"isolated\"",
           config_.redraw_every);
-    const Tensor w = context.on_device(name_ + ".directions", directions(context)).to(ops::wide(x_ND));
+    const Tensor w =
+        context.on_device(name_ + ".directions", directions(context)).to(ops::wide(x_ND));
     const auto favor = [&](const auto& rows_of) {
       return ops::Favor{
           rows_of(q),      rows_of(k),           rows_of(v), w, kernel_of(config_.features),
